@@ -1,0 +1,107 @@
+# What one does with this repository. `make` alone lists it.
+
+PY ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+ARGS ?=
+
+RUST_FILES := Cargo.toml Cargo.lock $(wildcard .cargo/config.toml) \
+	$(shell find sqlexec_rs -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  ARGS=… passes arguments on, as in: make quickstart ARGS='run.dir=runs/again seed=1'"
+
+# --- setting up: a stamp a step, so that what is done stays done until its inputs change
+
+$(STAMPS)/venv:
+	$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PY=python3.11 …")'
+	$(PY) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	@touch $@
+
+$(STAMPS)/sqlexec: $(STAMPS)/venv $(RUST_FILES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./sqlexec_rs
+	@touch $@
+
+$(STAMPS)/run: pyproject.toml $(STAMPS)/venv | $(STAMPS)/sqlexec
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(STAMPS)/parity: $(STAMPS)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[parity]'
+	@touch $@
+
+.PHONY: setup
+setup: $(STAMPS)/sqlexec $(STAMPS)/run ## make .venv with sqlexec_rs (built here) and jaxrl_sql in it
+
+.PHONY: setup-dev
+setup-dev: setup $(STAMPS)/dev ## setup, and what tests and checks need
+
+# --- the main job
+
+.PHONY: quickstart
+quickstart: setup ## set up, then train on generated data: cold start, GRPO, accuracy before and after
+	$(BIN)/python -m jaxrl_sql.train --config configs/quickstart.yaml $(ARGS)
+
+# --- tests and checks (pytest's exit code 5: no test carries the mark)
+
+.PHONY: test
+test: setup-dev ## set up, then run the tests, Rust's and Python's
+	cargo test --quiet --package sqlexec_core
+	$(BIN)/python -m pytest -q $(ARGS)
+
+.PHONY: test-slow
+test-slow: setup-dev ## the tests that take long: whole runs from question to report
+	$(BIN)/python -m pytest -q -m slow $(ARGS) || [ $$? -eq 5 ]
+
+.PHONY: test-multidevice
+test-multidevice: setup-dev ## the tests on eight virtual devices, in a process of their own
+	XLA_FLAGS=--xla_force_host_platform_device_count=8 $(BIN)/python -m pytest -q -m multidevice $(ARGS) || [ $$? -eq 5 ]
+
+.PHONY: test-parity
+test-parity: setup-dev $(STAMPS)/parity ## install torch and compare the models with transformers'
+	$(BIN)/python -m pytest -q -m parity tests/parity $(ARGS)
+
+.PHONY: check
+check: setup-dev ## lint, format, types; Python, Rust, and the stubs between them
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	$(BIN)/python scripts/check_stubs.py
+
+.PHONY: fix
+fix: setup-dev ## format the code and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	cargo fmt --all
+
+# --- figures
+
+.PHONY: seeds
+seeds: setup ## the quickstart with three seeds: accuracy before and after GRPO
+	$(BIN)/python scripts/quickstart_seeds.py $(ARGS)
+
+.PHONY: bench-step
+bench-step: setup ## time of an update with grouped against repeated prompts
+	$(BIN)/python scripts/bench_step.py $(ARGS)
+
+.PHONY: golds
+golds: setup-dev ## run every gold of Spider and compare the rows with apsw's (needs JAXRL_SQL_DATA)
+	$(BIN)/python scripts/check_golds.py $(ARGS)
+
+.PHONY: clean
+clean: ## delete .venv, build outputs and caches; runs and data stay
+	rm -rf $(VENV) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find jaxrl_sql tests scripts sqlexec_rs -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Reinforcement learning for text-to-SQL in JAX."""

@@ -1,0 +1,51 @@
+"""From the rewards of a group to advantages, before anything is cut into micro-batches."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxrl_sql import masked
+
+EPSILON = 1e-6
+EQUAL = 1e-8
+
+
+def advantages(rewards: ArrayLike, weight: ArrayLike, kind: str) -> jax.Array:
+    """Compare each answer with its group: rewards [B,G], weight [B,G] (0 leaves an answer out) -> [B,G].
+
+    kind:
+      `group`          (r - group mean) / (group std + 1e-6), std with ddof 0; GRPO (Shao et al. 2024, arXiv:2402.03300)
+      `batch`          (r - group mean) / (std of all centred rewards + 1e-6)
+      `none`           r - group mean; Dr. GRPO (Liu et al. 2025, arXiv:2503.20783)
+      `leave_one_out`  r - mean of the others; RLOO (Ahmadian et al. 2024, arXiv:2402.14740)
+
+    A group whose rewards are all equal gets exactly 0, and so does an answer of weight 0.
+    """
+    valid = jnp.asarray(weight) > 0
+    rewards = jnp.where(valid, rewards, 0.0)
+    count = jnp.sum(valid, axis=-1, keepdims=True)
+    mean = jnp.sum(rewards, axis=-1, keepdims=True) / jnp.maximum(count, 1)
+    centred = jnp.where(valid, rewards - mean, 0.0)
+    if kind == "group":
+        std = jnp.sqrt(jnp.sum(centred**2, axis=-1, keepdims=True) / jnp.maximum(count, 1))
+        scaled = centred / (std + EPSILON)
+    elif kind == "batch":
+        std = jnp.sqrt(masked.masked_mean(centred**2, valid))
+        scaled = centred / (std + EPSILON)
+    elif kind == "leave_one_out":
+        scaled = centred * count / jnp.maximum(count - 1, 1)
+    elif kind == "none":
+        scaled = centred
+    else:
+        raise ValueError(f"advantage must be group, batch, none or leave_one_out, not {kind!r}")
+    return jnp.where(valid & ~zero_variance(rewards, weight)[..., None], scaled, 0.0)
+
+
+def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
+    """Tell which groups teach nothing because all their rewards are equal: [B,G], [B,G] -> [B] bool."""
+    valid = jnp.asarray(weight) > 0
+    top = jnp.max(jnp.where(valid, rewards, -jnp.inf), axis=-1)
+    bottom = jnp.min(jnp.where(valid, rewards, jnp.inf), axis=-1)
+    return ~jnp.any(valid, axis=-1) | (top - bottom <= EQUAL)

@@ -1,0 +1,93 @@
+"""Device nouns: the grouped batch and the state of training, as registered pytrees.
+
+The group is the unit: a prompt stands once, its G completions beside it, never `[B*G, P+T]`.
+Padding is known from lengths alone; token values are never asked whether they are padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+PyTree = Any
+
+
+@flax.struct.dataclass
+class Segment:
+    """Tokens that every completion of a group reads: tokens [B,P] int32, length [B] int32."""
+
+    tokens: jax.Array
+    length: jax.Array
+
+
+@flax.struct.dataclass
+class GroupBatch:
+    """B prompts with G completions each.
+
+    shared: segments that precede the completions, in order (one today: the prompt)
+    completion [B,G,T] int32, completion_len [B,G] int32
+    loss_mask [B,G,T] bool: tokens that the policy wrote and that are trained on
+    drawn_logprobs [B,G,T] float32: of each token under the distribution it was drawn from
+    sampler_logprobs [B,G,T] float32: under the sampler's full temperature-scaled distribution
+    old_logprobs [B,G,T] float32: under the trainer's policy before the first update on this batch
+    reference_logprobs [B,G,T] float32: under the reference policy
+    advantage [B,G] float32, weight [B,G] float32 (0 drops a completion), truncated [B,G] bool
+    """
+
+    shared: tuple[Segment, ...]
+    completion: jax.Array
+    completion_len: jax.Array
+    loss_mask: jax.Array
+    drawn_logprobs: jax.Array
+    sampler_logprobs: jax.Array
+    old_logprobs: jax.Array
+    reference_logprobs: jax.Array
+    advantage: jax.Array
+    weight: jax.Array
+    truncated: jax.Array
+
+    def trained(self) -> jax.Array:
+        """Return the tokens that enter the loss, [B,G,T] bool: within the length, masked in, and of weight."""
+        inside = jnp.arange(self.completion.shape[-1]) < self.completion_len[..., None]
+        return inside & self.loss_mask & (self.weight > 0)[..., None]
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything that an update reads and writes.
+
+    step: int32 scalar; trainable: the parameters that move; frozen: the base under adapters, or None;
+    reference: the reference policy, or None where it is not needed; opt_state: optax's.
+    """
+
+    step: jax.Array
+    trainable: PyTree
+    frozen: PyTree
+    reference: PyTree
+    opt_state: PyTree
+
+
+def bucket(length: int, smallest: int = 32) -> int:
+    """Round a length up to the next of 32, 48, 64, 96, 128, 192, 256, …: at most a third of a bucket is padding."""
+    size = smallest
+    while size < length:
+        if size * 3 // 2 >= length:
+            return size * 3 // 2
+        size *= 2
+    return size
+
+
+def pad_tokens(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pad N token lists on the right: -> tokens [N,width] int32, length [N] int32."""
+    tokens = np.zeros((len(rows), width), np.int32)
+    lengths = np.array([len(row) for row in rows], np.int32)
+    for i, row in enumerate(rows):
+        if len(row) > width:
+            raise ValueError(f"a sequence of {len(row)} tokens does not fit {width}")
+        tokens[i, : len(row)] = row
+    return tokens, lengths

@@ -1,0 +1,129 @@
+"""Load the one folder layout that every set has: `questions.jsonl` and `databases/<db_id>/<db_id>.sqlite`.
+
+Spider, BIRD and the generated sets are read by the same function. A line that is not a JSON object stops the load,
+because then the file is not what it claims to be; a single question that cannot be used is skipped with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.types import Example, InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The usable examples in file order, and (uid, reason) for each question that was left out."""
+
+    examples: tuple[Example, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def skipped_reasons(self) -> Counter[str]:
+        """Return how many questions were left out for each reason."""
+        return Counter(reason for _, reason in self.skipped)
+
+
+def load_folder(folder: str | Path, limit: int = 0) -> Loaded:
+    """Load a set; `limit` keeps the first so many usable questions, 0 keeps all.
+
+    Raises InputError for a missing folder or file, a malformed line (`file:line: what`), or a set with no usable
+    question. Skipped with a reason: missing or empty fields, an id seen before, a db_id without a readable database.
+    """
+    folder = Path(folder)
+    path = folder / "questions.jsonl"
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder (expected questions.jsonl and databases/ in it)")
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    examples: list[Example] = []
+    skipped: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    databases: dict[str, str] = {}
+    for number, record in _records(path):
+        uid = _text(record.get("id")) or f"line {number}"
+        reason = _missing_fields(record) or ("duplicate id" if uid in seen else "")
+        if not reason:
+            db_id = record["db_id"]
+            if db_id not in databases:
+                databases[db_id] = _database_fault(folder, db_id)
+            reason = databases[db_id]
+        if reason:
+            skipped.append((uid, reason))
+            continue
+        seen.add(uid)
+        examples.append(_example(folder, uid, record))
+    if not examples:
+        reasons = "; ".join(f"{reason}: {count}" for reason, count in Counter(r for _, r in skipped).most_common(3))
+        raise InputError(f"{path}: no usable question ({reasons or 'the file is empty'})")
+    return Loaded(tuple(examples[:limit] if limit > 0 else examples), tuple(skipped))
+
+
+def _records(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    records = []
+    # Split at "\n" alone: str.splitlines also splits at characters that JSON strings may hold as they are.
+    for number, raw in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not raw.strip():
+            continue
+        try:
+            record = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}:{number}: not UTF-8 ({error.reason})") from error
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InputError(f"{path}:{number}: not JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise InputError(f"{path}:{number}: expected a JSON object, found {type(record).__name__}")
+        records.append((number, record))
+    return records
+
+
+def _text(value: object) -> str:
+    """Return strings and whole numbers as text, anything else as nothing."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+
+
+def _missing_fields(record: dict[str, Any]) -> str:
+    missing = [] if _text(record.get("id")) else ["id"]
+    for name in ("db_id", "question", "sql"):
+        value = record.get(name)
+        if not isinstance(value, str) or not value.strip():
+            missing.append(name)
+    return f"no {', '.join(missing)}" if missing else ""
+
+
+def _database_path(folder: Path, db_id: str) -> Path:
+    return folder / "databases" / db_id / f"{db_id}.sqlite"
+
+
+def _database_fault(folder: Path, db_id: str) -> str:
+    """Return why this database cannot be used, or an empty text."""
+    if db_id in (".", "..") or any(character in db_id for character in "/\\\0"):
+        return f"db_id {db_id!r} is not a folder name"
+    path = _database_path(folder, db_id)
+    if not path.is_file():
+        return f"no database {db_id}"
+    try:
+        schema = read_schema(path)
+    except InputError:
+        return f"database {db_id} is corrupt"
+    return "" if schema.tables else f"database {db_id} has no tables"
+
+
+def _example(folder: Path, uid: str, record: dict[str, Any]) -> Example:
+    evidence = record.get("evidence")
+    return Example(
+        uid=uid,
+        db_id=record["db_id"],
+        db_path=str(_database_path(folder, record["db_id"])),
+        question=record["question"].strip(),
+        gold_sql=record["sql"].strip(),
+        evidence=evidence.strip() if isinstance(evidence, str) else "",
+        difficulty=_text(record.get("difficulty")),
+    )

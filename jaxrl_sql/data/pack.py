@@ -1,0 +1,93 @@
+"""The one door from host nouns to device nouns: token lists become a padded `GroupBatch`.
+
+Lengths are rounded up to buckets so that a run compiles a handful of shapes. Padding is told by lengths; the value
+that fills it (0) is never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl_sql.batch import GroupBatch, Segment, bucket, pad_tokens
+from jaxrl_sql.data.rows import Answer, Row
+from jaxrl_sql.types import Trajectory
+
+
+def pack_rows(rows: Sequence[Row], databases: int, questions: int, prompt_width: int) -> GroupBatch:
+    """Pack up to B = `databases` rows of up to G = `questions` answers; what is missing gets weight 0.
+
+    P is `prompt_width`; T is the bucket of the longest answer.
+    """
+    longest = max(len(answer.token_ids) for row in rows for answer in row.answers)
+    t = bucket(longest)
+    rows = [*rows, *[Row((0,), ())] * (databases - len(rows))]
+    prompt, prompt_len = pad_tokens([row.prompt for row in rows], prompt_width)
+    empty = Answer((), 0)
+    flat = [answer for row in rows for answer in [*row.answers, *[empty] * (questions - len(row.answers))]]
+    completion, length = pad_tokens([answer.token_ids for answer in flat], t)
+    trained = np.array([answer.trained for answer in flat])[:, None]
+    mask = np.arange(t)[None] >= length[:, None] - trained
+    return _group_batch(
+        prompt,
+        prompt_len,
+        completion.reshape(databases, questions, t),
+        length.reshape(databases, questions),
+        loss_mask=mask.reshape(databases, questions, t),
+        weight=(length > 0).astype(np.float32).reshape(databases, questions),
+    )
+
+
+def pack_groups(
+    groups: Sequence[Sequence[Trajectory]], advantage: np.ndarray, weight: np.ndarray, prompt_width: int, width: int
+) -> GroupBatch:
+    """Pack B groups of G trajectories with their advantages and weights [B,G] for the policy loss.
+
+    `prompt_width` and `width` are the padded P and T. Tokens that the environment wrote are left out of the loss mask.
+    """
+    b, g = weight.shape
+    prompt, prompt_len = pad_tokens([group[0].prompt.token_ids for group in groups], prompt_width)
+    flat = [trajectory for group in groups for trajectory in group]
+    completion, length = pad_tokens([trajectory.completion for trajectory in flat], width)
+    mask = np.zeros((b * g, width), bool)
+    sampler, drawn = np.zeros((b * g, width), np.float32), np.zeros((b * g, width), np.float32)
+    for i, trajectory in enumerate(flat):
+        at = 0
+        for turn in trajectory.turns:
+            end = at + len(turn.token_ids)
+            if turn.logprobs:
+                mask[i, at:end] = True
+                sampler[i, at:end] = turn.logprobs
+                drawn[i, at:end] = turn.drawn_logprobs
+            at = end
+    shape = (b, g, width)
+    return _group_batch(
+        prompt,
+        prompt_len,
+        completion.reshape(shape),
+        length.reshape(b, g),
+        loss_mask=mask.reshape(shape),
+        weight=weight.astype(np.float32),
+        drawn_logprobs=drawn.reshape(shape),
+        sampler_logprobs=sampler.reshape(shape),
+        advantage=advantage.astype(np.float32),
+        truncated=np.array([t.finish_reason == "length" for t in flat]).reshape(b, g),
+    )
+
+
+def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: Any, **given: Any) -> GroupBatch:
+    """Build the pytree (of NumPy arrays, until the device has its own), zeros for what the step will not read."""
+    per_token = np.zeros(completion.shape, np.float32)
+    per_answer = np.zeros(completion_len.shape, np.float32)
+    unread: dict[str, Any] = {
+        "drawn_logprobs": per_token,
+        "sampler_logprobs": per_token,
+        "old_logprobs": per_token,
+        "reference_logprobs": per_token,
+        "advantage": per_answer,
+        "truncated": per_answer.astype(bool),
+    }
+    shared = (Segment(prompt, prompt_len),)
+    return GroupBatch(shared=shared, completion=completion, completion_len=completion_len, **{**unread, **given})

@@ -1,0 +1,134 @@
+"""Read what a prompt says about a database: tables, columns, keys and how they refer to each other.
+
+Reading goes through Python's own sqlite3, read-only: it happens once a database, not once a candidate, so it needs
+none of the native executor's speed. `jaxrl_sql.data.schema.render` turns the result into text.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from jaxrl_sql.types import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as it was declared; `primary_key` is its place in the key, from 1, or 0."""
+
+    name: str
+    type: str
+    not_null: bool = False
+    primary_key: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """Columns that refer, position by position, to the columns `targets` of `table`."""
+
+    columns: tuple[str, ...]
+    table: str
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with its columns in declared order."""
+
+    name: str
+    columns: tuple[Column, ...]
+    foreign_keys: tuple[ForeignKey, ...] = ()
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Return the names of the key's columns in the key's order; empty when there is none."""
+        key = sorted((column for column in self.columns if column.primary_key), key=lambda column: column.primary_key)
+        return tuple(column.name for column in key)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of a database in the order in which they were created; views and SQLite's own tables are left out."""
+
+    tables: tuple[Table, ...]
+
+
+def read_schema(db_path: str | Path) -> Schema:
+    """Read the schema of a SQLite file, once for each version (size and time) of the file.
+
+    Raises InputError when the file is missing or is not a readable database.
+    """
+    path = Path(db_path)
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: no database file ({error.strerror})") from error
+    return _read_version(str(path.resolve()), stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _read_version(path: str, _mtime_ns: int, _size: int) -> Schema:
+    try:
+        with closing(sqlite3.connect(Path(path).as_uri() + "?mode=ro", uri=True)) as connection:
+            connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
+            names = [
+                name
+                for (name,) in connection.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(lower(name), 1, 7) <> 'sqlite_'"
+                )
+            ]
+            columns = {name: _read_columns(connection, name) for name in names}
+            references = {name: _read_references(connection, name) for name in names}
+    except sqlite3.Error as error:
+        raise InputError(f"{path}: not a readable SQLite database ({error})") from error
+    bare = {name.lower(): Table(name, columns[name]) for name in names}
+    return Schema(tuple(Table(name, columns[name], _resolve(columns[name], references[name], bare)) for name in names))
+
+
+def _read_columns(connection: sqlite3.Connection, table: str) -> tuple[Column, ...]:
+    # table_xinfo also lists generated columns (hidden = 2, 3), which can be queried; hidden = 1 cannot be seen by `*`.
+    rows = connection.execute(
+        'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid', (table,)
+    )
+    return tuple(Column(name, declared or "", bool(not_null), pk) for name, declared, not_null, pk in rows)
+
+
+# A foreign key as SQLite lists it: the target table and (column, target column or None) pairs.
+_Reference = tuple[str, list[tuple[str, str | None]]]
+
+
+def _read_references(connection: sqlite3.Connection, table: str) -> list[_Reference]:
+    # SQLite numbers foreign keys from the last declared to the first.
+    rows = connection.execute(
+        'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id DESC, seq', (table,)
+    )
+    found: dict[int, _Reference] = {}
+    for key_id, target, column, target_column in rows:
+        found.setdefault(key_id, (target, []))[1].append((column, target_column))
+    return list(found.values())
+
+
+def _resolve(own: tuple[Column, ...], references: list[_Reference], tables: dict[str, Table]) -> tuple[ForeignKey, ...]:
+    """Give each reference the names as the tables spell them; drop one whose table or column does not exist.
+
+    A reference without target columns means the target's primary key (SQLite, "Foreign Key Support", section 3).
+    """
+    spelled = {column.name.lower(): column.name for column in own}
+    resolved = []
+    for target_name, pairs in references:
+        target = tables.get(target_name.lower())
+        if target is None:
+            continue
+        names = {column.name.lower(): column.name for column in target.columns}
+        key = target.primary_key
+        wanted = [
+            to if to is not None else (key[i] if len(key) == len(pairs) else None) for i, (_, to) in enumerate(pairs)
+        ]
+        columns = tuple(spelled.get(column.lower(), column) for column, _ in pairs)
+        targets = tuple(names[to.lower()] for to in wanted if to is not None and to.lower() in names)
+        if len(targets) == len(pairs):
+            resolved.append(ForeignKey(columns, target.name, targets))
+    return tuple(resolved)

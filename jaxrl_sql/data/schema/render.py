@@ -1,0 +1,72 @@
+"""Turn a schema into the text that a prompt shows; a renderer is a function `Schema -> str`.
+
+`compact` spends few tokens and is meant for small models made from scratch; `ddl` is what pretrained models know.
+Both spell names as the database does and quote a name only when SQLite would not read it otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from jaxrl_sql.data.schema.read import Schema, Table
+
+# Words that SQLite does not take as a bare name everywhere (as a table, a column, after a dot). Most of its keywords
+# are free; the join words are not ambiguous to SQLite in all places, but are quoted for the reader's sake.
+_RESERVED = frozenset(
+    """
+    add all alter and as autoincrement between case cast check collate commit constraint create cross current_date
+    current_time current_timestamp default deferrable delete distinct drop else escape except exists false foreign
+    from full group having if in index indexed inner insert intersect into is isnull join left limit natural not
+    nothing notnull null on or order outer primary raise references returning right select set table then to
+    transaction true union unique update using values when where
+    """.split()
+)
+_BARE = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
+
+
+def quote_name(name: str) -> str:
+    """Return the name as SQL can use it: itself, or in double quotes (doubled inside) when it has to be."""
+    if _BARE.fullmatch(name) and name.lower() not in _RESERVED:
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def compact(schema: Schema) -> str:
+    """Render one line a table, `employees(id, name, dept_id=departments.id)`; a column shows its first reference."""
+    return "\n".join(_compact_table(table) for table in schema.tables)
+
+
+def _compact_table(table: Table) -> str:
+    target: dict[str, str] = {}
+    for key in table.foreign_keys:
+        for column, other in zip(key.columns, key.targets, strict=True):
+            target.setdefault(column, f"={quote_name(key.table)}.{quote_name(other)}")
+    columns = (quote_name(column.name) + target.get(column.name, "") for column in table.columns)
+    return f"{quote_name(table.name)}({', '.join(columns)})"
+
+
+def ddl(schema: Schema) -> str:
+    """Render CREATE TABLE statements with types and PRIMARY KEY and FOREIGN KEY lines, a blank line between tables."""
+    return "\n\n".join(_ddl_table(table) for table in schema.tables)
+
+
+def _ddl_table(table: Table) -> str:
+    lines = []
+    for column in table.columns:
+        null = " NOT NULL" if column.not_null else ""
+        lines.append(f"{quote_name(column.name)}{' ' + column.type if column.type else ''}{null}")
+    if table.primary_key:
+        lines.append(f"PRIMARY KEY ({_names(table.primary_key)})")
+    for key in table.foreign_keys:
+        target = f"{quote_name(key.table)} ({_names(key.targets)})"
+        lines.append(f"FOREIGN KEY ({_names(key.columns)}) REFERENCES {target}")
+    body = ",\n    ".join(lines)
+    return f"CREATE TABLE {quote_name(table.name)} (\n    {body}\n);"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(quote_name(name) for name in names)
+
+
+RENDERERS: dict[str, Callable[[Schema], str]] = {"compact": compact, "ddl": ddl}

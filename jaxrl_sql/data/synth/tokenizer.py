@@ -1,0 +1,68 @@
+"""Train the small BPE tokenizer of the quickstart.
+
+Copying is what a small policy must learn, so a name has the same tokens wherever it stands: in the schema after `(`,
+in the question after a space, in SQL after a dot. Words never carry the space before them; SQL keywords, punctuation
+and operators take the spaces round them instead, and digits stand alone. The alphabet is bytes: nothing is unknown,
+and decoding gives back every text exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+KEYWORDS = (
+    "SELECT DISTINCT FROM WHERE AND OR NOT IN IS NULL LIKE BETWEEN GROUP ORDER BY HAVING LIMIT ASC DESC JOIN LEFT ON "
+    "AS UNION ALL INTERSECT EXCEPT WITH CASE WHEN THEN ELSE END EXISTS CAST"
+).split()
+_WORD = "|".join(sorted(KEYWORDS, key=len, reverse=True))
+PATTERN = "|".join(
+    (
+        rf" ?\b(?:{_WORD})\b(?: (?:{_WORD})\b)* ?",  # FROM, IS NOT NULL, GROUP BY with their spaces
+        r"\b(?:COUNT|SUM|AVG|MIN|MAX)\((?:\*\)|DISTINCT )?",  # COUNT(*), AVG(
+        r"\bT[0-9]\b\.?",  # aliases
+        r" (?:=|!=|<>|<=|>=|<|>|\+|-|\*|/|\|\|) ",  # operators between spaces
+        r"[,;:] ?|\)+",  # punctuation; a closing mark leaves the space after it to the keyword that follows
+        r"[A-Za-z][a-z]*",  # a word, or a part of one
+        r"[0-9]",
+        r"\n",
+        r" ",
+        r"_",
+        r"[^\sA-Za-z0-9_]",
+        r"\s",
+    )
+)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer of at most `vocab_size` tokens (at least 259) on the texts."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[START],
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )

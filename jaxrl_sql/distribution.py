@@ -1,0 +1,106 @@
+"""The next-token distribution: the one owner of temperature, truncation and log-probabilities.
+
+Sampler and trainer both come here, so that they cannot disagree on what the policy is: logits divided by the
+temperature, log-softmax in float32. A truncated draw (top-k, top-p) keeps two numbers a token: its log-probability
+under the full distribution, which the policy ratio is taken on, and under the one it was drawn from, which corrects
+for the truncation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_sql.linear import linear
+
+
+class Draw(NamedTuple):
+    """Sampled tokens [N] int32 with their log-probabilities [N]: as drawn, and under the full distribution."""
+
+    token: jax.Array
+    drawn_logprob: jax.Array
+    full_logprob: jax.Array
+
+
+class TokenLogprobs(NamedTuple):
+    """What the trainer sees of a completion: log-probability and entropy of each token's distribution, [B,G,T]."""
+
+    logprob: jax.Array
+    entropy: jax.Array
+
+
+def log_distribution(logits: jax.Array, temperature: float) -> jax.Array:
+    """Return the temperature-scaled log-probabilities of logits [...,V] in float32.
+
+    Temperature 0 stands for greedy decoding; its log-probabilities are those at temperature 1.
+    """
+    return jax.nn.log_softmax(logits.astype(jnp.float32) / (temperature or 1.0), axis=-1)
+
+
+def truncate(logprobs: jax.Array, top_k: int, top_p: float) -> jax.Array:
+    """Keep the `top_k` likeliest tokens, then the smallest set of mass `top_p`, renormalised; others get -inf.
+
+    logprobs [...,V]; top_k 0 and top_p 1 keep all. Top-p is the nucleus of Holtzman et al. 2020 (arXiv:1904.09751):
+    a token is kept while the mass of those before it is below `top_p`, so the likeliest always stays. Equal
+    log-probabilities at the cut are kept in the order of their ids.
+    """
+    vocab = logprobs.shape[-1]
+    if (top_k <= 0 or top_k >= vocab) and top_p >= 1.0:
+        return logprobs
+    order = jnp.argsort(-logprobs, axis=-1, stable=True)
+    ranked = jnp.take_along_axis(logprobs, order, axis=-1)
+    kept = jnp.arange(vocab) < (top_k if top_k > 0 else vocab)
+    ranked = jax.nn.log_softmax(jnp.where(kept, ranked, -jnp.inf), axis=-1)
+    before = jnp.cumsum(jnp.exp(ranked), axis=-1) - jnp.exp(ranked)
+    ranked = jax.nn.log_softmax(jnp.where(kept & (before < top_p), ranked, -jnp.inf), axis=-1)
+    back = jnp.argsort(order, axis=-1)
+    return jnp.take_along_axis(ranked, back, axis=-1)
+
+
+def draw(keys: jax.Array, logits: jax.Array, temperature: float, top_k: int, top_p: float) -> Draw:
+    """Draw a token a row: keys [N], logits [N,V]; temperature 0 takes the likeliest token (drawn log-probability 0)."""
+    full = log_distribution(logits, temperature)
+    if temperature == 0:
+        token = jnp.argmax(full, axis=-1).astype(jnp.int32)
+        return Draw(token, jnp.zeros(token.shape, jnp.float32), _pick(full, token))
+    allowed = truncate(full, top_k, top_p)
+    token = jax.vmap(jax.random.categorical)(keys, allowed).astype(jnp.int32)
+    return Draw(token, _pick(allowed, token), _pick(full, token))
+
+
+def token_logprobs(
+    hidden: jax.Array, unembedding: jax.Array, targets: jax.Array, temperature: float, chunk: int = 16
+) -> TokenLogprobs:
+    """Score target tokens without ever holding all logits.
+
+    hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]. The T axis is cut into pieces of
+    `chunk` tokens whose logits are computed, reduced and recomputed in the backward pass; T that is no multiple of
+    `chunk` is scored as one piece.
+    """
+    steps = targets.shape[-1]
+    if steps % chunk:
+        chunk = steps
+
+    @jax.checkpoint
+    def piece(part: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
+        states, tokens = part
+        logits = linear(states, unembedding.astype(states.dtype))
+        logprobs = log_distribution(logits, temperature)
+        entropy = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+        return TokenLogprobs(_pick(logprobs, tokens), entropy)
+
+    pieces = (_split(hidden, chunk), _split(targets, chunk))
+    scored = jax.lax.map(piece, pieces)
+    return TokenLogprobs(*(jnp.moveaxis(x, 0, 2).reshape(targets.shape) for x in scored))
+
+
+def _split(x: jax.Array, chunk: int) -> jax.Array:
+    """Cut axis 2 into chunks and bring them to the front: [B,G,T,...] -> [T/chunk,B,G,chunk,...]."""
+    b, g, t, *rest = x.shape
+    return jnp.moveaxis(x.reshape(b, g, t // chunk, chunk, *rest), 2, 0)
+
+
+def _pick(logprobs: jax.Array, token: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]

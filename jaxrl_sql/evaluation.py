@@ -1,0 +1,48 @@
+"""Greedy execution accuracy during training: one answer a question, run and compared with the gold."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from jaxrl_sql.data.prompts import PromptSet
+from jaxrl_sql.evals.execution import ExecutionRecord, ExecutionSummary, execution_accuracy
+from jaxrl_sql.rng import Purpose
+from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.session import Session
+
+
+def greedy_accuracy(s: Session, params: Any, questions: PromptSet) -> tuple[ExecutionSummary, list[ExecutionRecord]]:
+    """Answer every question greedily and score the answers by BIRD's comparison; one record a question, in order."""
+    engine = Engine(s.model, params, s.tokenizer, s.config.eval.slots, Purpose.EVAL)
+    sampling = Sampling(temperature=0.0, max_new_tokens=s.config.eval.max_new_tokens)
+    extract = s.recipe.extract_for(s.style)
+    sqls: list[str | None] = [None] * len(questions.prompts)
+    for sample in engine.generate(questions.prompts, sampling):
+        sqls[sample.prompt_index] = extract(sample.text)
+    return execution_accuracy(s.executor, questions.examples, sqls)
+
+
+def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
+    """Evaluate on every held-out split, record the numbers at `step` and return them."""
+    began = time.perf_counter()
+    numbers: dict[str, float] = {}
+    for name, questions in s.evals.items():
+        summary, records = greedy_accuracy(s, params, questions)
+        numbers |= {f"eval/{name}/{key}": value for key, value in summary.metrics().items()}
+        for example, record in list(zip(questions.examples, records, strict=True))[: s.config.run.samples_per_step]:
+            s.samples.write(
+                {
+                    "step": step,
+                    "phase": f"eval/{name}",
+                    "uid": example.uid,
+                    "question": example.question,
+                    "gold": example.gold_sql,
+                    "sql": record.sql,
+                    "status": record.status,
+                    "reward": float(record.correct),
+                }
+            )
+    numbers["time/eval"] = time.perf_counter() - began
+    s.record(step, "eval", numbers)
+    return numbers

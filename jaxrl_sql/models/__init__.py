@@ -1,0 +1,54 @@
+"""The policy: a decoder as pure functions over a nested dict of arrays.
+
+`spec` is what a model is and the table of its weights, `layers` and `transformer` what it computes, `cache` what
+decoding keeps, `families` how Hugging Face spells each family's config, `hf` the folders on disk.
+"""
+
+from __future__ import annotations
+
+from jaxrl_sql.models.cache import DecodeCache, PrefixCache, init_decode_cache
+from jaxrl_sql.models.hf import load_checkpoint, load_config, load_tokenizer, save_checkpoint
+from jaxrl_sql.models.spec import (
+    ModelConfig,
+    ParamSpec,
+    count_params,
+    init_params,
+    param_shardings,
+    param_specs,
+    shard_params,
+)
+from jaxrl_sql.models.transformer import (
+    Block,
+    decode_step,
+    forward,
+    hidden_states,
+    prediction_states,
+    prefill,
+    unembed,
+    unembedding,
+)
+
+__all__ = [
+    "Block",
+    "DecodeCache",
+    "ModelConfig",
+    "ParamSpec",
+    "PrefixCache",
+    "count_params",
+    "decode_step",
+    "forward",
+    "hidden_states",
+    "init_decode_cache",
+    "init_params",
+    "load_checkpoint",
+    "load_config",
+    "load_tokenizer",
+    "param_shardings",
+    "param_specs",
+    "prediction_states",
+    "prefill",
+    "save_checkpoint",
+    "shard_params",
+    "unembed",
+    "unembedding",
+]

@@ -1,0 +1,84 @@
+"""Reading the fields that families share from a Hugging Face config, and writing them.
+
+A field that would change what the model computes and that is not implemented is refused by name: a checkpoint is
+never run as something that it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.types import InputError
+
+HfConfig = dict[str, Any]
+
+
+class Family(NamedTuple):
+    """A family's two directions: a Hugging Face config dict to ours, and ours back."""
+
+    read: Callable[[HfConfig], ModelConfig]
+    write: Callable[[ModelConfig], HfConfig]
+
+
+def number(hf: HfConfig, name: str, default: float | None = None) -> Any:
+    """Return a number field, or `default` where it is absent or null; raises InputError naming the field."""
+    value = hf.get(name)
+    if value is None:
+        if default is None:
+            raise InputError(f"config.json: field {name} is missing")
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"config.json: field {name} is {value!r}, must be a number")
+    return value
+
+
+def rope_theta(hf: HfConfig, default: float) -> float:
+    """Return the rotary base, from `rope_parameters` (transformers 5) or `rope_theta`; refuse scaled positions."""
+    nested = hf.get("rope_parameters") or {}
+    scaling = hf.get("rope_scaling") or {}
+    for field, value in (("rope_parameters", nested), ("rope_scaling", scaling)):
+        kind = value.get("rope_type", value.get("type", "default"))
+        if kind != "default":
+            raise InputError(f"config.json: {field} of type {kind!r} is not supported; valid is 'default'")
+    return float(number(nested if "rope_theta" in nested else hf, "rope_theta", default))
+
+
+def refuse(hf: HfConfig, name: str, supported: Any) -> None:
+    """Raise InputError when a field is present with another value than the one that is implemented."""
+    value = hf.get(name)
+    if value is not None and value != supported:
+        raise InputError(f"config.json: {name} is {value!r}; supported is {supported!r}")
+
+
+def refuse_windows(hf: HfConfig) -> None:
+    """Raise InputError for a config that switches sliding windows on for some layer."""
+    kinds = {kind for kind in hf.get("layer_types") or () if kind != "full_attention"}
+    if hf.get("use_sliding_window") and (kinds or not hf.get("layer_types")):
+        raise InputError("config.json: use_sliding_window is True; supported is False")
+    if kinds:
+        raise InputError(f"config.json: layer_types has {min(kinds)!r}; supported is 'full_attention'")
+
+
+def common_fields(config: ModelConfig) -> HfConfig:
+    """Return the fields that every family writes the same way."""
+    return {
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "hidden_size": config.d_model,
+        "initializer_range": 0.02,
+        "intermediate_size": config.d_ff,
+        "max_position_embeddings": config.max_positions,
+        "num_attention_heads": config.n_heads,
+        "num_hidden_layers": config.n_layers,
+        "num_key_value_heads": config.n_kv_heads,
+        "rms_norm_eps": config.norm_eps,
+        # Both spellings: the nested one is read by transformers 5, the plain one by everything older.
+        "rope_parameters": {"rope_theta": config.rope_theta, "rope_type": "default"},
+        "rope_theta": config.rope_theta,
+        "tie_word_embeddings": config.tie_embeddings,
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": config.vocab_size,
+    }

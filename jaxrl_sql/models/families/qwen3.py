@@ -1,0 +1,41 @@
+"""Qwen3 (dense): norms on queries and keys, no biases, a head size of its own (arXiv 2505.09388)."""
+
+from __future__ import annotations
+
+from jaxrl_sql.models.families.fields import HfConfig, common_fields, number, refuse, refuse_windows, rope_theta
+from jaxrl_sql.models.spec import ModelConfig
+
+
+def read_config(hf: HfConfig) -> ModelConfig:
+    """Turn a `qwen3` config.json into a ModelConfig; raises InputError naming what is missing or unsupported."""
+    refuse(hf, "hidden_act", "silu")
+    refuse(hf, "attention_bias", supported=False)
+    refuse_windows(hf)
+    heads = number(hf, "num_attention_heads")
+    return ModelConfig(
+        family="qwen3",
+        vocab_size=number(hf, "vocab_size"),
+        d_model=number(hf, "hidden_size"),
+        n_layers=number(hf, "num_hidden_layers"),
+        n_heads=heads,
+        n_kv_heads=number(hf, "num_key_value_heads", heads),
+        head_dim=number(hf, "head_dim", 128),
+        d_ff=number(hf, "intermediate_size"),
+        rope_theta=rope_theta(hf, 10_000.0),
+        norm_eps=number(hf, "rms_norm_eps", 1e-6),
+        tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
+        qk_norm=True,
+        qkv_bias=False,
+        max_positions=number(hf, "max_position_embeddings", 32_768),
+    )
+
+
+def write_config(config: ModelConfig) -> HfConfig:
+    """Turn a ModelConfig into the fields of a `qwen3` config.json."""
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "head_dim": config.head_dim,
+        **common_fields(config),
+    }

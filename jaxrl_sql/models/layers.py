@@ -1,0 +1,128 @@
+"""The pieces of a layer: norm, rotary positions, the gated MLP, and the one attention function.
+
+Attention is between a block of queries [B,R,T,…] (R rows a prompt, T tokens a row) and a list of key parts
+[B,Rj,S,…] where R is a multiple of Rj: a part of one row a prompt is read by all R rows of queries *where it
+stands*, by folding the rows that share it into the query axis, so each part costs one batched matrix product and
+is never repeated in memory. One softmax runs over all parts together, so the result is what the concatenated
+sequence would give, and plain differentiation of it is exact. (Merging separate attention calls by their
+log-sum-exp is what does not differentiate in JAX's own attention.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrl_sql.linear import linear
+
+# A score far below any real one, yet finite: exp(HIDDEN - floor) is 0 and its gradient is 0 and never NaN.
+HIDDEN = -1e30
+FLOOR = -1e29
+
+
+# So few query rows a key row (a decode step's own cache) are multiplied and summed: it reads the cache once, where
+# it stands, while a batched matrix product of one or two rows first copies the slice of the cache it multiplies.
+FEW = 4
+
+
+class KeyPart(NamedTuple):
+    """Keys and values of S tokens in Rj rows, and who sees them.
+
+    k, v [B,Rj,K,S,Q] (heads outside tokens: a head's tokens are one matrix); visible: bool, broadcastable to
+    [B,Rj,X,S], where X = (R/Rj)·T query positions share a row.
+    """
+
+    k: jax.Array
+    v: jax.Array
+    visible: jax.Array
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """Normalise [...,D] to root mean square 1 and scale by `weight` [D]; in float32, returned in x's dtype."""
+    wide = x.astype(jnp.float32)
+    scale = lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide * scale).astype(x.dtype) * weight.astype(x.dtype)
+
+
+def rope_angles(positions: jax.Array, head_dim: int, theta: float) -> tuple[jax.Array, jax.Array]:
+    """Return cosine and sine [...,Q/2] float32 of rotary positions [...] int32 (RoFormer, arXiv 2104.09864)."""
+    frequency = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    angle = positions[..., None].astype(jnp.float32) * frequency
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def rotate(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Turn heads x [B,R,T,H,Q] by angles [B,R,T,Q/2]; pairs are (i, i + Q/2), as Hugging Face stores weights."""
+    cos, sin = (part[..., None, :] for part in angles)
+    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    return turned.astype(x.dtype)
+
+
+def gated_mlp(gate: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+    """Compute silu(gate) · up [...,F] and project by down [F,D] to [...,D]."""
+    return linear(jax.nn.silu(gate) * up, down)
+
+
+def _to_rows(x: jax.Array, rows: int) -> jax.Array:
+    """Unfold a statistic [B,Rj,K,M,X] into [B,R,K,M,T], where (Rj, X) = (R/ρ, ρ·T)."""
+    b, part_rows, k, m, folded = x.shape
+    ratio = rows // part_rows
+    x = x.reshape(b, part_rows, k, m, ratio, folded // ratio)
+    return jnp.moveaxis(x, 4, 2).reshape(b, rows, k, m, folded // ratio)
+
+
+def _to_part(x: jax.Array, part_rows: int) -> jax.Array:
+    """Fold a statistic [B,R,K,M,T] into a part's [B,Rj,K,M,X]: the inverse of `_to_rows`."""
+    b, rows, k, m, t = x.shape
+    ratio = rows // part_rows
+    x = x.reshape(b, part_rows, ratio, k, m, t)
+    return jnp.moveaxis(x, 2, 4).reshape(b, part_rows, k, m, ratio * t)
+
+
+def _score(q: jax.Array, k: jax.Array) -> jax.Array:
+    """Multiply queries [B,R,X,K,M,Q] with keys [B,R,K,S,Q] -> [B,R,K,M,X,S] float32."""
+    if q.shape[2] * q.shape[4] <= FEW:
+        folded = jnp.moveaxis(q, 2, 4)[..., None, :].astype(jnp.float32)
+        return jnp.sum(folded * k[:, :, :, None, None].astype(jnp.float32), axis=-1)
+    return jnp.einsum("brxkmq,brksq->brkmxs", q, k, preferred_element_type=jnp.float32)
+
+
+def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
+    """Sum values [B,R,K,S,Q] by weights [B,R,K,M,X,S] float32 -> [B,R,X,K,M,Q] float32."""
+    if weight.shape[3] * weight.shape[4] <= FEW:
+        mixed = jnp.sum(weight[..., None] * v[:, :, :, None, None].astype(jnp.float32), axis=-2)
+        return jnp.moveaxis(mixed, 4, 2)
+    return jnp.einsum("brkmxs,brksq->brxkmq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
+
+
+def attend(q: jax.Array, parts: Sequence[KeyPart]) -> jax.Array:
+    """Attend from q [B,R,T,H,Q] to every visible key of all parts under one softmax -> [B,R,T,H,Q].
+
+    H = K·M: query head h reads key head h // M, without repeating keys. Scores and softmax are in float32. A query
+    that sees no key gets zeros, with zero gradient.
+    """
+    b, rows, t, h, size = q.shape
+    kv_heads = parts[0].k.shape[2]
+    m = h // kv_heads
+    scores = []
+    for part in parts:
+        part_rows = part.k.shape[1]
+        score = _score(q.reshape(b, part_rows, rows // part_rows * t, kv_heads, m, size), part.k)
+        scores.append(jnp.where(part.visible[:, :, None, None], score * size**-0.5, HIDDEN))
+
+    tops = [_to_rows(jnp.max(lax.stop_gradient(score), axis=-1), rows) for score in scores]
+    top = jnp.maximum(jnp.stack(tops).max(axis=0), FLOOR)
+
+    total = jnp.zeros((b, rows, kv_heads, m, t), jnp.float32)
+    mixed = jnp.zeros((b, rows, t, kv_heads, m, size), jnp.float32)
+    for part, score in zip(parts, scores, strict=True):
+        weight = jnp.exp(score - _to_part(top, part.k.shape[1])[..., None])
+        total += _to_rows(weight.sum(axis=-1), rows)
+        mixed += _mix(weight, part.v).reshape(mixed.shape)
+    total = jnp.moveaxis(jnp.where(total > 0, total, 1.0), -1, 2)
+    return (mixed / total[..., None]).reshape(q.shape).astype(q.dtype)

@@ -1,0 +1,220 @@
+"""The shape of a model, and the one table of its weights.
+
+`ModelConfig` says what a decoder is (sizes and switches, nothing of Hugging Face's own spelling: that is in
+`families/`). `param_specs` turns it into the table from which everything else about a weight follows: its
+initial values, its logical axes (and by `parallel.rules` its sharding), its name and layout in a Hugging Face
+file, the count of parameters. Weights of the L layers stand stacked on a leading axis, so that the layers are
+scanned.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_sql.batch import PyTree
+from jaxrl_sql.parallel.rules import sharding_of
+from jaxrl_sql.types import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """What a decoder is: a family's name, sizes and switches; hashable, so it can be static under jit."""
+
+    family: str
+    vocab_size: int
+    d_model: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    d_ff: int
+    rope_theta: float
+    norm_eps: float
+    tie_embeddings: bool
+    qk_norm: bool
+    qkv_bias: bool
+    max_positions: int
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "max_positions"):
+            if getattr(self, name) < 1:
+                raise InputError(f"model: {name} is {getattr(self, name)}, must be at least 1")
+        if self.n_heads % self.n_kv_heads:
+            raise InputError(f"model: n_heads ({self.n_heads}) is no multiple of n_kv_heads ({self.n_kv_heads})")
+        if self.head_dim % 2:
+            raise InputError(f"model: head_dim ({self.head_dim}) must be even for rotary positions")
+
+
+class Init(NamedTuple):
+    """Initial values of a weight: mean + std · a standard normal cut at two."""
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSpec:
+    """Everything about one leaf of the parameters.
+
+    path: keys of the nested dict; shape and axes: of the leaf, the stacked L first where `hf_name` has `{layer}`;
+    hf_shape: of one tensor in the file; hf_transposed: the file holds the transpose (Hugging Face's linear layers
+    are [out, in]), so a tensor becomes `tensor.T.reshape(layer_shape)`, and `tensor.reshape(layer_shape)` otherwise.
+    """
+
+    path: tuple[str, ...]
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    init: Init
+    hf_name: str
+    hf_shape: tuple[int, ...]
+    hf_transposed: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the path as one word."""
+        return "/".join(self.path)
+
+    @property
+    def is_stacked(self) -> bool:
+        """Say whether the leaf holds one tensor of the file for each layer."""
+        return "{layer}" in self.hf_name
+
+    @property
+    def layer_shape(self) -> tuple[int, ...]:
+        """Return the shape of what one tensor of the file becomes."""
+        return self.shape[1:] if self.is_stacked else self.shape
+
+    def hf_names(self) -> tuple[str, ...]:
+        """Return the names in the file: L of them for a stacked leaf, else one."""
+        if not self.is_stacked:
+            return (self.hf_name,)
+        return tuple(self.hf_name.format(layer=layer) for layer in range(self.shape[0]))
+
+
+EMBED_STD = 0.02
+
+
+def _layer(
+    config: ModelConfig, name: str, hf_name: str, dims: tuple[tuple[str, int], ...], n_in: int, init: Init
+) -> ParamSpec:
+    """Describe a stacked weight of `dims` (axis name, size); the first `n_in` are a matrix's inputs, 0 for a vector."""
+    axes, sizes = zip(*dims, strict=True)
+    hf_shape = (math.prod(sizes[n_in:]), math.prod(sizes[:n_in])) if n_in else (math.prod(sizes),)
+    return ParamSpec(
+        path=("layers", name),
+        shape=(config.n_layers, *sizes),
+        axes=("layers", *axes),
+        init=init,
+        hf_name="model.layers.{layer}." + hf_name,
+        hf_shape=hf_shape,
+        hf_transposed=n_in > 0,
+    )
+
+
+def _layer_specs(config: ModelConfig) -> Iterable[ParamSpec]:
+    """Yield the weights of a layer, in the order in which they are used."""
+    width, ff = ("width", config.d_model), ("mlp", config.d_ff)
+    heads, kv_heads, head = ("heads", config.n_heads), ("kv_heads", config.n_kv_heads), ("head", config.head_dim)
+    ones, zeros = Init(1.0, 0.0), Init(0.0, 0.0)
+    # Fan-in keeps activations of order one at any width; what is added to the residual stream is smaller by the
+    # root of how often that happens (twice a layer), so that depth does not change the scale of the last state.
+    into_width = 1.0 / math.sqrt(config.d_model)
+    added = 1.0 / math.sqrt(2 * config.n_layers)
+    from_heads, from_ff = added / math.sqrt(config.n_heads * config.head_dim), added / math.sqrt(config.d_ff)
+
+    yield _layer(config, "attn_norm", "input_layernorm.weight", (width,), 0, ones)
+    for name, axis in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        yield _layer(config, name, f"self_attn.{name}_proj.weight", (width, axis, head), 1, Init(0.0, into_width))
+        if config.qkv_bias:
+            yield _layer(config, f"{name}_bias", f"self_attn.{name}_proj.bias", (axis, head), 0, zeros)
+    if config.qk_norm:
+        yield _layer(config, "q_norm", "self_attn.q_norm.weight", (head,), 0, ones)
+        yield _layer(config, "k_norm", "self_attn.k_norm.weight", (head,), 0, ones)
+    yield _layer(config, "o", "self_attn.o_proj.weight", (heads, head, width), 2, Init(0.0, from_heads))
+    yield _layer(config, "mlp_norm", "post_attention_layernorm.weight", (width,), 0, ones)
+    yield _layer(config, "gate", "mlp.gate_proj.weight", (width, ff), 1, Init(0.0, into_width))
+    yield _layer(config, "up", "mlp.up_proj.weight", (width, ff), 1, Init(0.0, into_width))
+    yield _layer(config, "down", "mlp.down_proj.weight", (ff, width), 1, Init(0.0, from_ff))
+
+
+def param_specs(config: ModelConfig) -> tuple[ParamSpec, ...]:
+    """Return the table of a model's weights, one entry a leaf."""
+    vocab, width = config.vocab_size, config.d_model
+    embed = ParamSpec(
+        ("embed",),
+        (vocab, width),
+        ("vocab", "width"),
+        Init(0.0, EMBED_STD),
+        "model.embed_tokens.weight",
+        (vocab, width),
+    )
+    final_norm = ParamSpec(("final_norm",), (width,), ("width",), Init(1.0, 0.0), "model.norm.weight", (width,))
+    specs = [embed, *_layer_specs(config), final_norm]
+    if not config.tie_embeddings:
+        shape, axes = (width, vocab), ("width", "vocab")
+        specs.append(ParamSpec(("unembed",), shape, axes, Init(0.0, EMBED_STD), "lm_head.weight", (vocab, width), True))
+    return tuple(specs)
+
+
+def count_params(config: ModelConfig) -> int:
+    """Return the number of parameters; tied embeddings count once."""
+    return sum(math.prod(spec.shape) for spec in param_specs(config))
+
+
+def nest(leaves: Iterable[tuple[ParamSpec, Any]]) -> PyTree:
+    """Put one value a spec into the nested dict of the parameters."""
+    tree: dict[str, Any] = {}
+    for spec, leaf in leaves:
+        node = tree
+        for key in spec.path[:-1]:
+            node = node.setdefault(key, {})
+        node[spec.path[-1]] = leaf
+    return tree
+
+
+def leaf_of(params: PyTree, spec: ParamSpec) -> jax.Array:
+    """Return the leaf that `spec` describes."""
+    node = params
+    for key in spec.path:
+        node = node[key]
+    return node
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def _draw(config: ModelConfig, key: jax.Array, dtype: Any) -> PyTree:
+    """Draw all leaves in one compiled function: one by one, each shape would be compiled alone."""
+
+    def draw(spec: ParamSpec) -> jax.Array:
+        if spec.init.std == 0.0:
+            return jnp.full(spec.shape, spec.init.mean, dtype)
+        leaf_key = jax.random.fold_in(key, zlib.crc32(spec.name.encode()))
+        values = jax.random.truncated_normal(leaf_key, -2.0, 2.0, spec.shape, jnp.float32)
+        return (spec.init.mean + spec.init.std * values).astype(dtype)
+
+    return nest((spec, draw(spec)) for spec in param_specs(config))
+
+
+def init_params(config: ModelConfig, key: jax.Array, dtype: Any = jnp.float32) -> PyTree:
+    """Draw the parameters of a new model; a leaf's values depend on the key and its path only.
+
+    Under `jax.jit` with `out_shardings=param_shardings(config, mesh)` each device draws its own piece.
+    """
+    return _draw(config, key, jnp.dtype(dtype))
+
+
+def param_shardings(config: ModelConfig, mesh: jax.sharding.Mesh) -> PyTree:
+    """Return the parameters' tree with each leaf's sharding; raises InputError for a dimension not divided."""
+    return nest((spec, sharding_of(mesh, spec.axes, spec.shape, spec.name)) for spec in param_specs(config))
+
+
+def shard_params(params: PyTree, config: ModelConfig, mesh: jax.sharding.Mesh) -> PyTree:
+    """Put parameters on a mesh, by the rule table; raises InputError as `param_shardings` does."""
+    return jax.device_put(params, param_shardings(config, mesh))

@@ -1,0 +1,271 @@
+"""The decoder: one function of a layer, run over a tree of blocks.
+
+A `Block` holds R rows of T tokens for each of B prompts. Blocks come in a list, each later one a finer level of a
+tree: a prompt is a block of R = 1, its completions one of R = G; a schema, its questions and their answers would be
+three. A row sees all valid tokens of its ancestor rows and its own tokens causally, and its positions go on where
+its ancestors end. So a prompt runs once, forward and backward, however many completions hang below it.
+
+Masks and positions come from lengths, never from token values. Everything here is a pure function of its
+arguments; `compute_dtype` (default: the parameters' own) is the dtype of activations and matrix products, while
+norms, scores and softmax are in float32 always.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from jaxrl_sql.batch import PyTree, Segment
+from jaxrl_sql.linear import linear
+from jaxrl_sql.models.cache import DecodeCache, PrefixCache
+from jaxrl_sql.models.layers import KeyPart, attend, gated_mlp, rms_norm, rope_angles, rotate
+from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.parallel.rules import constrain
+from jaxrl_sql.types import InputError
+
+Angles = tuple[jax.Array, jax.Array]
+Layer = dict[str, jax.Array]
+
+STREAM = ("batch", "none", "none", "none")
+REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
+
+
+@flax.struct.dataclass
+class Block:
+    """One level of the tree: tokens [B,R,T] int32, length [B,R] int32 valid tokens of each row."""
+
+    tokens: jax.Array
+    length: jax.Array
+
+
+def _valid(block: Block) -> jax.Array:
+    """Return which tokens exist, [B,R,T] bool."""
+    return jnp.arange(block.tokens.shape[-1]) < block.length[..., None]
+
+
+def _starts(blocks: Sequence[Block]) -> list[jax.Array]:
+    """Return the position of each row's first token, [B,Ri] int32: the lengths of its ancestors added up."""
+    starts = [jnp.zeros_like(blocks[0].length)]
+    for parent, child in itertools.pairwise(blocks):
+        ends = starts[-1] + parent.length
+        starts.append(jnp.repeat(ends, child.length.shape[1] // ends.shape[1], axis=1))
+    return starts
+
+
+def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
+    """Refuse a list of blocks that is no tree, and more tokens than the model has positions, before compilation."""
+    for parent, child in itertools.pairwise(rows):
+        if child % parent:
+            raise ValueError(f"a block of {child} rows cannot hang below one of {parent}: no multiple")
+    if total > config.max_positions:
+        raise InputError(f"model: a sequence of {total} tokens is longer than max_positions ({config.max_positions})")
+
+
+def _heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Project normed states x [B,R,T,D] to queries [B,R,T,H,Q], keys and values [B,R,K,T,Q], positions applied."""
+    q, k, v = (linear(x, layer[name]) for name in ("q", "k", "v"))
+    if config.qkv_bias:
+        q, k, v = q + layer["q_bias"], k + layer["k_bias"], v + layer["v_bias"]
+    if config.qk_norm:
+        q, k = rms_norm(q, layer["q_norm"], config.norm_eps), rms_norm(k, layer["k_norm"], config.norm_eps)
+    q, k, v = rotate(q, angles), jnp.swapaxes(rotate(k, angles), 2, 3), jnp.swapaxes(v, 2, 3)
+    return checkpoint_name(q, "query"), checkpoint_name(k, "key"), checkpoint_name(v, "value")
+
+
+def _finish(layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array) -> jax.Array:
+    """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D]."""
+    attended = checkpoint_name(attended, "attended")
+    x = x + linear(attended, layer["o"], 2)
+    y = rms_norm(x, layer["mlp_norm"], config.norm_eps)
+    gate = checkpoint_name(linear(y, layer["gate"]), "gate")
+    up = checkpoint_name(linear(y, layer["up"]), "up")
+    return constrain(x + gated_mlp(gate, up, layer["down"]), STREAM)
+
+
+def _layer_step(
+    layer: Layer, config: ModelConfig, xs: tuple[jax.Array, ...], blocks: Sequence[Block], angles: Sequence[Angles]
+) -> tuple[tuple[jax.Array, ...], tuple[tuple[jax.Array, jax.Array], ...]]:
+    """Run one layer on all blocks: states ([B,Ri,Ti,D], …) -> new states, and each block's (keys, values)."""
+    parts: list[KeyPart] = []
+    out, kept = [], []
+    for x, block, angle in zip(xs, blocks, angles, strict=True):
+        q, k, v = _heads(layer, config, rms_norm(x, layer["attn_norm"], config.norm_eps), angle)
+        valid = _valid(block)[:, :, None, :]
+        t = x.shape[2]
+        causal = jnp.tril(jnp.ones((t, t), bool))
+        out.append(_finish(layer, config, x, attend(q, [*parts, KeyPart(k, v, valid & causal)])))
+        parts.append(KeyPart(k, v, valid))
+        kept.append((k, v))
+    return tuple(out), tuple(kept)
+
+
+def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
+    """Wrap a layer so that its backward pass recomputes everything (`full`) or all but the named (`query,key`)."""
+    if remat == "none":
+        return step
+    if remat == "full":
+        return jax.checkpoint(step, prevent_cse=False)
+    names = tuple(name.strip() for name in remat.split(","))
+    unknown = [name for name in names if name not in REMAT_NAMES]
+    if unknown:
+        choices = ", ".join(REMAT_NAMES)
+        raise InputError(f"remat: unknown {unknown[0]!r}; valid are none, full, or names among {choices}")
+    policy = jax.checkpoint_policies.save_only_these_names(*names)
+    return jax.checkpoint(step, prevent_cse=False, policy=policy)
+
+
+def _cast(tree: PyTree, dtype: Any) -> PyTree:
+    """Bring weights to the compute dtype, inside the layer, so that no second copy of all layers stands."""
+    return tree if dtype is None else jax.tree.map(lambda w: w.astype(dtype), tree)
+
+
+def _embed(params: PyTree, tokens: jax.Array, dtype: Any) -> jax.Array:
+    """Look up tokens [B,R,T] -> [B,R,T,D]."""
+    # The width is gathered before the lookup: what the partitioner finds for a table split both ways is to copy all.
+    table = constrain(params["embed"], ("vocab", "none"))
+    return constrain(_cast(table[tokens], dtype), STREAM)
+
+
+def _run(
+    params: PyTree, config: ModelConfig, blocks: Sequence[Block], remat: str, dtype: Any, keep: bool
+) -> tuple[tuple[jax.Array, ...], Any]:
+    """Run all layers on the blocks -> final normed states ([B,Ri,Ti,D], …) and, on request, keys and values [L,…]."""
+    _check(config, [b.length.shape[1] for b in blocks], sum(b.tokens.shape[-1] for b in blocks))
+    angles = [
+        rope_angles(start[..., None] + jnp.arange(block.tokens.shape[-1]), config.head_dim, config.rope_theta)
+        for start, block in zip(_starts(blocks), blocks, strict=True)
+    ]
+
+    def step(xs: tuple[jax.Array, ...], layer: Layer) -> tuple[tuple[jax.Array, ...], Any]:
+        out, kept = _layer_step(_cast(layer, dtype), config, xs, blocks, angles)
+        return out, kept if keep else None
+
+    xs = tuple(_embed(params, block.tokens, dtype) for block in blocks)
+    xs, kept = lax.scan(_remat(step, remat), xs, params["layers"])
+    return tuple(rms_norm(x, params["final_norm"], config.norm_eps) for x in xs), kept
+
+
+def hidden_states(
+    params: PyTree, config: ModelConfig, blocks: Sequence[Block], remat: str = "none", compute_dtype: Any = None
+) -> tuple[jax.Array, ...]:
+    """Return the final states (after the last norm) of a tree of blocks, one [B,Ri,Ti,D] a block.
+
+    Raises InputError for an unknown `remat` or more tokens than the model has positions.
+    """
+    return _run(params, config, blocks, remat, compute_dtype, keep=False)[0]
+
+
+def unembedding(params: PyTree, config: ModelConfig) -> jax.Array:
+    """Return the matrix from states to logits, [D,V]."""
+    return params["embed"].T if config.tie_embeddings else params["unembed"]
+
+
+def unembed(params: PyTree, config: ModelConfig, hidden: jax.Array) -> jax.Array:
+    """Turn states [...,D] into logits [...,V] float32."""
+    matrix = unembedding(params, config).astype(hidden.dtype)
+    return jnp.einsum("...d,dv->...v", hidden, matrix, preferred_element_type=jnp.float32)
+
+
+def forward(
+    params: PyTree, config: ModelConfig, tokens: jax.Array, lengths: jax.Array, compute_dtype: Any = None
+) -> jax.Array:
+    """Return the logits [N,T,V] float32 of right-padded tokens [N,T] with lengths [N].
+
+    What stands at and beyond a row's length is finite and means nothing.
+    """
+    block = Block(tokens=tokens[:, None], length=lengths[:, None])
+    (hidden,) = hidden_states(params, config, (block,), compute_dtype=compute_dtype)
+    return unembed(params, config, hidden[:, 0])
+
+
+def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:
+    """Pick the state of the last valid position: [B,P,D], [B] -> [B,D] (position 0 of an empty row)."""
+    index = jnp.maximum(length - 1, 0)[:, None, None]
+    return jnp.take_along_axis(hidden, index, axis=1)[:, 0]
+
+
+def prediction_states(
+    params: PyTree,
+    config: ModelConfig,
+    shared: Sequence[Segment],
+    completion: jax.Array,
+    completion_len: jax.Array,
+    remat: str = "none",
+    compute_dtype: Any = None,
+) -> jax.Array:
+    """Return the final states that predict each completion token, [B,G,T,D].
+
+    shared: segments [B,P] before the completions [B,G,T] with lengths [B,G]; each is run once, forward and backward.
+    Token 0 is predicted by the last valid position of the last segment, token t by the completion's position t-1.
+    """
+    blocks = [Block(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
+    blocks.append(Block(tokens=completion, length=completion_len))
+    *above, own = hidden_states(params, config, blocks, remat, compute_dtype)
+    first = _last(above[-1][:, 0], shared[-1].length)[:, None, None]
+    first = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
+    return jnp.concatenate([first, own[:, :, :-1]], axis=2)
+
+
+def prefill(
+    params: PyTree, config: ModelConfig, tokens: jax.Array, length: jax.Array, compute_dtype: Any = None
+) -> tuple[PrefixCache, jax.Array]:
+    """Run prompts [B,P] with lengths [B] once -> their keys and values, and the state [B,D] that predicts what follows.
+
+    The cache is in the compute dtype.
+    """
+    block = Block(tokens=tokens[:, None], length=length[:, None])
+    (hidden,), ((k, v),) = _run(params, config, (block,), "none", compute_dtype, keep=True)
+    return PrefixCache(k=k[:, :, 0], v=v[:, :, 0], length=length), _last(hidden[:, 0], length)
+
+
+def decode_step(
+    params: PyTree,
+    config: ModelConfig,
+    prefix: PrefixCache,
+    cache: DecodeCache,
+    token: jax.Array,
+    active: jax.Array,
+    compute_dtype: Any = None,
+) -> tuple[jax.Array, DecodeCache]:
+    """Append one token [B,G] to each active [B,G] row -> the state [B,G,D] that predicts the next, and the cache.
+
+    A row writes at its own length and sees its prompt (one copy for all G) and its own tokens. An inactive row
+    writes nothing and keeps its length, and its state means nothing. A row whose S slots are full writes nothing
+    either: callers stop rows before that.
+    """
+    _check(config, (1, cache.length.shape[1]), prefix.k.shape[3] + cache.k.shape[4])
+    slots = cache.k.shape[4]
+    b, g = cache.length.shape
+    own = cache.length + active.astype(jnp.int32)
+    angles = rope_angles((prefix.length[:, None] + cache.length)[..., None], config.head_dim, config.rope_theta)
+    seen_prefix = (jnp.arange(prefix.k.shape[3]) < prefix.length[:, None])[:, None, None]
+    seen_own = (jnp.arange(slots) < own[..., None])[:, :, None]
+    # An index outside the cache is dropped by the scatter: that is how an inactive row writes nothing.
+    slot = jnp.where(active, cache.length, slots)
+    rows, columns = jnp.arange(b)[:, None], jnp.arange(g)[None]
+
+    def step(carry: tuple[jax.Array, jax.Array, jax.Array], inputs: Any) -> tuple[Any, None]:
+        x, keys, values = carry
+        index, layer, prefix_k, prefix_v = inputs
+        layer = _cast(layer, compute_dtype)
+        q, k, v = _heads(layer, config, rms_norm(x, layer["attn_norm"], config.norm_eps), angles)
+        keys = keys.at[index, rows, columns, :, slot].set(k[:, :, :, 0].astype(keys.dtype), mode="drop")
+        values = values.at[index, rows, columns, :, slot].set(v[:, :, :, 0].astype(values.dtype), mode="drop")
+        parts = [
+            KeyPart(prefix_k[:, None], prefix_v[:, None], seen_prefix),
+            KeyPart(keys[index], values[index], seen_own),
+        ]
+        return (_finish(layer, config, x, attend(q, parts)), keys, values), None
+
+    start = (_embed(params, token[..., None], compute_dtype), cache.k, cache.v)
+    inputs = (jnp.arange(config.n_layers), params["layers"], prefix.k, prefix.v)
+    (x, keys, values), _ = lax.scan(step, start, inputs)
+    hidden = rms_norm(x[:, :, 0], params["final_norm"], config.norm_eps)
+    return hidden, DecodeCache(k=keys, v=values, length=own)

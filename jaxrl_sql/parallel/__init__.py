@@ -1,0 +1,8 @@
+"""Where arrays live: `mesh` makes the axes, `rules` is the one table that says what is split over them."""
+
+from __future__ import annotations
+
+from jaxrl_sql.parallel.mesh import make_mesh
+from jaxrl_sql.parallel.rules import batch_sharding, constrain, replicated, shard_batch, sharding_of
+
+__all__ = ["batch_sharding", "constrain", "make_mesh", "replicated", "shard_batch", "sharding_of"]

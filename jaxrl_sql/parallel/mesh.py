@@ -1,0 +1,36 @@
+"""The mesh: the devices of all processes as axes `data`, `fsdp`, `tensor`.
+
+`data` copies the weights and splits the batch, `fsdp` splits both, `tensor` splits the inside of each layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+from jaxrl_sql.types import InputError
+
+AXES = ("data", "fsdp", "tensor")
+
+
+def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Make a mesh of Auto axes over `devices` (default: all); one size may be -1 for what the others leave.
+
+    Raises InputError when the sizes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = dict(zip(AXES, (data, fsdp, tensor), strict=True))
+    said = " x ".join(f"{name}={size}" for name, size in sizes.items())
+    free = [name for name, size in sizes.items() if size == -1]
+    if len(free) > 1 or any(size < 1 and size != -1 for size in sizes.values()):
+        raise InputError(f"mesh: {said}: sizes must be at least 1, and one of them may be -1")
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if len(devices) % fixed or (not free and fixed != len(devices)):
+        raise InputError(f"mesh: {said} does not multiply to the {len(devices)} devices there are")
+    if free:
+        sizes[free[0]] = len(devices) // fixed
+    shape = tuple(sizes.values())
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)

@@ -1,0 +1,27 @@
+"""Write the report of a run folder: `python -m jaxrl_sql.report RUN`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from jaxrl_sql.report.html import write_report
+from jaxrl_sql.types import InputError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m jaxrl_sql.report", description=__doc__)
+    parser.add_argument("run", metavar="RUN", help="run folder, with metrics.jsonl in it")
+    try:
+        path = write_report(parser.parse_args(arguments).run)
+    except InputError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""What a run folder tells: metrics, samples and configuration, read from disk as they are."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.types import InputError
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The files of a run; `skipped` counts lines that could not be read (the last one of a killed run is torn)."""
+
+    folder: Path
+    metrics: tuple[Row, ...]
+    samples: tuple[Row, ...]
+    config: str
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """The greedy accuracy of one split, before and after GRPO; `grades` holds (before, after, count) by difficulty."""
+
+    split: str
+    before: float
+    after: float
+    count: int
+    valid: float | None
+    grades: Mapping[str, tuple[float, float, int]]
+
+
+def load_run(folder: str | Path) -> Run:
+    """Read a run folder; raises InputError when it holds no metrics."""
+    folder = Path(folder)
+    if not (folder / "metrics.jsonl").is_file():
+        raise InputError(f"{folder}: no metrics.jsonl there, so it is no run folder")
+    metrics, torn_metrics = _read_lines(folder / "metrics.jsonl")
+    samples, torn_samples = _read_lines(folder / "samples.jsonl")
+    config = folder / "config.yaml"
+    text = config.read_text(encoding="utf-8") if config.is_file() else ""
+    return Run(folder, metrics, samples, text, torn_metrics + torn_samples)
+
+
+def series(run: Run, name: str, phase: str | None = None) -> list[tuple[int, float]]:
+    """Return (step, value) of a metric in the order of the file, without what is no finite number."""
+    points = []
+    for row in run.metrics:
+        value = row.get(name)
+        if (phase is None or row.get("phase") == phase) and isinstance(value, int | float) and math.isfinite(value):
+            points.append((int(row["step"]), float(value)))
+    return points
+
+
+def names(run: Run, prefix: str, suffix: str = "", phase: str | None = None) -> list[str]:
+    """Return the metrics with that beginning and end, in the order in which they first occur."""
+    rows = [row for row in run.metrics if phase is None or row.get("phase") == phase]
+    return list(
+        dict.fromkeys(name for row in rows for name in row if name.startswith(prefix) and name.endswith(suffix))
+    )
+
+
+def first_grpo_step(run: Run) -> int | None:
+    """Return the first step of GRPO, or None when there was none."""
+    return next((int(row["step"]) for row in run.metrics if row.get("phase") == "grpo"), None)
+
+
+def split_results(run: Run) -> list[SplitResult]:
+    """Return each split's accuracy at its last evaluation before GRPO and at its last evaluation of all.
+
+    A run without GRPO is compared with its own first evaluation.
+    """
+    first = first_grpo_step(run)
+    results = []
+    for name in names(run, "eval/", "/accuracy"):
+        split = name.split("/")[1]
+        rows = [row for row in run.metrics if isinstance(row.get(name), int | float)]
+        if not rows:
+            continue
+        earlier = [row for row in rows if first is not None and row["step"] < first]
+        before, after = (earlier or rows)[-1 if earlier else 0], rows[-1]
+        start = f"eval/{split}/accuracy/"
+        grades = {
+            key.removeprefix(start): (
+                float(before.get(key, math.nan)),
+                float(after[key]),
+                int(after.get(f"eval/{split}/count/{key.removeprefix(start)}", 0)),
+            )
+            for key in after
+            if key.startswith(start)
+        }
+        count = int(after.get(f"eval/{split}/count", 0))
+        results.append(SplitResult(split, before[name], after[name], count, after.get(f"eval/{split}/valid"), grades))
+    return results
+
+
+def _read_lines(path: Path) -> tuple[tuple[Row, ...], int]:
+    """Return the objects with a step of a JSON-lines file, and how many other lines there were."""
+    if not path.is_file():
+        return (), 0
+    rows: list[Row] = []
+    skipped = 0
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+        else:
+            skipped += 1
+    return tuple(rows), skipped

@@ -1,0 +1,1 @@
+"""From completions to rewards: extraction (`extract`), scoring (`score`), and one file of payment a system."""

@@ -1,0 +1,278 @@
+"""What every training command opens before its loop and closes after it: data, policy, executor, run folder.
+
+The loops themselves stand in `train.py` and `sft.py`; here is what they would otherwise repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_sql import rng
+from jaxrl_sql.batch import GroupBatch
+from jaxrl_sql.config import OptimConfig, TrainConfig, load_config, to_yaml
+from jaxrl_sql.data.benchmarks import load_split
+from jaxrl_sql.data.filters import usable_golds
+from jaxrl_sql.data.prompts import PROMPT_STYLES, PromptSet, PromptStyle, make_prompts, prompt_texts
+from jaxrl_sql.data.synth import SynthSpec, generate, train_tokenizer
+from jaxrl_sql.models import ModelConfig, init_params, shard_params
+from jaxrl_sql.models.hf import load_checkpoint, load_tokenizer, save_checkpoint
+from jaxrl_sql.models.hf import load_config as load_model_config
+from jaxrl_sql.parallel import mesh as meshes
+from jaxrl_sql.parallel import rules
+from jaxrl_sql.recipes import RECIPES, Recipe
+from jaxrl_sql.report.html import write_report
+from jaxrl_sql.rewards.score import Scored
+from jaxrl_sql.runtime.checkpoint import Checkpoints
+from jaxrl_sql.runtime.display import Display, make_display
+from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.sqlenv.executor import Executor, ExecutorError, make_executor
+from jaxrl_sql.types import Example, InputError, JaxrlSqlError
+
+
+@dataclass
+class Session:
+    """A run that is open. `stop` becomes true on the first Ctrl-C; the loops look at it between steps."""
+
+    config: TrainConfig
+    folder: Path
+    recipe: Recipe
+    style: PromptStyle
+    tokenizer: Any
+    model: ModelConfig
+    mesh: jax.sharding.Mesh
+    executor: Executor
+    train: PromptSet
+    evals: dict[str, PromptSet]
+    metrics: MetricsWriter
+    samples: SampleWriter
+    checkpoints: Checkpoints
+    display: Display
+    stop: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Tell the user something, once, outside the progress display."""
+        self.notes.append(text)
+        self.display.note(text)
+
+    def fresh_params(self) -> Any:
+        """Return the parameters that the run starts from, on the mesh: the checkpoint's, or new ones from the seed."""
+        model = self.config.model
+        if model.checkpoint:
+            return load_checkpoint(model.checkpoint, model.dtype, self.mesh)[1]
+        key = rng.base_key(self.config.seed, rng.Purpose.INIT)
+        return shard_params(init_params(self.model, key, jnp.dtype(model.dtype)), self.model, self.mesh)
+
+    def to_mesh(self, batch: GroupBatch) -> GroupBatch:
+        """Put a packed batch on the devices, split along B."""
+        return rules.shard_batch(batch, self.mesh)
+
+    def resume_step(self) -> int:
+        """Return the step this run goes on from (0: the start) and drop what was written after it."""
+        step = self.checkpoints.latest() if self.config.run.resume else None
+        self.metrics.rewind(step or 0)
+        self.samples.rewind(step or 0)
+        if step:
+            self.note(f"going on from step {step}")
+        return step or 0
+
+    def record(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of a step and show them."""
+        self.metrics.write(step, {"phase": phase, **numbers})
+        self.display.update(step, {"phase": phase, **numbers})
+
+    def write_sample(self, step: int, phase: str, example: Example, text: str, scored: Scored) -> None:
+        """Keep an answer with its SQL, status and reward."""
+        self.samples.write(
+            {
+                "step": step,
+                "phase": phase,
+                "uid": example.uid,
+                "question": example.question,
+                "gold": example.gold_sql,
+                "text": text,
+                "sql": scored.sql,
+                "status": scored.status,
+                "reward": scored.reward.total,
+            }
+        )
+
+    def export(self, params: Any) -> Path:
+        """Write the policy as a Hugging Face folder, `model/` of the run."""
+        folder = self.folder / "model"
+        save_checkpoint(folder, self.model, params, self.tokenizer)
+        return folder
+
+
+@contextmanager
+def open_session(config: TrainConfig) -> Iterator[Session]:
+    """Open everything a run needs, and on leaving write its report and close what was opened, whatever happened."""
+    folder = Path(config.run.dir)
+    _refuse_used_folder(folder, config.run.resume)
+    if config.run.compilation_cache:
+        jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    total = config.sft.steps + config.grpo.steps
+    with (
+        make_display(config.run.display, total, title=folder.name) as display,
+        make_executor(config.executor) as executor,
+        MetricsWriter(folder) as metrics,
+        SampleWriter(folder) as samples,
+        Checkpoints(folder / "checkpoints", config.run.keep_checkpoints) as checkpoints,
+    ):
+        train, evals = _load_data(config, executor, display)
+        style = PROMPT_STYLES[config.data.prompt]
+        tokenizer = _open_tokenizer(config, folder, train, style)
+        session = Session(
+            config=config,
+            folder=folder,
+            recipe=RECIPES[config.recipe],
+            style=style,
+            tokenizer=tokenizer,
+            model=_model_config(config, tokenizer),
+            mesh=meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor),
+            executor=executor,
+            train=_prompts("train", train, style, tokenizer, config, display),
+            evals={name: _prompts(name, found, style, tokenizer, config, display) for name, found in evals.items()},
+            metrics=metrics,
+            samples=samples,
+            checkpoints=checkpoints,
+            display=display,
+        )
+        with jax.set_mesh(session.mesh), _stop_on_interrupt(session):
+            yield session
+    write_report(folder)
+
+
+def run_command(command: Callable[[TrainConfig], int], description: str, arguments: Sequence[str] | None = None) -> int:
+    """Read `--config FILE key.sub=value …` and run a command; a user's error is one line and exit code 2."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--config", type=Path, help="YAML file; see configs/")
+    parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
+    given = parser.parse_args(arguments)
+    try:
+        return command(load_config(given.config, given.overrides))
+    except InputError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except (JaxrlSqlError, ExecutorError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+
+
+def optimizer_steps(config: TrainConfig) -> dict[str, tuple[OptimConfig, int]]:
+    """Return each phase's optimizer numbers and how many updates it makes."""
+    return {
+        "sft": (config.sft.optim, config.sft.steps),
+        "grpo": (config.grpo.optim, config.grpo.steps * config.grpo.minibatches),
+    }
+
+
+def _refuse_used_folder(folder: Path, resume: bool) -> None:
+    if not resume and (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size:
+        raise InputError(f"{folder} already holds a run: name another run.dir, or go on with run.resume=true")
+
+
+def _load_data(
+    config: TrainConfig, executor: Executor, display: Display
+) -> tuple[list[Example], dict[str, list[Example]]]:
+    """Read the splits (the synthetic ones are made first) and leave out questions whose gold cannot teach."""
+    data = config.data
+    if data.source == "synth":
+        report = generate(Path(data.dir), SynthSpec(seed=data.seed))
+        display.note(f"data: {data.dir} {'is there' if report.was_present else 'was generated'} (seed {data.seed})")
+    limits = {data.train: data.limit_train, **dict.fromkeys(data.evals, data.limit_eval)}
+    loaded = {}
+    for name in dict.fromkeys((data.train, *data.evals)):
+        found = load_split(data.dir, name, limits[name])
+        _tell_skipped(display, name, found.skipped)
+        loaded[name] = list(found.examples)
+    train, dropped = usable_golds(executor, loaded[data.train], data.drop_empty_gold)
+    _tell_skipped(display, data.train, dropped)
+    if not train:
+        raise InputError(f"{data.dir}/{data.train}: no question is left whose gold runs and returns rows")
+    return train, {name: loaded[name] for name in data.evals}
+
+
+def _prompts(
+    name: str, examples: list[Example], style: PromptStyle, tokenizer: Any, config: TrainConfig, display: Display
+) -> PromptSet:
+    made = make_prompts(examples, style, tokenizer, config.data.max_prompt_tokens)
+    _tell_skipped(display, name, made.skipped)
+    if not made.prompts:
+        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={config.data.max_prompt_tokens}")
+    return made
+
+
+def _tell_skipped(display: Display, name: str, skipped: Sequence[tuple[str, str]]) -> None:
+    """Say how many questions were left out, by reason, with one example each."""
+    reasons: dict[str, list[str]] = {}
+    for uid, reason in skipped:
+        reasons.setdefault(reason, []).append(uid)
+    for reason, uids in reasons.items():
+        display.note(f"{name}: skipped {len(uids)} ({reason}), such as {uids[0]}")
+
+
+def _open_tokenizer(config: TrainConfig, folder: Path, train: list[Example], style: PromptStyle) -> Any:
+    """Take the tokenizer of the config, the checkpoint or the synthetic data, or train one on the training split."""
+    data = config.data
+    synthetic = Path(data.dir) / "tokenizer"
+    if config.model.checkpoint or data.tokenizer:
+        return load_tokenizer(data.tokenizer or config.model.checkpoint)
+    if data.source == "synth":
+        return load_tokenizer(synthetic)
+    saved = folder / "tokenizer"
+    if not saved.exists():
+        texts = ["".join((*prompt_texts(example, style, None), style.answer(example))) for example in train]
+        train_tokenizer(texts, data.vocab_size).save_pretrained(saved)
+    return load_tokenizer(saved)
+
+
+def _model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
+    model = config.model
+    if model.checkpoint:
+        return load_model_config(model.checkpoint)
+    return ModelConfig(
+        family=model.family,
+        vocab_size=len(tokenizer),
+        d_model=model.d_model,
+        n_layers=model.n_layers,
+        n_heads=model.n_heads,
+        n_kv_heads=model.n_kv_heads,
+        head_dim=model.head_dim,
+        d_ff=model.d_ff,
+        rope_theta=model.rope_theta,
+        norm_eps=1e-6,
+        tie_embeddings=model.tie_embeddings,
+        qk_norm=model.family == "qwen3",
+        qkv_bias=model.family == "qwen2",
+        max_positions=model.max_positions,
+    )
+
+
+@contextmanager
+def _stop_on_interrupt(session: Session) -> Iterator[None]:
+    """Turn the first Ctrl-C into a request to stop after the step; the second is an ordinary KeyboardInterrupt."""
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        session.stop = True
+        session.display.note("stopping after this step (Ctrl-C again to stop at once)")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

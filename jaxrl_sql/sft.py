@@ -1,0 +1,82 @@
+"""The supervised cold start: `python -m jaxrl_sql.sft --config FILE`, and the first phase of `jaxrl_sql.train`.
+
+Questions on one database share its schema, so a batch is `sft.databases` schemas with up to `sft.questions` questions
+each, and a schema runs once for all of them. The loss is on answers only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from typing import Any
+
+import jax
+
+from jaxrl_sql.algo.loss import sft_loss
+from jaxrl_sql.algo.optim import make_optimizer
+from jaxrl_sql.algo.step import init_state, make_step
+from jaxrl_sql.batch import bucket
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.data.pack import pack_rows
+from jaxrl_sql.data.rows import RowOrder, supervise
+from jaxrl_sql.evaluation import evaluate_all
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.rollout.engine import stop_ids
+from jaxrl_sql.runtime.metrics import reduce_metrics
+from jaxrl_sql.session import Session, open_session, run_command
+
+
+def run_sft(s: Session, begin: int) -> Any:
+    """Teach the gold answers from step `begin` to `sft.steps`; return the parameters (when stopped early, too)."""
+    cfg = s.config.sft
+    if cfg.steps == 0:
+        return s.fresh_params()
+    data = s.config.data
+    taught = supervise(
+        s.train.examples, s.style, s.tokenizer, stop_ids(s.tokenizer)[-1], data.max_prompt_tokens,
+        cfg.max_completion_tokens,
+    )  # fmt: skip
+    if taught.skipped:
+        s.note(f"sft: skipped {len(taught.skipped)} ({taught.skipped[0][1]}), such as {taught.skipped[0][0]}")
+    order = RowOrder(taught, cfg.questions, cfg.databases, s.config.seed, bucket)
+    optimizer = make_optimizer(cfg.optim, cfg.steps)
+    update = make_step(make_policy(s.model, remat=s.config.model.remat), sft_loss, optimizer)
+    state = init_state(s.fresh_params(), optimizer)
+    if begin:
+        state, _ = s.checkpoints.restore(begin, state)
+    widest = bucket(max(len(schema) for schema in taught.schemas))
+    for step in range(begin, cfg.steps):
+        started = time.perf_counter()
+        batch = pack_rows(taught.rows(order.batch(step)), cfg.databases, cfg.questions, widest)
+        tokens = int(batch.completion_len.sum() + batch.shared[0].length.sum())
+        state, metrics = update(state, s.to_mesh(batch))
+        at = step + 1
+        if at % cfg.log_every == 0 or at == cfg.steps or s.stop:
+            numbers = reduce_metrics(jax.device_get(metrics))
+            seconds = time.perf_counter() - started
+            numbers |= {"time/step": seconds, "speed/tokens_per_s": tokens / seconds}
+            s.record(at, "sft", numbers)
+        if at % s.config.run.checkpoint_every == 0 or at == cfg.steps or s.stop:
+            s.checkpoints.save(at, state, {"phase": "sft"})
+        if s.stop:
+            break
+        if cfg.eval_every and at % cfg.eval_every == 0 and at < cfg.steps:
+            evaluate_all(s, state.trainable, at)
+    return state.trainable
+
+
+def sft(config: TrainConfig) -> int:
+    """Run the supervised phase alone and write the model; return the exit code."""
+    config = dataclasses.replace(config, grpo=dataclasses.replace(config.grpo, steps=0))
+    with open_session(config) as s:
+        params = run_sft(s, s.resume_step())
+        if s.stop:
+            return 130
+        evaluate_all(s, params, config.sft.steps)
+        s.note(f"model: {s.export(params)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(sft, __doc__ or ""))

@@ -1,0 +1,39 @@
+"""The only door to the native executor: everything else in the project takes an executor as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.sqlenv.ports import ScoreRow
+from sqlexec_rs import STATUS_NAMES, STOP_NAMES, Executor, ExecutorError, Limits, Outcome
+
+__all__ = ["Executor", "ExecutorError", "Limits", "Outcome", "make_executor", "score_rows"]
+
+
+def make_executor(config: ExecutorConfig) -> Executor:
+    """Start an executor with the limits of a run; 0 for threads means one a core, 0 for a limit in time means none."""
+    limits = Limits(
+        timeout_ms=config.timeout_ms or None,
+        vm_steps=config.vm_steps or None,
+        max_rows=config.max_rows,
+        max_bytes=config.max_bytes,
+    )
+    return Executor(threads=config.threads or None, limits=limits)
+
+
+def score_rows(columns: Mapping[str, Any], rules: Sequence[str]) -> list[ScoreRow]:
+    """Turn the arrays [N] that `score_many` returns into N rows: numbers of statuses into names, a value a rule."""
+    statuses = zip(columns["pred_status"].tolist(), columns["gold_status"].tolist(), strict=True)
+    stops = columns["pred_stop"].tolist()
+    values = zip(*(columns[rule].tolist() for rule in rules), strict=True)
+    return [
+        ScoreRow(
+            STATUS_NAMES[pred],
+            STATUS_NAMES[gold],
+            dict(zip(rules, scores, strict=True)),
+            STOP_NAMES[stop] if stop else "",
+        )
+        for (pred, gold), stop, scores in zip(statuses, stops, values, strict=True)
+    ]

@@ -1,0 +1,80 @@
+"""What rewards, filters and evaluation ask of an executor, without importing the native module.
+
+The native executor has these methods; so may a caller's own. Rows stay inside it: scores come back as numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class SqlOutcome(Protocol):
+    """What one query did; `status` is `ok` or the name of what went wrong."""
+
+    @property
+    def status(self) -> str:
+        """Return the name of the status."""
+        ...
+
+    @property
+    def row_count(self) -> int:
+        """Return how many rows came back."""
+        ...
+
+    @property
+    def error(self) -> str | None:
+        """Return the message of the database, if the query failed."""
+        ...
+
+
+class SqlJob(Protocol):
+    """Work that an executor has taken on."""
+
+    def done(self) -> bool:
+        """Return whether the result is there."""
+        ...
+
+    def result(self) -> Any:
+        """Wait for the result and return it."""
+        ...
+
+    def cancel(self) -> Any:
+        """Give the work up."""
+        ...
+
+
+class SqlExecutor(Protocol):
+    """Runs SQL read-only within limits, and compares results."""
+
+    def execute_many(self, requests: Sequence[tuple[str, str]], /) -> Sequence[SqlOutcome]:
+        """Run (database, SQL) pairs and return their outcomes in order."""
+        ...
+
+    def score_many(
+        self, db_paths: Sequence[str], pred_sqls: Sequence[str], golds: Sequence[str], *, rules: Sequence[str]
+    ) -> Mapping[str, Any]:
+        """Run predictions and golds and compare them by each rule."""
+        ...
+
+    def submit_score(
+        self, db_paths: Sequence[str], pred_sqls: Sequence[str], golds: Sequence[str], *, rules: Sequence[str]
+    ) -> SqlJob:
+        """Begin what `score_many` does and return at once."""
+        ...
+
+
+class ScoreRow(NamedTuple):
+    """What came of one prediction: the two statuses by name and the value of each rule, 0 to 1.
+
+    `stop` names the bound that stopped the prediction, `wall`, `cpu`, `vm_steps` or `cancelled`, if one did.
+    """
+
+    pred_status: str
+    gold_status: str
+    scores: Mapping[str, float]
+    stop: str = ""
+
+
+# A completion without SQL is never run; nothing was learnt about its gold.
+NO_SQL = ScoreRow("no_sql", "ok", {})

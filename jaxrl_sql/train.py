@@ -1,0 +1,221 @@
+"""The main path: `python -m jaxrl_sql.train --config configs/quickstart.yaml`.
+
+One GRPO step, in order: take questions, draw a group of answers to each, run every finished answer's SQL while the
+others are still being written, turn the verdicts into rewards, compare each answer with its group, and push the
+policy toward the better ones. Before the first step there may be a supervised cold start (`sft.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_sql.algo.advantage import advantages, zero_variance
+from jaxrl_sql.algo.loss import Metrics, grpo_loss
+from jaxrl_sql.algo.optim import make_optimizer, make_schedule
+from jaxrl_sql.algo.step import init_state, make_scorer, make_step, slice_prompts
+from jaxrl_sql.batch import GroupBatch, TrainState, bucket
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.data.order import Order
+from jaxrl_sql.data.pack import pack_groups
+from jaxrl_sql.evaluation import evaluate_all
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.rewards.score import Scored, TextJob
+from jaxrl_sql.rollout import Engine, Sample, Sampling
+from jaxrl_sql.runtime.metrics import merge_metrics, reduce_metrics
+from jaxrl_sql.session import Session, open_session, run_command
+from jaxrl_sql.sft import run_sft
+from jaxrl_sql.types import Example, Prompt, Trajectory, Turn
+
+
+class Group(NamedTuple):
+    """G answers to one question, with what the executor said of each."""
+
+    example: Example
+    trajectories: list[Trajectory]
+    texts: list[str]
+    scored: list[Scored]
+
+
+Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, Metrics]]
+
+
+def train(config: TrainConfig) -> int:
+    """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code."""
+    with open_session(config) as s:
+        optimizer = make_optimizer(config.grpo.optim, config.grpo.steps * config.grpo.minibatches)
+        begin, first = s.resume_step(), config.sft.steps
+        if begin > first:
+            params = s.fresh_params()
+            state, host = s.checkpoints.restore(begin, init_state(params, optimizer, reference=_reference(s, params)))
+            before = host["before"]
+        else:
+            params = run_sft(s, begin)
+            if s.stop:
+                return 130
+            before = evaluate_all(s, params, first)
+            state = init_state(params, optimizer, reference=_reference(s, params))
+        update = make_updates(s, optimizer)
+        engine = Engine(s.model, None, s.tokenizer, config.sampling.slots)
+        order = Order(len(s.train.prompts), config.seed)
+        for step in range(max(begin, first), first + config.grpo.steps):
+            state = grpo_step(s, engine, update, order, state, step - first)
+            at = step + 1
+            if s.stop or at % config.run.checkpoint_every == 0 or at == first + config.grpo.steps:
+                s.checkpoints.save(at, state, {"phase": "grpo", "before": before})
+            if s.stop:
+                s.note(f"stopped after step {at}; go on with run.resume=true")
+                return 130
+            if config.eval.every and (at - first) % config.eval.every == 0 and at < first + config.grpo.steps:
+                evaluate_all(s, state.trainable, at)
+        after = evaluate_all(s, state.trainable, first + config.grpo.steps) if config.grpo.steps else before
+        s.note(f"model: {s.export(state.trainable)}")
+        for name in s.evals:
+            old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
+            s.note(f"{name}: greedy accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
+    return 0
+
+
+def grpo_step(s: Session, engine: Engine, update: Updates, order: Order, state: TrainState, number: int) -> TrainState:
+    """Make step `number` (from 0) of GRPO and record it."""
+    grpo = s.config.grpo
+    began = time.perf_counter()
+    chosen, _ = order.take(number * grpo.prompts, grpo.prompts)
+    engine.params = state.trainable
+    jobs, samples = draw_answers(s, engine, chosen, number)
+    drawn = time.perf_counter()
+    groups = collect_groups(s, chosen, jobs, samples)
+    waited = time.perf_counter()
+    rewards = np.array([[scored.reward.total for scored in group.scored] for group in groups], np.float32)
+    weight = np.array([[float(scored.trusted) for scored in group.scored] for group in groups], np.float32)
+    advantage = np.asarray(advantages(rewards, weight, grpo.advantage))
+    batch = pack_groups(
+        [group.trajectories for group in groups],
+        advantage,
+        weight,
+        bucket(s.config.data.max_prompt_tokens) if grpo.minibatches > 1 else 0,
+        bucket(s.config.sampling.max_new_tokens, 16),
+    )
+    state, metrics = update(state, s.to_mesh(batch))
+    numbers = reduce_metrics(jax.device_get(metrics))
+    ended = time.perf_counter()
+    tokens = int(batch.completion_len.sum())
+    numbers |= {
+        "reward/zero_variance": float(np.mean(zero_variance(rewards, weight))),
+        "reward/std_within_group": float(rewards.std(axis=1).mean()),
+        **group_metrics(groups),
+        "length/mean": float(batch.completion_len.mean()),
+        "length/truncated": float(batch.truncated.mean()),
+        "optim/lr": float(make_schedule(grpo.optim, grpo.steps * grpo.minibatches)(number * grpo.minibatches)),
+        "time/rollout": drawn - began,
+        "time/sql_wait": waited - drawn,
+        "time/update": ended - waited,
+        "time/step": ended - began,
+        "speed/tokens_per_s": tokens / (drawn - began),
+        "speed/sql_per_s": rewards.size / (drawn - began),
+    }
+    at = s.config.sft.steps + number + 1
+    s.record(at, "grpo", numbers)
+    for group in groups[: s.config.run.samples_per_step]:
+        s.write_sample(at, "grpo", group.example, group.texts[0], group.scored[0])
+    return state
+
+
+def draw_answers(
+    s: Session, engine: Engine, chosen: Sequence[int], number: int
+) -> tuple[list[list[TextJob]], list[list[Sample]]]:
+    """Draw G answers a question; each finished one goes to the executor at once, while the others are written."""
+    sampling = s.config.sampling
+    how = Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        max_new_tokens=sampling.max_new_tokens,
+        n=s.config.grpo.group,
+        seed=s.config.seed,
+    )
+    samples: list[dict[int, Sample]] = [{} for _ in chosen]
+    jobs: list[dict[int, TextJob]] = [{} for _ in chosen]
+    for sample in engine.generate([s.train.prompts[i] for i in chosen], how, number):
+        example = s.train.examples[chosen[sample.prompt_index]]
+        samples[sample.prompt_index][sample.index] = sample
+        jobs[sample.prompt_index][sample.index] = s.recipe.submit(s.executor, [example], [sample.text], s.style)
+    in_order = range(how.n)
+    return [[group[g] for g in in_order] for group in jobs], [[group[g] for g in in_order] for group in samples]
+
+
+def collect_groups(
+    s: Session, chosen: Sequence[int], jobs: list[list[TextJob]], samples: list[list[Sample]]
+) -> list[Group]:
+    """Wait for what the executor still owes and pair every answer with its verdict."""
+    groups = []
+    for i, group_jobs, group in zip(chosen, jobs, samples, strict=True):
+        scored = [s.recipe.collect(job)[0] for job in group_jobs]
+        trajectories = [trajectory(s.train.prompts[i], sample) for sample in group]
+        groups.append(Group(s.train.examples[i], trajectories, [sample.text for sample in group], scored))
+    return groups
+
+
+def trajectory(prompt: Prompt, sample: Sample) -> Trajectory:
+    """Turn a sample into a trajectory of one turn."""
+    turn = Turn("assistant", sample.token_ids, sample.logprobs, sample.drawn_logprobs)
+    return Trajectory(prompt, sample.index, (turn,), sample.finish_reason)
+
+
+def make_updates(s: Session, optimizer: Any) -> Updates:
+    """Return the function that makes all of a step's updates on its batch.
+
+    With one update the old policy is the policy itself; with more, its log-probabilities are computed first. The
+    reference's are computed when the KL penalty is on. Groups are never split.
+    """
+    grpo = s.config.grpo
+    policy = make_policy(s.model, s.config.sampling.temperature, s.config.model.remat)
+    on_policy = grpo.minibatches == 1
+    update = make_step(policy, partial(grpo_loss, cfg=grpo, on_policy=on_policy), optimizer)
+    score = make_scorer(policy)
+
+    def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Metrics]:
+        if not on_policy:
+            batch = dataclasses.replace(batch, old_logprobs=score(state.trainable, state.frozen, batch))
+        if state.reference is not None:
+            batch = dataclasses.replace(batch, reference_logprobs=score(state.reference, state.frozen, batch))
+        size = grpo.prompts // grpo.minibatches
+        metrics: Metrics = {}
+        for start in range(0, grpo.prompts, size):
+            part = batch if on_policy else slice_prompts(batch, start, start + size)
+            state, new = update(state, part)
+            metrics = merge_metrics(metrics, new)
+        return state, metrics
+
+    return updates
+
+
+def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Average rewards, their parts and the statuses over all answers."""
+    scored = [one for group in groups for one in group.scored]
+    parts: Counter[str] = Counter()
+    for one in scored:
+        parts.update(one.reward.parts)
+    statuses = Counter(one.status for one in scored)
+    return {
+        "reward/mean": sum(one.reward.total for one in scored) / len(scored),
+        **{f"reward/{name}": value / len(scored) for name, value in parts.items()},
+        **{f"status/{name}": count / len(scored) for name, count in statuses.items()},
+    }
+
+
+def _reference(s: Session, params: Any) -> Any:
+    """Keep a copy of the start as the reference policy, where the KL penalty needs one."""
+    return jax.tree.map(lambda x: x.copy(), params) if s.config.grpo.kl > 0 else None
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(train, __doc__ or ""))

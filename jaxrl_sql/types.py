@@ -1,0 +1,77 @@
+"""Host nouns: what flows between the rooms before and after the device.
+
+None of these holds a JAX array, so loaders, executors, rewards and reports load without jax.
+The device nouns stand in `jaxrl_sql.batch`; `jaxrl_sql.data.pack` turns the first into the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class JaxrlSqlError(Exception):
+    """Root of every error that jaxrl_sql raises on purpose."""
+
+
+class InputError(JaxrlSqlError):
+    """Say in one line what the user gave that cannot be used, and where (commands exit with code 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question on a database, with the SQL that answers it."""
+
+    uid: str
+    db_id: str
+    db_path: str
+    question: str
+    gold_sql: str
+    evidence: str = ""
+    difficulty: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the policy reads before it answers: `len(token_ids)` = P tokens."""
+
+    uid: str
+    token_ids: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One side's contribution to a trajectory.
+
+    `logprobs` are under the full temperature-scaled distribution, `drawn_logprobs` under the (possibly truncated)
+    distribution that the token was drawn from; both are empty for turns that the environment wrote.
+    """
+
+    role: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    drawn_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One of the G answers to a prompt; `finish_reason` is `stop` or `length`."""
+
+    prompt: Prompt
+    index: int
+    turns: tuple[Turn, ...]
+    finish_reason: str
+
+    @property
+    def completion(self) -> tuple[int, ...]:
+        """Return every token after the prompt, whoever wrote it, in order."""
+        return tuple(token for turn in self.turns for token in turn.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A scalar for the update and the parts it was made of, by name."""
+
+    total: float
+    parts: Mapping[str, float] = field(default_factory=dict)

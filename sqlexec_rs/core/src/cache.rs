@@ -1,0 +1,225 @@
+//! What ran before, and what runs now: one table from (database file's identity, SQL, limits) to an outcome or a flight.
+//!
+//! A request finds a kept outcome, or joins the run in flight, or starts one; so equal requests run once, within a batch
+//! and across batches. Golds are kept for the executor's life; other outcomes under a byte budget, the least recently used
+//! going first; timeouts and database errors are never kept.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::dbfile::{FileIdentity, Inode};
+use crate::job::JobState;
+use crate::outcome::Outcome;
+use crate::request::Limits;
+
+/// What an outcome depends on, with identity and limits as numbers of this cache.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) db: u32,
+    pub(crate) limits: u32,
+    pub(crate) sql: Arc<str>,
+}
+
+/// A run that is queued or under way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) key: Key,
+    pub(crate) path: Arc<Path>,
+    pub(crate) inode: Inode,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) cancel: Arc<AtomicBool>,
+}
+
+/// Who waits for a flight: a slot of a job.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) job: Arc<JobState>,
+    pub(crate) slot: u32,
+}
+
+/// The answer to a request.
+pub(crate) enum Found {
+    /// An outcome from before; true when it was asked for as a gold.
+    Kept(Arc<Outcome>),
+    /// A run in flight, which the waiter has joined.
+    Joined,
+    /// A new flight, to be queued.
+    New(Arc<Flight>),
+}
+
+enum Entry {
+    Flying { flight: Arc<Flight>, waiters: Vec<Waiter>, is_gold: bool },
+    Done { outcome: Arc<Outcome>, is_gold: bool, last_used: u64 },
+}
+
+/// The table; its owner locks it.
+pub(crate) struct Cache {
+    entries: HashMap<Key, Entry>,
+    databases: HashMap<FileIdentity, u32>,
+    limits: HashMap<Arc<Limits>, u32>,
+    budget: usize,
+    bytes: usize,
+    gold_bytes: usize,
+    clock: u64,
+}
+
+/// Bytes that an entry takes beside its table and text.
+const ENTRY_BYTES: usize = 400;
+
+impl Cache {
+    /// Starts empty; `budget` bytes are for outcomes that are not golds.
+    pub(crate) fn new(budget: usize) -> Self {
+        Self {
+            entries: HashMap::new(),
+            databases: HashMap::new(),
+            limits: HashMap::new(),
+            budget,
+            bytes: 0,
+            gold_bytes: 0,
+            clock: 0,
+        }
+    }
+
+    /// Numbers a file's identity; a changed file gets a new number, so its old outcomes are never found again.
+    pub(crate) fn number_database(&mut self, identity: &FileIdentity) -> u32 {
+        let next = self.databases.len() as u32;
+        *self.databases.entry(identity.clone()).or_insert(next)
+    }
+
+    /// Numbers a set of limits.
+    pub(crate) fn number_limits(&mut self, limits: &Arc<Limits>) -> u32 {
+        let next = self.limits.len() as u32;
+        *self.limits.entry(Arc::clone(limits)).or_insert(next)
+    }
+
+    /// Finds the outcome of `key`, joins its flight, or starts one with `make_flight`.
+    pub(crate) fn request(
+        &mut self,
+        key: Key,
+        is_gold: bool,
+        waiter: Waiter,
+        make_flight: impl FnOnce(Key) -> Flight,
+    ) -> Found {
+        self.clock += 1;
+        match self.entries.get_mut(&key) {
+            Some(Entry::Done { outcome, is_gold: was_gold, last_used }) => {
+                *last_used = self.clock;
+                if is_gold && !*was_gold {
+                    *was_gold = true;
+                    let size = entry_bytes(&key, outcome);
+                    self.bytes -= size;
+                    self.gold_bytes += size;
+                }
+                Found::Kept(Arc::clone(outcome))
+            }
+            Some(Entry::Flying { waiters, is_gold: was_gold, .. }) => {
+                *was_gold |= is_gold;
+                waiters.push(waiter);
+                Found::Joined
+            }
+            None => {
+                let flight = Arc::new(make_flight(key.clone()));
+                self.entries.insert(key, Entry::Flying { flight: Arc::clone(&flight), waiters: vec![waiter], is_gold });
+                Found::New(flight)
+            }
+        }
+    }
+
+    /// Ends a flight: keeps its outcome if it may be kept, and returns who waits for it.
+    pub(crate) fn land(&mut self, flight: &Arc<Flight>, outcome: Option<&Arc<Outcome>>) -> Vec<Waiter> {
+        match self.entries.get(&flight.key) {
+            Some(Entry::Flying { flight: flying, .. }) if Arc::ptr_eq(flying, flight) => {}
+            _ => return Vec::new(), // every waiter cancelled, and perhaps another flight began since
+        }
+        let Some(Entry::Flying { waiters, is_gold, .. }) = self.entries.remove(&flight.key) else { return Vec::new() };
+        if let Some(outcome) = outcome.filter(|outcome| outcome.is_repeatable()) {
+            self.keep(flight.key.clone(), Arc::clone(outcome), is_gold);
+        }
+        waiters
+    }
+
+    /// Takes a job's waiters off the given flights; a flight that nobody waits for any more is cancelled.
+    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, keys: &[Key]) {
+        for key in keys {
+            let Some(Entry::Flying { flight, waiters, .. }) = self.entries.get_mut(key) else { continue };
+            waiters.retain(|waiter| !Arc::ptr_eq(&waiter.job, job));
+            if waiters.is_empty() {
+                flight.cancel.store(true, Ordering::Relaxed);
+                self.entries.remove(key);
+            }
+        }
+    }
+
+    /// Cancels every flight and returns who waited.
+    pub(crate) fn cancel_all(&mut self) -> Vec<Waiter> {
+        let mut all = Vec::new();
+        self.entries.retain(|_, entry| match entry {
+            Entry::Done { .. } => true,
+            Entry::Flying { flight, waiters, .. } => {
+                flight.cancel.store(true, Ordering::Relaxed);
+                all.append(waiters);
+                false
+            }
+        });
+        all
+    }
+
+    /// Returns the bytes kept for candidates and for golds.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        (self.bytes, self.gold_bytes)
+    }
+
+    fn keep(&mut self, key: Key, outcome: Arc<Outcome>, is_gold: bool) {
+        let size = entry_bytes(&key, &outcome);
+        if is_gold {
+            self.gold_bytes += size;
+        } else if size > self.budget / 4 {
+            return; // one huge result would push out everything else
+        } else {
+            self.bytes += size;
+        }
+        self.clock += 1;
+        self.entries.insert(key, Entry::Done { outcome, is_gold, last_used: self.clock });
+        if self.bytes > self.budget {
+            self.evict();
+        }
+    }
+
+    /// Drops the least recently used candidates until a quarter of the budget is free, so that this happens rarely.
+    fn evict(&mut self) {
+        let mut ages: Vec<(u64, usize)> =
+            self.candidates().map(|(key, outcome, used)| (used, entry_bytes(key, outcome))).collect();
+        ages.sort_unstable();
+        let mut excess = self.bytes.saturating_sub(self.budget / 4 * 3);
+        let mut newest_dropped = 0;
+        for (last_used, size) in ages {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(size);
+            newest_dropped = last_used;
+        }
+        let mut freed = 0;
+        self.entries.retain(|key, entry| match entry {
+            Entry::Done { outcome, is_gold: false, last_used } if *last_used <= newest_dropped => {
+                freed += entry_bytes(key, outcome);
+                false
+            }
+            _ => true,
+        });
+        self.bytes -= freed;
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = (&Key, &Outcome, u64)> {
+        self.entries.iter().filter_map(|(key, entry)| match entry {
+            Entry::Done { outcome, is_gold: false, last_used } => Some((key, outcome.as_ref(), *last_used)),
+            _ => None,
+        })
+    }
+}
+
+fn entry_bytes(key: &Key, outcome: &Outcome) -> usize {
+    ENTRY_BYTES + key.sql.len() + outcome.table.as_ref().map_or(0, |table| table.bytes())
+}

@@ -1,0 +1,97 @@
+//! Tells what SQLite's error codes and messages mean for the one who wrote the SQL.
+
+use rusqlite::ErrorCode;
+
+use crate::outcome::{Outcome, Status};
+
+/// When an error came: SQLite uses one code for both, but a message at run time is never about syntax.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Prepare,
+    Execute,
+}
+
+/// Messages that say a name is missing or ambiguous in this schema.
+const SCHEMA_MESSAGES: [&str; 12] = [
+    "no such table",
+    "no such column",
+    "no such function",
+    "no such collation sequence",
+    "no such index",
+    "no such module",
+    "no such table column",
+    "no such view",
+    "no such database",
+    "unknown database",
+    "ambiguous column name",
+    "wrong number of arguments to function",
+];
+
+/// Fragments of messages that say the same inside a longer sentence.
+const SCHEMA_FRAGMENTS: [&str; 2] = ["column not present in both tables", "no such hidden column"];
+
+/// Messages by which SQLite refuses a statement that exceeds one of its limits.
+const SIZE_FRAGMENTS: [&str; 7] = [
+    "too many columns",
+    "too many terms",
+    "Expression tree is too large",
+    "too many arguments on function",
+    "too complex",
+    "tables in a join",
+    "parser stack overflow",
+];
+
+/// Makes the outcome of a rusqlite error.
+pub(crate) fn outcome_of(error: rusqlite::Error, phase: Phase) -> Outcome {
+    match error {
+        rusqlite::Error::SqlInputError { error, msg, offset, .. } => Outcome {
+            error_offset: u32::try_from(offset).ok(),
+            ..Outcome::failed(status_of(error.code, &msg, phase), msg)
+        },
+        rusqlite::Error::SqliteFailure(error, message) => {
+            let message = message.unwrap_or_else(|| error.to_string());
+            Outcome::failed(status_of(error.code, &message, phase), message)
+        }
+        other => Outcome::failed(Status::RuntimeError, other.to_string()),
+    }
+}
+
+fn status_of(code: ErrorCode, message: &str, phase: Phase) -> Status {
+    match code {
+        ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly => Status::Forbidden,
+        ErrorCode::OperationInterrupted => Status::Timeout,
+        ErrorCode::TooBig | ErrorCode::OutOfMemory => Status::TooLarge,
+        ErrorCode::DatabaseCorrupt
+        | ErrorCode::NotADatabase
+        | ErrorCode::CannotOpen
+        | ErrorCode::SystemIoFailure
+        | ErrorCode::DatabaseBusy
+        | ErrorCode::DatabaseLocked
+        | ErrorCode::PermissionDenied
+        | ErrorCode::FileLockingProtocolFailed
+        | ErrorCode::NoLargeFileSupport
+        | ErrorCode::DiskFull => Status::DbError,
+        _ => status_of_message(message, phase),
+    }
+}
+
+fn status_of_message(message: &str, phase: Phase) -> Status {
+    if message.starts_with("malformed database schema") || message.starts_with("unsupported file format") {
+        Status::DbError
+    } else if message.contains("prohibited")
+        || message.starts_with("not authorized")
+        || message.starts_with("unsafe use of")
+    {
+        Status::Forbidden
+    } else if SIZE_FRAGMENTS.iter().any(|fragment| message.contains(fragment)) {
+        Status::TooLarge
+    } else if phase == Phase::Execute {
+        Status::RuntimeError
+    } else if SCHEMA_MESSAGES.iter().any(|start| message.starts_with(start))
+        || SCHEMA_FRAGMENTS.iter().any(|fragment| message.contains(fragment))
+    {
+        Status::SchemaError
+    } else {
+        Status::SyntaxError
+    }
+}

@@ -1,0 +1,126 @@
+//! Is the predicted table the gold one? One file a rule, each exact to its description.
+//!
+//! A rule takes two tables (and the gold's text, which `test_suite` looks at for ORDER BY) and gives a number in [0, 1].
+
+mod bird;
+mod multiset;
+mod number;
+mod paverl;
+mod permute;
+mod pytext;
+mod qatch;
+mod refined;
+mod soft_f1;
+mod spider2;
+mod test_suite;
+
+use std::str::FromStr;
+
+use crate::table::Table;
+
+/// A comparison rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// Sets of rows are equal (BIRD; Arctic, SkyRL-SQL).
+    Bird,
+    /// Multisets of rows with sorted cells are equal (Think2SQL).
+    Refined,
+    /// One column permutation makes the rows equal (Spider; SQL-R1).
+    TestSuite,
+    /// Mean of cell precision, cell recall and tuple cardinality (Think2SQL's dense reward).
+    Qatch,
+    /// Share of the gold's cells, column by column (PaVeRL-SQL).
+    Paverl,
+    /// Every gold column is found among the predicted ones (Spider 2.0).
+    Spider2,
+    /// Micro F1 over the values of rows in order (BIRD mini-dev).
+    SoftF1,
+}
+
+impl Rule {
+    /// Every rule.
+    pub const ALL: [Rule; 7] =
+        [Rule::Bird, Rule::Refined, Rule::TestSuite, Rule::Qatch, Rule::Paverl, Rule::Spider2, Rule::SoftF1];
+
+    /// Returns the name that users see.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::Bird => "bird",
+            Rule::Refined => "refined",
+            Rule::TestSuite => "test_suite",
+            Rule::Qatch => "qatch",
+            Rule::Paverl => "paverl",
+            Rule::Spider2 => "spider2",
+            Rule::SoftF1 => "soft_f1",
+        }
+    }
+}
+
+/// The name is of no rule.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("no rule is named {0:?}")]
+pub struct UnknownRule(String);
+
+impl FromStr for Rule {
+    type Err = UnknownRule;
+
+    fn from_str(name: &str) -> Result<Self, UnknownRule> {
+        Self::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| UnknownRule(name.to_owned()))
+    }
+}
+
+/// What a caller may choose for an item.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// `spider2`: the gold columns that count; none named is all.
+    pub condition_cols: Vec<usize>,
+    /// `spider2`: columns are sorted before they are compared.
+    pub ignore_order: bool,
+    /// `test_suite`: whether row order counts; without it the gold's text decides.
+    pub ordered: Option<bool>,
+    /// `paverl`: rows that the tables' counts may differ by (5 in the reward, 30 in the evaluation).
+    pub row_slack: usize,
+    /// DISTINCT is taken out of both SQL texts before they run.
+    pub strip_distinct: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { condition_cols: Vec::new(), ignore_order: true, ordered: None, row_slack: 5, strip_distinct: false }
+    }
+}
+
+/// The gold side of a comparison.
+#[derive(Clone, Copy, Debug)]
+pub struct Gold<'a> {
+    /// The gold result.
+    pub table: &'a Table,
+    /// The SQL that gave it, when there is one.
+    pub sql: Option<&'a str>,
+}
+
+impl Gold<'_> {
+    /// Spider looks for the two words anywhere in the text, with one space.
+    fn asks_for_order(&self) -> bool {
+        self.sql.is_some_and(|sql| sql.to_lowercase().contains("order by"))
+    }
+}
+
+/// Scores a predicted table against a gold one.
+pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options) -> f64 {
+    match rule {
+        Rule::Bird => f64::from(bird::equal_sets(predicted, gold.table)),
+        Rule::Refined => f64::from(refined::equal_rows_of_sorted_cells(predicted, gold.table)),
+        Rule::TestSuite => {
+            let is_ordered = options.ordered.unwrap_or_else(|| gold.asks_for_order());
+            f64::from(test_suite::equal_up_to_columns(predicted, gold.table, is_ordered))
+        }
+        Rule::Qatch => qatch::cell_overlap(predicted, gold.table),
+        Rule::Paverl => paverl::accuracy(predicted, gold.table, options.row_slack),
+        Rule::Spider2 => {
+            let columns = Some(options.condition_cols.as_slice());
+            f64::from(spider2::columns_found(predicted, gold.table, columns, options.ignore_order))
+        }
+        Rule::SoftF1 => soft_f1::soft_f1(predicted, gold.table),
+    }
+}

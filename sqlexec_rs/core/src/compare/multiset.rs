@@ -1,0 +1,95 @@
+//! Multisets and sets under an equality of the caller's, exact: hashes find, equality decides.
+
+use hashbrown::HashTable;
+
+use crate::table::Table;
+use crate::value::{Value, combine};
+
+/// Tells whether two lists hold the same items the same number of times.
+pub(super) fn same_multiset<T>(
+    left: &[T],
+    right: &[T],
+    hash: impl Fn(&T) -> u64,
+    equal: impl Fn(&T, &T) -> bool,
+) -> bool {
+    if left.len() != right.len() {
+        return false;
+    }
+    let mut counts: HashTable<(usize, u32)> = HashTable::with_capacity(left.len());
+    for (number, item) in left.iter().enumerate() {
+        let same = |(other, _): &(usize, u32)| equal(&left[*other], item);
+        let mut entry = counts.entry(hash(item), same, |(other, _)| hash(&left[*other])).or_insert((number, 0));
+        entry.get_mut().1 += 1;
+    }
+    right.iter().all(|item| match counts.find_mut(hash(item), |(other, _)| equal(&left[*other], item)) {
+        Some((_, count)) if *count > 0 => {
+            *count -= 1;
+            true
+        }
+        _ => false,
+    })
+}
+
+/// Tells whether two lists hold the same items, however often.
+pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equal: impl Fn(&T, &T) -> bool) -> bool {
+    let mut seen: HashTable<(usize, bool)> = HashTable::with_capacity(left.len());
+    for (number, item) in left.iter().enumerate() {
+        let same = |(other, _): &(usize, bool)| equal(&left[*other], item);
+        seen.entry(hash(item), same, |(other, _)| hash(&left[*other])).or_insert((number, false));
+    }
+    let mut n_missing = seen.len();
+    for item in right {
+        match seen.find_mut(hash(item), |(other, _)| equal(&left[*other], item)) {
+            Some((_, is_found)) => n_missing -= usize::from(!std::mem::replace(is_found, true)),
+            None => return false,
+        }
+    }
+    n_missing == 0
+}
+
+/// Numbers the distinct values of some tables.
+pub(super) struct Interner<'a> {
+    table: HashTable<u32>,
+    values: Vec<Value<'a>>,
+    same: fn(Value<'_>, Value<'_>) -> bool,
+}
+
+impl<'a> Interner<'a> {
+    /// Starts empty; `same` is an equality that implies Python's, since values are found by Python's hash.
+    pub(super) fn new(same: fn(Value<'_>, Value<'_>) -> bool) -> Self {
+        Self { table: HashTable::new(), values: Vec::new(), same }
+    }
+
+    /// Returns the number of a value; equal values have one.
+    pub(super) fn number(&mut self, value: Value<'a>) -> u32 {
+        let next = self.values.len() as u32;
+        let values = &self.values;
+        let same = |number: &u32| (self.same)(values[*number as usize], value);
+        let number =
+            *self.table.entry(value.hash(), same, |number| values[*number as usize].hash()).or_insert(next).get();
+        if number == next {
+            self.values.push(value);
+        }
+        number
+    }
+
+    /// Returns the cells of a table as numbers, row by row.
+    pub(super) fn matrix(&mut self, table: &'a Table) -> Vec<u32> {
+        (0..table.n_rows()).flat_map(|row| table.row(row)).map(|value| self.number(value)).collect()
+    }
+
+    /// Returns how many distinct values were seen.
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+}
+
+/// Hashes a list of values in order.
+pub(super) fn hash_cells(cells: &[Value<'_>]) -> u64 {
+    cells.iter().fold(0x0bad_5eed, |running, value| combine(running, value.hash()))
+}
+
+/// Tells whether two lists of values are equal in order.
+pub(super) fn equal_cells(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
+    left.len() == right.len() && left.iter().zip(right).all(|(a, b)| a.equals(*b))
+}

@@ -1,0 +1,258 @@
+//! `paverl`: acc of PaVeRL-SQL, the share of the gold's cells that the prediction has, column by column.
+
+use super::number::{parse, parse_integer};
+use super::pytext::repr_float;
+use crate::table::Table;
+use crate::value::Value;
+
+/// What NULL becomes among numbers, and its text among text.
+const NULL_NUMBER: f64 = -1e10;
+const NULL_TEXT: &[u8] = b"-10000000000";
+
+/// Floats this close are equal, after rounding to three digits where columns are matched.
+const TOLERANCE: f64 = 0.005;
+
+/// A normalised column.
+#[derive(Clone, Debug, PartialEq)]
+enum Column {
+    Text(Vec<Vec<u8>>),
+    Real(Vec<f64>),
+    Integer(Vec<i64>),
+}
+
+/// Returns acc in [0, 1]; tables whose row counts differ by more than `row_slack` share nothing.
+pub(super) fn accuracy(predicted: &Table, gold: &Table, row_slack: usize) -> f64 {
+    let (n_predicted, n_gold) = (predicted.n_rows(), gold.n_rows());
+    let (of_predicted, of_gold) = (normalise(predicted), normalise(gold));
+    if gold.width() == 0 || n_predicted.abs_diff(n_gold) > row_slack || (n_gold == 0) != (n_predicted == 0) {
+        return 0.0;
+    }
+    if n_gold == 0 {
+        return n_matched(&of_gold, &of_predicted) as f64 / gold.width() as f64;
+    }
+    let n_columns = if n_predicted == n_gold {
+        n_matched(&of_gold, &of_predicted)
+    } else if n_predicted > n_gold {
+        filter_by_key(&of_gold, &of_predicted).map_or(0, |kept| n_matched(&of_gold, &kept))
+    } else if of_gold.len() == 1 && key(&of_predicted).is_some_and(|key| is_sub_multiset(key, &of_gold[0])) {
+        of_predicted.len() // the prediction is its own reference
+    } else {
+        filter_by_key(&of_predicted, &of_gold).map_or(0, |kept| n_matched(&kept, &of_predicted))
+    };
+    let n_rows = n_predicted.min(n_gold);
+    (n_rows * n_columns.min(gold.width())) as f64 / (n_gold * gold.width()) as f64
+}
+
+fn normalise(table: &Table) -> Vec<Column> {
+    (0..table.width()).map(|number| normalise_column(table, number)).collect()
+}
+
+/// A column of numbers, of text that is wholly numbers, or of NULLs is numeric; any other is text.
+fn normalise_column(table: &Table, number: usize) -> Column {
+    let is_null = |value: Value<'_>| matches!(value, Value::Null | Value::Text(b""));
+    let is_number = |value: Value<'_>| match value {
+        Value::Integer(_) | Value::Real(_) => true,
+        Value::Text(text) => parse(text).is_some(),
+        _ => is_null(value),
+    };
+    if !table.column(number).all(|value| is_null(value) || is_number(value)) {
+        return Column::Text(table.column(number).map(as_text).collect());
+    }
+    let integers = table.column(number).map(|value| match value {
+        Value::Integer(i) => Some(i),
+        Value::Text(text) => parse_integer(text),
+        _ => None,
+    });
+    if let Some(integers) = integers.collect::<Option<Vec<i64>>>()
+        && !integers.is_empty()
+    {
+        return Column::Integer(integers);
+    }
+    Column::Real(table.column(number).map(as_number).collect())
+}
+
+fn as_number(value: Value<'_>) -> f64 {
+    match value {
+        Value::Integer(i) => i as f64,
+        Value::Real(r) => r,
+        Value::Text(text) => parse(text).unwrap_or(NULL_NUMBER),
+        Value::Null | Value::Blob(_) => NULL_NUMBER,
+    }
+}
+
+fn as_text(value: Value<'_>) -> Vec<u8> {
+    match value {
+        Value::Null => NULL_TEXT.to_vec(),
+        Value::Integer(i) => i.to_string().into_bytes(),
+        Value::Real(r) => repr_float(r).into_bytes(),
+        Value::Text(text) => text.to_vec(),
+        Value::Blob(bytes) => [b"b'", bytes, b"'"].concat(),
+    }
+}
+
+/// Returns the first text column, else the first of floats, else the first of integers.
+fn key(columns: &[Column]) -> Option<&Column> {
+    let first = |is_kind: fn(&Column) -> bool| columns.iter().find(|column| is_kind(column));
+    first(|column| matches!(column, Column::Text(_)))
+        .or_else(|| first(|column| matches!(column, Column::Real(_))))
+        .or_else(|| first(|column| matches!(column, Column::Integer(_))))
+}
+
+/// Keeps the rows of the larger table that the smaller one's key column asks for; `None` when their number is not right.
+fn filter_by_key(smaller: &[Column], larger: &[Column]) -> Option<Vec<Column>> {
+    let key = key(smaller)?;
+    let count = |rows: &[bool]| rows.iter().filter(|is_kept| **is_kept).count();
+    let is_key = |rows: &Vec<bool>| count(rows) >= key.n_distinct();
+    let rows = larger.iter().filter_map(|column| column.rows_in(key)).find(is_key)?;
+    (count(&rows) == key.len()).then(|| larger.iter().map(|column| column.keep(&rows)).collect())
+}
+
+/// Tells whether each value of `part` is in `whole` as often, floats within the tolerance.
+fn is_sub_multiset(part: &Column, whole: &Column) -> bool {
+    match (part, whole) {
+        (Column::Text(part), Column::Text(whole)) => {
+            is_sublist(&sorted(part), &sorted(whole), |a, b| a == b, |a, b| a > b)
+        }
+        (Column::Integer(part), Column::Integer(whole)) => {
+            is_sublist(&sorted(part), &sorted(whole), |a, b| a == b, |a, b| a > b)
+        }
+        (Column::Real(part), Column::Real(whole)) => {
+            is_sublist(&sorted_reals(part), &sorted_reals(whole), |a, b| is_close(*a, *b), |a, b| a > b)
+        }
+        _ => false,
+    }
+}
+
+/// Walks two sorted lists: each item of `part` takes the next item of `whole` that is the same.
+fn is_sublist<T>(part: &[T], whole: &[T], same: impl Fn(&T, &T) -> bool, is_after: impl Fn(&T, &T) -> bool) -> bool {
+    let mut rest = whole.iter();
+    part.iter().all(|item| {
+        rest.by_ref().find(|other| same(item, other) || !is_after(item, other)).is_some_and(|other| same(item, other))
+    })
+}
+
+/// Counts the reference columns that find an unused column with the same sorted values.
+fn n_matched(reference: &[Column], others: &[Column]) -> usize {
+    let mut unused: Vec<Sorted> = others.iter().map(Sorted::of).collect();
+    let mut n = 0;
+    for column in reference.iter().map(Sorted::of) {
+        if let Some(place) = unused.iter().position(|other| column.matches(other)) {
+            unused.remove(place);
+            n += 1;
+        }
+    }
+    n
+}
+
+/// The values of a column in order, numbers as floats rounded to three digits beside their exact form.
+enum Sorted {
+    Text(Vec<Vec<u8>>),
+    Real(Vec<f64>),
+    Integer(Vec<i64>),
+}
+
+impl Sorted {
+    fn of(column: &Column) -> Self {
+        match column {
+            Column::Text(values) => Sorted::Text(sorted(values)),
+            Column::Integer(values) => Sorted::Integer(sorted(values)),
+            Column::Real(values) => {
+                Sorted::Real(sorted_reals(&values.iter().map(|v| round_to_3(*v)).collect::<Vec<_>>()))
+            }
+        }
+    }
+
+    fn matches(&self, other: &Self) -> bool {
+        let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_close(*a, *b));
+        let as_reals = |values: &[i64]| values.iter().map(|value| *value as f64).collect::<Vec<_>>();
+        match (self, other) {
+            (Sorted::Text(a), Sorted::Text(b)) => a == b,
+            (Sorted::Integer(a), Sorted::Integer(b)) => a == b,
+            (Sorted::Real(a), Sorted::Real(b)) => close(a, b),
+            (Sorted::Integer(a), Sorted::Real(b)) | (Sorted::Real(b), Sorted::Integer(a)) => close(&as_reals(a), b),
+            (Sorted::Text(a), b) | (b, Sorted::Text(a)) => a.is_empty() && b.is_empty(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Sorted::Text(values) => values.is_empty(),
+            Sorted::Real(values) => values.is_empty(),
+            Sorted::Integer(values) => values.is_empty(),
+        }
+    }
+}
+
+impl Column {
+    fn len(&self) -> usize {
+        match self {
+            Column::Text(values) => values.len(),
+            Column::Real(values) => values.len(),
+            Column::Integer(values) => values.len(),
+        }
+    }
+
+    fn n_distinct(&self) -> usize {
+        match self {
+            Column::Text(values) => n_distinct(&sorted(values)),
+            Column::Integer(values) => n_distinct(&sorted(values)),
+            Column::Real(values) => n_distinct(&sorted_reals(values)),
+        }
+    }
+
+    /// Tells of each row whether its value is among the key's; `None` when the types differ.
+    fn rows_in(&self, key: &Column) -> Option<Vec<bool>> {
+        match (self, key) {
+            (Column::Text(values), Column::Text(key)) => {
+                let key = sorted(key);
+                Some(values.iter().map(|value| key.binary_search(value).is_ok()).collect())
+            }
+            (Column::Integer(values), Column::Integer(key)) => {
+                let key = sorted(key);
+                Some(values.iter().map(|value| key.binary_search(value).is_ok()).collect())
+            }
+            (Column::Real(values), Column::Real(key)) => {
+                let is_in = |value: &f64| key.iter().any(|other| is_close(*value, *other));
+                Some(values.iter().map(is_in).collect())
+            }
+            _ => None,
+        }
+    }
+
+    fn keep(&self, rows: &[bool]) -> Column {
+        match self {
+            Column::Text(values) => Column::Text(kept(values, rows)),
+            Column::Real(values) => Column::Real(kept(values, rows)),
+            Column::Integer(values) => Column::Integer(kept(values, rows)),
+        }
+    }
+}
+
+fn kept<T: Clone>(values: &[T], rows: &[bool]) -> Vec<T> {
+    values.iter().zip(rows).filter(|(_, is_kept)| **is_kept).map(|(value, _)| value.clone()).collect()
+}
+
+fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    values
+}
+
+fn sorted_reals(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
+    values.sort_unstable_by(f64::total_cmp);
+    values
+}
+
+fn n_distinct<T: PartialEq>(sorted: &[T]) -> usize {
+    sorted.iter().zip(sorted.iter().skip(1)).filter(|(a, b)| a != b).count() + usize::from(!sorted.is_empty())
+}
+
+fn is_close(a: f64, b: f64) -> bool {
+    a == b || (a - b).abs() <= TOLERANCE
+}
+
+fn round_to_3(value: f64) -> f64 {
+    let rounded = (value * 1e3).round_ties_even() / 1e3;
+    if rounded.is_finite() { rounded } else { value }
+}

@@ -1,0 +1,253 @@
+//! Is there one column permutation that makes two tables equal?
+//!
+//! The reference tries all of them. Here columns are first told apart by signatures that no permutation changes (refined
+//! through the rows and back), then assigned one by one while the rows fall into classes that must stay equally large on
+//! both sides. As soon as every row is alone in its class the rest is decided, and columns that can be swapped without
+//! changing the table are tried once; so alike columns do not make the search explode.
+
+use std::collections::HashMap;
+
+use super::multiset::{Interner, same_multiset};
+use crate::table::Table;
+use crate::value::{Value, combine, mix};
+
+/// Rounds of telling columns apart by rows and rows by columns; later rounds seldom tell more.
+const ROUNDS: usize = 3;
+
+/// Tells whether some permutation of the predicted columns gives the gold rows, in order or as a multiset.
+///
+/// Cells are compared by `same`. Both tables have the same number of rows and of columns.
+pub(super) fn some_permutation_agrees(
+    predicted: &Table,
+    gold: &Table,
+    is_ordered: bool,
+    same: fn(Value<'_>, Value<'_>) -> bool,
+) -> bool {
+    if gold.width() == 0 {
+        return true;
+    }
+    let mut interner = Interner::new(same);
+    let gold = Matrix { cells: interner.matrix(gold), width: gold.width() };
+    let predicted = Matrix { cells: interner.matrix(predicted), width: predicted.width() };
+    if is_ordered {
+        let all: Vec<usize> = (0..gold.width).collect();
+        let rows: Vec<usize> = (0..gold.n_rows()).collect();
+        return columns_agree(&gold, &rows, &all, &predicted, &rows, &all);
+    }
+    if predicted.same_rows(&gold) {
+        return true; // the columns are already in order, as they mostly are
+    }
+    Search::new(&predicted, &gold).is_some_and(|mut search| search.assign(0))
+}
+
+/// A table as numbers of values.
+struct Matrix {
+    cells: Vec<u32>,
+    width: usize,
+}
+
+impl Matrix {
+    fn n_rows(&self) -> usize {
+        self.cells.len() / self.width
+    }
+
+    fn row(&self, row: usize) -> &[u32] {
+        &self.cells[row * self.width..(row + 1) * self.width]
+    }
+
+    fn at(&self, row: usize, column: usize) -> u32 {
+        self.cells[row * self.width + column]
+    }
+
+    fn same_rows(&self, other: &Matrix) -> bool {
+        let rows = |matrix: &Matrix| (0..matrix.n_rows()).collect::<Vec<_>>();
+        let hash = |cells: &[u32]| cells.iter().fold(7, |running, cell| combine(running, mix(u64::from(*cell))));
+        // One list of row numbers for both: those of `other` follow.
+        let n = self.n_rows();
+        let row = |number: &usize| if *number < n { self.row(*number) } else { other.row(*number - n) };
+        let theirs: Vec<usize> = rows(other).iter().map(|number| number + n).collect();
+        same_multiset(&rows(self), &theirs, |number| hash(row(number)), |a, b| row(a) == row(b))
+    }
+
+    /// Returns signatures of the columns and of the rows that no permutation of either changes.
+    fn signatures(&self) -> (Vec<u64>, Vec<u64>) {
+        let mut of_rows = vec![1_u64; self.n_rows()];
+        let mut of_columns = vec![1_u64; self.width];
+        for _ in 0..ROUNDS {
+            let mut next = vec![0_u64; self.width];
+            for (row, signature) in of_rows.iter().enumerate() {
+                for (sum, cell) in next.iter_mut().zip(self.row(row)) {
+                    *sum = sum.wrapping_add(mix(combine(*signature, u64::from(*cell))));
+                }
+            }
+            of_columns = of_columns.iter().zip(next).map(|(old, new)| combine(*old, new)).collect();
+            for (row, signature) in of_rows.iter_mut().enumerate() {
+                let cells = of_columns.iter().zip(self.row(row));
+                let sum = cells
+                    .fold(0_u64, |sum, (of_column, cell)| sum.wrapping_add(mix(combine(*of_column, u64::from(*cell)))));
+                *signature = combine(*signature, sum);
+            }
+        }
+        (of_columns, of_rows)
+    }
+
+    /// Hashes the multiset of rows with two columns swapped.
+    fn hash_swapped(&self, a: usize, b: usize) -> u64 {
+        let hash_row = |row: usize| {
+            let cells = (0..self.width).map(|column| match column {
+                c if c == a => self.at(row, b),
+                c if c == b => self.at(row, a),
+                c => self.at(row, c),
+            });
+            cells.fold(11, |running, cell| combine(running, mix(u64::from(cell))))
+        };
+        (0..self.n_rows()).fold(0, |sum: u64, row| sum.wrapping_add(mix(hash_row(row))))
+    }
+
+    /// Gives columns that can be swapped without changing the multiset of rows the same number.
+    fn swap_classes(&self, signatures: &[u64]) -> Vec<usize> {
+        let whole = self.hash_swapped(0, 0);
+        let mut classes: Vec<usize> = (0..self.width).collect();
+        for column in 1..self.width {
+            let twin = (0..column).find(|other| {
+                classes[*other] == *other
+                    && signatures[*other] == signatures[column]
+                    && self.hash_swapped(*other, column) == whole
+            });
+            if let Some(twin) = twin {
+                classes[column] = twin;
+            }
+        }
+        classes
+    }
+}
+
+/// Tells whether the columns of two lists can be paired so that each pair is equal over aligned rows.
+fn columns_agree(
+    gold: &Matrix,
+    gold_rows: &[usize],
+    gold_columns: &[usize],
+    predicted: &Matrix,
+    predicted_rows: &[usize],
+    predicted_columns: &[usize],
+) -> bool {
+    let mut unused = predicted_columns.to_vec();
+    gold_columns.iter().all(|column| {
+        let equal = |other: &usize| {
+            let mut rows = gold_rows.iter().zip(predicted_rows);
+            rows.all(|(mine, theirs)| gold.at(*mine, *column) == predicted.at(*theirs, *other))
+        };
+        // Equality of columns is an equivalence, so whichever equal column is taken the rest can still be paired.
+        unused.iter().position(equal).map(|place| unused.swap_remove(place)).is_some()
+    })
+}
+
+/// A search for the permutation: gold columns in a fixed order, each given a predicted column.
+struct Search<'a> {
+    predicted: &'a Matrix,
+    gold: &'a Matrix,
+    /// Gold columns in the order of assignment, each with its candidates.
+    plan: Vec<(usize, Vec<usize>)>,
+    swap_classes: Vec<usize>,
+    is_used: Vec<bool>,
+    /// Classes of the rows under the columns assigned so far, a pair of lists a depth.
+    classes: Vec<(Vec<u32>, Vec<u32>)>,
+}
+
+impl<'a> Search<'a> {
+    /// Prepares a search, or finds that signatures alone rule out every permutation.
+    fn new(predicted: &'a Matrix, gold: &'a Matrix) -> Option<Self> {
+        let (gold_columns, gold_rows) = gold.signatures();
+        let (predicted_columns, predicted_rows) = predicted.signatures();
+        if sorted(&gold_columns) != sorted(&predicted_columns) || sorted(&gold_rows) != sorted(&predicted_rows) {
+            return None;
+        }
+        let candidates = |column: &u64| -> Vec<usize> {
+            predicted_columns
+                .iter()
+                .enumerate()
+                .filter(|(_, other)| *other == column)
+                .map(|(number, _)| number)
+                .collect()
+        };
+        let mut plan: Vec<_> = gold_columns.iter().map(candidates).enumerate().collect();
+        plan.sort_by_key(|(_, candidates)| candidates.len());
+        let n = gold.n_rows();
+        Some(Self {
+            swap_classes: predicted.swap_classes(&predicted_columns),
+            is_used: vec![false; predicted.width],
+            classes: vec![(vec![0; n], vec![0; n])],
+            predicted,
+            gold,
+            plan,
+        })
+    }
+
+    /// Assigns the gold column at `depth` of the plan and those after it.
+    fn assign(&mut self, depth: usize) -> bool {
+        let Some((column, candidates)) = self.plan.get(depth).cloned() else { return true };
+        let mut tried = Vec::new();
+        for candidate in candidates {
+            let class = self.swap_classes[candidate];
+            if self.is_used[candidate] || tried.contains(&class) {
+                continue;
+            }
+            tried.push(class);
+            let Some((classes, is_discrete)) = self.refine(column, candidate) else { continue };
+            self.is_used[candidate] = true;
+            self.classes.push(classes);
+            let is_found = if is_discrete { self.decide_rest(depth + 1) } else { self.assign(depth + 1) };
+            self.classes.pop();
+            if is_found {
+                return true;
+            }
+            self.is_used[candidate] = false;
+        }
+        false
+    }
+
+    /// Splits the classes of rows by one more column; `None` when a class is not equally large on both sides.
+    #[allow(clippy::type_complexity, reason = "a pair of class lists and a flag, named where they are used")]
+    fn refine(&self, column: usize, candidate: usize) -> Option<((Vec<u32>, Vec<u32>), bool)> {
+        let (gold_classes, predicted_classes) = self.classes.last()?;
+        let mut numbers: HashMap<(u32, u32), u32> = HashMap::with_capacity(gold_classes.len());
+        let mut sizes: Vec<u32> = Vec::new();
+        let mut number_gold = |(row, class): (usize, &u32)| {
+            let next = sizes.len() as u32;
+            let number = *numbers.entry((*class, self.gold.at(row, column))).or_insert(next);
+            if number == next {
+                sizes.push(0);
+            }
+            sizes[number as usize] += 1;
+            number
+        };
+        let gold: Vec<u32> = gold_classes.iter().enumerate().map(&mut number_gold).collect();
+        let is_discrete = sizes.len() == gold.len();
+        let mut predicted = Vec::with_capacity(gold.len());
+        for (row, class) in predicted_classes.iter().enumerate() {
+            let number = *numbers.get(&(*class, self.predicted.at(row, candidate)))?;
+            sizes[number as usize] = sizes[number as usize].checked_sub(1)?;
+            predicted.push(number);
+        }
+        Some(((gold, predicted), is_discrete))
+    }
+
+    /// Decides the columns left once each row is alone in its class: the rows are then aligned.
+    fn decide_rest(&self, depth: usize) -> bool {
+        let Some((gold, predicted)) = self.classes.last() else { return false };
+        let by_class = |classes: &[u32]| {
+            let mut rows: Vec<usize> = (0..classes.len()).collect();
+            rows.sort_unstable_by_key(|row| classes[*row]);
+            rows
+        };
+        let gold_columns: Vec<usize> = self.plan[depth..].iter().map(|(column, _)| *column).collect();
+        let unused: Vec<usize> = (0..self.predicted.width).filter(|column| !self.is_used[*column]).collect();
+        columns_agree(self.gold, &by_class(gold), &gold_columns, self.predicted, &by_class(predicted), &unused)
+    }
+}
+
+fn sorted(values: &[u64]) -> Vec<u64> {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    values
+}

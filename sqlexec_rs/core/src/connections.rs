@@ -1,0 +1,90 @@
+//! The connections of one worker thread: one a database, kept open, the least recently used closed at the cap.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::classify::{Phase, outcome_of};
+use crate::dbfile::Inode;
+use crate::deadline::Control;
+use crate::outcome::{Outcome, Status};
+use crate::sandbox::{self, Sandbox};
+use crate::stats::Stats;
+
+/// Kept connections, by path.
+pub(crate) struct Connections {
+    open: HashMap<PathBuf, Kept>,
+    cap: usize,
+    clock: u64,
+    control: Arc<Control>,
+    stats: Arc<Stats>,
+}
+
+struct Kept {
+    sandbox: Sandbox,
+    inode: Inode,
+    last_used: u64,
+}
+
+impl Connections {
+    /// Starts without a connection; `cap` is the most that stay open (at least one).
+    pub(crate) fn new(cap: usize, control: Arc<Control>, stats: Arc<Stats>) -> Self {
+        Self { open: HashMap::new(), cap: cap.max(1), clock: 0, control, stats }
+    }
+
+    /// Returns the connection to a file, opening it first if there is none or the path leads to another file now.
+    pub(crate) fn get(&mut self, path: &Path, inode: Inode) -> Result<&Sandbox, Box<Outcome>> {
+        self.clock += 1;
+        let is_kept = self.open.get(path).is_some_and(|kept| kept.inode == inode);
+        if !is_kept {
+            self.forget(path);
+            self.make_room();
+            let sandbox = sandbox::open(path, &self.control).map_err(|error| Box::new(cannot_open(path, error)))?;
+            self.stats.opened();
+            self.open.insert(path.to_owned(), Kept { sandbox, inode, last_used: 0 });
+        }
+        match self.open.get_mut(path) {
+            Some(kept) => {
+                kept.last_used = self.clock;
+                Ok(&kept.sandbox)
+            }
+            None => Err(Box::new(Outcome::failed(Status::DbError, "the connection is gone"))),
+        }
+    }
+
+    /// Closes the connection to a path, if there is one: after a database error it may hold a stale state.
+    pub(crate) fn forget(&mut self, path: &Path) {
+        if self.open.remove(path).is_some() {
+            self.stats.closed(1);
+        }
+    }
+
+    /// Closes all: after a panic nothing is known about any of them.
+    pub(crate) fn clear(&mut self) {
+        self.stats.closed(self.open.len() as u64);
+        self.open.clear();
+    }
+
+    fn make_room(&mut self) {
+        while self.open.len() >= self.cap {
+            let oldest = self.open.iter().min_by_key(|(_, kept)| kept.last_used).map(|(path, _)| path.clone());
+            match oldest {
+                Some(path) => self.forget(&path),
+                None => break,
+            }
+        }
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Whatever SQLite calls it, a file that cannot be opened or whose schema cannot be read is a `db_error`.
+fn cannot_open(path: &Path, error: rusqlite::Error) -> Outcome {
+    let outcome = outcome_of(error, Phase::Execute);
+    let message = outcome.error.unwrap_or_default();
+    Outcome::failed(Status::DbError, format!("{}: {message}", path.display()))
+}

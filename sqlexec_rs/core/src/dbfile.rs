@@ -1,0 +1,84 @@
+//! The identity of a database file: what must be unchanged for an old result to be still right.
+
+use std::fs::{self, File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::outcome::{Outcome, Status};
+
+/// A file changed within this time of now may change again without its time stamp showing it (clock ticks are coarse),
+/// so SQLite's own change counter is read as well.
+const RECENT: Duration = Duration::from_secs(2);
+
+/// Which file it is and which state it is in. The inode stands for the canonical path: two paths to one file share results.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    inode: Inode,
+    stamp: Stamp,
+    /// SQLite's change counter and schema cookie, read only when the time stamp is too fresh to trust.
+    counters: Option<[u8; 24]>,
+    /// The write-ahead log, which takes the changes of a database in WAL mode.
+    wal: Option<Stamp>,
+}
+
+/// Device and inode: which file a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Inode(u64, u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Stamp {
+    size: u64,
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+impl FileIdentity {
+    /// Looks at a database file; a path that leads to no regular file is the caller's `db_error`.
+    pub fn of(path: &Path) -> Result<Self, Box<Outcome>> {
+        let refused = |why: &str| Box::new(Outcome::failed(Status::DbError, format!("{}: {why}", path.display())));
+        let metadata = fs::metadata(path).map_err(|error| refused(&error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(refused("not a regular file"));
+        }
+        let counters = if is_recent(&metadata) { read_counters(path) } else { None };
+        Ok(Self {
+            inode: Inode(metadata.dev(), metadata.ino()),
+            stamp: Stamp::of(&metadata),
+            counters,
+            wal: fs::metadata(wal_path(path)).ok().map(|wal| Stamp::of(&wal)),
+        })
+    }
+
+    /// Returns which file it is.
+    pub fn inode(&self) -> Inode {
+        self.inode
+    }
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self { size: metadata.size(), seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() }
+    }
+}
+
+fn is_recent(metadata: &Metadata) -> bool {
+    match metadata.modified().map(|modified| SystemTime::now().duration_since(modified)) {
+        Ok(Ok(age)) => age < RECENT,
+        _ => true, // a time in the future, or none: not to be trusted either
+    }
+}
+
+/// Reads bytes 24 to 48 of the header: the change counter, the page counts, the schema cookie.
+fn read_counters(path: &Path) -> Option<[u8; 24]> {
+    let mut header = [0; 48];
+    File::open(path).ok()?.read_exact(&mut header).ok()?;
+    header[24..].try_into().ok()
+}
+
+fn wal_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    PathBuf::from(name)
+}

@@ -1,0 +1,31 @@
+//! Faults of ours. A query that fails is not one of them (see [`Status`](crate::Status)).
+
+use std::any::Any;
+
+/// A broken executor, as opposed to bad SQL.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Fault {
+    /// A worker panicked; the message is the panic's own.
+    #[error("a worker panicked: {0}")]
+    Panicked(String),
+    /// The operating system gave no thread; raised when the pool starts.
+    #[error("cannot start worker threads: {0}")]
+    CannotStart(String),
+    /// Work was handed in after `close`.
+    #[error("the executor is closed")]
+    Closed,
+    /// The executor is used in a child process: threads do not survive a fork.
+    #[error("the executor was made in another process; make a new one after a fork")]
+    Forked,
+    /// Our own bookkeeping is wrong.
+    #[error("internal fault: {0}")]
+    Internal(&'static str),
+}
+
+impl Fault {
+    /// Makes a fault of what `catch_unwind` caught.
+    pub(crate) fn of_panic(panic: &(dyn Any + Send)) -> Self {
+        let message = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        Self::Panicked(message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
+    }
+}

@@ -1,0 +1,181 @@
+//! Finds the one statement in a SQL text, with SQLite's own rules for comments and quotes.
+//!
+//! The split happens before SQLite sees the text, so that nothing after a first semicolon is ever prepared, and a text of
+//! semicolons alone costs nothing.
+
+/// What a SQL text holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan<'a> {
+    /// No statement: white space, comments and semicolons only.
+    Nothing,
+    /// One statement, without what surrounds it; the offset is where it starts in the text.
+    One(&'a str, usize),
+    /// A second statement follows the first.
+    Several,
+    /// A NUL character: SQLite would silently stop reading there.
+    Nul,
+}
+
+/// Scans a SQL text.
+pub fn scan(sql: &str) -> Scan<'_> {
+    let bytes = sql.as_bytes();
+    if bytes.contains(&0) {
+        return Scan::Nul;
+    }
+    let start = skip_blank(bytes, 0);
+    if start == bytes.len() {
+        return Scan::Nothing;
+    }
+    let end = statement_end(bytes, start);
+    if skip_blank(bytes, end) == bytes.len() { Scan::One(&sql[start..end], start) } else { Scan::Several }
+}
+
+/// Takes the word DISTINCT out of a SQL text, but for `IS [NOT] DISTINCT FROM` and inside quotes and comments.
+pub fn strip_distinct(sql: &str) -> String {
+    const WORD: &str = "distinct";
+    let bytes = sql.as_bytes();
+    let mut kept = String::with_capacity(sql.len());
+    let (mut at, mut copied) = (0, 0);
+    while at < bytes.len() {
+        if !is_word(bytes[at]) {
+            at = token_end(bytes, at);
+            continue;
+        }
+        let end = (at..bytes.len()).find(|i| !is_word(bytes[*i])).unwrap_or(bytes.len());
+        if sql[at..end].eq_ignore_ascii_case(WORD) && !starts_with_from(bytes, end) {
+            kept.push_str(&sql[copied..at]);
+            copied = end;
+        }
+        at = end;
+    }
+    kept.push_str(&sql[copied.min(sql.len())..]);
+    kept
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
+}
+
+fn starts_with_from(bytes: &[u8], at: usize) -> bool {
+    let at = skip_blank(bytes, at);
+    bytes.get(at..at + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"from"))
+        && !bytes.get(at + 4).is_some_and(|byte| is_word(*byte))
+}
+
+/// Returns the first position at or after `at` that is not white space, a comment, a semicolon or a byte order mark.
+fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
+    while at < bytes.len() {
+        match bytes[at] {
+            b' ' | b'\t' | b'\n' | b'\x0c' | b'\r' | b';' => at += 1,
+            b'-' if bytes.get(at + 1) == Some(&b'-') => at = line_comment_end(bytes, at),
+            b'/' if bytes.get(at + 1) == Some(&b'*') => at = block_comment_end(bytes, at),
+            0xef if bytes[at..].starts_with(b"\xef\xbb\xbf") => at += 3,
+            _ => break,
+        }
+    }
+    at
+}
+
+/// Returns the position of the semicolon that ends the statement, or the end of the text.
+fn statement_end(bytes: &[u8], mut at: usize) -> usize {
+    while at < bytes.len() {
+        if bytes[at] == b';' {
+            return at;
+        }
+        at = token_end(bytes, at);
+    }
+    bytes.len()
+}
+
+/// Returns the position after the quoted token or comment that starts at `at`, or after one byte of anything else.
+fn token_end(bytes: &[u8], at: usize) -> usize {
+    match bytes[at] {
+        quote @ (b'\'' | b'"' | b'`') => quoted_end(bytes, at, quote),
+        b'[' => find(bytes, at + 1, b']') + 1,
+        b'-' if bytes.get(at + 1) == Some(&b'-') => line_comment_end(bytes, at),
+        b'/' if bytes.get(at + 1) == Some(&b'*') => block_comment_end(bytes, at),
+        _ => at + 1,
+    }
+}
+
+/// Returns the position after a quoted token; a doubled quote reads as the start of a second token, which ends alike.
+fn quoted_end(bytes: &[u8], at: usize, quote: u8) -> usize {
+    find(bytes, at + 1, quote) + 1
+}
+
+fn line_comment_end(bytes: &[u8], at: usize) -> usize {
+    find(bytes, at, b'\n')
+}
+
+fn block_comment_end(bytes: &[u8], at: usize) -> usize {
+    let mut i = at + 2;
+    while i + 1 < bytes.len() {
+        if bytes[i] == b'*' && bytes[i + 1] == b'/' {
+            return i + 2;
+        }
+        i += 1;
+    }
+    bytes.len()
+}
+
+fn find(bytes: &[u8], from: usize, wanted: u8) -> usize {
+    let tail = bytes.get(from..).unwrap_or_default();
+    tail.iter().position(|b| *b == wanted).map_or(bytes.len(), |i| from + i)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_one_statement() {
+        for sql in ["SELECT 1", "SELECT 1;", " ;; SELECT 1 ; -- end", "/* a; b */SELECT 1;/* open"] {
+            assert!(matches!(scan(sql), Scan::One(s, _) if s.trim() == "SELECT 1"), "{sql}");
+        }
+        assert_eq!(scan("-- x;\nSELECT 1"), Scan::One("SELECT 1", 6));
+    }
+
+    #[test]
+    fn semicolons_in_quotes_do_not_split() {
+        for sql in [
+            "SELECT ';'",
+            "SELECT 'it''s; here'",
+            "SELECT \"a;b\"",
+            "SELECT [a;b]",
+            "SELECT `a;b`",
+            "SELECT 1 -- a; b",
+            "SELECT 1 /* ; */ + 1",
+        ] {
+            assert_eq!(scan(sql), Scan::One(sql, 0), "{sql}");
+        }
+    }
+
+    #[test]
+    fn strips_distinct_where_it_is_a_word() {
+        for (sql, stripped) in [
+            ("SELECT DISTINCT a FROM t", "SELECT  a FROM t"),
+            ("select count(distinct a), 'distinct' from t", "select count( a), 'distinct' from t"),
+            (
+                "SELECT \"distinct\", distinct_id, [distinct] FROM t",
+                "SELECT \"distinct\", distinct_id, [distinct] FROM t",
+            ),
+            ("SELECT a IS DISTINCT FROM b -- distinct", "SELECT a IS DISTINCT FROM b -- distinct"),
+            ("SELECT é, DISTINCT fromage, 'open", "SELECT é,  fromage, 'open"),
+        ] {
+            assert_eq!(strip_distinct(sql), stripped);
+        }
+    }
+
+    #[test]
+    fn sees_nothing_several_and_nul() {
+        for sql in ["", "  \n", ";;;", "-- only", "/* only */ ;", "/* open", "\u{feff}"] {
+            assert_eq!(scan(sql), Scan::Nothing, "{sql:?}");
+        }
+        for sql in ["SELECT 1; SELECT 2", "SELECT ';'; DROP TABLE t", "a;b;c"] {
+            assert_eq!(scan(sql), Scan::Several, "{sql:?}");
+        }
+        assert_eq!(scan("SELECT 1\0"), Scan::Nul);
+        assert_eq!(scan("SELECT 'open; "), Scan::One("SELECT 'open; ", 0));
+        assert_eq!(scan("SELECT ["), Scan::One("SELECT [", 0));
+    }
+}

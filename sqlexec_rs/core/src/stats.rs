@@ -1,0 +1,78 @@
+//! Counts since the executor began; cheap enough to be always on.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::outcome::Status;
+
+/// Shared counters.
+#[derive(Debug, Default)]
+pub struct Stats {
+    requests: AtomicU64,
+    runs: AtomicU64,
+    duplicates: AtomicU64,
+    joined: AtomicU64,
+    cache_hits: AtomicU64,
+    gold_hits: AtomicU64,
+    comparisons: AtomicU64,
+    connections_opened: AtomicU64,
+    connections_open: AtomicU64,
+    by_status: [AtomicU64; Status::ALL.len()],
+}
+
+/// A reading of the counters, by name.
+pub type Reading = Vec<(&'static str, u64)>;
+
+impl Stats {
+    pub(crate) fn requested(&self, n: u64) {
+        self.requests.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ran(&self, status: Status) {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        self.by_status[status as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn deduplicated(&self, n: u64) {
+        self.duplicates.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn joined(&self) {
+        self.joined.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn hit(&self, is_gold: bool) {
+        let counter = if is_gold { &self.gold_hits } else { &self.cache_hits };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn compared(&self) {
+        self.comparisons.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn opened(&self) {
+        self.connections_opened.fetch_add(1, Ordering::Relaxed);
+        self.connections_open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn closed(&self, n: u64) {
+        self.connections_open.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    /// Reads every counter.
+    pub(crate) fn read(&self) -> Reading {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut reading = vec![
+            ("requests", load(&self.requests)),
+            ("runs", load(&self.runs)),
+            ("duplicates", load(&self.duplicates)),
+            ("joined", load(&self.joined)),
+            ("cache_hits", load(&self.cache_hits)),
+            ("gold_hits", load(&self.gold_hits)),
+            ("comparisons", load(&self.comparisons)),
+            ("connections_opened", load(&self.connections_opened)),
+            ("connections_open", load(&self.connections_open)),
+        ];
+        reading.extend(Status::ALL.iter().map(|status| (status.name(), load(&self.by_status[*status as usize]))));
+        reading
+    }
+}

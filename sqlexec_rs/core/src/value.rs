@@ -1,0 +1,125 @@
+//! One SQLite value, and what it means for two of them to be equal.
+//!
+//! Every comparator rests on **Python equality**, because that is what the published scorers use: `1 == 1.0`, `'1' != 1`,
+//! `NULL == NULL`, bytes differ from text, and an integer equals a float only when the float is exactly that integer.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const SEED_TEXT: u64 = 0x5eed_0001;
+const SEED_BLOB: u64 = 0x5eed_0002;
+const HASH_NULL: u64 = 0x9e37_79b9_7f4a_7c15;
+const SALT_REAL: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// A value as SQLite returns it; text keeps its bytes, valid UTF-8 or not.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// SQL NULL.
+    Null,
+    /// A 64-bit signed integer.
+    Integer(i64),
+    /// A double. SQLite never returns NaN (it becomes NULL).
+    Real(f64),
+    /// Text as UTF-8 bytes, which a hostile or damaged database may have broken.
+    Text(&'a [u8]),
+    /// A blob.
+    Blob(&'a [u8]),
+}
+
+impl Value<'_> {
+    /// Tells whether Python would find the two values equal.
+    #[inline]
+    pub fn equals(self, other: Value<'_>) -> bool {
+        match (self, other) {
+            (Value::Null, Value::Null) => true,
+            (Value::Integer(a), Value::Integer(b)) => a == b,
+            (Value::Real(a), Value::Real(b)) => a == b,
+            (Value::Integer(i), Value::Real(r)) | (Value::Real(r), Value::Integer(i)) => exact_integer(r) == Some(i),
+            (Value::Text(a), Value::Text(b)) | (Value::Blob(a), Value::Blob(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Tells whether the two are one value of one type, bit for bit.
+    #[inline]
+    pub fn is_identical(self, other: Value<'_>) -> bool {
+        match (self, other) {
+            (Value::Real(a), Value::Real(b)) => a.to_bits() == b.to_bits(),
+            (Value::Integer(_), Value::Real(_)) | (Value::Real(_), Value::Integer(_)) => false,
+            _ => self.equals(other),
+        }
+    }
+
+    /// Hashes so that values that are equal hash alike (1 and 1.0, 0.0 and -0.0).
+    #[inline]
+    pub fn hash(self) -> u64 {
+        match self {
+            Value::Null => HASH_NULL,
+            Value::Integer(i) => mix(i as u64),
+            Value::Real(r) => exact_integer(r).map_or_else(|| mix(r.to_bits() ^ SALT_REAL), |i| mix(i as u64)),
+            Value::Text(bytes) => xxh3_64_with_seed(bytes, SEED_TEXT),
+            Value::Blob(bytes) => xxh3_64_with_seed(bytes, SEED_BLOB),
+        }
+    }
+}
+
+/// Returns the integer that a float is exactly, if there is one of 64 bits.
+#[inline]
+pub fn exact_integer(r: f64) -> Option<i64> {
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0; // 2^63, itself outside
+    ((-LIMIT..LIMIT).contains(&r) && r.trunc() == r).then_some(r as i64)
+}
+
+/// Mixes 64 bits so that every input bit reaches every output bit (a multiply folded on itself).
+#[inline]
+pub fn mix(x: u64) -> u64 {
+    fold(x ^ 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db)
+}
+
+/// Combines a running hash with the next cell's, so that order matters.
+#[inline]
+pub fn combine(running: u64, next: u64) -> u64 {
+    fold(running.rotate_left(23) ^ next ^ 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3)
+}
+
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equality_is_pythons() {
+        assert!(Value::Integer(1).equals(Value::Real(1.0)));
+        assert!(Value::Null.equals(Value::Null));
+        assert!(Value::Real(0.0).equals(Value::Real(-0.0)));
+        assert!(!Value::Integer(1).equals(Value::Text(b"1")));
+        assert!(!Value::Text(b"a").equals(Value::Blob(b"a")));
+        assert!(!Value::Null.equals(Value::Integer(0)));
+        // 2^53 + 1 rounds to 2^53 as a float: Python compares exactly and says they differ.
+        let big = (1_i64 << 53) + 1;
+        assert!(!Value::Integer(big).equals(Value::Real(big as f64)));
+        assert!(!Value::Integer(i64::MAX).equals(Value::Real(i64::MAX as f64)));
+        assert!(Value::Integer(i64::MIN).equals(Value::Real(i64::MIN as f64)));
+    }
+
+    #[test]
+    fn identity_sees_types_and_signs() {
+        assert!(Value::Real(1.0).is_identical(Value::Real(1.0)));
+        assert!(!Value::Real(1.0).is_identical(Value::Integer(1)));
+        assert!(!Value::Real(0.0).is_identical(Value::Real(-0.0)));
+    }
+
+    #[test]
+    fn equal_values_hash_alike() {
+        for i in [0, 1, -1, 1 << 53, i64::MIN] {
+            assert_eq!(Value::Integer(i).hash(), Value::Real(i as f64).hash());
+        }
+        assert_eq!(Value::Real(0.0).hash(), Value::Real(-0.0).hash());
+        assert_ne!(Value::Text(b"a").hash(), Value::Blob(b"a").hash());
+        assert_ne!(Value::Real(0.5).hash(), Value::Real(0.25).hash());
+    }
+}

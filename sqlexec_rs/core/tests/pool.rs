@@ -1,0 +1,273 @@
+//! The pool from outside: real files, real threads.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use sqlexec_core::{
+    Config, GoldSource, Job, Limits, Options, Outcome, Pool, Rule, ScoreItem, Status, Stop, Table, Value,
+};
+use tempfile::TempDir;
+
+const ENDLESS: &str = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r";
+
+struct Fixture {
+    folder: TempDir,
+    pool: Pool,
+}
+
+impl Fixture {
+    fn new(threads: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let connection = Connection::open(folder.path().join("shop.sqlite")).unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, price REAL);
+                 INSERT INTO item VALUES (1, 'nail', 0.5), (2, 'saw', 12.0), (3, NULL, 12.0);",
+            )
+            .unwrap();
+        let pool = Pool::new(&Config { threads: Some(threads), ..Config::default() }).unwrap();
+        Self { folder, pool }
+    }
+
+    fn path(&self) -> Arc<Path> {
+        self.folder.path().join("shop.sqlite").into()
+    }
+
+    fn submit(&self, sqls: &[&str], limits: &Limits) -> Job {
+        let pairs: Vec<_> = sqls.iter().map(|sql| (self.path(), Arc::from(*sql))).collect();
+        self.pool.submit(&pairs, &Arc::new(limits.clone())).unwrap()
+    }
+
+    fn run(&self, sqls: &[&str]) -> Vec<Arc<Outcome>> {
+        finish(&self.submit(sqls, &Limits::default())).outcomes().unwrap()
+    }
+
+    fn stats(&self) -> HashMap<&'static str, u64> {
+        self.pool.stats().unwrap().into_iter().collect()
+    }
+
+    fn item(&self, predicted: &str, golds: &[&str]) -> ScoreItem {
+        ScoreItem {
+            databases: [self.path()].into(),
+            predicted: predicted.into(),
+            golds: golds.iter().map(|gold| GoldSource::Sql((*gold).into())).collect(),
+            options: Arc::new(Options::default()),
+        }
+    }
+}
+
+fn finish(job: &Job) -> &Job {
+    assert!(job.wait(Duration::from_secs(60)).unwrap());
+    job
+}
+
+#[test]
+fn rows_come_back_typed_and_in_order() {
+    let fixture = Fixture::new(2);
+    let outcomes = fixture.run(&["SELECT * FROM item ORDER BY id", "SELECT x'00ff', \"quoted\", 'a' || x'ff'"]);
+    let table = outcomes[0].table.as_ref().unwrap();
+    assert_eq!((table.n_rows(), table.columns()), (3, &["id".to_owned(), "name".to_owned(), "price".to_owned()][..]));
+    assert!(matches!(table.value(0, 0), Value::Integer(1)));
+    assert!(matches!(table.value(2, 1), Value::Null));
+    assert!(matches!(table.value(1, 2), Value::Real(r) if r == 12.0));
+    let table = outcomes[1].table.as_ref().unwrap();
+    assert!(matches!(table.value(0, 0), Value::Blob(b"\x00\xff")));
+    assert!(matches!(table.value(0, 1), Value::Text(b"quoted")));
+    assert!(matches!(table.value(0, 2), Value::Text(b"a\xff")));
+}
+
+#[test]
+fn equal_pairs_run_once_within_and_across_batches() {
+    let fixture = Fixture::new(2);
+    fixture.run(&["SELECT 1", "SELECT 1", "SELECT 2", "SELECT 1"]);
+    fixture.run(&["SELECT 1", "SELECT 3"]);
+    let stats = fixture.stats();
+    assert_eq!((stats["requests"], stats["runs"], stats["duplicates"], stats["cache_hits"]), (6, 3, 2, 1));
+    fixture.run(&["SELECT random()"]);
+    fixture.run(&["SELECT random()"]);
+    assert_eq!(fixture.stats()["runs"], 5, "a random number is not an answer to a later question");
+}
+
+#[test]
+fn a_batch_joins_the_run_of_another() {
+    let fixture = Fixture::new(1);
+    let limits = Limits { timeout: Some(Duration::from_millis(200)), ..Limits::default() };
+    let first = fixture.submit(&[ENDLESS, "SELECT 5"], &limits);
+    let second = fixture.submit(&["SELECT 5", ENDLESS], &limits);
+    let statuses = |job: &Job| finish(job).outcomes().unwrap().iter().map(|o| o.status).collect::<Vec<_>>();
+    assert_eq!(statuses(&first), [Status::Timeout, Status::Ok]);
+    assert_eq!(statuses(&second), [Status::Ok, Status::Timeout]);
+    assert_eq!((fixture.stats()["runs"], fixture.stats()["joined"]), (2, 2));
+    fixture.submit(&[ENDLESS], &limits).wait(Duration::from_secs(60)).unwrap();
+    assert_eq!(fixture.stats()["runs"], 3, "a timeout is never kept");
+}
+
+#[test]
+fn each_deadline_stops_and_says_which() {
+    let fixture = Fixture::new(1);
+    let free = Limits { timeout: None, ..Limits::default() };
+    let cases = [
+        (Limits { timeout: Some(Duration::from_millis(50)), ..free.clone() }, Stop::Wall),
+        (Limits { cpu: Some(Duration::from_millis(50)), ..free.clone() }, Stop::Cpu),
+        (Limits { vm_steps: Some(100_000), ..free }, Stop::VmSteps),
+    ];
+    for (limits, stop) in cases {
+        let outcome = finish(&fixture.submit(&[ENDLESS], &limits)).outcomes().unwrap()[0].clone();
+        assert_eq!((outcome.status, outcome.stopped_by), (Status::Timeout, Some(stop)));
+        if stop == Stop::VmSteps {
+            assert_eq!(outcome.vm_steps / 1_000, 100, "{}", outcome.vm_steps);
+        }
+    }
+}
+
+#[test]
+fn caps_refuse_and_never_cut() {
+    let fixture = Fixture::new(1);
+    let status = |limits: &Limits, sql: &str| finish(&fixture.submit(&[sql], limits)).outcomes().unwrap()[0].status;
+    let rows = |max_rows| Limits { max_rows, ..Limits::default() };
+    assert_eq!(status(&rows(3), "SELECT * FROM item"), Status::Ok);
+    assert_eq!(status(&rows(2), "SELECT * FROM item"), Status::TooLarge);
+    let bytes = |max_bytes| Limits { max_bytes, ..Limits::default() };
+    assert_eq!(status(&bytes(16 + 100), "SELECT hex(zeroblob(50))"), Status::Ok);
+    assert_eq!(status(&bytes(16 + 99), "SELECT hex(zeroblob(50))"), Status::TooLarge);
+}
+
+#[test]
+fn a_runaway_holds_one_thread_only() {
+    let fixture = Fixture::new(2);
+    let slow = fixture.submit(&[ENDLESS], &Limits { timeout: None, ..Limits::default() });
+    let many: Vec<String> = (0..200).map(|i| format!("SELECT {i}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(fixture.run(&many).iter().all(|outcome| outcome.status == Status::Ok));
+    assert!(!slow.is_done().unwrap());
+    slow.cancel().unwrap();
+    assert_eq!(slow.outcomes().unwrap()[0].status, Status::Cancelled);
+    fixture.run(&["SELECT 1000", "SELECT 1001"]); // both threads are free again, or this would not end
+}
+
+#[test]
+fn cancelling_one_job_leaves_another_its_run() {
+    let fixture = Fixture::new(1);
+    let limits = Limits { timeout: Some(Duration::from_millis(300)), ..Limits::default() };
+    let first = fixture.submit(&[ENDLESS, "SELECT 7"], &limits);
+    let second = fixture.submit(&["SELECT 7"], &limits);
+    first.cancel().unwrap();
+    assert!(first.outcomes().unwrap().iter().all(|outcome| outcome.status == Status::Cancelled));
+    assert_eq!(finish(&second).outcomes().unwrap()[0].status, Status::Ok);
+}
+
+#[test]
+fn scores_compare_and_the_best_gold_counts() {
+    let fixture = Fixture::new(2);
+    let items = [
+        fixture.item("SELECT price FROM item", &["SELECT DISTINCT price FROM item ORDER BY price DESC"]),
+        fixture.item("SELECT name FROM item", &["SELECT price FROM item", "SELECT name FROM item"]),
+        fixture.item("SELECT id FROM item", &["SELECT price FROM item"]),
+        fixture.item("SELECT missing FROM item", &["SELECT price FROM item"]),
+        fixture.item("SELECT price FROM item", &["SELECT missing FROM item"]),
+        fixture.item("", &["SELECT 1"]),
+    ];
+    let limits = Arc::new(Limits::default());
+    let job = fixture.pool.submit_score(&items, &[Rule::Bird], &limits).unwrap();
+    let scores = finish(&job).scores().unwrap();
+    assert_eq!(scores.iter().map(|score| score.values[0]).collect::<Vec<_>>(), [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!((scores[0].pred_rows, scores[0].gold_rows), (3, 2));
+    assert_eq!((scores[3].pred_status, scores[3].gold_status), (Status::SchemaError, Status::Ok));
+    assert_eq!((scores[4].pred_status, scores[4].gold_status), (Status::Ok, Status::SchemaError));
+    assert_eq!(scores[5].pred_status, Status::NoSql);
+    let before = fixture.stats()["runs"];
+    finish(&fixture.pool.submit_score(&items, &[Rule::Bird], &limits).unwrap());
+    assert_eq!(fixture.stats()["runs"], before);
+    assert!(fixture.stats()["gold_hits"] >= 4);
+}
+
+#[test]
+fn golds_may_be_tables_and_databases_several() {
+    let fixture = Fixture::new(1);
+    let other: Arc<Path> = fixture.folder.path().join("other.sqlite").into();
+    std::fs::copy(fixture.path(), &other).unwrap();
+    Connection::open(&other).unwrap().execute_batch("DELETE FROM item WHERE id = 3").unwrap();
+    let mut table = Table::new(vec!["n".to_owned()]);
+    table.push(Value::Real(3.0));
+    table.end_row();
+    let mut one = fixture.item("SELECT count(*) FROM item", &[]);
+    one.golds = [GoldSource::Table(Arc::new(table))].into();
+    let mut both = fixture.item("SELECT 12.0", &["SELECT max(price) FROM item"]);
+    both.databases = [fixture.path(), Arc::clone(&other)].into();
+    let mut differ = fixture.item("SELECT 3", &["SELECT count(*) FROM item"]);
+    differ.databases = [fixture.path(), other].into();
+    let job = fixture.pool.submit_score(&[one, both, differ], &[Rule::Bird], &Arc::new(Limits::default())).unwrap();
+    let values: Vec<f64> = finish(&job).scores().unwrap().iter().map(|score| score.values[0]).collect();
+    assert_eq!(values, [1.0, 1.0, 0.0]);
+}
+
+#[test]
+fn a_changed_file_is_noticed() {
+    let fixture = Fixture::new(2);
+    let count = || match fixture.run(&["SELECT count(*) FROM item"])[0].table.as_ref().unwrap().value(0, 0) {
+        Value::Integer(n) => n,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(count(), 3);
+    let connection = Connection::open(fixture.path()).unwrap();
+    for n in 4..9 {
+        connection.execute("INSERT INTO item(name) VALUES ('more')", []).unwrap();
+        assert_eq!(count(), n);
+    }
+    std::fs::remove_file(fixture.path()).unwrap();
+    Connection::open(fixture.path()).unwrap().execute_batch("CREATE TABLE item(x)").unwrap();
+    assert_eq!(count(), 0);
+}
+
+#[test]
+fn many_databases_fit_few_descriptors() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = Pool::new(&Config { threads: Some(2), max_open: 4, ..Config::default() }).unwrap();
+    let pairs: Vec<_> = (0..40)
+        .map(|i| {
+            let path = folder.path().join(format!("{i}.sqlite"));
+            Connection::open(&path).unwrap().execute_batch(&format!("CREATE TABLE t AS SELECT {i} AS x")).unwrap();
+            (Arc::from(path), Arc::from("SELECT x FROM t"))
+        })
+        .collect();
+    let job = pool.submit(&pairs, &Arc::new(Limits::default())).unwrap();
+    for (i, outcome) in finish(&job).outcomes().unwrap().iter().enumerate() {
+        assert!(matches!(outcome.table.as_ref().unwrap().value(0, 0), Value::Integer(x) if x == i as i64));
+    }
+    let stats: HashMap<_, _> = pool.stats().unwrap().into_iter().collect();
+    assert!(stats["connections_open"] <= 4 && stats["connections_opened"] == 40);
+}
+
+#[test]
+fn closing_ends_every_thread_and_refuses_work() {
+    let fixture = Fixture::new(2);
+    let job = fixture.submit(&[ENDLESS, "SELECT 1"], &Limits { timeout: None, ..Limits::default() });
+    fixture.pool.begin_close().unwrap();
+    assert!(fixture.pool.is_closed(Duration::from_secs(60)).unwrap());
+    assert!(job.is_done().unwrap());
+    assert_eq!(job.outcomes().unwrap()[0].status, Status::Cancelled);
+    assert!(fixture.pool.submit(&[(fixture.path(), "SELECT 1".into())], &Arc::new(Limits::default())).is_err());
+}
+
+#[test]
+fn the_candidate_cache_keeps_to_its_budget() {
+    let fixture = Fixture::new(1);
+    let pool = Pool::new(&Config { threads: Some(1), cache_bytes: 100_000, ..Config::default() }).unwrap();
+    let pairs: Vec<_> =
+        (0..500).map(|i| (fixture.path(), Arc::from(format!("SELECT {i}, hex(zeroblob(500))")))).collect();
+    finish(&pool.submit(&pairs, &Arc::new(Limits::default())).unwrap());
+    let stats: HashMap<_, _> = pool.stats().unwrap().into_iter().collect();
+    assert!(stats["cache_bytes"] <= 100_000 && stats["cache_bytes"] > 50_000, "{}", stats["cache_bytes"]);
+}
+
+#[test]
+fn waiting_ends_with_its_time() {
+    let fixture = Fixture::new(1);
+    let job = fixture.submit(&[ENDLESS], &Limits { timeout: None, ..Limits::default() });
+    let begun = Instant::now();
+    assert!(!job.wait(Duration::from_millis(20)).unwrap());
+    assert!(begun.elapsed() >= Duration::from_millis(20));
+}

@@ -1,0 +1,116 @@
+//! Values and tables between Rust and Python.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use sqlexec_core::{Score, Table, Value};
+
+/// Makes a list of tuples.
+///
+/// Text that is not valid UTF-8 becomes a `str` with surrogate escapes: `text.encode("utf-8", "surrogateescape")` gives
+/// the stored bytes back, and it stays apart from a blob, which becomes `bytes`.
+pub(crate) fn rows_to_python<'py>(py: Python<'py>, table: &Table) -> PyResult<Bound<'py, PyList>> {
+    let rows = (0..table.n_rows()).map(|row| {
+        let cells = table.row(row).map(|value| value_to_python(py, value)).collect::<PyResult<Vec<_>>>()?;
+        PyTuple::new(py, cells)
+    });
+    PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)
+}
+
+fn value_to_python<'py>(py: Python<'py>, value: Value<'_>) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match value {
+        Value::Null => py.None().into_bound(py),
+        Value::Integer(i) => PyInt::new(py, i).into_any(),
+        Value::Real(r) => PyFloat::new(py, r).into_any(),
+        Value::Text(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => PyString::new(py, text).into_any(),
+            Err(_) => PyBytes::new(py, bytes).call_method1("decode", ("utf-8", "surrogateescape"))?,
+        },
+        Value::Blob(bytes) => PyBytes::new(py, bytes).into_any(),
+    })
+}
+
+/// Makes a table of `(columns, rows)`; a value SQLite could not return is refused, NaN is NULL as it is when stored.
+pub(crate) fn table_from_python(columns: &Bound<'_, PyAny>, rows: &Bound<'_, PyAny>) -> PyResult<Table> {
+    let mut table = Table::new(columns.extract()?);
+    for row in rows.try_iter()? {
+        let mut width = 0;
+        for value in row?.try_iter()? {
+            push_python(&mut table, &value?)?;
+            width += 1;
+        }
+        if width != table.width() {
+            let (row, wanted) = (table.n_rows(), table.width());
+            return Err(PyValueError::new_err(format!("gold row {row} has {width} values for {wanted} columns")));
+        }
+        table.end_row();
+    }
+    Ok(table)
+}
+
+fn push_python(table: &mut Table, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    if value.is_none() {
+        table.push(Value::Null);
+    } else if let Ok(text) = value.cast::<PyString>() {
+        match text.to_str() {
+            Ok(text) => table.push(Value::Text(text.as_bytes())),
+            Err(_) => table.push(Value::Text(
+                text.call_method1("encode", ("utf-8", "surrogateescape"))?.cast::<PyBytes>()?.as_bytes(),
+            )),
+        }
+    } else if let Ok(bytes) = value.cast::<PyBytes>() {
+        table.push(Value::Blob(bytes.as_bytes()));
+    } else if let Ok(flag) = value.cast::<PyBool>() {
+        table.push(Value::Integer(i64::from(flag.is_true())));
+    } else if let Ok(number) = value.cast::<PyFloat>() {
+        let number = number.value();
+        table.push(if number.is_nan() { Value::Null } else { Value::Real(number) });
+    } else if value.is_instance_of::<PyInt>() {
+        let number = value.extract().map_err(|_| PyValueError::new_err("a gold integer does not fit in 64 bits"))?;
+        table.push(Value::Integer(number));
+    } else {
+        let kind = value.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("a gold value must be None, int, float, str or bytes, not {kind}")));
+    }
+    Ok(())
+}
+
+/// Makes the dict that `score` returns.
+pub(crate) fn score_to_python<'py>(py: Python<'py>, score: &Score, rules: &[&str]) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("pred_status", score.pred_status.name())?;
+    dict.set_item("gold_status", score.gold_status.name())?;
+    dict.set_item("pred_stop", score.pred_stop.map_or("", sqlexec_core::Stop::name))?;
+    dict.set_item("pred_rows", score.pred_rows)?;
+    dict.set_item("gold_rows", score.gold_rows)?;
+    dict.set_item("pred_ms", score.pred_ms)?;
+    dict.set_item("gold_ms", score.gold_ms)?;
+    for (rule, value) in rules.iter().zip(&score.values) {
+        dict.set_item(rule, value)?;
+    }
+    Ok(dict)
+}
+
+/// Makes the dict of arrays that `score_many` returns.
+pub(crate) fn scores_to_arrays<'py>(
+    py: Python<'py>,
+    scores: &[&Score],
+    rules: &[&str],
+) -> PyResult<Bound<'py, PyDict>> {
+    use numpy::PyArray1;
+    let dict = PyDict::new(py);
+    let bytes = |read: fn(&Score) -> u8| PyArray1::from_iter(py, scores.iter().map(|score| read(score)));
+    let counts = |read: fn(&Score) -> u64| PyArray1::from_iter(py, scores.iter().map(|score| read(score) as i64));
+    let floats = |read: fn(&Score) -> f64| PyArray1::from_iter(py, scores.iter().map(|score| read(score)));
+    dict.set_item("pred_status", bytes(|score| score.pred_status as u8))?;
+    dict.set_item("gold_status", bytes(|score| score.gold_status as u8))?;
+    dict.set_item("pred_stop", bytes(|score| score.pred_stop.map_or(0, |stop| stop as u8)))?;
+    dict.set_item("pred_rows", counts(|score| score.pred_rows))?;
+    dict.set_item("gold_rows", counts(|score| score.gold_rows))?;
+    dict.set_item("pred_ms", floats(|score| score.pred_ms))?;
+    dict.set_item("gold_ms", floats(|score| score.gold_ms))?;
+    for (number, rule) in rules.iter().enumerate() {
+        dict.set_item(rule, PyArray1::from_iter(py, scores.iter().map(|score| score.values[number])))?;
+    }
+    Ok(dict)
+}

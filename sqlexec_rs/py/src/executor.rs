@@ -1,0 +1,226 @@
+//! `Executor`: the pool as Python sees it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use sqlexec_core::{Config, Pool, Rule, ScoreItem};
+
+use crate::convert::{score_to_python, scores_to_arrays};
+use crate::inputs::{Inputs, items, rules_of};
+use crate::job::{Job, outcomes, wait_or_cancel};
+use crate::limits::Limits;
+use crate::raise;
+
+/// How long `close` looks at the threads before it lets signals in.
+const CLOSE_PERIOD: Duration = Duration::from_millis(50);
+
+/// Runs SQL that nobody has read, in parallel, read-only and under hard limits.
+#[pyclass(frozen, module = "sqlexec_rs")]
+pub(crate) struct Executor {
+    pool: Pool,
+    limits: Arc<sqlexec_core::Limits>,
+    shown_limits: Limits,
+}
+
+#[pymethods]
+impl Executor {
+    #[new]
+    #[pyo3(signature = (threads=None, limits=None, isolation="thread", *, max_open=512, cache_bytes=268_435_456))]
+    fn new(
+        py: Python<'_>,
+        threads: Option<usize>,
+        limits: Option<Limits>,
+        isolation: &str,
+        max_open: usize,
+        cache_bytes: usize,
+    ) -> PyResult<Self> {
+        if threads == Some(0) {
+            return Err(PyValueError::new_err("threads must be at least 1, or None for one a core"));
+        }
+        match isolation {
+            "thread" => {}
+            "process" => return Err(PyNotImplementedError::new_err("isolation=\"process\" is not built yet")),
+            _ => return Err(PyValueError::new_err("isolation must be \"thread\" or \"process\"")),
+        }
+        let config = Config { threads, max_open, cache_bytes };
+        let pool = py.detach(|| Pool::new(&config)).map_err(|fault| raise(&fault))?;
+        let shown_limits = limits.unwrap_or_else(Limits::default_for_users);
+        Ok(Self { pool, limits: Arc::new(shown_limits.to_core()), shown_limits })
+    }
+
+    #[getter]
+    fn limits(&self) -> Limits {
+        self.shown_limits.clone()
+    }
+
+    #[getter]
+    fn threads(&self) -> usize {
+        self.pool.n_threads()
+    }
+
+    /// Runs one SQL text and returns its outcome.
+    #[pyo3(signature = (db_path, sql, *, limits=None))]
+    fn execute<'py>(
+        &self,
+        py: Python<'py>,
+        db_path: &Bound<'py, PyAny>,
+        sql: &Bound<'py, PyAny>,
+        limits: Option<Limits>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut inputs = Inputs::default();
+        let pairs = [(inputs.path(db_path)?, inputs.text(sql)?)];
+        let job = self.launch(py, &pairs, limits.as_ref())?;
+        wait_or_cancel(py, &job)?;
+        outcomes(py, &job)?.get_item(0)
+    }
+
+    /// Runs (database, SQL) pairs and returns their outcomes in order.
+    #[pyo3(signature = (pairs, *, limits=None))]
+    fn execute_many<'py>(
+        &self,
+        py: Python<'py>,
+        pairs: &Bound<'py, PyAny>,
+        limits: Option<Limits>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let job = self.launch(py, &take_pairs(pairs)?, limits.as_ref())?;
+        wait_or_cancel(py, &job)?;
+        outcomes(py, &job)
+    }
+
+    /// Scores one prediction against its gold.
+    #[pyo3(signature = (db_path, pred_sql, gold, rules=vec!["bird".to_owned()], *, options=None, limits=None))]
+    fn score<'py>(
+        &self,
+        py: Python<'py>,
+        db_path: &Bound<'py, PyAny>,
+        pred_sql: &Bound<'py, PyAny>,
+        gold: &Bound<'py, PyAny>,
+        rules: Vec<String>,
+        options: Option<&Bound<'_, PyAny>>,
+        limits: Option<Limits>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let item = Inputs::default().score_item(db_path, pred_sql, gold, options)?;
+        let rules = rules_of(&rules)?;
+        let job = self.launch_score(py, &[item], &rules, limits.as_ref())?;
+        wait_or_cancel(py, &job)?;
+        let scores = job.scores().map_err(|fault| raise(&fault))?;
+        score_to_python(py, scores[0], &names(&rules))
+    }
+
+    /// Scores predictions against their golds and returns arrays.
+    #[pyo3(signature = (db_paths, pred_sqls, golds, rules=vec!["bird".to_owned()], *, options=None, limits=None))]
+    fn score_many<'py>(
+        &self,
+        py: Python<'py>,
+        db_paths: &Bound<'py, PyAny>,
+        pred_sqls: &Bound<'py, PyAny>,
+        golds: &Bound<'py, PyAny>,
+        rules: Vec<String>,
+        options: Option<&Bound<'_, PyAny>>,
+        limits: Option<Limits>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let score_items = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
+        let rules = rules_of(&rules)?;
+        let job = self.launch_score(py, &score_items, &rules, limits.as_ref())?;
+        wait_or_cancel(py, &job)?;
+        let scores = job.scores().map_err(|fault| raise(&fault))?;
+        scores_to_arrays(py, &scores, &names(&rules))
+    }
+
+    /// Queues (database, SQL) pairs and returns at once.
+    #[pyo3(signature = (pairs, *, limits=None))]
+    fn submit(&self, py: Python<'_>, pairs: &Bound<'_, PyAny>, limits: Option<Limits>) -> PyResult<Job> {
+        Ok(Job { inner: self.launch(py, &take_pairs(pairs)?, limits.as_ref())?, rules: None })
+    }
+
+    /// Queues predictions to score and returns at once.
+    #[pyo3(signature = (db_paths, pred_sqls, golds, rules=vec!["bird".to_owned()], *, options=None, limits=None))]
+    fn submit_score(
+        &self,
+        py: Python<'_>,
+        db_paths: &Bound<'_, PyAny>,
+        pred_sqls: &Bound<'_, PyAny>,
+        golds: &Bound<'_, PyAny>,
+        rules: Vec<String>,
+        options: Option<&Bound<'_, PyAny>>,
+        limits: Option<Limits>,
+    ) -> PyResult<Job> {
+        let score_items = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
+        let rules = rules_of(&rules)?;
+        let inner = self.launch_score(py, &score_items, &rules, limits.as_ref())?;
+        Ok(Job { inner, rules: Some(names(&rules).into()) })
+    }
+
+    /// Returns counts since the executor began.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (name, count) in self.pool.stats().map_err(|fault| raise(&fault))? {
+            dict.set_item(name, count)?;
+        }
+        Ok(dict)
+    }
+
+    /// Cancels what is in flight and waits for the threads to end.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.pool.begin_close()).map_err(|fault| raise(&fault))?;
+        while !py.detach(|| self.pool.is_closed(CLOSE_PERIOD)).map_err(|fault| raise(&fault))? {
+            py.check_signals()?;
+        }
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Executor(threads={}, isolation=\"thread\")", self.pool.n_threads())
+    }
+}
+
+type Pair = (Arc<Path>, Arc<str>);
+
+impl Executor {
+    fn limits_of(&self, limits: Option<&Limits>) -> Arc<sqlexec_core::Limits> {
+        limits.map_or_else(|| Arc::clone(&self.limits), |limits| Arc::new(limits.to_core()))
+    }
+
+    fn launch(&self, py: Python<'_>, pairs: &[Pair], limits: Option<&Limits>) -> PyResult<sqlexec_core::Job> {
+        let limits = self.limits_of(limits);
+        py.detach(|| self.pool.submit(pairs, &limits)).map_err(|fault| raise(&fault))
+    }
+
+    fn launch_score(
+        &self,
+        py: Python<'_>,
+        score_items: &[ScoreItem],
+        rules: &[Rule],
+        limits: Option<&Limits>,
+    ) -> PyResult<sqlexec_core::Job> {
+        let limits = self.limits_of(limits);
+        py.detach(|| self.pool.submit_score(score_items, rules, &limits)).map_err(|fault| raise(&fault))
+    }
+}
+
+fn names(rules: &[Rule]) -> Vec<&'static str> {
+    rules.iter().map(|rule| rule.name()).collect()
+}
+
+fn take_pairs(argument: &Bound<'_, PyAny>) -> PyResult<Vec<Pair>> {
+    let mut inputs = Inputs::default();
+    let take = |pair: &Bound<'_, PyAny>| {
+        let (path, sql): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
+            pair.extract().map_err(|_| PyTypeError::new_err("each item must be a (db_path, sql) pair"))?;
+        Ok((inputs.path(&path)?, inputs.text(&sql)?))
+    };
+    items("pairs", argument)?.iter().map(take).collect()
+}

@@ -1,0 +1,225 @@
+//! Python arguments into what the core owns; equal texts and shared objects become one allocation, so that the core sees
+//! at once which items are equal.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use sqlexec_core::{GoldSource, Options, Rule, ScoreItem, Table};
+
+use crate::convert::table_from_python;
+use crate::outcome::Outcome;
+
+/// Takes the items of a sequence; a `str` is a sequence too, but never the one that was meant.
+pub(crate) fn items<'py>(name: &str, argument: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    if argument.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(format!("{name} must be a sequence, not a str")));
+    }
+    argument.try_iter()?.collect()
+}
+
+/// Takes the rules by name.
+pub(crate) fn rules_of(names: &[String]) -> PyResult<Vec<Rule>> {
+    let parse = |name: &String| {
+        name.parse().map_err(|error| {
+            let known = Rule::ALL.map(Rule::name).join(", ");
+            PyValueError::new_err(format!("{error}; the rules are {known}"))
+        })
+    };
+    names.iter().map(parse).collect()
+}
+
+/// What one call has seen so far.
+#[derive(Default)]
+pub(crate) struct Inputs {
+    texts: HashMap<String, Arc<str>>,
+    paths: HashMap<PathBuf, Arc<Path>>,
+    path_lists: HashMap<Vec<PathBuf>, Arc<[Arc<Path>]>>,
+    golds: HashMap<GoldKey, Arc<[GoldSource]>>,
+    options: HashSet<Arc<Options>>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum GoldKey {
+    Text(Arc<str>),
+    Object(usize),
+}
+
+impl Inputs {
+    /// Takes a SQL text. `None` is a completion that holds no SQL; half a surrogate pair, which no file holds, is replaced.
+    pub(crate) fn text(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
+        if argument.is_none() {
+            return Ok(self.intern(""));
+        }
+        let text = argument.cast::<PyString>().map_err(|_| wrong_type("SQL must be a str or None", argument))?;
+        Ok(self.intern(&text.to_string_lossy()))
+    }
+
+    fn intern(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known);
+        }
+        let shared: Arc<str> = text.into();
+        self.texts.insert(text.to_owned(), Arc::clone(&shared));
+        shared
+    }
+
+    /// Takes the path of a database.
+    pub(crate) fn path(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<Path>> {
+        let path = argument.extract::<PathBuf>().map_err(|_| wrong_type("a database must be a path", argument))?;
+        Ok(self.intern_path(path))
+    }
+
+    fn intern_path(&mut self, path: PathBuf) -> Arc<Path> {
+        if let Some(known) = self.paths.get(&path) {
+            return Arc::clone(known);
+        }
+        let shared: Arc<Path> = path.as_path().into();
+        self.paths.insert(path, Arc::clone(&shared));
+        shared
+    }
+
+    /// Takes one path, or a list or tuple of paths.
+    fn databases(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<[Arc<Path>]>> {
+        let is_list = argument.is_instance_of::<PyList>() || argument.is_instance_of::<PyTuple>();
+        let paths: Vec<PathBuf> = if is_list {
+            argument.extract().map_err(|_| wrong_type("databases must be paths", argument))?
+        } else {
+            vec![argument.extract().map_err(|_| wrong_type("a database must be a path or a list of paths", argument))?]
+        };
+        if paths.is_empty() {
+            return Err(PyValueError::new_err("an item needs at least one database"));
+        }
+        if let Some(known) = self.path_lists.get(&paths) {
+            return Ok(Arc::clone(known));
+        }
+        let shared: Arc<[Arc<Path>]> = paths.iter().map(|path| self.intern_path(path.clone())).collect();
+        self.path_lists.insert(paths, Arc::clone(&shared));
+        Ok(shared)
+    }
+
+    /// Takes a gold: SQL, a table, or a list of them.
+    fn gold(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<[GoldSource]>> {
+        let key = if argument.is_instance_of::<PyString>() {
+            GoldKey::Text(self.text(argument)?)
+        } else {
+            GoldKey::Object(argument.as_ptr() as usize)
+        };
+        if let Some(known) = self.golds.get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        let sources: Arc<[GoldSource]> = if let Ok(list) = argument.cast::<PyList>() {
+            list.iter().map(|one| self.gold_source(&one)).collect::<PyResult<_>>()?
+        } else {
+            [self.gold_source(argument)?].into()
+        };
+        if sources.is_empty() {
+            return Err(PyValueError::new_err("an item needs at least one gold"));
+        }
+        self.golds.insert(key, Arc::clone(&sources));
+        Ok(sources)
+    }
+
+    fn gold_source(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<GoldSource> {
+        if argument.is_instance_of::<PyString>() {
+            return Ok(GoldSource::Sql(self.text(argument)?));
+        }
+        if let Ok(outcome) = argument.cast::<Outcome>() {
+            let table = outcome.get().table().ok_or_else(|| PyValueError::new_err("a gold outcome must be ok"))?;
+            return Ok(GoldSource::Table(Arc::clone(table)));
+        }
+        match argument.cast::<PyTuple>() {
+            Ok(pair) if pair.len() == 2 => {
+                let table: Table = table_from_python(&pair.get_item(0)?, &pair.get_item(1)?)?;
+                Ok(GoldSource::Table(Arc::new(table)))
+            }
+            _ => Err(wrong_type("a gold must be SQL, (columns, rows), an Outcome, or a list of these", argument)),
+        }
+    }
+
+    /// Takes an item's choices: `None` or a dict; equal choices become one allocation.
+    fn options(&mut self, argument: Option<&Bound<'_, PyAny>>) -> PyResult<Arc<Options>> {
+        let mut options = Options::default();
+        if let Some(argument) = argument.filter(|argument| !argument.is_none()) {
+            let dict = argument
+                .cast::<PyDict>()
+                .map_err(|_| wrong_type("an item's options must be a dict or None", argument))?;
+            for (name, value) in dict.iter() {
+                set_option(&mut options, &name.extract::<String>()?, &value)?;
+            }
+        }
+        if let Some(known) = self.options.get(&options) {
+            return Ok(Arc::clone(known));
+        }
+        let shared = Arc::new(options);
+        self.options.insert(Arc::clone(&shared));
+        Ok(shared)
+    }
+
+    /// Takes one item to score.
+    pub(crate) fn score_item(
+        &mut self,
+        databases: &Bound<'_, PyAny>,
+        predicted: &Bound<'_, PyAny>,
+        gold: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<ScoreItem> {
+        Ok(ScoreItem {
+            databases: self.databases(databases)?,
+            predicted: self.text(predicted)?,
+            golds: self.gold(gold)?,
+            options: self.options(options)?,
+        })
+    }
+
+    /// Takes three sequences of one length.
+    pub(crate) fn score_items(
+        &mut self,
+        databases: &Bound<'_, PyAny>,
+        predicted: &Bound<'_, PyAny>,
+        golds: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<ScoreItem>> {
+        let (databases, predicted) = (items("db_paths", databases)?, items("pred_sqls", predicted)?);
+        let golds = items("golds", golds)?;
+        if databases.len() != predicted.len() || predicted.len() != golds.len() {
+            let lengths = format!("{} db_paths, {} pred_sqls, {} golds", databases.len(), predicted.len(), golds.len());
+            return Err(PyValueError::new_err(format!("the sequences differ in length: {lengths}")));
+        }
+        let options = match options {
+            Some(one) if one.is_none() || one.is_instance_of::<PyDict>() => vec![one.clone(); golds.len()],
+            Some(list) => items("options", list)?,
+            None => Vec::new(),
+        };
+        if !options.is_empty() && options.len() != golds.len() {
+            let lengths = format!("{} options for {} items", options.len(), golds.len());
+            return Err(PyValueError::new_err(format!("the sequences differ in length: {lengths}")));
+        }
+        let rows = databases.iter().zip(&predicted).zip(&golds).enumerate();
+        rows.map(|(i, ((database, predicted), gold))| self.score_item(database, predicted, gold, options.get(i)))
+            .collect()
+    }
+}
+
+fn set_option(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    match name {
+        "condition_cols" => options.condition_cols = value.extract()?,
+        "ignore_order" => options.ignore_order = value.extract()?,
+        "ordered" => options.ordered = value.extract()?,
+        "row_slack" => options.row_slack = value.extract()?,
+        "strip_distinct" => options.strip_distinct = value.extract()?,
+        _ => {
+            let known = "condition_cols, ignore_order, ordered, row_slack, strip_distinct";
+            return Err(PyValueError::new_err(format!("no option is named {name:?}; the options are {known}")));
+        }
+    }
+    Ok(())
+}
+
+fn wrong_type(wanted: &str, got: &Bound<'_, PyAny>) -> PyErr {
+    let kind = got.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!("{wanted}, not {kind}"))
+}

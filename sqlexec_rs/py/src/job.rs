@@ -1,0 +1,97 @@
+//! `Job`: a batch in flight, and the one place where Python waits.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::convert::scores_to_arrays;
+use crate::outcome::Outcome;
+use crate::raise;
+
+/// How long a wait goes on before Python may handle a signal; Ctrl-C is heard within this time.
+const SIGNAL_PERIOD: Duration = Duration::from_millis(50);
+
+/// A batch that was submitted.
+#[pyclass(frozen, module = "sqlexec_rs")]
+pub(crate) struct Job {
+    pub(crate) inner: sqlexec_core::Job,
+    /// The rules of a score job; an execute job has none.
+    pub(crate) rules: Option<Arc<[&'static str]>>,
+}
+
+#[pymethods]
+impl Job {
+    /// Tells whether every item is done.
+    fn done(&self) -> PyResult<bool> {
+        self.inner.is_done().map_err(|fault| raise(&fault))
+    }
+
+    /// Waits until every item is done, at most `timeout` seconds; true when they are.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let timeout = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
+        wait(py, &self.inner, timeout)
+    }
+
+    /// Waits and returns the outcomes in order, or the arrays of a score job.
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        wait(py, &self.inner, None)?;
+        match &self.rules {
+            None => Ok(outcomes(py, &self.inner)?.into_any().unbind()),
+            Some(rules) => {
+                let scores = self.inner.scores().map_err(|fault| raise(&fault))?;
+                Ok(scores_to_arrays(py, &scores, rules)?.into_any().unbind())
+            }
+        }
+    }
+
+    /// Cancels what has not ended; those items have the status `cancelled`.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner.cancel()).map_err(|fault| raise(&fault))
+    }
+
+    /// Returns how many distinct items are done, and how many there are.
+    fn progress(&self) -> PyResult<(usize, usize)> {
+        self.inner.progress().map_err(|fault| raise(&fault))
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let (done, all) = self.progress()?;
+        Ok(format!("Job({done} of {all} done)"))
+    }
+}
+
+/// Waits for a job, detached from the interpreter, letting signals in; false when `timeout` passed first.
+pub(crate) fn wait(py: Python<'_>, job: &sqlexec_core::Job, timeout: Option<Duration>) -> PyResult<bool> {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = deadline.map_or(SIGNAL_PERIOD, |deadline| deadline.saturating_duration_since(Instant::now()));
+        if py.detach(|| job.wait(left.min(SIGNAL_PERIOD))).map_err(|fault| raise(&fault))? {
+            return Ok(true);
+        }
+        py.check_signals()?;
+        if left.is_zero() {
+            return Ok(false);
+        }
+    }
+}
+
+/// Waits for a job that no caller holds a handle of: an exception in between (Ctrl-C) cancels it.
+pub(crate) fn wait_or_cancel(py: Python<'_>, job: &sqlexec_core::Job) -> PyResult<()> {
+    match wait(py, job, None) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            py.detach(|| job.cancel()).map_err(|fault| raise(&fault))?;
+            Err(error)
+        }
+    }
+}
+
+/// Returns the outcomes of a finished execute job.
+pub(crate) fn outcomes<'py>(py: Python<'py>, job: &sqlexec_core::Job) -> PyResult<Bound<'py, PyList>> {
+    let outcomes = job.outcomes().map_err(|fault| raise(&fault))?;
+    let objects = outcomes.into_iter().map(|outcome| Bound::new(py, Outcome::new(outcome)));
+    PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)
+}

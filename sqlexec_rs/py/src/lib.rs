@@ -1,0 +1,56 @@
+//! The Python binding of `sqlexec_core`: own the inputs, detach from the interpreter, convert back. No SQL logic here.
+
+#![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
+#![allow(clippy::too_many_arguments, reason = "Python's keyword arguments are arguments here")]
+
+mod convert;
+mod executor;
+mod inputs;
+mod job;
+mod limits;
+mod outcome;
+
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use sqlexec_core::{Fault, Rule, Status, Stop};
+
+pyo3::create_exception!(
+    sqlexec_rs,
+    ExecutorError,
+    PyException,
+    "A fault of the executor itself. Bad SQL never raises: it has a status."
+);
+
+/// Turns a fault of ours into the exception that users catch.
+pub(crate) fn raise(fault: &Fault) -> PyErr {
+    ExecutorError::new_err(fault.to_string())
+}
+
+/// Returns the version of the bundled SQLite.
+#[pyfunction]
+fn sqlite_version() -> &'static str {
+    sqlexec_core::sqlite_version()
+}
+
+/// Returns the options that the bundled SQLite was compiled with.
+#[pyfunction]
+fn compile_options() -> PyResult<Vec<String>> {
+    sqlexec_core::compile_options().map_err(|fault| raise(&fault))
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("ExecutorError", py.get_type::<ExecutorError>())?;
+    module.add("STATUS_NAMES", PyTuple::new(py, Status::ALL.map(Status::name))?)?;
+    let stops = [Stop::Cancelled, Stop::Wall, Stop::Cpu, Stop::VmSteps].map(Stop::name);
+    module.add("STOP_NAMES", PyTuple::new(py, [""].into_iter().chain(stops).collect::<Vec<_>>())?)?;
+    module.add("RULE_NAMES", PyTuple::new(py, Rule::ALL.map(Rule::name))?)?;
+    module.add_class::<executor::Executor>()?;
+    module.add_class::<job::Job>()?;
+    module.add_class::<limits::Limits>()?;
+    module.add_class::<outcome::Outcome>()?;
+    module.add_function(wrap_pyfunction!(sqlite_version, module)?)?;
+    module.add_function(wrap_pyfunction!(compile_options, module)?)
+}

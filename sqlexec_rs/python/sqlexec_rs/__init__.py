@@ -1,0 +1,31 @@
+"""Run SQL that nobody has read on SQLite files: read-only, in parallel, under hard limits, and compare the results.
+
+The work is done in Rust, detached from the interpreter; this package is its names. Bad SQL is data (an ``Outcome``
+has a ``status``); only a fault of the executor itself raises ``ExecutorError``.
+"""
+
+from sqlexec_rs._native import (
+    RULE_NAMES,
+    STATUS_NAMES,
+    STOP_NAMES,
+    Executor,
+    ExecutorError,
+    Job,
+    Limits,
+    Outcome,
+    compile_options,
+    sqlite_version,
+)
+
+__all__ = [
+    "RULE_NAMES",
+    "STATUS_NAMES",
+    "STOP_NAMES",
+    "Executor",
+    "ExecutorError",
+    "Job",
+    "Limits",
+    "Outcome",
+    "compile_options",
+    "sqlite_version",
+]

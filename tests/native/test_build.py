@@ -1,0 +1,54 @@
+"""What was built: SQLite's compile options, the stubs, and a module that needs no jax."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import sqlexec_rs
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_sqlite_is_built_for_many_threads() -> None:
+    names = {option.split("=")[0]: option for option in sqlexec_rs.compile_options()}
+    assert names["THREADSAFE"] == "THREADSAFE=1"
+    # One pool of pages behind one mutex: a quarter of the speed with two threads.
+    assert "ENABLE_MEMORY_MANAGEMENT" not in names
+    # Shows that .cargo/config.toml was read: libsqlite3-sys turns this on, and our flags turn it off.
+    assert "ENABLE_LOAD_EXTENSION" not in names
+
+
+def test_double_quoted_strings_work() -> None:
+    assert not [option for option in sqlexec_rs.compile_options() if option.startswith("DQS")]
+
+
+def test_the_version_is_the_one_the_workspace_names() -> None:
+    stated = re.search(r"SQLite is compiled in \((\d+\.\d+\.\d+)", (ROOT / "Cargo.toml").read_text(encoding="utf-8"))
+    assert stated is not None
+    assert sqlexec_rs.sqlite_version() == stated[1]
+
+
+def test_stubs_agree_with_the_module() -> None:
+    command = [sys.executable, "scripts/check_stubs.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_check_stubs_sees_a_difference(tmp_path: Path) -> None:
+    stub = Path(sqlexec_rs.__file__).with_name("_native.pyi").read_text(encoding="utf-8")
+    broken = stub.replace("def progress(self)", "def progres(self)").replace("max_open: int = 512", "max_open: int")
+    (tmp_path / "broken.pyi").write_text(broken, encoding="utf-8")
+    command = [sys.executable, "scripts/check_stubs.py", "--stub", str(tmp_path / "broken.pyi")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Job.progres is in the stub and not in the module" in done.stdout
+    assert "Executor: the stub has" in done.stdout
+
+
+def test_the_module_loads_without_jax() -> None:
+    code = "import sys, sqlexec_rs; print([m for m in sys.modules if m.split('.')[0] in ('jax', 'torch', 'jaxrl_sql')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

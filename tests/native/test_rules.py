@@ -1,0 +1,388 @@
+"""Every rule against a small Python reference, written from its description and slow on purpose."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sqlexec_rs import RULE_NAMES, Executor
+
+Row = tuple[Any, ...]
+Rows = list[Row]
+Pair = tuple[int, Rows, int, Rows]
+Column = tuple[str, list[Any]]  # text, float or int, and its values
+
+CELLS = st.one_of(
+    st.none(),
+    st.integers(-1, 2),
+    st.sampled_from([0.0, 1.0, 10.0, -0.0, 0.5, 0.004, 1.004, 1.02, 1e-5, 1e16, 1.5e300]),
+    st.sampled_from([10, 2**53, 2**53 + 1, 2**63 - 1]),
+    st.sampled_from(["", "a", "1", "1.0", "10", "007", "é", "None", "b", "NA"]),
+    st.sampled_from([b"", b"a", b"1", b"\xff'"]),
+)
+FEW = st.sampled_from([0, 1, 1.0, None, "a"])
+
+
+@st.composite
+def pairs(draw: st.DrawFn, cells: st.SearchStrategy[Any] = CELLS, max_width: int = 4) -> Pair:
+    """Draw two tables, often alike: others of the same cells, a shuffle of rows and columns, perhaps with a change."""
+    width = draw(st.integers(1, max_width))
+    left = draw(st.lists(st.tuples(*[cells] * width), max_size=6))
+    kind = draw(st.sampled_from(["other", "same width", "shuffled", "shuffled", "changed", "shorter"]))
+    if kind in {"other", "same width"}:
+        other = width if kind == "same width" else draw(st.integers(1, max_width))
+        return width, left, other, draw(st.lists(st.tuples(*[cells] * other), max_size=6))
+    order = draw(st.permutations(range(width)))
+    right = [tuple(row[i] for i in order) for row in draw(st.permutations(left))]
+    if kind == "changed" and right:
+        place = draw(st.integers(0, len(right) - 1))
+        right[place] = (draw(cells), *right[place][1:])
+    if kind == "shorter":
+        right = right[: draw(st.integers(0, len(right)))]
+    return width, left, width, right
+
+
+# --- The references: predicted rows, gold rows, and their widths where rows alone do not tell. ---
+
+
+def bird(predicted: Rows, gold: Rows, _widths: tuple[int, int]) -> float:
+    return float(set(predicted) == set(gold))
+
+
+def refined_key(value: Any) -> tuple[int, Any]:
+    kind = 0 if value is None else 1 if isinstance(value, int | float) else 2 if isinstance(value, str) else 3
+    return kind, 0 if value is None else value
+
+
+def refined(predicted: Rows, gold: Rows, _widths: tuple[int, int]) -> float:
+    left, right = ([tuple(sorted(row, key=refined_key)) for row in rows] for rows in (predicted, gold))
+    return float(Counter(left) == Counter(right))
+
+
+def by_text(row: Row) -> Row:
+    return tuple(sorted(row, key=lambda value: str(value) + str(type(value))))
+
+
+def spider_suite(predicted: Rows, gold: Rows, widths: tuple[int, int], *, ordered: bool) -> float:
+    if not predicted and not gold:
+        return 1.0
+    if len(predicted) != len(gold) or widths[0] != widths[1]:
+        return 0.0
+    left, right = [by_text(row) for row in predicted], [by_text(row) for row in gold]
+    if (left != right) if ordered else (set(left) != set(right)):
+        return 0.0
+    for order in itertools.permutations(range(widths[0])):
+        moved = [tuple(row[i] for i in order) for row in predicted]
+        if moved == gold if ordered else Counter(moved) == Counter(gold):
+            return 1.0
+    return 0.0
+
+
+def qatch(predicted: Rows, gold: Rows, _widths: tuple[int, int]) -> float:
+    if not predicted or not gold:
+        return float(not predicted and not gold)
+    left, right = ({cell for row in rows for cell in row} for rows in (predicted, gold))
+    shared = len(left & right)
+    sizes = sorted((len(predicted), len(gold)))
+    return (shared / len(left) + shared / len(right) + sizes[0] / sizes[1]) / 3
+
+
+def soft_f1(predicted: Rows, gold: Rows, widths: tuple[int, int]) -> float:
+    if not predicted and not gold:
+        return 1.0
+    left, right = list(dict.fromkeys(predicted)), list(dict.fromkeys(gold))
+    both = only_predicted = only_gold = 0.0
+    for mine, theirs in zip(left, right, strict=False):
+        both += sum(value in mine for value in theirs) / widths[1]
+        only_predicted += sum(value not in theirs for value in mine) / widths[1]
+        only_gold += sum(value not in mine for value in theirs) / widths[1]
+    only_predicted += max(len(left) - len(right), 0)
+    only_gold += max(len(right) - len(left), 0)
+    precision = both / (both + only_predicted) if both else 0.0
+    recall = both / (both + only_gold) if both else 0.0
+    return 2 * precision * recall / (precision + recall) if both else 0.0
+
+
+def number(text: str) -> float | None:
+    return float(text) if text.strip() and set(text.strip()) <= set("0123456789+-.eE") else None
+
+
+def csv(value: Any) -> Any:
+    if value is None or value == "":
+        return 0.0
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str):
+        parsed = number(value)
+        return value if parsed is None else parsed
+    return ("bytes", value)
+
+
+def csv_text(value: Any) -> bytes:
+    if isinstance(value, tuple):
+        return b"b'%b'" % value[1]
+    return str(value + 0.0 if isinstance(value, float) else value).encode()
+
+
+def spider2(predicted: Rows, gold: Rows, widths: tuple[int, int], wanted: list[int], *, ignore_order: bool) -> float:
+    def columns(rows: Rows, width: int) -> list[list[Any]]:
+        found = [[csv(row[i]) for row in rows] for i in range(width)]
+        return [sorted(column, key=csv_text) for column in found] if ignore_order else found
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, float) and isinstance(b, float):
+            return a == b or abs(a - b) <= 0.01
+        return bool(a == b)
+
+    left, right = columns(predicted, widths[0]), columns(gold, widths[1])
+    if len(predicted) != len(gold):
+        return 0.0
+    chosen = [right[i] for i in wanted or range(widths[1])]
+    return float(all(any(all(map(same, column, other)) for other in left) for column in chosen))
+
+
+def normalise(values: list[Any]) -> Column:
+    parsed = [None if v is None or v == "" else number(v) if isinstance(v, str) else v for v in values]
+    blank = [v is None or v == "" for v in values]
+    if any(isinstance(p, bytes) or (p is None and not b) for p, b in zip(parsed, blank, strict=True)):
+        return "text", ["-10000000000" if v is None else str(v) for v in values]
+    whole = [int(v) if isinstance(v, int) or (isinstance(v, str) and v.isdecimal()) else None for v in values]
+    if values and all(w is not None for w in whole):
+        return "int", whole
+    return "float", [-1e10 if p is None else float(p) for p in parsed]
+
+
+def close(a: float, b: float) -> bool:
+    return a == b or abs(a - b) <= 0.005
+
+
+def same_column(left: Column, right: Column) -> bool:
+    if not left[1] and not right[1]:
+        return True
+    if "text" in {left[0], right[0]} or left[0] == right[0] == "int":
+        return left[0] == right[0] and sorted(left[1]) == sorted(right[1])
+    prepared = [sorted(round(v, 3) if k == "float" else float(v) for v in values) for k, values in (left, right)]
+    return len(prepared[0]) == len(prepared[1]) and all(map(close, *prepared))
+
+
+def matched(reference: list[Column], others: list[Column]) -> int:
+    unused, n = list(others), 0
+    for column in reference:
+        for place, other in enumerate(unused):
+            if same_column(column, other):
+                del unused[place]
+                n += 1
+                break
+    return n
+
+
+def key_of(columns: list[Column]) -> Column:
+    return next(column for kind in ("text", "float", "int") for column in columns if column[0] == kind)
+
+
+def filtered(smaller: list[Column], larger: list[Column]) -> list[Column] | None:
+    kind, key = key_of(smaller)
+    for other, values in larger:
+        rows = [v in key or (kind == "float" and any(close(v, k) for k in key)) for v in values if other == kind]
+        if other == kind and sum(rows) >= len(set(key)):
+            if sum(rows) != len(key):
+                return None
+            return [(k, [v for v, keep in zip(vs, rows, strict=True) if keep]) for k, vs in larger]
+    return None
+
+
+def sub_multiset(part: Column, whole: Column) -> bool:
+    if part[0] != whole[0]:
+        return False
+    if part[0] != "float":
+        return not Counter(part[1]) - Counter(whole[1])
+    rest = sorted(whole[1])
+    for value in sorted(part[1]):
+        place = next((i for i, other in enumerate(rest) if close(value, other)), None)
+        if place is None:
+            return False
+        del rest[: place + 1]
+    return True
+
+
+def paverl(predicted: Rows, gold: Rows, widths: tuple[int, int], slack: int = 5) -> float:
+    left = [normalise([row[i] for row in predicted]) for i in range(widths[0])]
+    right = [normalise([row[i] for row in gold]) for i in range(widths[1])]
+    if abs(len(predicted) - len(gold)) > slack or bool(predicted) != bool(gold):
+        return 0.0
+    if not gold:
+        return min(widths) / widths[1]
+    if len(predicted) == len(gold):
+        n = matched(right, left)
+    elif len(predicted) > len(gold):
+        kept = filtered(right, left)
+        n = 0 if kept is None else matched(right, kept)
+    elif widths[1] == 1 and sub_multiset(key_of(left), right[0]):
+        n = widths[0]
+    else:
+        kept = filtered(left, right)
+        n = 0 if kept is None else matched(kept, left)
+    return min(len(predicted), len(gold)) * min(n, widths[1]) / (len(gold) * widths[1])
+
+
+# --- The tests. ---
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with Executor(threads=1) as ex:
+        yield ex
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rules") / "empty.sqlite"
+    sqlite3.connect(path).close()
+    path.touch()
+    return path
+
+
+def literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+
+
+def as_sql(width: int, rows: Rows) -> str:
+    if not rows:
+        return "SELECT " + ", ".join(["1"] * width) + " WHERE 0"
+    return "VALUES " + ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
+
+
+def ours(ex: Executor, database: Path, rule: str, pair: Pair, **options: Any) -> float:
+    width, left, other, right = pair
+    gold = ([f"c{i}" for i in range(other)], right)
+    value: float = ex.score(database, as_sql(width, left), gold, rules=(rule,), options=options)[rule]
+    return value
+
+
+SIMPLE: dict[str, Callable[[Rows, Rows, tuple[int, int]], float]] = {
+    "bird": bird, "refined": refined, "qatch": qatch, "soft_f1": soft_f1, "paverl": paverl,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", SIMPLE)
+@settings(max_examples=400, deadline=None)
+@given(pair=pairs())
+def test_a_rule_is_its_description(executor: Executor, database: Path, rule: str, pair: Pair) -> None:
+    width, left, other, right = pair
+    assert ours(executor, database, rule, pair) == pytest.approx(SIMPLE[rule](left, right, (width, other)), abs=1e-12)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("cells", [CELLS, FEW], ids=["many", "few"])
+def test_test_suite_is_its_description(
+    executor: Executor, database: Path, cells: st.SearchStrategy[Any], ordered: bool
+) -> None:
+    @settings(max_examples=400, deadline=None)
+    @given(pair=pairs(cells, 5))
+    @example(pair=(2, [(1, 10)], 2, [(1.0, 10.0)]))
+    @example(pair=(2, [(1, 2)], 2, [(2.0, 1.0)]))
+    def check(pair: Pair) -> None:
+        width, left, other, right = pair
+        expected = spider_suite(left, right, (width, other), ordered=ordered)
+        assert ours(executor, database, "test_suite", pair, ordered=ordered) == expected
+
+    check()
+
+
+@settings(max_examples=400, deadline=None)
+@given(pair=pairs(), ignore_order=st.booleans(), data=st.data())
+def test_spider2_is_its_description(
+    executor: Executor, database: Path, pair: Pair, ignore_order: bool, data: st.DataObject
+) -> None:
+    width, left, other, right = pair
+    wanted = data.draw(st.lists(st.integers(0, other - 1), unique=True))
+    expected = spider2(left, right, (width, other), wanted, ignore_order=ignore_order)
+    options = {"condition_cols": wanted, "ignore_order": ignore_order}
+    assert ours(executor, database, "spider2", pair, **options) == expected
+
+
+numbers = st.one_of(st.none(), st.integers(0, 3), st.sampled_from([0.0, 1.0, 1.004, 1.006, 2.5, "1", "x", ""]))
+
+
+@settings(max_examples=600, deadline=None)
+@given(pair=pairs(numbers, 3), slack=st.sampled_from([0, 1, 5, 30]))
+def test_paverl_filters_by_key(executor: Executor, database: Path, pair: Pair, slack: int) -> None:
+    width, left, other, right = pair
+    expected = paverl(left, right, (width, other), slack)
+    assert ours(executor, database, "paverl", pair, row_slack=slack) == pytest.approx(expected, abs=1e-12)
+
+
+def test_paverls_example_is_capped(executor: Executor, database: Path) -> None:
+    predicted = [("a", 1, 2, 3), ("b", 1, 2, 3), ("c", 1, 2, 3)]
+    assert ours(executor, database, "paverl", (4, predicted, 1, [("a",), ("b",), ("c",), ("d",)])) == 0.75
+    assert ours(executor, database, "paverl", (1, [("00501",)], 1, [(501,)])) == 1.0
+    assert ours(executor, database, "paverl", (1, [("NA",)], 1, [("NA",)])) == 1.0
+
+
+def test_order_counts_when_the_golds_text_says_so(executor: Executor, database: Path) -> None:
+    up, down = "SELECT 1 AS x UNION SELECT 2 ORDER BY x", "SELECT 1 AS x UNION SELECT 2 ORDER BY x DESC"
+
+    def score(gold: str, **options: Any) -> float:
+        return float(executor.score(database, up, gold, rules=("test_suite",), options=options)["test_suite"])
+
+    assert score(up) == 1.0
+    assert score(down) == 0.0
+    assert score(down, ordered=False) == 1.0
+    assert score("SELECT 2 UNION ALL SELECT 1 /* Order By */") == 0.0
+    assert score("SELECT 2 UNION ALL SELECT 1") == 1.0
+
+
+def test_distinct_is_stripped_when_asked(executor: Executor, database: Path) -> None:
+    predicted = "SELECT count(DISTINCT x) FROM (SELECT 1 AS x UNION ALL SELECT 1)"
+    gold = "SELECT count(x) FROM (SELECT 1 AS x UNION ALL SELECT 1)"
+    assert executor.score(database, predicted, gold)["bird"] == 0.0
+    assert executor.score(database, predicted, gold, options={"strip_distinct": True})["bird"] == 1.0
+    both = executor.score_many([database] * 2, [predicted] * 2, [gold] * 2, options=[None, {"strip_distinct": True}])
+    assert both["bird"].tolist() == [0.0, 1.0]
+
+
+ALIKE: dict[str, Rows] = {
+    "all bits": [tuple((n >> i) & 1 for i in range(8)) for n in range(256)],
+    "even parity": [tuple((n >> i) & 1 for i in range(8)) for n in range(256) if n.bit_count() % 2 == 0],
+    "one hot": [tuple(int(i == n) for i in range(8)) for n in range(8)],
+    "latin square": [tuple((i + n) % 8 for i in range(8)) for n in range(8)],
+    "latin square of another group": [tuple(i ^ n for i in range(8)) for n in range(8)],
+    "constant": [(1,) * 8] * 50,
+    "two blocks": [tuple((n >> (i // 4)) & 1 for i in range(8)) for n in range(4)] * 3,
+    "cycle edges": [tuple(int(i in {n, (n + 1) % 8}) for i in range(8)) for n in range(8)],
+    "two squares": [tuple(int(i in {n, n // 4 * 4 + (n + 1) % 4}) for i in range(8)) for n in range(8)],
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_alike_columns_end_well(executor: Executor, database: Path, name: str) -> None:
+    """Eight columns that no value tells apart, against a permutation and against their nearest relatives."""
+    rows = ALIKE[name]
+    moved = [tuple(row[i] for i in (3, 1, 7, 0, 5, 2, 6, 4)) for row in reversed(rows)]
+    assert ours(executor, database, "test_suite", (8, rows, 8, moved)) == 1.0
+    for other, relatives in ALIKE.items():
+        if other != name and len(relatives) == len(rows):
+            assert ours(executor, database, "test_suite", (8, rows, 8, relatives)) == 0.0, other
+
+
+def test_every_rule_has_its_test() -> None:
+    assert set(RULE_NAMES) == {*SIMPLE, "test_suite", "spider2"}
+
+
+def test_unknown_options_are_refused(executor: Executor, database: Path) -> None:
+    with pytest.raises(ValueError, match='no option is named "order"; the options are condition_cols'):
+        executor.score(database, "SELECT 1", "SELECT 1", options={"order": True})
+    with pytest.raises(ValueError, match="1 options for 2 items"):
+        executor.score_many([database] * 2, ["SELECT 1"] * 2, ["SELECT 1"] * 2, options=[{}])

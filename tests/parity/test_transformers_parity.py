@@ -1,0 +1,137 @@
+"""Logits equal transformers' on random small models, in both directions of the folder.
+
+The models are transformers' own, filled with random values in every tensor (norms and biases too, which are ones and
+zeros in a new model and would hide a mistake), saved, and read here; and ours saved, and read there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.models import (
+    decode_step,
+    forward,
+    init_decode_cache,
+    load_checkpoint,
+    prefill,
+    save_checkpoint,
+    unembed,
+)
+
+torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
+
+pytestmark = pytest.mark.parity
+
+TOLERANCE = 1e-4
+LENGTHS = np.array([12, 5, 1])
+SIZES = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 64,
+}
+CASES = {
+    "qwen3-gqa-tied": ("qwen3", {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}, 1e6),
+    "qwen3-untied": ("qwen3", {"num_key_value_heads": 6, "head_dim": 8, "tie_word_embeddings": False}, 1e4),
+    "qwen2-gqa-untied": ("qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": False}, 1e6),
+    "qwen2-mqa-tied": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}, 1e4),
+}
+
+
+def random_model(family: str, fields: dict[str, Any], theta: float, dtype: Any) -> Any:
+    """Build transformers' model of a family with random values in every tensor."""
+    import transformers
+
+    kinds = {
+        "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    }
+    make_config, make_model = kinds[family]
+    rope = {"rope_theta": theta, "rope_type": "default"}
+    torch.manual_seed(0)
+    model = make_model(make_config(**SIZES, **fields, rope_parameters=rope)).eval()
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            near_one = "norm" in name
+            tensor.copy_(near_one + 0.2 * torch.randn(tensor.shape))
+    return model.to(dtype)
+
+
+def reference_logits(model: Any, tokens: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return np.asarray(model(torch.tensor(tokens)).logits.float())
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Path]:
+    family, fields, theta = CASES[request.param]
+    model = random_model(family, fields, theta, torch.float32)
+    model.save_pretrained(tmp_path)
+    return model, tmp_path
+
+
+def right_padded() -> np.ndarray:
+    tokens = np.random.default_rng(0).integers(0, SIZES["vocab_size"], (len(LENGTHS), LENGTHS.max()))
+    return np.where(np.arange(LENGTHS.max()) < LENGTHS[:, None], tokens, 0)
+
+
+def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path]) -> None:
+    model, folder = case
+    config, params = load_checkpoint(folder)
+    tokens = right_padded()
+    logits = np.asarray(forward(params, config, jnp.asarray(tokens), jnp.asarray(LENGTHS)))
+    expected = [reference_logits(model, tokens[n : n + 1, :length])[0] for n, length in enumerate(LENGTHS)]
+    for n, length in enumerate(LENGTHS):
+        np.testing.assert_allclose(logits[n, :length], expected[n], atol=TOLERANCE, rtol=0)
+    assert max(np.abs(e).max() for e in expected) > 1, "logits near zero would agree whatever the model does"
+
+    # The same tokens once more: the first row's first 7 as a prompt, the rest from the cache, one at a time.
+    whole, start = expected[0], 7
+    prefix, last = prefill(params, config, jnp.asarray(tokens[:1, : start + 2]), jnp.array([start]))
+    np.testing.assert_allclose(unembed(params, config, last)[0], whole[start - 1], atol=TOLERANCE, rtol=0)
+    cache = init_decode_cache(config, 1, 2, 5, jnp.float32)
+    step = jax.jit(decode_step, static_argnums=1)
+    for t in range(start, LENGTHS[0]):
+        token = jnp.full((1, 2), int(tokens[0, t]))
+        hidden, cache = step(params, config, prefix, cache, token, jnp.ones((1, 2), bool))
+        for row in np.asarray(unembed(params, config, hidden))[0]:
+            np.testing.assert_allclose(row, whole[t], atol=TOLERANCE, rtol=0)
+
+
+def test_what_we_save_is_what_transformers_loads(case: tuple[Any, Path], tmp_path: Path) -> None:
+    import transformers
+
+    model, folder = case
+    config, params = load_checkpoint(folder)
+    save_checkpoint(tmp_path / "ours", config, params, shard_bytes=40_000)
+    assert len(list((tmp_path / "ours").glob("model-*.safetensors"))) > 1
+    again, said = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(said[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), said
+    ours, theirs = again.state_dict(), model.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert torch.equal(ours[name], tensor), name
+    tokens = right_padded()[:1]
+    np.testing.assert_array_equal(reference_logits(again, tokens), reference_logits(model, tokens))
+
+
+def test_bfloat16_stays_within_its_own_tolerance(tmp_path: Path) -> None:
+    family, fields, theta = CASES["qwen3-gqa-tied"]
+    model = random_model(family, fields, theta, torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    config, params = load_checkpoint(tmp_path, dtype="bfloat16")
+    assert params["embed"].dtype == jnp.bfloat16
+    tokens = right_padded()[:1]
+    ours = np.asarray(forward(params, config, jnp.asarray(tokens), jnp.array([LENGTHS[0]])))[0]
+    exact = reference_logits(model.float(), tokens)[0]
+    rough = reference_logits(model.to(torch.bfloat16), tokens)[0]
+    # Both round differently; ours may be no further from float32 than twice what transformers' own rounding is.
+    assert np.abs(ours - exact).mean() <= 2 * np.abs(rough - exact).mean()

@@ -1,0 +1,141 @@
+"""The arrows between the rooms: who may import whom, and which rooms load without jax."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "jaxrl_sql"
+
+# Every room may import these, and they import nothing of ours but `types`, which carries the errors.
+LEAVES = {"types", "config", "rng", "masked", "distribution", "batch"}
+
+# What each room may import beside itself and the leaves; `data.pack` and `data.prompts` are rooms of their own here.
+ARROWS: dict[str, set[str]] = {
+    "parallel": set(),
+    "algo": set(),
+    "report": set(),
+    "models": {"parallel"},
+    "sqlenv": set(),
+    "rewards": {"sqlenv"},
+    "evals": {"sqlenv"},
+    "data": {"sqlenv", "data.prompts", "data.pack"},
+    "data.pack": {"parallel", "data"},
+    "data.prompts": {"data"},
+    "rollout": {"models", "parallel", "sqlenv"},
+    "runtime": {"parallel"},
+    "recipes": {"data.prompts", "rewards", "algo", "rollout"},
+}
+
+# What only one room may import.
+DOORS = {
+    "sqlexec_rs": "sqlenv",
+    "orbax": "runtime",
+    "tensorboardX": "runtime",
+    "rich": "runtime",
+    "matplotlib": "report",
+}
+
+# These never load jax, and neither does anything that they import.
+WITHOUT_JAX = {"config", "types", "data", "data.prompts", "sqlenv", "rewards", "evals", "report"}
+
+
+def modules() -> dict[str, Path]:
+    """Return every module of the package by dotted name."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module of ours: its folder, a leaf, `commands` for what stands beside the rooms."""
+    parts = module.split(".")[1:]
+    if not parts:
+        return "the package"
+    if parts[0] == "data" and parts[1:2] in (["pack"], ["prompts"]):
+        return ".".join(parts[:2])
+    if parts[0] in ARROWS or parts[0] in LEAVES:
+        return parts[0]
+    return "commands"
+
+
+def imports(module: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, dotted name) of everything that a module imports, inside of functions too."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            for name in node.names:
+                deeper = f"{start}.{name.name}"
+                yield node.lineno, deeper if deeper in MODULES else start
+
+
+def faults(module: str) -> list[str]:
+    """Return what a module imports against the arrows."""
+    room = room_of(module)
+    wrong = []
+    for line, target in imports(module):
+        top = target.split(".")[0]
+        where = f"{module}:{line} imports {target}"
+        if top == "jaxrl_sql":
+            other = room_of(target)
+            allowed = {room} | (ARROWS[room] | LEAVES if room in ARROWS else {"types"})
+            if room != "commands" and other not in allowed:
+                wrong.append(f"{where}: {room} may import only {', '.join(sorted(allowed))}")
+        elif room != "commands" and top in DOORS and DOORS[top] != room:
+            wrong.append(f"{where}: only {DOORS[top]} does")
+        elif room in WITHOUT_JAX and top in ("jax", "jaxlib", "flax", "optax", "orbax"):
+            wrong.append(f"{where}: {room} loads without jax")
+    return wrong
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_module_keeps_to_the_arrows(module: str) -> None:
+    assert faults(module) == []
+
+
+def test_rooms_of_the_table_exist() -> None:
+    """A room that moved or was renamed must not leave a row behind that holds nothing."""
+    assert set(ARROWS) | LEAVES <= {room_of(module) for module in MODULES}
+
+
+def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(
+        "import jax\nfrom .. import models\ndef f():\n    import sqlexec_rs\n    from ..types import Reward\n"
+    )
+    monkeypatch.setitem(MODULES, "jaxrl_sql.rewards.wrong", path)
+    assert [fault.split(" imports ")[1].split(":")[0] for fault in faults("jaxrl_sql.rewards.wrong")] == [
+        "jax",
+        "jaxrl_sql.models",
+        "sqlexec_rs",
+    ]
+
+
+def test_rooms_without_jax_load_without_jax() -> None:
+    chosen = [
+        module for module in sorted(MODULES) if room_of(module) in WITHOUT_JAX and not module.endswith("__main__")
+    ]
+    program = (
+        "import importlib, sys\n"
+        f"for name in {['sqlexec_rs', *chosen]!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    loaded = [heavy for heavy in ('jax', 'jaxlib', 'flax', 'torch') if heavy in sys.modules]\n"
+        "    assert not loaded, f'{name} loads {loaded}'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

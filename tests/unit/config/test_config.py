@@ -1,0 +1,153 @@
+"""A configuration is read whole or refused in one line that says what, where, and what was meant."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.config import CHOICES, TrainConfig, load_config, to_yaml
+from jaxrl_sql.types import InputError
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(path: Path | None, *overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        load_config(path, overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_no_file_gives_the_defaults() -> None:
+    assert load_config(None) == TrainConfig()
+
+
+def test_file_wins_over_base_and_command_line_over_both(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    write(tmp_path, "base.yaml", "seed: 1\ngrpo: {group: 4, steps: 7}\ndata: {evals: [a, b]}\n")
+    path = write(tmp_path / "sub", "run.yaml", "base: ../base.yaml\ngrpo:\n  group: 16\n  optim: {lr: 1e-5}\n")
+    config = load_config(path, ["grpo.steps=9", "data.evals=[c]", "run.dir=2024"])
+    assert (config.seed, config.grpo.group, config.grpo.steps) == (1, 16, 9)
+    assert (config.grpo.optim.lr, config.grpo.optim.schedule) == (1e-5, "constant")
+    assert (config.data.evals, config.run.dir) == (["c"], "2024")
+
+
+def test_yaml_of_a_config_reads_back_equal(tmp_path: Path) -> None:
+    config = load_config(None, ["grpo.optim.lr=3e-7", "mesh.tensor=2", "data.evals=[x, y]", "run.resume=true"])
+    assert load_config(write(tmp_path, "c.yaml", to_yaml(config))) == config
+
+
+def test_a_value_may_refer_to_another() -> None:
+    assert load_config(None, ["seed=5", "data.seed=${seed}"]).data.seed == 5
+    assert "nothing" in refusal(None, "data.seed=${nothing}")
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "nearest"),
+    [
+        ("grpo.goup=3", "grpo.goup", "grpo.group"),
+        ("gpro.group=3", "gpro.group", "grpo.group"),
+        ("vm_steps=3", "vm_steps", "executor.vm_steps"),
+        ("grpo.group.size=3", "grpo.group.size", "grpo.group"),
+        ("sft.optim.learning_rate=3", "sft.optim.learning_rate", "sft.optim."),
+    ],
+)
+def test_unknown_key_is_refused_with_the_nearest(override: str, key: str, nearest: str) -> None:
+    message = refusal(None, override)
+    assert f"unknown key {key};" in message
+    assert nearest in message
+
+
+def test_unknown_key_names_the_file_it_stands_in(tmp_path: Path) -> None:
+    base = write(tmp_path, "base.yaml", "grpo: {grup: 4}\n")
+    path = write(tmp_path, "run.yaml", "base: base.yaml\n")
+    assert refusal(path) == f"{base}: unknown key grpo.grup; the nearest is grpo.group"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("grpo.group=many", "a whole number"),
+        ("grpo.group=1.5", "a whole number"),
+        ("grpo.group=true", "a whole number"),
+        ("grpo.optim.lr=fast", "a finite number"),
+        ("grpo.optim.lr=null", "a finite number"),
+        ("grpo.optim.lr=.inf", "a finite number"),
+        ("run.resume=1", "true or false"),
+        ("data.evals=dev", "a list of texts"),
+        ("data.dir=[a]", "text"),
+        ("grpo=3", "a section"),
+        ("seed", "key.sub=value"),
+        ("data.evals=[a", "data.evals=[a"),
+    ],
+)
+def test_wrong_type_is_refused_with_the_right_one(override: str, words: str) -> None:
+    message = refusal(None, override)
+    assert words in message
+    assert override.split("=", maxsplit=1)[0] in message
+
+
+@pytest.mark.parametrize("key", sorted(CHOICES))
+def test_choice_that_does_not_exist_is_refused_with_those_that_do(key: str) -> None:
+    message = refusal(None, f"{key}=nonsense")
+    assert key in message
+    assert all(choice in message for choice in CHOICES[key])
+
+
+@pytest.mark.parametrize("key", sorted(CHOICES))
+def test_every_choice_is_accepted(key: str) -> None:
+    for choice in CHOICES[key]:
+        load_config(None, [f"{key}={choice}"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["grpo.group=1"], "2 or more"),
+        (["grpo.prompts=8", "grpo.minibatches=3"], "must divide"),
+        (["sampling.top_p=0"], "sampling.top_p"),
+        (["sampling.top_p=1.5"], "sampling.top_p"),
+        (["sampling.temperature=0"], "above 0"),
+        (["grpo.kl=-1"], "0 or more"),
+        (["grpo.optim.beta2=1"], "below 1"),
+        (["grpo.dual_clip=0.5"], "grpo.dual_clip"),
+        (["mesh.data=0"], "mesh"),
+        (["mesh.data=-1"], "only one axis"),
+        (["data.evals=[]"], "data.evals"),
+        (["model.n_kv_heads=4"], "model.n_kv_heads=4 must divide model.n_heads=6"),
+        (["model.head_dim=31"], "even"),
+        (["model.max_positions=479"], "480 tokens"),
+    ],
+)
+def test_numbers_that_no_run_could_use_are_refused(overrides: list[str], words: str) -> None:
+    more = ["data.max_prompt_tokens=384", "sampling.max_new_tokens=96", "sft.max_completion_tokens=96"]
+    assert words in refusal(None, *more, *overrides)
+
+
+def test_shape_of_a_model_is_not_checked_where_a_checkpoint_gives_it() -> None:
+    assert load_config(None, ["model.checkpoint=folder", "model.n_kv_heads=4"]).model.n_kv_heads == 4
+
+
+def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.yaml"
+    assert str(missing) in refusal(missing)
+    broken = write(tmp_path, "broken.yaml", "seed: 1\ngrpo: [1\n")
+    assert refusal(broken).startswith(f"{broken}:")
+    assert "key: value" in refusal(write(tmp_path, "list.yaml", "- a\n- b\n"))
+    assert load_config(write(tmp_path, "empty.yaml", "")) == TrainConfig()
+    loop = write(tmp_path, "loop.yaml", "base: loop.yaml\n")
+    assert "itself" in refusal(loop)
+    assert "base" in refusal(write(tmp_path, "number.yaml", "base: 3\n"))
+    assert "gone.yaml" in refusal(write(tmp_path, "orphan.yaml", "base: gone.yaml\n"))
+
+
+def test_configs_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load_config(None).grpo.group = 3  # type: ignore[misc]

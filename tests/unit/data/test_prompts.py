@@ -1,0 +1,119 @@
+"""Prompts: two parts, tokenised apart, so that questions of one database share their first ids."""
+
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+from jaxrl_sql.data.prompts import PROMPT_STYLES, make_prompt, make_prompt_parts, make_prompts
+from jaxrl_sql.data.schema import read_schema
+from jaxrl_sql.types import Example, InputError
+
+
+class Words:
+    """A tokenizer whose tokens are pairs of characters, so that joining texts changes the tokens."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return [sum(map(ord, text[i : i + 2])) for i in range(0, len(text), 2)]
+
+
+class Chat(Words):
+    """The same with a chat template that trims messages, as many do."""
+
+    def apply_chat_template(
+        self, messages: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+    ) -> str:
+        assert not tokenize
+        assert add_generation_prompt
+        return "".join(f"<{m['role']}>{m['content'].strip()}</>" for m in messages) + "<assistant>"
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> list[Example]:
+    path = tmp_path / "d.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE dept(id INTEGER PRIMARY KEY); CREATE TABLE emps(nick, dept REFERENCES dept);"
+        )
+    first = Example("q1", "d", str(path), "How many?", "SELECT count(*) FROM emps")
+    return [first, Example("q2", "d", str(path), "Which?", "SELECT nick FROM emps", evidence="a hint")]
+
+
+COMPACT = PROMPT_STYLES["compact"]
+
+
+def test_compact_text(examples: list[Example]) -> None:
+    made = make_prompts(examples, COMPACT, Words(), 1000)
+    schema = "dept(id)\nemps(nick, dept=dept.id)\n\n"
+    assert [prompt.text for prompt in made.prompts] == [
+        schema + "Q: How many?\nSQL:",
+        schema + "Q: Which? (a hint)\nSQL:",
+    ]
+    assert [prompt.uid for prompt in made.prompts] == ["q1", "q2"]
+
+
+def test_parts_join_to_the_prompt_and_schemas_are_shared(examples: list[Example]) -> None:
+    first, second = (make_prompt_parts(example, COMPACT, Words()) for example in examples)
+    assert first.schema_ids == second.schema_ids
+    prompt = make_prompt(examples[0], COMPACT, Words(), 1000)
+    assert prompt is not None
+    assert prompt.token_ids == first.schema_ids + first.question_ids
+    assert list(first.answer_ids) == Words().encode(" SELECT count(*) FROM emps", add_special_tokens=False)
+    # The joined text has other tokens here, which is why it is never encoded.
+    assert list(prompt.token_ids) != Words().encode(prompt.text, add_special_tokens=False)
+
+
+def test_a_prompt_that_does_not_fit_is_left_out_with_a_reason(examples: list[Example]) -> None:
+    lengths = [len(prompt.token_ids) for prompt in make_prompts(examples, COMPACT, Words(), 1000).prompts]
+    made = make_prompts(examples, COMPACT, Words(), lengths[0])
+    assert lengths[0] < lengths[1]
+    assert [example.uid for example in made.examples] == ["q1"]
+    assert made.skipped == (("q2", f"prompt over {lengths[0]} tokens"),)
+    assert sum(made.skipped_reasons.values()) == 1
+    assert make_prompt(examples[0], COMPACT, Words(), lengths[0] - 1) is None
+
+
+def test_chat_text_is_the_template_cut_after_the_schema(examples: list[Example]) -> None:
+    style, tokenizer = PROMPT_STYLES["chat"], Chat()
+    first, second = make_prompts(examples, style, tokenizer, 10_000).prompts
+    assert first.text.startswith("<user>Write one SQLite query")
+    assert "CREATE TABLE dept (\n    id INTEGER,\n    PRIMARY KEY (id)\n);" in first.text
+    assert "External knowledge" not in first.text
+    assert "External knowledge: a hint\nQuestion: Which?\n" in second.text
+    assert first.text.endswith("```.</><assistant>")
+    parts = make_prompt_parts(examples[1], style, tokenizer)
+    assert parts.schema_ids == make_prompt_parts(examples[0], style, tokenizer).schema_ids
+    assert len(parts.schema_ids) * 2 >= len("<user>") + len(
+        style.schema_part(examples[1], read_schema(examples[1].db_path))
+    )
+    assert style.answer(examples[1]) == "<answer>\n```sql\nSELECT nick FROM emps\n```\n</answer>"
+
+
+def test_chat_through_a_real_tokenizer(examples: list[Example]) -> None:
+    pytest.importorskip("jinja2", reason="transformers renders chat templates with jinja2")
+    from jaxrl_sql.data.synth import train_tokenizer
+
+    tokenizer = train_tokenizer(["SELECT name FROM emps"], vocab_size=300)
+    (prompt,) = make_prompts(examples[:1], PROMPT_STYLES["chat"], tokenizer, 10_000).prompts
+    assert prompt.text.startswith("<|im_start|>user\nWrite one SQLite query")
+    assert prompt.text.endswith("ends with ```.<|im_end|>\n<|im_start|>assistant\n")
+    assert prompt.token_ids[0] == tokenizer.convert_tokens_to_ids("<|im_start|>")
+    assert tokenizer.decode(prompt.token_ids) == prompt.text
+
+
+def test_chat_without_a_template_is_an_input_error(examples: list[Example]) -> None:
+    with pytest.raises(InputError, match="needs a tokenizer with a chat template"):
+        make_prompts(examples, PROMPT_STYLES["chat"], Words(), 100)
+
+
+def test_host_rooms_load_without_jax() -> None:
+    code = (
+        "import sys, jaxrl_sql.data.prompts, jaxrl_sql.data.benchmarks, jaxrl_sql.data.filters, jaxrl_sql.recipes;"
+        "import jaxrl_sql.data.order, jaxrl_sql.sqlenv.executor, jaxrl_sql.rewards.score, jaxrl_sql.evals.execution;"
+        "sys.exit('jax' in sys.modules)"
+    )
+    assert run([sys.executable, "-c", code], check=False).returncode == 0

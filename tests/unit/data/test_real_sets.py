@@ -1,0 +1,63 @@
+"""The loaders and prompts on the real sets that JAXRL_SQL_DATA names."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.data.benchmarks import load_split
+from jaxrl_sql.data.filters import usable_golds
+from jaxrl_sql.data.prompts import PROMPT_STYLES, make_prompts
+from jaxrl_sql.data.schema import ddl, read_schema
+from jaxrl_sql.sqlenv.executor import Executor
+
+ROOT = os.environ.get("JAXRL_SQL_DATA", "")
+pytestmark = [
+    pytest.mark.data,
+    pytest.mark.skipif(not ROOT, reason="JAXRL_SQL_DATA does not name the folder of the real sets"),
+]
+
+
+class Bytes:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return list(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "questions", "databases"),
+    [("spider_train", 7493, 139), ("spider_dev", 972, 19), ("bird_superhero", 129, 1)],
+)
+def test_every_question_loads_and_makes_a_prompt(name: str, questions: int, databases: int) -> None:
+    loaded = load_split(ROOT, name)
+    assert (len(loaded.examples), len({example.db_id for example in loaded.examples})) == (questions, databases)
+    assert loaded.skipped == ()
+    made = make_prompts(loaded.examples, PROMPT_STYLES["compact"], Bytes(), 4096)
+    assert made.examples == loaded.examples
+    for example, prompt in zip(made.examples, made.prompts, strict=True):
+        assert bytes(prompt.token_ids).decode() == prompt.text
+        assert f"Q: {example.question}" in prompt.text
+        assert example.gold_sql not in prompt.text
+
+
+def test_train_and_dev_share_no_database() -> None:
+    train, dev = (load_split(ROOT, name).examples for name in ("spider_train", "spider_dev"))
+    assert not {example.db_id for example in train} & {example.db_id for example in dev}
+
+
+def test_ddl_of_every_real_database_can_be_run(tmp_path: Path) -> None:
+    for path in sorted({example.db_path for example in load_split(ROOT, "spider_train").examples}):
+        schema = read_schema(path)
+        copy = tmp_path / Path(path).name
+        with closing(sqlite3.connect(copy)) as connection:
+            connection.executescript("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;" + ddl(schema))
+        assert read_schema(copy) == schema, path
+
+
+def test_unusable_golds_of_spider_dev_are_the_49_empty_ones() -> None:
+    kept, dropped = usable_golds(Executor(threads=2), load_split(ROOT, "spider_dev").examples)
+    assert len(kept) == 923
+    assert {reason for _, reason in dropped} == {"gold empty"}
+    assert len(dropped) == 49

@@ -1,0 +1,151 @@
+"""Schemas: what is read from a database, and the text that is made of it."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.data.schema import RENDERERS, ForeignKey, compact, ddl, quote_name, read_schema
+from jaxrl_sql.types import InputError
+
+COMPANY = """
+CREATE TABLE departments(id INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE employees(id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, dept_id INT REFERENCES Departments);
+CREATE TABLE marks(
+  employee INT, year INT, mark, PRIMARY KEY (year, employee), FOREIGN KEY (employee) REFERENCES employees(ID)
+);
+CREATE VIEW everyone AS SELECT name FROM employees;
+"""
+
+
+def _make(path: Path, script: str) -> Path:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+    return path
+
+
+def test_tables_columns_and_keys_are_read(tmp_path: Path) -> None:
+    departments, employees, marks = read_schema(_make(tmp_path / "c.sqlite", COMPANY)).tables
+    assert [(column.name, column.type, column.not_null) for column in departments.columns] == [
+        ("id", "INTEGER", False),
+        ("name", "TEXT", True),
+    ]
+    assert employees.foreign_keys == (ForeignKey(("dept_id",), "departments", ("id",)),)  # target from its key
+    assert marks.primary_key == ("year", "employee")
+    assert marks.foreign_keys == (ForeignKey(("employee",), "employees", ("id",)),)  # spelled as the table spells it
+
+
+def test_compact_is_one_line_a_table(tmp_path: Path) -> None:
+    assert compact(read_schema(_make(tmp_path / "c.sqlite", COMPANY))) == (
+        "departments(id, name)\nemployees(id, name, dept_id=departments.id)\nmarks(employee=employees.id, year, mark)"
+    )
+
+
+def test_ddl_can_be_run_and_means_the_same(tmp_path: Path) -> None:
+    schema = read_schema(_make(tmp_path / "c.sqlite", COMPANY))
+    text = ddl(schema)
+    assert text.startswith(
+        "CREATE TABLE departments (\n    id INTEGER,\n    name TEXT NOT NULL,\n    PRIMARY KEY (id)\n);\n\nCREATE TABLE"
+    )
+    assert "    FOREIGN KEY (dept_id) REFERENCES departments (id)\n);" in text
+    assert read_schema(_make(tmp_path / "again.sqlite", text)) == schema
+    assert RENDERERS["ddl"](schema) == text
+
+
+ODD = '''
+CREATE TABLE "two words"(
+  "a ""b""" TEXT, "order" INT, "1st", naïve, Sales$, "", "select,from" REFERENCES "group"("key")
+);
+CREATE TABLE "group"("key" UNIQUE, "x=y");
+CREATE TABLE self(id INTEGER PRIMARY KEY, boss REFERENCES self, other REFERENCES self(boss));
+'''
+
+
+def test_odd_names_survive(tmp_path: Path) -> None:
+    schema = read_schema(_make(tmp_path / "odd ?#%.sqlite", ODD))
+    assert compact(schema).split("\n") == [
+        '"two words"("a ""b""", "order", "1st", naïve, Sales$, "", "select,from"="group".key)',
+        '"group"(key, "x=y")',
+        "self(id, boss=self.id, other=self.boss)",
+    ]
+    assert read_schema(_make(tmp_path / "again.sqlite", ddl(schema))) == schema
+
+
+def test_composite_dangling_and_generated(tmp_path: Path) -> None:
+    script = """
+    CREATE TABLE p(a, b, PRIMARY KEY (b, a));
+    CREATE TABLE c(x, y, z REFERENCES gone(id), w REFERENCES p(lost), v AS (x || y),
+      FOREIGN KEY (x, y) REFERENCES p);
+    """
+    schema = read_schema(_make(tmp_path / "k.sqlite", script))
+    assert schema.tables[1].foreign_keys == (ForeignKey(("x", "y"), "p", ("b", "a")),)
+    assert compact(schema) == "p(a, b)\nc(x=p.b, y=p.a, z, w, v)"
+
+
+# Every word that SQLite lists as a keyword (sqlite.org/lang_keywords.html), most of which are free to be names.
+KEYWORDS = """
+abort action add after all alter always analyze and as asc attach autoincrement before begin between by cascade case
+cast check collate column commit conflict constraint create cross current current_date current_time current_timestamp
+database default deferrable deferred delete desc detach distinct do drop each else end escape except exclude exclusive
+exists explain fail filter first following for foreign from full generated glob group groups having if ignore
+immediate in index indexed initially inner insert instead intersect into is isnull join key last left like limit match
+materialized natural no not nothing notnull null nulls of offset on or order others outer over partition plan pragma
+preceding primary query raise range recursive references regexp reindex release rename replace restrict returning
+right rollback row rows savepoint select set table temp temporary then ties to transaction trigger true false
+unbounded union unique update using vacuum values view virtual when where window with without
+""".split()
+
+
+@pytest.mark.parametrize("word", KEYWORDS)
+def test_a_keyword_is_quoted_when_it_must_be(word: str) -> None:
+    name = quote_name(word)
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"CREATE TABLE {name}({name} INT, other)")
+        connection.execute(f'INSERT INTO "{word}" VALUES (41, 1)')
+        for query in (
+            f"SELECT {name} FROM {name}",
+            f"SELECT x.{name} FROM {name} AS x JOIN {name} ON x.other = {name}.other",
+            f"SELECT max({name}) FROM {name} WHERE {name} > 0 GROUP BY {name} ORDER BY {name}",
+        ):
+            assert connection.execute(query).fetchone()[0] == 41, query
+
+
+def test_free_names_stay_bare() -> None:
+    assert [quote_name(name) for name in ("Name", "_x1", "größe", "date", "rank", "key")] == [
+        "Name", "_x1", "größe", "date", "rank", "key",
+    ]  # fmt: skip
+
+
+def test_a_file_is_read_again_when_it_changed(tmp_path: Path) -> None:
+    path = _make(tmp_path / "v.sqlite", "CREATE TABLE a(x)")
+    first = read_schema(path)
+    assert read_schema(str(path)) is first
+    _make(path, "CREATE TABLE b(y)")
+    os.utime(path, ns=(1, 1))
+    assert compact(read_schema(path)) == "a(x)\nb(y)"
+
+
+def test_missing_and_corrupt_files_are_input_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.sqlite: no database file"):
+        read_schema(tmp_path / "none.sqlite")
+    assert not (tmp_path / "none.sqlite").exists()
+    with pytest.raises(InputError, match="not a readable SQLite database"):
+        read_schema(tmp_path)
+    corrupt = tmp_path / "bad.sqlite"
+    corrupt.write_bytes(b"no database at all " * 300)
+    with pytest.raises(InputError, match="not a readable SQLite database"):
+        read_schema(corrupt)
+    page = _make(tmp_path / "page.sqlite", COMPANY).read_bytes()
+    corrupt.write_bytes(page[:100] + b"\xff" * (len(page) - 100))
+    with pytest.raises(InputError, match="not a readable SQLite database"):
+        read_schema(corrupt)
+
+
+def test_reading_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = _make(tmp_path / "r.sqlite", COMPANY)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    read_schema(path)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert [file.name for file in tmp_path.iterdir()] == ["r.sqlite"]

@@ -1,0 +1,183 @@
+"""Folders of Hugging Face form: bit-equal round trips, and one line for everything that is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_tokenizer, save_checkpoint
+from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.types import InputError
+
+QWEN3 = ModelConfig("qwen3", 30, 16, 2, 4, 2, 8, 24, 1e6, 1e-6, True, True, False, 64)
+QWEN2 = ModelConfig("qwen2", 30, 16, 2, 4, 2, 4, 24, 1e4, 1e-5, False, False, True, 32)
+CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2, dataclasses.replace(QWEN3, tie_embeddings=False)])
+
+
+def make_params(config: ModelConfig, dtype: Any = jnp.float32) -> Any:
+    params = init_params(config, jax.random.key(0))
+    return jax.tree.map(lambda x: (x + 0.1 * jax.random.normal(jax.random.key(1), x.shape)).astype(dtype), params)
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    fields = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({name: value for name, value in fields.items() if value != "absent"}))
+
+
+@CONFIGS
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shard_bytes", [1 << 30, 2000])
+def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str, shard_bytes: int) -> None:
+    params = make_params(config, dtype)
+    save_checkpoint(tmp_path, config, params, dtype=dtype, shard_bytes=shard_bytes)
+    again_config, again = load_checkpoint(tmp_path, dtype=dtype)
+    assert again_config == config
+    assert jax.tree.structure(again) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+    assert {leaf.dtype for leaf in jax.tree.leaves(again)} == {jnp.dtype(dtype)}
+    assert (tmp_path / "model.safetensors.index.json").is_file() == (shard_bytes == 2000)
+
+
+def test_a_linear_weight_is_stored_as_out_by_in(tmp_path: Path) -> None:
+    params = make_params(QWEN3)
+    save_checkpoint(tmp_path, QWEN3, params)
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert tensors["model.layers.1.self_attn.q_proj.weight"].shape == (32, 16)
+    # Row 8·head + offset of the file is [:, head, offset] of ours.
+    row = tensors["model.layers.1.self_attn.q_proj.weight"][8 * 2 + 3]
+    np.testing.assert_array_equal(row, params["layers"]["q"][1, :, 2, 3])
+    column = tensors["model.layers.0.self_attn.o_proj.weight"][:, 8 * 3 + 1]
+    np.testing.assert_array_equal(column, params["layers"]["o"][0, 3, 1])
+    assert "lm_head.weight" not in tensors
+
+
+def test_a_second_save_leaves_nothing_of_the_first(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), shard_bytes=2000)
+    zeros = jax.tree.map(jnp.zeros_like, make_params(QWEN3))
+    save_checkpoint(tmp_path, QWEN3, zeros)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "generation_config.json", "model.safetensors"]
+    assert not any(leaf.any() for leaf in jax.tree.leaves(load_checkpoint(tmp_path)[1]))
+
+
+def test_everything_wrong_with_the_tensors_is_said_in_one_line(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.norm.weight"]
+    tensors["model.extra"] = np.zeros(3, np.float32)
+    tensors["model.layers.0.mlp.up_proj.weight"] = np.zeros((5, 7), np.float32)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InputError) as caught:
+        load_checkpoint(tmp_path)
+    said = str(caught.value)
+    for part in (
+        "1 missing (model.norm.weight)",
+        "1 unknown (model.extra)",
+        "up_proj.weight [5, 7], expected [24, 16]",
+    ):
+        assert part in said
+    assert "\n" not in said
+
+
+def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "a", QWEN3, make_params(QWEN3))
+    save_checkpoint(tmp_path / "b", QWEN2, make_params(QWEN2))
+    (tmp_path / "a" / "model.safetensors").write_bytes((tmp_path / "b" / "model.safetensors").read_bytes())
+    with pytest.raises(InputError, match=r"4 missing .*6 unknown .*and 1 more\); 8 misshapen") as caught:
+        load_checkpoint(tmp_path / "a")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "mamba"}, r"model_type is 'mamba'; valid are qwen2, qwen3"),
+        ({"model_type": "absent"}, r"model_type is None; valid are"),
+        ({"hidden_size": "absent"}, "hidden_size is missing"),
+        ({"hidden_size": "16"}, "hidden_size is '16', must be a number"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"attention_bias": True}, "attention_bias is True"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling of type 'yarn'"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "rope_parameters of type 'llama3'"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has 'sliding_attention'"),
+        ({"use_sliding_window": True}, "use_sliding_window is True"),
+    ],
+)
+def test_a_config_that_is_not_implemented_is_refused_by_field(tmp_path: Path, changes: Any, said: str) -> None:
+    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
+    edit_config(tmp_path, **changes)
+    with pytest.raises(InputError, match=said):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"rope_parameters": "absent"}, {"rope_theta": "absent"}])
+def test_the_rotary_base_may_stand_in_either_place(tmp_path: Path, changes: Any) -> None:
+    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
+    edit_config(tmp_path, **changes)
+    assert load_checkpoint(tmp_path)[0].rope_theta == QWEN3.rope_theta == 1e6
+
+
+def test_absent_and_broken_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no config.json"):
+        load_checkpoint(tmp_path / "nowhere")
+    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), shard_bytes=2000)
+    shard = next(iter(sorted(tmp_path.glob("model-0*"))))
+    kept = shard.read_bytes()
+    shard.write_bytes(kept[:50])
+    with pytest.raises(InputError, match=r"model-00001-of-.*not a readable safetensors"):
+        load_checkpoint(tmp_path)
+    shard.unlink()
+    with pytest.raises(InputError, match=r"no model-00001-of-"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"config.json: not JSON"):
+        load_checkpoint(tmp_path)
+
+
+def test_unsupported_dtype_and_family_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"dtype: 'float8' .*valid are float32, bfloat16"):
+        save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), dtype="float8")
+    with pytest.raises(InputError, match=r"family is 'mamba'; valid are qwen2, qwen3"):
+        save_checkpoint(tmp_path, dataclasses.replace(QWEN3, family="mamba"), {})
+    with pytest.raises(InputError, match=r"family qwen3 has qkv_bias = False, not True"):
+        save_checkpoint(tmp_path, dataclasses.replace(QWEN3, qkv_bias=True), {})
+    with pytest.raises(InputError, match=r"family qwen2 has head_dim = 4, not 8"):
+        save_checkpoint(tmp_path, dataclasses.replace(QWEN2, head_dim=8), {})
+    assert not list(tmp_path.iterdir())
+
+
+@CONFIGS
+def test_configs_survive_both_directions(config: ModelConfig) -> None:
+    family = FAMILIES[config.family]
+    assert family.read(family.write(config)) == config
+
+
+def test_tokenizer_travels_with_the_checkpoint(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {word: i for i, word in enumerate(["<eos>", "<pad>", "select", "from"])}
+    raw = Tokenizer(models.WordLevel(words, unk_token="<eos>"))  # noqa: S106
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<eos>", pad_token="<pad>")  # noqa: S106
+    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), tokenizer)
+    again = load_tokenizer(tmp_path)
+    assert again("select from")["input_ids"] == [2, 3]
+    assert again.eos_token_id == 0
+    assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == 0
+    assert load_checkpoint(tmp_path)[0] == QWEN3
+
+
+def test_a_folder_without_a_tokenizer_is_refused_in_one_line(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match="tokenizer: ") as caught:
+            load_tokenizer(folder)
+        assert "\n" not in str(caught.value)

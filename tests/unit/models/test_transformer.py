@@ -1,0 +1,319 @@
+"""The decoder against itself: grouped, cached and padded computations equal the plain one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.batch import Segment
+from jaxrl_sql.models import (
+    Block,
+    ModelConfig,
+    decode_step,
+    forward,
+    hidden_states,
+    init_decode_cache,
+    init_params,
+    prediction_states,
+    prefill,
+    unembed,
+)
+from jaxrl_sql.models.layers import KeyPart, attend
+from jaxrl_sql.types import InputError
+
+QWEN3 = ModelConfig(
+    family="qwen3",
+    vocab_size=61,
+    d_model=32,
+    n_layers=2,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=16,
+    d_ff=48,
+    rope_theta=10_000.0,
+    norm_eps=1e-6,
+    tie_embeddings=True,
+    qk_norm=True,
+    qkv_bias=False,
+    max_positions=128,
+)
+QWEN2 = dataclasses.replace(
+    QWEN3, family="qwen2", head_dim=8, tie_embeddings=False, qk_norm=False, qkv_bias=True, n_kv_heads=4
+)
+CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=["qwen3-tied-gqa", "qwen2-untied"])
+B, P, G, T = 3, 9, 4, 6
+PROMPT_LEN = np.array([9, 4, 1])
+
+
+def make_params(config: ModelConfig) -> Any:
+    """Move every leaf away from its special initial value, so that norms and biases count too."""
+    params = init_params(config, jax.random.key(0))
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    moved = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(tree, moved)
+
+
+def make_batch(config: ModelConfig) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return prompt [B,P], its lengths [B], completion [B,G,T] and its lengths [B,G], 1 and T among them."""
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, config.vocab_size, (B, P))
+    completion = rng.integers(0, config.vocab_size, (B, G, T))
+    completion_len = rng.integers(1, T + 1, (B, G))
+    completion_len[0, :2] = 1, T
+    return tuple(jnp.asarray(x, jnp.int32) for x in (prompt, PROMPT_LEN, completion, completion_len))  # type: ignore[return-value]
+
+
+def nll(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], axis=-1)[..., 0]
+
+
+def grouped_nll(params: Any, config: ModelConfig, batch: Any, remat: str = "none") -> jax.Array:
+    prompt, prompt_len, completion, completion_len = batch
+    hidden = prediction_states(params, config, (Segment(prompt, prompt_len),), completion, completion_len, remat)
+    inside = jnp.arange(T) < completion_len[..., None]
+    return jnp.where(inside, nll(unembed(params, config, hidden), completion), 0.0)
+
+
+def repeated_rows(batch: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Lay each prompt and completion out as one row without padding between: rows [N,P+T], lengths [N], indices of
+    the positions that predict the completion's tokens [N,T]."""
+    prompt, prompt_len, completion, completion_len = (np.asarray(x) for x in batch)
+    rows = np.zeros((B * G, P + T), np.int32)
+    for n, (b, g) in enumerate(np.ndindex(B, G)):
+        p = prompt_len[b]
+        rows[n, :p], rows[n, p : p + T] = prompt[b, :p], completion[b, g]
+    starts = np.repeat(prompt_len, G)
+    index = starts[:, None] - 1 + np.arange(T)
+    return jnp.asarray(rows), jnp.asarray(starts + completion_len.reshape(-1)), jnp.asarray(index)
+
+
+def repeated_nll(params: Any, config: ModelConfig, batch: Any, rows: Any) -> jax.Array:
+    """Compute the same by running every prompt G times."""
+    tokens, lengths, index = rows
+    logits = forward(params, config, tokens, lengths)
+    logits = jnp.take_along_axis(logits, index[..., None], axis=1).reshape(B, G, T, -1)
+    inside = jnp.arange(T) < batch[3][..., None]
+    return jnp.where(inside, nll(logits, batch[2]), 0.0)
+
+
+# Weights by token in what is differentiated: a mistake that a plain sum would cancel shows.
+WEIGHT = jax.random.normal(jax.random.key(2), (B, G, T))
+GROUPED = jax.jit(grouped_nll, static_argnums=(1, 3))
+GROUPED_GRAD = jax.jit(jax.grad(lambda *args: jnp.sum(WEIGHT * grouped_nll(*args))), static_argnums=(1, 3))
+REPEATED = jax.jit(repeated_nll, static_argnums=1)
+REPEATED_GRAD = jax.jit(jax.grad(lambda *args: jnp.sum(WEIGHT * repeated_nll(*args))), static_argnums=1)
+STEP = jax.jit(decode_step, static_argnums=1)
+FILL = jax.jit(prefill, static_argnums=1)
+STATES = jax.jit(prediction_states, static_argnums=1)
+FORWARD = jax.jit(forward, static_argnums=(1, 4))
+
+
+def assert_trees_close(got: Any, expected: Any, rtol: float) -> None:
+    """Compare leaf by leaf, relative to the leaf's largest element."""
+    got_leaves, expected_leaves = jax.tree.leaves_with_path(got), jax.tree.leaves(expected)
+    assert len(got_leaves) == len(expected_leaves)
+    for (path, leaf), other in zip(got_leaves, expected_leaves, strict=True):
+        scale = float(jnp.abs(other).max())
+        assert scale > 0, f"{jax.tree_util.keystr(path)} is zero: the comparison would say nothing"
+        error = float(jnp.abs(leaf - other).max())
+        assert error <= rtol * scale, f"{jax.tree_util.keystr(path)}: {error} of {scale}"
+
+
+@CONFIGS
+def test_grouped_equals_repeated_in_value_and_every_gradient_leaf(config: ModelConfig) -> None:
+    params, batch = make_params(config), make_batch(config)
+    rows = repeated_rows(batch)
+    np.testing.assert_allclose(
+        GROUPED(params, config, batch, "none"), REPEATED(params, config, batch, rows), rtol=1e-5, atol=1e-5
+    )
+    grouped = GROUPED_GRAD(params, config, batch, "none")
+    assert_trees_close(grouped, REPEATED_GRAD(params, config, batch, rows), 1e-5)
+
+
+@pytest.mark.parametrize("remat", ["full", "query,key,value"])
+def test_remat_changes_no_gradient(remat: str) -> None:
+    params, batch = make_params(QWEN3), make_batch(QWEN3)
+    plain = GROUPED_GRAD(params, QWEN3, batch, "none")
+    assert_trees_close(GROUPED_GRAD(params, QWEN3, batch, remat), plain, 1e-6)
+
+
+def test_unknown_remat_name_is_refused_with_the_choices() -> None:
+    with pytest.raises(InputError, match=r"'qeury'.*query, key"):
+        grouped_nll(make_params(QWEN3), QWEN3, make_batch(QWEN3), "qeury")
+
+
+@CONFIGS
+def test_decode_from_the_prompts_cache_equals_forward(config: ModelConfig) -> None:
+    params, (prompt, prompt_len, completion, completion_len) = make_params(config), make_batch(config)
+    expected = STATES(params, config, (Segment(prompt, prompt_len),), completion, completion_len)
+    prefix, last = FILL(params, config, prompt, prompt_len)
+    np.testing.assert_allclose(jnp.broadcast_to(last[:, None], (B, G, config.d_model)), expected[:, :, 0], atol=1e-5)
+    cache = init_decode_cache(config, B, G, T, jnp.float32)
+    for t in range(T - 1):
+        hidden, cache = STEP(params, config, prefix, cache, completion[:, :, t], t < completion_len)
+        predicts = np.asarray(t + 1 < completion_len)
+        np.testing.assert_allclose(hidden[predicts], expected[:, :, t + 1][predicts], atol=1e-5)
+    np.testing.assert_array_equal(cache.length, np.minimum(completion_len, T - 1))
+
+
+def test_inactive_and_full_rows_write_nothing() -> None:
+    params, (prompt, prompt_len, completion, _) = make_params(QWEN3), make_batch(QWEN3)
+    prefix, _ = FILL(params, QWEN3, prompt, prompt_len)
+    cache = init_decode_cache(QWEN3, B, G, 2, jnp.float32)
+    everyone = jnp.ones((B, G), bool)
+    for t in range(2):
+        _, cache = STEP(params, QWEN3, prefix, cache, completion[:, :, t], everyone)
+    _, still = STEP(params, QWEN3, prefix, cache, completion[:, :, 2], ~everyone)
+    _, over = STEP(params, QWEN3, prefix, cache, completion[:, :, 2], everyone)
+    for after in (still, over):
+        np.testing.assert_array_equal(after.k, cache.k)
+        np.testing.assert_array_equal(after.v, cache.v)
+    np.testing.assert_array_equal(still.length, cache.length)
+    assert float(jnp.abs(cache.k).min(axis=(0, 3, 5)).min()) > 0, "both slots of every row were written"
+
+
+@CONFIGS
+def test_right_padding_changes_nothing(config: ModelConfig) -> None:
+    params, (prompt, prompt_len, completion, completion_len) = make_params(config), make_batch(config)
+    plain = GROUPED(params, config, (prompt, prompt_len, completion, completion_len), "none")
+    # The padding holds token ids that also occur as tokens: values must not be asked.
+    wider = jnp.pad(prompt, ((0, 0), (0, 5)), constant_values=7)
+    hidden = STATES(
+        params,
+        config,
+        (Segment(wider, prompt_len),),
+        jnp.pad(completion, ((0, 0), (0, 0), (0, 3)), constant_values=7),
+        completion_len,
+    )
+    inside = jnp.arange(T) < completion_len[..., None]
+    padded = jnp.where(inside, nll(unembed(params, config, hidden[:, :, :T]), completion), 0.0)
+    np.testing.assert_allclose(padded, plain, atol=2e-6)
+    other = jnp.where(jnp.arange(P) < prompt_len[:, None], prompt, (prompt + 11) % config.vocab_size)
+    np.testing.assert_array_equal(
+        GROUPED(params, config, (other, prompt_len, completion, completion_len), "none"), plain
+    )
+
+
+def test_batch_mates_change_nothing() -> None:
+    params, (prompt, prompt_len, completion, completion_len) = make_params(QWEN3), make_batch(QWEN3)
+    plain = GROUPED(params, QWEN3, (prompt, prompt_len, completion, completion_len), "none")
+    changed = (prompt.at[1:].add(1) % 61, prompt_len.at[1:].set(2), completion.at[1:].add(3) % 61, completion_len)
+    np.testing.assert_array_equal(GROUPED(params, QWEN3, changed, "none")[0], plain[0])
+    siblings = completion.at[:, 1:].add(3) % 61
+    np.testing.assert_array_equal(
+        GROUPED(params, QWEN3, (prompt, prompt_len, siblings, completion_len), "none")[:, 0], plain[:, 0]
+    )
+
+
+def test_a_tree_of_three_levels_equals_the_concatenation() -> None:
+    """Schema (1 row) -> questions (2 rows) -> answers (6 rows), each with its own lengths."""
+    params, rng = make_params(QWEN3), np.random.default_rng(3)
+    sizes, rows, last = (5, 4, 3), (1, 2, 6), 3
+    tokens = [rng.integers(0, 61, (2, r, s)).astype(np.int32) for r, s in zip(rows, sizes, strict=True)]
+    lengths = [rng.integers(1, s + 1, (2, r)) for r, s in zip(rows, sizes, strict=True)]
+    blocks = tuple(Block(jnp.asarray(t), jnp.asarray(n)) for t, n in zip(tokens, lengths, strict=True))
+    joined, starts = np.zeros((2, 6, sum(sizes)), np.int32), np.zeros((2, 6), int)
+    for b, r in np.ndindex(2, 6):
+        path = (0, r // 3, r)
+        pieces = [t[b, row, : n[b, row]] for t, n, row in zip(tokens, lengths, path, strict=True)]
+        whole = np.concatenate(pieces)
+        joined[b, r, : len(whole)] = whole
+        starts[b, r] = len(whole) - len(pieces[2])
+    inside = jnp.asarray(np.arange(last) < lengths[2][..., None])[..., None]
+    index = jnp.asarray(starts[..., None] + np.arange(last))[..., None]
+    plain = (Block(jnp.asarray(joined), jnp.asarray(starts + lengths[2])),)
+    weight = jax.random.normal(jax.random.key(5), (2, 6, last, QWEN3.d_model))
+
+    def in_tree(p: Any) -> tuple[jax.Array, jax.Array]:
+        states = jnp.where(inside, hidden_states(p, QWEN3, blocks)[2], 0.0)
+        return jnp.sum(weight * states), states
+
+    def concatenated(p: Any) -> tuple[jax.Array, jax.Array]:
+        states = jnp.take_along_axis(hidden_states(p, QWEN3, plain)[0], index, axis=2)
+        states = jnp.where(inside, states, 0.0)
+        return jnp.sum(weight * states), states
+
+    got, got_states = jax.jit(jax.grad(in_tree, has_aux=True))(params)
+    expected, expected_states = jax.jit(jax.grad(concatenated, has_aux=True))(params)
+    np.testing.assert_allclose(got_states, expected_states, atol=1e-5)
+    assert_trees_close(got, expected, 1e-5)
+
+
+def test_blocks_that_are_no_tree_are_refused() -> None:
+    blocks = (Block(jnp.zeros((1, 2, 3), jnp.int32), jnp.ones((1, 2), jnp.int32)),)
+    blocks += (Block(jnp.zeros((1, 3, 3), jnp.int32), jnp.ones((1, 3), jnp.int32)),)
+    with pytest.raises(ValueError, match="3 rows"):
+        hidden_states(make_params(QWEN3), QWEN3, blocks)
+
+
+def test_more_tokens_than_positions_are_refused_before_compilation() -> None:
+    with pytest.raises(InputError, match=r"129 tokens.*max_positions"):
+        forward(make_params(QWEN3), QWEN3, jnp.zeros((1, 129), jnp.int32), jnp.array([129]))
+
+
+def test_empty_rows_have_finite_states_and_gradients() -> None:
+    params, (prompt, _, completion, _) = make_params(QWEN3), make_batch(QWEN3)
+    nothing, none = jnp.zeros(B, jnp.int32), jnp.zeros((B, G), jnp.int32)
+
+    def total(p: Any) -> jax.Array:
+        hidden = prediction_states(p, QWEN3, (Segment(prompt, nothing),), completion, none)
+        return jnp.sum(hidden**2)
+
+    value, grads = jax.jit(jax.value_and_grad(total))(params)
+    assert np.isfinite(value)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize("t", [1, 5], ids=["multiply-and-sum", "matrix-product"])
+def test_attention_is_softmax_over_all_parts_and_zero_where_nothing_is_seen(t: int) -> None:
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(2, 4, t, 4, 8)).astype(np.float32)
+    sizes, rows = (6, 3), (2, 4)
+    ks, vs = (
+        [rng.normal(size=(2, r, 2, s, 8)).astype(np.float32) for r, s in zip(rows, sizes, strict=True)] for _ in "kv"
+    )
+    seen = [rng.random((2, r, 1, s)) < 0.6 for r, s in zip(rows, sizes, strict=True)]
+    seen[0][0, 0], seen[1][0, 1] = False, False  # row 1 of the first prompt sees nothing at all
+    expected = np.zeros_like(q)
+    for b, r, i, h in np.ndindex(2, 4, t, 4):
+        keys = np.concatenate([ks[0][b, r // 2, h // 2][seen[0][b, r // 2, 0]], ks[1][b, r, h // 2][seen[1][b, r, 0]]])
+        values = np.concatenate(
+            [vs[0][b, r // 2, h // 2][seen[0][b, r // 2, 0]], vs[1][b, r, h // 2][seen[1][b, r, 0]]]
+        )
+        if len(keys):
+            weight = np.exp(keys @ q[b, r, i, h] / np.sqrt(8))
+            expected[b, r, i, h] = weight @ values / weight.sum()
+
+    def run(q: jax.Array, ks: Any, vs: Any) -> jax.Array:
+        return attend(q, [KeyPart(k, v, jnp.asarray(s)) for k, v, s in zip(ks, vs, seen, strict=True)])
+
+    np.testing.assert_allclose(run(q, ks, vs), expected, atol=1e-5)
+    assert not expected[0, 1].any()
+    grads = jax.grad(lambda *a: jnp.sum(run(*a) ** 2), argnums=(0, 1, 2))(jnp.asarray(q), ks, vs)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(grads))
+    assert not np.asarray(grads[0][0, 1]).any()
+
+
+def test_scores_far_beyond_the_range_of_exp_stay_finite() -> None:
+    q = 1e4 * jnp.ones((1, 1, 1, 1, 4))
+    k = jnp.stack([jnp.ones(4), -jnp.ones(4)])[None, None, None]
+    v = jnp.arange(8.0).reshape(1, 1, 1, 2, 4)
+    out = attend(q, [KeyPart(k, v, jnp.ones((1, 1, 1, 2), bool))])
+    np.testing.assert_allclose(out[0, 0, 0, 0], v[0, 0, 0, 0])
+
+
+def test_bfloat16_compute_keeps_float32_masters_and_stays_near() -> None:
+    params, (prompt, prompt_len, _, _) = make_params(QWEN3), make_batch(QWEN3)
+    exact = FORWARD(params, QWEN3, prompt, prompt_len)
+    rough = FORWARD(params, QWEN3, prompt, prompt_len, jnp.bfloat16)
+    assert rough.dtype == jnp.float32
+    error = float(jnp.abs(rough - exact)[0].max())
+    assert 1e-4 < error < 0.05 * float(jnp.abs(exact).max())
+    grads = jax.eval_shape(jax.grad(lambda p: forward(p, QWEN3, prompt, prompt_len, jnp.bfloat16).sum()), params)
+    assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}

@@ -1,0 +1,66 @@
+"""Where the SQL of a response stands: one line a rule of Arctic's, and what the rules leave open."""
+
+import pytest
+
+from jaxrl_sql.rewards.extract import extract_arctic, extract_plain
+
+SQL = "```sql\n{}\n```"
+
+CASES = {
+    "block in answer": ("<think>t</think><answer>```sql\nSELECT a FROM t\n```</answer>", "SELECT a FROM t"),
+    "opening tag in the prompt": ("t</think>\n```sql\nSELECT a\n```", "SELECT a"),
+    "no think at all": ("```sql\nSELECT a\n```", "SELECT a"),
+    "block in think does not count": ("<think>```sql\nSELECT a\n```</think>SELECT b", "SELECT b"),
+    "only the first closing tag cuts": ("x</think>```sql\nSELECT a\n```</think>", "SELECT a"),
+    "nothing after think": ("<think>```sql\nSELECT a\n```</think>", None),
+    "the last block": ("```sql\nSELECT a\n``` or ```sql\nSELECT b\n```", "SELECT b"),
+    "a short last block is passed over": ("```sql\nSELECT a\n``` ```sql\nabcdef\n```", "SELECT a"),
+    "seven characters are enough": ("```sql\nSELECT a\n``` ```sql\nabcdefg\n```", "abcdefg"),
+    "white space does not count": ("```sql\nSELECT a\n``` ```sql\n   abc   \n```", "SELECT a"),
+    "an unclosed last block is passed over": ("```sql\nSELECT a\n``` ```sql\nSELECT b", "SELECT a"),
+    "block before bare fence": ("```sql\nSELECT a\n``` ```\nSELECT b\n```", "SELECT a"),
+    "WITH in a block": (SQL.format("WITH x AS (SELECT 1) SELECT * FROM x"), "WITH x AS (SELECT 1) SELECT * FROM x"),
+    "block on one line": ("```sql SELECT a FROM t```", "SELECT a FROM t"),
+    "blank lines and comments stay inside": (SQL.format("-- why\nSELECT a\n\nFROM t"), "-- why\nSELECT a\n\nFROM t"),
+    "bare fence": ("so\n```\nSELECT a\nFROM t\n```", "SELECT a\nFROM t"),
+    "language word on its own line": ("```sqlite\nselect a\n```", "select a"),
+    "upper-case language": ("```SQL\nSELECT a\n```", "SELECT a"),
+    "language word before the query": ("```postgresql WITH x AS (SELECT 1) SELECT * FROM x```",
+                                       "WITH x AS (SELECT 1) SELECT * FROM x"),
+    "no language word to drop": ("```SELECT a```", "SELECT a"),
+    "the last bare fence with SELECT": ("```\nSELECT a\n``` ```\nSELECT b\n``` ```\nselected\n```", "SELECT b"),
+    "bare fence before json": ('{"sql": "SELECT a"} ```\nSELECT b\n```', "SELECT b"),
+    "json": ('{"thought": "x", "sql": " SELECT a "}', "SELECT a"),
+    "json in a fence": ('```json\n{"sql": "SELECT \\"a\\""}\n```', 'SELECT "a"'),
+    "the last json": ('{"sql": "SELECT a"} {"sql": "SELECT b"} {"other": 1}', "SELECT b"),
+    "json after broken braces": ('{oops {"sql": "SELECT a"}', "SELECT a"),
+    "json before raw": ('SELECT z {"sql": "SELECT a"}', "SELECT a"),
+    "sql that is no text": ('{"sql": 3} SELECT a', "SELECT a"),
+    "raw": ("The query is SELECT a FROM t", "SELECT a FROM t"),
+    "raw ends at a blank line": ("SELECT a\nFROM t\n \nThis lists a.", "SELECT a\nFROM t"),
+    "raw ends at the answer's end": ("<answer>select a FROM t</answer> bye", "select a FROM t"),
+    "raw from the first select": ("SELECT a FROM (SELECT b)", "SELECT a FROM (SELECT b)"),
+    "raw WITH is cut": ("WITH x AS (SELECT 1) SELECT * FROM x", "SELECT 1) SELECT * FROM x"),
+    "an unclosed block is raw": ("```sql\nSELECT a FROM t", "SELECT a FROM t"),
+    "selected is not select": ("I selected nothing", None),
+    "no sql": ("I cannot answer this.", None),
+    "empty": ("", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arctic(name: str) -> None:
+    text, sql = CASES[name]
+    assert extract_arctic(text) == sql
+
+
+@pytest.mark.parametrize(
+    ("text", "sql"), [(" SELECT a;\n", "SELECT a;"), ("nonsense", "nonsense"), (" \n", None), ("", None)]
+)
+def test_plain_takes_everything(text: str, sql: str | None) -> None:
+    assert extract_plain(text) == sql
+
+
+@pytest.mark.parametrize("text", ["{" * 20_000, '{"a":' * 4000, "```" * 20_000, "```sql" * 10_000, "x\n" * 20_000])
+def test_hostile_text_ends_without_sql(text: str) -> None:
+    assert extract_arctic(text) is None

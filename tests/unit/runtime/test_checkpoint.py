@@ -1,0 +1,167 @@
+"""A checkpoint comes back bit for bit, on the same shardings, or is refused in one line; a killed save is not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxrl_sql.batch import TrainState
+from jaxrl_sql.runtime.checkpoint import Checkpoints
+from jaxrl_sql.types import InputError
+
+HOST = {"cursor": {"epoch": 1, "index": 7}, "words": ["é", "\u2028"], "nothing": None, "tenth": 0.1}
+
+
+def make_state(step: int = 3) -> TrainState:
+    params = {
+        "embed": jnp.arange(12.0).reshape(3, 4) / 7,
+        "layers": {"scale": jnp.array([1e-40, jnp.inf, -0.0, 3.0], jnp.float32), "half": jnp.ones(5, jnp.bfloat16) / 3},
+    }
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(optax.constant_schedule(0.1)))
+    return TrainState(jnp.int32(step), params, None, None, optimizer.init(params))
+
+
+def assert_same(left: Any, right: Any) -> None:
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        assert a.dtype == b.dtype
+        assert a.sharding == b.sharding
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_state_and_host_come_back_bit_for_bit_in_another_manager(tmp_path: Path) -> None:
+    state = make_state()
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        assert checkpoints.latest() is None
+        checkpoints.save(3, state, HOST)
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        assert checkpoints.latest() == 3
+        restored, host = checkpoints.restore(3, jax.tree.map(jnp.zeros_like, state))
+    assert_same(restored, state)
+    assert host == HOST
+
+
+def test_a_shape_alone_is_enough_to_restore_onto(tmp_path: Path) -> None:
+    state = make_state()
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {})
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+        assert_same(checkpoints.restore(1, like)[0], state)
+
+
+def test_restore_puts_arrays_on_the_sharding_of_like(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharded = jax.NamedSharding(mesh, jax.P("data"))
+    like = {"w": jax.device_put(jnp.zeros(4), sharded)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"w": jnp.arange(4.0)}, {})
+        restored, _ = checkpoints.restore(1, like)
+    assert restored["w"].sharding == sharded
+    assert restored["w"].tolist() == [0, 1, 2, 3]
+
+
+def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path: Path) -> None:
+    overwrite = jax.jit(lambda x: x * 0 - 7, donate_argnums=0)
+    arrays = {str(i): jnp.full((500, 500), float(i)) for i in range(8)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, arrays, {})
+        arrays = {name: jax.block_until_ready(overwrite(x)) for name, x in arrays.items()}
+        restored, _ = checkpoints.restore(1, arrays)
+    assert all((restored[str(i)] == i).all() for i in range(8))
+
+
+def test_only_the_newest_stay(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for step in (1, 2, 5):
+            checkpoints.save(step, make_state(step), {"at": step})
+        assert checkpoints.latest() == 5
+        assert checkpoints.restore(2, make_state())[1] == {"at": 2}
+        with pytest.raises(InputError, match="no checkpoint of step 1"):
+            checkpoints.restore(1, make_state())
+
+
+def test_saving_a_step_twice_keeps_the_first(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(4, make_state(), {"save": 1})
+        checkpoints.save(4, make_state(), {"save": 2})
+        assert checkpoints.restore(4, make_state())[1] == {"save": 1}
+
+
+def test_rewind_deletes_what_is_newer(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path, keep=5) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(), {"run": "old"})
+        checkpoints.rewind(1)
+        assert checkpoints.latest() == 1
+        checkpoints.save(2, make_state(), {"run": "new"})
+        assert checkpoints.restore(2, make_state())[1] == {"run": "new"}
+        checkpoints.rewind(-1)
+        assert checkpoints.latest() is None
+
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: {**p, "embed": jnp.zeros((3, 5))}, r"trainable\.embed is \(3, 4\) there and \(3, 5\) here"),
+        (lambda p: {**p, "embed": jnp.zeros((3, 4), jnp.bfloat16)}, r"trainable\.embed is float32 there and bfloat16"),
+        (lambda p: {**p, "more": jnp.zeros(1)}, r"trainable\.more is missing there"),
+        (lambda p: {"embed": p["embed"]}, r"trainable\.layers\.half is there and not here"),
+    ],
+)
+def test_another_model_is_refused_with_what_differs(tmp_path: Path, change: Change, words: str) -> None:
+    state = make_state()
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {})
+        with pytest.raises(InputError, match=words) as caught:
+            checkpoints.restore(1, state.replace(trainable=change(state.trainable)))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, make_state(), {})
+    (tmp_path / "1" / "state" / "_METADATA").write_text("{ torn")
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(InputError, match="cannot be read") as caught:
+        checkpoints.restore(1, make_state())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_killed_save_never_shows_as_the_latest(tmp_path: Path) -> None:
+    saver = """
+        import sys, jax.numpy as jnp
+        from jaxrl_sql.runtime.checkpoint import Checkpoints
+        checkpoints = Checkpoints(sys.argv[1], keep=50)
+        for step in range(1, 1000):
+            checkpoints.save(step, {"w": jnp.full((3000, 1000), float(step))}, {"at": step})
+            print(step, flush=True)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(saver), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) == 4:  # its save runs in the background now
+                os.kill(process.pid, signal.SIGKILL)
+                break
+    with Checkpoints(tmp_path) as checkpoints:
+        latest = checkpoints.latest()
+        assert latest is not None
+        assert latest >= 3
+        restored, host = checkpoints.restore(latest, {"w": jnp.zeros((3000, 1000))})
+    assert host == {"at": latest}
+    assert (restored["w"] == latest).all()

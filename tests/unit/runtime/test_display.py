@@ -1,0 +1,74 @@
+"""The display says how the run goes: lines in a log, a panel on a terminal, nothing when told so."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+
+from jaxrl_sql.runtime.display import make_display
+
+
+class Terminal(io.StringIO):
+    """Collect what is written, as a stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def ticking(seconds: float) -> Callable[[], float]:
+    """Return a clock that advances by `seconds` each time it is read."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += seconds
+        return now[0]
+
+    return clock
+
+
+def test_plain_line_by_hand() -> None:
+    stream = io.StringIO()
+    with make_display("auto", 100, "a run", stream, ticking(2.0)) as display:
+        display.update(1, {"phase": "grpo", "reward/mean": 0.4123})
+        display.update(2, {"phase": "grpo", "reward/mean": 0.5, "speed/tokens_per_s": 12345.6, "speed/sql_per_s": 99})
+        display.note("checkpoint at 2")
+    assert stream.getvalue().splitlines() == [
+        "a run",
+        "step 1/100 grpo reward 0.412",
+        "step 2/100 grpo reward 0.500 tokens/s 12,346 SQL/s 99 left 3 min 16 s",
+        "checkpoint at 2",
+    ]
+
+
+def test_evaluations_name_their_split_when_there_are_several() -> None:
+    stream = io.StringIO()
+    with make_display("plain", 10, "t", stream) as display:
+        display.update(3, {"phase": "eval", "eval/dev/accuracy": 0.25})
+        display.update(4, {"phase": "eval", "eval/dev/accuracy": 0.25, "eval/unseen/accuracy": 0.5})
+    assert "accuracy 25.0%\n" in stream.getvalue()
+    assert "accuracy dev 25.0% accuracy unseen 50.0%" in stream.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["rich", "auto"])
+def test_panel_keeps_the_accuracy_and_drops_the_last_phase(mode: str) -> None:
+    stream = Terminal()
+    with make_display(mode, 20, "quickstart", stream, ticking(1.0)) as display:
+        display.update(1, {"phase": "sft", "sft/loss": 1.234})
+        display.update(2, {"phase": "eval", "eval/dev/accuracy": 0.25})
+        display.note("[not markup]")
+        display.update(3, {"phase": "grpo", "reward/mean": 0.5})
+    text = stream.getvalue()
+    last = text[text.rindex("quickstart") :]
+    assert "[not markup]" in text
+    assert all(words in last for words in ("grpo", "step 3/20", "reward", "0.500", "accuracy", "25.0%", "17 s left"))
+    assert "loss" not in last
+
+
+def test_none_writes_nothing() -> None:
+    stream = Terminal()
+    with make_display("none", 20, "t", stream) as display:
+        display.update(1, {"reward/mean": 1.0})
+        display.note("x")
+    assert stream.getvalue() == ""

@@ -1,0 +1,108 @@
+"""Sums travel with their weights, and the files of a run can be read whenever the run ends."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboardX.proto import event_pb2
+
+from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter, merge_metrics, reduce_metrics
+
+
+def read_lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def read_events(folder: Path) -> list[tuple[int, str, float]]:
+    found = []
+    for path in sorted((folder / "tb").iterdir()):
+        data = path.read_bytes()
+        while data:  # a record: length (8 bytes), its checksum (4), the event, its checksum (4)
+            length = int.from_bytes(data[:8], "little")
+            event = event_pb2.Event.FromString(data[12 : 12 + length])
+            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            data = data[16 + length :]
+    return found
+
+
+def test_merge_by_hand() -> None:
+    small = {"loss": (2.0, 1.0), "delta_max": (0.5, 1.0)}
+    large = {"loss": (3.0, 9.0), "delta_max": (0.25, 1.0), "only": (4.0, 2.0)}
+    merged = merge_metrics(small, large)
+    assert merged == {"loss": (5.0, 10.0), "delta_max": (0.5, 1.0), "only": (4.0, 2.0)}
+    assert reduce_metrics(merged) == {"loss": 0.5, "delta_max": 0.5, "only": 2.0}
+
+
+def test_what_has_no_weight_has_no_value() -> None:
+    assert reduce_metrics({"loss": (0.0, 0.0), "reward": (0.0, 2.0)}) == {"reward": 0.0}
+    assert merge_metrics() == {}
+
+
+def test_maxima_below_zero_stay_below_zero() -> None:
+    assert reduce_metrics(merge_metrics({"x_max": (-3.0, 1.0)}, {"x_max": (-2.0, 1.0)})) == {"x_max": -2.0}
+
+
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 8))
+def test_merging_in_parts_is_merging_at_once(pairs: list[tuple[int, int]], cut: int) -> None:
+    parts = [{"mean": pair, "top_max": (pair[0], 1)} for pair in pairs]
+    assert merge_metrics(merge_metrics(*parts[:cut]), merge_metrics(*parts[cut:])) == merge_metrics(*parts)
+
+
+def test_each_line_is_readable_at_once_and_begins_with_the_step(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(1, {"phase": "sft", "sft/loss": np.float32(2.5)})
+        text = (tmp_path / "metrics.jsonl").read_text()
+        assert text == '{"step": 1, "phase": "sft", "sft/loss": 2.5}\n'
+        writer.write(2, {"nan": math.nan, "inf": np.float32(np.inf), "n": np.int64(3)})
+    assert read_lines(tmp_path / "metrics.jsonl")[1] == {"step": 2, "nan": None, "inf": None, "n": 3}
+
+
+def test_tensorboard_events_hold_the_numbers(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(7, {"phase": "grpo", "reward/mean": 0.75})
+    assert read_events(tmp_path) == [(7, "reward/mean", 0.75)]
+
+
+def test_resumed_run_drops_later_steps_and_the_torn_line(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        for step in (1, 2, 3):
+            writer.write(step, {"loss": float(step)})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')
+    with MetricsWriter(tmp_path) as writer:
+        writer.rewind(2)
+        writer.write(3, {"loss": 30.0})
+    assert [(line["step"], line["loss"]) for line in read_lines(tmp_path / "metrics.jsonl")] == [
+        (1, 1),
+        (2, 2),
+        (3, 30),
+    ]
+    assert sorted((step, value) for step, _, value in read_events(tmp_path)) == [(1, 1), (2, 2), (3, 3), (3, 30)]
+
+
+def test_torn_line_is_dropped_before_the_next_is_written(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").write_text('{"step": 1, "sql": "a"}\n{"step": 2, "sq')
+    with SampleWriter(tmp_path) as writer:
+        writer.write({"step": 2, "sql": "b"})
+    assert read_lines(tmp_path / "samples.jsonl") == [{"step": 1, "sql": "a"}, {"step": 2, "sql": "b"}]
+
+
+def test_samples_keep_odd_text_on_one_line_through_a_resume(tmp_path: Path) -> None:
+    sample = {
+        "question": "wo?\u2028\x85\n",
+        "sql": None,
+        "reward": 0.1,
+        "parts": {"a": math.nan, "b": [1, np.float32(2)]},
+    }
+    with SampleWriter(tmp_path) as writer:
+        writer.write({"step": 5, **sample})
+        writer.write({"step": 6, **sample})
+    with SampleWriter(tmp_path) as writer:
+        writer.rewind(5)
+    (line,) = read_lines(tmp_path / "samples.jsonl")
+    assert line == {"step": 5, **sample, "parts": {"a": None, "b": [1, 2.0]}}

@@ -1,0 +1,202 @@
+"""The generator: the same from the same seed, disjoint splits, golds that answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.data.synth.ask import TEMPLATES
+from jaxrl_sql.data.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS, parse_domains
+from jaxrl_sql.data.synth.spec import GRADES, SPLITS
+from jaxrl_sql.types import InputError
+
+SPEC = SynthSpec(seed=3, train_dbs=10, dev_dbs=3, unseen_dbs=3, train_questions=40, dev_questions=20, vocab_size=700)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("synth") / "data"
+    report = generate(out, SPEC)
+    assert report.questions == {"train": 400, "dev": 60, "dev_unseen": 60}
+    return out
+
+
+def questions(out: Path, split: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (out / split / "questions.jsonl").read_text().splitlines()]
+
+
+def connect(out: Path, question: dict[str, str]) -> sqlite3.Connection:
+    name = question["db_id"]
+    path = out / question["split"] / "databases" / name / f"{name}.sqlite"
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+
+
+def dumps(out: Path) -> dict[str, str]:
+    found = {}
+    for path in sorted(out.glob("*/databases/*/*.sqlite")):
+        connection = sqlite3.connect(path)
+        found[str(path.relative_to(out))] = "\n".join(connection.iterdump())
+        connection.close()
+    return found
+
+
+def test_the_same_seed_makes_the_same_data_in_another_process(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again"
+    numbers = {"seed": 3, "train-dbs": 10, "dev-dbs": 3, "unseen-dbs": 3, "train-questions": 40, "dev-questions": 20}
+    options = [part for name, value in numbers.items() for part in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "jaxrl_sql.data.synth", "--out", str(out), *options, "--vocab-size", "700"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for split in SPLITS:
+        name = Path(split) / "questions.jsonl"
+        assert (out / name).read_bytes() == (made / name).read_bytes()
+    assert dumps(out) == dumps(made)
+    assert (out / "tokenizer/tokenizer.json").read_bytes() == (made / "tokenizer/tokenizer.json").read_bytes()
+
+
+def test_another_seed_makes_other_questions(made: Path, tmp_path: Path) -> None:
+    generate(tmp_path, SynthSpec(seed=4, train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=40, dev_questions=20))
+    first = {line["question"] for line in questions(made, "train")[:40]}
+    assert len(first & {line["question"] for line in questions(tmp_path, "train")}) < 5
+
+
+def test_a_finished_folder_is_left_alone_and_another_spec_makes_it_anew(tmp_path: Path) -> None:
+    small = SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=8, dev_questions=8, vocab_size=400)
+    assert not generate(tmp_path, small).was_present
+    stamp = (tmp_path / "train/questions.jsonl").stat().st_mtime_ns
+    report = generate(tmp_path, small)
+    assert report.was_present
+    assert report.questions == {"train": 8, "dev": 8, "dev_unseen": 8}
+    assert (tmp_path / "train/questions.jsonl").stat().st_mtime_ns == stamp
+    assert not generate(tmp_path, SynthSpec(**{**small.__dict__, "seed": 1})).was_present
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="not empty"):
+        generate(tmp_path, SynthSpec())
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["train_dbs", "dev_questions", "vocab_size"])
+def test_numbers_that_cannot_be_used_are_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=name):
+        generate(tmp_path, SynthSpec(**{name: 0}))
+
+
+def test_splits_share_no_database_and_unseen_domains_are_unseen(made: Path) -> None:
+    ids = {split: {line["db_id"] for line in questions(made, split)} for split in SPLITS}
+    assert {split: len(found) for split, found in ids.items()} == {"train": 10, "dev": 3, "dev_unseen": 3}
+    assert not ids["train"] & ids["dev"]
+    assert not (ids["train"] | ids["dev"]) & ids["dev_unseen"]
+    domains = {split: {re.sub(r"_(train|dev|dev_unseen)_\d+$", "", name) for name in ids[split]} for split in SPLITS}
+    assert not domains["dev_unseen"] & (domains["train"] | domains["dev"])
+    schemas = {name: text.split("INSERT")[0] for name, text in dumps(made).items()}
+    assert len(set(schemas.values())) == len(schemas)
+
+
+def test_there_are_enough_domains_tables_and_templates() -> None:
+    assert len(SEEN_DOMAINS) >= 16
+    assert len(UNSEEN_DOMAINS) >= 5
+    assert not {domain.name for domain in SEEN_DOMAINS} & {domain.name for domain in UNSEEN_DOMAINS}
+    for domain in SEEN_DOMAINS + UNSEEN_DOMAINS:
+        assert 2 <= len(domain.tables) <= 4, domain.name
+        earlier: set[str] = set()
+        for table in domain.tables:
+            assert set(table.parents) <= earlier, (domain.name, table.names)
+            earlier.add(table.names[0])
+    assert all(len(TEMPLATES[grade]) >= 8 for grade in GRADES)
+
+
+def test_every_gold_answers_something(made: Path) -> None:
+    for split in SPLITS:
+        for line in questions(made, split):
+            connection = connect(made, line)
+            rows = connection.execute(line["sql"]).fetchall()
+            connection.close()
+            assert rows, line
+            assert not (len(rows) == 1 and all(value in (None, 0) for value in rows[0])), line
+
+
+def test_every_split_has_every_grade_and_no_question_twice(made: Path) -> None:
+    for split in SPLITS:
+        lines = questions(made, split)
+        assert {line["difficulty"] for line in lines} == set(GRADES)
+        assert len({(line["db_id"], line["question"]) for line in lines}) == len(lines)
+        assert len({line["id"] for line in lines}) == len(lines)
+        assert all(set(line) == {"id", "db_id", "question", "evidence", "sql", "split", "difficulty"} for line in lines)
+    easy = sum(line["difficulty"] == "easy" for line in questions(made, "train"))
+    assert easy == 140  # 35 % of 400
+
+
+def test_values_of_the_question_stand_in_the_sql(made: Path) -> None:
+    seen = 0
+    for line in questions(made, "train"):
+        for value in re.findall(r"'([^']*)'", line["sql"]):
+            assert value.strip("%") in line["question"], line
+            seen += 1
+        for value in re.findall(r"(?:[<>=] |BETWEEN |AND )(-?\d+\.?\d*)(?![-\d.])", line["sql"]):
+            flag = re.search(rf"(?:is|has)_\w+ = {value}\b", line["sql"])
+            assert flag or value in line["question"], line
+            seen += 1
+    assert seen > 200
+
+
+def test_a_limited_gold_has_no_tie_at_the_cut(made: Path) -> None:
+    seen = 0
+    for line in questions(made, "train"):
+        found = re.fullmatch(r"SELECT \w+ (FROM .* ORDER BY (\w+) (?:DESC|ASC) LIMIT) (\d+)", line["sql"])
+        if found:
+            connection = connect(made, line)
+            keys = connection.execute(f"SELECT {found[2]} {found[1]} {int(found[3]) + 1}").fetchall()
+            connection.close()
+            assert len(set(keys)) == int(found[3]) + 1, line
+            assert (None,) not in keys, line
+            seen += 1
+    assert seen > 10
+
+
+def test_databases_hold_keys_types_nulls_and_a_few_thousand_rows(made: Path) -> None:
+    nulls = 0
+    for path in sorted(made.glob("*/databases/*/*.sqlite")):
+        connection = sqlite3.connect(path)
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        rows = sum(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables)
+        assert 600 <= rows <= 4000, (path.name, rows)
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert any(connection.execute(f"PRAGMA foreign_key_list({table})").fetchall() for table in tables)
+        for table in tables:
+            columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+            assert [column[5] for column in columns].count(1) == 1, table
+            assert len({column[1] for column in columns}) == len(columns)
+            tests = " + ".join(f"SUM({column[1]} IS NULL)" for column in columns)
+            nulls += connection.execute(f"SELECT {tests} FROM {table}").fetchone()[0]
+        connection.close()
+    assert nulls > 100
+
+
+def test_training_decorates_its_share_and_dev_none(tmp_path: Path) -> None:
+    sizes = {"train_dbs": 4, "dev_dbs": 1, "unseen_dbs": 1, "train_questions": 4, "dev_questions": 4}
+    plain = tmp_path / "plain"
+    decorated = tmp_path / "decorated"
+    generate(plain, SynthSpec(**sizes, decorated_share=0.0))
+    generate(decorated, SynthSpec(**sizes, decorated_share=1.0))
+    left, right = dumps(plain), dumps(decorated)
+    assert all((left[name] == right[name]) == (not name.startswith("train/")) for name in left)
+
+
+def test_an_unknown_kind_of_column_is_refused() -> None:
+    with pytest.raises(ValueError, match="colour"):
+        parse_domains("== shop\nitem 10\n  name @title; colour integer 1 2\n")
+
+
+def test_the_room_loads_without_jax() -> None:
+    code = "import sys, jaxrl_sql.data.synth; assert 'jax' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

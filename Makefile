@@ -65,8 +65,8 @@ test-slow: setup-dev ## the tests that take long: whole runs from question to re
 	$(BIN)/python -m pytest -q -m slow $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: test-multidevice
-test-multidevice: setup-dev ## the tests on eight virtual devices, in a process of their own
-	XLA_FLAGS=--xla_force_host_platform_device_count=8 $(BIN)/python -m pytest -q -m multidevice $(ARGS) || [ $$? -eq 5 ]
+test-multidevice: setup-dev ## the tests on eight virtual devices
+	$(BIN)/python -m pytest -q -m multidevice $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: test-parity
 test-parity: setup-dev $(STAMPS)/parity ## install torch and compare the models with transformers'

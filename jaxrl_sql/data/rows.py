@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,6 +66,30 @@ def supervise(
     if not answers:
         raise InputError(f"none of {len(examples)} examples fits {max_prompt} + {max_completion} tokens")
     return Supervised(tuple(schemas), tuple(answers), tuple(skipped))
+
+
+def word_tokens(tokenizer: Any) -> tuple[int, ...]:
+    """Return the ids that are words or parts of words, not SQL keywords (which are upper case) nor punctuation."""
+    texts = ((i, tokenizer.decode([i])) for i in range(len(tokenizer)))
+    return tuple(i for i, text in texts if text.isalpha() and text.isascii() and not text.isupper())
+
+
+def rename_words(row: Row, words: tuple[int, ...], rng: np.random.Generator) -> Row:
+    """Replace the word tokens of a row's names and values by random others, alike in schema, questions and answers.
+
+    What is asked stays the same up to its names, which can now only be copied from the schema and the question, not
+    remembered from other databases. The replaced tokens are those of the schema and of the learned answers.
+    """
+    known = frozenset(words)
+    used = {token for token in row.prompt if token in known}
+    used |= {token for answer in row.answers for token in answer.token_ids[-answer.trained :] if token in known}
+    drawn = rng.permutation(len(words))[: len(used)]
+    renamed = {old: words[new] for old, new in zip(sorted(used), drawn, strict=True)}
+
+    def apply(tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(renamed.get(token, token) for token in tokens)
+
+    return Row(apply(row.prompt), tuple(Answer(apply(ids), trained) for ids, trained in row.answers))
 
 
 class RowOrder:

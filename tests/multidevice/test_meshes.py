@@ -87,26 +87,29 @@ def _measure() -> dict[str, Any]:
         hidden = prediction_states(params, config, shared, x["completion"], x["completion_len"])
         inside = jnp.arange(t) < x["completion_len"][..., None]
         terms = x["advantage"][..., None] * nll(unembed(params, config, hidden), x["completion"])
-        return jnp.where(inside, terms, 0.0).sum() / inside.sum()
+        return jnp.where(inside, terms, 0.0).sum() / inside.sum(), hidden
 
     def plain_loss(params: Any, x: Any) -> Any:
         logits = forward(params, config, x["prompt"], x["prompt_len"])
         inside = jnp.arange(1, p) < x["prompt_len"][:, None]
-        return jnp.where(inside, nll(logits[:, :-1], x["prompt"][:, 1:]), 0.0).sum() / inside.sum()
+        return jnp.where(inside, nll(logits[:, :-1], x["prompt"][:, 1:]), 0.0).sum() / inside.sum(), logits
 
     def greedy(params: Any, x: Any) -> Any:
         prefix, last = prefill(params, config, x["prompt"], x["prompt_len"])
         hidden = jnp.broadcast_to(last[:, None], (b, g, config.d_model))
-        cache, tokens = init_decode_cache(config, b, g, t, jnp.float32), []
-        for _ in range(t):
-            tokens.append(jnp.argmax(unembed(params, config, hidden), axis=-1).astype(jnp.int32))
-            hidden, cache = decode_step(params, config, prefix, cache, tokens[-1], jnp.ones((b, g), bool))
-        return jnp.stack(tokens, axis=-1)
+        cache = init_decode_cache(config, b, g, t, jnp.float32)
+
+        def step(carry: Any, _: Any) -> Any:
+            hidden, cache = carry
+            token = jnp.argmax(unembed(params, config, hidden), axis=-1).astype(jnp.int32)
+            return decode_step(params, config, prefix, cache, token, jnp.ones((b, g), bool)), token
+
+        return jax.lax.scan(step, (hidden, cache), length=t)[1]
 
     def run(params: Any, x: Any) -> dict[str, Any]:
-        out = {"forward": jax.jit(forward, static_argnums=1)(params, config, x["prompt"], x["prompt_len"])}
+        out = {}
         for name, loss in (("grouped", grouped_loss), ("plain", plain_loss)):
-            out[f"{name}_loss"], out[f"{name}_grads"] = jax.jit(jax.value_and_grad(loss))(params, x)
+            out[name] = jax.jit(jax.value_and_grad(loss, has_aux=True))(params, x)
         return jax.tree.map(np.asarray, out | {"tokens": jax.jit(greedy)(params, x)})
 
     params = jax.tree.map(

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sqlexec_rs import RULE_NAMES, Executor
+
+# A busy machine is no failure.
+SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Row = tuple[Any, ...]
 Rows = list[Row]
@@ -277,7 +280,7 @@ SIMPLE: dict[str, Callable[[Rows, Rows, tuple[int, int]], float]] = {
 
 
 @pytest.mark.parametrize("rule", SIMPLE)
-@settings(max_examples=400, deadline=None)
+@settings(SETTINGS)
 @given(pair=pairs())
 def test_a_rule_is_its_description(executor: Executor, database: Path, rule: str, pair: Pair) -> None:
     width, left, other, right = pair
@@ -289,7 +292,7 @@ def test_a_rule_is_its_description(executor: Executor, database: Path, rule: str
 def test_test_suite_is_its_description(
     executor: Executor, database: Path, cells: st.SearchStrategy[Any], ordered: bool
 ) -> None:
-    @settings(max_examples=400, deadline=None)
+    @settings(SETTINGS)
     @given(pair=pairs(cells, 5))
     @example(pair=(2, [(1, 10)], 2, [(1.0, 10.0)]))
     @example(pair=(2, [(1, 2)], 2, [(2.0, 1.0)]))
@@ -301,7 +304,7 @@ def test_test_suite_is_its_description(
     check()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(SETTINGS)
 @given(pair=pairs(), ignore_order=st.booleans(), data=st.data())
 def test_spider2_is_its_description(
     executor: Executor, database: Path, pair: Pair, ignore_order: bool, data: st.DataObject
@@ -316,7 +319,7 @@ def test_spider2_is_its_description(
 numbers = st.one_of(st.none(), st.integers(0, 3), st.sampled_from([0.0, 1.0, 1.004, 1.006, 2.5, "1", "x", ""]))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(SETTINGS)
 @given(pair=pairs(numbers, 3), slack=st.sampled_from([0, 1, 5, 30]))
 def test_paverl_filters_by_key(executor: Executor, database: Path, pair: Pair, slack: int) -> None:
     width, left, other, right = pair

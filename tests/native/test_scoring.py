@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sqlexec_rs import STATUS_NAMES, Executor, Limits
+
+# A busy machine is no failure.
+SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 cells = st.one_of(
     st.none(),
@@ -82,7 +85,7 @@ def as_sql(width: int, rows: list[tuple[object, ...]]) -> str:
     return "VALUES " + ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(SETTINGS)
 @given(pairs())
 def test_bird_is_pythons_set_equality(executor: Executor, database: Path, pair: Pair) -> None:
     width, left, other, right = pair

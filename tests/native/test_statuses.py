@@ -161,6 +161,18 @@ def test_a_missing_or_damaged_database_is_a_db_error(executor: Executor, tmp_pat
     assert not (tmp_path / "missing.sqlite").exists()
 
 
+def test_a_schema_that_is_not_utf8_is_a_db_error(executor: Executor, tmp_path: Path) -> None:
+    path = tmp_path / "names.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t(abcd, b)")
+    connection.commit()
+    connection.close()
+    path.write_bytes(path.read_bytes().replace(b"abcd", b"a\xff\xfed"))
+    assert executor.execute(path, "SELECT * FROM t").status == "db_error"
+    assert executor.execute(path, "SELECT b FROM t").status == "ok"
+    assert executor.execute(path, "DELETE FROM t").status == "forbidden"
+
+
 def test_an_error_says_what_and_where(executor: Executor, shop: Path) -> None:
     outcome = executor.execute(shop, "/* é */ SELECT id, missing FROM item")
     assert (outcome.error, outcome.error_offset) == ("no such column: missing", 20)

@@ -58,7 +58,7 @@ pub(crate) fn outcome_of(error: rusqlite::Error, phase: Phase) -> Outcome {
 
 fn status_of(code: ErrorCode, message: &str, phase: Phase) -> Status {
     match code {
-        ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly => Status::Forbidden,
+        ErrorCode::AuthorizationForStatementDenied => Status::Forbidden,
         ErrorCode::OperationInterrupted => Status::Timeout,
         ErrorCode::TooBig | ErrorCode::OutOfMemory => Status::TooLarge,
         ErrorCode::DatabaseCorrupt
@@ -70,7 +70,9 @@ fn status_of(code: ErrorCode, message: &str, phase: Phase) -> Status {
         | ErrorCode::PermissionDenied
         | ErrorCode::FileLockingProtocolFailed
         | ErrorCode::NoLargeFileSupport
-        | ErrorCode::DiskFull => Status::DbError,
+        | ErrorCode::DiskFull
+        // Nothing that writes is prepared, so this is a database that needs recovery by a writer.
+        | ErrorCode::ReadOnly => Status::DbError,
         _ => status_of_message(message, phase),
     }
 }

@@ -51,6 +51,9 @@ pub(crate) fn run(
     outcome.elapsed = begun.elapsed();
     outcome.is_volatile = sandbox.seen.is_volatile(statement);
     outcome.error_offset = outcome.error_offset.map(|offset| offset + start as u32);
+    if outcome.status == Status::Forbidden && !sandbox.seen.has_denied() {
+        outcome = Outcome::failed(Status::DbError, "a name in the schema is not valid UTF-8");
+    }
     if outcome.status == Status::Timeout {
         explain_stop(&mut outcome, stop, limits);
     }

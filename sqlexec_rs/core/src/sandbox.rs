@@ -72,6 +72,7 @@ const LIMITS: [(Limit, i32); 9] = [
 pub(crate) struct Seen {
     is_volatile: AtomicBool,
     reads_clock: AtomicBool,
+    has_denied: AtomicBool,
 }
 
 impl Seen {
@@ -79,6 +80,13 @@ impl Seen {
     pub(crate) fn reset(&self) {
         self.is_volatile.store(false, Ordering::Relaxed);
         self.reads_clock.store(false, Ordering::Relaxed);
+        self.has_denied.store(false, Ordering::Relaxed);
+    }
+
+    /// Tells whether the authorizer denied something. If it did not and SQLite says so, it was not asked: a name in the
+    /// schema is no UTF-8, which rusqlite cannot hand over.
+    pub(crate) fn has_denied(&self) -> bool {
+        self.has_denied.load(Ordering::Relaxed)
     }
 
     /// Tells whether the statement may give another result when it is run again on the same file.
@@ -125,6 +133,14 @@ pub(crate) fn open(path: &Path, control: &Arc<Control>) -> rusqlite::Result<Sand
 }
 
 fn authorize(action: AuthAction<'_>, seen: &Seen) -> Authorization {
+    let verdict = judge(action, seen);
+    if verdict != Authorization::Allow {
+        seen.has_denied.store(true, Ordering::Relaxed);
+    }
+    verdict
+}
+
+fn judge(action: AuthAction<'_>, seen: &Seen) -> Authorization {
     match action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => Authorization::Allow,
         AuthAction::Function { function_name } => authorize_function(function_name, seen),

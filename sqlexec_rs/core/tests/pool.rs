@@ -1,5 +1,7 @@
 //! The pool from outside: real files, real threads.
 
+#![allow(clippy::unwrap_used, reason = "this is a test, helpers included")]
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -2,14 +2,14 @@
 
 use super::multiset::Interner;
 use crate::table::Table;
-use crate::value::Value;
 
 /// Returns (CP + CR + TC) / 3, unrounded; both empty is 1, one empty 0.
+#[allow(clippy::redundant_closure_for_method_calls, reason = "a method of `Value` is bound to one lifetime")]
 pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
     if predicted.is_empty() || gold.is_empty() {
         return f64::from(predicted.is_empty() && gold.is_empty());
     }
-    let mut interner = Interner::new(Value::equals);
+    let mut interner = Interner::new(|a, b| a.equals(b));
     let of_gold = distinct(interner.matrix(gold));
     let n_gold = interner.len();
     let of_predicted = distinct(interner.matrix(predicted));

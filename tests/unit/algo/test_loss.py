@@ -1,0 +1,191 @@
+"""Losses: each term worked out by hand, and what must not change them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.algo.loss import aggregate, grpo_loss, importance_weight, kl_penalty, sft_loss
+from jaxrl_sql.algo.step import slice_prompts
+from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.distribution import TokenLogprobs
+
+PLAIN = GrpoConfig(max_importance_weight=0.0)
+
+
+def make_batch(lengths: list[list[int]], width: int, **given: Any) -> GroupBatch:
+    b, g = np.shape(lengths)
+    per_token = jnp.zeros((b, g, width))
+    batch = GroupBatch(
+        shared=(Segment(jnp.zeros((b, 4), jnp.int32), jnp.full((b,), 4)),),
+        completion=jnp.zeros((b, g, width), jnp.int32),
+        completion_len=jnp.array(lengths),
+        loss_mask=jnp.ones((b, g, width), bool),
+        drawn_logprobs=per_token,
+        sampler_logprobs=per_token,
+        old_logprobs=per_token,
+        reference_logprobs=per_token,
+        advantage=jnp.ones((b, g)),
+        weight=jnp.ones((b, g)),
+        truncated=jnp.zeros((b, g), bool),
+    )
+    return dataclasses.replace(batch, **given)
+
+
+def scored(logprob: Any) -> TokenLogprobs:
+    x = jnp.asarray(logprob, jnp.float32)
+    return TokenLogprobs(x, jnp.zeros_like(x))
+
+
+def value(logprob: Any, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool = False) -> float:
+    result = grpo_loss(scored(logprob), batch, cfg, on_policy)
+    return float(result.sum / result.weight)
+
+
+def test_sft_loss_is_the_mean_over_tokens_within_length_and_mask() -> None:
+    mask = jnp.array([[[False, True, True]], [[True, True, True]]])
+    batch = make_batch([[3], [1]], 3, loss_mask=mask)
+    result = sft_loss(scored([[[-9.0, -1.0, -2.0]], [[-3.0, -9.0, -9.0]]]), batch)
+    assert float(result.sum) == pytest.approx(6.0)
+    assert float(result.weight) == 3.0
+
+
+def test_the_surrogate_takes_the_worse_of_ratio_and_clip() -> None:
+    # A = 1: ratio 1.5 is clipped to 1.2; ratio 0.5 stays. A = -1: 1.5 stays, 0.5 is clipped to 0.8.
+    logprob = [[[math.log(1.5), math.log(0.5)], [math.log(1.5), math.log(0.5)]]]
+    batch = make_batch([[2, 2]], 2, advantage=jnp.array([[1.0, -1.0]]))
+    assert value(logprob, batch, PLAIN) == pytest.approx(-(1.2 + 0.5 - 1.5 - 0.8) / 4)
+
+
+def test_clip_bounds_are_separate() -> None:
+    cfg = dataclasses.replace(PLAIN, clip_low=0.1, clip_high=0.3)
+    batch = make_batch([[1, 1]], 1, advantage=jnp.array([[1.0, -1.0]]))
+    assert value([[[math.log(2.0)], [math.log(0.2)]]], batch, cfg) == pytest.approx(-(1.3 - 0.9) / 2)
+
+
+def test_dual_clip_bounds_the_loss_of_a_bad_answer() -> None:
+    batch = make_batch([[1]], 1, advantage=jnp.array([[-1.0]]))
+    far = [[[math.log(50.0)]]]
+    assert value(far, batch, PLAIN) == pytest.approx(50.0, rel=1e-5)
+    assert value(far, batch, dataclasses.replace(PLAIN, dual_clip=3.0)) == pytest.approx(3.0)
+
+
+def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_score_function() -> None:
+    batch = make_batch([[2]], 2, advantage=jnp.array([[2.0]]))
+    x = jnp.array([[[-0.3, -4.0]]])
+
+    def objective(logprob: jax.Array) -> jax.Array:
+        result = grpo_loss(scored(logprob), batch, PLAIN, on_policy=True)
+        return result.sum / result.weight
+
+    assert float(objective(x)) == pytest.approx(-2.0)
+    np.testing.assert_allclose(jax.grad(objective)(x), [[[-1.0, -1.0]]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("token_mean", 10.0 / 4), ("sequence_mean", (2.0 + 4.0) / 2), ("constant", 10.0 / (2 * 5))],
+)
+def test_aggregations_by_hand(kind: str, expected: float) -> None:
+    # one completion of three tokens (1, 2, 3), one of a single token 4, one of no tokens
+    values = jnp.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5]])
+    mask = jnp.arange(5) < jnp.array([[3, 1, 0]])[..., None]
+    total, weight = aggregate(values, mask, kind)
+    assert float(total / weight) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
+def test_trap_masks_padding_changes_nothing(kind: str) -> None:
+    cfg = dataclasses.replace(PLAIN, aggregation=kind)
+    rng = np.random.default_rng(0)
+    logprob = rng.normal(-1, 0.2, (2, 3, 4))
+    lengths = [[4, 2, 1], [3, 3, 0]]
+    short = value(logprob, make_batch(lengths, 4), cfg)
+    padded = np.concatenate([logprob, np.full((2, 3, 5), -1e9)], axis=-1)
+    assert value(padded, make_batch(lengths, 9), cfg) == pytest.approx(short, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
+def test_trap_denominators_parts_add_up_to_the_whole(kind: str) -> None:
+    cfg = dataclasses.replace(PLAIN, aggregation=kind)
+    logprob = np.random.default_rng(1).normal(-1, 0.3, (4, 2, 3))
+    batch = make_batch([[3, 1], [2, 2], [1, 3], [0, 1]], 3)
+    whole = grpo_loss(scored(logprob), batch, cfg, on_policy=False)
+    for parts in (2, 4):
+        size = 4 // parts
+        cut = [
+            grpo_loss(scored(logprob[i : i + size]), slice_prompts(batch, i, i + size), cfg, False)
+            for i in range(0, 4, size)
+        ]
+        total, weight = sum(part.sum for part in cut), sum(part.weight for part in cut)
+        assert float(total / weight) == pytest.approx(float(whole.sum / whole.weight), rel=1e-6)
+
+
+def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
+    batch = make_batch([[0, 0]], 3, weight=jnp.zeros((1, 2)))
+
+    def objective(logprob: jax.Array) -> jax.Array:
+        result = grpo_loss(scored(logprob), batch, dataclasses.replace(PLAIN, kl=0.1), False)
+        return result.sum / jnp.maximum(result.weight, 1.0)
+
+    x = jnp.full((1, 2, 3), -jnp.inf)
+    assert float(objective(x)) == 0.0
+    assert np.isfinite(np.asarray(jax.grad(objective)(x))).all()
+
+
+def test_truncated_answers_can_be_left_out() -> None:
+    batch = make_batch([[1, 1]], 1, truncated=jnp.array([[True, False]]), advantage=jnp.array([[5.0, 1.0]]))
+    cfg = dataclasses.replace(PLAIN, mask_truncated=True)
+    assert value([[[0.0], [0.0]]], batch, cfg) == pytest.approx(-1.0)
+
+
+def test_trap_importance_weight_is_detached_and_capped() -> None:
+    old, drawn = jnp.array([0.0, -1.0, -3.0]), jnp.array([-5.0, -1.2, -1.0])
+    mask = jnp.array([True, True, False])
+    np.testing.assert_allclose(importance_weight(old, drawn, mask, 2.0), [2.0, math.exp(0.2), 1.0], rtol=1e-6)
+    gradient = jax.grad(lambda x: importance_weight(x, drawn, mask, 2.0).sum())(old)
+    assert (np.asarray(gradient) == 0.0).all()
+
+
+def _expected_gradient(kind: str, theta: jax.Array, reference: jax.Array) -> jax.Array:
+    """Take E over tokens drawn from the policy of the estimator's gradient, exactly, for a categorical."""
+    probabilities = jax.nn.softmax(theta)
+
+    def one(token: int) -> jax.Array:
+        def estimate(t: jax.Array) -> jax.Array:
+            return kl_penalty(jax.nn.log_softmax(t)[token], jax.nn.log_softmax(reference)[token], jnp.array(True), kind)
+
+        return jax.grad(estimate)(theta)
+
+    return sum(probabilities[i] * one(i) for i in range(theta.shape[0]))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("kind", "forward"), [("k2", False), ("k3", True)])
+def test_trap_kl_estimators_as_losses_have_the_gradients_they_claim(kind: str, forward: bool) -> None:
+    theta, reference = jnp.array([0.3, -1.0, 0.8, 0.1]), jnp.array([-0.5, 0.4, 0.2, 0.9])
+
+    def divergence(t: jax.Array) -> jax.Array:
+        p, q = jax.nn.log_softmax(t), jax.nn.log_softmax(reference)
+        return jnp.sum(jnp.exp(q) * (q - p)) if forward else jnp.sum(jnp.exp(p) * (p - q))
+
+    np.testing.assert_allclose(_expected_gradient(kind, theta, reference), jax.grad(divergence)(theta), atol=1e-6)
+
+
+def test_k3_is_an_unbiased_value_of_the_kl() -> None:
+    p, q = jax.nn.log_softmax(jnp.array([0.3, -1.0, 0.8])), jax.nn.log_softmax(jnp.array([0.0, 0.5, 0.1]))
+    estimate = jnp.sum(jnp.exp(p) * kl_penalty(p, q, jnp.ones(3, bool), "k3"))
+    assert float(estimate) == pytest.approx(float(jnp.sum(jnp.exp(p) * (p - q))), rel=1e-5)
+
+
+def test_unknown_choices_are_refused() -> None:
+    with pytest.raises(ValueError, match="k2 or k3"):
+        kl_penalty(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), "k1")
+    with pytest.raises(ValueError, match="token_mean"):
+        aggregate(jnp.zeros((1, 1, 1)), jnp.ones((1, 1, 1), bool), "mean")

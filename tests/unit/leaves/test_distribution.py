@@ -1,0 +1,75 @@
+"""The next-token distribution against NumPy, and draws against their own probabilities."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.distribution import draw, log_distribution, token_logprobs, truncate
+
+LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
+
+
+def test_temperature_divides_the_logits() -> None:
+    got = np.exp(log_distribution(LOGITS, 0.5))
+    squared = np.array([0.5, 0.25, 0.15, 0.07, 0.03]) ** 2
+    np.testing.assert_allclose(got, squared / squared.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "kept"),
+    [(0, 1.0, 5), (2, 1.0, 2), (0, 0.5, 1), (0, 0.51, 2), (0, 0.9, 3), (3, 0.6, 2), (9, 1.0, 5), (1, 0.01, 1)],
+)
+def test_truncation_keeps_the_likeliest_and_renormalises(top_k: int, top_p: float, kept: int) -> None:
+    full = log_distribution(LOGITS, 1.0)
+    got = np.exp(truncate(full, top_k, top_p))
+    expected = np.where(np.arange(5) < kept, np.exp(full), 0)
+    np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
+
+
+def test_truncation_follows_the_order_of_the_ids_of_any_row() -> None:
+    rows = jax.random.normal(jax.random.key(0), (6, 40))
+    kept = np.isfinite(truncate(log_distribution(rows, 1.0), 7, 1.0))
+    assert (kept.sum(axis=-1) == 7).all()
+    for row, keep in zip(np.asarray(rows), kept, strict=True):
+        assert set(np.flatnonzero(keep)) == set(np.argsort(-row)[:7])
+
+
+def test_draws_follow_the_distribution_and_carry_both_logprobs() -> None:
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    got = draw(keys, jnp.tile(LOGITS, (20_000, 1)), 1.0, 3, 1.0)
+    share = np.bincount(np.asarray(got.token), minlength=5) / 20_000
+    np.testing.assert_allclose(share, np.array([0.5, 0.25, 0.15, 0, 0]) / 0.9, atol=0.015)
+    np.testing.assert_allclose(got.full_logprob, LOGITS[got.token], rtol=1e-5)
+    np.testing.assert_allclose(got.drawn_logprob - got.full_logprob, -np.log(0.9), rtol=1e-4)
+
+
+def test_greedy_takes_the_likeliest() -> None:
+    got = draw(jax.random.split(jax.random.key(0), 1), LOGITS[None], 0.0, 0, 1.0)
+    assert int(got.token[0]) == 0
+    assert float(got.drawn_logprob[0]) == 0.0
+    assert float(got.full_logprob[0]) == pytest.approx(np.log(0.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("steps", [5, 16, 32])
+def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int) -> None:
+    keys = jax.random.split(jax.random.key(2), 3)
+    hidden, matrix = jax.random.normal(keys[0], (2, 3, steps, 8)), jax.random.normal(keys[1], (8, 11))
+    targets = jax.random.randint(keys[2], (2, 3, steps), 0, 11)
+
+    def chunked(h: jax.Array, w: jax.Array) -> jax.Array:
+        scored = token_logprobs(h, w, targets, 0.7)
+        return jnp.sum(scored.logprob) + 0.3 * jnp.sum(scored.entropy)
+
+    def whole(h: jax.Array, w: jax.Array) -> jax.Array:
+        logprobs = jax.nn.log_softmax(h @ w / 0.7)
+        entropy = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+        return jnp.sum(jnp.take_along_axis(logprobs, targets[..., None], -1)) + 0.3 * jnp.sum(entropy)
+
+    np.testing.assert_allclose(chunked(hidden, matrix), whole(hidden, matrix), rtol=1e-5)
+    for got, want in zip(
+        jax.grad(chunked, (0, 1))(hidden, matrix), jax.grad(whole, (0, 1))(hidden, matrix), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -80,12 +80,19 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class SftConfig:
-    """The supervised cold start: `databases` x `questions` a batch, loss on completions only; 0 steps skip it."""
+    """The supervised cold start: `databases` x `questions` a batch; 0 steps skip it.
+
+    `loss_on` is `answer` (completions only) or `text` (the question too: for a model made from scratch, which has yet
+    to learn the language). `rename` is the share of schemas whose words are replaced by random others, so that names
+    are copied and not remembered.
+    """
 
     steps: int = 0
     databases: int = 16
     questions: int = 16
     max_completion_tokens: int = 160
+    loss_on: str = "answer"
+    rename: float = 0.0
     log_every: int = 20
     eval_every: int = 0
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -195,6 +202,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "grpo.aggregation": ("sequence_mean", "token_mean", "constant"),
     "grpo.advantage": ("group", "batch", "none", "leave_one_out"),
     "grpo.kl_kind": ("k2", "k3"),
+    "sft.loss_on": ("answer", "text"),
     "run.display": ("auto", "rich", "plain", "none"),
 }
 """The names that a key may hold; the code behind each stands in the room that its section is for."""

@@ -6,6 +6,7 @@ The loops themselves stand in `train.py` and `sft.py`; here is what they would o
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -162,6 +163,7 @@ def run_command(command: Callable[[TrainConfig], int], description: str, argumen
     parser.add_argument("--config", type=Path, help="YAML file; see configs/")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     given = parser.parse_args(arguments)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
     try:
         return command(load_config(given.config, given.overrides))
     except InputError as error:

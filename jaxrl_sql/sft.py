@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.optim import make_optimizer
@@ -19,7 +21,7 @@ from jaxrl_sql.algo.step import init_state, make_step
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.pack import pack_rows
-from jaxrl_sql.data.rows import RowOrder, supervise
+from jaxrl_sql.data.rows import RowOrder, rename_words, supervise, whole, word_tokens
 from jaxrl_sql.evaluation import evaluate_all
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.rollout.engine import stop_ids
@@ -45,10 +47,16 @@ def run_sft(s: Session, begin: int) -> Any:
     state = init_state(s.fresh_params(), optimizer)
     if begin:
         state, _ = s.checkpoints.restore(begin, state)
+    words = word_tokens(s.tokenizer) if cfg.rename else ()
     widest = bucket(max(len(schema) for schema in taught.schemas))
     for step in range(begin, cfg.steps):
         started = time.perf_counter()
-        batch = pack_rows(taught.rows(order.batch(step)), cfg.databases, cfg.questions, widest)
+        rows = taught.rows(order.batch(step))
+        rng = np.random.default_rng((s.config.seed, step))
+        rows = [rename_words(row, words, rng) if rng.random() < cfg.rename else row for row in rows]
+        batch = pack_rows(
+            [whole(row) for row in rows] if cfg.loss_on == "text" else rows, cfg.databases, cfg.questions, widest
+        )
         tokens = int(batch.completion_len.sum() + batch.shared[0].length.sum())
         state, metrics = update(state, s.to_mesh(batch))
         at = step + 1
@@ -78,5 +86,10 @@ def sft(config: TrainConfig) -> int:
     return 0
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, run the supervised phase, and return the exit code."""
+    return run_command(sft, __doc__ or "", arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_command(sft, __doc__ or ""))
+    sys.exit(main())

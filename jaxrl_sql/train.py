@@ -22,7 +22,7 @@ from jaxrl_sql.algo.advantage import advantages, zero_variance
 from jaxrl_sql.algo.loss import Metrics, grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer, make_schedule
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step, slice_prompts
-from jaxrl_sql.batch import GroupBatch, TrainState, bucket
+from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.order import Order
 from jaxrl_sql.data.pack import pack_groups
@@ -97,13 +97,7 @@ def grpo_step(s: Session, engine: Engine, update: Updates, order: Order, state: 
     rewards = np.array([[scored.reward.total for scored in group.scored] for group in groups], np.float32)
     weight = np.array([[float(scored.trusted) for scored in group.scored] for group in groups], np.float32)
     advantage = np.asarray(advantages(rewards, weight, grpo.advantage))
-    batch = pack_groups(
-        [group.trajectories for group in groups],
-        advantage,
-        weight,
-        bucket(s.config.data.max_prompt_tokens) if grpo.minibatches > 1 else 0,
-        bucket(s.config.sampling.max_new_tokens, 16),
-    )
+    batch = pack_groups([group.trajectories for group in groups], advantage, weight, s.config.sampling.max_new_tokens)
     state, metrics = update(state, s.to_mesh(batch))
     numbers = reduce_metrics(jax.device_get(metrics))
     ended = time.perf_counter()
@@ -217,5 +211,10 @@ def _reference(s: Session, params: Any) -> Any:
     return jax.tree.map(lambda x: x.copy(), params) if s.config.grpo.kl > 0 else None
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, train, and return the exit code."""
+    return run_command(train, __doc__ or "", arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_command(train, __doc__ or ""))
+    sys.exit(main())

@@ -41,14 +41,17 @@ def pack_rows(rows: Sequence[Row], databases: int, questions: int, prompt_width:
 
 
 def pack_groups(
-    groups: Sequence[Sequence[Trajectory]], advantage: np.ndarray, weight: np.ndarray, prompt_width: int, width: int
+    groups: Sequence[Sequence[Trajectory]], advantage: np.ndarray, weight: np.ndarray, longest: int
 ) -> GroupBatch:
     """Pack B groups of G trajectories with their advantages and weights [B,G] for the policy loss.
 
-    `prompt_width` and `width` are the padded P and T. Tokens that the environment wrote are left out of the loss mask.
+    P is the bucket of the longest prompt, T that of `longest`, the most tokens that a completion may have. Tokens that
+    the environment wrote are left out of the loss mask.
     """
     b, g = weight.shape
-    prompt, prompt_len = pad_tokens([group[0].prompt.token_ids for group in groups], prompt_width)
+    width = bucket(longest)
+    prompts = [group[0].prompt.token_ids for group in groups]
+    prompt, prompt_len = pad_tokens(prompts, bucket(max(len(ids) for ids in prompts)))
     flat = [trajectory for group in groups for trajectory in group]
     completion, length = pad_tokens([trajectory.completion for trajectory in flat], width)
     mask = np.zeros((b * g, width), bool)

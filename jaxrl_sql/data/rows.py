@@ -92,6 +92,11 @@ def rename_words(row: Row, words: tuple[int, ...], rng: np.random.Generator) -> 
     return Row(apply(row.prompt), tuple(Answer(apply(ids), trained) for ids, trained in row.answers))
 
 
+def whole(row: Row) -> Row:
+    """Learn the questions as well as the answers: how a model made from scratch comes to its language."""
+    return row._replace(answers=tuple(answer._replace(trained=len(answer.token_ids)) for answer in row.answers))
+
+
 class RowOrder:
     """The order of batches, epoch after epoch, as a function of (seed, number).
 

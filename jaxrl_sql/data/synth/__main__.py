@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Generate and say what was made; return the exit code."""
     options = vars(_parser().parse_args(arguments))
     out = options.pop("out")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
     try:
         _print(out, generate(out, SynthSpec(**options)))
     except InputError as error:

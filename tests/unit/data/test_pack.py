@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.data.pack import pack_groups, pack_rows
-from jaxrl_sql.data.rows import Answer, Row, RowOrder, Supervised
+from jaxrl_sql.data.rows import Answer, Row, RowOrder, Supervised, rename_words
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 
@@ -36,9 +36,9 @@ def test_groups_keep_who_wrote_each_token() -> None:
     )
     group = [Trajectory(prompt, 0, turns, "stop"), Trajectory(prompt, 1, turns[:1], "length")]
     ones = np.ones((1, 2), np.float32)
-    batch = pack_groups([group], advantage=ones, weight=ones, prompt_width=8, width=8)
-    assert np.asarray(batch.completion)[0, 0].tolist() == [3, 4, 5, 6, 7, 8, 0, 0]
-    assert np.asarray(batch.trained())[0, 0].tolist() == [True, True, False, False, False, True, False, False]
+    batch = pack_groups([group], advantage=ones, weight=ones, longest=8)
+    assert np.asarray(batch.completion)[0, 0, :8].tolist() == [3, 4, 5, 6, 7, 8, 0, 0]
+    assert np.asarray(batch.trained())[0, 0, :8].tolist() == [True, True, False, False, False, True, False, False]
     np.testing.assert_allclose(np.asarray(batch.sampler_logprobs)[0, 0, [0, 1, 5]], [-0.5, -0.6, -0.7])
     np.testing.assert_allclose(np.asarray(batch.drawn_logprobs)[0, 0, :2], [-0.4, -0.5])
     assert np.asarray(batch.truncated).tolist() == [[False, True]]
@@ -78,3 +78,19 @@ def test_the_order_is_a_function_of_seed_and_number() -> None:
     assert [a.batch(i) for i in (0, 1, 999)] == [b.batch(0), b.batch(1), far]
     assert RowOrder(taught, 4, 3, 8, bucket).batch(0) != a.batch(0)
     assert a.batch(0) != a.batch(a.batches_per_epoch)
+
+
+def test_renaming_is_one_to_one_and_alike_in_schema_question_and_answer() -> None:
+    row = Row((10, 1, 11, 1, 12), (Answer((2, 10, 3, 11, 10), 2), Answer((2, 13, 3, 13), 1)))
+    words = tuple(range(10, 40))
+    got = rename_words(row, words, np.random.default_rng(0))
+    pairs = set(zip(row.prompt, got.prompt, strict=True))
+    for old, new in zip(row.answers, got.answers, strict=True):
+        assert old.trained == new.trained
+        pairs |= set(zip(old.token_ids, new.token_ids, strict=True))
+    mapping = dict(pairs)
+    assert len(mapping) == len(pairs)
+    assert {old: new for old, new in mapping.items() if old < 10} == {1: 1, 2: 2, 3: 3}
+    assert len({mapping[i] for i in (10, 11, 12, 13)}) == 4
+    assert {mapping[i] for i in (10, 11, 12, 13)} <= set(words)
+    assert got != rename_words(row, words, np.random.default_rng(1))

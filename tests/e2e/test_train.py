@@ -1,0 +1,181 @@
+"""The main command from end to end on a very small run: what it leaves, how it stops and goes on, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.models import load_checkpoint
+from jaxrl_sql.train import main
+
+Start = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    generate(folder, SynthSpec(train_dbs=4, dev_dbs=1, unseen_dbs=2, train_questions=16, dev_questions=4))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def arguments(data: Path) -> Start:
+    """Return a function (run folder, overrides…) -> command line of a run of 2 supervised and 3 GRPO steps."""
+
+    def build(run: Path, *overrides: str) -> list[str]:
+        return [
+            "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
+            "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
+            "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "sft.steps=2", "sft.databases=2",
+            "sft.questions=4", "sft.log_every=1", "sft.max_completion_tokens=128", "grpo.steps=3", "grpo.prompts=2",
+            "grpo.group=2", "grpo.kl=0.01", "sampling.max_new_tokens=12", "sampling.slots=4", "eval.slots=4",
+            "eval.max_new_tokens=12", "run.checkpoint_every=1", "run.keep_checkpoints=9", "run.display=plain",
+            *overrides,
+        ]  # fmt: skip
+
+    return build
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def whole(arguments: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    assert main(arguments(run)) == 0
+    return run
+
+
+def test_a_run_leaves_everything_it_promises(whole: Path) -> None:
+    rows = lines(whole / "metrics.jsonl")
+    assert [(row["step"], row["phase"]) for row in rows] == [
+        (1, "sft"), (2, "sft"), (2, "eval"), (3, "grpo"), (4, "grpo"), (5, "grpo"), (5, "eval"),
+    ]  # fmt: skip
+    assert all(next(iter(row)) == "step" for row in rows)
+    for name in ("reward/mean", "policy/entropy", "policy/kl", "optim/grad_norm", "time/sql_wait", "status/ok"):
+        assert any(name in row for row in rows) or name == "status/ok", name
+    first = rows[3]
+    assert first["policy/ratio_mean"] == pytest.approx(1.0)
+    assert first["policy/sampler_delta_mean"] < 1e-4
+    assert first["policy/kl"] == pytest.approx(0.0, abs=1e-6)
+    assert {"step", "uid", "sql", "status", "reward"} <= set(lines(whole / "samples.jsonl")[0])
+    for path in ("config.yaml", "report.html", "tb", "model/config.json", "model/tokenizer.json", "checkpoints/5"):
+        assert (whole / path).exists(), path
+
+
+def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
+    config, params = load_checkpoint(whole / "model")
+    assert config.n_layers == 1
+    assert all(np.isfinite(np.asarray(leaf)).all() for leaf in params["layers"].values())
+
+
+@pytest.mark.parametrize("stop_at", [1, 4])
+def test_trap_resume_is_bit_equal_to_a_run_that_was_not_stopped(
+    stop_at: int, arguments: Start, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "resumed"
+    assert main(arguments(run)) == 0
+    from jaxrl_sql.runtime.checkpoint import Checkpoints
+
+    with Checkpoints(run / "checkpoints", keep=9) as checkpoints:
+        checkpoints.rewind(stop_at)
+    assert main(arguments(run, "run.resume=true")) == 0
+    assert untimed(lines(run / "metrics.jsonl")) == untimed(lines(whole / "metrics.jsonl"))
+    got, want = load_checkpoint(run / "model")[1], load_checkpoint(whole / "model")[1]
+    assert (np.asarray(got["embed"]) == np.asarray(want["embed"])).all()
+    for name, leaf in want["layers"].items():
+        assert (np.asarray(got["layers"][name]) == np.asarray(leaf)).all(), name
+
+
+def test_a_used_folder_is_refused(arguments: Start, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(whole)) == 2
+    assert "run.resume=true" in capsys.readouterr().err
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_readable_metrics(arguments: Start, tmp_path: Path) -> None:
+    run = tmp_path / "stopped"
+    command = [sys.executable, "-m", "jaxrl_sql.train", *arguments(run, "grpo.steps=5000", "run.checkpoint_every=9999")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 300
+    metrics = run / "metrics.jsonl"
+    while not (metrics.exists() and '"grpo"' in metrics.read_text(encoding="utf-8")):
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    last = lines(metrics)[-1]["step"]
+    assert (run / "checkpoints" / str(last)).is_dir()
+    assert (run / "report.html").exists()
+
+
+def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
+    """Prepare a fault and return the overrides that lead to it."""
+    if kind == "unknown key":
+        return ["grpo.grop=4"]
+    if kind == "wrong type":
+        return ["grpo.steps=many"]
+    if kind == "no data":
+        return [f"data.dir={folder}/nowhere"]
+    if kind == "no checkpoint":
+        return [f"model.checkpoint={folder}/nowhere"]
+    split = folder / "data" / "train"
+    database = split / "databases" / "a" / "a.sqlite"
+    database.parent.mkdir(parents=True)
+    sqlite3.connect(database).executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1);")
+    good = json.dumps({"id": "1", "db_id": "a", "question": "q", "evidence": "", "sql": "SELECT x FROM t"})
+    text = {
+        "malformed line": f"{good}\n{{oops\n",
+        "no usable gold": json.dumps(
+            {"id": "1", "db_id": "a", "question": "q", "evidence": "", "sql": "SELECT y FROM t"}
+        ),
+        "no database": good.replace('"a"', '"b"'),
+    }[kind]
+    (split / "questions.jsonl").write_text(text, encoding="utf-8")
+    return [f"data.dir={folder}/data", "data.evals=[train]"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("unknown key", "group"),
+        ("wrong type", "grpo.steps"),
+        ("no data", "nowhere"),
+        ("no checkpoint", "nowhere"),
+        ("malformed line", "questions.jsonl:2"),
+        ("no usable gold", "gold"),
+        ("no database", "database"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(
+    kind: str, words: str, data: Path, arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(tmp_path / "run", *_make_bad(kind, data, tmp_path))) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    arguments: Start, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(whole, "run.resume=true", "model.d_ff=64")) == 2
+    assert capsys.readouterr().err.count("\n") == 1

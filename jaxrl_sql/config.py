@@ -46,9 +46,13 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfigSection:
-    """The policy: a Hugging Face folder in `checkpoint`, or else the shape of a model made from scratch."""
+    """The policy: a Hugging Face folder in `checkpoint`, or else the shape of a model made from scratch.
+
+    `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`).
+    """
 
     checkpoint: str = ""
+    init: str = "plain"
     family: str = "qwen3"
     d_model: int = 192
     n_layers: int = 4
@@ -202,6 +206,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "grpo.aggregation": ("sequence_mean", "token_mean", "constant"),
     "grpo.advantage": ("group", "batch", "none", "leave_one_out"),
     "grpo.kl_kind": ("k2", "k3"),
+    "model.init": ("plain", "copying"),
     "sft.loss_on": ("answer", "text"),
     "run.display": ("auto", "rich", "plain", "none"),
 }

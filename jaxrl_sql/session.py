@@ -27,6 +27,7 @@ from jaxrl_sql.data.filters import usable_golds
 from jaxrl_sql.data.prompts import PROMPT_STYLES, PromptSet, PromptStyle, make_prompts, prompt_texts
 from jaxrl_sql.data.synth import SynthSpec, generate, train_tokenizer
 from jaxrl_sql.models import ModelConfig, init_params, shard_params
+from jaxrl_sql.models.copying import init_copying
 from jaxrl_sql.models.hf import load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.hf import load_config as load_model_config
 from jaxrl_sql.parallel import mesh as meshes
@@ -73,7 +74,10 @@ class Session:
         if model.checkpoint:
             return load_checkpoint(model.checkpoint, model.dtype, self.mesh)[1]
         key = rng.base_key(self.config.seed, rng.Purpose.INIT)
-        return shard_params(init_params(self.model, key, jnp.dtype(model.dtype)), self.model, self.mesh)
+        params = init_params(self.model, key, jnp.dtype(model.dtype))
+        if model.init == "copying":
+            params = init_copying(params, self.model, key)
+        return shard_params(params, self.model, self.mesh)
 
     def to_mesh(self, batch: GroupBatch) -> GroupBatch:
         """Put a packed batch on the devices, split along B."""

@@ -43,7 +43,7 @@ def make_step(logprobs: LogprobFn, loss: LossFn, optimizer: optax.GradientTransf
         updates, opt_state = optimizer.update(grads, state.opt_state, state.trainable)
         trainable = optax.apply_updates(state.trainable, updates)
         one = jnp.ones(())
-        metrics = {**result.metrics, "optim/grad_norm": (optax.global_norm(grads), one)}
+        metrics = {**result.metrics, "optim/grad_norm": (optax.tree.norm(grads), one)}
         return TrainState(state.step + 1, trainable, state.frozen, state.reference, opt_state), metrics
 
     return step

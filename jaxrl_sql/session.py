@@ -37,6 +37,7 @@ from jaxrl_sql.report.html import write_report
 from jaxrl_sql.rewards.score import Scored
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.display import Display, make_display
+from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.sqlenv.executor import Executor, ExecutorError, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
@@ -168,6 +169,7 @@ def run_command(command: Callable[[TrainConfig], int], description: str, argumen
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     given = parser.parse_args(arguments)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
+    keep_freed_memory()
     try:
         return command(load_config(given.config, given.overrides))
     except InputError as error:

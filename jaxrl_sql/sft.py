@@ -49,22 +49,23 @@ def run_sft(s: Session, begin: int) -> Any:
         state, _ = s.checkpoints.restore(begin, state)
     words = word_tokens(s.tokenizer) if cfg.rename else ()
     widest = bucket(max(len(schema) for schema in taught.schemas))
+    logged, tokens, since = begin, 0, time.perf_counter()
     for step in range(begin, cfg.steps):
-        started = time.perf_counter()
         rows = taught.rows(order.batch(step))
         rng = np.random.default_rng((s.config.seed, step))
         rows = [rename_words(row, words, rng) if rng.random() < cfg.rename else row for row in rows]
         batch = pack_rows(
             [whole(row) for row in rows] if cfg.loss_on == "text" else rows, cfg.databases, cfg.questions, widest
         )
-        tokens = int(batch.completion_len.sum() + batch.shared[0].length.sum())
+        tokens += int(batch.completion_len.sum() + batch.shared[0].length.sum())
         state, metrics = update(state, s.to_mesh(batch))
         at = step + 1
         if at % cfg.log_every == 0 or at == cfg.steps or s.stop:
             numbers = reduce_metrics(jax.device_get(metrics))
-            seconds = time.perf_counter() - started
-            numbers |= {"time/step": seconds, "speed/tokens_per_s": tokens / seconds}
+            seconds = time.perf_counter() - since
+            numbers |= {"time/step": seconds / (at - logged), "speed/tokens_per_s": tokens / seconds}
             s.record(at, "sft", numbers)
+            logged, tokens, since = at, 0, time.perf_counter()
         if at % s.config.run.checkpoint_every == 0 or at == cfg.steps or s.stop:
             s.checkpoints.save(at, state, {"phase": "sft"})
         if s.stop:

@@ -142,7 +142,10 @@ def load_checkpoint(
             sharding: jax.sharding.Sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         else:
             sharding = sharding_of(mesh, spec.axes, spec.shape, spec.name)
-        return jax.make_array_from_callback(spec.shape, sharding, lambda index: _read_piece(spec, files, target, index))
+        whole = (slice(None),) * len(spec.shape)
+        return jax.make_array_from_callback(
+            spec.shape, sharding, lambda index: _read_piece(spec, files, target, index or whole)
+        )
 
     return config, nest((spec, load(spec)) for spec in param_specs(config))
 

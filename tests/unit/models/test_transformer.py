@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -102,16 +103,19 @@ def repeated_nll(params: Any, config: ModelConfig, batch: Any, rows: Any) -> jax
     return jnp.where(inside, nll(logits, batch[2]), 0.0)
 
 
+# Little arrays are compiled many times here and each runs once: without the backend's optimizations that takes half
+# as long, and what is computed is the same program.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 # Weights by token in what is differentiated: a mistake that a plain sum would cancel shows.
 WEIGHT = jax.random.normal(jax.random.key(2), (B, G, T))
-GROUPED = jax.jit(grouped_nll, static_argnums=(1, 3))
-GROUPED_GRAD = jax.jit(jax.grad(lambda *args: jnp.sum(WEIGHT * grouped_nll(*args))), static_argnums=(1, 3))
-REPEATED = jax.jit(repeated_nll, static_argnums=1)
-REPEATED_GRAD = jax.jit(jax.grad(lambda *args: jnp.sum(WEIGHT * repeated_nll(*args))), static_argnums=1)
-STEP = jax.jit(decode_step, static_argnums=1)
-FILL = jax.jit(prefill, static_argnums=1)
-STATES = jax.jit(prediction_states, static_argnums=1)
-FORWARD = jax.jit(forward, static_argnums=(1, 4))
+GROUPED = jit(grouped_nll, static_argnums=(1, 3))
+GROUPED_GRAD = jit(jax.grad(lambda *args: jnp.sum(WEIGHT * grouped_nll(*args))), static_argnums=(1, 3))
+REPEATED = jit(repeated_nll, static_argnums=1)
+REPEATED_GRAD = jit(jax.grad(lambda *args: jnp.sum(WEIGHT * repeated_nll(*args))), static_argnums=1)
+STEP = jit(decode_step, static_argnums=1)
+FILL = jit(prefill, static_argnums=1)
+STATES = jit(prediction_states, static_argnums=1)
+FORWARD = jit(forward, static_argnums=(1, 4))
 
 
 def assert_trees_close(got: Any, expected: Any, rtol: float) -> None:
@@ -239,8 +243,8 @@ def test_a_tree_of_three_levels_equals_the_concatenation() -> None:
         states = jnp.where(inside, states, 0.0)
         return jnp.sum(weight * states), states
 
-    got, got_states = jax.jit(jax.grad(in_tree, has_aux=True))(params)
-    expected, expected_states = jax.jit(jax.grad(concatenated, has_aux=True))(params)
+    got, got_states = jit(jax.grad(in_tree, has_aux=True))(params)
+    expected, expected_states = jit(jax.grad(concatenated, has_aux=True))(params)
     np.testing.assert_allclose(got_states, expected_states, atol=1e-5)
     assert_trees_close(got, expected, 1e-5)
 
@@ -265,7 +269,7 @@ def test_empty_rows_have_finite_states_and_gradients() -> None:
         hidden = prediction_states(p, QWEN3, (Segment(prompt, nothing),), completion, none)
         return jnp.sum(hidden**2)
 
-    value, grads = jax.jit(jax.value_and_grad(total))(params)
+    value, grads = jit(jax.value_and_grad(total))(params)
     assert np.isfinite(value)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(grads))
 

@@ -23,8 +23,8 @@ CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2, dataclasses.replace(Q
 
 
 def make_params(config: ModelConfig, dtype: Any = jnp.float32) -> Any:
-    params = init_params(config, jax.random.key(0))
-    return jax.tree.map(lambda x: (x + 0.1 * jax.random.normal(jax.random.key(1), x.shape)).astype(dtype), params)
+    shapes, rng = jax.eval_shape(lambda: init_params(config, jax.random.key(0))), np.random.default_rng(1)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), dtype), shapes)
 
 
 def edit_config(folder: Path, **changes: Any) -> None:

@@ -25,4 +25,5 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     options = ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, 2047 * MIB), (TOP_PAD, 256 * MIB))
-    return all([bool(mallopt(option, value)) for option, value in options])
+    taken = [bool(mallopt(option, value)) for option, value in options]
+    return all(taken)

@@ -50,7 +50,7 @@ setup-dev: setup $(STAMPS)/dev ## setup, and what tests and checks need
 # --- the main job
 
 .PHONY: quickstart
-quickstart: setup ## set up, then train on generated data: cold start, GRPO, accuracy before and after
+quickstart: setup ## set up, then train on generated data: GRPO, accuracy before and after on unseen databases
 	$(BIN)/python -m jaxrl_sql.train --config configs/quickstart.yaml $(ARGS)
 
 # --- tests and checks (pytest's exit code 5: no test carries the mark)

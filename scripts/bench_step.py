@@ -23,6 +23,7 @@ from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.runtime.memory import keep_freed_memory
 
 MODEL = ModelConfig("qwen3", 4096, 256, 4, 4, 2, 64, 768, 1e4, 1e-6, True, True, False, 4096)
 SHAPES = ((8, 256, 8, 128, 2.5), (2, 1024, 8, 128, 3.3))
@@ -61,6 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     runs = parser.parse_args().runs
+    keep_freed_memory()  # as the commands do
     cfg = GrpoConfig(kl=0.04)
     optimizer = make_optimizer(OptimConfig(lr=1e-5), 100)
     step = make_step(make_policy(MODEL), partial(grpo_loss, cfg=cfg, on_policy=True), optimizer)

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from jaxrl_sql import rng
 from jaxrl_sql.batch import GroupBatch
-from jaxrl_sql.config import OptimConfig, TrainConfig, load_config, to_yaml
+from jaxrl_sql.config import TrainConfig, load_config, to_yaml
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.filters import usable_golds
 from jaxrl_sql.data.prompts import PROMPT_STYLES, PromptSet, PromptStyle, make_prompts, prompt_texts
@@ -62,11 +62,9 @@ class Session:
     checkpoints: Checkpoints
     display: Display
     stop: bool = False
-    notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         """Tell the user something, once, outside the progress display."""
-        self.notes.append(text)
         self.display.note(text)
 
     def fresh_params(self) -> Any:
@@ -178,14 +176,6 @@ def run_command(command: Callable[[TrainConfig], int], description: str, argumen
     except (JaxrlSqlError, ExecutorError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-
-
-def optimizer_steps(config: TrainConfig) -> dict[str, tuple[OptimConfig, int]]:
-    """Return each phase's optimizer numbers and how many updates it makes."""
-    return {
-        "sft": (config.sft.optim, config.sft.steps),
-        "grpo": (config.grpo.optim, config.grpo.steps * config.grpo.minibatches),
-    }
 
 
 def _refuse_used_folder(folder: Path, resume: bool) -> None:

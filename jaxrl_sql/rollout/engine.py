@@ -7,9 +7,7 @@ the host to decode text or to hand SQL on.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,15 +21,6 @@ from jaxrl_sql.rollout.sampling import Draws, Sample, Sampling, Written, decode_
 from jaxrl_sql.types import InputError, Prompt
 
 CHUNK = 16
-
-
-@dataclass
-class Times:
-    """Seconds and counts of the engine's work since the caller last set them to zero."""
-
-    prefill_tokens: int = 0
-    decoded_tokens: int = 0
-    blocked: float = 0.0
 
 
 class Engine:
@@ -56,7 +45,6 @@ class Engine:
         self.tokenizer = tokenizer
         self.slots = slots
         self.purpose = purpose
-        self.times = Times()
         self._stop_ids = np.array(stop_ids(tokenizer), np.int32)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, step: int = 0) -> Iterator[Sample]:
@@ -85,7 +73,6 @@ class Engine:
     ) -> Iterator[Sample]:
         """Prefill and decode one wave, padded to `rows` prompts so that every wave has one compiled shape."""
         tokens, length = _padded([prompts[i].token_ids for i in wave], rows)
-        self.times.prefill_tokens += int(length[: len(wave)].sum())
         active = np.zeros((rows, sampling.n), bool)
         active[: len(wave)] = True
         numbers = np.array(wave + [0] * (rows - len(wave)), np.int32)
@@ -97,14 +84,11 @@ class Engine:
         carry, snapshot = self._chunk(prefix, carry, keys, limit, draws)
         while True:
             ahead = self._chunk(prefix, carry, keys, limit, draws)
-            began = time.perf_counter()
             seen: Written = jax.device_get(snapshot)
-            self.times.blocked += time.perf_counter() - began
             for b, g in zip(*np.nonzero(seen.done & ~told), strict=True):
                 yield self._sample(seen, int(b), int(g), wave[b])
             told |= seen.done
             if told.all():
-                self.times.decoded_tokens += int(seen.length.sum())
                 return
             carry, snapshot = ahead
 

@@ -24,11 +24,6 @@ HIDDEN = -1e30
 FLOOR = -1e29
 
 
-# So few query rows a key row (a decode step's own cache) are multiplied and summed: it reads the cache once, where
-# it stands, while a batched matrix product of one or two rows first copies the slice of the cache it multiplies.
-FEW = 4
-
-
 class KeyPart(NamedTuple):
     """Keys and values of S tokens in Rj rows, and who sees them.
 
@@ -86,17 +81,11 @@ def _to_part(x: jax.Array, part_rows: int) -> jax.Array:
 
 def _score(q: jax.Array, k: jax.Array) -> jax.Array:
     """Multiply queries [B,R,X,K,M,Q] with keys [B,R,K,S,Q] -> [B,R,K,M,X,S] float32."""
-    if q.shape[2] * q.shape[4] <= FEW:
-        folded = jnp.moveaxis(q, 2, 4)[..., None, :].astype(jnp.float32)
-        return jnp.sum(folded * k[:, :, :, None, None].astype(jnp.float32), axis=-1)
     return jnp.einsum("brxkmq,brksq->brkmxs", q, k, preferred_element_type=jnp.float32)
 
 
 def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
     """Sum values [B,R,K,S,Q] by weights [B,R,K,M,X,S] float32 -> [B,R,X,K,M,Q] float32."""
-    if weight.shape[3] * weight.shape[4] <= FEW:
-        mixed = jnp.sum(weight[..., None] * v[:, :, :, None, None].astype(jnp.float32), axis=-2)
-        return jnp.moveaxis(mixed, 4, 2)
     return jnp.einsum("brkmxs,brksq->brxkmq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -12,15 +13,18 @@ from jaxrl_sql.rollout import Engine, Sampling
 from jaxrl_sql.session import Session
 
 
-def greedy_accuracy(s: Session, params: Any, questions: PromptSet) -> tuple[ExecutionSummary, list[ExecutionRecord]]:
-    """Answer every question greedily and score the answers by BIRD's comparison; one record a question, in order."""
+def greedy_accuracy(
+    s: Session, params: Any, questions: PromptSet
+) -> tuple[ExecutionSummary, list[ExecutionRecord], list[str]]:
+    """Answer every question greedily and score the answers by BIRD's comparison -> summary, records and texts."""
     engine = Engine(s.model, params, s.tokenizer, s.config.eval.slots, Purpose.EVAL)
     sampling = Sampling(temperature=0.0, max_new_tokens=s.config.eval.max_new_tokens)
     extract = s.recipe.extract_for(s.style)
-    sqls: list[str | None] = [None] * len(questions.prompts)
+    texts = [""] * len(questions.prompts)
     for sample in engine.generate(questions.prompts, sampling):
-        sqls[sample.prompt_index] = extract(sample.text)
-    return execution_accuracy(s.executor, questions.examples, sqls)
+        texts[sample.prompt_index] = sample.text
+    summary, records = execution_accuracy(s.executor, questions.examples, [extract(text) for text in texts])
+    return summary, records, texts
 
 
 def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
@@ -28,21 +32,11 @@ def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
     began = time.perf_counter()
     numbers: dict[str, float] = {}
     for name, questions in s.evals.items():
-        summary, records = greedy_accuracy(s, params, questions)
+        summary, records, texts = greedy_accuracy(s, params, questions)
         numbers |= {f"eval/{name}/{key}": value for key, value in summary.metrics().items()}
-        for example, record in list(zip(questions.examples, records, strict=True))[: s.config.run.samples_per_step]:
-            s.samples.write(
-                {
-                    "step": step,
-                    "phase": f"eval/{name}",
-                    "uid": example.uid,
-                    "question": example.question,
-                    "gold": example.gold_sql,
-                    "sql": record.sql,
-                    "status": record.status,
-                    "reward": float(record.correct),
-                }
-            )
+        answered = zip(questions.examples, texts, records, strict=True)
+        for example, text, record in itertools.islice(answered, s.config.run.samples_per_step):
+            s.write_sample(step, f"eval/{name}", example, text, record.sql, record.status, float(record.correct))
     numbers["time/eval"] = time.perf_counter() - began
     s.record(step, "eval", numbers)
     return numbers

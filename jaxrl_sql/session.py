@@ -34,7 +34,6 @@ from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel import rules
 from jaxrl_sql.recipes import RECIPES, Recipe
 from jaxrl_sql.report.html import write_report
-from jaxrl_sql.rewards.score import Scored
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.memory import keep_freed_memory
@@ -96,7 +95,9 @@ class Session:
         self.metrics.write(step, {"phase": phase, **numbers})
         self.display.update(step, {"phase": phase, **numbers})
 
-    def write_sample(self, step: int, phase: str, example: Example, text: str, scored: Scored) -> None:
+    def write_sample(
+        self, step: int, phase: str, example: Example, text: str, sql: str | None, status: str, reward: float
+    ) -> None:
         """Keep an answer with its SQL, status and reward."""
         self.samples.write(
             {
@@ -106,9 +107,9 @@ class Session:
                 "question": example.question,
                 "gold": example.gold_sql,
                 "text": text,
-                "sql": scored.sql,
-                "status": scored.status,
-                "reward": scored.reward.total,
+                "sql": sql,
+                "status": status,
+                "reward": reward,
             }
         )
 

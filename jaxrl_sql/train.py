@@ -119,7 +119,8 @@ def grpo_step(s: Session, engine: Engine, update: Updates, order: Order, state: 
     at = s.config.sft.steps + number + 1
     s.record(at, "grpo", numbers)
     for group in groups[: s.config.run.samples_per_step]:
-        s.write_sample(at, "grpo", group.example, group.texts[0], group.scored[0])
+        one = group.scored[0]
+        s.write_sample(at, "grpo", group.example, group.texts[0], one.sql, one.status, one.reward.total)
     return state
 
 

@@ -24,6 +24,6 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    options = ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, 2047 * MIB), (TOP_PAD, 256 * MIB))
+    options = ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 256 * MIB))
     taken = [bool(mallopt(option, value)) for option, value in options]
     return all(taken)

@@ -117,12 +117,14 @@ class SamplingConfig:
 class GrpoConfig:
     """The objective and its numbers (RL steps of `prompts` x `group` answers; `minibatches` updates a step).
 
+    `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
     aggregation: sequence_mean | token_mean | constant; advantage: group | batch | none | leave_one_out;
     kl_kind: k2 | k3 (as a loss, with coefficient `kl`); `max_importance_weight` caps exp(old - drawn).
     """
 
     steps: int = 100
     prompts: int = 16
+    oversample: int = 1
     group: int = 8
     minibatches: int = 1
     clip_low: float = 0.2
@@ -215,7 +217,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 POSITIVE = (
     "data.max_prompt_tokens model.d_model model.n_layers model.n_heads model.n_kv_heads model.head_dim model.d_ff "
     "model.max_positions model.rope_theta sft.databases sft.questions sft.max_completion_tokens sft.log_every "
-    "sampling.temperature sampling.max_new_tokens sampling.slots grpo.prompts grpo.minibatches "
+    "sampling.temperature sampling.max_new_tokens sampling.slots grpo.prompts grpo.oversample grpo.minibatches "
     "grpo.max_importance_weight executor.timeout_ms executor.vm_steps executor.max_rows executor.max_bytes "
     "eval.max_new_tokens eval.slots run.checkpoint_every run.keep_checkpoints "
     "sft.optim.lr sft.optim.eps sft.optim.max_grad_norm grpo.optim.lr grpo.optim.eps grpo.optim.max_grad_norm"

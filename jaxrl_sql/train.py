@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_sql.algo.advantage import advantages, zero_variance
+from jaxrl_sql.algo.advantage import advantages, choose_groups, zero_variance
 from jaxrl_sql.algo.loss import Metrics, grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer, make_schedule
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step, slice_prompts
@@ -88,7 +88,8 @@ def grpo_step(s: Session, engine: Engine, update: Updates, order: Order, state: 
     """Make step `number` (from 0) of GRPO and record it."""
     grpo = s.config.grpo
     began = time.perf_counter()
-    chosen, _ = order.take(number * grpo.prompts, grpo.prompts)
+    asked = grpo.prompts * grpo.oversample
+    chosen, _ = order.take(number * asked, asked)
     engine.params = state.trainable
     jobs, samples = draw_answers(s, engine, chosen, number)
     drawn = time.perf_counter()
@@ -96,24 +97,26 @@ def grpo_step(s: Session, engine: Engine, update: Updates, order: Order, state: 
     waited = time.perf_counter()
     rewards = np.array([[scored.reward.total for scored in group.scored] for group in groups], np.float32)
     weight = np.array([[float(scored.trusted) for scored in group.scored] for group in groups], np.float32)
-    advantage = np.asarray(advantages(rewards, weight, grpo.advantage))
-    batch = pack_groups([group.trajectories for group in groups], advantage, weight, s.config.sampling.max_new_tokens)
+    kept = choose_groups(rewards, weight, grpo.prompts)
+    advantage = np.asarray(advantages(rewards[kept], weight[kept], grpo.advantage))
+    learned = [groups[i].trajectories for i in kept]
+    batch = pack_groups(learned, advantage, weight[kept], s.config.sampling.max_new_tokens)
     state, metrics = update(state, s.to_mesh(batch))
     numbers = reduce_metrics(jax.device_get(metrics))
     ended = time.perf_counter()
-    tokens = int(batch.completion_len.sum())
+    lengths = np.array([len(t.turns[0].token_ids) for group in groups for t in group.trajectories])
     numbers |= {
         "reward/zero_variance": float(np.mean(zero_variance(rewards, weight))),
         "reward/std_within_group": float(rewards.std(axis=1).mean()),
         **group_metrics(groups),
-        "length/mean": float(batch.completion_len.mean()),
-        "length/truncated": float(batch.truncated.mean()),
+        "length/mean": float(lengths.mean()),
+        "length/truncated": float(np.mean([t.finish_reason == "length" for g in groups for t in g.trajectories])),
         "optim/lr": float(make_schedule(grpo.optim, grpo.steps * grpo.minibatches)(number * grpo.minibatches)),
         "time/rollout": drawn - began,
         "time/sql_wait": waited - drawn,
         "time/update": ended - waited,
         "time/step": ended - began,
-        "speed/tokens_per_s": tokens / (drawn - began),
+        "speed/tokens_per_s": float(lengths.sum()) / (drawn - began),
         "speed/sql_per_s": rewards.size / (drawn - began),
     }
     at = s.config.sft.steps + number + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxrl_sql import masked
@@ -49,3 +50,13 @@ def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
     top = jnp.max(jnp.where(valid, rewards, -jnp.inf), axis=-1)
     bottom = jnp.min(jnp.where(valid, rewards, jnp.inf), axis=-1)
     return ~jnp.any(valid, axis=-1) | (top - bottom <= EQUAL)
+
+
+def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int) -> list[int]:
+    """Choose `keep` of the groups [B,G] to learn from: those whose rewards differ first, each kind in its order.
+
+    Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476) in one round: what was drawn in excess is left out
+    where it would teach nothing, and the update keeps its shape.
+    """
+    silent = np.asarray(zero_variance(rewards, weight))
+    return [int(i) for i in np.argsort(silent, kind="stable")[:keep]]

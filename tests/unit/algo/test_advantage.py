@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxrl_sql.algo.advantage import EPSILON, advantages, zero_variance
+from jaxrl_sql.algo.advantage import EPSILON, advantages, choose_groups, zero_variance
 
 ONES = np.ones((1, 4), np.float32)
 
@@ -60,3 +60,16 @@ def test_a_group_without_any_weight_is_silent() -> None:
 def test_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="leave_one_out"):
         advantages(ONES, ONES, "median")
+
+
+def test_groups_whose_rewards_differ_are_chosen_first() -> None:
+    rewards = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.1, 0.0], [0.0, 1.0]], np.float32)
+    weight = np.ones_like(rewards)
+    assert choose_groups(rewards, weight, 2) == [1, 3]
+    assert choose_groups(rewards, weight, 4) == [1, 3, 4, 0]
+    assert choose_groups(rewards, weight, 5) == [1, 3, 4, 0, 2]
+
+
+def test_a_difference_that_has_no_weight_is_none() -> None:
+    rewards = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+    assert choose_groups(rewards, np.array([[1.0, 0.0], [1.0, 1.0]], np.float32), 1) == [1]

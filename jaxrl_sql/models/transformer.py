@@ -13,6 +13,7 @@ norms, scores and softmax are in float32 always.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -222,7 +223,7 @@ def prefill(
     """
     block = Block(tokens=tokens[:, None], length=length[:, None])
     (hidden,), ((k, v),) = _run(params, config, (block,), "none", compute_dtype, keep=True)
-    return PrefixCache(k=k[:, :, 0], v=v[:, :, 0], length=length), _last(hidden[:, 0], length)
+    return PrefixCache(k=tuple(k[:, :, 0]), v=tuple(v[:, :, 0]), length=length), _last(hidden[:, 0], length)
 
 
 def decode_step(
@@ -240,32 +241,30 @@ def decode_step(
     writes nothing and keeps its length, and its state means nothing. A row whose S slots are full writes nothing
     either: callers stop rows before that.
     """
-    _check(config, (1, cache.length.shape[1]), prefix.k.shape[3] + cache.k.shape[4])
-    slots = cache.k.shape[4]
-    b, g = cache.length.shape
+    b, g, _, slots, _ = cache.k[0].shape
+    _check(config, (1, g), prefix.k[0].shape[2] + slots)
     own = cache.length + active.astype(jnp.int32)
     angles = rope_angles((prefix.length[:, None] + cache.length)[..., None], config.head_dim, config.rope_theta)
-    seen_prefix = (jnp.arange(prefix.k.shape[3]) < prefix.length[:, None])[:, None, None]
+    seen_prefix = (jnp.arange(prefix.k[0].shape[2]) < prefix.length[:, None])[:, None, None]
     seen_own = (jnp.arange(slots) < own[..., None])[:, :, None]
     # An index outside the cache is dropped by the scatter: that is how an inactive row writes nothing.
     slot = jnp.where(active, cache.length, slots)
     rows, columns = jnp.arange(b)[:, None], jnp.arange(g)[None]
 
-    def step(carry: tuple[jax.Array, jax.Array, jax.Array], inputs: Any) -> tuple[Any, None]:
-        x, keys, values = carry
-        index, layer, prefix_k, prefix_v = inputs
-        layer = _cast(layer, compute_dtype)
-        q, k, v = _heads(layer, config, rms_norm(x, layer["attn_norm"], config.norm_eps), angles)
-        keys = keys.at[index, rows, columns, :, slot].set(k[:, :, :, 0].astype(keys.dtype), mode="drop")
-        values = values.at[index, rows, columns, :, slot].set(v[:, :, :, 0].astype(values.dtype), mode="drop")
-        parts = [
-            KeyPart(prefix_k[:, None], prefix_v[:, None], seen_prefix),
-            KeyPart(keys[index], values[index], seen_own),
-        ]
-        return (_finish(layer, config, x, attend(q, parts)), keys, values), None
+    def append(kept: jax.Array, new: jax.Array) -> jax.Array:
+        return kept.at[rows, columns, :, slot].set(new[:, :, :, 0].astype(kept.dtype), mode="drop")
 
-    start = (_embed(params, token[..., None], compute_dtype), cache.k, cache.v)
-    inputs = (jnp.arange(config.n_layers), params["layers"], prefix.k, prefix.v)
-    (x, keys, values), _ = lax.scan(step, start, inputs)
+    x = _embed(params, token[..., None], compute_dtype)
+    keys, values = [], []
+    for i in range(config.n_layers):
+        layer = _cast(jax.tree.map(operator.itemgetter(i), params["layers"]), compute_dtype)
+        q, k, v = _heads(layer, config, rms_norm(x, layer["attn_norm"], config.norm_eps), angles)
+        keys.append(append(cache.k[i], k))
+        values.append(append(cache.v[i], v))
+        parts = [
+            KeyPart(prefix.k[i][:, None], prefix.v[i][:, None], seen_prefix),
+            KeyPart(keys[i], values[i], seen_own),
+        ]
+        x = _finish(layer, config, x, attend(q, parts))
     hidden = rms_norm(x[:, :, 0], params["final_norm"], config.norm_eps)
-    return hidden, DecodeCache(k=keys, v=values, length=own)
+    return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=own)

@@ -1,6 +1,6 @@
-//! `ArrowTable`: a result as Arrow data, handed over by the Arrow PyCapsule interface.
+//! `ArrowTable`: a result as Arrow data, handed over by the Arrow `PyCapsule` interface.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const SCHEMA: &CStr = c"arrow_schema";
 const ARRAY: &CStr = c"arrow_array";
 const STREAM: &CStr = c"arrow_array_stream";
 
-/// A result as Arrow data: pyarrow, polars, nanoarrow, DuckDB and others import it without a copy.
+/// A result as Arrow data: pyarrow, polars, nanoarrow and others import it without a copy.
 #[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct ArrowTable {
     columns: Arc<Vec<Column>>,
@@ -38,7 +38,7 @@ impl ArrowTable {
     pub(crate) fn columns_to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let columns = self.columns.iter().map(|column| {
             let values = match &column.data {
-                Data::Null => PyList::new(py, vec![py.None(); self.n_rows])?.into_any(),
+                Data::Null => PyList::new(py, (0..self.n_rows).map(|_| py.None()))?.into_any(),
                 Data::Int64(values) => PyArray1::from_slice(py, values).into_any(),
                 Data::Float64(values) => PyArray1::from_slice(py, values).into_any(),
                 Data::Utf8(bytes) => {
@@ -70,13 +70,17 @@ fn list<'py>(
 /// Gives a name that came before a number: `id`, `id_2`, `id_3`.
 fn make_unique(columns: &mut [Column]) {
     let mut taken: HashSet<String> = columns.iter().map(|column| column.name.clone()).collect();
-    let mut seen = HashSet::new();
+    let mut counts: HashMap<String, usize> = HashMap::new();
     for column in columns {
-        if !seen.insert(column.name.clone()) {
-            let free = (2..).map(|n| format!("{}_{n}", column.name)).find(|name| !taken.contains(name));
-            column.name = free.unwrap_or_default(); // the search has no end
-            taken.insert(column.name.clone());
-            seen.insert(column.name.clone());
+        let count = counts.entry(column.name.clone()).or_default();
+        *count += 1;
+        while *count > 1 {
+            let name = format!("{}_{count}", column.name);
+            if taken.insert(name.clone()) {
+                column.name = name;
+                break;
+            }
+            *count += 1;
         }
     }
 }

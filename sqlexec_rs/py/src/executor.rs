@@ -221,9 +221,16 @@ fn launch_interruptibly(
     launch: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<sqlexec_core::Job, Fault> + Send,
 ) -> PyResult<sqlexec_core::Job> {
     let mut raised = None;
-    let launched = py.detach(|| {
-        launch(&mut || Python::attach(|py| py.check_signals()).map_err(|error| raised = Some(error)).is_ok())
-    });
+    let mut is_calm = || {
+        Python::attach(|py| match py.check_signals() {
+            Ok(()) => true,
+            Err(error) => {
+                raised = Some(error);
+                false
+            }
+        })
+    };
+    let launched = py.detach(|| launch(&mut is_calm));
     launched.map_err(|fault| raised.unwrap_or_else(|| raise(&fault)))
 }
 

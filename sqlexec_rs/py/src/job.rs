@@ -72,7 +72,7 @@ impl Job {
         Ok(JobItems { items: self.inner.items(), rules: self.rules.clone(), deadline })
     }
 
-    fn __await__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    fn __await__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
         let py = slf.py();
         py.import("sqlexec_rs.awaiting")?.call_method1("result_in_loop", (slf,))?.call_method0("__await__")
     }

@@ -147,14 +147,12 @@ impl Outcome {
     }
 
     fn __repr__(&self) -> String {
-        match self.table() {
-            Some(table) => format!("<Outcome ok: {} rows, {} columns>", table.n_rows(), table.width()),
-            None => {
-                let failure = self.failure();
-                let cut: String = failure.chars().take(REPR_CHARS).collect();
-                format!("<Outcome {cut}{}>", if cut.len() < failure.len() { "…" } else { "" })
-            }
+        if let Some(table) = self.table() {
+            return format!("<Outcome ok: {} rows, {} columns>", table.n_rows(), table.width());
         }
+        let failure = self.failure();
+        let cut: String = failure.chars().take(REPR_CHARS).collect();
+        format!("<Outcome {cut}{}>", if cut.len() < failure.len() { "…" } else { "" })
     }
 }
 

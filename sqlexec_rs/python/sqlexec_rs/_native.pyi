@@ -115,9 +115,9 @@ class Outcome:
         """Return the result as Arrow data, which any Arrow library imports.
 
         A column's type follows from its cells, NULL aside: integers `int64`; reals, with or without integers,
-        `float64`; text, with or without numbers, `large_utf8`; blobs with or without others, and text that is not UTF-8,
-        `large_binary`; no cells `null`. Other cells are cast as SQLite's CAST does. With `unique_names` the second
-        `id` is `id_2`. Raises ValueError when there is no table, because the run was not ok.
+        `float64`; text, with or without numbers, `large_utf8`; blobs with or without others, and text that is not
+        UTF-8, `large_binary`; no cells `null`. Other cells are cast as SQLite's CAST does. With `unique_names` the
+        second `id` is `id_2`. Raises ValueError when there is no table, because the run was not ok.
         """
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame with the columns of `to_arrow`; pyarrow is not needed.
@@ -135,14 +135,13 @@ class Outcome:
 
         What is cut ends in `…`, and the last line counts the rows. Without a table: status, error and hint.
         """
-    def __str__(self) -> str: ...
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 @final
 class ArrowTable:
-    """A result as Arrow data: pyarrow, polars, nanoarrow, DuckDB and others import it without a copy."""
+    """A result as Arrow data: pyarrow, polars, nanoarrow and others import it without a copy."""
 
     @property
     def names(self) -> list[str]: ...
@@ -172,11 +171,11 @@ class Job:
         """Cancel what has not ended; those items have the status `cancelled`."""
     def progress(self) -> tuple[int, int]:
         """Return how many distinct items are done, and how many there are."""
-    def add_done_callback(self, function: Callable[[Job], object], /) -> None:
+    def add_done_callback(self, function: Callable[[Job], object]) -> None:
         """Call `function(job)` once when every item is done, at once if they are.
 
-        It is called on a thread of the executor, so it should be short and must not submit or wait; what it raises goes to
-        `sys.unraisablehook`.
+        It is called on a thread of the executor, so it should be short and must not submit or wait; what it raises
+        goes to `sys.unraisablehook`.
         """
     def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, Any]]:
         """Iterate over (index, result) in the order in which items end; equal items end together.

@@ -15,7 +15,7 @@ from sqlexec_rs._native import Executor
 
 N_ITEMS = 2_000
 N_SALES = 20_000
-_BATCH = 200
+_BATCH = 100
 
 # Each text holds the number of the query, so that no two are equal and each runs.
 _MIX = (

@@ -20,12 +20,12 @@ def watch(job: Job, label: str, stream: TextIO) -> None:
         done, of = job.progress()
         if is_terminal:
             bar = "█" * (_WIDTH * done // of)
-            stream.write(f"\r{label} {bar:░<{_WIDTH}} {done:,} of {of:,}")
+            stream.write(f"\r{label}: {bar:░<{_WIDTH}} {done:,} of {of:,} distinct items")
             stream.flush()
         elif time.monotonic() - last >= _LINE_EVERY_S:
             last = time.monotonic()
-            stream.write(f"{label} {done:,} of {of:,}\n")
+            stream.write(f"{label}: {done:,} of {of:,} distinct items\n")
             stream.flush()
     _, of = job.progress()
     start = "\r\x1b[2K" if is_terminal else ""
-    stream.write(f"{start}{label} {of:,} of {of:,} in {time.monotonic() - begun:.1f} s\n")
+    stream.write(f"{start}{label}: {of:,} of {of:,} distinct items in {time.monotonic() - begun:.1f} s\n")

@@ -37,7 +37,7 @@ def explain(outcome: Outcome, sql: str) -> str:
     lines = [f"{outcome.status}: {outcome.error}"]
     if outcome.error_offset is not None:
         before = sql.encode("utf-8", "surrogatepass")[: outcome.error_offset].decode("utf-8", "ignore")
-        line = sql.splitlines()[before.count("\n")] if sql.splitlines() else ""
+        line = sql.split("\n")[before.count("\n")].rstrip()
         column = len(before) - (before.rfind("\n") + 1)
         # A tab stays a tab, so that the caret stands right below whatever its width.
         lines += [f"  {line}", "  " + "".join("\t" if c == "\t" else " " for c in line[:column]) + "^"]
@@ -70,5 +70,9 @@ def _blob(cell: Any) -> Any:
 
 
 def _json(cell: Any) -> Any:
-    # JSON has no infinity: its text is the nearest that every reader takes.
-    return str(cell) if isinstance(cell, float) and math.isinf(cell) else _blob(cell)
+    # JSON has no infinity and no text but Unicode: what is nearest stands for them.
+    if isinstance(cell, float) and math.isinf(cell):
+        return str(cell)
+    if isinstance(cell, str) and not cell.isascii():
+        return cell.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return _blob(cell)

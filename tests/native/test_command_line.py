@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
 import subprocess
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sqlexec_rs import bench, cli
+from sqlexec_rs import Executor, Limits, bench, cli
+from sqlexec_rs.progress import watch
 
 MARK = "\t----- bird -----\t"
 
@@ -191,8 +193,6 @@ def test_bench_measures_up_to_the_threads_asked_for(capsys: pytest.CaptureFixtur
 
 
 def test_the_queries_of_bench_run(tmp_path: Path) -> None:
-    from sqlexec_rs import Executor
-
     path = bench.make_database(tmp_path / "bench.sqlite")
     with Executor(threads=1) as ex:
         statuses = [ex.execute(path, make(n)).status for make in (bench._tiny, bench._mixed) for n in range(10)]
@@ -209,3 +209,20 @@ def test_a_reader_that_leaves_early_is_no_error(root: Path) -> None:
     process.stdout.close()
     assert (process.wait(60), process.stderr.read()) == (0, b"")
     process.stderr.close()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_progress_is_a_bar_on_a_terminal_only(root: Path, stream: io.StringIO) -> None:
+    endless = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT max(x) FROM r"
+    db = root / "shop" / "shop.sqlite"
+    with Executor(threads=2, limits=Limits(timeout_ms=500)) as ex:
+        watch(ex.submit([(db, endless), (db, "SELECT 1")]), "scored", stream)
+    text = stream.getvalue()
+    assert "scored: 2 of 2 distinct items in" in text
+    assert text.endswith(" s\n")
+    assert ("\rscored: " in text) == ("░" in text) == stream.isatty()

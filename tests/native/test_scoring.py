@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sqlexec_rs import STATUS_NAMES, Executor, Limits
+from sqlexec_rs import RULE_NAMES, STATUS_NAMES, Executor, Limits
 
 # A busy machine is no failure.
 SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -201,3 +201,94 @@ def test_wrong_arguments_raise_in_one_line(executor: Executor, database: Path) -
         executor.execute(database, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one database"):
         executor.score([], "SELECT 1", "SELECT 1")
+
+
+def test_an_empty_batch_gives_empty_arrays(executor: Executor) -> None:
+    for options in (None, {}, []):
+        arrays = executor.score_many([], [], [], rules=("bird", "qatch"), options=options)
+        assert {name: (array.shape, array.dtype) for name, array in arrays.items()}["qatch"] == ((0,), np.float64)
+        assert {len(array) for array in arrays.values()} == {0}
+    job = executor.submit_score([], [], [])
+    assert (job.done(), job.progress(), job.result()["bird"].tolist()) == (True, (0, 0), [])
+    assert executor.execute_many([]) == []
+
+
+def test_without_rules_there_are_statuses(executor: Executor, database: Path) -> None:
+    assert set(executor.score(database, "SELECT 1", "SELECT 1", rules=())) == {
+        "pred_status", "gold_status", "pred_stop", "pred_rows", "gold_rows", "pred_ms", "gold_ms"
+    }  # fmt: skip
+
+
+def test_a_gold_without_columns_or_rows_is_compared(executor: Executor, database: Path) -> None:
+    empty, one = "SELECT a, b FROM t WHERE 0", "SELECT 1"
+    for gold in (([], []), (["a"], []), (["a", "b", "c"], [])):
+        scores = [executor.score(database, sql, gold, rules=RULE_NAMES) for sql in (empty, one)]
+        assert [score["gold_status"] for score in scores] == ["ok", "ok"]
+        for rule in ("bird", "refined", "test_suite", "qatch", "soft_f1"):
+            assert [score[rule] for score in scores] == [1.0, 0.0], (rule, gold)
+        assert all(0.0 <= score[rule] <= 1.0 for score in scores for rule in RULE_NAMES)
+    rows_of_nothing = executor.score(database, one, ([], [(), ()]), rules=RULE_NAMES)
+    assert {rule: rows_of_nothing[rule] for rule in ("bird", "refined", "test_suite", "qatch")} == {
+        "bird": 0.0,
+        "refined": 0.0,
+        "test_suite": 0.0,
+        "qatch": 1 / 6,  # no cell is shared, and there is one row for two
+    }
+
+
+def test_each_item_has_its_own_options(executor: Executor, database: Path) -> None:
+    gold, pred = "SELECT a, b FROM t", "SELECT a FROM t"
+    options = [None, {"condition_cols": [0]}, {}, {"condition_cols": [1]}]
+    arrays = executor.score_many([database] * 4, [pred] * 4, [gold] * 4, rules=("spider2",), options=options)
+    assert arrays["spider2"].tolist() == [0.0, 1.0, 0.0, 0.0]
+    arrays = executor.score_many([database] * 2, [pred] * 2, [gold] * 2, rules=("spider2",), options=options[1])
+    assert arrays["spider2"].tolist() == [1.0, 1.0]
+
+
+def test_golds_and_databases_of_every_form_go_together(executor: Executor, database: Path, tmp_path: Path) -> None:
+    other = make_database(tmp_path / "other.sqlite", n=12)
+    count = "SELECT count(*) FROM t"
+    paths = [database, [database], [database, other], (other, database), str(other), [database, other]]
+    golds: list[Any] = [
+        count,
+        (["n"], [(10,)]),
+        (["n"], [(10,)]),
+        ["SELECT 10", count],
+        ["SELECT 10", "SELECT 12"],
+        ["SELECT 10", "SELECT 12"],
+    ]
+    arrays = executor.score_many(paths, [count] * 6, golds)
+    # In the last item each gold is right on one database and none on both.
+    assert arrays["bird"].tolist() == [1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
+    assert [STATUS_NAMES[i] for i in arrays["gold_status"]] == ["ok"] * 6
+
+
+def test_thousands_of_items_keep_their_places(executor: Executor, database: Path) -> None:
+    n = 5_000
+    predicted = [f"SELECT {i % 7}" for i in range(n)]
+    golds = [f"SELECT {i % 5}" for i in range(n)]
+    arrays = executor.score_many([database] * n, predicted, golds, rules=("bird", "refined"))
+    expected = [float(i % 7 == i % 5) for i in range(n)]
+    assert arrays["bird"].tolist() == expected
+    assert arrays["refined"].tolist() == expected
+
+
+def test_a_wrong_item_is_named_by_its_place(executor: Executor, database: Path) -> None:
+    three = [database] * 3, ["SELECT 1"] * 3
+    with pytest.raises(ValueError, match="item 2: gold row 0 has 2 values for 1 columns"):
+        executor.score_many(*three, ["SELECT 1", "SELECT 1", (["a"], [(1, 2)])])
+    with pytest.raises(TypeError, match=r"item 1: a gold tuple is \(columns, rows\); several golds are a list"):
+        executor.score_many(*three, ["SELECT 1", ("SELECT 1", "SELECT 2"), "SELECT 1"])
+    with pytest.raises(TypeError, match="item 0: SQL must be a str or None, not bytes"):
+        executor.score_many([database], [b"SELECT 1"], ["SELECT 1"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match='item 1: no option is named "order"'):
+        executor.score_many(*three, ["SELECT 1"] * 3, options=[None, {"order": True}, None])
+    with pytest.raises(ValueError, match="item 2: an item needs at least one gold"):
+        executor.score_many(*three, ["SELECT 1", "SELECT 1", []])
+    for options, message in (([], "0 options for 3 items"), ([None] * 4, "4 options for 3 items")):
+        with pytest.raises(ValueError, match=message):
+            executor.score_many(*three, ["SELECT 1"] * 3, options=options)
+    with pytest.raises(ValueError, match="a gold outcome must be ok"):
+        executor.score(database, "SELECT 1", executor.execute(database, "SELEC"))
+    with pytest.raises(TypeError, match="a gold must be SQL"):
+        executor.score(database, "SELECT 1", None)  # type: ignore[arg-type]

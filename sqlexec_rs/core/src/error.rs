@@ -14,6 +14,9 @@ pub enum Fault {
     /// Work was handed in after `close`.
     #[error("the executor is closed")]
     Closed,
+    /// The caller gave up while its batch waited for room in the queue.
+    #[error("interrupted while the batch waited for room in the queue")]
+    Interrupted,
     /// The executor is used in a child process: threads do not survive a fork.
     #[error("the executor was made in another process; make a new one after a fork")]
     Forked,

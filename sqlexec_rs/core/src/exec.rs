@@ -10,6 +10,7 @@ use rusqlite::{Statement, StatementStatus};
 
 use crate::classify::{Phase, outcome_of};
 use crate::deadline::Control;
+use crate::hint;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::Limits;
 use crate::sandbox::Sandbox;
@@ -57,6 +58,9 @@ pub(crate) fn run(
     if outcome.status == Status::Timeout {
         explain_stop(&mut outcome, stop, limits);
     }
+    if outcome.status == Status::SchemaError {
+        outcome.hint = outcome.error.as_ref().and_then(|error| hint::hint(sandbox, control, statement, error));
+    }
     outcome
 }
 
@@ -72,8 +76,11 @@ fn prepare_and_fetch(sandbox: &Sandbox, control: &Control, sql: &str, limits: &L
     let Ok(columns) = catch_unwind(AssertUnwindSafe(|| statement.column_names().map(str::to_owned).collect())) else {
         return Outcome::failed(Status::DbError, "a column name in the schema is not valid UTF-8");
     };
+    let read_types = || statement.columns().map(|column| column.decl_type().map(str::to_owned)).collect();
+    let types = catch_unwind(AssertUnwindSafe(read_types)).unwrap_or_default(); // the same, but rows need no types
     control.start_executing();
-    let mut outcome = fetch(&mut statement, control, Table::new(columns), limits);
+    let table = Table::new(columns).with_types(types);
+    let mut outcome = fetch(&mut statement, control, table, limits);
     outcome.vm_steps = u64::from(statement.get_status(StatementStatus::VmStep) as u32);
     outcome
 }

@@ -4,10 +4,10 @@
 //! costs one run and one comparison. The thread that delivers a unit's last outcome does the comparison.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::arrivals::Arrivals;
 use crate::cache::Key;
 use crate::compare::{Options, Rule};
 use crate::error::Fault;
@@ -23,10 +23,9 @@ type Delivered = Result<Arc<Outcome>, Fault>;
 pub(crate) struct JobState {
     slots: Vec<Slot>,
     work: Work,
-    units_left: AtomicUsize,
     keys: OnceLock<Vec<Key>>,
-    is_finished: Mutex<bool>,
-    finished: Condvar,
+    /// The units that have ended: scores of a score job, slots of an execute job.
+    pub(crate) arrivals: Arrivals,
     stats: Arc<Stats>,
 }
 
@@ -112,23 +111,17 @@ impl JobState {
             readers: AtomicU32::new(units.len() as u32),
             units,
         });
-        let job = Self {
-            slots: slots.collect(),
-            work,
-            units_left: AtomicUsize::new(n_units),
-            keys: OnceLock::new(),
-            is_finished: Mutex::new(n_units == 0),
-            finished: Condvar::new(),
-            stats,
-        };
+        let job = Self { slots: slots.collect(), work, keys: OnceLock::new(), arrivals: Arrivals::new(n_units), stats };
         job.finish_units_without_needs();
         job
     }
 
     fn finish_units_without_needs(&self) {
         if let Work::Score { units, rules, .. } = &self.work {
-            for unit in units.iter().filter(|unit| unit.waiting.load(Ordering::Relaxed) == 0) {
-                self.finish_unit(unit, rules);
+            for (number, unit) in (0..).zip(units) {
+                if unit.waiting.load(Ordering::Relaxed) == 0 {
+                    self.finish_unit(number, unit, rules);
+                }
             }
         }
     }
@@ -149,8 +142,8 @@ impl JobState {
     }
 
     /// Fills a slot, once; a second delivery (a cancellation after a result, or the reverse) changes nothing.
-    pub(crate) fn deliver(&self, slot: u32, outcome: Delivered) {
-        let slot = &self.slots[slot as usize];
+    pub(crate) fn deliver(&self, number: u32, outcome: Delivered) {
+        let slot = &self.slots[number as usize];
         {
             let mut content = lock(&slot.content);
             if !matches!(*content, Content::Awaited) {
@@ -159,19 +152,19 @@ impl JobState {
             *content = Content::Here(outcome);
         }
         match &self.work {
-            Work::Execute { .. } => self.count_down(),
+            Work::Execute { .. } => self.arrivals.arrive(number),
             Work::Score { units, rules, .. } => {
                 for number in &slot.units {
                     let unit = &units[*number as usize];
                     if unit.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
-                        self.finish_unit(unit, rules);
+                        self.finish_unit(*number, unit, rules);
                     }
                 }
             }
         }
     }
 
-    fn finish_unit(&self, unit: &Unit, rules: &[Rule]) {
+    fn finish_unit(&self, number: u32, unit: &Unit, rules: &[Rule]) {
         let result = catch_unwind(AssertUnwindSafe(|| self.score_unit(unit, rules)))
             .unwrap_or_else(|panic| Err(Fault::of_panic(panic.as_ref())));
         let _ = unit.score.set(result); // only the last delivery comes here
@@ -182,7 +175,7 @@ impl JobState {
                 *lock(&slot.content) = Content::Released;
             }
         }
-        self.count_down();
+        self.arrivals.arrive(number);
     }
 
     fn score_unit(&self, unit: &Unit, rules: &[Rule]) -> Result<Score, Fault> {
@@ -207,53 +200,37 @@ impl JobState {
         }
     }
 
-    fn count_down(&self) {
-        if self.units_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            *lock(&self.is_finished) = true;
-            self.finished.notify_all();
+    /// Returns the unit of each item.
+    pub(crate) fn unit_of(&self) -> &[u32] {
+        match &self.work {
+            Work::Execute { slot_of } => slot_of,
+            Work::Score { unit_of, .. } => unit_of,
         }
     }
 
-    /// Tells whether every unit is done.
-    pub(crate) fn is_done(&self) -> bool {
-        self.units_left.load(Ordering::Acquire) == 0
-    }
-
-    /// Returns the number of distinct units that are done, and of all.
-    pub(crate) fn progress(&self) -> (usize, usize) {
-        let all = match &self.work {
-            Work::Execute { .. } => self.slots.len(),
-            Work::Score { units, .. } => units.len(),
-        };
-        (all - self.units_left.load(Ordering::Acquire), all)
-    }
-
-    /// Waits until the job is done, at most `timeout`; true when it is.
-    pub(crate) fn wait(&self, timeout: Duration) -> bool {
-        let is_finished = lock(&self.is_finished);
-        let waited = self.finished.wait_timeout_while(is_finished, timeout, |is_finished| !*is_finished);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Returns the outcome of every item of a finished execute job.
-    pub(crate) fn outcomes(&self) -> Result<Vec<Arc<Outcome>>, Fault> {
+    /// Returns the outcome of one item of an execute job, once its slot is here.
+    pub(crate) fn outcome(&self, item: usize) -> Delivered {
         match &self.work {
-            Work::Execute { slot_of } => self.outcomes_at(slot_of),
+            Work::Execute { slot_of } => self.outcome_at(slot_of[item]),
             Work::Score { .. } => Err(Fault::Internal("a score job has scores, not outcomes")),
         }
     }
 
-    /// Returns the score of every item of a finished score job.
-    pub(crate) fn scores(&self) -> Result<Vec<&Score>, Fault> {
+    /// Returns the score of one item of a score job, once its unit is here.
+    pub(crate) fn score(&self, item: usize) -> Result<&Score, Fault> {
         let Work::Score { units, unit_of, .. } = &self.work else {
             return Err(Fault::Internal("an execute job has outcomes, not scores"));
         };
-        let score_of = |unit: &u32| match units[*unit as usize].score.get() {
+        match units[unit_of[item] as usize].score.get() {
             Some(Ok(score)) => Ok(score),
             Some(Err(fault)) => Err(fault.clone()),
             None => Err(Fault::Internal("a score was read before it came")),
-        };
-        unit_of.iter().map(score_of).collect()
+        }
+    }
+
+    /// Returns the number of items.
+    pub(crate) fn n_items(&self) -> usize {
+        self.unit_of().len()
     }
 }
 

@@ -3,7 +3,60 @@
 //! A request goes `plan` (equal pairs share a run) → `cache` (run before, or in flight) → `queue` → a worker of the `pool`
 //! → `exec` on a connection of the `sandbox`, watched by `deadline` → an [`Outcome`] with a typed [`Table`] → `compare` →
 //! a [`Score`]. Bad SQL is data: it has a [`Status`]. Only a [`Fault`] of ours is an error. Nothing here knows Python.
+//!
+//! # Running
+//!
+//! ```
+//! use std::{path::Path, sync::Arc, time::Duration};
+//! use sqlexec_core::{Config, Limits, Pool, Status, Value};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let file = folder.path().join("shop.sqlite");
+//! # rusqlite::Connection::open(&file)?.execute_batch(
+//! #     "CREATE TABLE item(name TEXT, price REAL); INSERT INTO item VALUES ('nail', 0.5), ('saw', 12)")?;
+//! let pool = Pool::new(&Config { threads: Some(2), ..Config::default() })?;
+//! let database: Arc<Path> = file.into();
+//! let limits = Arc::new(Limits { timeout: Some(Duration::from_secs(5)), ..Limits::default() });
+//!
+//! let sql = ["SELECT name FROM item ORDER BY price", "SELECT nmae FROM item", "DELETE FROM item"];
+//! let pairs: Vec<_> = sql.map(|sql| (Arc::clone(&database), Arc::from(sql))).into();
+//! let job = pool.submit(&pairs, &limits)?; // returns at once
+//! assert!(job.wait(Duration::from_secs(60))?);
+//!
+//! let outcomes = job.outcomes()?;
+//! let table = outcomes[0].table.as_ref().expect("it ran");
+//! assert!(matches!(table.value(0, 0), Value::Text(b"nail")));
+//! assert_eq!(outcomes[1].status, Status::SchemaError);
+//! assert_eq!(outcomes[1].hint.as_deref(), Some("Did you mean item.name?"));
+//! assert_eq!(outcomes[2].status, Status::Forbidden);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Scoring
+//!
+//! ```
+//! # use std::{path::Path, sync::Arc, time::Duration};
+//! use sqlexec_core::{Config, GoldSource, Limits, Options, Pool, Rule, ScoreItem};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let file = folder.path().join("shop.sqlite");
+//! # rusqlite::Connection::open(&file)?.execute_batch("CREATE TABLE item(name TEXT); INSERT INTO item VALUES ('nail')")?;
+//! # let database: Arc<Path> = file.into();
+//! let pool = Pool::new(&Config::default())?;
+//! let item = ScoreItem {
+//!     databases: [database].into(),
+//!     predicted: "SELECT count(*) FROM item".into(),
+//!     golds: [GoldSource::Sql("SELECT count(name) FROM item".into())].into(),
+//!     options: Arc::new(Options::default()),
+//! };
+//! let job = pool.submit_score(&[item], &[Rule::Bird, Rule::Qatch], &Arc::new(Limits::default()))?;
+//! assert!(job.wait(Duration::from_secs(60))?);
+//! assert_eq!(job.scores()?[0].values, [1.0, 1.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+mod arrivals;
+pub mod arrow;
 mod cache;
 mod classify;
 pub mod compare;
@@ -12,10 +65,13 @@ mod dbfile;
 pub mod deadline;
 mod error;
 mod exec;
+mod hint;
+mod items;
 mod job;
 mod outcome;
 mod plan;
 mod pool;
+mod pretty;
 mod queue;
 mod request;
 mod sandbox;
@@ -27,6 +83,7 @@ mod value;
 
 pub use compare::{Options, Rule};
 pub use error::Fault;
+pub use items::{Items, NextItem};
 pub use outcome::{Outcome, Status, Stop};
 pub use pool::{Config, Job, Pool};
 pub use request::Limits;

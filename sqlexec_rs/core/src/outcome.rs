@@ -104,6 +104,8 @@ pub struct Outcome {
     pub error: Option<String>,
     /// Byte offset in the SQL text that the error points at, when SQLite gives one.
     pub error_offset: Option<u32>,
+    /// What a name that is not there may have been meant to be.
+    pub hint: Option<String>,
     /// Which bound stopped it, when one did.
     pub stopped_by: Option<Stop>,
     /// Wall time of prepare and execution.
@@ -127,6 +129,7 @@ impl Outcome {
             table: None,
             error: Some(error.into()),
             error_offset: None,
+            hint: None,
             stopped_by: None,
             elapsed: Duration::ZERO,
             vm_steps: 0,

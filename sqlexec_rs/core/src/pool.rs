@@ -35,11 +35,13 @@ pub struct Config {
     pub max_open: usize,
     /// Bytes of candidate results to keep (golds are kept beside them).
     pub cache_bytes: usize,
+    /// Runs that may wait for a thread; a batch that would make them more waits to be let in.
+    pub max_queued: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { threads: None, max_open: 512, cache_bytes: 256 << 20 }
+        Self { threads: None, max_open: 512, cache_bytes: 256 << 20, max_queued: 1 << 20 }
     }
 }
 
@@ -52,7 +54,7 @@ pub struct Pool {
     n_threads: usize,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     queue: Queue,
     cache: Mutex<Cache>,
     stats: Arc<Stats>,
@@ -61,8 +63,8 @@ struct Shared {
 
 /// A batch that was submitted. Dropping it does not cancel it: its outcomes may be wanted in the cache.
 pub struct Job {
-    state: Arc<JobState>,
-    shared: Arc<Shared>,
+    pub(crate) state: Arc<JobState>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Pool {
@@ -73,7 +75,7 @@ impl Pool {
             None => thread::available_parallelism().map_or(1, std::num::NonZero::get),
         };
         let shared = Arc::new(Shared {
-            queue: Queue::default(),
+            queue: Queue::new(config.max_queued),
             cache: Mutex::new(Cache::new(config.cache_bytes)),
             stats: Arc::default(),
             process: std::process::id(),
@@ -94,16 +96,40 @@ impl Pool {
         self.n_threads
     }
 
-    /// Queues (database, SQL) pairs and returns at once.
+    /// Queues (database, SQL) pairs and returns at once, or as soon as the queue has room for them.
+    ///
+    /// A batch of more runs than the queue may hold is let in when the queue is empty.
     pub fn submit(&self, pairs: &[(Arc<Path>, Arc<str>)], limits: &Arc<Limits>) -> Result<Job, Fault> {
-        self.shared.check_process()?;
-        self.launch(plan_execute(pairs), limits, false)
+        self.submit_while(pairs, limits, &mut || true)
     }
 
-    /// Queues score items and returns at once.
-    pub fn submit_score(&self, items: &[ScoreItem], rules: &[Rule], limits: &Arc<Limits>) -> Result<Job, Fault> {
+    /// Queues as `submit` does; while there is no room `keep_waiting` is asked a few times a second, and false gives up
+    /// with [`Fault::Interrupted`].
+    pub fn submit_while(
+        &self,
+        pairs: &[(Arc<Path>, Arc<str>)],
+        limits: &Arc<Limits>,
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        self.launch(plan_score(items, rules), limits, true)
+        self.launch(plan_execute(pairs), limits, false, keep_waiting)
+    }
+
+    /// Queues score items; waits for room as `submit` does.
+    pub fn submit_score(&self, items: &[ScoreItem], rules: &[Rule], limits: &Arc<Limits>) -> Result<Job, Fault> {
+        self.submit_score_while(items, rules, limits, &mut || true)
+    }
+
+    /// Queues score items; gives up as `submit_while` does.
+    pub fn submit_score_while(
+        &self,
+        items: &[ScoreItem],
+        rules: &[Rule],
+        limits: &Arc<Limits>,
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<Job, Fault> {
+        self.shared.check_process()?;
+        self.launch(plan_score(items, rules), limits, true, keep_waiting)
     }
 
     /// Reads the counters, with what the caches and the queue hold now.
@@ -144,9 +170,18 @@ impl Pool {
         }
     }
 
-    fn launch(&self, plan: Plan, limits: &Arc<Limits>, is_score: bool) -> Result<Job, Fault> {
+    fn launch(
+        &self,
+        plan: Plan,
+        limits: &Arc<Limits>,
+        is_score: bool,
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<Job, Fault> {
         let shared = &self.shared;
         let Plan { databases, runs, work, n_pairs } = plan;
+        // Room first: a run that others could join before it is queued would leave them waiting if this call gave up.
+        let n_reserved = runs.len();
+        shared.queue.reserve(n_reserved, keep_waiting)?;
         shared.stats.requested(n_pairs as u64);
         shared.stats.deduplicated((n_pairs - runs.len()) as u64);
         let identities: Vec<_> = databases.iter().map(|path| FileIdentity::of(path)).collect();
@@ -162,7 +197,7 @@ impl Pool {
             }
         }
         let job = Job { state, shared: Arc::clone(shared) };
-        if shared.queue.add(tasks) {
+        if shared.queue.add(tasks, n_reserved) {
             Ok(job)
         } else {
             job.cancel()?;
@@ -196,7 +231,7 @@ impl Shared {
     }
 
     /// After a fork the threads are gone and a lock may be held for ever, so nothing may be touched.
-    fn check_process(&self) -> Result<(), Fault> {
+    pub(crate) fn check_process(&self) -> Result<(), Fault> {
         if self.process == std::process::id() { Ok(()) } else { Err(Fault::Forked) }
     }
 
@@ -264,19 +299,20 @@ impl Job {
     /// Tells whether every item is done.
     pub fn is_done(&self) -> Result<bool, Fault> {
         self.shared.check_process()?;
-        Ok(self.state.is_done())
+        let (done, all) = self.state.arrivals.progress();
+        Ok(done == all)
     }
 
     /// Returns how many distinct items are done, and how many there are.
     pub fn progress(&self) -> Result<(usize, usize), Fault> {
         self.shared.check_process()?;
-        Ok(self.state.progress())
+        Ok(self.state.arrivals.progress())
     }
 
     /// Waits until the job is done, at most `timeout`; true when it is.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Fault> {
         self.shared.check_process()?;
-        Ok(self.state.wait(timeout))
+        Ok(self.state.arrivals.wait_for_all(timeout))
     }
 
     /// Cancels what has not ended: those items get the status `cancelled`, and runs that nobody else waits for stop.
@@ -293,13 +329,13 @@ impl Job {
     /// Returns the outcomes of a finished execute job, in the order of its items.
     pub fn outcomes(&self) -> Result<Vec<Arc<Outcome>>, Fault> {
         self.shared.check_process()?;
-        self.state.outcomes()
+        (0..self.state.n_items()).map(|item| self.state.outcome(item)).collect()
     }
 
     /// Returns the scores of a finished score job, in the order of its items.
     pub fn scores(&self) -> Result<Vec<&Score>, Fault> {
         self.shared.check_process()?;
-        self.state.scores()
+        (0..self.state.n_items()).map(|item| self.state.score(item)).collect()
     }
 }
 

@@ -1,14 +1,20 @@
-//! The queue between callers and workers: one line a batch, served in turn.
+//! The queue between callers and workers: one line a batch, served in turn, with room for so many tasks.
 //!
 //! A worker takes one task at a time from the line whose turn it is, so a batch of thousands does not hold up a batch of
-//! ten, and a query without end holds one thread and nobody else.
+//! ten, and a query without end holds one thread and nobody else. Batches that find no room are let in in the order in
+//! which they came.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::cache::Flight;
+use crate::error::Fault;
 use crate::job::JobState;
 use crate::outcome::Outcome;
+
+/// How long a batch waits for room before its caller is asked whether it still wants to.
+const ASK_PERIOD: Duration = Duration::from_millis(50);
 
 /// Work for a thread.
 pub(crate) enum Task {
@@ -19,34 +25,92 @@ pub(crate) enum Task {
 }
 
 /// Lines of tasks.
-#[derive(Default)]
 pub(crate) struct Queue {
+    max_tasks: usize,
     state: Mutex<State>,
     has_work: Condvar,
+    has_room: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     lines: VecDeque<VecDeque<Task>>,
+    n_tasks: usize,
+    /// Tasks that have been promised room and are not here yet.
+    n_reserved: usize,
+    /// Batches that wait for room, the first come first.
+    tickets: VecDeque<u64>,
+    n_tickets: u64,
     is_closed: bool,
 }
 
 impl Queue {
-    /// Adds a batch's tasks as a line of their own; false when the queue is closed.
-    pub(crate) fn add(&self, tasks: VecDeque<Task>) -> bool {
+    /// Starts empty, with room for `max_tasks` tasks (at least one).
+    pub(crate) fn new(max_tasks: usize) -> Self {
+        let max_tasks = max_tasks.max(1);
+        Self { max_tasks, state: Mutex::default(), has_work: Condvar::new(), has_room: Condvar::new() }
+    }
+
+    /// Waits until there is room for `n` tasks, or until there is no task at all, and keeps it; `add` must follow.
+    ///
+    /// `keep_waiting` is asked a few times a second, without the lock; false gives up.
+    pub(crate) fn reserve(&self, n: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
+        if n == 0 {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        let ticket = state.n_tickets;
+        state.n_tickets += 1;
+        state.tickets.push_back(ticket);
+        let result = loop {
+            if state.is_closed {
+                break Err(Fault::Closed);
+            }
+            if state.tickets.front() == Some(&ticket) && state.has_room_for(n, self.max_tasks) {
+                state.n_reserved += n;
+                break Ok(());
+            }
+            let (next, waited) = self.has_room.wait_timeout(state, ASK_PERIOD).unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if waited.timed_out() {
+                drop(state);
+                let goes_on = keep_waiting();
+                state = self.lock();
+                if !goes_on {
+                    break Err(Fault::Interrupted);
+                }
+            }
+        };
+        state.tickets.retain(|waiting| *waiting != ticket);
+        let has_waiters = !state.tickets.is_empty();
+        drop(state);
+        if has_waiters {
+            self.has_room.notify_all(); // the next in turn may fit as well
+        }
+        result
+    }
+
+    /// Adds a batch's tasks as a line of their own, in the room that was reserved; false when the queue is closed.
+    pub(crate) fn add(&self, tasks: VecDeque<Task>, n_reserved: usize) -> bool {
         let n = tasks.len();
         let mut state = self.lock();
+        state.n_reserved -= n_reserved;
         if state.is_closed {
             return false;
         }
         if n > 0 {
+            state.n_tasks += n;
             state.lines.push_back(tasks);
         }
+        let has_waiters = n < n_reserved && !state.tickets.is_empty();
         drop(state);
         if n == 1 {
             self.has_work.notify_one();
         } else if n > 1 {
             self.has_work.notify_all();
+        }
+        if has_waiters {
+            self.has_room.notify_all();
         }
         true
     }
@@ -64,6 +128,12 @@ impl Queue {
                     state.lines.push_back(line);
                 }
                 if task.is_some() {
+                    state.n_tasks -= 1;
+                    let has_waiters = !state.tickets.is_empty();
+                    drop(state);
+                    if has_waiters {
+                        self.has_room.notify_all();
+                    }
                     return task;
                 }
                 continue;
@@ -72,22 +142,115 @@ impl Queue {
         }
     }
 
-    /// Closes the queue, wakes every worker, and returns the tasks that were waiting.
+    /// Closes the queue, wakes everybody, and returns the tasks that were waiting.
     pub(crate) fn close(&self) -> Vec<Task> {
         let mut state = self.lock();
         state.is_closed = true;
+        state.n_tasks = 0;
         let left = state.lines.drain(..).flatten().collect();
         drop(state);
         self.has_work.notify_all();
+        self.has_room.notify_all();
         left
     }
 
     /// Returns the number of tasks waiting.
     pub(crate) fn len(&self) -> usize {
-        self.lock().lines.iter().map(VecDeque::len).sum()
+        self.lock().n_tasks
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn has_room_for(&self, n: usize, max_tasks: usize) -> bool {
+        let load = self.n_tasks + self.n_reserved;
+        load == 0 || load + n <= max_tasks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::job::{JobState, Work};
+
+    fn tasks(n: usize) -> VecDeque<Task> {
+        let job = Arc::new(JobState::new(n, Work::Execute { slot_of: Vec::new() }, Arc::default()));
+        (0..n as u32).map(|slot| Task::Deliver(Arc::clone(&job), slot, Arc::new(Outcome::cancelled()))).collect()
+    }
+
+    fn put(queue: &Queue, n: usize) {
+        queue.reserve(n, &mut || true).unwrap();
+        assert!(queue.add(tasks(n), n));
+    }
+
+    #[test]
+    fn a_batch_waits_for_room_and_a_large_one_for_an_empty_queue() {
+        let queue = Queue::new(3);
+        put(&queue, 2);
+        put(&queue, 1);
+        let (is_large_in, is_small_in) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                put(&queue, 5);
+                is_large_in.store(true, Ordering::SeqCst);
+            });
+            while queue.lock().tickets.is_empty() {
+                thread::yield_now();
+            }
+            scope.spawn(|| {
+                put(&queue, 1);
+                is_small_in.store(true, Ordering::SeqCst);
+            });
+            while queue.lock().tickets.len() < 2 {
+                thread::yield_now();
+            }
+            // One place is free, but the large batch was first: the small one may not pass it.
+            assert!(queue.take().is_some() && queue.take().is_some());
+            assert!(!is_large_in.load(Ordering::SeqCst) && !is_small_in.load(Ordering::SeqCst));
+            assert!(queue.take().is_some());
+            while !is_large_in.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            (0..5).for_each(|_| assert!(queue.take().is_some()));
+        });
+        assert!(is_small_in.load(Ordering::SeqCst));
+        assert_eq!(queue.len(), 1);
+    }
+
+    #[test]
+    fn who_gives_up_leaves_the_line_and_closing_ends_the_wait() {
+        let queue = Queue::new(1);
+        put(&queue, 1);
+        assert!(matches!(queue.reserve(1, &mut || false), Err(Fault::Interrupted)));
+        assert!(queue.lock().tickets.is_empty());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| queue.reserve(1, &mut || true));
+            while queue.lock().tickets.is_empty() {
+                thread::yield_now();
+            }
+            assert_eq!(queue.close().len(), 1);
+            assert!(matches!(waiter.join().unwrap(), Err(Fault::Closed)));
+        });
+        assert!(!queue.add(VecDeque::new(), 0));
+    }
+
+    #[test]
+    fn lines_are_served_in_turn() {
+        let queue = Queue::new(10);
+        put(&queue, 3);
+        put(&queue, 2);
+        let lines: Vec<usize> = (0..5)
+            .map(|_| match queue.take() {
+                Some(Task::Deliver(job, ..)) => job.n_slots(),
+                _ => 0,
+            })
+            .collect();
+        assert_eq!(lines, [3, 2, 3, 2, 3]);
     }
 }

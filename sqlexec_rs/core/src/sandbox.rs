@@ -15,6 +15,7 @@ use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::deadline::{Control, STEP_PERIOD};
+use crate::hint;
 
 /// PRAGMAs that describe a schema; their argument names a table or an index.
 const SCHEMA_PRAGMAS: [&str; 8] = [
@@ -106,6 +107,7 @@ fn may_read_clock(sql: &str) -> bool {
 pub(crate) struct Sandbox {
     pub(crate) connection: Connection,
     pub(crate) seen: Arc<Seen>,
+    pub(crate) names: hint::Kept,
 }
 
 /// Opens the database file at `path` and loads its schema.
@@ -129,7 +131,7 @@ pub(crate) fn open(path: &Path, control: &Arc<Control>) -> rusqlite::Result<Sand
     connection.authorizer(Some(move |context: AuthContext<'_>| authorize(context.action, &watcher)))?;
     let control = Arc::clone(control);
     connection.progress_handler(STEP_PERIOD as i32, Some(move || control.must_stop()))?;
-    Ok(Sandbox { connection, seen })
+    Ok(Sandbox { connection, seen, names: hint::Kept::default() })
 }
 
 fn authorize(action: AuthAction<'_>, seen: &Seen) -> Authorization {

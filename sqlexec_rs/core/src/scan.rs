@@ -52,7 +52,7 @@ pub fn strip_distinct(sql: &str) -> String {
     kept
 }
 
-fn is_word(byte: u8) -> bool {
+pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 
@@ -88,7 +88,7 @@ fn statement_end(bytes: &[u8], mut at: usize) -> usize {
 }
 
 /// Returns the position after the quoted token or comment that starts at `at`, or after one byte of anything else.
-fn token_end(bytes: &[u8], at: usize) -> usize {
+pub(crate) fn token_end(bytes: &[u8], at: usize) -> usize {
     match bytes[at] {
         quote @ (b'\'' | b'"' | b'`') => quoted_end(bytes, at, quote),
         b'[' => find(bytes, at + 1, b']') + 1,

@@ -40,6 +40,7 @@ pub(crate) struct RowIndex {
 #[derive(Debug, Default)]
 pub struct Table {
     columns: Vec<String>,
+    types: Vec<Option<String>>,
     width: usize,
     n_rows: usize,
     cells: Vec<Cell>,
@@ -57,6 +58,18 @@ impl Table {
     /// Returns the column names, as SQLite gives them.
     pub fn columns(&self) -> &[String] {
         &self.columns
+    }
+
+    /// Sets the columns' declared types.
+    #[must_use]
+    pub fn with_types(mut self, types: Vec<Option<String>>) -> Self {
+        self.types = types;
+        self
+    }
+
+    /// Returns the type that a column was declared with, as it stands in the schema; an expression has none.
+    pub fn column_type(&self, column: usize) -> Option<&str> {
+        self.types.get(column).and_then(Option::as_deref)
     }
 
     /// Returns the number of columns.

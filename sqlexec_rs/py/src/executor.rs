@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use sqlexec_core::{Config, Pool, Rule, ScoreItem};
+use sqlexec_core::{Config, Fault, Pool, Rule, ScoreItem};
 
 use crate::convert::{score_to_python, scores_to_arrays};
 use crate::inputs::{Inputs, items, rules_of};
@@ -29,7 +29,7 @@ pub(crate) struct Executor {
 #[pymethods]
 impl Executor {
     #[new]
-    #[pyo3(signature = (threads=None, limits=None, isolation="thread", *, max_open=512, cache_bytes=268_435_456))]
+    #[pyo3(signature = (threads=None, limits=None, isolation="thread", *, max_open=512, cache_bytes=268_435_456, max_queued=1_048_576))]
     fn new(
         py: Python<'_>,
         threads: Option<usize>,
@@ -37,16 +37,20 @@ impl Executor {
         isolation: &str,
         max_open: usize,
         cache_bytes: usize,
+        max_queued: usize,
     ) -> PyResult<Self> {
         if threads == Some(0) {
             return Err(PyValueError::new_err("threads must be at least 1, or None for one a core"));
+        }
+        if max_queued == 0 {
+            return Err(PyValueError::new_err("max_queued must be at least 1"));
         }
         match isolation {
             "thread" => {}
             "process" => return Err(PyNotImplementedError::new_err("isolation=\"process\" is not built yet")),
             _ => return Err(PyValueError::new_err("isolation must be \"thread\" or \"process\"")),
         }
-        let config = Config { threads, max_open, cache_bytes };
+        let config = Config { threads, max_open, cache_bytes, max_queued };
         let pool = py.detach(|| Pool::new(&config)).map_err(|fault| raise(&fault))?;
         let shown_limits = limits.unwrap_or_else(Limits::default_for_users);
         Ok(Self { pool, limits: Arc::new(shown_limits.to_core()), shown_limits })
@@ -196,7 +200,7 @@ impl Executor {
 
     fn launch(&self, py: Python<'_>, pairs: &[Pair], limits: Option<&Limits>) -> PyResult<sqlexec_core::Job> {
         let limits = self.limits_of(limits);
-        py.detach(|| self.pool.submit(pairs, &limits)).map_err(|fault| raise(&fault))
+        launch_interruptibly(py, |keep_waiting| self.pool.submit_while(pairs, &limits, keep_waiting))
     }
 
     fn launch_score(
@@ -207,8 +211,27 @@ impl Executor {
         limits: Option<&Limits>,
     ) -> PyResult<sqlexec_core::Job> {
         let limits = self.limits_of(limits);
-        py.detach(|| self.pool.submit_score(score_items, rules, &limits)).map_err(|fault| raise(&fault))
+        launch_interruptibly(py, |keep_waiting| self.pool.submit_score_while(score_items, rules, &limits, keep_waiting))
     }
+}
+
+/// Launches a batch, detached from the interpreter; where the queue is full, signals (Ctrl-C) are heard meanwhile.
+fn launch_interruptibly(
+    py: Python<'_>,
+    launch: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<sqlexec_core::Job, Fault> + Send,
+) -> PyResult<sqlexec_core::Job> {
+    let mut raised = None;
+    let mut is_calm = || {
+        Python::attach(|py| match py.check_signals() {
+            Ok(()) => true,
+            Err(error) => {
+                raised = Some(error);
+                false
+            }
+        })
+    };
+    let launched = py.detach(|| launch(&mut is_calm));
+    launched.map_err(|fault| raised.unwrap_or_else(|| raise(&fault)))
 }
 
 fn names(rules: &[Rule]) -> Vec<&'static str> {

@@ -133,7 +133,11 @@ impl Inputs {
         }
         match argument.cast::<PyTuple>() {
             Ok(pair) if pair.len() == 2 => {
-                let table: Table = table_from_python(&pair.get_item(0)?, &pair.get_item(1)?)?;
+                let columns = pair.get_item(0)?;
+                if columns.is_instance_of::<PyString>() {
+                    return Err(PyTypeError::new_err("a gold tuple is (columns, rows); several golds are a list"));
+                }
+                let table: Table = table_from_python(&columns, &pair.get_item(1)?)?;
                 Ok(GoldSource::Table(Arc::new(table)))
             }
             _ => Err(wrong_type("a gold must be SQL, (columns, rows), an Outcome, or a list of these", argument)),
@@ -189,18 +193,32 @@ impl Inputs {
             let lengths = format!("{} db_paths, {} pred_sqls, {} golds", databases.len(), predicted.len(), golds.len());
             return Err(PyValueError::new_err(format!("the sequences differ in length: {lengths}")));
         }
-        let options = match options {
-            Some(one) if one.is_none() || one.is_instance_of::<PyDict>() => vec![one.clone(); golds.len()],
-            Some(list) => items("options", list)?,
-            None => Vec::new(),
+        let one_each = match options {
+            Some(list) if !list.is_none() && !list.is_instance_of::<PyDict>() => Some(items("options", list)?),
+            _ => None,
         };
-        if !options.is_empty() && options.len() != golds.len() {
-            let lengths = format!("{} options for {} items", options.len(), golds.len());
+        if let Some(list) = one_each.as_ref().filter(|list| list.len() != golds.len()) {
+            let lengths = format!("{} options for {} items", list.len(), golds.len());
             return Err(PyValueError::new_err(format!("the sequences differ in length: {lengths}")));
         }
         let rows = databases.iter().zip(&predicted).zip(&golds).enumerate();
-        rows.map(|(i, ((database, predicted), gold))| self.score_item(database, predicted, gold, options.get(i)))
-            .collect()
+        rows.map(|(i, ((database, predicted), gold))| {
+            let options = one_each.as_ref().map_or(options, |list| Some(&list[i]));
+            self.score_item(database, predicted, gold, options).map_err(|error| at_item(gold.py(), i, error))
+        })
+        .collect()
+    }
+}
+
+/// Says which of many items is wrong.
+fn at_item(py: Python<'_>, i: usize, error: PyErr) -> PyErr {
+    let message = format!("item {i}: {}", error.value(py));
+    if error.is_instance_of::<PyTypeError>(py) {
+        PyTypeError::new_err(message)
+    } else if error.is_instance_of::<PyValueError>(py) {
+        PyValueError::new_err(message)
+    } else {
+        error
     }
 }
 

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::{PyTimeoutError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use sqlexec_core::{Items, NextItem};
 
-use crate::convert::scores_to_arrays;
+use crate::callbacks::callback;
+use crate::convert::{score_to_python, scores_to_arrays};
 use crate::outcome::Outcome;
 use crate::raise;
 
@@ -31,8 +34,7 @@ impl Job {
     /// Waits until every item is done, at most `timeout` seconds; true when they are.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let timeout = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
-        wait(py, &self.inner, timeout)
+        wait(py, &self.inner, seconds(timeout))
     }
 
     /// Waits and returns the outcomes in order, or the arrays of a score job.
@@ -52,6 +54,29 @@ impl Job {
         py.detach(|| self.inner.cancel()).map_err(|fault| raise(&fault))
     }
 
+    /// Calls `function(job)` once when every item is done, at once if they are.
+    fn add_done_callback(slf: Bound<'_, Self>, function: Py<PyAny>) -> PyResult<()> {
+        if !function.bind(slf.py()).is_callable() {
+            return Err(PyTypeError::new_err("a callback must be callable"));
+        }
+        let call = callback(slf.clone().unbind(), function);
+        let inner = &slf.get().inner;
+        slf.py().detach(|| inner.when_done(call)).map_err(|fault| raise(&fault))
+    }
+
+    /// Iterates over (index, result) in the order in which items end.
+    #[pyo3(signature = (timeout=None))]
+    fn as_completed(&self, timeout: Option<f64>) -> PyResult<JobItems> {
+        self.inner.is_done().map_err(|fault| raise(&fault))?;
+        let deadline = seconds(timeout).and_then(|timeout| Instant::now().checked_add(timeout));
+        Ok(JobItems { items: self.inner.items(), rules: self.rules.clone(), deadline })
+    }
+
+    fn __await__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        let py = slf.py();
+        py.import("sqlexec_rs.awaiting")?.call_method1("result_in_loop", (slf,))?.call_method0("__await__")
+    }
+
     /// Returns how many distinct items are done, and how many there are.
     fn progress(&self) -> PyResult<(usize, usize)> {
         self.inner.progress().map_err(|fault| raise(&fault))
@@ -61,6 +86,59 @@ impl Job {
         let (done, all) = self.progress()?;
         Ok(format!("Job({done} of {all} done)"))
     }
+}
+
+/// The items of a job as they end.
+#[pyclass(module = "sqlexec_rs")]
+pub(crate) struct JobItems {
+    items: Items,
+    rules: Option<Arc<[&'static str]>>,
+    deadline: Option<Instant>,
+}
+
+#[pymethods]
+impl JobItems {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<(usize, Py<PyAny>)>> {
+        loop {
+            let left =
+                self.deadline.map_or(SIGNAL_PERIOD, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let items = &mut self.items;
+            match py.detach(|| items.next(left.min(SIGNAL_PERIOD))).map_err(|fault| raise(&fault))? {
+                NextItem::Item(number) => return Ok(Some((number, self.result(py, number)?))),
+                NextItem::End => return Ok(None),
+                NextItem::TimedOut => {}
+            }
+            py.check_signals()?;
+            if left.is_zero() {
+                return Err(PyTimeoutError::new_err("not every item was done in time"));
+            }
+        }
+    }
+}
+
+impl JobItems {
+    fn result(&self, py: Python<'_>, number: usize) -> PyResult<Py<PyAny>> {
+        let job = self.items.job();
+        match &self.rules {
+            None => {
+                let outcome = job.outcome(number).map_err(|fault| raise(&fault))?;
+                Ok(Bound::new(py, Outcome::new(outcome))?.into_any().unbind())
+            }
+            Some(rules) => {
+                let score = job.score(number).map_err(|fault| raise(&fault))?;
+                Ok(score_to_python(py, score, rules)?.into_any().unbind())
+            }
+        }
+    }
+}
+
+/// Takes a number of seconds; negative is none at all, and what is too long is for ever.
+fn seconds(timeout: Option<f64>) -> Option<Duration> {
+    timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
 }
 
 /// Waits for a job, detached from the interpreter, letting signals in; false when `timeout` passed first.

@@ -3,6 +3,8 @@
 #![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
 #![allow(clippy::too_many_arguments, reason = "Python's keyword arguments are arguments here")]
 
+mod arrow;
+mod callbacks;
 mod convert;
 mod executor;
 mod inputs;
@@ -47,6 +49,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let stops = [Stop::Cancelled, Stop::Wall, Stop::Cpu, Stop::VmSteps].map(Stop::name);
     module.add("STOP_NAMES", PyTuple::new(py, [""].into_iter().chain(stops).collect::<Vec<_>>())?)?;
     module.add("RULE_NAMES", PyTuple::new(py, Rule::ALL.map(Rule::name))?)?;
+    callbacks::shut_at_exit(module)?;
+    module.add_class::<arrow::ArrowTable>()?;
     module.add_class::<executor::Executor>()?;
     module.add_class::<job::Job>()?;
     module.add_class::<limits::Limits>()?;

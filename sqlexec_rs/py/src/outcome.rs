@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyList;
+use pyo3::types::{PyCapsule, PyList};
 use sqlexec_core::Stop;
 
+use crate::arrow::ArrowTable;
 use crate::convert::rows_to_python;
+
+/// Characters of an error that a `repr` shows.
+const REPR_CHARS: usize = 100;
 
 /// What one run gave. Bad SQL is data: look at `status`.
 #[pyclass(frozen, module = "sqlexec_rs")]
@@ -40,6 +45,11 @@ impl Outcome {
     }
 
     #[getter]
+    fn column_types(&self) -> Vec<Option<&str>> {
+        self.table().map_or(Vec::new(), |table| (0..table.width()).map(|column| table.column_type(column)).collect())
+    }
+
+    #[getter]
     fn rows(&self, py: Python<'_>) -> PyResult<Py<PyList>> {
         let make = || match self.table() {
             Some(table) => rows_to_python(py, table).map(Bound::unbind),
@@ -69,6 +79,11 @@ impl Outcome {
     }
 
     #[getter]
+    fn hint(&self) -> Option<&str> {
+        self.inner.hint.as_deref()
+    }
+
+    #[getter]
     fn stopped_by(&self) -> Option<&'static str> {
         self.inner.stopped_by.map(Stop::name)
     }
@@ -78,11 +93,79 @@ impl Outcome {
         self.inner.vm_steps
     }
 
-    fn __repr__(&self) -> String {
-        let status = self.inner.status.name();
-        match &self.inner.error {
-            Some(error) => format!("Outcome(status={status:?}, error={error:?})"),
-            None => format!("Outcome(status={status:?}, columns={:?}, row_count={})", self.columns(), self.row_count()),
+    /// Returns an object that any Arrow library imports.
+    #[pyo3(signature = (*, unique_names=false))]
+    fn to_arrow(&self, py: Python<'_>, unique_names: bool) -> PyResult<ArrowTable> {
+        ArrowTable::of(py, self.wanted_table()?, unique_names)
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        self.to_arrow(py, false)?.__arrow_c_stream__(py, requested_schema)
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Py<PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        self.to_arrow(py, false)?.__arrow_c_array__(py, requested_schema)
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        self.to_arrow(py, false)?.__arrow_c_schema__(py)
+    }
+
+    /// Returns a pandas.DataFrame.
+    fn to_pandas<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let table = self.to_arrow(py, false)?;
+        py.import("sqlexec_rs.frames")?.call_method1("to_pandas", (table.columns_to_python(py)?,))
+    }
+
+    /// Returns a polars.DataFrame.
+    fn to_polars<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.import("sqlexec_rs.frames")?.call_method1("to_polars", (self.to_arrow(py, true)?,))
+    }
+
+    /// Returns the result as a text table, or what went wrong.
+    #[pyo3(signature = (max_rows=Some(20), max_width=Some(120)))]
+    #[pyo3(text_signature = "($self, max_rows=20, max_width=120)")]
+    fn pretty(&self, py: Python<'_>, max_rows: Option<usize>, max_width: Option<usize>) -> String {
+        match self.table() {
+            Some(table) => py.detach(|| table.pretty(max_rows, max_width)),
+            None => self.failure(),
         }
+    }
+
+    fn __str__(&self, py: Python<'_>) -> String {
+        self.pretty(py, Some(20), Some(120))
+    }
+
+    fn __repr__(&self) -> String {
+        if let Some(table) = self.table() {
+            return format!("<Outcome ok: {} rows, {} columns>", table.n_rows(), table.width());
+        }
+        let failure = self.failure();
+        let cut: String = failure.chars().take(REPR_CHARS).collect();
+        format!("<Outcome {cut}{}>", if cut.len() < failure.len() { "…" } else { "" })
+    }
+}
+
+impl Outcome {
+    /// Returns status, error and hint in one line.
+    fn failure(&self) -> String {
+        let status = self.inner.status.name();
+        let said = [self.inner.error.as_deref(), self.inner.hint.as_deref()].into_iter().flatten();
+        format!("{status}: {}", said.collect::<Vec<_>>().join(". "))
+    }
+
+    fn wanted_table(&self) -> PyResult<&Arc<sqlexec_core::Table>> {
+        let why = || PyValueError::new_err(format!("the outcome has no table: {}", self.failure()));
+        self.table().ok_or_else(why)
     }
 }

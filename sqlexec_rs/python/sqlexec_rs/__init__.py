@@ -8,6 +8,7 @@ from sqlexec_rs._native import (
     RULE_NAMES,
     STATUS_NAMES,
     STOP_NAMES,
+    ArrowTable,
     Executor,
     ExecutorError,
     Job,
@@ -16,16 +17,19 @@ from sqlexec_rs._native import (
     compile_options,
     sqlite_version,
 )
+from sqlexec_rs.waiting import as_completed
 
 __all__ = [
     "RULE_NAMES",
     "STATUS_NAMES",
     "STOP_NAMES",
+    "ArrowTable",
     "Executor",
     "ExecutorError",
     "Job",
     "Limits",
     "Outcome",
+    "as_completed",
     "compile_options",
     "sqlite_version",
 ]

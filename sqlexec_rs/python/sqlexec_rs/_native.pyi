@@ -1,6 +1,6 @@
 """Types of the native module; `scripts/check_stubs.py` compares them with what was built."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, final
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 _Path: TypeAlias = str | PathLike[str]
 # A table's cells are None, int, float, str or bytes; anything else is a TypeError.
 _Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[Any]]]
-_Gold: TypeAlias = str | _Table | Outcome | Sequence[str | _Table | Outcome]
+# A list is several golds; a tuple is a table.
+_Gold: TypeAlias = str | _Table | Outcome | list[str] | list[_Table] | list[Outcome] | list[str | _Table | Outcome]
 _Options: TypeAlias = dict[str, Any]
 _Arrays: TypeAlias = dict[str, NDArray[uint8] | NDArray[int64] | NDArray[float64]]
 
@@ -19,6 +20,7 @@ __all__ = [
     "RULE_NAMES",
     "STATUS_NAMES",
     "STOP_NAMES",
+    "ArrowTable",
     "Executor",
     "ExecutorError",
     "Job",
@@ -81,7 +83,11 @@ class Outcome:
     @property
     def status(self) -> str: ...
     @property
-    def columns(self) -> list[str]: ...
+    def columns(self) -> list[str]:
+        """Names of the columns, as SQLite gives them; they may repeat."""
+    @property
+    def column_types(self) -> list[str | None]:
+        """Types that the columns were declared with, as they stand in the schema; an expression has None."""
     @property
     def rows(self) -> list[tuple[Any, ...]]:
         """Rows as Python values, made on first use; text that is not UTF-8 has surrogate escapes."""
@@ -91,20 +97,69 @@ class Outcome:
     def elapsed_ms(self) -> float:
         """Wall time of prepare and execution in milliseconds."""
     @property
-    def error(self) -> str | None: ...
+    def error(self) -> str | None:
+        """What went wrong, in SQLite's words where it has some; None when it ran."""
     @property
     def error_offset(self) -> int | None:
         """Byte offset in the SQL text that the error points at, when SQLite gives one."""
+    @property
+    def hint(self) -> str | None:
+        """A guess at the table or column that was meant, when a name is missing or ambiguous."""
     @property
     def stopped_by(self) -> str | None:
         """Which bound stopped the run: `cancelled`, `wall`, `cpu` or `vm_steps`."""
     @property
     def vm_steps(self) -> int:
         """Instructions of SQLite's virtual machine that the run took."""
+    def to_arrow(self, *, unique_names: bool = False) -> ArrowTable:
+        """Return the result as Arrow data, which any Arrow library imports.
+
+        A column's type follows from its cells, NULL aside: integers `int64`; reals, with or without integers,
+        `float64`; text, with or without numbers, `large_utf8`; blobs with or without others, and text that is not
+        UTF-8, `large_binary`; no cells `null`. Other cells are cast as SQLite's CAST does. With `unique_names` the
+        second `id` is `id_2`. Raises ValueError when there is no table, because the run was not ok.
+        """
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame with the columns of `to_arrow`; pyarrow is not needed.
+
+        Integers are int64, or Int64 where there are NULLs; NULL is NaN among reals and missing among text. Raises
+        ImportError without pandas, and ValueError when there is no table.
+        """
+    def to_polars(self) -> Any:
+        """Return a polars.DataFrame with the columns of `to_arrow(unique_names=True)`.
+
+        Raises ImportError without polars, and ValueError when there is no table.
+        """
+    def pretty(self, max_rows: int | None = 20, max_width: int | None = 120) -> str:
+        """Return the first rows as an aligned text table in lines of `max_width` characters; None is no bound.
+
+        What is cut ends in `…`, and the last line counts the rows. Without a table: status, error and hint.
+        """
+    def __arrow_c_schema__(self) -> object: ...
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+@final
+class ArrowTable:
+    """A result as Arrow data: pyarrow, polars, nanoarrow and others import it without a copy."""
+
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def types(self) -> list[str]:
+        """Arrow types by name: `null`, `int64`, `float64`, `large_utf8` or `large_binary`."""
+    def __len__(self) -> int:
+        """Return the number of rows."""
+    def __arrow_c_schema__(self) -> object: ...
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 @final
 class Job:
-    """A batch that was submitted."""
+    """A batch that was submitted. `await job` gives its result in an asyncio event loop.
+
+    Cancelling the task that waits does not cancel the job: `cancel` does.
+    """
 
     def done(self) -> bool:
         """Tell whether every item is done."""
@@ -116,10 +171,28 @@ class Job:
         """Cancel what has not ended; those items have the status `cancelled`."""
     def progress(self) -> tuple[int, int]:
         """Return how many distinct items are done, and how many there are."""
+    def add_done_callback(self, function: Callable[[Job], object]) -> None:
+        """Call `function(job)` once when every item is done, at once if they are.
+
+        It is called on a thread of the executor, so it should be short and must not submit or wait; what it raises
+        goes to `sys.unraisablehook`.
+        """
+    def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, Any]]:
+        """Iterate over (index, result) in the order in which items end; equal items end together.
+
+        A result is an `Outcome`, or what `score` returns. Raises TimeoutError when `timeout` seconds after the call an
+        item is not done.
+        """
+    def __await__(self) -> Generator[Any, None, Any]: ...
 
 @final
 class Executor:
-    """Runs SQL that nobody has read, in parallel, read-only and under hard limits."""
+    """Runs SQL that nobody has read, in parallel, read-only and under hard limits.
+
+    `max_open` connections stay open, over all threads. Results that are not golds are kept in `cache_bytes`. At most
+    `max_queued` runs wait for a thread: a batch that finds no room waits to be let in, in turn, and one that is larger
+    waits for an empty queue; Ctrl-C ends such a wait.
+    """
 
     def __new__(
         cls,
@@ -129,6 +202,7 @@ class Executor:
         *,
         max_open: int = 512,
         cache_bytes: int = 268_435_456,
+        max_queued: int = 1_048_576,
     ) -> Self: ...
     @property
     def limits(self) -> Limits: ...
@@ -161,7 +235,7 @@ class Executor:
     ) -> _Arrays:
         """Score predictions against their golds and return arrays."""
     def submit(self, pairs: Sequence[tuple[_Path, str | None]], *, limits: Limits | None = None) -> Job:
-        """Queue (database, SQL) pairs and return at once."""
+        """Queue (database, SQL) pairs and return at once, or when the queue has room for them."""
     def submit_score(
         self,
         db_paths: Sequence[_Path | Sequence[_Path]],
@@ -172,7 +246,7 @@ class Executor:
         options: _Options | Sequence[_Options | None] | None = None,
         limits: Limits | None = None,
     ) -> Job:
-        """Queue predictions to score and return at once."""
+        """Queue predictions to score and return at once, or when the queue has room for them."""
     def stats(self) -> dict[str, int]:
         """Return counts since the executor began."""
     def close(self) -> None:

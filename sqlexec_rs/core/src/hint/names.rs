@@ -1,0 +1,120 @@
+//! The names in a schema, read once a connection and again when the schema has changed.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use rusqlite::Connection;
+
+/// Tables and views whose names are read.
+const MAX_TABLES: usize = 1_000;
+
+/// Columns whose names are read.
+const MAX_COLUMNS: usize = 4_096;
+
+// Views and virtual tables lend only their own names: to ask for their columns would run what made them.
+const TABLES: &str =
+    "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite^_%' ESCAPE '^' LIMIT ?1";
+const COLUMNS: &str = "SELECT s.name, c.name FROM sqlite_schema AS s JOIN pragma_table_info(s.name) AS c \
+     WHERE s.type = 'table' AND s.sql LIKE 'CREATE TABLE%' LIMIT ?1";
+
+/// The names of tables and columns, in the order of the schema.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    tables: Vec<String>,
+    columns: Vec<(usize, String)>,
+}
+
+impl Names {
+    fn read(connection: &Connection) -> rusqlite::Result<Self> {
+        let mut names = Self::default();
+        let mut statement = connection.prepare(TABLES)?;
+        let mut rows = statement.query([MAX_TABLES as i64])?;
+        while let Some(row) = rows.next()? {
+            // A name that is no UTF-8 cannot have been meant.
+            names.tables.extend(row.get_ref(0)?.as_str().ok().map(str::to_owned));
+        }
+        let numbers: HashMap<&str, usize> = names.tables.iter().map(String::as_str).zip(0..).collect();
+        let mut statement = connection.prepare(COLUMNS)?;
+        let mut rows = statement.query([MAX_COLUMNS as i64])?;
+        while let Some(row) = rows.next()? {
+            if let (Ok(table), Ok(column)) = (row.get_ref(0)?.as_str(), row.get_ref(1)?.as_str())
+                && let Some(number) = numbers.get(table)
+            {
+                names.columns.push((*number, column.to_owned()));
+            }
+        }
+        Ok(names)
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(tables: &[(&str, &[&str])]) -> Self {
+        let columns = |(number, (_, columns)): (usize, &(&str, &[&str]))| {
+            columns.iter().map(|column| (number, (*column).to_owned())).collect::<Vec<_>>()
+        };
+        Self {
+            tables: tables.iter().map(|(table, _)| (*table).to_owned()).collect(),
+            columns: tables.iter().enumerate().flat_map(columns).collect(),
+        }
+    }
+
+    /// Iterates over the tables and their numbers.
+    pub(super) fn tables(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.tables.iter().map(String::as_str).enumerate()
+    }
+
+    /// Iterates over the columns: the place, the number of the table and the name.
+    pub(super) fn columns(&self) -> impl Iterator<Item = (usize, (usize, &str))> {
+        self.columns.iter().map(|(table, name)| (*table, name.as_str())).enumerate()
+    }
+
+    /// Returns the name of a table.
+    pub(super) fn table(&self, number: usize) -> &str {
+        &self.tables[number]
+    }
+
+    /// Returns the number of the table and the name of the column at a place.
+    pub(super) fn column(&self, place: usize) -> (usize, &str) {
+        let (table, name) = &self.columns[place];
+        (*table, name)
+    }
+
+    /// Finds a table by its name, in any case.
+    pub(super) fn find_table(&self, name: &str) -> Option<usize> {
+        self.tables.iter().position(|table| table.eq_ignore_ascii_case(name))
+    }
+
+    /// Tells whether a table has a column of that name, in any case.
+    pub(super) fn has_column(&self, table: usize, name: &str) -> bool {
+        self.columns.iter().any(|(owner, column)| *owner == table && column.eq_ignore_ascii_case(name))
+    }
+}
+
+/// The names that a connection has read, with the version of the schema they are of.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(RefCell<Option<(i64, Rc<Names>)>>);
+
+impl Kept {
+    /// Returns the names of the schema as it is now, or nothing when they cannot be read.
+    pub(super) fn get(&self, connection: &Connection) -> Option<Rc<Names>> {
+        let version = connection.query_row("PRAGMA schema_version", [], |row| row.get(0)).ok()?;
+        if let Some((kept, names)) = &*self.0.borrow()
+            && *kept == version
+        {
+            return Some(Rc::clone(names));
+        }
+        let names = Rc::new(Names::read(connection).ok()?);
+        *self.0.borrow_mut() = Some((version, Rc::clone(&names)));
+        Some(names)
+    }
+}
+
+/// Returns a name as it stands in SQL: in quotes when it is no plain word.
+pub(super) fn quoted(name: &str) -> String {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80);
+    if is_plain && !name.is_empty() && !name.as_bytes()[0].is_ascii_digit() {
+        name.to_owned()
+    } else {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    }
+}

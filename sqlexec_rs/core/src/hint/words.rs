@@ -1,0 +1,132 @@
+//! The tables that a statement names, and what it calls them.
+
+use super::names::Names;
+use crate::scan::{is_word, token_end};
+
+/// Tables of a statement that are looked at.
+const MAX_MENTIONS: usize = 64;
+
+/// Words that may follow a table and are no alias of it.
+const NO_ALIAS: [&str; 24] = [
+    "on",
+    "using",
+    "where",
+    "group",
+    "order",
+    "having",
+    "limit",
+    "offset",
+    "union",
+    "except",
+    "intersect",
+    "join",
+    "inner",
+    "left",
+    "right",
+    "full",
+    "cross",
+    "natural",
+    "outer",
+    "window",
+    "indexed",
+    "not",
+    "set",
+    "and",
+];
+
+/// A table that a statement names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Mention<'a> {
+    /// Its number in the schema.
+    pub(super) table: usize,
+    /// Its alias, or its name as it is written.
+    pub(super) shown: &'a str,
+}
+
+impl Mention<'_> {
+    /// Tells whether the statement calls the table so.
+    pub(super) fn is_shown_as(&self, qualifier: Option<&str>) -> bool {
+        qualifier.is_some_and(|qualifier| self.shown.eq_ignore_ascii_case(qualifier))
+    }
+}
+
+/// Finds the tables that a statement names, but for names before a point, which are qualifiers.
+pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<Mention<'a>> {
+    let words: Vec<Word<'_>> = Words { text: statement, at: 0 }.collect();
+    let mut found: Vec<Mention<'a>> = Vec::new();
+    for (i, word) in words.iter().enumerate() {
+        let Some(table) = names.find_table(word.text).filter(|_| !word.is_before_point) else { continue };
+        let mut after = words[i + 1..].iter();
+        let alias = match after.next() {
+            Some(word) if word.is_next && word.text.eq_ignore_ascii_case("as") => after.next(),
+            Some(word) if word.is_next && !NO_ALIAS.iter().any(|no| word.text.eq_ignore_ascii_case(no)) => Some(word),
+            _ => None,
+        };
+        found.push(Mention { table, shown: alias.map_or(word.text, |alias| alias.text) });
+        if found.len() == MAX_MENTIONS {
+            break;
+        }
+    }
+    found
+}
+
+/// An identifier or a keyword, without quotes.
+struct Word<'a> {
+    text: &'a str,
+    /// Only white space lies between it and the word before.
+    is_next: bool,
+    is_before_point: bool,
+}
+
+struct Words<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = Word<'a>;
+
+    fn next(&mut self) -> Option<Word<'a>> {
+        let bytes = self.text.as_bytes();
+        let mut is_next = true;
+        while self.at < bytes.len() {
+            let start = self.at;
+            let close = match bytes[start] {
+                b'[' => Some(b']'),
+                quote @ (b'"' | b'`') => Some(quote),
+                _ => None,
+            };
+            self.at = if is_word(bytes[start]) {
+                (start..bytes.len()).find(|i| !is_word(bytes[*i])).unwrap_or(bytes.len())
+            } else {
+                token_end(bytes, start).min(bytes.len())
+            };
+            if close.is_some() && self.at >= start + 2 && close == Some(bytes[self.at - 1]) {
+                let text = &self.text[start + 1..self.at - 1];
+                return Some(Word { text, is_next, is_before_point: bytes.get(self.at) == Some(&b'.') });
+            }
+            if is_word(bytes[start]) {
+                let text = &self.text[start..self.at];
+                return Some(Word { text, is_next, is_before_point: bytes.get(self.at) == Some(&b'.') });
+            }
+            is_next &= bytes[start].is_ascii_whitespace();
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_and_their_aliases_are_found() {
+        let names = Names::of(&[("singer", &[]), ("order", &[]), ("concert", &[])]);
+        let sql = "SELECT singer.x, 'concert', T1.y FROM Singer AS T1 JOIN [order] o ON T1.a = o.b, \"concert\" WHERE x -- singer";
+        let found: Vec<_> = mentions(sql, &names).into_iter().map(|m| (m.table, m.shown)).collect();
+        assert_eq!(found, [(0, "T1"), (1, "o"), (2, "concert")]);
+        assert_eq!(mentions("FROM singer, concert", &names).len(), 2);
+        assert_eq!(mentions("FROM singer)", &names)[0].shown, "singer");
+        assert!(mentions("SELECT 'open [singer é", &names).is_empty());
+    }
+}

@@ -1,0 +1,104 @@
+//! The items of a job in the order in which they end.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::arrivals::{Callback, Next};
+use crate::error::Fault;
+use crate::outcome::Outcome;
+use crate::pool::Job;
+use crate::score::Score;
+
+/// What a reader of a job's items finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextItem {
+    /// The item with this number has ended.
+    Item(usize),
+    /// None has ended within the time given.
+    TimedOut,
+    /// Every item has been seen.
+    End,
+}
+
+/// One reader's place in the items of a job.
+///
+/// Equal items share a run and end together; of those the first in the batch is seen first.
+pub struct Items {
+    job: Job,
+    /// Items by unit: those of unit `u` are `by_unit[starts[u]..starts[u + 1]]`.
+    by_unit: Vec<u32>,
+    starts: Vec<u32>,
+    n_seen: usize,
+    pending: VecDeque<u32>,
+}
+
+impl Items {
+    /// Returns the next item that has ended, waiting for it at most `timeout`.
+    pub fn next(&mut self, timeout: Duration) -> Result<NextItem, Fault> {
+        self.job.shared.check_process()?;
+        loop {
+            if let Some(item) = self.pending.pop_front() {
+                return Ok(NextItem::Item(item as usize));
+            }
+            match self.job.state.arrivals.wait_for_next(self.n_seen, timeout) {
+                Next::Nothing => return Ok(NextItem::TimedOut),
+                Next::End => return Ok(NextItem::End),
+                Next::Unit(unit) => {
+                    self.n_seen += 1;
+                    let unit = unit as usize;
+                    let (start, end) = (self.starts[unit] as usize, self.starts[unit + 1] as usize);
+                    self.pending.extend(&self.by_unit[start..end]);
+                }
+            }
+        }
+    }
+
+    /// Returns the job.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+}
+
+impl Job {
+    /// Starts to read the items in the order in which they end.
+    pub fn items(&self) -> Items {
+        let unit_of = self.state.unit_of();
+        let (_, n_units) = self.state.arrivals.progress();
+        let mut starts = vec![0_u32; n_units + 1];
+        for unit in unit_of {
+            starts[*unit as usize + 1] += 1;
+        }
+        for unit in 0..n_units {
+            starts[unit + 1] += starts[unit];
+        }
+        let mut free = starts.clone();
+        let mut by_unit = vec![0; unit_of.len()];
+        for (item, unit) in (0_u32..).zip(unit_of) {
+            let place = &mut free[*unit as usize];
+            by_unit[*place as usize] = item;
+            *place += 1;
+        }
+        let job = Self { state: Arc::clone(&self.state), shared: Arc::clone(&self.shared) };
+        Items { job, by_unit, starts, n_seen: 0, pending: VecDeque::new() }
+    }
+
+    /// Calls `callback` once when every item has ended: on the thread that ends the last, or here and now if all have.
+    ///
+    /// That thread runs queries, so a callback should be short, and must not wait for the pool.
+    pub fn when_done(&self, callback: Callback) -> Result<(), Fault> {
+        self.shared.check_process()?;
+        self.state.arrivals.when_all(callback);
+        Ok(())
+    }
+
+    /// Returns the outcome of one item of an execute job, once it has ended.
+    pub fn outcome(&self, item: usize) -> Result<Arc<Outcome>, Fault> {
+        self.state.outcome(item)
+    }
+
+    /// Returns the score of one item of a score job, once it has ended.
+    pub fn score(&self, item: usize) -> Result<&Score, Fault> {
+        self.state.score(item)
+    }
+}

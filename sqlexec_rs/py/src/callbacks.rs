@@ -1,0 +1,84 @@
+//! Python functions that a job calls when it is done, on a thread of the executor.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyCFunction, PyDict, PyTuple};
+
+use crate::job::Job;
+
+/// How long the end of the interpreter waits for callbacks that are under way.
+const EXIT_WAIT: Duration = Duration::from_secs(2);
+
+/// Threads that are in Python or about to be. A thread that asks for the interpreter while it ends is killed by it in the
+/// middle of our code, so from `atexit` on none may ask, and those under way are waited for.
+struct Gate {
+    state: Mutex<State>,
+    has_left: Condvar,
+}
+
+struct State {
+    n_inside: usize,
+    is_shut: bool,
+}
+
+static GATE: Gate = Gate { state: Mutex::new(State { n_inside: 0, is_shut: false }), has_left: Condvar::new() };
+
+impl Gate {
+    fn enter(&self) -> bool {
+        let mut state = self.lock();
+        if !state.is_shut {
+            state.n_inside += 1;
+        }
+        !state.is_shut
+    }
+
+    fn leave(&self) {
+        self.lock().n_inside -= 1;
+        self.has_left.notify_all();
+    }
+
+    fn shut(&self) {
+        let mut state = self.lock();
+        state.is_shut = true;
+        let _ = self.has_left.wait_timeout_while(state, EXIT_WAIT, |state| state.n_inside > 0);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes what the core calls of a Python function that takes the job. An exception is reported, never passed on: there is
+/// nobody above.
+pub(crate) fn callback(job: Py<Job>, function: Py<PyAny>) -> Box<dyn FnOnce() + Send> {
+    Box::new(move || {
+        if !GATE.enter() {
+            std::mem::forget((job, function)); // there is no interpreter left to give them back to
+            return;
+        }
+        let _ = Python::try_attach(|py| {
+            if let Err(error) = function.call1(py, (job,)) {
+                error.write_unraisable(py, Some(function.bind(py)));
+            }
+            drop(function);
+        });
+        GATE.leave();
+    })
+}
+
+/// Shuts the gate when the interpreter that imports the module ends. A fork's child, whose threads are gone and whose lock
+/// may be held for ever, leaves it alone.
+pub(crate) fn shut_at_exit(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let owner = std::process::id();
+    let shut = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+        if std::process::id() == owner {
+            arguments.py().detach(|| GATE.shut());
+        }
+    };
+    let py = module.py();
+    let function = PyCFunction::new_closure(py, Some(c"shut_callbacks"), None, shut)?;
+    py.import("atexit")?.call_method1("register", (function,))?;
+    Ok(())
+}

@@ -1,0 +1,96 @@
+"""The command line: `python -m sqlexec_rs {run,score,bench}`.
+
+Exit codes: 0 all well, 1 the query of `run` was not `ok`, 2 the arguments or a file are wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from sqlexec_rs import RULE_NAMES, bench, running, scoring, sqlite_version
+from sqlexec_rs.files import InputError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except InputError as error:
+        print(f"sqlexec_rs: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("sqlexec_rs: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read has seen enough; the interpreter's last flush would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sqlexec_rs", description="Run SQL read-only under hard limits.")
+    shown = f"sqlexec_rs {version('sqlexec-rs')}, SQLite {sqlite_version()}"
+    parser.add_argument("--version", action="version", version=shown)
+    commands = parser.add_subparsers(required=True, metavar="{run,score,bench}")
+    _add_run(commands.add_parser("run", help="run one query and print its rows"))
+    _add_score(commands.add_parser("score", help="score a file of predictions against a file of golds"))
+    _add_bench(commands.add_parser("bench", help="measure queries a second on a small generated database"))
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("db", type=Path, metavar="DB", help="the SQLite file")
+    parser.add_argument("sql", metavar="SQL", help="the query; - reads it from standard input")
+    parser.add_argument("--format", choices=running.FORMATS, default="table", help="how to print; default: table")
+    _add_limits(parser)
+    parser.set_defaults(command=running.run)
+
+
+def _add_score(parser: argparse.ArgumentParser) -> None:
+    files = "JSON lines with id and sql, BIRD's predict JSON, or one SQL a line"
+    parser.add_argument("--pred", type=Path, required=True, metavar="FILE", help=f"predictions: {files}")
+    files = "JSON or JSON lines with db_id and SQL or query, or lines of SQL, tab, db_id"
+    parser.add_argument("--gold", type=Path, required=True, metavar="FILE", help=f"golds: {files}")
+    root = "the folder that holds DB_ID/DB_ID.sqlite"
+    parser.add_argument("--db-root", type=Path, required=True, metavar="DIR", help=root)
+    known = f"comma-separated, of {', '.join(RULE_NAMES)}; default: bird"
+    parser.add_argument("--rules", type=_rules, default=("bird",), metavar="RULES", help=known)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write everything as JSON, item by item")
+    strip = "take DISTINCT out of both texts, as Spider's command does unless told otherwise"
+    parser.add_argument("--strip-distinct", action="store_true", help=strip)
+    parser.add_argument("--threads", type=_positive, metavar="N", help="default: one a core")
+    _add_limits(parser)
+    parser.set_defaults(command=scoring.score)
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=_positive, metavar="N", help="measure up to N threads; default: the cores")
+    parser.add_argument("--seconds", type=float, default=0.5, metavar="S", help="time of one figure; default: 0.5")
+    parser.set_defaults(command=bench.bench)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    timeout = "wall time of a query in milliseconds; default: 30000"
+    parser.add_argument("--timeout-ms", type=_positive, default=30_000, metavar="MS", help=timeout)
+    rows = "a result of more rows is too_large, never cut; default: 1000000"
+    parser.add_argument("--max-rows", type=_positive, default=1_000_000, metavar="N", help=rows)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
+    return int(text)
+
+
+def _rules(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in RULE_NAMES:
+            raise argparse.ArgumentTypeError(f"no rule is named {name!r}; the rules are {', '.join(RULE_NAMES)}")
+    return names

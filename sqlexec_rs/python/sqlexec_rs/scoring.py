@@ -1,0 +1,145 @@
+"""The command `score`: a file of predictions against a file of golds, by database and by difficulty."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlexec_rs._native import STATUS_NAMES, Executor, Limits
+from sqlexec_rs.files import Gold, InputError, Prediction, match, read_golds, read_predictions
+from sqlexec_rs.progress import watch
+
+Item = dict[str, Any]
+
+SUITE_RULE = "test_suite"
+"""The rule by which every `*.sqlite` in the database's folder must agree."""
+
+# The words that Spider and BIRD use, from easy to hard; others follow in their order in the file.
+_DIFFICULTIES = ("easy", "simple", "medium", "moderate", "hard", "challenging", "extra")
+
+
+def score(options: argparse.Namespace) -> int:
+    """Score, print the tables, write the JSON, and return the exit code."""
+    golds = read_golds(options.gold)
+    predictions, note = match(golds, read_predictions(options.pred), options.pred)
+    items = _score_items(golds, predictions, options)
+    notes = [note] if note else []
+    failed = sum(item["gold_status"] != "ok" for item in items)
+    if failed:
+        notes.append(f"{failed} golds do not run, so nothing matches them")
+    report = make_report(items, options.rules, notes)
+    sys.stdout.write(render(report, options.rules))
+    if options.out is not None:
+        try:
+            options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{options.out}: {error.strerror}") from None
+    return 0
+
+
+def find_databases(root: Path, golds: Iterable[Gold]) -> dict[str, Path]:
+    """Return the file of each database: ROOT/DB/DB.sqlite, or ROOT/DB.sqlite. Raises InputError."""
+    found: dict[str, Path] = {}
+    for gold in golds:
+        if gold.db_id not in found:
+            places = (root / gold.db_id / f"{gold.db_id}.sqlite", root / f"{gold.db_id}.sqlite")
+            path = next((place for place in places if place.is_file()), None)
+            if path is None:
+                raise InputError(f"{gold.place}: there is no {places[0]}")
+            found[gold.db_id] = path
+    return found
+
+
+def _score_items(
+    golds: Sequence[Gold], predictions: Sequence[Prediction | None], options: argparse.Namespace
+) -> list[Item]:
+    databases = find_databases(options.db_root, golds)
+    # In ROOT itself lie other databases: only a folder of the database's own holds its variants.
+    suites = {
+        db_id: sorted(path.parent.glob("*.sqlite")) if path.parent.name == db_id else [path]
+        for db_id, path in databases.items()
+    }
+    texts = [None if prediction is None else prediction.sql for prediction in predictions]
+    answers = [gold.sql for gold in golds]
+    choices = {"strip_distinct": options.strip_distinct}
+    columns: dict[str, Any] = {}
+    limits = Limits(timeout_ms=options.timeout_ms, max_rows=options.max_rows)
+    with Executor(threads=options.threads, limits=limits) as executor:
+        plain = [rule for rule in options.rules if rule != SUITE_RULE]
+        if SUITE_RULE in options.rules:
+            files = [suites[gold.db_id] for gold in golds]
+            job = executor.submit_score(files, texts, answers, (SUITE_RULE,), options=choices)
+            watch(job, "test suite", sys.stderr)
+            columns |= job.result()
+        if plain or not columns:
+            paths = [databases[gold.db_id] for gold in golds]
+            job = executor.submit_score(paths, texts, answers, plain, options=choices)
+            watch(job, "scored", sys.stderr)
+            columns |= job.result()
+    return [_item(i, gold, predictions[i], columns, options.rules) for i, gold in enumerate(golds)]
+
+
+def _item(i: int, gold: Gold, prediction: Prediction | None, columns: dict[str, Any], rules: Sequence[str]) -> Item:
+    return {
+        "id": gold.uid,
+        "db_id": gold.db_id,
+        "difficulty": gold.difficulty,
+        "missing": prediction is None,
+        "pred_status": STATUS_NAMES[columns["pred_status"][i]],
+        "gold_status": STATUS_NAMES[columns["gold_status"][i]],
+        "pred_ms": round(float(columns["pred_ms"][i]), 3),
+        "gold_ms": round(float(columns["gold_ms"][i]), 3),
+        **{rule: float(columns[rule][i]) for rule in rules},
+    }
+
+
+def make_report(items: Sequence[Item], rules: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
+    """Return the means of every rule over all items, by database and by difficulty, and the items themselves."""
+
+    def means(chosen: Sequence[Item]) -> dict[str, float]:
+        return {"n": len(chosen)} | {rule: sum(item[rule] for item in chosen) / len(chosen) for rule in rules}
+
+    def by(key: str, order: Callable[[str], Any]) -> dict[str, dict[str, float]]:
+        groups: dict[str, list[Item]] = {}
+        for item in items:
+            groups.setdefault(item[key], []).append(item)
+        return {name: means(groups[name]) for name in sorted(filter(None, groups), key=order)}
+
+    return {
+        "all": means(items),
+        "by_difficulty": by("difficulty", _difficulty_rank),
+        "by_database": by("db_id", str),
+        "pred_statuses": dict(Counter(item["pred_status"] for item in items).most_common()),
+        "notes": list(notes),
+        "items": list(items),
+    }
+
+
+def _difficulty_rank(name: str) -> int:
+    return _DIFFICULTIES.index(name) if name in _DIFFICULTIES else len(_DIFFICULTIES)
+
+
+def render(report: dict[str, Any], rules: Sequence[str]) -> str:
+    """Return the tables for people: means in percent."""
+
+    def line(name: str, row: dict[str, float]) -> list[str]:
+        return [name, f"{row['n']:,}", *(f"{100 * row[rule]:.1f}" for rule in rules)]
+
+    blank = [""] * (2 + len(rules))
+    rows = [["database", "n", *rules], *(line(*one) for one in report["by_database"].items())]
+    if report["by_difficulty"]:
+        rows += [blank, ["difficulty", *blank[1:]], *(line(*one) for one in report["by_difficulty"].items())]
+    rows += [blank, line("all", report["all"])]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(blank))]
+    lines = []
+    for name, *cells in rows:
+        fitted = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *fitted]).rstrip())
+    statuses = ", ".join(f"{name} {n:,}" for name, n in report["pred_statuses"].items())
+    lines += ["", f"predictions: {statuses}", *(f"note: {note}" for note in report["notes"])]
+    return "\n".join(lines) + "\n"

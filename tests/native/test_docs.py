@@ -1,0 +1,57 @@
+"""The examples of docs/executor.md do what the page says."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "executor.md"
+FLAGS = doctest.ELLIPSIS
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks(text, "pycon")), {}, PAGE.name, str(PAGE), 0)
+    printed: list[str] = []
+    outcome = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=printed.append, clear_globs=False)
+    test.globs["ex"].close()
+    assert outcome.attempted > 20
+    assert outcome.failed == 0, "".join(printed)
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    for command, wanted in commands(text):
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        got = done.stderr + done.stdout
+        assert doctest.OutputChecker().check_output(wanted, got, FLAGS), f"{command}\n{got}"
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """Return (command, output) pairs: `$ ` starts a command, `> ` goes on with it."""
+    found: list[tuple[str, str]] = []
+    for line in "".join(blocks(text, "console")).splitlines(keepends=True):
+        if line.startswith("$ "):
+            found.append((line[2:], ""))
+        elif line.startswith("> ") and not found[-1][1]:
+            found[-1] = (found[-1][0] + line[2:], "")
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + line)
+    return found

@@ -2,7 +2,12 @@
 //!
 //! A request goes `plan` (equal pairs share a run) → `cache` (run before, or in flight) → `queue` → a worker of the `pool`
 //! → `exec` on a connection of the `sandbox`, watched by `deadline` → an [`Outcome`] with a typed [`Table`] → `compare` →
-//! a [`Score`]. Bad SQL is data: it has a [`Status`]. Only a [`Fault`] of ours is an error. Nothing here knows Python.
+//! a [`Score`]. With a [`WorkerConfig`] the last steps before the outcome happen in a `process` of the worker's own. Bad SQL is data: it has a [`Status`]. Only a [`Fault`] of ours is an error. Nothing here knows Python.
+
+#[cfg(not(unix))]
+compile_error!(
+    "sqlexec_core needs Unix: it tells files apart by device and inode, and its workers by process id and signal"
+);
 
 mod cache;
 mod classify;
@@ -13,11 +18,14 @@ pub mod deadline;
 mod error;
 mod exec;
 mod job;
+mod local;
 mod outcome;
 mod plan;
 mod pool;
+mod process;
 mod queue;
 mod request;
+mod runner;
 mod sandbox;
 mod scan;
 mod score;
@@ -29,6 +37,7 @@ pub use compare::{Options, Rule};
 pub use error::Fault;
 pub use outcome::{Outcome, Status, Stop};
 pub use pool::{Config, Job, Pool};
+pub use process::{WorkerConfig, worker_main};
 pub use request::Limits;
 pub use score::{GoldSource, Score, ScoreItem};
 pub use table::{CELL_BYTES, Table};

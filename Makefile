@@ -104,4 +104,5 @@ golds: setup-dev ## run every gold of Spider and compare the rows with apsw's (n
 .PHONY: clean
 clean: ## delete .venv, build outputs and caches; runs and data stay
 	rm -rf $(VENV) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f sqlexec_rs/python/sqlexec_rs/sqlexec-worker
 	find jaxrl_sql tests scripts sqlexec_rs -type d -name __pycache__ -prune -exec rm -rf {} +

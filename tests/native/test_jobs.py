@@ -26,7 +26,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def run_python(code: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
@@ -40,8 +40,8 @@ def run_python(code: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
         (Limits(timeout_ms=0), "wall"),
     ],
 )
-def test_each_deadline_stops_a_runaway(database: Path, limits: Limits, stop: str) -> None:
-    with Executor(threads=2, limits=limits) as ex:
+def test_each_deadline_stops_a_runaway(database: Path, isolation: str, limits: Limits, stop: str) -> None:
+    with Executor(threads=2, limits=limits, isolation=isolation) as ex:
         outcome = ex.execute(database, ENDLESS)
         assert (outcome.status, outcome.stopped_by) == ("timeout", stop)
         arrays = ex.score_many([database], [ENDLESS], ["SELECT 1"])
@@ -49,22 +49,22 @@ def test_each_deadline_stops_a_runaway(database: Path, limits: Limits, stop: str
         assert ex.stats()["timeout"] >= 2, "a timeout is never kept"
 
 
-def test_the_step_budget_is_the_same_every_time(database: Path) -> None:
+def test_the_step_budget_is_the_same_every_time(database: Path, isolation: str) -> None:
     steps = set()
     for threads in (1, 2):
-        with Executor(threads=threads, limits=Limits(vm_steps=50_000)) as ex:
+        with Executor(threads=threads, limits=Limits(vm_steps=50_000), isolation=isolation) as ex:
             steps |= {ex.execute(database, ENDLESS).vm_steps for _ in range(3)}
     assert len(steps) == 1
     assert 50_000 <= steps.pop() < 51_000
     sql = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r WHERE x < 3000) SELECT max(x) FROM r"
-    with Executor(threads=1) as ex:
+    with Executor(threads=1, isolation=isolation) as ex:
         need = ex.execute(database, sql).vm_steps
         assert ex.execute(database, sql, limits=Limits(vm_steps=need + 1_000)).status == "ok"
         assert ex.execute(database, sql, limits=Limits(vm_steps=need - 2_000)).status == "timeout"
 
 
-def test_submit_returns_at_once_and_cancel_frees_the_threads(database: Path) -> None:
-    with Executor(threads=2, limits=NO_LIMITS) as ex:
+def test_submit_returns_at_once_and_cancel_frees_the_threads(database: Path, isolation: str) -> None:
+    with Executor(threads=2, limits=NO_LIMITS, isolation=isolation) as ex:
         job = ex.submit([(database, ENDLESS), (database, ENDLESS + " -- again"), (database, "SELECT 1")])
         assert not job.done()
         assert not job.wait(0.01)
@@ -74,8 +74,8 @@ def test_submit_returns_at_once_and_cancel_frees_the_threads(database: Path) -> 
         assert ex.execute(database, "SELECT 2").rows == [(2,)]
 
 
-def test_a_runaway_holds_nobody_else(database: Path) -> None:
-    with Executor(threads=2, limits=NO_LIMITS) as ex:
+def test_a_runaway_holds_nobody_else(database: Path, isolation: str) -> None:
+    with Executor(threads=2, limits=NO_LIMITS, isolation=isolation) as ex:
         slow = ex.submit_score([database] * 2, [ENDLESS, "SELECT 1"], ["SELECT 1"] * 2)
         outcomes = ex.execute_many([(database, f"SELECT {i}") for i in range(500)])
         assert [outcome.rows for outcome in outcomes] == [[(i,)] for i in range(500)]
@@ -86,8 +86,8 @@ def test_a_runaway_holds_nobody_else(database: Path) -> None:
         assert arrays["bird"].tolist() == [0.0, 1.0]
 
 
-def test_a_closed_executor_raises(database: Path) -> None:
-    ex = Executor(threads=1, limits=NO_LIMITS)
+def test_a_closed_executor_raises(database: Path, isolation: str) -> None:
+    ex = Executor(threads=1, limits=NO_LIMITS, isolation=isolation)
     job = ex.submit([(database, ENDLESS)])
     ex.close()
     assert [outcome.status for outcome in job.result()] == ["cancelled"]
@@ -96,20 +96,20 @@ def test_a_closed_executor_raises(database: Path) -> None:
     ex.close()
 
 
-def test_a_dropped_executor_finishes_its_jobs_as_cancelled(database: Path) -> None:
-    ex = Executor(threads=1, limits=NO_LIMITS)
+def test_a_dropped_executor_finishes_its_jobs_as_cancelled(database: Path, isolation: str) -> None:
+    ex = Executor(threads=1, limits=NO_LIMITS, isolation=isolation)
     job = ex.submit([(database, ENDLESS)])
     del ex
     assert [outcome.status for outcome in job.result()] == ["cancelled"]
 
 
-def test_after_a_fork_it_raises_and_the_parent_goes_on(database: Path) -> None:
+def test_after_a_fork_it_raises_and_the_parent_goes_on(database: Path, isolation: str) -> None:
     done = run_python(
         """
         import os, sys
         from sqlexec_rs import Executor, ExecutorError, Limits
         endless = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
-        ex = Executor(threads=2, limits=Limits(timeout_ms=None))
+        ex = Executor(threads=2, limits=Limits(timeout_ms=None), isolation=sys.argv[2])
         job = ex.submit([(sys.argv[1], endless)])
         pid = os.fork()
         if pid == 0:
@@ -122,7 +122,7 @@ def test_after_a_fork_it_raises_and_the_parent_goes_on(database: Path) -> None:
                 except ExecutorError as error:
                     raised += "fork" in str(error)
             del job, ex
-            with Executor(threads=1) as own:
+            with Executor(threads=1, isolation=sys.argv[2]) as own:
                 raised += own.execute(sys.argv[1], "SELECT 1").rows == [(1,)]
             os._exit(0 if raised == 9 else 1)
         _, status = os.waitpid(pid, 0)
@@ -130,21 +130,28 @@ def test_after_a_fork_it_raises_and_the_parent_goes_on(database: Path) -> None:
         print(os.waitstatus_to_exitcode(status), ex.execute(sys.argv[1], "SELECT 1").status)
         """,
         database,
+        isolation,
     )
     assert (done.stdout.strip(), done.stderr) == ("0 ok", "")
 
 
 @pytest.mark.parametrize(
-    "call", ["ex.execute(db, sql)", "ex.score_many([db], [sql], [sql])", "ex.submit([(db, sql)]).result()"]
+    ("call", "where"),
+    [
+        ("ex.execute(db, sql)", "thread"),
+        ("ex.score_many([db], [sql], [sql])", "thread"),
+        ("ex.submit([(db, sql)]).result()", "thread"),
+        ("ex.execute(db, sql)", "process"),
+    ],
 )
-def test_ctrl_c_ends_a_wait(database: Path, call: str) -> None:
+def test_ctrl_c_ends_a_wait(database: Path, call: str, where: str) -> None:
     done = run_python(
         f"""
         import os, signal, sys, threading
         from sqlexec_rs import Executor, Limits
         db = sys.argv[1]
         sql = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
-        ex = Executor(threads=1, limits=Limits(timeout_ms=None))
+        ex = Executor(threads=1, limits=Limits(timeout_ms=None), isolation="{where}")
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             {call}

@@ -51,7 +51,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
+def executor(isolation: str) -> Iterator[Executor]:
+    with Executor(threads=2, isolation=isolation) as ex:
+        yield ex
+
+
+@pytest.fixture(scope="module")
+def thread_executor() -> Iterator[Executor]:
     with Executor(threads=2) as ex:
         yield ex
 
@@ -87,13 +93,13 @@ def as_sql(width: int, rows: list[tuple[object, ...]]) -> str:
 
 @settings(SETTINGS)
 @given(pairs())
-def test_bird_is_pythons_set_equality(executor: Executor, database: Path, pair: Pair) -> None:
+def test_bird_is_pythons_set_equality(thread_executor: Executor, database: Path, pair: Pair) -> None:
     width, left, other, right = pair
     expected = float(set(left) == set(right))
     names = [f"c{i}" for i in range(other)]
-    score = executor.score(database, as_sql(width, left), [as_sql(other, right)])
+    score = thread_executor.score(database, as_sql(width, left), [as_sql(other, right)])
     assert (score["pred_status"], score["gold_status"], score["bird"]) == ("ok", "ok", expected)
-    assert executor.score(database, as_sql(width, left), (names, right))["bird"] == expected
+    assert thread_executor.score(database, as_sql(width, left), (names, right))["bird"] == expected
 
 
 def test_score_many_gives_arrays_in_order(executor: Executor, database: Path) -> None:
@@ -137,8 +143,8 @@ def test_databases_of_a_list_must_all_agree(executor: Executor, database: Path, 
     assert (missing["bird"], missing["pred_status"]) == (0.0, "db_error")
 
 
-def test_groups_run_and_compare_once(database: Path) -> None:
-    with Executor(threads=2) as ex:
+def test_groups_run_and_compare_once(database: Path, isolation: str) -> None:
+    with Executor(threads=2, isolation=isolation) as ex:
         predicted = ["SELECT a FROM t WHERE a < 5"] * 6 + ["SELECT a FROM t WHERE a < 4"] * 2
         golds = ["SELECT a FROM t WHERE a <= 4"] * 8
         assert ex.score_many([database] * 8, predicted, golds)["bird"].tolist() == [1.0] * 6 + [0.0] * 2
@@ -150,8 +156,8 @@ def test_groups_run_and_compare_once(database: Path) -> None:
         assert stats["gold_bytes"] > 0
 
 
-def test_golds_stay_when_candidates_go(database: Path) -> None:
-    with Executor(threads=1, cache_bytes=20_000) as ex:
+def test_golds_stay_when_candidates_go(database: Path, isolation: str) -> None:
+    with Executor(threads=1, cache_bytes=20_000, isolation=isolation) as ex:
         ex.score(database, "SELECT 1", "SELECT 2")
         ex.execute_many([(database, f"SELECT {i}, hex(zeroblob(300))") for i in range(200)])
         assert ex.stats()["cache_bytes"] <= 20_000
@@ -161,17 +167,17 @@ def test_golds_stay_when_candidates_go(database: Path) -> None:
         assert (after["gold_hits"] - before["gold_hits"], after["runs"] - before["runs"]) == (1, 1)
 
 
-def test_limits_are_part_of_the_key(database: Path) -> None:
-    with Executor(threads=1) as ex:
+def test_limits_are_part_of_the_key(database: Path, isolation: str) -> None:
+    with Executor(threads=1, isolation=isolation) as ex:
         assert ex.execute(database, "SELECT a FROM t").status == "ok"
         assert ex.execute(database, "SELECT a FROM t", limits=Limits(max_rows=3)).status == "too_large"
         assert ex.execute(database, "SELECT a FROM t").status == "ok"
         assert (ex.stats()["runs"], ex.stats()["cache_hits"]) == (2, 1)
 
 
-def test_a_changed_file_is_noticed_at_once(tmp_path: Path) -> None:
+def test_a_changed_file_is_noticed_at_once(tmp_path: Path, isolation: str) -> None:
     path = make_database(tmp_path / "t.sqlite")
-    with Executor(threads=2) as ex, sqlite3.connect(path) as connection:
+    with Executor(threads=2, isolation=isolation) as ex, sqlite3.connect(path) as connection:
         for i in range(5):
             assert ex.execute(path, "SELECT count(*) FROM t").rows == [(10 + i,)]
             assert ex.execute(path, "SELECT count(*) FROM t").rows == [(10 + i,)]

@@ -122,9 +122,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
+def executor(isolation: str) -> Iterator[Executor]:
     limits = Limits(timeout_ms=30_000, vm_steps=3_000_000, max_rows=100_000)
-    with Executor(threads=2, limits=limits) as ex:
+    with Executor(threads=2, limits=limits, isolation=isolation) as ex:
         yield ex
 
 
@@ -137,9 +137,10 @@ def test_each_query_has_its_status(executor: Executor, shop: Path, sql: str, sta
         assert (outcome.rows, outcome.columns, outcome.row_count) == ([], [], 0)
 
 
-def test_all_at_once_gives_the_same_and_the_file_is_untouched(shop: Path) -> None:
+def test_all_at_once_gives_the_same_and_the_file_is_untouched(shop: Path, isolation: str) -> None:
     before = hashlib.sha256(shop.read_bytes()).hexdigest()
-    with Executor(threads=4, limits=Limits(vm_steps=3_000_000, max_rows=100_000)) as ex:
+    limits = Limits(vm_steps=3_000_000, max_rows=100_000)
+    with Executor(threads=4, limits=limits, isolation=isolation) as ex:
         outcomes = ex.execute_many([(shop, sql) for sql, _ in CASES])
     assert [outcome.status for outcome in outcomes] == [status for _, status in CASES]
     assert hashlib.sha256(shop.read_bytes()).hexdigest() == before

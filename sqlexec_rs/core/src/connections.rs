@@ -32,15 +32,19 @@ impl Connections {
         Self { open: HashMap::new(), cap: cap.max(1), clock: 0, control, stats }
     }
 
+    /// Tells whether there is a connection to the file that the path leads to now.
+    pub(crate) fn holds(&self, path: &Path, inode: Inode) -> bool {
+        self.open.get(path).is_some_and(|kept| kept.inode == inode)
+    }
+
     /// Returns the connection to a file, opening it first if there is none or the path leads to another file now.
     pub(crate) fn get(&mut self, path: &Path, inode: Inode) -> Result<&Sandbox, Box<Outcome>> {
         self.clock += 1;
-        let is_kept = self.open.get(path).is_some_and(|kept| kept.inode == inode);
-        if !is_kept {
+        if !self.holds(path, inode) {
             self.forget(path);
             self.make_room();
             let sandbox = sandbox::open(path, &self.control).map_err(|error| Box::new(cannot_open(path, error)))?;
-            self.stats.opened();
+            self.stats.opened(1);
             self.open.insert(path.to_owned(), Kept { sandbox, inode, last_used: 0 });
         }
         match self.open.get_mut(path) {

@@ -25,7 +25,7 @@ pub struct FileIdentity {
 
 /// Device and inode: which file a path leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Inode(u64, u64);
+pub struct Inode(pub(crate) u64, pub(crate) u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Stamp {

@@ -11,6 +11,9 @@ pub enum Fault {
     /// The operating system gave no thread; raised when the pool starts.
     #[error("cannot start worker threads: {0}")]
     CannotStart(String),
+    /// A worker process could not be started, or ended before it was ready.
+    #[error("cannot start a worker process: {0}")]
+    NoWorker(String),
     /// Work was handed in after `close`.
     #[error("the executor is closed")]
     Closed,
@@ -28,7 +31,12 @@ pub enum Fault {
 impl Fault {
     /// Makes a fault of what `catch_unwind` caught.
     pub(crate) fn of_panic(panic: &(dyn Any + Send)) -> Self {
-        let message = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-        Self::Panicked(message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
+        Self::Panicked(panic_message(panic))
     }
+}
+
+/// Returns the message of what `catch_unwind` caught.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let message = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }

@@ -2,7 +2,8 @@
 //!
 //! A request goes `plan` (equal pairs share a run) → `cache` (run before, or in flight) → `queue` → a worker of the `pool`
 //! → `exec` on a connection of the `sandbox`, watched by `deadline` → an [`Outcome`] with a typed [`Table`] → `compare` →
-//! a [`Score`]. Bad SQL is data: it has a [`Status`]. Only a [`Fault`] of ours is an error. Nothing here knows Python.
+//! a [`Score`]. With a [`WorkerConfig`] the last steps before the outcome happen in a `process` of the worker's own. Bad
+//! SQL is data: it has a [`Status`]. Only a [`Fault`] of ours is an error. Nothing here knows Python.
 //!
 //! # Running
 //!
@@ -55,6 +56,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(not(unix))]
+compile_error!(
+    "sqlexec_core needs Unix: it tells files apart by device and inode, and its workers by process id and signal"
+);
+
 mod arrivals;
 pub mod arrow;
 mod cache;
@@ -68,12 +74,15 @@ mod exec;
 mod hint;
 mod items;
 mod job;
+mod local;
 mod outcome;
 mod plan;
 mod pool;
 mod pretty;
+mod process;
 mod queue;
 mod request;
+mod runner;
 mod sandbox;
 mod scan;
 mod score;
@@ -86,6 +95,7 @@ pub use error::Fault;
 pub use items::{Items, NextItem};
 pub use outcome::{Outcome, Status, Stop};
 pub use pool::{Config, Job, Pool};
+pub use process::{WorkerConfig, worker_main};
 pub use request::Limits;
 pub use score::{GoldSource, Score, ScoreItem};
 pub use table::{CELL_BYTES, Table};

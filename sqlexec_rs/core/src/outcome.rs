@@ -27,7 +27,7 @@ pub enum Status {
     Forbidden,
     /// The database is missing, corrupt, locked or not a database.
     DbError,
-    /// The worker process that ran it was killed.
+    /// The worker process that ran it died of itself, or was killed by somebody else.
     Crashed,
     /// The caller cancelled it.
     Cancelled,
@@ -82,6 +82,9 @@ pub enum Stop {
 }
 
 impl Stop {
+    /// Every bound, in the order of its number, which begins at 1.
+    pub const ALL: [Stop; 4] = [Stop::Cancelled, Stop::Wall, Stop::Cpu, Stop::VmSteps];
+
     /// Returns the name that users see.
     pub fn name(self) -> &'static str {
         match self {

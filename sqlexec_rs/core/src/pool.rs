@@ -1,7 +1,6 @@
-//! The executor: a pool of threads, each with its own connections, over one queue and one cache.
+//! The executor: a pool of threads, each with its own connections or its own worker process, over one queue and one cache.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,21 +9,20 @@ use std::time::{Duration, Instant};
 
 use crate::cache::{Cache, Flight, Found, Key, Waiter};
 use crate::compare::Rule;
-use crate::connections::Connections;
 use crate::dbfile::FileIdentity;
-use crate::deadline::Control;
 use crate::error::Fault;
-use crate::exec;
 use crate::job::JobState;
-use crate::outcome::{Outcome, Status};
+use crate::outcome::Outcome;
 use crate::plan::{Plan, PlannedRun, plan_execute, plan_score};
+use crate::process::WorkerConfig;
 use crate::queue::{Queue, Task};
 use crate::request::Limits;
+use crate::runner::Runner;
 use crate::score::{Score, ScoreItem};
 use crate::stats::{Reading, Stats};
 
-/// A worker's stack: SQLite's parser and code generator recurse with the depth of an expression.
-const STACK_BYTES: usize = 8 << 20;
+/// The stack of what runs SQL: SQLite's parser and code generator recurse with the depth of an expression.
+pub(crate) const STACK_BYTES: usize = 8 << 20;
 
 /// How an executor is built.
 #[derive(Clone, Debug)]
@@ -37,11 +35,13 @@ pub struct Config {
     pub cache_bytes: usize,
     /// Runs that may wait for a thread; a batch that would make them more waits to be let in.
     pub max_queued: usize,
+    /// Runs each query in a worker process, one a thread, instead of in the thread itself.
+    pub worker: Option<WorkerConfig>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { threads: None, max_open: 512, cache_bytes: 256 << 20, max_queued: 1 << 20 }
+        Self { threads: None, max_open: 512, cache_bytes: 256 << 20, max_queued: 1 << 20, worker: None }
     }
 }
 
@@ -83,9 +83,10 @@ impl Pool {
         let cap = (config.max_open / n_threads).max(1);
         let pool = Self { shared: Arc::clone(&shared), threads: Mutex::default(), n_threads };
         for number in 0..n_threads {
+            let runner = Runner::new(config.worker.as_ref(), cap, &shared.stats)?;
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("sqlexec-{number}")).stack_size(STACK_BYTES);
-            let handle = builder.spawn(move || work(&shared, cap)).map_err(|e| Fault::CannotStart(e.to_string()))?;
+            let handle = builder.spawn(move || work(&shared, runner)).map_err(|e| Fault::CannotStart(e.to_string()))?;
             lock(&pool.threads).push(handle);
         }
         Ok(pool)
@@ -340,23 +341,13 @@ impl Job {
 }
 
 /// The life of a worker thread.
-fn work(shared: &Arc<Shared>, cap: usize) {
-    let control = Arc::new(Control::default());
-    let mut connections = Connections::new(cap, Arc::clone(&control), Arc::clone(&shared.stats));
+fn work(shared: &Arc<Shared>, mut runner: Runner) {
     while let Some(task) = shared.queue.take() {
         match task {
             Task::Deliver(job, slot, outcome) => job.deliver(slot, Ok(outcome)),
             Task::Run(flight) if flight.cancel.load(Ordering::Relaxed) => {}
             Task::Run(flight) => {
-                let result = catch_unwind(AssertUnwindSafe(|| fly(&mut connections, &control, &flight)));
-                let result = match result {
-                    Ok(outcome) => Ok(Arc::new(outcome)),
-                    Err(panic) => {
-                        connections.clear();
-                        control.disarm();
-                        Err(Fault::of_panic(panic.as_ref()))
-                    }
-                };
+                let result = runner.run(&flight).map(Arc::new);
                 if let Ok(outcome) = &result {
                     shared.stats.ran(outcome.status);
                 }
@@ -364,21 +355,10 @@ fn work(shared: &Arc<Shared>, cap: usize) {
                 for waiter in waiters {
                     waiter.job.deliver(waiter.slot, result.clone());
                 }
+                runner.tidy();
             }
         }
     }
-}
-
-fn fly(connections: &mut Connections, control: &Control, flight: &Flight) -> Outcome {
-    let sandbox = match connections.get(&flight.path, flight.inode) {
-        Ok(sandbox) => sandbox,
-        Err(outcome) => return *outcome,
-    };
-    let outcome = exec::run(sandbox, control, &flight.key.sql, &flight.limits, Some(Arc::clone(&flight.cancel)));
-    if outcome.status == Status::DbError {
-        connections.forget(&flight.path);
-    }
-    outcome
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -16,6 +16,9 @@ pub struct Stats {
     comparisons: AtomicU64,
     connections_opened: AtomicU64,
     connections_open: AtomicU64,
+    workers_started: AtomicU64,
+    workers_killed: AtomicU64,
+    workers_crashed: AtomicU64,
     by_status: [AtomicU64; Status::ALL.len()],
 }
 
@@ -49,13 +52,32 @@ impl Stats {
         self.comparisons.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn opened(&self) {
-        self.connections_opened.fetch_add(1, Ordering::Relaxed);
-        self.connections_open.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn opened(&self, n: u64) {
+        self.connections_opened.fetch_add(n, Ordering::Relaxed);
+        self.connections_open.fetch_add(n, Ordering::Relaxed);
     }
 
     pub(crate) fn closed(&self, n: u64) {
         self.connections_open.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    /// Returns how many connections were opened, and how many are open.
+    pub(crate) fn connections(&self) -> (u64, u64) {
+        (self.connections_opened.load(Ordering::Relaxed), self.connections_open.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn worker_started(&self) {
+        self.workers_started.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a worker process that we killed: its run was over its time, or was cancelled.
+    pub(crate) fn worker_killed(&self) {
+        self.workers_killed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a worker process that died of itself.
+    pub(crate) fn worker_crashed(&self) {
+        self.workers_crashed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Reads every counter.
@@ -71,6 +93,9 @@ impl Stats {
             ("comparisons", load(&self.comparisons)),
             ("connections_opened", load(&self.connections_opened)),
             ("connections_open", load(&self.connections_open)),
+            ("workers_started", load(&self.workers_started)),
+            ("workers_killed", load(&self.workers_killed)),
+            ("workers_crashed", load(&self.workers_crashed)),
         ];
         reading.extend(Status::ALL.iter().map(|status| (status.name(), load(&self.by_status[*status as usize]))));
         reading

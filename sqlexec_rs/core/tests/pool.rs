@@ -1,6 +1,6 @@
-//! The pool from outside: real files, real threads.
+//! The pool from outside: real files, real threads, real worker processes.
 
-#![allow(clippy::unwrap_used, reason = "this is a test, helpers included")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test, helpers included")]
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,11 +9,44 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use sqlexec_core::{
-    Config, GoldSource, Job, Limits, Options, Outcome, Pool, Rule, ScoreItem, Status, Stop, Table, Value,
+    Config, GoldSource, Job, Limits, Options, Outcome, Pool, Rule, ScoreItem, Status, Stop, Table, Value, WorkerConfig,
 };
 use tempfile::TempDir;
 
 const ENDLESS: &str = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r";
+
+/// Makes each test twice: on the pool's threads, and on worker processes.
+macro_rules! on_both {
+    ($($test:ident),* $(,)?) => {
+        mod thread {
+            $(#[test] fn $test() { super::$test(&super::Config::default()); })*
+        }
+        mod process {
+            $(#[test] fn $test() { super::$test(&super::on_processes()); })*
+        }
+    };
+}
+
+on_both!(
+    rows_come_back_typed_and_in_order,
+    equal_pairs_run_once_within_and_across_batches,
+    a_batch_joins_the_run_of_another,
+    each_deadline_stops_and_says_which,
+    caps_refuse_and_never_cut,
+    a_runaway_holds_one_thread_only,
+    cancelling_one_job_leaves_another_its_run,
+    scores_compare_and_the_best_gold_counts,
+    golds_may_be_tables_and_databases_several,
+    a_changed_file_is_noticed,
+    many_databases_fit_few_descriptors,
+    closing_ends_every_thread_and_refuses_work,
+    the_candidate_cache_keeps_to_its_budget,
+    waiting_ends_with_its_time
+);
+
+fn on_processes() -> Config {
+    Config { worker: Some(WorkerConfig::new(env!("CARGO_BIN_EXE_sqlexec-worker").into())), ..Config::default() }
+}
 
 struct Fixture {
     folder: TempDir,
@@ -21,7 +54,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(threads: usize) -> Self {
+    fn new(base: &Config, threads: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let connection = Connection::open(folder.path().join("shop.sqlite")).unwrap();
         connection
@@ -30,7 +63,7 @@ impl Fixture {
                  INSERT INTO item VALUES (1, 'nail', 0.5), (2, 'saw', 12.0), (3, NULL, 12.0);",
             )
             .unwrap();
-        let pool = Pool::new(&Config { threads: Some(threads), ..Config::default() }).unwrap();
+        let pool = Pool::new(&Config { threads: Some(threads), ..base.clone() }).unwrap();
         Self { folder, pool }
     }
 
@@ -66,9 +99,8 @@ fn finish(job: &Job) -> &Job {
     job
 }
 
-#[test]
-fn rows_come_back_typed_and_in_order() {
-    let fixture = Fixture::new(2);
+fn rows_come_back_typed_and_in_order(base: &Config) {
+    let fixture = Fixture::new(base, 2);
     let outcomes = fixture.run(&["SELECT * FROM item ORDER BY id", "SELECT x'00ff', \"quoted\", 'a' || x'ff'"]);
     let table = outcomes[0].table.as_ref().unwrap();
     assert_eq!((table.n_rows(), table.columns()), (3, &["id".to_owned(), "name".to_owned(), "price".to_owned()][..]));
@@ -81,9 +113,8 @@ fn rows_come_back_typed_and_in_order() {
     assert!(matches!(table.value(0, 2), Value::Text(b"a\xff")));
 }
 
-#[test]
-fn equal_pairs_run_once_within_and_across_batches() {
-    let fixture = Fixture::new(2);
+fn equal_pairs_run_once_within_and_across_batches(base: &Config) {
+    let fixture = Fixture::new(base, 2);
     fixture.run(&["SELECT 1", "SELECT 1", "SELECT 2", "SELECT 1"]);
     fixture.run(&["SELECT 1", "SELECT 3"]);
     let stats = fixture.stats();
@@ -93,9 +124,8 @@ fn equal_pairs_run_once_within_and_across_batches() {
     assert_eq!(fixture.stats()["runs"], 5, "a random number is not an answer to a later question");
 }
 
-#[test]
-fn a_batch_joins_the_run_of_another() {
-    let fixture = Fixture::new(1);
+fn a_batch_joins_the_run_of_another(base: &Config) {
+    let fixture = Fixture::new(base, 1);
     let limits = Limits { timeout: Some(Duration::from_millis(200)), ..Limits::default() };
     let first = fixture.submit(&[ENDLESS, "SELECT 5"], &limits);
     let second = fixture.submit(&["SELECT 5", ENDLESS], &limits);
@@ -107,9 +137,8 @@ fn a_batch_joins_the_run_of_another() {
     assert_eq!(fixture.stats()["runs"], 3, "a timeout is never kept");
 }
 
-#[test]
-fn each_deadline_stops_and_says_which() {
-    let fixture = Fixture::new(1);
+fn each_deadline_stops_and_says_which(base: &Config) {
+    let fixture = Fixture::new(base, 1);
     let free = Limits { timeout: None, ..Limits::default() };
     let cases = [
         (Limits { timeout: Some(Duration::from_millis(50)), ..free.clone() }, Stop::Wall),
@@ -125,9 +154,8 @@ fn each_deadline_stops_and_says_which() {
     }
 }
 
-#[test]
-fn caps_refuse_and_never_cut() {
-    let fixture = Fixture::new(1);
+fn caps_refuse_and_never_cut(base: &Config) {
+    let fixture = Fixture::new(base, 1);
     let status = |limits: &Limits, sql: &str| finish(&fixture.submit(&[sql], limits)).outcomes().unwrap()[0].status;
     let rows = |max_rows| Limits { max_rows, ..Limits::default() };
     assert_eq!(status(&rows(3), "SELECT * FROM item"), Status::Ok);
@@ -137,9 +165,8 @@ fn caps_refuse_and_never_cut() {
     assert_eq!(status(&bytes(16 + 99), "SELECT hex(zeroblob(50))"), Status::TooLarge);
 }
 
-#[test]
-fn a_runaway_holds_one_thread_only() {
-    let fixture = Fixture::new(2);
+fn a_runaway_holds_one_thread_only(base: &Config) {
+    let fixture = Fixture::new(base, 2);
     let slow = fixture.submit(&[ENDLESS], &Limits { timeout: None, ..Limits::default() });
     let many: Vec<String> = (0..200).map(|i| format!("SELECT {i}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -150,9 +177,8 @@ fn a_runaway_holds_one_thread_only() {
     fixture.run(&["SELECT 1000", "SELECT 1001"]); // both threads are free again, or this would not end
 }
 
-#[test]
-fn cancelling_one_job_leaves_another_its_run() {
-    let fixture = Fixture::new(1);
+fn cancelling_one_job_leaves_another_its_run(base: &Config) {
+    let fixture = Fixture::new(base, 1);
     let limits = Limits { timeout: Some(Duration::from_millis(300)), ..Limits::default() };
     let first = fixture.submit(&[ENDLESS, "SELECT 7"], &limits);
     let second = fixture.submit(&["SELECT 7"], &limits);
@@ -161,9 +187,8 @@ fn cancelling_one_job_leaves_another_its_run() {
     assert_eq!(finish(&second).outcomes().unwrap()[0].status, Status::Ok);
 }
 
-#[test]
-fn scores_compare_and_the_best_gold_counts() {
-    let fixture = Fixture::new(2);
+fn scores_compare_and_the_best_gold_counts(base: &Config) {
+    let fixture = Fixture::new(base, 2);
     let items = [
         fixture.item("SELECT price FROM item", &["SELECT DISTINCT price FROM item ORDER BY price DESC"]),
         fixture.item("SELECT name FROM item", &["SELECT price FROM item", "SELECT name FROM item"]),
@@ -186,9 +211,8 @@ fn scores_compare_and_the_best_gold_counts() {
     assert!(fixture.stats()["gold_hits"] >= 4);
 }
 
-#[test]
-fn golds_may_be_tables_and_databases_several() {
-    let fixture = Fixture::new(1);
+fn golds_may_be_tables_and_databases_several(base: &Config) {
+    let fixture = Fixture::new(base, 1);
     let other: Arc<Path> = fixture.folder.path().join("other.sqlite").into();
     std::fs::copy(fixture.path(), &other).unwrap();
     Connection::open(&other).unwrap().execute_batch("DELETE FROM item WHERE id = 3").unwrap();
@@ -206,9 +230,8 @@ fn golds_may_be_tables_and_databases_several() {
     assert_eq!(values, [1.0, 1.0, 0.0]);
 }
 
-#[test]
-fn a_changed_file_is_noticed() {
-    let fixture = Fixture::new(2);
+fn a_changed_file_is_noticed(base: &Config) {
+    let fixture = Fixture::new(base, 2);
     let count = || match fixture.run(&["SELECT count(*) FROM item"])[0].table.as_ref().unwrap().value(0, 0) {
         Value::Integer(n) => n,
         other => panic!("{other:?}"),
@@ -224,10 +247,9 @@ fn a_changed_file_is_noticed() {
     assert_eq!(count(), 0);
 }
 
-#[test]
-fn many_databases_fit_few_descriptors() {
+fn many_databases_fit_few_descriptors(base: &Config) {
     let folder = tempfile::tempdir().unwrap();
-    let pool = Pool::new(&Config { threads: Some(2), max_open: 4, ..Config::default() }).unwrap();
+    let pool = Pool::new(&Config { threads: Some(2), max_open: 4, ..base.clone() }).unwrap();
     let pairs: Vec<_> = (0..40)
         .map(|i| {
             let path = folder.path().join(format!("{i}.sqlite"));
@@ -243,9 +265,8 @@ fn many_databases_fit_few_descriptors() {
     assert!(stats["connections_open"] <= 4 && stats["connections_opened"] == 40);
 }
 
-#[test]
-fn closing_ends_every_thread_and_refuses_work() {
-    let fixture = Fixture::new(2);
+fn closing_ends_every_thread_and_refuses_work(base: &Config) {
+    let fixture = Fixture::new(base, 2);
     let job = fixture.submit(&[ENDLESS, "SELECT 1"], &Limits { timeout: None, ..Limits::default() });
     fixture.pool.begin_close().unwrap();
     assert!(fixture.pool.is_closed(Duration::from_secs(60)).unwrap());
@@ -254,10 +275,9 @@ fn closing_ends_every_thread_and_refuses_work() {
     assert!(fixture.pool.submit(&[(fixture.path(), "SELECT 1".into())], &Arc::new(Limits::default())).is_err());
 }
 
-#[test]
-fn the_candidate_cache_keeps_to_its_budget() {
-    let fixture = Fixture::new(1);
-    let pool = Pool::new(&Config { threads: Some(1), cache_bytes: 100_000, ..Config::default() }).unwrap();
+fn the_candidate_cache_keeps_to_its_budget(base: &Config) {
+    let fixture = Fixture::new(base, 1);
+    let pool = Pool::new(&Config { threads: Some(1), cache_bytes: 100_000, ..base.clone() }).unwrap();
     let pairs: Vec<_> =
         (0..500).map(|i| (fixture.path(), Arc::from(format!("SELECT {i}, hex(zeroblob(500))")))).collect();
     finish(&pool.submit(&pairs, &Arc::new(Limits::default())).unwrap());
@@ -265,9 +285,8 @@ fn the_candidate_cache_keeps_to_its_budget() {
     assert!(stats["cache_bytes"] <= 100_000 && stats["cache_bytes"] > 50_000, "{}", stats["cache_bytes"]);
 }
 
-#[test]
-fn waiting_ends_with_its_time() {
-    let fixture = Fixture::new(1);
+fn waiting_ends_with_its_time(base: &Config) {
+    let fixture = Fixture::new(base, 1);
     let job = fixture.submit(&[ENDLESS], &Limits { timeout: None, ..Limits::default() });
     let begun = Instant::now();
     assert!(!job.wait(Duration::from_millis(20)).unwrap());

@@ -1,27 +1,34 @@
 //! `Executor`: the pool as Python sees it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use sqlexec_core::{Config, Fault, Pool, Rule, ScoreItem};
+use sqlexec_core::{Config, Fault, Pool, Rule, ScoreItem, WorkerConfig};
 
 use crate::convert::{score_to_python, scores_to_arrays};
 use crate::inputs::{Inputs, items, rules_of};
 use crate::job::{Job, outcomes, wait_or_cancel};
 use crate::limits::Limits;
-use crate::raise;
+use crate::{ExecutorError, raise};
 
 /// How long `close` looks at the threads before it lets signals in.
 const CLOSE_PERIOD: Duration = Duration::from_millis(50);
+
+/// The worker program's file, beside the module's own.
+const WORKER: &str = "sqlexec-worker";
+
+/// A worker needs this much address space for its stack and SQLite's tables before it runs anything.
+const MIN_WORKER_BYTES: u64 = 64 << 20;
 
 /// Runs SQL that nobody has read, in parallel, read-only and under hard limits.
 #[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct Executor {
     pool: Pool,
+    isolation: &'static str,
     limits: Arc<sqlexec_core::Limits>,
     shown_limits: Limits,
 }
@@ -29,7 +36,15 @@ pub(crate) struct Executor {
 #[pymethods]
 impl Executor {
     #[new]
-    #[pyo3(signature = (threads=None, limits=None, isolation="thread", *, max_open=512, cache_bytes=268_435_456, max_queued=1_048_576))]
+    #[pyo3(
+        signature = (
+            threads=None, limits=None, isolation="thread", *, max_open=512, cache_bytes=268_435_456, max_queued=1_048_576,
+            worker_grace_ms=25, worker_hang_ms=Some(60_000), worker_memory_bytes=2_147_483_648
+        ),
+        text_signature = "(threads=None, limits=None, isolation='thread', *, max_open=512, cache_bytes=268435456, \
+                          max_queued=1048576, \
+                          worker_grace_ms=25, worker_hang_ms=60000, worker_memory_bytes=2147483648)"
+    )]
     fn new(
         py: Python<'_>,
         threads: Option<usize>,
@@ -38,6 +53,9 @@ impl Executor {
         max_open: usize,
         cache_bytes: usize,
         max_queued: usize,
+        worker_grace_ms: u64,
+        worker_hang_ms: Option<u64>,
+        worker_memory_bytes: u64,
     ) -> PyResult<Self> {
         if threads == Some(0) {
             return Err(PyValueError::new_err("threads must be at least 1, or None for one a core"));
@@ -45,15 +63,25 @@ impl Executor {
         if max_queued == 0 {
             return Err(PyValueError::new_err("max_queued must be at least 1"));
         }
-        match isolation {
-            "thread" => {}
-            "process" => return Err(PyNotImplementedError::new_err("isolation=\"process\" is not built yet")),
-            _ => return Err(PyValueError::new_err("isolation must be \"thread\" or \"process\"")),
+        if worker_memory_bytes < MIN_WORKER_BYTES {
+            let message = format!("worker_memory_bytes must be at least {MIN_WORKER_BYTES}, not {worker_memory_bytes}");
+            return Err(PyValueError::new_err(message));
         }
-        let config = Config { threads, max_open, cache_bytes, max_queued };
+        let worker = match isolation {
+            "thread" => None,
+            "process" => Some(WorkerConfig {
+                program: worker_program(py)?,
+                grace: Duration::from_millis(worker_grace_ms),
+                hang: worker_hang_ms.map(Duration::from_millis),
+                memory_bytes: worker_memory_bytes,
+            }),
+            _ => return Err(PyValueError::new_err("isolation must be \"thread\" or \"process\"")),
+        };
+        let config = Config { threads, max_open, cache_bytes, max_queued, worker };
         let pool = py.detach(|| Pool::new(&config)).map_err(|fault| raise(&fault))?;
         let shown_limits = limits.unwrap_or_else(Limits::default_for_users);
-        Ok(Self { pool, limits: Arc::new(shown_limits.to_core()), shown_limits })
+        let isolation = if config.worker.is_some() { "process" } else { "thread" };
+        Ok(Self { pool, isolation, limits: Arc::new(shown_limits.to_core()), shown_limits })
     }
 
     #[getter]
@@ -64,6 +92,11 @@ impl Executor {
     #[getter]
     fn threads(&self) -> usize {
         self.pool.n_threads()
+    }
+
+    #[getter]
+    fn isolation(&self) -> &'static str {
+        self.isolation
     }
 
     /// Runs one SQL text and returns its outcome.
@@ -187,7 +220,7 @@ impl Executor {
     }
 
     fn __repr__(&self) -> String {
-        format!("Executor(threads={}, isolation=\"thread\")", self.pool.n_threads())
+        format!("Executor(threads={}, isolation={:?})", self.pool.n_threads(), self.isolation)
     }
 }
 
@@ -232,6 +265,20 @@ fn launch_interruptibly(
     };
     let launched = py.detach(|| launch(&mut is_calm));
     launched.map_err(|fault| raised.unwrap_or_else(|| raise(&fault)))
+}
+
+/// Returns the worker program that was installed with this module.
+fn worker_program(py: Python<'_>) -> PyResult<PathBuf> {
+    let module: PathBuf = py.import("sqlexec_rs._native")?.getattr("__file__")?.extract()?;
+    let program = module.with_file_name(WORKER);
+    if program.is_file() {
+        return Ok(program);
+    }
+    let message = format!(
+        "{} is not there: isolation=\"process\" needs the worker that `pip install ./sqlexec_rs` builds and packs",
+        program.display()
+    );
+    Err(ExecutorError::new_err(message))
 }
 
 fn names(rules: &[Rule]) -> Vec<&'static str> {

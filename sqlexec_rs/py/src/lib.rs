@@ -46,7 +46,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("ExecutorError", py.get_type::<ExecutorError>())?;
     module.add("STATUS_NAMES", PyTuple::new(py, Status::ALL.map(Status::name))?)?;
-    let stops = [Stop::Cancelled, Stop::Wall, Stop::Cpu, Stop::VmSteps].map(Stop::name);
+    let stops = Stop::ALL.map(Stop::name);
     module.add("STOP_NAMES", PyTuple::new(py, [""].into_iter().chain(stops).collect::<Vec<_>>())?)?;
     module.add("RULE_NAMES", PyTuple::new(py, Rule::ALL.map(Rule::name))?)?;
     callbacks::shut_at_exit(module)?;

@@ -189,9 +189,17 @@ class Job:
 class Executor:
     """Runs SQL that nobody has read, in parallel, read-only and under hard limits.
 
-    `max_open` connections stay open, over all threads. Results that are not golds are kept in `cache_bytes`. At most
-    `max_queued` runs wait for a thread: a batch that finds no room waits to be let in, in turn, and one that is larger
-    waits for an empty queue; Ctrl-C ends such a wait.
+    `threads` queries run at a time (None: one a core), over at most `max_open` open databases; results that are no
+    golds are kept within `cache_bytes`. At most `max_queued` runs wait for a thread: a batch that finds no room waits to be
+    let in, in turn, and one that is larger waits for an empty queue; Ctrl-C ends such a wait.
+
+    `isolation="process"` gives each thread a worker process, which is killed when
+    a run takes `worker_grace_ms` more than its `timeout_ms`, or takes `worker_hang_ms` (None: no bound) without having
+    a `timeout_ms`, or takes that long to open a database or to send its rows; each worker may take
+    `worker_memory_bytes` of address space.
+
+    Raises ValueError for a value out of range, ExecutorError when the system gives no thread or the worker's program
+    is not installed.
     """
 
     def __new__(
@@ -203,11 +211,17 @@ class Executor:
         max_open: int = 512,
         cache_bytes: int = 268_435_456,
         max_queued: int = 1_048_576,
+        worker_grace_ms: int = 25,
+        worker_hang_ms: int | None = 60_000,
+        worker_memory_bytes: int = 2_147_483_648,
     ) -> Self: ...
     @property
     def limits(self) -> Limits: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def isolation(self) -> str:
+        """Where queries run: `thread` or `process`."""
     def execute(self, db_path: _Path, sql: str | None, *, limits: Limits | None = None) -> Outcome:
         """Run one SQL text and return its outcome."""
     def execute_many(self, pairs: Sequence[tuple[_Path, str | None]], *, limits: Limits | None = None) -> list[Outcome]:
@@ -250,7 +264,7 @@ class Executor:
     def stats(self) -> dict[str, int]:
         """Return counts since the executor began."""
     def close(self) -> None:
-        """Cancel what is in flight and wait for the threads to end."""
+        """Cancel what is in flight and wait for the threads, and their worker processes, to end."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use rusqlite::Connection;
 
@@ -92,19 +92,19 @@ impl Names {
 
 /// The names that a connection has read, with the version of the schema they are of.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(RefCell<Option<(i64, Rc<Names>)>>);
+pub(crate) struct Kept(RefCell<Option<(i64, Arc<Names>)>>);
 
 impl Kept {
     /// Returns the names of the schema as it is now, or nothing when they cannot be read.
-    pub(super) fn get(&self, connection: &Connection) -> Option<Rc<Names>> {
+    pub(super) fn get(&self, connection: &Connection) -> Option<Arc<Names>> {
         let version = connection.query_row("PRAGMA schema_version", [], |row| row.get(0)).ok()?;
         if let Some((kept, names)) = &*self.0.borrow()
             && *kept == version
         {
-            return Some(Rc::clone(names));
+            return Some(Arc::clone(names));
         }
-        let names = Rc::new(Names::read(connection).ok()?);
-        *self.0.borrow_mut() = Some((version, Rc::clone(&names)));
+        let names = Arc::new(Names::read(connection).ok()?);
+        *self.0.borrow_mut() = Some((version, Arc::clone(&names)));
         Some(names)
     }
 }

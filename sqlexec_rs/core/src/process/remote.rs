@@ -1,0 +1,277 @@
+//! A thread's worker process: started when it is needed, killed when it overruns, replaced when it is gone.
+
+use std::env;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::WorkerConfig;
+use super::talk::{Answer, Bounds, Failure, Talk};
+use super::wire::{self, ConnectionCounts};
+use crate::cache::Flight;
+use crate::error::Fault;
+use crate::outcome::{Outcome, Status, Stop};
+use crate::stats::Stats;
+
+/// Variables of the environment that a worker gets; the rest is none of its business.
+const ENVIRONMENT: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];
+
+/// How long a killed process is waited for. It is longer only when the kernel cannot end it (a file system that hangs).
+const REAP_WAIT: Duration = Duration::from_secs(2);
+
+/// How long between two looks at a process that is ending.
+const REAP_PERIOD: Duration = Duration::from_micros(200);
+
+/// Starts that may fail before a worker says its greeting; one may fall to a killer from outside.
+const MAX_STARTS: u32 = 3;
+
+/// Runs queries in a worker process.
+pub(crate) struct Remote {
+    config: WorkerConfig,
+    cap: usize,
+    stats: Arc<Stats>,
+    worker: Option<Worker>,
+    /// Killed processes that have not ended yet.
+    ending: Vec<Child>,
+}
+
+struct Worker {
+    child: Child,
+    talk: Talk,
+    is_greeted: bool,
+    counts: ConnectionCounts,
+}
+
+impl Remote {
+    /// Looks for the program, and starts nothing yet.
+    pub(crate) fn new(config: &WorkerConfig, cap: usize, stats: &Arc<Stats>) -> Result<Self, Fault> {
+        let no_worker = |why: &str| Fault::NoWorker(format!("{}: {why}", config.program.display()));
+        // The caller may change its folder before the first query.
+        let program = path::absolute(&config.program).map_err(|error| no_worker(&error.to_string()))?;
+        if !program.is_file() {
+            return Err(no_worker("no such file"));
+        }
+        let config = WorkerConfig { program, ..config.clone() };
+        Ok(Self { config, cap, stats: Arc::clone(stats), worker: None, ending: Vec::new() })
+    }
+
+    /// Runs a query; only a worker that cannot start or that panics is a fault.
+    pub(crate) fn run(&mut self, flight: &Flight) -> Result<Outcome, Fault> {
+        let Some(mut worker) = self.ready(&flight.cancel)? else { return Ok(Outcome::cancelled()) };
+        // The worker's folder is the one in which it was started.
+        let path = path::absolute(&flight.path).unwrap_or_else(|_| flight.path.to_path_buf());
+        let mut request = Vec::with_capacity(flight.key.sql.len() + 256);
+        wire::write_request(&mut request, &path, flight.inode, &flight.limits, &flight.key.sql)
+            .map_err(|_| Fault::Internal("a buffer in memory refused bytes"))?;
+        let begun = Instant::now();
+        let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };
+        match worker.talk.ask(&request, &flight.limits, bounds, &flight.cancel) {
+            Ok(answer) => {
+                let answer = self.accept(&mut worker, answer);
+                self.worker = Some(worker);
+                answer
+            }
+            Err(failure) => {
+                let mut outcome = self.give_up(worker, failure, flight);
+                outcome.elapsed = begun.elapsed();
+                Ok(outcome)
+            }
+        }
+    }
+
+    /// Reaps what was killed, and starts the next worker so that the next query need not wait for it.
+    pub(crate) fn tidy(&mut self) {
+        if self.worker.is_none() {
+            self.worker = self.start().ok(); // a query will say why not
+        }
+        self.reap_all();
+    }
+
+    /// Starts anew after a panic in the middle of a conversation.
+    pub(crate) fn recover(&mut self) {
+        if let Some(worker) = self.worker.take() {
+            self.kill(worker);
+        }
+    }
+
+    /// Returns a worker that has said its greeting; `None` when the caller cancelled meanwhile.
+    fn ready(&mut self, cancel: &Arc<AtomicBool>) -> Result<Option<Worker>, Fault> {
+        let mut starts = 0;
+        loop {
+            let mut worker = if let Some(worker) = self.worker.take() {
+                worker
+            } else {
+                starts += 1;
+                self.start()?
+            };
+            if worker.is_greeted {
+                // One that died between two queries is nobody's crash.
+                if matches!(worker.child.try_wait(), Ok(None)) {
+                    return Ok(Some(worker));
+                }
+                self.stats.worker_crashed();
+                self.kill(worker);
+                continue;
+            }
+            match worker.talk.greet(cancel) {
+                Ok(()) => {
+                    worker.is_greeted = true;
+                    return Ok(Some(worker));
+                }
+                Err(Failure::Cancelled) => {
+                    self.worker = Some(worker); // it has done nothing wrong, and may be greeted later
+                    return Ok(None);
+                }
+                Err(failure) => {
+                    self.stats.worker_crashed();
+                    let end = self.bury(worker);
+                    let why = match failure {
+                        Failure::Garbled(why) => why,
+                        Failure::Died => format!("it ended before it was ready: {end}"),
+                        _ => "it is not ready in time".to_owned(),
+                    };
+                    if starts == MAX_STARTS {
+                        return Err(Fault::NoWorker(format!("{}: {why}", self.config.program.display())));
+                    }
+                }
+            }
+        }
+    }
+
+    fn start(&self) -> Result<Worker, Fault> {
+        let fault = |error: io::Error| Fault::NoWorker(format!("{}: {error}", self.config.program.display()));
+        let (ours, theirs) = UnixStream::pair().map_err(fault)?;
+        #[cfg(target_vendor = "apple")] // there a socket has a flag where others give one to each `send`
+        rustix::net::sockopt::set_socket_nosigpipe(&ours, true).map_err(|error| fault(error.into()))?;
+        let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, env::var_os(name)?)));
+        let child = Command::new(&self.config.program)
+            .arg(self.config.memory_bytes.to_string())
+            .arg(self.cap.to_string())
+            .env_clear()
+            .envs(kept)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0) // Ctrl-C at the terminal is for the caller
+            .spawn()
+            .map_err(fault)?;
+        self.stats.worker_started();
+        Ok(Worker { child, talk: Talk::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
+    }
+
+    fn accept(&self, worker: &mut Worker, answer: Answer) -> Result<Outcome, Fault> {
+        match answer {
+            Answer::Outcome(outcome, counts) => {
+                self.count_connections(worker, counts);
+                Ok(outcome)
+            }
+            Answer::Panicked(message) => Err(Fault::Panicked(message)),
+        }
+    }
+
+    /// Ends the worker of a run without answer, and makes the outcome.
+    fn give_up(&mut self, worker: Worker, failure: Failure, flight: &Flight) -> Outcome {
+        match failure {
+            Failure::Cancelled => {
+                self.kill_and_count(worker);
+                Outcome::cancelled()
+            }
+            Failure::OverTime => {
+                self.kill_and_count(worker);
+                let limit = flight.limits.timeout.unwrap_or_default().as_millis();
+                over_time(format!("over the time limit of {limit} ms, and did not stop: its worker process was killed"))
+            }
+            Failure::Hung => {
+                self.kill_and_count(worker);
+                let limit = self.config.hang.unwrap_or_default().as_millis();
+                over_time(format!("no answer for {limit} ms: its worker process was killed as hung"))
+            }
+            Failure::Died => {
+                self.stats.worker_crashed();
+                let end = self.bury(worker);
+                Outcome::failed(Status::Crashed, format!("its worker process died: {end}"))
+            }
+            Failure::Garbled(what) => {
+                self.stats.worker_crashed();
+                self.kill(worker);
+                Outcome::failed(Status::Crashed, format!("its worker process sent what is no answer: {what}"))
+            }
+        }
+    }
+
+    fn kill_and_count(&mut self, worker: Worker) {
+        self.stats.worker_killed();
+        self.kill(worker);
+    }
+
+    /// Kills a worker, without waiting for its end.
+    fn kill(&mut self, mut worker: Worker) {
+        self.count_connections(&mut worker, ConnectionCounts::default());
+        let _ = worker.child.kill(); // an error says that it has ended
+        self.ending.push(worker.child);
+    }
+
+    /// Waits for the end of a worker that closed its socket, and says how it ended.
+    fn bury(&mut self, worker: Worker) -> String {
+        self.kill(worker); // it is ending, and how is decided; this is for one that only closed the socket
+        match self.ending.last_mut().map(|child| reap(child, REAP_WAIT)) {
+            Some(Ok(Some(status))) => describe(status, self.config.memory_bytes),
+            Some(Ok(None)) => "it does not end, even when killed".to_owned(),
+            _ => "how is not known".to_owned(),
+        }
+    }
+
+    fn reap_all(&mut self) {
+        self.ending.retain_mut(|child| matches!(reap(child, REAP_WAIT), Ok(None)));
+    }
+
+    /// Carries a worker's counts over, believing no more of them than fits what it said before.
+    fn count_connections(&self, worker: &mut Worker, counts: ConnectionCounts) {
+        let opened = counts.opened.saturating_sub(worker.counts.opened);
+        let most = worker.counts.open.saturating_add(opened);
+        let open = counts.open.min(most);
+        self.stats.opened(opened);
+        self.stats.closed(most - open);
+        worker.counts = ConnectionCounts { open, ..counts };
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.recover();
+        self.reap_all();
+    }
+}
+
+fn over_time(message: String) -> Outcome {
+    Outcome { stopped_by: Some(Stop::Wall), ..Outcome::failed(Status::Timeout, message) }
+}
+
+/// Waits for a process to end; `None` when it has not, an error when somebody else has taken its status.
+fn reap(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match child.try_wait()? {
+            None if Instant::now() < deadline => thread::sleep(REAP_PERIOD),
+            ended => return Ok(ended),
+        }
+    }
+}
+
+fn describe(status: ExitStatus, memory_bytes: u64) -> String {
+    match (status.signal(), status.code()) {
+        (Some(6), _) => format!("signal 6 (aborted, as when its {memory_bytes} bytes of memory are used up)"),
+        (Some(9), _) => "signal 9 (killed)".to_owned(),
+        (Some(11), _) => "signal 11 (segmentation fault)".to_owned(),
+        (Some(signal), _) => format!("signal {signal}"),
+        (None, Some(code)) => format!("exit status {code}"),
+        (None, None) => status.to_string(),
+    }
+}

@@ -1,0 +1,331 @@
+//! The pool's side of the conversation with one worker: every wait has an end.
+//!
+//! A read or a write waits in short slices and looks in between at the deadline and at the flag by which the caller cancels.
+
+use std::io::{self, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use super::wire::{self, ConnectionCounts, Tag};
+use crate::outcome::Outcome;
+use crate::request::Limits;
+
+/// How soon a cancellation is seen. Most runs are over within one slice.
+const SLICE: Duration = Duration::from_millis(5);
+
+/// Bytes read at once.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A process that is not ready by then will not be; generous, for a machine that is busy with other things.
+const START_WAIT: Duration = Duration::from_secs(30);
+
+/// The ends of a process's patience.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) grace: Duration,
+    pub(super) hang: Option<Duration>,
+}
+
+/// What a worker answered.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Outcome(Outcome, ConnectionCounts),
+    /// Our code panicked there, with this message; the worker goes on.
+    Panicked(String),
+}
+
+/// Why there was no answer; each but the first is the end of the process.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The caller cancelled.
+    Cancelled,
+    /// The run is beyond its wall time and its grace.
+    OverTime,
+    /// Nothing came for so long that it counts as hung.
+    Hung,
+    /// The socket closed in the middle: the process died.
+    Died,
+    /// What came is no answer.
+    Garbled(String),
+}
+
+/// A socket to a worker.
+#[derive(Debug)]
+pub(super) struct Talk {
+    input: BufReader<Line>,
+}
+
+/// The socket with its patience.
+#[derive(Debug)]
+struct Line {
+    stream: UnixStream,
+    deadline: Option<Instant>,
+    /// Whether the deadline is a run's own and not the one for processes that hang.
+    is_run: bool,
+    cancel: Arc<AtomicBool>,
+}
+
+/// Why a wait ended without what it waited for.
+#[derive(Debug, thiserror::Error)]
+enum Impatience {
+    #[error("cancelled")]
+    Cancelled,
+    #[error("over time")]
+    OverTime,
+    #[error("hung")]
+    Hung,
+}
+
+impl Talk {
+    /// Begins over a connected socket.
+    pub(super) fn new(stream: UnixStream) -> Self {
+        let line = Line { stream, deadline: None, is_run: false, cancel: Arc::default() };
+        Self { input: BufReader::with_capacity(BUFFER_BYTES, line) }
+    }
+
+    /// Waits for the greeting of a process that was just started.
+    pub(super) fn greet(&mut self, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
+        self.line().cancel = Arc::clone(cancel);
+        self.line().allow(Some(START_WAIT), false);
+        let expected = wire::greeting();
+        let mut greeting = vec![0; expected.len()];
+        self.input.read_exact(&mut greeting).map_err(|error| failure(&error))?;
+        if greeting == expected.as_bytes() {
+            Ok(())
+        } else {
+            Err(Failure::Garbled(format!("it is of another build: {:?}", String::from_utf8_lossy(&greeting))))
+        }
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(super) fn ask(
+        &mut self,
+        request: &[u8],
+        limits: &Limits,
+        bounds: Bounds,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Answer, Failure> {
+        self.ask_or_fail(request, limits, bounds, cancel).map_err(|error| failure(&error))
+    }
+
+    fn ask_or_fail(
+        &mut self,
+        request: &[u8],
+        limits: &Limits,
+        bounds: Bounds,
+        cancel: &Arc<AtomicBool>,
+    ) -> io::Result<Answer> {
+        self.line().cancel = Arc::clone(cancel);
+        self.line().allow(bounds.hang, false);
+        self.line().send(request)?;
+        self.line().allow_run(limits, bounds);
+        loop {
+            match wire::read_tag(&mut self.input)? {
+                Tag::Opening => self.line().allow(bounds.hang, false),
+                Tag::Opened => self.line().allow_run(limits, bounds),
+                Tag::Outcome => {
+                    self.line().allow(bounds.hang, false);
+                    let (outcome, counts) = wire::read_outcome(&mut self.input, limits)?;
+                    return Ok(Answer::Outcome(outcome, counts));
+                }
+                Tag::Panic => return wire::read_panic(&mut self.input).map(Answer::Panicked),
+            }
+        }
+    }
+
+    fn line(&mut self) -> &mut Line {
+        self.input.get_mut()
+    }
+}
+
+impl Line {
+    /// Sets the deadline to so much from now; `None` is no deadline.
+    fn allow(&mut self, time: Option<Duration>, is_run: bool) {
+        self.deadline = time.and_then(|time| Instant::now().checked_add(time));
+        self.is_run = is_run;
+    }
+
+    /// Sets the deadline of a run that begins now.
+    fn allow_run(&mut self, limits: &Limits, bounds: Bounds) {
+        match limits.timeout {
+            Some(timeout) => self.allow(timeout.checked_add(bounds.grace), true),
+            None => self.allow(bounds.hang, false),
+        }
+    }
+
+    /// Waits until the socket is ready. What has arrived counts, even if it is seen late.
+    fn wait(&self, events: PollFlags) -> io::Result<()> {
+        loop {
+            let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let slice = left.map_or(SLICE, |left| left.min(SLICE));
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(slice.subsec_nanos()) };
+            match poll(&mut [PollFd::new(&self.stream, events)], Some(&timeout)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            if self.cancel.load(Ordering::Relaxed) {
+                return Err(io::Error::other(Impatience::Cancelled));
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                let why = if self.is_run { Impatience::OverTime } else { Impatience::Hung };
+                return Err(io::Error::other(why));
+            }
+        }
+    }
+
+    fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+        // A signal for a closed socket would end a caller that has not switched it off.
+        #[cfg(not(target_vendor = "apple"))]
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        #[cfg(target_vendor = "apple")]
+        let flags = SendFlags::DONTWAIT;
+        while !bytes.is_empty() {
+            match send(&self.stream, bytes, flags) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT)?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Read for Line {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait(PollFlags::IN)?;
+        self.stream.read(buffer)
+    }
+}
+
+fn failure(error: &io::Error) -> Failure {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Impatience>()) {
+        Some(Impatience::Cancelled) => Failure::Cancelled,
+        Some(Impatience::OverTime) => Failure::OverTime,
+        Some(Impatience::Hung) => Failure::Hung,
+        None if error.kind() == io::ErrorKind::InvalidData => Failure::Garbled(error.to_string()),
+        None => Failure::Died,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::thread;
+
+    use super::*;
+    use crate::outcome::Status;
+
+    const SOON: Duration = Duration::from_millis(60);
+    const BOUNDS: Bounds = Bounds { grace: Duration::from_millis(20), hang: Some(SOON) };
+
+    /// Asks a worker that, after its greeting, does what `worker` does with its socket.
+    fn ask(timeout: Option<Duration>, worker: impl FnOnce(&mut UnixStream) + Send) -> Result<Answer, Failure> {
+        ask_and_cancel(timeout, &Arc::default(), worker)
+    }
+
+    fn ask_and_cancel(
+        timeout: Option<Duration>,
+        cancel: &Arc<AtomicBool>,
+        worker: impl FnOnce(&mut UnixStream) + Send,
+    ) -> Result<Answer, Failure> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                theirs.write_all(wire::greeting().as_bytes()).unwrap();
+                theirs.read_exact(&mut [0; 3]).unwrap();
+                worker(&mut theirs);
+            });
+            let mut talk = Talk::new(ours);
+            talk.greet(&Arc::default())?;
+            talk.ask(b"SQL", &Limits { timeout, ..Limits::default() }, BOUNDS, cancel)
+        })
+    }
+
+    fn say(stream: &mut UnixStream, tag: Tag) {
+        wire::write_tag(stream, tag).unwrap();
+    }
+
+    fn say_outcome(stream: &mut UnixStream) {
+        let outcome = Outcome::failed(Status::NoSql, "nothing");
+        wire::write_outcome(stream, &outcome, ConnectionCounts::default()).unwrap();
+    }
+
+    /// Waits until the pool's side has hung up.
+    fn be_silent(stream: &mut UnixStream) {
+        let _ = stream.read(&mut [0]);
+    }
+
+    #[test]
+    fn an_answer_ends_the_wait() {
+        let answer = ask(Some(Duration::from_secs(60)), say_outcome).unwrap();
+        assert!(matches!(answer, Answer::Outcome(outcome, _) if outcome.status == Status::NoSql));
+        let answer = ask(None, |stream| wire::write_panic(stream, "oh").unwrap()).unwrap();
+        assert!(matches!(answer, Answer::Panicked(message) if message == "oh"));
+    }
+
+    #[test]
+    fn the_clock_stands_while_a_database_is_opened() {
+        let answer = ask(Some(Duration::ZERO), |stream| {
+            say(stream, Tag::Opening);
+            thread::sleep(2 * BOUNDS.grace);
+            say(stream, Tag::Opened);
+            say_outcome(stream);
+        });
+        assert!(answer.is_ok(), "{answer:?}");
+    }
+
+    #[test]
+    fn silence_ends_with_the_bound_that_holds() {
+        let begun = Instant::now();
+        assert!(matches!(ask(Some(SOON), be_silent), Err(Failure::OverTime)));
+        assert!(begun.elapsed() >= SOON + BOUNDS.grace);
+        assert!(matches!(ask(None, be_silent), Err(Failure::Hung)));
+        let is_opening = |stream: &mut UnixStream| {
+            say(stream, Tag::Opening);
+            be_silent(stream);
+        };
+        assert!(matches!(ask(Some(Duration::ZERO), is_opening), Err(Failure::Hung)));
+        let is_sending = |stream: &mut UnixStream| {
+            say(stream, Tag::Outcome);
+            be_silent(stream);
+        };
+        assert!(matches!(ask(Some(Duration::ZERO), is_sending), Err(Failure::Hung)));
+    }
+
+    #[test]
+    fn a_cancellation_ends_the_wait() {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let answer = ask_and_cancel(Some(Duration::from_secs(60)), &cancel, |stream| {
+            cancel.store(true, Ordering::Relaxed);
+            be_silent(stream);
+        });
+        assert!(matches!(answer, Err(Failure::Cancelled)), "{answer:?}");
+    }
+
+    #[test]
+    fn a_short_or_senseless_answer_is_no_answer() {
+        assert!(matches!(ask(None, |_| {}), Err(Failure::Died)));
+        let is_cut = |stream: &mut UnixStream| stream.write_all(&[Tag::Outcome as u8, 0, 0]).unwrap();
+        assert!(matches!(ask(None, is_cut), Err(Failure::Died)));
+        let is_noise = |stream: &mut UnixStream| stream.write_all(&[0xee; 100]).unwrap();
+        assert!(matches!(ask(None, is_noise), Err(Failure::Garbled(_))));
+    }
+
+    #[test]
+    fn a_worker_of_another_build_is_refused() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let other = wire::greeting().replace("sqlexec", "sqlother");
+        theirs.write_all(other.as_bytes()).unwrap();
+        assert!(
+            matches!(Talk::new(ours).greet(&Arc::default()), Err(Failure::Garbled(why)) if why.contains("sqlother"))
+        );
+    }
+}

@@ -1,0 +1,438 @@
+//! What a pool's thread and its worker process say to each other, as bytes.
+//!
+//! Little-endian numbers, texts behind their length, the cells of a table in a row behind a tag each. Both ends are of one
+//! build, which the greeting checks. A reader believes nothing: memory grows with what arrives and not with what is
+//! announced, and what does not fit is `InvalidData`.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::dbfile::Inode;
+use crate::outcome::{Outcome, Status, Stop};
+use crate::request::Limits;
+use crate::table::Table;
+use crate::value::Value;
+
+/// Columns that a table may have: more than SQLite can return.
+const MAX_COLUMNS: u64 = 1 << 16;
+
+/// Bytes of a path, a name or a message.
+const MAX_TEXT: u64 = 1 << 26;
+
+/// What a worker says first; another build, with another SQLite or another form of the bytes, says something else.
+pub(crate) fn greeting() -> String {
+    let form = xxh3_64(include_bytes!("wire.rs"));
+    format!("sqlexec-worker {} {form:016x} on SQLite {}\n", env!("CARGO_PKG_VERSION"), rusqlite::version())
+}
+
+/// A query, as the worker reads it.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) path: PathBuf,
+    pub(crate) inode: Inode,
+    pub(crate) limits: Limits,
+    pub(crate) sql: String,
+}
+
+/// What an answer is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Tag {
+    /// The database is being opened: the run's clock stands.
+    Opening = 1,
+    /// It is open: the run begins.
+    Opened,
+    /// An outcome follows.
+    Outcome,
+    /// The message of a panic follows.
+    Panic,
+}
+
+/// Connections that the worker opened since it began, and has open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConnectionCounts {
+    pub(crate) opened: u64,
+    pub(crate) open: u64,
+}
+
+pub(crate) fn write_request(
+    out: &mut impl Write,
+    path: &Path,
+    inode: Inode,
+    limits: &Limits,
+    sql: &str,
+) -> io::Result<()> {
+    let Limits { timeout, cpu, vm_steps, max_rows, max_bytes } = limits;
+    let nanos = |duration: &Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    put_bytes(out, path.as_os_str().as_bytes())?;
+    put(out, inode.0)?;
+    put(out, inode.1)?;
+    put_option(out, timeout.as_ref().map(nanos))?;
+    put_option(out, cpu.as_ref().map(nanos))?;
+    put_option(out, *vm_steps)?;
+    put(out, *max_rows)?;
+    put(out, *max_bytes)?;
+    put_bytes(out, sql.as_bytes())
+}
+
+/// Reads a request; `None` when the other end has closed.
+pub(crate) fn read_request(input: &mut impl BufRead) -> io::Result<Option<Request>> {
+    if input.fill_buf()?.is_empty() {
+        return Ok(None);
+    }
+    let path = PathBuf::from(OsString::from_vec(take_bytes(input, MAX_TEXT)?));
+    let inode = Inode(take(input)?, take(input)?);
+    let limits = Limits {
+        timeout: take_option(input)?.map(Duration::from_nanos),
+        cpu: take_option(input)?.map(Duration::from_nanos),
+        vm_steps: take_option(input)?,
+        max_rows: take(input)?,
+        max_bytes: take(input)?,
+    };
+    let sql = take_text(input, u64::MAX)?;
+    Ok(Some(Request { path, inode, limits, sql }))
+}
+
+pub(crate) fn write_tag(out: &mut impl Write, tag: Tag) -> io::Result<()> {
+    out.write_all(&[tag as u8])
+}
+
+pub(crate) fn read_tag(input: &mut impl Read) -> io::Result<Tag> {
+    let byte = take_byte(input)?;
+    let tags = [Tag::Opening, Tag::Opened, Tag::Outcome, Tag::Panic];
+    tags.into_iter().find(|tag| *tag as u8 == byte).ok_or_else(|| invalid("no tag"))
+}
+
+pub(crate) fn write_panic(out: &mut impl Write, message: &str) -> io::Result<()> {
+    write_tag(out, Tag::Panic)?;
+    put_bytes(out, message.as_bytes())
+}
+
+/// Reads what follows [`Tag::Panic`].
+pub(crate) fn read_panic(input: &mut impl Read) -> io::Result<String> {
+    take_text(input, MAX_TEXT)
+}
+
+pub(crate) fn write_outcome(out: &mut impl Write, outcome: &Outcome, counts: ConnectionCounts) -> io::Result<()> {
+    let Outcome { status, table, error, error_offset, hint, stopped_by, elapsed, vm_steps, is_volatile } = outcome;
+    write_tag(out, Tag::Outcome)?;
+    out.write_all(&[*status as u8, stopped_by.map_or(0, |stop| stop as u8), u8::from(*is_volatile)])?;
+    put(out, elapsed.as_nanos() as u64)?;
+    put(out, *vm_steps)?;
+    put_option(out, error_offset.map(u64::from))?;
+    put(out, counts.opened)?;
+    put(out, counts.open)?;
+    put_optional_text(out, error.as_deref())?;
+    put_optional_text(out, hint.as_deref())?;
+    match table {
+        None => out.write_all(&[0]),
+        Some(table) => {
+            out.write_all(&[1])?;
+            write_table(out, table)
+        }
+    }
+}
+
+/// Reads what follows [`Tag::Outcome`]; a table over the caps of `limits` is not one that was asked for.
+pub(crate) fn read_outcome(input: &mut impl BufRead, limits: &Limits) -> io::Result<(Outcome, ConnectionCounts)> {
+    let [status, stop, is_volatile] = take_array(input)?;
+    let status = *Status::ALL.get(usize::from(status)).ok_or_else(|| invalid("no status"))?;
+    let stopped_by = match stop {
+        0 => None,
+        stop => Some(*Stop::ALL.iter().find(|s| **s as u8 == stop).ok_or_else(|| invalid("no stop"))?),
+    };
+    let elapsed = Duration::from_nanos(take(input)?);
+    let vm_steps = take(input)?;
+    let error_offset = take_option(input)?.map(|offset| offset as u32);
+    let counts = ConnectionCounts { opened: take(input)?, open: take(input)? };
+    let error = take_optional_text(input)?;
+    let hint = take_optional_text(input)?;
+    let table = match take_byte(input)? {
+        0 => None,
+        _ => Some(Arc::new(read_table(input, limits)?)),
+    };
+    if table.is_some() != (status == Status::Ok) {
+        return Err(invalid("rows go with the status ok, and with no other"));
+    }
+    let is_volatile = is_volatile != 0;
+    Ok((Outcome { status, table, error, error_offset, hint, stopped_by, elapsed, vm_steps, is_volatile }, counts))
+}
+
+fn write_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
+    put(out, table.width() as u64)?;
+    for (column, name) in table.columns().iter().enumerate() {
+        put_bytes(out, name.as_bytes())?;
+        put_optional_text(out, table.column_type(column))?;
+    }
+    put(out, table.n_rows() as u64)?;
+    for row in 0..table.n_rows() {
+        for value in table.row(row) {
+            match value {
+                Value::Null => out.write_all(&[0])?,
+                Value::Integer(i) => put_cell(out, 1, i as u64)?,
+                Value::Real(r) => put_cell(out, 2, r.to_bits())?,
+                Value::Text(bytes) => {
+                    put_cell(out, 3, bytes.len() as u64)?;
+                    out.write_all(bytes)?;
+                }
+                Value::Blob(bytes) => {
+                    put_cell(out, 4, bytes.len() as u64)?;
+                    out.write_all(bytes)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_table(input: &mut impl BufRead, limits: &Limits) -> io::Result<Table> {
+    let width = take(input)?;
+    if width > MAX_COLUMNS {
+        return Err(invalid("too many columns"));
+    }
+    let read_column = |_| Ok((take_text(input, MAX_TEXT)?, take_optional_text(input)?));
+    let (columns, types) = (0..width).map(read_column).collect::<io::Result<(Vec<_>, Vec<_>)>>()?;
+    let n_rows = take(input)?;
+    if n_rows > limits.max_rows || (n_rows > 0 && width == 0) {
+        return Err(invalid("rows that cannot be"));
+    }
+    let mut table = Table::new(columns).with_types(types);
+    for _ in 0..n_rows {
+        for _ in 0..width {
+            read_cell(input, &mut table, limits.max_bytes)?;
+        }
+        table.end_row();
+        if table.bytes() as u64 > limits.max_bytes {
+            return Err(invalid("too many bytes"));
+        }
+    }
+    table.shrink();
+    Ok(table)
+}
+
+#[inline]
+fn read_cell(input: &mut impl BufRead, table: &mut Table, max_bytes: u64) -> io::Result<()> {
+    match take_byte(input)? {
+        0 => table.push(Value::Null),
+        1 => table.push(Value::Integer(take(input)? as i64)),
+        2 => table.push(Value::Real(f64::from_bits(take(input)?))),
+        tag @ (3 | 4) => {
+            let len = take(input)?;
+            if len > max_bytes.min(u64::from(u32::MAX)) {
+                return Err(invalid("too long a value"));
+            }
+            let n = len as usize;
+            if input.fill_buf()?.len() >= n {
+                push_bytes(table, tag, &input.fill_buf()?[..n]);
+                input.consume(n);
+            } else {
+                push_bytes(table, tag, &take_exactly(input, len)?);
+            }
+        }
+        _ => return Err(invalid("no kind of value")),
+    }
+    Ok(())
+}
+
+#[inline]
+fn push_bytes(table: &mut Table, tag: u8, bytes: &[u8]) {
+    table.push(if tag == 3 { Value::Text(bytes) } else { Value::Blob(bytes) });
+}
+
+#[inline]
+fn put_cell(out: &mut impl Write, tag: u8, payload: u64) -> io::Result<()> {
+    let mut cell = [tag; 9];
+    cell[1..].copy_from_slice(&payload.to_le_bytes());
+    out.write_all(&cell)
+}
+
+fn put(out: &mut impl Write, number: u64) -> io::Result<()> {
+    out.write_all(&number.to_le_bytes())
+}
+
+fn put_option(out: &mut impl Write, number: Option<u64>) -> io::Result<()> {
+    out.write_all(&[u8::from(number.is_some())])?;
+    put(out, number.unwrap_or_default())
+}
+
+fn put_bytes(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    put(out, bytes.len() as u64)?;
+    out.write_all(bytes)
+}
+
+fn put_optional_text(out: &mut impl Write, text: Option<&str>) -> io::Result<()> {
+    put_option(out, text.map(|text| text.len() as u64))?;
+    out.write_all(text.unwrap_or_default().as_bytes())
+}
+
+#[inline]
+fn take_array<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    input.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[inline]
+fn take_byte(input: &mut impl Read) -> io::Result<u8> {
+    take_array(input).map(|[byte]| byte)
+}
+
+#[inline]
+fn take(input: &mut impl Read) -> io::Result<u64> {
+    take_array(input).map(u64::from_le_bytes)
+}
+
+fn take_option(input: &mut impl Read) -> io::Result<Option<u64>> {
+    let is_some = take_byte(input)? != 0;
+    let number = take(input)?;
+    Ok(is_some.then_some(number))
+}
+
+fn take_bytes(input: &mut impl Read, max: u64) -> io::Result<Vec<u8>> {
+    let len = take(input)?;
+    if len > max { Err(invalid("too long a text")) } else { take_exactly(input, len) }
+}
+
+fn take_text(input: &mut impl Read, max: u64) -> io::Result<String> {
+    into_text(take_bytes(input, max)?)
+}
+
+fn take_optional_text(input: &mut impl Read) -> io::Result<Option<String>> {
+    match take_option(input)? {
+        None => Ok(None),
+        Some(len) if len <= MAX_TEXT => into_text(take_exactly(input, len)?).map(Some),
+        Some(_) => Err(invalid("too long a text")),
+    }
+}
+
+/// Reads `len` bytes; the buffer grows as they arrive.
+fn take_exactly(input: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let n = input.take(len).read_to_end(&mut bytes)?;
+    if n as u64 == len { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+fn into_text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| invalid("text that is not UTF-8"))
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNTS: ConnectionCounts = ConnectionCounts { opened: 7, open: 3 };
+
+    fn outcome() -> Outcome {
+        let names = vec!["a".to_owned(), "é".to_owned()];
+        let mut table = Table::new(names).with_types(vec![Some("REAL".to_owned()), None]);
+        let long = [b'x'; 5_000];
+        let rows = [
+            [Value::Null, Value::Integer(i64::MIN)],
+            [Value::Real(-0.0), Value::Text(b"h\xff\x00i")],
+            [Value::Blob(b""), Value::Blob(&long)],
+        ];
+        for row in rows {
+            for value in row {
+                table.push(value);
+            }
+            table.end_row();
+        }
+        let elapsed = Duration::from_micros(1_234);
+        Outcome { elapsed, vm_steps: 99, is_volatile: true, ..Outcome::ok(table) }
+    }
+
+    fn encode(outcome: &Outcome) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write_outcome(&mut bytes, outcome, COUNTS).unwrap();
+        bytes
+    }
+
+    fn decode(mut bytes: &[u8]) -> io::Result<(Outcome, ConnectionCounts)> {
+        match read_tag(&mut bytes)? {
+            Tag::Outcome => read_outcome(&mut bytes, &Limits::default()),
+            _ => Err(invalid("another tag")),
+        }
+    }
+
+    #[test]
+    fn an_outcome_is_read_as_it_was_written() {
+        let failed = Outcome {
+            error_offset: Some(20),
+            hint: Some("Did you mean b?".to_owned()),
+            stopped_by: Some(Stop::VmSteps),
+            ..Outcome::failed(Status::Timeout, "over the budget")
+        };
+        for outcome in [outcome(), failed] {
+            let (read, counts) = decode(&encode(&outcome)).unwrap();
+            assert_eq!(counts, COUNTS);
+            assert_eq!(
+                (read.status, read.error, read.error_offset, read.hint),
+                (outcome.status, outcome.error, outcome.error_offset, outcome.hint)
+            );
+            assert_eq!((read.stopped_by, read.elapsed), (outcome.stopped_by, outcome.elapsed));
+            assert_eq!((read.vm_steps, read.is_volatile), (outcome.vm_steps, outcome.is_volatile));
+            assert_eq!(read.table.is_some(), outcome.table.is_some());
+            let Some((read, written)) = read.table.zip(outcome.table) else { continue };
+            assert_eq!((read.columns(), read.n_rows()), (written.columns(), written.n_rows()));
+            assert_eq!((read.column_type(0), read.column_type(1)), (Some("REAL"), None));
+            for row in 0..read.n_rows() {
+                assert!(read.row(row).zip(written.row(row)).all(|(a, b)| a.is_identical(b)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_is_read_as_it_was_written() {
+        let limits = Limits { timeout: None, cpu: Some(Duration::MAX), vm_steps: Some(5), max_rows: 6, max_bytes: 7 };
+        let mut bytes = Vec::new();
+        write_request(&mut bytes, Path::new("/a b"), Inode(1, 2), &limits, "SELECT 'é'").unwrap();
+        let mut input = bytes.as_slice();
+        let read = read_request(&mut input).unwrap().unwrap();
+        assert_eq!(
+            (read.path.as_path(), read.inode, read.sql.as_str()),
+            (Path::new("/a b"), Inode(1, 2), "SELECT 'é'")
+        );
+        assert_eq!((read.limits.timeout, read.limits.vm_steps, read.limits.max_bytes), (None, Some(5), 7));
+        assert!(read.limits.cpu > Some(Duration::from_secs(1 << 32)), "the longest time is cut, not wrapped");
+        assert!(read_request(&mut input).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_short_frame_is_an_error_at_every_length() {
+        let bytes = encode(&outcome());
+        assert!((0..bytes.len()).all(|n| decode(&bytes[..n]).is_err()));
+    }
+
+    #[test]
+    fn a_corrupted_frame_is_an_error_or_a_table_within_the_caps() {
+        let bytes = encode(&outcome());
+        for place in (0..150).chain(bytes.len() - 20..bytes.len()) {
+            for wrong in [0, 1, 2, 5, 0x7f, 0xff] {
+                let mut bytes = bytes.clone();
+                bytes[place] = wrong;
+                if let Ok((Outcome { table: Some(table), .. }, _)) = decode(&bytes) {
+                    assert!(table.bytes() < 6_000);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_that_lies_takes_no_memory() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, MAX_TEXT).unwrap();
+        bytes.extend_from_slice(b"short");
+        assert_eq!(take_bytes(&mut bytes.as_slice(), MAX_TEXT).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(take_bytes(&mut bytes.as_slice(), 10).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,293 @@
+"""What only worker processes can do: end what no handler stops, and die without taking anybody along."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sqlexec_rs import Executor, ExecutorError, Limits, _native
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
+
+ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
+NO_LIMITS = Limits(timeout_ms=None)
+# Generous, for a machine that is busy with other things.
+PATIENCE_S = 20.0
+
+
+def parent_and_state(pid: int) -> tuple[int, str]:
+    """Return the parent and the state letter of a process; (0, "") when there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0, ""
+    return int(fields[1]), fields[0]
+
+
+def workers(parent: int) -> list[int]:
+    """Return the children of a process that are workers, ended ones that nobody has waited for included."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if parent_and_state(pid)[0] == parent and name_of(pid) == "sqlexec-worker"]
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def opened(pid: int) -> list[Path]:
+    """Return the files that a process has open."""
+    return [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+def is_gone(pid: int) -> bool:
+    return parent_and_state(pid)[1] in {"", "Z", "X"}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return make_database(tmp_path.resolve() / "t.sqlite", 3)
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    with Executor(threads=1, isolation="process") as ex:
+        yield ex
+
+
+def make_database(path: Path, n: int) -> Path:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t(a)")
+    connection.executemany("INSERT INTO t VALUES (?)", [(i,) for i in range(n)])
+    connection.commit()
+    connection.close()
+    return path
+
+
+def only_worker(ex: Executor, database: Path) -> int:
+    """Run a query and return the process that ran it."""
+    assert ex.execute(database, f"SELECT {time.monotonic_ns()}").status == "ok"
+    (pid,) = workers(os.getpid())
+    return pid
+
+
+def doubling(levels: int) -> str:
+    """Return a query that doubles at each level while it is prepared, when no handler is asked."""
+    parts = ["t0(x) AS (SELECT 1)"]
+    parts += [f"t{i}(x) AS (SELECT a.x FROM t{i - 1} a, t{i - 1} b)" for i in range(1, levels + 1)]
+    return f"WITH {', '.join(parts)} SELECT count(*) FROM t{levels}"
+
+
+def test_a_worker_that_stands_still_is_killed_and_replaced(executor: Executor, database: Path) -> None:
+    """A stopped process stands for every query that never comes back to a handler, whatever SQLite learns to stop."""
+    pid = only_worker(executor, database)
+    os.kill(pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    outcome = executor.execute(database, "SELECT a FROM t", limits=Limits(timeout_ms=100))
+    overshoot_ms = (time.monotonic() - begun) * 1e3 - 100
+    assert (outcome.status, outcome.stopped_by) == ("timeout", "wall")
+    assert "100 ms" in (outcome.error or "")
+    assert "killed" in (outcome.error or "")
+    assert outcome.elapsed_ms >= 100
+    assert overshoot_ms < 250
+    assert executor.execute(database, "SELECT a FROM t").row_count == 3
+    assert executor.stats()["workers_killed"] == 1
+    assert workers(os.getpid()) != [pid]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT instr(printf('%.*c', 6000000, 'a'), printf('%.*c', 3000000, 'a') || 'b')",
+        "SELECT length(trim(printf('%.*c', 6000000, 'a'), printf('%.*c', 3000000, 'b') || 'a'))",
+        "SELECT length(replace(printf('%.*c', 6000000, 'a'), printf('%.*c', 3000000, 'a') || 'b', 'c'))",
+        doubling(15),
+    ],
+    ids=["instr", "trim", "replace", "prepare"],
+)
+def test_what_escapes_the_handlers_is_stopped(executor: Executor, database: Path, sql: str) -> None:
+    only_worker(executor, database)
+    begun = time.monotonic()
+    outcome = executor.execute(database, sql, limits=Limits(timeout_ms=200))
+    assert (time.monotonic() - begun) * 1e3 - 200 < 250
+    # Where SQLite has learnt to refuse or to finish it, that is as good.
+    assert outcome.status in {"timeout", "too_large", "ok"}, outcome.error
+    assert executor.execute(database, "SELECT a FROM t").status == "ok"
+
+
+def test_without_a_wall_limit_a_hung_worker_is_killed_all_the_same(database: Path) -> None:
+    with Executor(threads=1, isolation="process", worker_hang_ms=300) as ex:
+        outcome = ex.execute(database, ENDLESS, limits=NO_LIMITS)
+        assert (outcome.status, outcome.stopped_by) == ("timeout", "wall")
+        assert "hung" in (outcome.error or "")
+        outcome = ex.execute(database, ENDLESS, limits=Limits(timeout_ms=None, vm_steps=100_000))
+        assert (outcome.status, outcome.stopped_by) == ("timeout", "vm_steps"), "its own handlers stop it"
+        assert ex.stats()["workers_killed"] == 1
+
+
+def test_a_worker_killed_from_outside_is_a_crash_of_its_run_alone(database: Path) -> None:
+    with Executor(threads=2, limits=NO_LIMITS, isolation="process") as ex:
+        job = ex.submit([(database, ENDLESS)])
+        wait_until(lambda: [database in opened(pid) for pid in workers(os.getpid())] == [True])
+        (pid,) = workers(os.getpid())
+        other = ex.submit([(database, ENDLESS + " -- another")])
+        wait_until(lambda: [database in opened(pid) for pid in workers(os.getpid())] == [True, True])
+        os.kill(pid, signal.SIGKILL)
+        (outcome,) = job.result()
+        assert outcome.status == "crashed"
+        assert "signal 9" in (outcome.error or "")
+        assert ex.execute(database, "SELECT a FROM t").status == "ok"
+        assert not other.done()
+        stats = ex.stats()
+        assert (stats["workers_crashed"], stats["workers_killed"], stats["crashed"]) == (1, 0, 1)
+
+
+def test_a_crash_between_two_queries_is_nobodys(executor: Executor, database: Path) -> None:
+    for _ in range(3):
+        os.kill(only_worker(executor, database), signal.SIGKILL)
+        assert executor.execute(database, f"SELECT {time.monotonic_ns()}").status == "ok"
+    stats = executor.stats()
+    assert (stats["workers_crashed"], stats["workers_started"], stats["crashed"]) == (3, 4, 0)
+    assert (stats["connections_open"], stats["connections_opened"]) == (1, 4)
+
+
+def test_memory_is_bounded_in_the_worker_and_the_caller_lives(database: Path) -> None:
+    limits = Limits(max_bytes=1 << 40, max_rows=1 << 40)
+    bomb = f"WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT printf('%.*c', {10**6}, 'a') FROM r"
+    with Executor(threads=1, limits=limits, isolation="process", worker_memory_bytes=128 << 20) as ex:
+        outcome = ex.execute(database, bomb)
+        assert outcome.status in {"crashed", "too_large"}, outcome.error
+        assert ex.execute(database, "SELECT a FROM t").row_count == 3
+    with pytest.raises(ValueError, match="worker_memory_bytes must be at least 67108864, not 5"):
+        Executor(isolation="process", worker_memory_bytes=5)
+
+
+def test_a_worker_has_little_to_lose(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "hush")
+    leaked = os.open(database, os.O_RDONLY)
+    os.set_inheritable(leaked, True)
+    with Executor(threads=1, isolation="process", worker_memory_bytes=1 << 30) as ex:
+        process = Path(f"/proc/{only_worker(ex, database)}")
+        limits = " ".join((process / "limits").read_text(encoding="utf-8").split())
+        assert "Max address space 1073741824 1073741824" in limits
+        assert "Max core file size 0 0" in limits
+        assert "NoNewPrivs: 1" in " ".join((process / "status").read_text(encoding="utf-8").split())
+        assert b"A_SECRET" not in (process / "environ").read_bytes()
+        assert os.getpgid(int(process.name)) != os.getpgid(0), "Ctrl-C at the terminal is for the caller"
+        assert opened(int(process.name)).count(database) == 1, "its own connection, and not what the caller left open"
+    os.close(leaked)
+
+
+def test_a_relative_path_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Executor(threads=1, isolation="process") as ex:
+        for n in (1, 2):
+            (tmp_path / str(n)).mkdir()
+            make_database(tmp_path / str(n) / "t.sqlite", n)
+            monkeypatch.chdir(tmp_path / str(n))
+            assert ex.execute("t.sqlite", "SELECT count(*) FROM t").rows == [(n,)]
+
+
+def test_kills_leave_no_process_and_no_descriptor(database: Path) -> None:
+    def n_descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with Executor(threads=1, limits=NO_LIMITS, isolation="process") as ex:
+        only_worker(ex, database)
+        before = n_descriptors()
+        for i in range(200):
+            job = ex.submit([(database, f"{ENDLESS} -- {i}")])
+            wait_until(lambda: ex.stats()["queued"] == 0)
+            time.sleep(0.001)
+            job.cancel()
+            assert ex.execute(database, f"SELECT {i}").rows == [(i,)]
+        assert ex.stats()["workers_killed"] > 100
+        assert len(workers(os.getpid())) == 1, "the others were waited for"
+        assert n_descriptors() == before
+    assert workers(os.getpid()) == []
+
+
+def test_closing_and_dropping_end_every_worker(database: Path) -> None:
+    ex = Executor(threads=2, limits=NO_LIMITS, isolation="process")
+    ex.submit([(database, ENDLESS)])
+    ex.execute(database, "SELECT 1")
+    wait_until(lambda: len(workers(os.getpid())) == 2)
+    ex.close()
+    assert workers(os.getpid()) == []
+    ex = Executor(threads=2, limits=NO_LIMITS, isolation="process")
+    job = ex.submit([(database, ENDLESS)])
+    wait_until(lambda: len(workers(os.getpid())) == 1)
+    del ex
+    assert [outcome.status for outcome in job.result()] == ["cancelled"]
+    wait_until(lambda: not workers(os.getpid()))
+
+
+@pytest.mark.parametrize("is_forked", [False, True], ids=["alone", "with a fork"])
+def test_no_worker_outlives_a_caller_that_is_killed(database: Path, is_forked: bool) -> None:
+    """A worker may be busy or stopped, and a fork of the caller may hold copies of the sockets."""
+    code = """
+    import os, signal, sys, time
+    from sqlexec_rs import Executor, Limits
+    ex = Executor(threads=2, limits=Limits(timeout_ms=None), isolation="process")
+    job = ex.submit([(sys.argv[1], sys.argv[2])])
+    ex.execute(sys.argv[1], "SELECT 1")
+    if sys.argv[3] == "True" and os.fork() == 0:
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(database), ENDLESS, str(is_forked)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as caller:
+        assert caller.stdout is not None
+        pids = {int(caller.stdout.readline()) for _ in range(1 + is_forked)}
+        wait_until(lambda: len(workers(caller.pid)) == 2)
+        started = workers(caller.pid)
+        os.kill(started[0], signal.SIGSTOP)
+        caller.kill()
+        caller.wait()
+        wait_until(lambda: all(is_gone(pid) for pid in started))
+        for pid in pids - {caller.pid}:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_worker_that_is_not_there_or_not_ours_is_a_fault(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_native, "__file__", str(tmp_path / "_native.so"))
+    with pytest.raises(ExecutorError, match="pip install"):
+        Executor(isolation="process")
+    program = tmp_path / "sqlexec-worker"
+    for script, message in [("exit 3", "exit status 3"), (f"printf '{'x' * 100}' >&0", "another build")]:
+        program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        program.chmod(0o755)
+        with Executor(threads=1, isolation="process") as ex:
+            with pytest.raises(ExecutorError, match=message):
+                ex.execute(database, "SELECT 1")
+            with pytest.raises(ExecutorError, match=message):
+                ex.execute(database, "SELECT 1")
+
+
+def test_the_executor_says_where_it_runs() -> None:
+    with Executor(threads=1) as ex:
+        assert (ex.isolation, repr(ex)) == ("thread", 'Executor(threads=1, isolation="thread")')
+    with Executor(threads=1, isolation="process") as ex:
+        assert (ex.isolation, repr(ex)) == ("process", 'Executor(threads=1, isolation="process")')
+        assert ex.stats()["workers_started"] == 0, "a worker starts with the first query"

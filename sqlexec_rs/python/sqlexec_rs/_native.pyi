@@ -190,8 +190,8 @@ class Executor:
     """Runs SQL that nobody has read, in parallel, read-only and under hard limits.
 
     `threads` queries run at a time (None: one a core), over at most `max_open` open databases; results that are no
-    golds are kept within `cache_bytes`. At most `max_queued` runs wait for a thread: a batch that finds no room waits to be
-    let in, in turn, and one that is larger waits for an empty queue; Ctrl-C ends such a wait.
+    golds are kept within `cache_bytes`. At most `max_queued` runs wait for a thread: a batch that finds no room waits
+    to be let in, in turn, and one that is larger waits for an empty queue; Ctrl-C ends such a wait.
 
     `isolation="process"` gives each thread a worker process, which is killed when
     a run takes `worker_grace_ms` more than its `timeout_ms`, or takes `worker_hang_ms` (None: no bound) without having

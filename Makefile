@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 ARGS ?=
+# glibc's malloc asks for huge pages: a training step touches gigabytes that it has freed before.
+TRAIN := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python
 
 RUST_FILES := Cargo.toml Cargo.lock $(wildcard .cargo/config.toml) \
 	$(shell find sqlexec_rs -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null)
@@ -51,7 +53,7 @@ setup-dev: setup $(STAMPS)/dev ## setup, and what tests and checks need
 
 .PHONY: quickstart
 quickstart: setup ## set up, then train on generated data: GRPO, accuracy before and after on unseen databases
-	$(BIN)/python -m jaxrl_sql.train --config configs/quickstart.yaml $(ARGS)
+	$(TRAIN) -m jaxrl_sql.train --config configs/quickstart.yaml $(ARGS)
 
 # --- tests and checks (pytest's exit code 5: no test carries the mark)
 
@@ -91,7 +93,7 @@ fix: setup-dev ## format the code and mend what the linter can
 
 .PHONY: seeds
 seeds: setup ## the quickstart with three seeds: accuracy before and after GRPO
-	$(BIN)/python scripts/quickstart_seeds.py $(ARGS)
+	$(TRAIN) scripts/quickstart_seeds.py $(ARGS)
 
 .PHONY: bench-step
 bench-step: setup ## time of an update with grouped against repeated prompts

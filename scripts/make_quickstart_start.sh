@@ -6,4 +6,4 @@ rm -rf runs/quickstart_sft runs/quickstart_sft_answers
 .venv/bin/python -m jaxrl_sql.sft --config configs/quickstart_sft.yaml
 .venv/bin/python -m jaxrl_sql.data.synth --out data-cache/synth_many --seed 1 --train-dbs 360 --train-questions 60
 .venv/bin/python -m jaxrl_sql.sft --config configs/quickstart_sft_answers.yaml
-.venv/bin/python scripts/export_checkpoint.py runs/quickstart_sft_answers 175 configs/quickstart_start
+.venv/bin/python scripts/export_checkpoint.py runs/quickstart_sft_answers 350 configs/quickstart_start

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
+use super::nearest::Key;
+
 /// Tables and views whose names are read.
 const MAX_TABLES: usize = 1_000;
 
@@ -21,8 +23,15 @@ const COLUMNS: &str = "SELECT s.name, c.name FROM sqlite_schema AS s JOIN pragma
 /// The names of tables and columns, in the order of the schema.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    tables: Vec<String>,
-    columns: Vec<(usize, String)>,
+    tables: Vec<(String, Key)>,
+    columns: Vec<Column>,
+}
+
+#[derive(Debug)]
+struct Column {
+    table: usize,
+    name: String,
+    key: Key,
 }
 
 impl Names {
@@ -32,62 +41,66 @@ impl Names {
         let mut rows = statement.query([MAX_TABLES as i64])?;
         while let Some(row) = rows.next()? {
             // A name that is no UTF-8 cannot have been meant.
-            names.tables.extend(row.get_ref(0)?.as_str().ok().map(str::to_owned));
+            names.tables.extend(row.get_ref(0)?.as_str().ok().map(with_key));
         }
-        let numbers: HashMap<&str, usize> = names.tables.iter().map(String::as_str).zip(0..).collect();
+        let numbers: HashMap<&str, usize> = names.tables.iter().map(|(name, _)| name.as_str()).zip(0..).collect();
         let mut statement = connection.prepare(COLUMNS)?;
         let mut rows = statement.query([MAX_COLUMNS as i64])?;
         while let Some(row) = rows.next()? {
             if let (Ok(table), Ok(column)) = (row.get_ref(0)?.as_str(), row.get_ref(1)?.as_str())
                 && let Some(number) = numbers.get(table)
             {
-                names.columns.push((*number, column.to_owned()));
+                names.columns.push(Column::new(*number, column));
             }
         }
         Ok(names)
     }
 
     #[cfg(test)]
-    pub(super) fn of(tables: &[(&str, &[&str])]) -> Self {
-        let columns = |(number, (_, columns)): (usize, &(&str, &[&str]))| {
-            columns.iter().map(|column| (number, (*column).to_owned())).collect::<Vec<_>>()
-        };
-        Self {
-            tables: tables.iter().map(|(table, _)| (*table).to_owned()).collect(),
-            columns: tables.iter().enumerate().flat_map(columns).collect(),
-        }
+    pub(super) fn of(tables: &[&str]) -> Self {
+        Self { tables: tables.iter().copied().map(with_key).collect(), columns: Vec::new() }
     }
 
-    /// Iterates over the tables and their numbers.
-    pub(super) fn tables(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.tables.iter().map(String::as_str).enumerate()
+    /// Iterates over the keys of the tables and their numbers.
+    pub(super) fn tables(&self) -> impl Iterator<Item = (usize, &Key)> {
+        self.tables.iter().map(|(_, key)| key).enumerate()
     }
 
-    /// Iterates over the columns: the place, the number of the table and the name.
-    pub(super) fn columns(&self) -> impl Iterator<Item = (usize, (usize, &str))> {
-        self.columns.iter().map(|(table, name)| (*table, name.as_str())).enumerate()
+    /// Iterates over the columns: the place, the number of the table and the key.
+    pub(super) fn columns(&self) -> impl Iterator<Item = (usize, (usize, &Key))> {
+        self.columns.iter().map(|column| (column.table, &column.key)).enumerate()
     }
 
     /// Returns the name of a table.
     pub(super) fn table(&self, number: usize) -> &str {
-        &self.tables[number]
+        &self.tables[number].0
     }
 
     /// Returns the number of the table and the name of the column at a place.
     pub(super) fn column(&self, place: usize) -> (usize, &str) {
-        let (table, name) = &self.columns[place];
-        (*table, name)
+        let column = &self.columns[place];
+        (column.table, &column.name)
     }
 
     /// Finds a table by its name, in any case.
     pub(super) fn find_table(&self, name: &str) -> Option<usize> {
-        self.tables.iter().position(|table| table.eq_ignore_ascii_case(name))
+        self.tables.iter().position(|(table, _)| table.eq_ignore_ascii_case(name))
     }
 
     /// Tells whether a table has a column of that name, in any case.
     pub(super) fn has_column(&self, table: usize, name: &str) -> bool {
-        self.columns.iter().any(|(owner, column)| *owner == table && column.eq_ignore_ascii_case(name))
+        self.columns.iter().any(|column| column.table == table && column.name.eq_ignore_ascii_case(name))
     }
+}
+
+impl Column {
+    fn new(table: usize, name: &str) -> Self {
+        Self { table, name: name.to_owned(), key: Key::of(name) }
+    }
+}
+
+fn with_key(name: &str) -> (String, Key) {
+    (name.to_owned(), Key::of(name))
 }
 
 /// The names that a connection has read, with the version of the schema they are of.

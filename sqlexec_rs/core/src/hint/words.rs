@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn tables_and_their_aliases_are_found() {
-        let names = Names::of(&[("singer", &[]), ("order", &[]), ("concert", &[])]);
+        let names = Names::of(&["singer", "order", "concert"]);
         let sql = "SELECT singer.x, 'concert', T1.y FROM Singer AS T1 JOIN [order] o ON T1.a = o.b, \"concert\" WHERE x -- singer";
         let found: Vec<_> = mentions(sql, &names).into_iter().map(|m| (m.table, m.shown)).collect();
         assert_eq!(found, [(0, "T1"), (1, "o"), (2, "concert")]);

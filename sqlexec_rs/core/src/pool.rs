@@ -14,7 +14,6 @@ use crate::connections::Connections;
 use crate::dbfile::FileIdentity;
 use crate::deadline::Control;
 use crate::error::Fault;
-use crate::exec;
 use crate::job::JobState;
 use crate::outcome::{Outcome, Status};
 use crate::plan::{Plan, PlannedRun, plan_execute, plan_score};
@@ -22,6 +21,7 @@ use crate::queue::{Queue, Task};
 use crate::request::Limits;
 use crate::score::{Score, ScoreItem};
 use crate::stats::{Reading, Stats};
+use crate::{exec, hooks};
 
 /// A worker's stack: SQLite's parser and code generator recurse with the depth of an expression.
 const STACK_BYTES: usize = 8 << 20;
@@ -68,6 +68,7 @@ pub struct Job {
 impl Pool {
     /// Starts the threads.
     pub fn new(config: &Config) -> Result<Self, Fault> {
+        hooks::install()?;
         let n_threads = match config.threads {
             Some(n) => n.max(1),
             None => thread::available_parallelism().map_or(1, std::num::NonZero::get),

@@ -30,15 +30,24 @@ const SCHEMA_MESSAGES: [&str; 12] = [
 /// Fragments of messages that say the same inside a longer sentence.
 const SCHEMA_FRAGMENTS: [&str; 2] = ["column not present in both tables", "no such hidden column"];
 
+/// Messages by which SQLite refuses what is not reading: where it does so before the authorizer is asked, too.
+const FORBIDDEN_FRAGMENTS: [&str; 6] =
+    ["prohibited", "not authorized", "unsafe use of", "may not be modified", "may not be dropped", "cannot modify"];
+
 /// Messages by which SQLite refuses a statement that exceeds one of its limits.
-const SIZE_FRAGMENTS: [&str; 7] = [
+const SIZE_FRAGMENTS: [&str; 12] = [
     "too many columns",
     "too many terms",
+    "too many FROM clause terms",
+    "too many RIGHT JOINs",
+    "aggregate terms",
     "Expression tree is too large",
+    "nested too deep",
     "too many arguments on function",
     "too complex",
     "tables in a join",
     "parser stack overflow",
+    "Recursion limit",
 ];
 
 /// Makes the outcome of a rusqlite error.
@@ -80,10 +89,7 @@ fn status_of(code: ErrorCode, message: &str, phase: Phase) -> Status {
 fn status_of_message(message: &str, phase: Phase) -> Status {
     if message.starts_with("malformed database schema") || message.starts_with("unsupported file format") {
         Status::DbError
-    } else if message.contains("prohibited")
-        || message.starts_with("not authorized")
-        || message.starts_with("unsafe use of")
-    {
+    } else if FORBIDDEN_FRAGMENTS.iter().any(|fragment| message.contains(fragment)) {
         Status::Forbidden
     } else if SIZE_FRAGMENTS.iter().any(|fragment| message.contains(fragment)) {
         Status::TooLarge

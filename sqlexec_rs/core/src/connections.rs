@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::classify::{Phase, outcome_of};
 use crate::dbfile::Inode;
 use crate::deadline::Control;
 use crate::outcome::{Outcome, Status};
-use crate::sandbox::{self, Sandbox};
+use crate::sandbox::Sandbox;
 use crate::stats::Stats;
 
 /// Kept connections, by path.
@@ -34,7 +33,7 @@ impl Connections {
 
     /// Tells whether there is a connection to the file that the path leads to now.
     pub(crate) fn holds(&self, path: &Path, inode: Inode) -> bool {
-        self.open.get(path).is_some_and(|kept| kept.inode == inode)
+        self.open.get(path).is_some_and(|kept| kept.inode == inode && !kept.sandbox.is_stale())
     }
 
     /// Returns the connection to a file, opening it first if there is none or the path leads to another file now.
@@ -43,8 +42,8 @@ impl Connections {
         if !self.holds(path, inode) {
             self.forget(path);
             self.make_room();
-            let sandbox = sandbox::open(path, &self.control).map_err(|error| Box::new(cannot_open(path, error)))?;
             self.stats.opened(1);
+            let sandbox = Sandbox::new(path, &self.control);
             self.open.insert(path.to_owned(), Kept { sandbox, inode, last_used: 0 });
         }
         match self.open.get_mut(path) {
@@ -84,11 +83,4 @@ impl Drop for Connections {
     fn drop(&mut self) {
         self.clear();
     }
-}
-
-/// Whatever SQLite calls it, a file that cannot be opened or whose schema cannot be read is a `db_error`.
-fn cannot_open(path: &Path, error: rusqlite::Error) -> Outcome {
-    let outcome = outcome_of(error, Phase::Execute);
-    let message = outcome.error.unwrap_or_default();
-    Outcome::failed(Status::DbError, format!("{}: {message}", path.display()))
 }

@@ -57,6 +57,19 @@ impl FileIdentity {
     }
 }
 
+/// The state of a database without a write-ahead log, so that the file alone holds everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoLog(Stamp);
+
+impl NoLog {
+    /// Looks at a database file; `None` where it has a log, or is not there.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        let has_log = fs::metadata(wal_path(path)).is_ok_and(|wal| wal.len() > 0);
+        (!has_log).then(|| Self(Stamp::of(&metadata)))
+    }
+}
+
 impl Stamp {
     fn of(metadata: &Metadata) -> Self {
         Self { size: metadata.size(), seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() }

@@ -1,19 +1,31 @@
 //! The bounds that stop a run: wall clock, CPU time of the thread, VM steps, cancellation.
 //!
-//! SQLite asks the progress handler every [`STEP_PERIOD`] instructions of its virtual machine. The handler belongs to a
+//! SQLite asks the progress handler every [`HANDLER_PERIOD`] instructions of its virtual machine. The handler belongs to a
 //! connection and lives as long; what it reads, the [`Control`], belongs to the worker thread and is armed for each run.
+//! Where SQLite works for long without the handler, the [`meter`] and the functions of ours ask as well.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::meter;
 use crate::outcome::Stop;
 use crate::request::Limits;
 
-/// Instructions of SQLite's virtual machine between two questions to the handler: 10 to 20 µs, and no measurable cost.
+/// Instructions of SQLite's virtual machine in which the step budget counts; 10 to 20 µs of an ordinary query.
 pub const STEP_PERIOD: u32 = 1_000;
+
+/// Instructions between two calls of the handler. Most calls only count; where values are large and an instruction may
+/// take a millisecond, each looks at the clocks.
+pub const HANDLER_PERIOD: u32 = 100;
+
+/// Calls in a [`STEP_PERIOD`].
+const CALLS_A_PERIOD: u64 = (STEP_PERIOD / HANDLER_PERIOD) as u64;
+
+/// Bytes that a function of ours works through for the price of one VM step.
+pub const BYTES_A_STEP: u64 = 64;
 
 /// Reading the CPU clock is a system call, so it is read at every fourth question only.
 const CPU_CHECK_EVERY: u32 = 4;
@@ -22,15 +34,20 @@ const CPU_CHECK_EVERY: u32 = 4;
 #[derive(Debug, Default)]
 pub struct Control {
     run: Mutex<Run>,
+    /// Calls of the handler since the run began to execute; only the worker's thread writes it.
+    calls: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Run {
     wall: Option<Instant>,
     cpu: Option<Duration>,
-    periods_left: Option<u64>,
+    /// The step budget, rounded up to whole periods.
+    max_steps: Option<u64>,
+    /// Bytes that functions of ours worked through beyond what an instruction is expected to.
+    charged_bytes: u64,
     cancel: Option<Arc<AtomicBool>>,
-    calls: u32,
+    looks: u32,
     is_executing: bool,
     stop: Option<Stop>,
 }
@@ -38,10 +55,11 @@ struct Run {
 impl Control {
     /// Arms the bounds of a run, which starts now.
     pub fn arm(&self, limits: &Limits, cancel: Option<Arc<AtomicBool>>, now: Instant) {
+        self.calls.store(0, Ordering::Relaxed);
         *self.lock() = Run {
             wall: limits.timeout.and_then(|timeout| now.checked_add(timeout)),
             cpu: limits.cpu.map(|cpu| thread_cpu_time() + cpu),
-            periods_left: limits.vm_steps.map(|steps| steps.div_ceil(u64::from(STEP_PERIOD))),
+            max_steps: limits.vm_steps.map(|steps| steps.max(1).next_multiple_of(u64::from(STEP_PERIOD))),
             cancel,
             ..Run::default()
         };
@@ -50,6 +68,7 @@ impl Control {
     /// Marks the end of prepare: from here on VM steps count. (A prepare may load the schema, which takes steps that depend
     /// on what the connection did before.)
     pub fn start_executing(&self) {
+        self.calls.store(0, Ordering::Relaxed);
         self.lock().is_executing = true;
     }
 
@@ -60,12 +79,32 @@ impl Control {
 
     /// Answers the progress handler: true interrupts the statement.
     pub fn must_stop(&self) -> bool {
-        self.lock().check(true)
+        let calls = self.calls.load(Ordering::Relaxed) + 1;
+        self.calls.store(calls, Ordering::Relaxed);
+        // The budget is looked at once a period and nowhere else, or its verdict would depend on what makes values large.
+        if calls.is_multiple_of(CALLS_A_PERIOD) {
+            self.lock().check(Some(calls))
+        } else {
+            meter::has_large_values() && self.lock().check(None)
+        }
     }
 
-    /// Checks the clocks between rows, for statements whose steps are few and slow.
+    /// Checks the clocks between rows and wherever else the steps are few and slow.
     pub fn must_stop_between_rows(&self) -> bool {
-        self.lock().check(false)
+        self.lock().check(None)
+    }
+
+    /// Charges a function's work to the step budget and checks every bound; true stops the run.
+    pub fn charge(&self, bytes: u64) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed);
+        let mut run = self.lock();
+        run.charged_bytes += bytes;
+        run.check(Some(calls))
+    }
+
+    /// Returns the steps charged for the work of functions.
+    pub fn charged_steps(&self) -> u64 {
+        self.lock().charged_bytes / BYTES_A_STEP
     }
 
     fn lock(&self) -> MutexGuard<'_, Run> {
@@ -74,41 +113,36 @@ impl Control {
 }
 
 impl Run {
-    fn check(&mut self, is_period: bool) -> bool {
+    /// Checks every bound, the step budget only where the number of the handler's calls is given.
+    fn check(&mut self, calls: Option<u64>) -> bool {
         if self.stop.is_none() {
-            self.stop = self.find_stop(is_period);
+            self.stop = self.find_stop(calls);
         }
         self.stop.is_some()
     }
 
-    fn find_stop(&mut self, is_period: bool) -> Option<Stop> {
+    fn find_stop(&mut self, calls: Option<u64>) -> Option<Stop> {
         if self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
             return Some(Stop::Cancelled);
         }
         // Steps come before clocks: where both are set, the verdict that every machine shares is the one to give.
-        if is_period && self.is_executing && self.spend_period() {
+        if self.is_executing && calls.is_some_and(|calls| self.has_spent_steps(calls)) {
             return Some(Stop::VmSteps);
         }
         if self.wall.is_some_and(|deadline| Instant::now() >= deadline) {
             return Some(Stop::Wall);
         }
-        self.calls = self.calls.wrapping_add(1);
-        if self.calls.is_multiple_of(CPU_CHECK_EVERY) && self.cpu.is_some_and(|deadline| thread_cpu_time() >= deadline)
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(CPU_CHECK_EVERY) && self.cpu.is_some_and(|deadline| thread_cpu_time() >= deadline)
         {
             return Some(Stop::Cpu);
         }
         None
     }
 
-    /// Spends one period of the step budget; true when none was left.
-    fn spend_period(&mut self) -> bool {
-        match &mut self.periods_left {
-            None => false,
-            Some(left) => {
-                *left = left.saturating_sub(1);
-                *left == 0
-            }
-        }
+    fn has_spent_steps(&self, calls: u64) -> bool {
+        let steps = calls * u64::from(HANDLER_PERIOD) + self.charged_bytes / BYTES_A_STEP;
+        self.max_steps.is_some_and(|max| steps >= max)
     }
 }
 
@@ -130,13 +164,25 @@ mod tests {
     fn steps_count_only_while_executing() {
         let control = Control::default();
         control.arm(&Limits { vm_steps: Some(1_500), ..limits() }, None, Instant::now());
-        assert!((0..50).all(|_| !control.must_stop()));
+        assert!((0..500).all(|_| !control.must_stop()));
         control.start_executing();
-        assert!(!control.must_stop());
+        assert!((0..2 * CALLS_A_PERIOD - 1).all(|_| !control.must_stop()));
         assert!(!control.must_stop_between_rows());
         assert!(control.must_stop());
         assert_eq!(control.disarm(), Some(Stop::VmSteps));
-        assert!(!control.must_stop());
+        assert!((0..100).all(|_| !control.must_stop()));
+    }
+
+    #[test]
+    fn the_work_of_functions_counts_as_steps() {
+        let control = Control::default();
+        control.arm(&Limits { vm_steps: Some(2_000), ..limits() }, None, Instant::now());
+        control.start_executing();
+        assert!((0..CALLS_A_PERIOD).all(|_| !control.must_stop()));
+        assert!(!control.charge(BYTES_A_STEP * 999));
+        assert_eq!(control.charged_steps(), 999);
+        assert!(control.charge(BYTES_A_STEP));
+        assert_eq!(control.disarm(), Some(Stop::VmSteps));
     }
 
     #[test]
@@ -147,14 +193,14 @@ mod tests {
         assert_eq!(control.disarm(), Some(Stop::Wall));
 
         control.arm(&Limits { cpu: Some(Duration::ZERO), ..limits() }, None, Instant::now());
-        assert!((0..CPU_CHECK_EVERY).any(|_| control.must_stop()));
+        assert!((0..CPU_CHECK_EVERY).any(|_| control.must_stop_between_rows()));
         assert_eq!(control.disarm(), Some(Stop::Cpu));
 
         let cancel = Arc::new(AtomicBool::new(false));
         control.arm(&limits(), Some(Arc::clone(&cancel)), Instant::now());
-        assert!(!control.must_stop());
+        assert!(!control.must_stop_between_rows());
         cancel.store(true, Ordering::Relaxed);
-        assert!(control.must_stop());
+        assert!((0..CALLS_A_PERIOD).any(|_| control.must_stop()));
         assert_eq!(control.disarm(), Some(Stop::Cancelled));
     }
 }

@@ -1,20 +1,22 @@
 //! Runs one SQL text on one connection under limits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Statement, StatementStatus};
+use rusqlite::{Row, Statement, StatementStatus};
 
 use crate::classify::{Phase, outcome_of};
 use crate::deadline::Control;
 use crate::hint;
+use crate::meter::{self, Refusal};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::Limits;
 use crate::sandbox::Sandbox;
-use crate::scan::{Scan, scan};
+use crate::scan::{Patterns, Scan, patterns, scan};
 use crate::table::Table;
 use crate::value::Value;
 
@@ -45,15 +47,17 @@ pub(crate) fn run(
         Err(outcome) => return *outcome,
     };
     let begun = Instant::now();
-    sandbox.seen.reset();
     control.arm(limits, cancel, begun);
-    let mut outcome = prepare_and_fetch(sandbox, control, statement, limits);
+    meter::arm(sandbox.control(), limits);
+    let mut outcome = prepare_and_fetch(sandbox, control, statement, limits, patterns(statement));
+    let refusal = meter::disarm();
+    outcome.vm_steps += control.charged_steps();
     let stop = control.disarm();
     outcome.elapsed = begun.elapsed();
-    outcome.is_volatile = sandbox.seen.is_volatile(statement);
+    outcome.is_volatile = sandbox.seen().is_volatile(statement);
     outcome.error_offset = outcome.error_offset.map(|offset| offset + start as u32);
-    if outcome.status == Status::Forbidden && !sandbox.seen.has_denied() {
-        outcome = Outcome::failed(Status::DbError, "a name in the schema is not valid UTF-8");
+    if outcome.status != Status::Ok {
+        explain_refusal(&mut outcome, refusal, limits);
     }
     if outcome.status == Status::Timeout {
         explain_stop(&mut outcome, stop, limits);
@@ -64,11 +68,21 @@ pub(crate) fn run(
     outcome
 }
 
-fn prepare_and_fetch(sandbox: &Sandbox, control: &Control, sql: &str, limits: &Limits) -> Outcome {
-    let mut statement = match sandbox.connection.prepare(sql) {
+fn prepare_and_fetch(sandbox: &Sandbox, control: &Control, sql: &str, limits: &Limits, patterns: Patterns) -> Outcome {
+    let connection = match sandbox.connection(patterns, &limits.caps) {
+        Ok(connection) => connection,
+        Err(error) => return cannot_open(sandbox.path(), error),
+    };
+    sandbox.seen().reset();
+    meter::start_preparing();
+    let mut statement = match connection.prepare(sql) {
         Ok(statement) => statement,
         Err(error) => return outcome_of(error, Phase::Prepare),
     };
+    if patterns == Patterns::Short && sandbox.seen().has_patterns_in_view() {
+        drop(statement);
+        return prepare_and_fetch(sandbox, control, sql, limits, Patterns::Any);
+    }
     if statement.parameter_count() > 0 {
         return Outcome::failed(Status::RuntimeError, "the statement has parameters, and nothing to bind them to");
     }
@@ -79,10 +93,17 @@ fn prepare_and_fetch(sandbox: &Sandbox, control: &Control, sql: &str, limits: &L
     let read_types = || statement.columns().map(|column| column.decl_type().map(str::to_owned)).collect();
     let types = catch_unwind(AssertUnwindSafe(read_types)).unwrap_or_default(); // the same, but rows need no types
     control.start_executing();
+    meter::start_executing();
     let table = Table::new(columns).with_types(types);
     let mut outcome = fetch(&mut statement, control, table, limits);
     outcome.vm_steps = u64::from(statement.get_status(StatementStatus::VmStep) as u32);
     outcome
+}
+
+/// Whatever SQLite calls it, a file that cannot be opened or whose schema cannot be read is a `db_error`.
+fn cannot_open(path: &Path, error: rusqlite::Error) -> Outcome {
+    let message = outcome_of(error, Phase::Execute).error.unwrap_or_default();
+    Outcome::failed(Status::DbError, format!("{}: {message}", path.display()))
 }
 
 fn fetch(statement: &mut Statement<'_>, control: &Control, mut table: Table, limits: &Limits) -> Outcome {
@@ -100,17 +121,10 @@ fn fetch(statement: &mut Statement<'_>, control: &Control, mut table: Table, lim
         if table.n_rows() == max_rows {
             return Outcome::failed(Status::TooLarge, format!("more than {max_rows} rows"));
         }
-        for column in 0..width {
-            match row.get_ref(column) {
-                Ok(value) => table.push(from_sqlite(value)),
-                Err(error) => return outcome_of(error, Phase::Execute),
-            }
-        }
-        table.end_row();
-        let bytes = table.bytes();
-        if bytes > max_bytes {
+        if !push_row(&mut table, row, width, max_bytes) {
             return Outcome::failed(Status::TooLarge, format!("more than {max_bytes} bytes of result"));
         }
+        let bytes = table.bytes();
         if bytes >= next_check {
             next_check = bytes + CHECK_EVERY_BYTES;
             if control.must_stop_between_rows() {
@@ -122,6 +136,24 @@ fn fetch(statement: &mut Statement<'_>, control: &Control, mut table: Table, lim
     Outcome::ok(table)
 }
 
+/// Copies a row; false when the table got too large, which may be after any of its values.
+#[inline]
+fn push_row(table: &mut Table, row: &Row<'_>, width: usize, max_bytes: usize) -> bool {
+    // A value may need memory to be read, and rusqlite panics where it gets none. What it needs is bounded: it is read once.
+    meter::set_lenient(true);
+    let is_whole = (0..width).all(|column| {
+        row.get_ref(column).is_ok_and(|value| {
+            table.push(from_sqlite(value));
+            table.bytes() <= max_bytes
+        })
+    });
+    meter::set_lenient(false);
+    if is_whole {
+        table.end_row();
+    }
+    is_whole
+}
+
 #[inline]
 fn from_sqlite(value: ValueRef<'_>) -> Value<'_> {
     match value {
@@ -131,6 +163,25 @@ fn from_sqlite(value: ValueRef<'_>) -> Value<'_> {
         ValueRef::Text(bytes) => Value::Text(bytes),
         ValueRef::Blob(bytes) => Value::Blob(bytes),
     }
+}
+
+/// Puts what was refused into words. SQLite calls it a lack of memory or of disk, whatever it was.
+fn explain_refusal(outcome: &mut Outcome, refusal: Option<Refusal>, limits: &Limits) {
+    let (status, error) = match refusal {
+        None => return,
+        Some(Refusal::Time) => (Status::Timeout, String::new()),
+        Some(Refusal::Heap) => (Status::TooLarge, format!("over the limit of {} bytes of memory", limits.heap_bytes)),
+        Some(Refusal::TempFiles) => {
+            (Status::TooLarge, format!("over the limit of {} bytes of temporary files", limits.temp_bytes))
+        }
+        Some(Refusal::Prepare) => (Status::TooLarge, "the statement takes too much work to prepare".to_owned()),
+    };
+    *outcome = Outcome {
+        elapsed: outcome.elapsed,
+        vm_steps: outcome.vm_steps,
+        is_volatile: outcome.is_volatile,
+        ..Outcome::failed(status, error)
+    };
 }
 
 /// Puts the bound that was met into words.

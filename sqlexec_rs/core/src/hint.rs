@@ -25,10 +25,11 @@ const MAX_STEPS: u64 = 2_000_000;
 /// Guesses what the name in SQLite's `message` was meant to be.
 pub(crate) fn hint(sandbox: &Sandbox, control: &Control, statement: &str, message: &str) -> Option<String> {
     let missing = Missing::of(message)?;
+    let (connection, kept) = sandbox.opened()?;
     let limits = Limits { timeout: None, vm_steps: Some(MAX_STEPS), ..Limits::default() };
     control.arm(&limits, None, Instant::now());
     control.start_executing();
-    let names = sandbox.names.get(&sandbox.connection);
+    let names = kept.get(connection);
     control.disarm();
     let names = names?;
     match missing {

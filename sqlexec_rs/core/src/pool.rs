@@ -11,6 +11,7 @@ use crate::cache::{Cache, Flight, Found, Key, Waiter};
 use crate::compare::Rule;
 use crate::dbfile::FileIdentity;
 use crate::error::Fault;
+use crate::hooks;
 use crate::job::JobState;
 use crate::outcome::Outcome;
 use crate::plan::{Plan, PlannedRun, plan_execute, plan_score};
@@ -70,6 +71,7 @@ pub struct Job {
 impl Pool {
     /// Starts the threads.
     pub fn new(config: &Config) -> Result<Self, Fault> {
+        hooks::install()?;
         let n_threads = match config.threads {
             Some(n) => n.max(1),
             None => thread::available_parallelism().map_or(1, std::num::NonZero::get),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rusqlite::limits::Limit;
+
 /// The bounds of one run. `None` means no bound of that kind.
 ///
 /// The VM-step budget counts in units of [`STEP_PERIOD`](crate::deadline::STEP_PERIOD): it is rounded up, and it is the same on every machine.
@@ -17,6 +19,61 @@ pub struct Limits {
     pub max_rows: u64,
     /// Bytes that a result may hold: 16 a cell, plus its text and blobs.
     pub max_bytes: u64,
+    /// Bytes of memory that SQLite may hold for the run, its page cache included.
+    pub heap_bytes: u64,
+    /// Bytes of temporary files that the run may hold, for sorts and intermediate tables.
+    pub temp_bytes: u64,
+    /// SQLite's own limits.
+    pub caps: Caps,
+}
+
+/// SQLite's own limits on a statement and its values (`SQLITE_LIMIT_*`). A number above the highest that SQLite was
+/// compiled for means that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Caps {
+    /// Bytes of a text, a blob or a row.
+    pub max_length: u32,
+    /// Bytes of a SQL text.
+    pub max_sql_length: u32,
+    /// Bytes of a pattern of LIKE or GLOB.
+    pub max_like_pattern: u32,
+    /// Levels of an expression, and of subqueries and views in one another.
+    pub max_expr_depth: u32,
+    /// Terms of a compound SELECT.
+    pub max_compound: u32,
+    /// Instructions of a prepared statement.
+    pub max_vdbe_ops: u32,
+    /// Columns of a result, an ORDER BY, a GROUP BY, or a table that the file gains while it is open.
+    pub max_columns: u32,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self {
+            max_length: 4 << 20,
+            max_sql_length: 1 << 20,
+            max_like_pattern: 1_000,
+            max_expr_depth: 500,
+            max_compound: 200,
+            max_vdbe_ops: 1_000_000,
+            max_columns: 2_000,
+        }
+    }
+}
+
+impl Caps {
+    pub(crate) fn as_limits(&self) -> [(Limit, i32); 7] {
+        let number = |cap: u32| i32::try_from(cap).unwrap_or(i32::MAX);
+        [
+            (Limit::SQLITE_LIMIT_LENGTH, number(self.max_length)),
+            (Limit::SQLITE_LIMIT_SQL_LENGTH, number(self.max_sql_length)),
+            (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, number(self.max_like_pattern)),
+            (Limit::SQLITE_LIMIT_EXPR_DEPTH, number(self.max_expr_depth)),
+            (Limit::SQLITE_LIMIT_COMPOUND_SELECT, number(self.max_compound)),
+            (Limit::SQLITE_LIMIT_VDBE_OP, number(self.max_vdbe_ops)),
+            (Limit::SQLITE_LIMIT_COLUMN, number(self.max_columns)),
+        ]
+    }
 }
 
 impl Default for Limits {
@@ -27,6 +84,9 @@ impl Default for Limits {
             vm_steps: None,
             max_rows: 1_000_000,
             max_bytes: 256 << 20,
+            heap_bytes: 256 << 20,
+            temp_bytes: 1 << 30,
+            caps: Caps::default(),
         }
     }
 }

@@ -1,21 +1,27 @@
 //! Opens a database so that nothing but reading is possible.
 //!
-//! Four walls, each enough alone against most attacks: the file is opened read-only; an authorizer allows reading,
+//! Five walls, each enough alone against most attacks: the file is opened read-only; an authorizer allows reading,
 //! functions, recursion and a list of schema PRAGMAs and denies the rest (the list is of what is allowed, so what a later
-//! SQLite adds is denied); defensive mode is on and the schema is not trusted; SQLite's own limits are set.
+//! SQLite adds is denied); defensive mode is on and the schema is not trusted; SQLite's own limits are set; what works
+//! without end in one call is replaced or taken away.
 
-use std::path::Path;
+use std::cell::{Cell, OnceCell};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::deadline::{Control, STEP_PERIOD};
+use crate::dbfile::NoLog;
+use crate::deadline::{Control, HANDLER_PERIOD};
 use crate::hint;
+use crate::hooks::{self, Action, Authorizer};
+use crate::request::Caps;
+use crate::scan::Patterns;
+use crate::{functions, meter};
 
 /// PRAGMAs that describe a schema; their argument names a table or an index.
 const SCHEMA_PRAGMAS: [&str; 8] = [
@@ -29,12 +35,23 @@ const SCHEMA_PRAGMAS: [&str; 8] = [
     "collation_list",
 ];
 
-/// PRAGMAs that may be read, and that an argument would set.
-const READABLE_PRAGMAS: [&str; 7] =
-    ["encoding", "user_version", "application_id", "schema_version", "page_count", "page_size", "freelist_count"];
+/// PRAGMAs that may be read, and that an argument would set. (Full-text tables ask the data version and the page size.)
+const READABLE_PRAGMAS: [&str; 8] = [
+    "encoding",
+    "user_version",
+    "application_id",
+    "schema_version",
+    "data_version",
+    "page_count",
+    "page_size",
+    "freelist_count",
+];
 
-/// Functions that reach beyond the database, here or in builds with more extensions.
-const DENIED_FUNCTIONS: [&str; 8] = [
+/// Functions that reach beyond the database, here or in builds with more extensions; and JSON's merge, whose time is the
+/// product of its arguments' lengths.
+const DENIED_FUNCTIONS: [&str; 10] = [
+    "json_patch",
+    "jsonb_patch",
     "load_extension",
     "readfile",
     "writefile",
@@ -52,18 +69,15 @@ const VOLATILE_FUNCTIONS: [&str; 6] =
 /// Functions that read the clock when they are given `now` or no argument.
 const CLOCK_FUNCTIONS: [&str; 7] = ["date", "time", "datetime", "julianday", "unixepoch", "strftime", "timediff"];
 
-/// How long a query waits for a writer's lock before it is a `db_error`.
+/// How long a query waits for a writer's lock before it is a `db_error`, and between two looks.
 const BUSY_WAIT: Duration = Duration::from_millis(500);
+const BUSY_PERIOD: Duration = Duration::from_millis(5);
 
-/// SQLite's own limits. A result over one of them is `too_large`, not wrong.
-const LIMITS: [(Limit, i32); 9] = [
-    (Limit::SQLITE_LIMIT_LENGTH, 16 << 20),
-    (Limit::SQLITE_LIMIT_SQL_LENGTH, 1 << 20),
-    (Limit::SQLITE_LIMIT_EXPR_DEPTH, 500),
-    (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 200),
-    (Limit::SQLITE_LIMIT_VDBE_OP, 1_000_000),
+/// SQLite's limits that no user needs to change. The number of arguments bounds how often one call of a JSON function
+/// walks through its text.
+const LIMITS: [(Limit, i32); 4] = [
+    (Limit::SQLITE_LIMIT_FUNCTION_ARG, 127),
     (Limit::SQLITE_LIMIT_ATTACHED, 0),
-    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1_000),
     (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 10),
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
@@ -73,7 +87,7 @@ const LIMITS: [(Limit, i32); 9] = [
 pub(crate) struct Seen {
     is_volatile: AtomicBool,
     reads_clock: AtomicBool,
-    has_denied: AtomicBool,
+    has_patterns_in_view: AtomicBool,
 }
 
 impl Seen {
@@ -81,13 +95,12 @@ impl Seen {
     pub(crate) fn reset(&self) {
         self.is_volatile.store(false, Ordering::Relaxed);
         self.reads_clock.store(false, Ordering::Relaxed);
-        self.has_denied.store(false, Ordering::Relaxed);
+        self.has_patterns_in_view.store(false, Ordering::Relaxed);
     }
 
-    /// Tells whether the authorizer denied something. If it did not and SQLite says so, it was not asked: a name in the
-    /// schema is no UTF-8, which rusqlite cannot hand over.
-    pub(crate) fn has_denied(&self) -> bool {
-        self.has_denied.load(Ordering::Relaxed)
+    /// Tells whether a view matches patterns that the statement's text does not show.
+    pub(crate) fn has_patterns_in_view(&self) -> bool {
+        self.has_patterns_in_view.load(Ordering::Relaxed)
     }
 
     /// Tells whether the statement may give another result when it is run again on the same file.
@@ -102,22 +115,118 @@ fn may_read_clock(sql: &str) -> bool {
     squeezed.contains("now") || squeezed.contains("()") || squeezed.contains("||") || squeezed.contains("/*")
 }
 
-/// A connection that can only read, with what its authorizer saw.
+/// A database that can only be read, with what the authorizer of its connections saw.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
-    pub(crate) connection: Connection,
-    pub(crate) seen: Arc<Seen>,
-    pub(crate) names: hint::Kept,
+    path: PathBuf,
+    control: Arc<Control>,
+    seen: Arc<Seen>,
+    /// LIKE and GLOB are ours, which ask the bounds.
+    guarded: Kept,
+    /// LIKE and GLOB are SQLite's own, which use an index and ask nobody: for statements whose patterns are short work.
+    indexed: Kept,
+    /// The database is in WAL mode and had no log, which SQLite would make only to read it. It is read as a file that
+    /// nobody writes to, and this is what the file was then.
+    no_log: Cell<Option<NoLog>>,
+    /// Names that hints are made from.
+    names: hint::Kept,
 }
 
-/// Opens the database file at `path` and loads its schema.
-///
-/// The progress handler asks `control`; the schema is loaded here so that a run's cost does not depend on being the first.
-pub(crate) fn open(path: &Path, control: &Arc<Control>) -> rusqlite::Result<Sandbox> {
+/// A connection, opened by the first run that needs it and then kept.
+#[derive(Debug, Default)]
+struct Kept {
+    connection: OnceCell<Connection>,
+    caps: Cell<Option<Caps>>,
+}
+
+impl Sandbox {
+    /// Prepares for the database file at `path`, which the first run opens.
+    pub(crate) fn new(path: &Path, control: &Arc<Control>) -> Self {
+        Self {
+            path: path.to_owned(),
+            control: Arc::clone(control),
+            seen: Arc::default(),
+            guarded: Kept::default(),
+            indexed: Kept::default(),
+            no_log: Cell::new(None),
+            names: hint::Kept::default(),
+        }
+    }
+
+    /// Returns a connection that a run has opened, and the names that were read through it.
+    pub(crate) fn opened(&self) -> Option<(&Connection, &hint::Kept)> {
+        let connection = self.guarded.connection.get().or_else(|| self.indexed.connection.get())?;
+        Some((connection, &self.names))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    pub(crate) fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// Tells whether the connections may show an old state of the file.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.no_log.get().is_some_and(|then| NoLog::of(&self.path) != Some(then))
+    }
+
+    /// Returns the connection for a statement with such patterns, its schema loaded and its limits set.
+    ///
+    /// The schema is loaded before the limits apply, as it may need more than a statement is allowed.
+    pub(crate) fn connection(&self, patterns: Patterns, caps: &Caps) -> rusqlite::Result<&Connection> {
+        let kept = if patterns == Patterns::Short { &self.indexed } else { &self.guarded };
+        let connection = if let Some(connection) = kept.connection.get() {
+            connection
+        } else {
+            let connection = self.connect(patterns != Patterns::Short)?;
+            kept.connection.get_or_init(|| connection)
+        };
+        if kept.caps.get() != Some(*caps) {
+            for (limit, value) in caps.as_limits() {
+                connection.set_limit(limit, value)?;
+            }
+            kept.caps.set(Some(*caps));
+        }
+        Ok(connection)
+    }
+
+    fn connect(&self, guards_patterns: bool) -> rusqlite::Result<Connection> {
+        let connect = || -> rusqlite::Result<Connection> {
+            let connection = connect(&self.path, self.no_log.get().is_some(), &self.control, &self.seen)?;
+            if guards_patterns {
+                functions::register_patterns(&connection, &self.control)?;
+            }
+            connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
+            Ok(connection)
+        };
+        match connect() {
+            // So it is when a log is missing, because nothing may be created.
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && self.no_log.get().is_none() => {
+                self.no_log.set(NoLog::of(&self.path));
+                if self.no_log.get().is_some() { connect() } else { Err(error) }
+            }
+            result => result,
+        }
+    }
+}
+
+/// Opens a connection and builds the walls around it.
+fn connect(path: &Path, is_immutable: bool, control: &Arc<Control>, seen: &Arc<Seen>) -> rusqlite::Result<Connection> {
+    let vfs = hooks::vfs()?;
     // Without the URI flag no character of a path has a meaning, and neither has ":memory:".
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY_WAIT)?;
+    let mut connection = if is_immutable {
+        Connection::open_with_flags_and_vfs(immutable_uri(path), flags | OpenFlags::SQLITE_OPEN_URI, vfs)?
+    } else {
+        Connection::open_with_flags_and_vfs(path, flags, vfs)?
+    };
+    connection.busy_handler(Some(wait_for_lock))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, false)?;
@@ -125,50 +234,63 @@ pub(crate) fn open(path: &Path, control: &Arc<Control>) -> rusqlite::Result<Sand
     for (limit, value) in LIMITS {
         connection.set_limit(limit, value)?;
     }
-    connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
-    let seen = Arc::new(Seen::default());
-    let watcher = Arc::clone(&seen);
-    connection.authorizer(Some(move |context: AuthContext<'_>| authorize(context.action, &watcher)))?;
+    hooks::set_authorizer(&connection, seen)?;
+    hooks::remove_module(&connection, c"dbstat")?;
+    functions::register_text(&connection, control)?;
     let control = Arc::clone(control);
-    connection.progress_handler(STEP_PERIOD as i32, Some(move || control.must_stop()))?;
-    Ok(Sandbox { connection, seen, names: hint::Kept::default() })
+    connection.progress_handler(HANDLER_PERIOD as i32, Some(move || control.must_stop()))?;
+    Ok(connection)
 }
 
-fn authorize(action: AuthAction<'_>, seen: &Seen) -> Authorization {
-    let verdict = judge(action, seen);
-    if verdict != Authorization::Allow {
-        seen.has_denied.store(true, Ordering::Relaxed);
-    }
-    verdict
+/// Returns the name by which SQLite opens a file that nobody writes to, so that it neither locks it nor makes a log.
+fn immutable_uri(path: &Path) -> String {
+    let scheme = if path.is_absolute() { "file://" } else { "file:" };
+    let encoded = path.as_os_str().as_encoded_bytes().iter().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => char::from(*byte).to_string(),
+        _ => format!("%{byte:02x}"),
+    });
+    format!("{scheme}{}?immutable=1", encoded.collect::<String>())
 }
 
-fn judge(action: AuthAction<'_>, seen: &Seen) -> Authorization {
-    match action {
-        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => Authorization::Allow,
-        AuthAction::Function { function_name } => authorize_function(function_name, seen),
-        AuthAction::Pragma { pragma_name, pragma_value } => authorize_pragma(pragma_name, pragma_value),
-        _ => Authorization::Deny,
+/// Waits a moment for a writer's lock, unless the run's time is over or the wait was long enough.
+fn wait_for_lock(n_waits: i32) -> bool {
+    let waited = BUSY_PERIOD * u32::try_from(n_waits).unwrap_or(0);
+    let goes_on = waited < BUSY_WAIT && meter::may_wait();
+    if goes_on {
+        std::thread::sleep(BUSY_PERIOD);
+    }
+    goes_on
+}
+
+impl Authorizer for Seen {
+    fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool {
+        match action {
+            Action::Read => true,
+            Action::Function(name) => allows_function(name, is_in_view, self),
+            Action::Pragma(name, value) => allows_pragma(name, value.is_some()),
+            Action::Other => false,
+        }
     }
 }
 
-fn authorize_function(name: &str, seen: &Seen) -> Authorization {
-    let is_in = |names: &[&str]| names.iter().any(|n| n.eq_ignore_ascii_case(name));
-    if is_in(&DENIED_FUNCTIONS) {
-        return Authorization::Deny;
+fn is_in(name: &[u8], names: &[&str]) -> bool {
+    names.iter().any(|n| n.as_bytes().eq_ignore_ascii_case(name))
+}
+
+fn allows_function(name: &[u8], is_in_view: bool, seen: &Seen) -> bool {
+    if is_in(name, &DENIED_FUNCTIONS) {
+        return false;
     }
-    if is_in(&VOLATILE_FUNCTIONS) {
+    if is_in(name, &VOLATILE_FUNCTIONS) {
         seen.is_volatile.store(true, Ordering::Relaxed);
-    } else if is_in(&CLOCK_FUNCTIONS) {
+    } else if is_in(name, &CLOCK_FUNCTIONS) {
         seen.reads_clock.store(true, Ordering::Relaxed);
+    } else if is_in_view && is_in(name, &["like", "glob"]) {
+        seen.has_patterns_in_view.store(true, Ordering::Relaxed);
     }
-    Authorization::Allow
+    true
 }
 
-fn authorize_pragma(name: &str, value: Option<&str>) -> Authorization {
-    let is_in = |names: &[&str]| names.iter().any(|n| n.eq_ignore_ascii_case(name));
-    if is_in(&SCHEMA_PRAGMAS) || (value.is_none() && is_in(&READABLE_PRAGMAS)) {
-        Authorization::Allow
-    } else {
-        Authorization::Deny
-    }
+fn allows_pragma(name: &[u8], has_value: bool) -> bool {
+    is_in(name, &SCHEMA_PRAGMAS) || (!has_value && is_in(name, &READABLE_PRAGMAS))
 }

@@ -41,7 +41,7 @@ pub fn strip_distinct(sql: &str) -> String {
             at = token_end(bytes, at);
             continue;
         }
-        let end = (at..bytes.len()).find(|i| !is_word(bytes[*i])).unwrap_or(bytes.len());
+        let end = word_end(bytes, at);
         if sql[at..end].eq_ignore_ascii_case(WORD) && !starts_with_from(bytes, end) {
             kept.push_str(&sql[copied..at]);
             copied = end;
@@ -52,8 +52,87 @@ pub fn strip_distinct(sql: &str) -> String {
     kept
 }
 
+/// What the patterns of LIKE and GLOB in a SQL text are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patterns {
+    /// There are none.
+    None,
+    /// Each is a literal that an index may help with and that takes no more work than its length: a fixed beginning, and
+    /// `%` or `*` at the end only.
+    Short,
+    /// Others.
+    Any,
+}
+
+/// Finds out what the patterns in a SQL text are.
+pub fn patterns(sql: &str) -> Patterns {
+    let bytes = sql.as_bytes();
+    if !may_match_patterns(bytes) {
+        return Patterns::None;
+    }
+    let mut found = Patterns::None;
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = if is_word(bytes[at]) { word_end(bytes, at) } else { token_end(bytes, at) };
+        let is_call = is_pattern_word(unquoted(&bytes[at..end]));
+        let is_operator = is_pattern_word(&bytes[at..end]);
+        if is_call && !(is_operator && is_short_literal(bytes, skip_blank(bytes, end))) {
+            return Patterns::Any;
+        }
+        if is_operator {
+            found = Patterns::Short;
+        }
+        at = end;
+    }
+    found
+}
+
+/// Looks for the rarer letters of `like` and `glob` first.
+fn may_match_patterns(bytes: &[u8]) -> bool {
+    let around = |at: usize, before: usize| at.checked_sub(before).and_then(|from| bytes.get(from..from + 4));
+    memchr::memchr2_iter(b'k', b'K', bytes).any(|at| around(at, 2).is_some_and(is_pattern_word))
+        || memchr::memchr2_iter(b'g', b'G', bytes).any(|at| around(at, 0).is_some_and(is_pattern_word))
+}
+
+fn is_pattern_word(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"like") || word.eq_ignore_ascii_case(b"glob")
+}
+
+/// Returns the name in a quoted name; a text in single quotes is no name.
+fn unquoted(token: &[u8]) -> &[u8] {
+    match token {
+        [b'"' | b'`' | b'[', name @ .., b'"' | b'`' | b']'] => name,
+        _ => token,
+    }
+}
+
+fn is_short_literal(bytes: &[u8], at: usize) -> bool {
+    if bytes.get(at) != Some(&b'\'') {
+        return false;
+    }
+    let end = quoted_end(bytes, at, b'\'');
+    let [b'\'', fixed @ .., last, b'\''] = &bytes[at..end] else { return false };
+    let is_fixed = |byte: &u8| !b"%*_?[".contains(byte);
+    if !fixed.iter().all(is_fixed) || !(is_fixed(last) || b"%*".contains(last)) || fixed.is_empty() {
+        return false;
+    }
+    // What follows may lengthen the pattern (another quote, an operator) or give it an escape.
+    let next = skip_blank(bytes, end);
+    match bytes.get(next) {
+        None | Some(b')' | b',') => true,
+        Some(byte) if is_word(*byte) => !["escape", "collate"]
+            .iter()
+            .any(|word| word.as_bytes().eq_ignore_ascii_case(&bytes[next..word_end(bytes, next)])),
+        Some(_) => false,
+    }
+}
+
 pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
+}
+
+fn word_end(bytes: &[u8], at: usize) -> usize {
+    (at..bytes.len()).find(|i| !is_word(bytes[*i])).unwrap_or(bytes.len())
 }
 
 fn starts_with_from(bytes: &[u8], at: usize) -> bool {
@@ -91,7 +170,7 @@ fn statement_end(bytes: &[u8], mut at: usize) -> usize {
 pub(crate) fn token_end(bytes: &[u8], at: usize) -> usize {
     match bytes[at] {
         quote @ (b'\'' | b'"' | b'`') => quoted_end(bytes, at, quote),
-        b'[' => find(bytes, at + 1, b']') + 1,
+        b'[' => quoted_end(bytes, at, b']'),
         b'-' if bytes.get(at + 1) == Some(&b'-') => line_comment_end(bytes, at),
         b'/' if bytes.get(at + 1) == Some(&b'*') => block_comment_end(bytes, at),
         _ => at + 1,
@@ -100,7 +179,7 @@ pub(crate) fn token_end(bytes: &[u8], at: usize) -> usize {
 
 /// Returns the position after a quoted token; a doubled quote reads as the start of a second token, which ends alike.
 fn quoted_end(bytes: &[u8], at: usize, quote: u8) -> usize {
-    find(bytes, at + 1, quote) + 1
+    (find(bytes, at + 1, quote) + 1).min(bytes.len())
 }
 
 fn line_comment_end(bytes: &[u8], at: usize) -> usize {
@@ -163,6 +242,42 @@ mod tests {
             ("SELECT é, DISTINCT fromage, 'open", "SELECT é,  fromage, 'open"),
         ] {
             assert_eq!(strip_distinct(sql), stripped);
+        }
+    }
+
+    #[test]
+    fn tells_short_patterns_from_others() {
+        for sql in
+            ["SELECT 1", "SELECT 'like'", "SELECT likely(1) -- like", "SELECT liked, a_glob FROM t", "\" like", "[glob"]
+        {
+            assert_eq!(patterns(sql), Patterns::None, "{sql}");
+        }
+        for sql in [
+            "SELECT a like 'ab%'",
+            "SELECT a FROM t WHERE a NOT LIKE /* x */ 'ab%' AND (b GLOB 'c*') ORDER BY 1",
+            "SELECT a LIKE 'abc' -- ESCAPE",
+        ] {
+            assert_eq!(patterns(sql), Patterns::Short, "{sql}");
+        }
+        for sql in [
+            "SELECT a LIKE '%a'",
+            "SELECT a LIKE 'a%b'",
+            "SELECT a LIKE 'a_%'",
+            "SELECT a GLOB '[a-z]*'",
+            "SELECT a LIKE ''",
+            "SELECT a LIKE 'a' || b",
+            "SELECT a LIKE 'a''%'",
+            "SELECT a LIKE 'a%' ESCAPE '\\'",
+            "SELECT a LIKE b",
+            "SELECT a LIKE ('a%')",
+            "SELECT a LIKE 'a",
+            "SELECT a LIKE '",
+            "SELECT a LIKE",
+            "SELECT like('a%', a)",
+            "SELECT a LIKE 'a%', \"like\"('%b%', a)",
+            "SELECT a LIKE 'a%', [Glob]('%b%', a)",
+        ] {
+            assert_eq!(patterns(sql), Patterns::Any, "{sql}");
         }
     }
 

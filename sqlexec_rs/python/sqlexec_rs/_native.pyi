@@ -52,7 +52,10 @@ class Limits:
 
     `timeout_ms` is wall time of prepare and execution, `cpu_ms` the thread's CPU time, `vm_steps` instructions of
     SQLite's virtual machine (rounded up to thousands, the same on every machine); a result over `max_rows` or
-    `max_bytes` (16 a cell, plus text and blobs) is `too_large`.
+    `max_bytes` (16 a cell, plus text and blobs) is `too_large`. So is a run for which SQLite would hold more than
+    `heap_bytes` of memory or `temp_bytes` of temporary files, and what exceeds SQLite's own limits: bytes of a value
+    (`max_length`), of the SQL text, of a pattern of LIKE or GLOB; levels of an expression; terms of a compound SELECT;
+    instructions of the prepared statement; columns of a result.
     """
 
     def __new__(
@@ -62,6 +65,16 @@ class Limits:
         vm_steps: int | None = None,
         max_rows: int = 1_000_000,
         max_bytes: int = 268_435_456,
+        *,
+        heap_bytes: int = 268_435_456,
+        temp_bytes: int = 1_073_741_824,
+        max_length: int = 4_194_304,
+        max_sql_length: int = 1_048_576,
+        max_like_pattern: int = 1_000,
+        max_expr_depth: int = 500,
+        max_compound: int = 200,
+        max_vdbe_ops: int = 1_000_000,
+        max_columns: int = 2_000,
     ) -> Self: ...
     @property
     def timeout_ms(self) -> int | None: ...
@@ -73,6 +86,24 @@ class Limits:
     def max_rows(self) -> int: ...
     @property
     def max_bytes(self) -> int: ...
+    @property
+    def heap_bytes(self) -> int: ...
+    @property
+    def temp_bytes(self) -> int: ...
+    @property
+    def max_length(self) -> int: ...
+    @property
+    def max_sql_length(self) -> int: ...
+    @property
+    def max_like_pattern(self) -> int: ...
+    @property
+    def max_expr_depth(self) -> int: ...
+    @property
+    def max_compound(self) -> int: ...
+    @property
+    def max_vdbe_ops(self) -> int: ...
+    @property
+    def max_columns(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 

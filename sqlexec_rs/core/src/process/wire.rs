@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::dbfile::Inode;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::Limits;
+use crate::request::{Caps, Limits};
 use crate::table::Table;
 use crate::value::Value;
 
@@ -68,7 +68,7 @@ pub(crate) fn write_request(
     limits: &Limits,
     sql: &str,
 ) -> io::Result<()> {
-    let Limits { timeout, cpu, vm_steps, max_rows, max_bytes } = limits;
+    let Limits { timeout, cpu, vm_steps, max_rows, max_bytes, heap_bytes, temp_bytes, caps } = limits;
     let nanos = |duration: &Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     put_bytes(out, path.as_os_str().as_bytes())?;
     put(out, inode.0)?;
@@ -76,8 +76,12 @@ pub(crate) fn write_request(
     put_option(out, timeout.as_ref().map(nanos))?;
     put_option(out, cpu.as_ref().map(nanos))?;
     put_option(out, *vm_steps)?;
-    put(out, *max_rows)?;
-    put(out, *max_bytes)?;
+    for number in [*max_rows, *max_bytes, *heap_bytes, *temp_bytes] {
+        put(out, number)?;
+    }
+    for cap in numbers_of(caps) {
+        put(out, u64::from(cap))?;
+    }
     put_bytes(out, sql.as_bytes())
 }
 
@@ -94,9 +98,31 @@ pub(crate) fn read_request(input: &mut impl BufRead) -> io::Result<Option<Reques
         vm_steps: take_option(input)?,
         max_rows: take(input)?,
         max_bytes: take(input)?,
+        heap_bytes: take(input)?,
+        temp_bytes: take(input)?,
+        caps: take_caps(input)?,
     };
     let sql = take_text(input, u64::MAX)?;
     Ok(Some(Request { path, inode, limits, sql }))
+}
+
+fn numbers_of(caps: &Caps) -> [u32; 7] {
+    let Caps { max_length, max_sql_length, max_like_pattern, max_expr_depth, max_compound, max_vdbe_ops, max_columns } =
+        *caps;
+    [max_length, max_sql_length, max_like_pattern, max_expr_depth, max_compound, max_vdbe_ops, max_columns]
+}
+
+fn take_caps(input: &mut impl Read) -> io::Result<Caps> {
+    let mut next = || u32::try_from(take(input)?).map_err(|_| invalid("too large a cap"));
+    Ok(Caps {
+        max_length: next()?,
+        max_sql_length: next()?,
+        max_like_pattern: next()?,
+        max_expr_depth: next()?,
+        max_compound: next()?,
+        max_vdbe_ops: next()?,
+        max_columns: next()?,
+    })
 }
 
 pub(crate) fn write_tag(out: &mut impl Write, tag: Tag) -> io::Result<()> {
@@ -393,7 +419,8 @@ mod tests {
 
     #[test]
     fn a_request_is_read_as_it_was_written() {
-        let limits = Limits { timeout: None, cpu: Some(Duration::MAX), vm_steps: Some(5), max_rows: 6, max_bytes: 7 };
+        let caps = Caps { max_length: 8, max_columns: 9, ..Caps::default() };
+        let limits = Limits { timeout: None, cpu: Some(Duration::MAX), vm_steps: Some(5), caps, ..Limits::default() };
         let mut bytes = Vec::new();
         write_request(&mut bytes, Path::new("/a b"), Inode(1, 2), &limits, "SELECT 'é'").unwrap();
         let mut input = bytes.as_slice();
@@ -402,7 +429,7 @@ mod tests {
             (read.path.as_path(), read.inode, read.sql.as_str()),
             (Path::new("/a b"), Inode(1, 2), "SELECT 'é'")
         );
-        assert_eq!((read.limits.timeout, read.limits.vm_steps, read.limits.max_bytes), (None, Some(5), 7));
+        assert_eq!((read.limits.timeout, read.limits.vm_steps, read.limits.caps), (None, Some(5), caps));
         assert!(read.limits.cpu > Some(Duration::from_secs(1 << 32)), "the longest time is cut, not wrapped");
         assert!(read_request(&mut input).unwrap().is_none());
     }

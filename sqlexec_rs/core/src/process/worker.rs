@@ -14,6 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::wire::{self, ConnectionCounts, Request, Tag};
 use crate::error::panic_message;
+use crate::hooks;
 use crate::local::Local;
 use crate::outcome::Outcome;
 use crate::pool::STACK_BYTES;
@@ -36,6 +37,7 @@ pub fn worker_main() -> ! {
 fn work(memory_bytes: u64, cap: usize) -> io::Result<()> {
     close_inherited();
     confine(memory_bytes)?;
+    hooks::install().map_err(|fault| io::Error::other(fault.to_string()))?;
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let answers = stream.try_clone()?;
     let serve = move || process::exit(code_of(&serve(stream, answers, cap)));

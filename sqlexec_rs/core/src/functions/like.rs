@@ -1,0 +1,186 @@
+//! LIKE and GLOB.
+//!
+//! SQLite's own take the product of pattern and text in one call, and no bound is asked meanwhile. These match the same
+//! texts, character by character as SQLite reads them, and ask. SQLite uses an index for a pattern with a fixed beginning
+//! only where LIKE is its own: see `sandbox`.
+
+use super::utf8;
+use super::work::{Stopped, Work};
+
+/// The characters with a meaning; 0 is none, as no text holds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wildcards {
+    any: u32,
+    one: u32,
+    /// Begins a set of characters, as in `[a-z]`.
+    set: u32,
+    escape: u32,
+    ignores_case: bool,
+}
+
+pub(super) const LIKE: Wildcards =
+    Wildcards { any: b'%' as u32, one: b'_' as u32, set: 0, escape: 0, ignores_case: true };
+pub(super) const GLOB: Wildcards =
+    Wildcards { any: b'*' as u32, one: b'?' as u32, set: b'[' as u32, escape: 0, ignores_case: false };
+
+impl Wildcards {
+    /// Returns LIKE's wildcards with an escape; a wildcard that is the escape is no wildcard.
+    pub(super) fn with_escape(self, escape: u32) -> Self {
+        let unless_escape = |wildcard| if wildcard == escape { 0 } else { wildcard };
+        Self { any: unless_escape(self.any), one: unless_escape(self.one), escape, ..self }
+    }
+
+    /// Tells whether a pattern matches a whole text; both end at their first NUL.
+    pub(super) fn matches(&self, pattern: &[u8], text: &[u8], work: &mut Work<'_>) -> Result<bool, Stopped> {
+        let (pattern, text) = (utf8::until_nul(pattern), utf8::until_nul(text));
+        let (mut p, mut t) = (0, 0);
+        // Where to go on after a mismatch: behind the last `any`, which then takes one character more. Earlier ones need
+        // not be tried again, as the last could take whatever they would leave.
+        let mut retry: Option<(usize, usize)> = None;
+        loop {
+            work.spend(1)?;
+            match self.step(pattern, p, text, t) {
+                Step::Match(next_p, next_t) => (p, t) = (next_p, next_t),
+                Step::Any(next_p) => {
+                    let Some((behind, from)) = self.skip_ones(pattern, next_p, text, t) else { return Ok(false) };
+                    if behind == pattern.len() {
+                        return Ok(true);
+                    }
+                    let Some(found) = self.next_start(pattern, behind, text, from, work)? else { return Ok(false) };
+                    (p, t) = (behind, found);
+                    retry = Some((behind, found));
+                }
+                Step::End => return Ok(true),
+                Step::Mismatch => {
+                    let Some((behind, tried)) = retry else { return Ok(false) };
+                    if tried >= text.len() {
+                        return Ok(false);
+                    }
+                    let (_, from) = utf8::read(text, tried);
+                    let Some(found) = self.next_start(pattern, behind, text, from, work)? else { return Ok(false) };
+                    (p, t) = (behind, found);
+                    retry = Some((behind, found));
+                }
+            }
+        }
+    }
+
+    /// Matches one element of the pattern.
+    #[inline]
+    fn step(&self, pattern: &[u8], p: usize, text: &[u8], t: usize) -> Step {
+        if p >= pattern.len() {
+            return if t >= text.len() { Step::End } else { Step::Mismatch };
+        }
+        let (mut wanted, mut next_p) = utf8::read(pattern, p);
+        if wanted == self.any {
+            return Step::Any(next_p);
+        }
+        let mut is_escaped = false;
+        if self.escape != 0 && wanted == self.escape {
+            if next_p >= pattern.len() {
+                return Step::Mismatch;
+            }
+            (wanted, next_p) = utf8::read(pattern, next_p);
+            is_escaped = true;
+        }
+        if t >= text.len() {
+            return Step::Mismatch;
+        }
+        let (found, next_t) = utf8::read(text, t);
+        if self.set != 0 && wanted == self.set {
+            return match in_set(pattern, next_p, found) {
+                Some(after) => Step::Match(after, next_t),
+                None => Step::Mismatch,
+            };
+        }
+        if wanted == found || self.is_same_letter(wanted, found) || (wanted == self.one && !is_escaped) {
+            Step::Match(next_p, next_t)
+        } else {
+            Step::Mismatch
+        }
+    }
+
+    fn is_same_letter(&self, a: u32, b: u32) -> bool {
+        let fold = |c: u32| if (65..=90).contains(&c) { c + 32 } else { c };
+        self.ignores_case && a < 0x80 && b < 0x80 && fold(a) == fold(b)
+    }
+
+    /// Passes what follows an `any` in the pattern: more of them, and `one`s, each of which takes a character of the text.
+    fn skip_ones(&self, pattern: &[u8], mut p: usize, text: &[u8], mut t: usize) -> Option<(usize, usize)> {
+        while p < pattern.len() {
+            let (wanted, next_p) = utf8::read(pattern, p);
+            if wanted == self.one {
+                if t >= text.len() {
+                    return None;
+                }
+                t = utf8::read(text, t).1;
+            } else if wanted != self.any {
+                break;
+            }
+            p = next_p;
+        }
+        Some((p, t))
+    }
+
+    /// Returns the first place at or after `from` where what follows an `any` may begin.
+    fn next_start(
+        &self,
+        pattern: &[u8],
+        p: usize,
+        text: &[u8],
+        from: usize,
+        work: &mut Work<'_>,
+    ) -> Result<Option<usize>, Stopped> {
+        let wanted = u32::from(pattern[p]);
+        if wanted >= 0x80 || [self.set, self.escape].contains(&wanted) {
+            return Ok(Some(from)); // no byte tells: each place is tried
+        }
+        let byte = pattern[p];
+        let rest = &text[from..];
+        let found = if self.ignores_case && byte.is_ascii_alphabetic() {
+            memchr::memchr2(byte.to_ascii_lowercase(), byte.to_ascii_uppercase(), rest)
+        } else {
+            memchr::memchr(byte, rest)
+        };
+        work.spend(found.unwrap_or(rest.len()) / 8)?;
+        Ok(found.map(|at| from + at))
+    }
+}
+
+enum Step {
+    Match(usize, usize),
+    Any(usize),
+    Mismatch,
+    End,
+}
+
+/// Returns the place behind the set of characters that begins at `p`, if `found` is in it. A set that never ends holds
+/// nothing.
+fn in_set(pattern: &[u8], p: usize, found: u32) -> Option<usize> {
+    const CLOSE: u32 = b']' as u32;
+    let read = |p: usize| if p < pattern.len() { utf8::read(pattern, p) } else { (0, p) };
+    let mut is_in = false;
+    let (mut c, mut p) = read(p);
+    let is_inverted = c == u32::from(b'^');
+    if is_inverted {
+        (c, p) = read(p);
+    }
+    if c == CLOSE {
+        is_in = found == CLOSE;
+        (c, p) = read(p);
+    }
+    let mut before = 0;
+    while c != 0 && c != CLOSE {
+        let ends_range = c == u32::from(b'-') && before > 0 && !matches!(pattern.get(p), None | Some(b']'));
+        if ends_range {
+            (c, p) = read(p);
+            is_in |= before <= found && found <= c;
+            before = 0;
+        } else {
+            is_in |= found == c;
+            before = c;
+        }
+        (c, p) = read(p);
+    }
+    (c != 0 && is_in != is_inverted).then_some(p)
+}

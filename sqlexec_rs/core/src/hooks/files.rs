@@ -1,0 +1,156 @@
+//! The files that SQLite opens for the sandbox's connections: the default file system layer, with another way to open.
+//!
+//! Nothing is ever created but temporary files (a database in WAL mode would get a log only to be read), and those get
+//! methods that ask the meter before they write: large sorts and intermediate tables go to disk, and a query without end
+//! would fill it.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rusqlite::ffi;
+
+use crate::meter;
+
+const NAME: &CStr = c"sqlexec";
+
+/// The layer, once it is registered.
+static LAYER: OnceLock<Result<Layer, c_int>> = OnceLock::new();
+
+/// SQLite's method tables and our copies of them; there is one or two in a process.
+static METHODS: Mutex<Vec<&'static Metered>> = Mutex::new(Vec::new());
+
+struct Layer {
+    /// The default layer, which does the work.
+    default: *mut ffi::sqlite3_vfs,
+    /// Bytes of the default layer's file handles; ours have a [`Growth`] behind.
+    handle_bytes: usize,
+}
+
+// SAFETY: the pointer leads to a layer that SQLite keeps for the process's life, and SQLite calls it from any thread.
+unsafe impl Send for Layer {}
+// SAFETY: as above; nothing here writes through it.
+unsafe impl Sync for Layer {}
+
+/// A method table; SQLite sees its beginning.
+#[repr(C)]
+struct Metered {
+    methods: ffi::sqlite3_io_methods,
+    original: *const ffi::sqlite3_io_methods,
+}
+
+// SAFETY: a method table is never written after it was made, and SQLite's own are constants.
+unsafe impl Send for Metered {}
+// SAFETY: as above.
+unsafe impl Sync for Metered {}
+
+/// Bytes that a temporary file takes on disk.
+#[repr(C)]
+struct Growth(i64);
+
+/// Registers the layer on first use and returns its name.
+pub(crate) fn vfs() -> rusqlite::Result<&'static CStr> {
+    match LAYER.get_or_init(register) {
+        Ok(_) => Ok(NAME),
+        Err(code) => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(*code), None)),
+    }
+}
+
+fn register() -> Result<Layer, c_int> {
+    // SAFETY: the default layer lives as long as the process, and so does our copy, which is leaked. All its methods but
+    // `xOpen` work on any layer with the same data, and `xOpen` of the default one is given the default layer.
+    unsafe {
+        let default = ffi::sqlite3_vfs_find(ptr::null());
+        if default.is_null() {
+            return Err(ffi::SQLITE_ERROR);
+        }
+        let handle_bytes = usize::try_from((*default).szOsFile).unwrap_or(0).next_multiple_of(align_of::<Growth>());
+        let ours = Box::leak(Box::new(ffi::sqlite3_vfs {
+            pNext: ptr::null_mut(),
+            zName: NAME.as_ptr(),
+            szOsFile: (handle_bytes + size_of::<Growth>()) as c_int,
+            xOpen: Some(open),
+            ..*default
+        }));
+        match ffi::sqlite3_vfs_register(ours, 0) {
+            ffi::SQLITE_OK => Ok(Layer { default, handle_bytes }),
+            code => Err(code),
+        }
+    }
+}
+
+unsafe extern "C" fn open(
+    _: *mut ffi::sqlite3_vfs,
+    name: *const c_char,
+    file: *mut ffi::sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    let Some(Ok(layer)) = LAYER.get() else { return ffi::SQLITE_MISUSE };
+    // SAFETY: SQLite's own arguments, handed on; the handle has room for the default layer's and for a Growth.
+    unsafe {
+        let Some(default_open) = (*layer.default).xOpen else { return ffi::SQLITE_MISUSE };
+        let is_temporary = flags & ffi::SQLITE_OPEN_DELETEONCLOSE != 0;
+        let flags = if is_temporary { flags } else { flags & !ffi::SQLITE_OPEN_CREATE };
+        let code = default_open(layer.default, name, file, flags, out_flags);
+        if code == ffi::SQLITE_OK && is_temporary && !(*file).pMethods.is_null() {
+            growth(layer, file).write(Growth(0));
+            (*file).pMethods = (&raw const *metered((*file).pMethods)).cast();
+        }
+        code
+    }
+}
+
+/// Returns our copy of a method table.
+unsafe fn metered(original: *const ffi::sqlite3_io_methods) -> &'static Metered {
+    let mut known = METHODS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = known.iter().find(|metered| ptr::eq(metered.original, original)) {
+        return found;
+    }
+    // SAFETY: SQLite's method tables are constants.
+    let methods = unsafe { ffi::sqlite3_io_methods { xWrite: Some(write), xClose: Some(close), ..*original } };
+    let made = Box::leak(Box::new(Metered { methods, original }));
+    known.push(made);
+    made
+}
+
+/// Returns the methods of the default layer for a file of ours.
+unsafe fn original<'a>(file: *mut ffi::sqlite3_file) -> &'a ffi::sqlite3_io_methods {
+    // SAFETY: only files that `open` gave our methods come here, and those are the beginning of a Metered.
+    #[allow(clippy::cast_ptr_alignment, reason = "it points to a Metered")]
+    unsafe {
+        &*(*(*file).pMethods.cast::<Metered>()).original
+    }
+}
+
+/// Returns where a file of ours keeps its growth.
+#[allow(clippy::cast_ptr_alignment, reason = "handles are aligned to 8 bytes, and handle_bytes is a multiple of that")]
+unsafe fn growth(layer: &Layer, file: *mut ffi::sqlite3_file) -> *mut Growth {
+    // SAFETY: a handle has room for a Growth behind the default layer's part.
+    unsafe { file.cast::<u8>().add(layer.handle_bytes).cast() }
+}
+
+unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, data: *const c_void, bytes: c_int, at: i64) -> c_int {
+    let Some(Ok(layer)) = LAYER.get() else { return ffi::SQLITE_MISUSE };
+    // SAFETY: a file of ours, with its growth behind it; one connection's thread at a time uses it.
+    unsafe {
+        let size = &mut *growth(layer, file);
+        let end = at.saturating_add(i64::from(bytes));
+        let more = (end - size.0).max(0);
+        if !meter::may_write_temp(i64::from(bytes), more) {
+            return ffi::SQLITE_FULL;
+        }
+        size.0 += more;
+        let methods = original(file);
+        methods.xWrite.map_or(ffi::SQLITE_MISUSE, |write| write(file, data, bytes, at))
+    }
+}
+
+unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
+    let Some(Ok(layer)) = LAYER.get() else { return ffi::SQLITE_MISUSE };
+    // SAFETY: as above; the default layer's `xClose` may clear the methods, so they are read before.
+    unsafe {
+        meter::removed_temp((*growth(layer, file)).0);
+        original(file).xClose.map_or(ffi::SQLITE_MISUSE, |close| close(file))
+    }
+}

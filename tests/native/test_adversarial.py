@@ -1,0 +1,97 @@
+"""The limits as Python sets them, on queries that mean harm; `core/tests/adversarial.rs` holds the long list."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from sqlexec_rs import Executor, Limits
+
+KEYWORDS = {
+    "heap_bytes": 256 << 20,
+    "temp_bytes": 1 << 30,
+    "max_length": 4 << 20,
+    "max_sql_length": 1 << 20,
+    "max_like_pattern": 1_000,
+    "max_expr_depth": 500,
+    "max_compound": 200,
+    "max_vdbe_ops": 1_000_000,
+    "max_columns": 2_000,
+}
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("notes") / "notes.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE note(id INTEGER PRIMARY KEY, body TEXT)")
+    connection.executemany("INSERT INTO note(body) VALUES (?)", [("a" * 60_000,) for _ in range(200)])
+    connection.commit()
+    connection.close()
+    return path
+
+
+def test_every_keyword_has_its_default_and_shows_when_it_is_another() -> None:
+    limits = Limits()
+    assert {name: getattr(limits, name) for name in KEYWORDS} == KEYWORDS
+    assert repr(limits) == "Limits(timeout_ms=30000, cpu_ms=None, vm_steps=None, max_rows=1000000, max_bytes=268435456)"
+    for name, value in KEYWORDS.items():
+        changed = Limits(**{name: value + 1})  # type: ignore[arg-type]
+        assert changed != limits
+        assert repr(changed) == repr(limits)[:-1] + f", {name}={value + 1})"
+        assert eval(repr(changed), {"Limits": Limits}) == changed  # noqa: S307
+    with pytest.raises(TypeError):
+        Limits(None, None, None, 1, 1, 1)  # type: ignore[misc]
+    with pytest.raises(OverflowError):
+        Limits(max_length=-1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sql", "error"),
+    [
+        (Limits(max_length=1_000), "SELECT hex(zeroblob(501))", "string or blob too big"),
+        (Limits(max_sql_length=20), "SELECT 1234567890123456", "statement too long"),
+        (Limits(max_like_pattern=4), "SELECT 'a' LIKE '12345'", "LIKE or GLOB pattern too complex"),
+        (Limits(max_expr_depth=5), "SELECT 1+2+3+4+5+6+7", "Expression tree is too large (maximum depth 5)"),
+        (Limits(max_compound=2), "SELECT 1 UNION SELECT 2 UNION SELECT 3", "too many terms in compound SELECT"),
+        (Limits(max_columns=2), "SELECT 1, 2, 3", "too many columns in result set"),
+        (Limits(heap_bytes=3_000_000), "SELECT hex(zeroblob(2000000))", "over the limit of 3000000 bytes of memory"),
+        (
+            Limits(temp_bytes=1_000_000),
+            "SELECT id FROM note ORDER BY body || id LIMIT -1 OFFSET 199",
+            "over the limit of 1000000 bytes of temporary files",
+        ),
+    ],
+)
+def test_each_limit_holds_for_its_run_alone(notes: Path, limits: Limits, sql: str, error: str) -> None:
+    with Executor(threads=1, cache_bytes=0) as ex:
+        assert ex.execute(notes, sql).status == "ok"
+        outcome = ex.execute(notes, sql, limits=limits)
+        assert (outcome.status, outcome.error) == ("too_large", error)
+        assert ex.execute(notes, sql).status == "ok"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) FROM note a, note b WHERE instr(a.body || b.id, 'aaab') AND trim(b.body, 'a')",
+        "SELECT count(*) FROM note a, note b WHERE a.body || b.id LIKE '%aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab'",
+        "SELECT count(*) FROM note a, note b, note c WHERE replace(a.body, b.body || 'b', c.id) = ''",
+        "WITH c0 AS (SELECT id AS v FROM note)"
+        + "".join(f", c{i} AS (SELECT {'+'.join(['v'] * 60)} AS v FROM c{i - 1})" for i in range(1, 5))
+        + " SELECT max(v) FROM c4",
+    ],
+)
+def test_what_once_could_not_be_stopped_is(notes: Path, sql: str) -> None:
+    before = hashlib.sha256(notes.read_bytes()).hexdigest()
+    with Executor(threads=1, limits=Limits(timeout_ms=250)) as ex:
+        begun = time.monotonic()
+        outcome = ex.execute(notes, sql)
+        assert outcome.status in {"timeout", "too_large", "ok"}, outcome.error  # a fast machine may end one in time
+        assert time.monotonic() - begun < 5.0
+    assert hashlib.sha256(notes.read_bytes()).hexdigest() == before
+    assert [path.name for path in notes.parent.iterdir()] == ["notes.sqlite"]

@@ -10,6 +10,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
@@ -28,6 +29,7 @@ struct Settings {
 }
 
 /// What one thread keeps from repeat to repeat.
+#[derive(Default)]
 struct Kept<'a> {
     connections: HashMap<&'a str, Connection>,
     /// When the query at hand must end, in nanoseconds since the start of the program.
@@ -53,31 +55,44 @@ fn main() -> Result<(), Problem> {
         .lines()
         .map(|line| line.split_once('\t').ok_or_else(|| format!("no tab in the line {line:?}")))
         .collect::<Result<Vec<_>, _>>()?;
-    let n_threads: usize = threads.parse()?;
-    let mut kept: Vec<Kept<'_>> =
-        (0..n_threads).map(|_| Kept { connections: HashMap::new(), ends_at: Arc::default() }).collect();
-    for _ in 0..repeats.parse::<usize>()? {
-        let begun = Instant::now();
-        let [ok, failed, late] = run_all(&queries, &mut kept, &settings)?;
-        println!("{:.9} {ok} {failed} {late}", begun.elapsed().as_secs_f64());
-    }
-    Ok(())
+    run_all(&queries, threads.parse()?, repeats.parse()?, &settings)
 }
 
-/// Runs every query once, on as many threads as there are sets of connections.
-fn run_all<'a>(queries: &[(&'a str, &'a str)], kept: &mut [Kept<'a>], settings: &Settings) -> Result<Counts, Problem> {
-    let next = AtomicUsize::new(0);
+/// Runs every query once a repeat, on threads that are kept: new ones would start on one core and be moved later.
+fn run_all(queries: &[(&str, &str)], n_threads: usize, repeats: usize, settings: &Settings) -> Result<(), Problem> {
     thread::scope(|scope| {
-        let threads: Vec<_> =
-            kept.iter_mut().map(|kept| scope.spawn(|| run_share(queries, &next, kept, settings))).collect();
-        let mut total = Counts::default();
-        for thread in threads {
-            let counts = thread.join().map_err(|_| "a thread panicked")??;
-            for (sum, count) in total.iter_mut().zip(counts) {
-                *sum += count;
+        let (answer, answers) = channel();
+        let starts: Vec<_> = (0..n_threads)
+            .map(|_| {
+                let (start, started) = channel::<Arc<AtomicUsize>>();
+                let answer = answer.clone();
+                scope.spawn(move || {
+                    let mut kept = Kept::default();
+                    for next in started {
+                        if answer.send(run_share(queries, &next, &mut kept, settings)).is_err() {
+                            return;
+                        }
+                    }
+                });
+                start
+            })
+            .collect();
+        for _ in 0..repeats {
+            let next = Arc::new(AtomicUsize::new(0));
+            let begun = Instant::now();
+            for start in &starts {
+                start.send(Arc::clone(&next))?;
             }
+            let mut total = Counts::default();
+            for _ in &starts {
+                for (sum, count) in total.iter_mut().zip(answers.recv()??) {
+                    *sum += count;
+                }
+            }
+            let [ok, failed, late] = total;
+            println!("{:.9} {ok} {failed} {late}", begun.elapsed().as_secs_f64());
         }
-        Ok(total)
+        Ok(())
     })
 }
 

@@ -99,6 +99,11 @@ seeds: setup ## the quickstart with three seeds: accuracy before and after GRPO
 bench-step: setup ## time of an update with grouped against repeated prompts
 	$(BIN)/python scripts/bench_step.py $(ARGS)
 
+.PHONY: bench-executor
+bench-executor: setup-dev ## the executor beside a bare loop and five rivals; ARGS=--quick for a smoke run
+	cargo build --quiet --release --package sqlexec_core --example bare_loop
+	$(BIN)/python scripts/bench_executor.py --bare-loop $(or $(CARGO_TARGET_DIR),target)/release/examples/bare_loop $(ARGS)
+
 .PHONY: golds
 golds: setup-dev ## run every gold of Spider and compare the rows with apsw's (needs JAXRL_SQL_DATA)
 	$(BIN)/python scripts/check_golds.py $(ARGS)

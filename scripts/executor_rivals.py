@@ -1,0 +1,241 @@
+"""One way to run a workload, in a process of its own: `executor_rivals.py NAME WORKLOAD THREADS REPEATS DEADLINE_MS`.
+
+`bench_executor.py` starts it. Each line of the workload is a database's path, a tab and a SQL text. It prints a line a
+repeat, as `bare_loop` does: seconds, queries that ran, that failed, that met the deadline. The rivals are what is done
+elsewhere, written anew: they fetch every row, count, and compare nothing. A process each, because some of them
+leave threads behind that burn a core until the process ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import sqlite3
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from sqlexec_rs import STATUS_NAMES, Executor, Limits
+
+Query = tuple[str, str]
+STEP_PERIOD = 1_000
+_COMPARED = ("bird",)
+
+
+class DeadlineError(Exception):
+    """Raised in a thread whose query is over its deadline."""
+
+
+def main() -> None:
+    """Run the workload so often and print a line a repeat."""
+    name, workload, threads, repeats, deadline_ms = sys.argv[1:]
+    lines = Path(workload).read_text(encoding="utf-8").splitlines()
+    queries = [tuple(line.split("\t", 1)) for line in lines]
+    run = WAYS[name](queries, int(threads), int(deadline_ms) / 1_000)
+    for _ in range(int(repeats)):
+        began = time.perf_counter()
+        verdicts = Counter(run())
+        seconds = time.perf_counter() - began
+        print(f"{seconds:.9f}", *(verdicts[verdict] for verdict in ("ok", "failed", "late")), flush=True)
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(0)  # what func_timeout's way left running would never end
+
+
+# --- ours
+
+
+def ours_scored(queries: list[Query], threads: int, deadline: float) -> Callable[[], Iterable[str]]:
+    """`score_many` against golds that the first call runs; with equal texts a prediction would be its gold's run."""
+    executor = Executor(threads=threads, limits=Limits(timeout_ms=int(deadline * 1_000)), cache_bytes=0)
+    paths, texts = [path for path, _ in queries], [sql for _, sql in queries]
+    golds = [f"{sql} -- gold" for sql in texts]
+    verdict_of = [_verdict(status) for status in STATUS_NAMES]
+
+    def run() -> Iterable[str]:
+        arrays = executor.score_many(paths, texts, golds, _COMPARED)
+        return [verdict_of[status] for status in arrays["pred_status"]]
+
+    return run
+
+
+def ours_executed(queries: list[Query], threads: int, deadline: float) -> Callable[[], Iterable[str]]:
+    """`execute_many` in one call, without making Python rows of the results."""
+    executor = Executor(threads=threads, limits=Limits(timeout_ms=int(deadline * 1_000)), cache_bytes=0)
+    return lambda: [_verdict(outcome.status) for outcome in executor.execute_many(queries)]
+
+
+def ours_rows(queries: list[Query], threads: int, deadline: float) -> Callable[[], Iterable[str]]:
+    """`execute` and the rows of its result, a query after the other."""
+    executor = Executor(threads=threads, limits=Limits(timeout_ms=int(deadline * 1_000)), cache_bytes=0)
+
+    def one(query: Query) -> str:
+        outcome = executor.execute(*query)
+        if outcome.status == "ok":
+            len(outcome.rows)
+        return _verdict(outcome.status)
+
+    return lambda: map(one, queries)
+
+
+def ours_distinct(queries: list[Query], threads: int, deadline: float) -> Callable[[], Any]:
+    """`execute_many` of texts that a comment makes all different: nothing is run once for two."""
+    return ours_executed([(path, f"{sql} -- {n}") for n, (path, sql) in enumerate(queries)], threads, deadline)
+
+
+def _verdict(status: str) -> str:
+    return {"ok": "ok", "timeout": "late"}.get(status, "failed")
+
+
+# --- a deadline kept by a second thread
+
+
+def by_exception(deadline: float, query: Query) -> str:
+    """func_timeout's way: a fresh connection, a helper thread, an exception set in it when it is late.
+
+    The exception is seen when SQLite has given its row, so an endless query goes on after this returns.
+    """
+    path, sql = query
+    verdict = ["failed"]
+    helper = threading.Thread(target=_fetch_fresh, args=(path, sql, verdict), daemon=True)
+    helper.start()
+    helper.join(deadline)
+    if not helper.is_alive():
+        return verdict[0]
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(helper.ident or 0), ctypes.py_object(DeadlineError))
+    return "late"
+
+
+def _fetch_fresh(path: str, sql: str, verdict: list[str]) -> None:
+    try:
+        connection = sqlite3.connect(path)
+        try:
+            connection.execute(sql).fetchall()
+            verdict[0] = "ok"
+        finally:
+            connection.close()
+    except (sqlite3.Error, DeadlineError):
+        pass
+
+
+def by_interrupt(deadline: float, query: Query) -> str:
+    """Give the query a thread and a connection of its own, and interrupt the connection when it is late."""
+    path, sql = query
+    verdict = ["failed"]
+    connection = sqlite3.connect(path, check_same_thread=False)
+    helper = threading.Thread(target=_fetch_on, args=(connection, sql, verdict), daemon=True)
+    helper.start()
+    helper.join(deadline)
+    is_late = helper.is_alive()
+    while helper.is_alive():  # an interrupt before the first step is lost
+        connection.interrupt()
+        helper.join(0.01)
+    connection.close()
+    return "late" if is_late and verdict[0] != "ok" else verdict[0]
+
+
+def _fetch_on(connection: sqlite3.Connection, sql: str, verdict: list[str]) -> None:
+    try:
+        connection.execute(sql).fetchall()
+        verdict[0] = "ok"
+    except sqlite3.Error:
+        pass
+
+
+def with_threads(one: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
+    """Run each query by `one` in a pool of threads."""
+    pool = ThreadPoolExecutor(threads)
+    return lambda: pool.map(partial(one, deadline), queries)
+
+
+def with_processes(one: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
+    """Run each query by `one` in a pool of processes, which send back a verdict and no rows."""
+    pool = multiprocessing.get_context("fork").Pool(threads)
+    return lambda: pool.imap(partial(one, deadline), queries)
+
+
+# --- a deadline kept by the progress handler of a connection that is kept
+
+
+class Connections(threading.local):
+    """The connections of one thread, by path, and when its query must end."""
+
+    def __init__(self, connect: Callable[[str, Callable[[], bool]], Any]) -> None:
+        self.connect = connect
+        self.by_path: dict[str, Any] = {}
+        self.ends = 0.0
+
+    def get(self, path: str, deadline: float) -> Any:
+        """Return the connection to a file and start the clock."""
+        if path not in self.by_path:
+            self.by_path[path] = self.connect(path, lambda: time.perf_counter() >= self.ends)
+        self.ends = time.perf_counter() + deadline
+        return self.by_path[path]
+
+
+def with_progress(
+    make: Callable[[], tuple[Any, Any, type[Exception]]], queries: list[Query], threads: int, deadline: float
+) -> Callable[[], Any]:
+    """Run queries in a pool of threads, or in this one if it is to be one, with the library that `make` gives."""
+    connect, interrupted, error = make()
+    connections = Connections(connect)
+
+    def one(query: Query) -> str:
+        path, sql = query
+        try:
+            connections.get(path, deadline).execute(sql).fetchall()
+        except error as problem:
+            return "late" if interrupted(problem) else "failed"
+        return "ok"
+
+    if threads == 1:
+        return lambda: map(one, queries)
+    pool = ThreadPoolExecutor(threads)
+    return lambda: pool.map(one, queries)
+
+
+def use_sqlite3() -> tuple[Any, Any, type[Exception]]:
+    """Return how sqlite3 connects, what its interruption looks like, and its errors."""
+
+    def connect(path: str, is_late: Callable[[], bool]) -> sqlite3.Connection:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
+        connection.set_progress_handler(is_late, STEP_PERIOD)
+        return connection
+
+    return connect, lambda problem: str(problem) == "interrupted", sqlite3.Error
+
+
+def use_apsw() -> tuple[Any, Any, type[Exception]]:
+    """Return the same of apsw."""
+
+    def connect(path: str, is_late: Callable[[], bool]) -> Any:
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        connection.set_progress_handler(is_late, STEP_PERIOD)
+        return connection
+
+    return connect, lambda problem: isinstance(problem, apsw.InterruptError), apsw.Error
+
+
+WAYS: dict[str, Callable[[list[Any], int, float], Callable[[], Any]]] = {
+    "ours": ours_executed,
+    "ours_scored": ours_scored,
+    "ours_distinct": ours_distinct,
+    "ours_rows": ours_rows,
+    "thread_exception": partial(with_threads, by_exception),
+    "process_exception": partial(with_processes, by_exception),
+    "thread_interrupt": partial(with_threads, by_interrupt),
+    "thread_progress": partial(with_progress, use_sqlite3),
+    "apsw_progress": partial(with_progress, use_apsw),
+}
+
+if __name__ == "__main__":
+    main()

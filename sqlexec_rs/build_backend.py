@@ -39,7 +39,7 @@ def build_worker() -> None:
     if cargo is None:
         raise SystemExit("sqlexec_rs is built by cargo, which is not on the PATH: install Rust from https://rustup.rs")
     options = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["maturin"]
-    # The binding is named for its dependencies' features, which are then the module's: what is compiled here serves both.
+    # With the binding named, features are those that the module is built with: what is compiled here serves both.
     command = [cargo, "build", "--release", "--locked", "--package", "sqlexec_core", "--package", "sqlexec_py"]
     command += ["--bin", WORKER, "--message-format", "json-render-diagnostics"]
     command += ["--manifest-path", str(HERE / options["manifest-path"])]

@@ -39,14 +39,17 @@ def build_worker() -> None:
     if cargo is None:
         raise SystemExit("sqlexec_rs is built by cargo, which is not on the PATH: install Rust from https://rustup.rs")
     options = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["maturin"]
-    command = [cargo, "rustc", "--release", "--locked", "--package", "sqlexec_core", "--bin", WORKER]
-    command += ["--manifest-path", str(HERE / options["manifest-path"]), "--message-format", "json-render-diagnostics"]
-    command += ["--", "-C", "strip=symbols"]
+    # With the binding named, features are those that the module is built with: what is compiled here serves both.
+    command = [cargo, "build", "--release", "--locked", "--package", "sqlexec_core", "--package", "sqlexec_py"]
+    command += ["--bin", WORKER, "--message-format", "json-render-diagnostics"]
+    command += ["--manifest-path", str(HERE / options["manifest-path"])]
     print(f"Running `{' '.join(command)}`", flush=True)
     done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, check=True)
     messages = map(json.loads, done.stdout.splitlines())
     (built,) = [message["executable"] for message in messages if message.get("target", {}).get("name") == WORKER]
-    shutil.copy2(built, HERE / options["python-source"] / "sqlexec_rs" / WORKER)
+    laid = shutil.copy2(built, HERE / options["python-source"] / "sqlexec_rs" / WORKER)
+    if strip := shutil.which("strip"):
+        subprocess.run([strip, laid], check=True)
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:

@@ -23,6 +23,7 @@ ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELEC
 NO_LIMITS = Limits(timeout_ms=None)
 # Generous, for a machine that is busy with other things.
 PATIENCE_S = 20.0
+OVERSHOOT_MS = 1_000.0  # about 30 on a machine that is not; without a kill these queries take ten seconds and more
 
 
 def parent_and_state(pid: int) -> tuple[int, str]:
@@ -59,6 +60,12 @@ def opened(pid: int) -> list[Path]:
     return [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()]
 
 
+def stop(pid: int) -> None:
+    """Stop a process, and see that it has."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: parent_and_state(pid)[1] == "T")
+
+
 def is_gone(pid: int) -> bool:
     return parent_and_state(pid)[1] in {"", "Z", "X"}
 
@@ -90,17 +97,10 @@ def only_worker(ex: Executor, database: Path) -> int:
     return pid
 
 
-def doubling(levels: int) -> str:
-    """Return a query that doubles at each level while it is prepared, when no handler is asked."""
-    parts = ["t0(x) AS (SELECT 1)"]
-    parts += [f"t{i}(x) AS (SELECT a.x FROM t{i - 1} a, t{i - 1} b)" for i in range(1, levels + 1)]
-    return f"WITH {', '.join(parts)} SELECT count(*) FROM t{levels}"
-
-
 def test_a_worker_that_stands_still_is_killed_and_replaced(executor: Executor, database: Path) -> None:
     """A stopped process stands for every query that never comes back to a handler, whatever SQLite learns to stop."""
     pid = only_worker(executor, database)
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     begun = time.monotonic()
     outcome = executor.execute(database, "SELECT a FROM t", limits=Limits(timeout_ms=100))
     overshoot_ms = (time.monotonic() - begun) * 1e3 - 100
@@ -108,7 +108,7 @@ def test_a_worker_that_stands_still_is_killed_and_replaced(executor: Executor, d
     assert "100 ms" in (outcome.error or "")
     assert "killed" in (outcome.error or "")
     assert outcome.elapsed_ms >= 100
-    assert overshoot_ms < 250
+    assert overshoot_ms < OVERSHOOT_MS
     assert executor.execute(database, "SELECT a FROM t").row_count == 3
     assert executor.stats()["workers_killed"] == 1
     assert workers(os.getpid()) != [pid]
@@ -120,17 +120,16 @@ def test_a_worker_that_stands_still_is_killed_and_replaced(executor: Executor, d
         "SELECT instr(printf('%.*c', 6000000, 'a'), printf('%.*c', 3000000, 'a') || 'b')",
         "SELECT length(trim(printf('%.*c', 6000000, 'a'), printf('%.*c', 3000000, 'b') || 'a'))",
         "SELECT length(replace(printf('%.*c', 6000000, 'a'), printf('%.*c', 3000000, 'a') || 'b', 'c'))",
-        doubling(15),
     ],
-    ids=["instr", "trim", "replace", "prepare"],
+    ids=["instr", "trim", "replace"],
 )
 def test_what_escapes_the_handlers_is_stopped(executor: Executor, database: Path, sql: str) -> None:
     only_worker(executor, database)
     begun = time.monotonic()
     outcome = executor.execute(database, sql, limits=Limits(timeout_ms=200))
-    assert (time.monotonic() - begun) * 1e3 - 200 < 250
-    # Where SQLite has learnt to refuse or to finish it, that is as good.
-    assert outcome.status in {"timeout", "too_large", "syntax_error", "ok"}, outcome.error
+    assert (time.monotonic() - begun) * 1e3 - 200 < OVERSHOOT_MS
+    # What refuses the text or finishes it in time is as good.
+    assert outcome.status in {"timeout", "too_large", "ok"}, outcome.error
     assert executor.execute(database, "SELECT a FROM t").status == "ok"
 
 
@@ -263,7 +262,7 @@ def test_no_worker_outlives_a_caller_that_is_killed(database: Path, is_forked: b
         pids = {int(caller.stdout.readline()) for _ in range(1 + is_forked)}
         wait_until(lambda: len(workers(caller.pid)) == 2)
         started = workers(caller.pid)
-        os.kill(started[0], signal.SIGSTOP)
+        stop(started[0])
         caller.kill()
         caller.wait()
         wait_until(lambda: all(is_gone(pid) for pid in started))

@@ -92,6 +92,11 @@ impl Table {
         self.cells.len() * CELL_BYTES + self.arena.len()
     }
 
+    /// Makes room for so many cells, if there is memory; a table grows without, only slower.
+    pub(crate) fn reserve(&mut self, n_cells: usize) {
+        let _ = self.cells.try_reserve_exact(n_cells);
+    }
+
     /// Appends a value to the row under construction; `end_row` closes it.
     #[inline]
     pub fn push(&mut self, value: Value<'_>) {

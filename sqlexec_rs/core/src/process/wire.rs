@@ -1,8 +1,8 @@
 //! What a pool's thread and its worker process say to each other, as bytes.
 //!
-//! Little-endian numbers, texts behind their length, the cells of a table in a row behind a tag each. Both ends are of one
-//! build, which the greeting checks. A reader believes nothing: memory grows with what arrives and not with what is
-//! announced, and what does not fit is `InvalidData`.
+//! Little-endian numbers, texts behind their length, tables as `cells` writes them. Both ends are of one build, which the
+//! greeting checks. A reader believes nothing: memory grows with what arrives and not with what is announced, and what does
+//! not fit is `InvalidData`.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, Read, Write};
@@ -11,23 +11,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::cells::{read_table, write_table};
 use crate::dbfile::Inode;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Caps, Limits};
-use crate::table::Table;
-use crate::value::Value;
-
-/// Columns that a table may have: more than SQLite can return.
-const MAX_COLUMNS: u64 = 1 << 16;
 
 /// Bytes of a path, a name or a message.
-const MAX_TEXT: u64 = 1 << 26;
+pub(super) const MAX_TEXT: u64 = 1 << 26;
 
 /// What a worker says first; another build, with another SQLite or another form of the bytes, says something else.
 pub(crate) fn greeting() -> String {
-    let form = xxh3_64(include_bytes!("wire.rs"));
+    let sources = [
+        include_str!("wire.rs"),
+        include_str!("cells.rs"),
+        include_str!("../outcome.rs"),
+        include_str!("../request.rs"),
+    ];
+    let form = sources.iter().fold(0, |seed, source| xxh3_64_with_seed(source.as_bytes(), seed));
     format!("sqlexec-worker {} {form:016x} on SQLite {}\n", env!("CARGO_PKG_VERSION"), rusqlite::version())
 }
 
@@ -190,95 +192,7 @@ pub(crate) fn read_outcome(input: &mut impl BufRead, limits: &Limits) -> io::Res
     Ok((Outcome { status, table, error, error_offset, hint, stopped_by, elapsed, vm_steps, is_volatile }, counts))
 }
 
-fn write_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
-    put(out, table.width() as u64)?;
-    for (column, name) in table.columns().iter().enumerate() {
-        put_bytes(out, name.as_bytes())?;
-        put_optional_text(out, table.column_type(column))?;
-    }
-    put(out, table.n_rows() as u64)?;
-    for row in 0..table.n_rows() {
-        for value in table.row(row) {
-            match value {
-                Value::Null => out.write_all(&[0])?,
-                Value::Integer(i) => put_cell(out, 1, i as u64)?,
-                Value::Real(r) => put_cell(out, 2, r.to_bits())?,
-                Value::Text(bytes) => {
-                    put_cell(out, 3, bytes.len() as u64)?;
-                    out.write_all(bytes)?;
-                }
-                Value::Blob(bytes) => {
-                    put_cell(out, 4, bytes.len() as u64)?;
-                    out.write_all(bytes)?;
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-fn read_table(input: &mut impl BufRead, limits: &Limits) -> io::Result<Table> {
-    let width = take(input)?;
-    if width > MAX_COLUMNS {
-        return Err(invalid("too many columns"));
-    }
-    let read_column = |_| Ok((take_text(input, MAX_TEXT)?, take_optional_text(input)?));
-    let (columns, types) = (0..width).map(read_column).collect::<io::Result<(Vec<_>, Vec<_>)>>()?;
-    let n_rows = take(input)?;
-    if n_rows > limits.max_rows || (n_rows > 0 && width == 0) {
-        return Err(invalid("rows that cannot be"));
-    }
-    let mut table = Table::new(columns).with_types(types);
-    for _ in 0..n_rows {
-        for _ in 0..width {
-            read_cell(input, &mut table, limits.max_bytes)?;
-        }
-        table.end_row();
-        if table.bytes() as u64 > limits.max_bytes {
-            return Err(invalid("too many bytes"));
-        }
-    }
-    table.shrink();
-    Ok(table)
-}
-
-#[inline]
-fn read_cell(input: &mut impl BufRead, table: &mut Table, max_bytes: u64) -> io::Result<()> {
-    match take_byte(input)? {
-        0 => table.push(Value::Null),
-        1 => table.push(Value::Integer(take(input)? as i64)),
-        2 => table.push(Value::Real(f64::from_bits(take(input)?))),
-        tag @ (3 | 4) => {
-            let len = take(input)?;
-            if len > max_bytes.min(u64::from(u32::MAX)) {
-                return Err(invalid("too long a value"));
-            }
-            let n = len as usize;
-            if input.fill_buf()?.len() >= n {
-                push_bytes(table, tag, &input.fill_buf()?[..n]);
-                input.consume(n);
-            } else {
-                push_bytes(table, tag, &take_exactly(input, len)?);
-            }
-        }
-        _ => return Err(invalid("no kind of value")),
-    }
-    Ok(())
-}
-
-#[inline]
-fn push_bytes(table: &mut Table, tag: u8, bytes: &[u8]) {
-    table.push(if tag == 3 { Value::Text(bytes) } else { Value::Blob(bytes) });
-}
-
-#[inline]
-fn put_cell(out: &mut impl Write, tag: u8, payload: u64) -> io::Result<()> {
-    let mut cell = [tag; 9];
-    cell[1..].copy_from_slice(&payload.to_le_bytes());
-    out.write_all(&cell)
-}
-
-fn put(out: &mut impl Write, number: u64) -> io::Result<()> {
+pub(super) fn put(out: &mut impl Write, number: u64) -> io::Result<()> {
     out.write_all(&number.to_le_bytes())
 }
 
@@ -287,18 +201,18 @@ fn put_option(out: &mut impl Write, number: Option<u64>) -> io::Result<()> {
     put(out, number.unwrap_or_default())
 }
 
-fn put_bytes(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn put_bytes(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     put(out, bytes.len() as u64)?;
     out.write_all(bytes)
 }
 
-fn put_optional_text(out: &mut impl Write, text: Option<&str>) -> io::Result<()> {
+pub(super) fn put_optional_text(out: &mut impl Write, text: Option<&str>) -> io::Result<()> {
     put_option(out, text.map(|text| text.len() as u64))?;
     out.write_all(text.unwrap_or_default().as_bytes())
 }
 
 #[inline]
-fn take_array<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
+pub(super) fn take_array<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     input.read_exact(&mut bytes)?;
     Ok(bytes)
@@ -310,7 +224,7 @@ fn take_byte(input: &mut impl Read) -> io::Result<u8> {
 }
 
 #[inline]
-fn take(input: &mut impl Read) -> io::Result<u64> {
+pub(super) fn take(input: &mut impl Read) -> io::Result<u64> {
     take_array(input).map(u64::from_le_bytes)
 }
 
@@ -325,11 +239,11 @@ fn take_bytes(input: &mut impl Read, max: u64) -> io::Result<Vec<u8>> {
     if len > max { Err(invalid("too long a text")) } else { take_exactly(input, len) }
 }
 
-fn take_text(input: &mut impl Read, max: u64) -> io::Result<String> {
+pub(super) fn take_text(input: &mut impl Read, max: u64) -> io::Result<String> {
     into_text(take_bytes(input, max)?)
 }
 
-fn take_optional_text(input: &mut impl Read) -> io::Result<Option<String>> {
+pub(super) fn take_optional_text(input: &mut impl Read) -> io::Result<Option<String>> {
     match take_option(input)? {
         None => Ok(None),
         Some(len) if len <= MAX_TEXT => into_text(take_exactly(input, len)?).map(Some),
@@ -338,7 +252,7 @@ fn take_optional_text(input: &mut impl Read) -> io::Result<Option<String>> {
 }
 
 /// Reads `len` bytes; the buffer grows as they arrive.
-fn take_exactly(input: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
+pub(super) fn take_exactly(input: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let n = input.take(len).read_to_end(&mut bytes)?;
     if n as u64 == len { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
@@ -348,13 +262,15 @@ fn into_text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| invalid("text that is not UTF-8"))
 }
 
-fn invalid(what: &'static str) -> io::Error {
+pub(super) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::Table;
+    use crate::value::Value;
 
     const COUNTS: ConnectionCounts = ConnectionCounts { opened: 7, open: 3 };
 
@@ -383,9 +299,15 @@ mod tests {
         bytes
     }
 
-    fn decode(mut bytes: &[u8]) -> io::Result<(Outcome, ConnectionCounts)> {
-        match read_tag(&mut bytes)? {
-            Tag::Outcome => read_outcome(&mut bytes, &Limits::default()),
+    fn decode(bytes: &[u8]) -> io::Result<(Outcome, ConnectionCounts)> {
+        decode_through(1 << 20, bytes)
+    }
+
+    /// Decodes what arrives through a buffer of so many bytes.
+    fn decode_through(capacity: usize, bytes: &[u8]) -> io::Result<(Outcome, ConnectionCounts)> {
+        let mut input = io::BufReader::with_capacity(capacity, bytes);
+        match read_tag(&mut input)? {
+            Tag::Outcome => read_outcome(&mut input, &Limits::default()),
             _ => Err(invalid("another tag")),
         }
     }
@@ -398,8 +320,10 @@ mod tests {
             stopped_by: Some(Stop::VmSteps),
             ..Outcome::failed(Status::Timeout, "over the budget")
         };
-        for outcome in [outcome(), failed] {
-            let (read, counts) = decode(&encode(&outcome)).unwrap();
+        let whole = outcome();
+        for (outcome, capacity) in [(&failed, 64), (&whole, 1), (&whole, 9), (&whole, 100), (&whole, 1 << 20)] {
+            let outcome = outcome.clone();
+            let (read, counts) = decode_through(capacity, &encode(&outcome)).unwrap();
             assert_eq!(counts, COUNTS);
             assert_eq!(
                 (read.status, read.error, read.error_offset, read.hint),
@@ -437,7 +361,7 @@ mod tests {
     #[test]
     fn a_short_frame_is_an_error_at_every_length() {
         let bytes = encode(&outcome());
-        assert!((0..bytes.len()).all(|n| decode(&bytes[..n]).is_err()));
+        assert!((0..bytes.len()).all(|n| decode(&bytes[..n]).is_err() && decode_through(50, &bytes[..n]).is_err()));
     }
 
     #[test]

@@ -53,20 +53,20 @@ fn code_of(result: &io::Result<()>) -> i32 {
     i32::from(result.is_err())
 }
 
-/// Takes from this process what its queries do not need. What a kernel does not know is left out: it is a second wall.
+/// Takes from this process what its queries do not need. But for the memory, what a kernel refuses is left out.
 fn confine(memory_bytes: u64) -> io::Result<()> {
     let lower = |resource, bytes: u64| {
         let bytes = getrlimit(resource).maximum.map_or(bytes, |maximum| maximum.min(bytes));
         setrlimit(resource, Rlimit { current: Some(bytes), maximum: Some(bytes) })
     };
     lower(Resource::As, memory_bytes)?;
-    lower(Resource::Core, 0)?;
+    let _ = lower(Resource::Core, 0);
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, set_parent_process_death_signal};
         // Also when another process holds a copy of the pool's end of the socket, as a fork of the caller does.
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        rustix::thread::set_no_new_privs(true)?;
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        let _ = rustix::thread::set_no_new_privs(true);
         // Where memory runs out, the kernel takes this process and not the one that started it.
         let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     }

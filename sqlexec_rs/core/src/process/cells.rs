@@ -1,0 +1,151 @@
+//! A table as bytes: its names, then its cells row by row, each a kind, a number and perhaps a text.
+
+use std::io::{self, BufRead, Write};
+
+use super::wire::{
+    MAX_TEXT, invalid, put, put_bytes, put_optional_text, take, take_array, take_exactly, take_optional_text, take_text,
+};
+use crate::request::Limits;
+use crate::table::{CELL_BYTES, Table};
+use crate::value::Value;
+
+/// Columns that a table may have: more than SQLite can return.
+const MAX_COLUMNS: u64 = 1 << 16;
+
+/// Bytes of a table that are written at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A cell begins with its kind and a number: the value, or the length of the bytes behind it.
+const CELL_HEAD: usize = 9;
+const NULL: u8 = 0;
+const INTEGER: u8 = 1;
+const REAL: u8 = 2;
+const TEXT: u8 = 3;
+const BLOB: u8 = 4;
+
+pub(super) fn write_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
+    put(out, table.width() as u64)?;
+    for (column, name) in table.columns().iter().enumerate() {
+        put_bytes(out, name.as_bytes())?;
+        put_optional_text(out, table.column_type(column))?;
+    }
+    put(out, table.n_rows() as u64)?;
+    let mut chunk = Vec::with_capacity((table.n_rows() * table.width() * CELL_HEAD).min(2 * CHUNK_BYTES));
+    for row in 0..table.n_rows() {
+        table.row(row).for_each(|value| add_cell(&mut chunk, value));
+        if chunk.len() >= CHUNK_BYTES {
+            out.write_all(&chunk)?;
+            chunk.clear();
+        }
+    }
+    out.write_all(&chunk)
+}
+
+#[inline]
+fn add_cell(chunk: &mut Vec<u8>, value: Value<'_>) {
+    let (kind, payload, bytes) = match value {
+        Value::Null => (NULL, 0, &[][..]),
+        Value::Integer(i) => (INTEGER, i as u64, &[][..]),
+        Value::Real(r) => (REAL, r.to_bits(), &[][..]),
+        Value::Text(bytes) => (TEXT, bytes.len() as u64, bytes),
+        Value::Blob(bytes) => (BLOB, bytes.len() as u64, bytes),
+    };
+    let mut cell = [kind; CELL_HEAD];
+    cell[1..].copy_from_slice(&payload.to_le_bytes());
+    chunk.extend_from_slice(&cell);
+    chunk.extend_from_slice(bytes);
+}
+
+/// Reads a table; one over the caps of `limits` is not one that was asked for.
+pub(super) fn read_table(input: &mut impl BufRead, limits: &Limits) -> io::Result<Table> {
+    let width = take(input)?;
+    if width > MAX_COLUMNS {
+        return Err(invalid("too many columns"));
+    }
+    let read_column = |_| Ok((take_text(input, MAX_TEXT)?, take_optional_text(input)?));
+    let (columns, types) = (0..width).map(read_column).collect::<io::Result<(Vec<_>, Vec<_>)>>()?;
+    let n_rows = take(input)?;
+    if n_rows > limits.max_rows.min(1 << 40) || (n_rows > 0 && width == 0) {
+        return Err(invalid("rows that cannot be"));
+    }
+    let mut table = Table::new(columns).with_types(types);
+    table.reserve((n_rows * width).min(limits.max_bytes / CELL_BYTES as u64) as usize);
+    let mut column = 0;
+    while (table.n_rows() as u64) < n_rows {
+        if !read_cells(input, &mut table, n_rows, &mut column, limits.max_bytes)? {
+            let head: [u8; CELL_HEAD] = take_array(input)?;
+            let len = text_len(&head, limits.max_bytes)?;
+            let mut cell = take_exactly(input, len)?;
+            cell.splice(0..0, head);
+            add_parsed(&mut table, &cell, &mut column);
+        }
+    }
+    if table.bytes() as u64 > limits.max_bytes {
+        return Err(invalid("too many bytes"));
+    }
+    table.shrink();
+    Ok(table)
+}
+
+/// Reads the cells that lie whole in the input's buffer; false when there is none.
+fn read_cells(
+    input: &mut impl BufRead,
+    table: &mut Table,
+    n_rows: u64,
+    column: &mut usize,
+    max_bytes: u64,
+) -> io::Result<bool> {
+    let buffer = input.fill_buf()?;
+    let mut rest = buffer;
+    while let Some(head) = rest.first_chunk::<CELL_HEAD>() {
+        let size = CELL_HEAD + text_len(head, max_bytes)? as usize;
+        let Some((cell, after)) = rest.split_at_checked(size) else { break };
+        rest = after;
+        add_parsed(table, cell, column);
+        if *column == 0 {
+            if table.bytes() as u64 > max_bytes {
+                return Err(invalid("too many bytes"));
+            }
+            if table.n_rows() as u64 == n_rows {
+                break;
+            }
+        }
+    }
+    let used = buffer.len() - rest.len();
+    input.consume(used);
+    Ok(used > 0)
+}
+
+/// Returns the bytes that follow the head of a cell.
+#[inline]
+fn text_len(head: &[u8; CELL_HEAD], max_bytes: u64) -> io::Result<u64> {
+    match (head[0], payload(head)) {
+        (NULL | INTEGER | REAL, _) => Ok(0),
+        (TEXT | BLOB, len) if len <= max_bytes.min(u64::from(u32::MAX)) => Ok(len),
+        _ => Err(invalid("no value")),
+    }
+}
+
+/// Adds a cell whose head was looked at, and closes the row behind its last.
+#[inline]
+fn add_parsed(table: &mut Table, cell: &[u8], column: &mut usize) {
+    let Some((head, bytes)) = cell.split_first_chunk::<CELL_HEAD>() else { return };
+    table.push(match head[0] {
+        NULL => Value::Null,
+        INTEGER => Value::Integer(payload(head) as i64),
+        REAL => Value::Real(f64::from_bits(payload(head))),
+        TEXT => Value::Text(bytes),
+        _ => Value::Blob(bytes),
+    });
+    *column += 1;
+    if *column == table.width() {
+        *column = 0;
+        table.end_row();
+    }
+}
+
+#[inline]
+fn payload(head: &[u8; CELL_HEAD]) -> u64 {
+    let [_, payload @ ..] = *head;
+    u64::from_le_bytes(payload)
+}

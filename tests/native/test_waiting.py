@@ -167,7 +167,7 @@ def test_a_full_queue_holds_submit_back(database: Path) -> None:
         blocker.cancel()
         thread.join(60)
         assert entered[0].result()[0].rows == [(9,)]
-        assert first.done()
+        assert first.wait(60)
         # A batch that is larger than the queue is let in when the queue is empty.
         assert len(ex.execute_many([(database, f"SELECT {i}, 'large'") for i in range(50)])) == 50
     with pytest.raises(ValueError, match="max_queued must be at least 1"):

@@ -90,11 +90,13 @@ fn prepare_and_fetch(sandbox: &Sandbox, control: &Control, sql: &str, limits: &L
     let Ok(columns) = catch_unwind(AssertUnwindSafe(|| statement.column_names().map(str::to_owned).collect())) else {
         return Outcome::failed(Status::DbError, "a column name in the schema is not valid UTF-8");
     };
-    let read_types = || statement.columns().map(|column| column.decl_type().map(str::to_owned)).collect();
-    let types = catch_unwind(AssertUnwindSafe(read_types)).unwrap_or_default(); // the same, but rows need no types
+    let mut table = Table::new(columns);
+    // The same of a declared type, but rows need none.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        statement.columns().for_each(|column| table.push_type(column.decl_type()));
+    }));
     control.start_executing();
     meter::start_executing();
-    let table = Table::new(columns).with_types(types);
     let mut outcome = fetch(&mut statement, control, table, limits);
     outcome.vm_steps = u64::from(statement.get_status(StatementStatus::VmStep) as u32);
     outcome

@@ -30,6 +30,34 @@ struct Cell {
 /// Bytes that one cell takes; what `max_bytes` counts beside the text and blobs themselves.
 pub const CELL_BYTES: usize = size_of::<Cell>();
 
+/// Declared types, end to end: a result needs one allocation for all, and one of expressions none.
+#[derive(Debug, Default)]
+struct Types {
+    text: String,
+    n_columns: usize,
+    n_ends: usize,
+}
+
+impl Types {
+    /// Stands after each type but the last; no name in SQLite holds it, and none is empty.
+    const END: char = '\0';
+
+    fn push(&mut self, name: Option<&str>) {
+        if let Some(name) = name {
+            while self.n_ends < self.n_columns {
+                self.text.push(Self::END);
+                self.n_ends += 1;
+            }
+            self.text.push_str(name);
+        }
+        self.n_columns += 1;
+    }
+
+    fn get(&self, column: usize) -> Option<&str> {
+        self.text.split(Self::END).nth(column).filter(|name| !name.is_empty())
+    }
+}
+
 /// Distinct rows of a table, found by hash and verified by equality.
 #[derive(Debug)]
 pub(crate) struct RowIndex {
@@ -40,7 +68,7 @@ pub(crate) struct RowIndex {
 #[derive(Debug, Default)]
 pub struct Table {
     columns: Vec<String>,
-    types: Vec<Option<String>>,
+    types: Types,
     width: usize,
     n_rows: usize,
     cells: Vec<Cell>,
@@ -63,13 +91,20 @@ impl Table {
     /// Sets the columns' declared types.
     #[must_use]
     pub fn with_types(mut self, types: Vec<Option<String>>) -> Self {
-        self.types = types;
+        for name in types {
+            self.types.push(name.as_deref());
+        }
         self
+    }
+
+    /// Sets the declared type of the column after those that have had theirs set.
+    pub(crate) fn push_type(&mut self, name: Option<&str>) {
+        self.types.push(name);
     }
 
     /// Returns the type that a column was declared with, as it stands in the schema; an expression has none.
     pub fn column_type(&self, column: usize) -> Option<&str> {
-        self.types.get(column).and_then(Option::as_deref)
+        self.types.get(column)
     }
 
     /// Returns the number of columns.
@@ -250,6 +285,14 @@ pub(crate) mod tests {
             assert!(t.row(r).zip(row).all(|(a, b)| a.equals(b)));
         }
         assert!(matches!(t.value(1, 3), Value::Text(b"h\xff\x00i")));
+    }
+
+    #[test]
+    fn columns_keep_their_types() {
+        let types = [None, Some("VARCHAR(20)"), None, Some("INT"), None];
+        let t = table(5, &[]).with_types(types.map(|name| name.map(str::to_owned)).into());
+        assert_eq!((0..6).map(|column| t.column_type(column)).collect::<Vec<_>>(), [&types[..], &[None]].concat());
+        assert_eq!(table(2, &[]).with_types(vec![None, None]).column_type(0), None);
     }
 
     #[test]

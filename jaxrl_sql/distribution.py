@@ -15,6 +15,8 @@ import jax.numpy as jnp
 
 from jaxrl_sql.linear import linear
 
+KEPT_BYTES = 256 << 20
+
 
 class Draw(NamedTuple):
     """Sampled tokens [N] int32 with their log-probabilities [N]: as drawn, and under the full distribution."""
@@ -70,29 +72,60 @@ def draw(keys: jax.Array, logits: jax.Array, temperature: float, top_k: int, top
     return Draw(token, _pick(allowed, token), _pick(full, token))
 
 
-def token_logprobs(
-    hidden: jax.Array, unembedding: jax.Array, targets: jax.Array, temperature: float, chunk: int = 16
-) -> TokenLogprobs:
-    """Score target tokens without ever holding all logits.
+@jax.custom_vjp
+def score(logits: jax.Array, targets: jax.Array) -> TokenLogprobs:
+    """Score targets [...] int32 under logits [...,V] float32: log-probability and entropy, [...] each.
 
-    hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]. The T axis is cut into pieces of
-    `chunk` tokens whose logits are computed, reduced and recomputed in the backward pass; T that is no multiple of
-    `chunk` is scored as one piece.
+    Its gradient is written out: p - 1 at the target in one pass over the logits, where automatic differentiation
+    would scatter into an array of zeros as large as they are.
     """
-    steps = targets.shape[-1]
-    if steps % chunk:
-        chunk = steps
+    return _score_forward(logits, targets)[0]
 
-    @jax.checkpoint
+
+def _score_forward(logits: jax.Array, targets: jax.Array) -> tuple[TokenLogprobs, tuple[jax.Array, ...]]:
+    total = jax.nn.logsumexp(logits, axis=-1)
+    entropy = total - jnp.sum(jnp.exp(logits - total[..., None]) * logits, axis=-1)
+    return TokenLogprobs(_pick(logits, targets) - total, entropy), (logits, targets, total, entropy)
+
+
+def _score_backward(kept: tuple[jax.Array, ...], g: TokenLogprobs) -> tuple[jax.Array, None]:
+    logits, targets, total, entropy = kept
+    logprobs = logits - total[..., None]
+    p = jnp.exp(logprobs)
+    hit = jnp.arange(logits.shape[-1]) == targets[..., None]
+    by_entropy = p * (logprobs + entropy[..., None]) * g.entropy[..., None]
+    return jnp.where(hit, 1.0 - p, -p) * g.logprob[..., None] - by_entropy, None
+
+
+score.defvjp(_score_forward, _score_backward)
+
+
+def token_logprobs(
+    hidden: jax.Array,
+    unembedding: jax.Array,
+    targets: jax.Array,
+    temperature: float,
+    chunk: int = 16,
+    kept_bytes: int = KEPT_BYTES,
+) -> TokenLogprobs:
+    """Score target tokens without holding more than `kept_bytes` of logits.
+
+    hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]. Where all logits (float32) fit they
+    are kept for the backward pass. Else the T axis is cut into pieces of `chunk` tokens whose logits are computed,
+    reduced and recomputed in the backward pass; T that is no multiple of `chunk` is scored as one piece.
+    """
+
     def piece(part: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
         states, tokens = part
-        logits = linear(states, unembedding.astype(states.dtype))
-        logprobs = log_distribution(logits, temperature)
-        entropy = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
-        return TokenLogprobs(_pick(logprobs, tokens), entropy)
+        logits = linear(states, unembedding.astype(states.dtype)).astype(jnp.float32)
+        return score(logits / (temperature or 1.0), tokens)
 
-    pieces = (_split(hidden, chunk), _split(targets, chunk))
-    scored = jax.lax.map(piece, pieces)
+    steps = targets.shape[-1]
+    if 4 * targets.size * unembedding.shape[-1] <= kept_bytes:
+        return piece((hidden, targets))
+    if steps % chunk:
+        chunk = steps
+    scored = jax.lax.map(jax.checkpoint(piece), (_split(hidden, chunk), _split(targets, chunk)))
     return TokenLogprobs(*(jnp.moveaxis(x, 0, 2).reshape(targets.shape) for x in scored))
 
 

@@ -20,7 +20,11 @@ class InputError(JaxrlSqlError):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question on a database, with the SQL that answers it."""
+    """A question on a database, with the SQL that answers it.
+
+    `demonstration` is what a teacher answered, for supervised learning to imitate instead of the gold; it is not judged
+    and may be wrong. Empty where the gold is the demonstration.
+    """
 
     uid: str
     db_id: str
@@ -29,6 +33,12 @@ class Example:
     gold_sql: str
     evidence: str = ""
     difficulty: str = ""
+    demonstration: str = ""
+
+    @property
+    def taught_sql(self) -> str:
+        """Return the SQL that supervised learning imitates."""
+        return self.demonstration or self.gold_sql
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Run the quickstart with several seeds and print what GRPO adds to greedy accuracy on unseen databases.
 
+`dev` holds unseen databases of known domains, `dev_unseen` databases of unseen domains.
+
 `python scripts/quickstart_seeds.py [--seeds 0 1 2] [key.sub=value …]`; each run has its folder in `--out`; one
 that is already there is read instead of made again.
 """
@@ -16,6 +18,9 @@ from pathlib import Path
 
 from jaxrl_sql.report.load import load_run, series
 
+SETS = ("dev", "dev_unseen")
+GOAL = 10
+
 
 def run_once(config: str, folder: Path, seed: int, overrides: list[str]) -> float:
     """Train with one seed unless its report is there; return the minutes that it took (0 when it was there)."""
@@ -28,29 +33,34 @@ def run_once(config: str, folder: Path, seed: int, overrides: list[str]) -> floa
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 when the mean gain is below 10 points."""
+    """Print a table an evaluated set; the exit code is 1 when the mean gain on any of them is below 10 points."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", default="configs/quickstart.yaml")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs/quickstart_seeds"))
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value")
     given = parser.parse_args()
-    lines, gains = ["seed  before   after    gain   SQL wait   minutes"], []
+    lines, gains = ["seed  set           before   after    gain   SQL wait   minutes"], {name: [] for name in SETS}
     for seed in given.seeds:
         folder = given.out / f"seed{seed}"
         minutes = run_once(given.config, folder, seed, given.overrides)
         run = load_run(folder)
-        accuracy = [value for _, value in series(run, "eval/dev_unseen/accuracy")]
         waits, steps = (sum(value for _, value in series(run, f"time/{name}")) for name in ("sql_wait", "step"))
-        before, after = 100 * accuracy[0], 100 * accuracy[-1]
-        gains.append(after - before)
-        share = f"{100 * waits / steps:.2f} %"
-        lines.append(f"{seed:4d}  {before:5.1f} %  {after:5.1f} %  {after - before:+5.1f}  {share:>8}  {minutes:8.1f}")
+        for name in SETS:
+            accuracy = [100 * value for _, value in series(run, f"eval/{name}/accuracy")]
+            before, after = accuracy[0], accuracy[-1]
+            gains[name].append(after - before)
+            lines.append(
+                f"{seed:4d}  {name:12}  {before:5.1f} %  {after:5.1f} %  {after - before:+5.1f}"
+                f"  {100 * waits / steps:6.2f} %  {minutes:8.1f}"
+            )
+    for name, found in gains.items():
+        spread = statistics.stdev(found) if len(found) > 1 else 0.0
+        lines.append(f"{name}: mean gain {statistics.mean(found):+.1f} points (std {spread:.1f}; goal +{GOAL})")
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    spread = statistics.stdev(gains) if len(gains) > 1 else 0.0
-    lines.append(f"mean gain {statistics.mean(gains):+.1f} points (std {spread:.1f}); largest process {peak:.1f} GiB")
+    lines.append(f"largest process {peak:.1f} GiB")
     sys.stdout.write("\n".join(lines) + "\n")
-    return 0 if statistics.mean(gains) >= 10 else 1
+    return 0 if all(statistics.mean(found) >= GOAL for found in gains.values()) else 1
 
 
 if __name__ == "__main__":

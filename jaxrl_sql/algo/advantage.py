@@ -53,10 +53,13 @@ def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
 
 
 def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int) -> list[int]:
-    """Choose `keep` of the groups [B,G] to learn from: those whose rewards differ first, each kind in its order.
+    """Choose `keep` of the groups [B,G] to learn from: those whose rewards lie furthest apart first, ties in order.
 
     Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476) in one round: what was drawn in excess is left out
-    where it would teach nothing, and the update keeps its shape.
+    where it would teach nothing, or only a small part of the reward, and the update keeps its shape.
     """
-    silent = np.asarray(zero_variance(rewards, weight))
-    return [int(i) for i in np.argsort(silent, kind="stable")[:keep]]
+    valid = np.asarray(weight) > 0
+    top = np.max(np.where(valid, rewards, -np.inf), axis=-1)
+    bottom = np.min(np.where(valid, rewards, np.inf), axis=-1)
+    apart = np.where(valid.any(axis=-1), np.round(top - bottom, 6), 0.0)
+    return [int(i) for i in np.argsort(-apart, kind="stable")[:keep]]

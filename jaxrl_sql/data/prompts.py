@@ -72,7 +72,7 @@ def _compact_question(example: Example) -> str:
 
 def _compact_answer(example: Example) -> str:
     # The space belongs to the answer, not to the prompt: byte-pair tokens begin with the space before a word.
-    return " " + example.gold_sql
+    return " " + example.taught_sql
 
 
 def _no_wrap(_tokenizer: Any, schema_text: str, question_text: str) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def _chat_question(example: Example) -> str:
 
 
 def _chat_answer(example: Example) -> str:
-    return f"<answer>\n```sql\n{example.gold_sql}\n```\n</answer>"
+    return f"<answer>\n```sql\n{example.taught_sql}\n```\n</answer>"
 
 
 def _chat_wrap(tokenizer: Any, schema_text: str, question_text: str) -> tuple[str, str]:

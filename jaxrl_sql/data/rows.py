@@ -51,7 +51,7 @@ def supervise(
     max_prompt: int,
     max_completion: int,
 ) -> Supervised:
-    """Tokenise examples with their gold answers; leave out, with a reason, what exceeds either length in tokens."""
+    """Tokenise examples and the answers they teach; leave out, with a reason, what exceeds either length in tokens."""
     schemas, answers, skipped = [], [], []
     for example in examples:
         schema, question, answer = make_prompt_parts(example, style, tokenizer)

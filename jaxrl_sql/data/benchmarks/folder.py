@@ -117,7 +117,7 @@ def _database_fault(folder: Path, db_id: str) -> str:
 
 
 def _example(folder: Path, uid: str, record: dict[str, Any]) -> Example:
-    evidence = record.get("evidence")
+    evidence, demonstration = record.get("evidence"), record.get("demonstration")
     return Example(
         uid=uid,
         db_id=record["db_id"],
@@ -126,4 +126,5 @@ def _example(folder: Path, uid: str, record: dict[str, Any]) -> Example:
         gold_sql=record["sql"].strip(),
         evidence=evidence.strip() if isinstance(evidence, str) else "",
         difficulty=_text(record.get("difficulty")),
+        demonstration=demonstration.strip() if isinstance(demonstration, str) else "",
     )

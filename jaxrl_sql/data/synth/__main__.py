@@ -20,6 +20,7 @@ def _parser() -> argparse.ArgumentParser:
         value = getattr(default, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default {value}")
     parser.add_argument("--decorated-share", type=float, default=default.decorated_share, help="of training databases")
+    parser.add_argument("--talkative-share", type=float, default=default.talkative_share, help="of demonstrations")
     return parser
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from jaxrl_sql.data.synth.ask import ask_questions
 from jaxrl_sql.data.synth.draw import draw_database
+from jaxrl_sql.data.synth.habit import demonstrated
 from jaxrl_sql.data.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
 from jaxrl_sql.data.synth.spec import SPLITS, VERSION, Database, Domain, Question, SynthReport, SynthSpec, render_schema
 from jaxrl_sql.data.synth.store import write_database
@@ -33,6 +34,8 @@ def check_spec(spec: SynthSpec) -> None:
             raise InputError(f"synth: {name} must be at least 1, not {getattr(spec, name)}")
     if not 0 <= spec.decorated_share <= 1:
         raise InputError(f"synth: decorated_share must lie in [0, 1], not {spec.decorated_share}")
+    if not 0 <= spec.talkative_share <= 1:
+        raise InputError(f"synth: talkative_share must lie in [0, 1], not {spec.talkative_share}")
     if spec.vocab_size < 300:
         raise InputError(f"synth: vocab_size must be at least 300 (bytes and special tokens), not {spec.vocab_size}")
 
@@ -69,9 +72,13 @@ def _make_split(out: Path, spec: SynthSpec, split: str) -> list[Made]:
         connection = sqlite3.connect(path)
         try:
             rng = random.Random(f"{spec.seed}/{split}/{db_id}/questions")
-            made.append((database, ask_questions(rng, database, connection, count)))
+            asked = ask_questions(rng, database, connection, count)
         finally:
             connection.close()
+        if split == "train" and spec.talkative_share:
+            rng = random.Random(f"{spec.seed}/{split}/{db_id}/demonstrations")
+            asked = demonstrated(rng, asked, spec.talkative_share)
+        made.append((database, asked))
     return made
 
 
@@ -88,6 +95,8 @@ def _write_questions(path: Path, split: str, made: Sequence[Made]) -> None:
                     "split": split,
                     "difficulty": question.grade,
                 }
+                if question.demonstration:
+                    line["demonstration"] = question.demonstration
                 stream.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 

@@ -18,7 +18,11 @@ Value = str | int | float | None
 
 @dataclass(frozen=True)
 class SynthSpec:
-    """Say what to generate: the seed, databases and questions a split, and how much of training is decorated."""
+    """Say what to generate: the seed, databases and questions a split, how much of training is decorated.
+
+    `talkative_share` is the share of the training questions with a demonstration in the habit of a talkative teacher
+    (`habit.py`), of those where the habit can show itself.
+    """
 
     seed: int = 0
     train_dbs: int = 120
@@ -28,6 +32,7 @@ class SynthSpec:
     dev_questions: int = 20
     decorated_share: float = 0.3
     vocab_size: int = 1024
+    talkative_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -136,11 +141,12 @@ class Database:
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a database with its gold SQL and grade."""
+    """One question of a database with its gold SQL, its grade, and a teacher's answer where that is not the gold."""
 
     text: str
     sql: str
     grade: str
+    demonstration: str = ""
 
 
 def render_schema(database: Database) -> str:

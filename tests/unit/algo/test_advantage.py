@@ -62,12 +62,12 @@ def test_unknown_kind_is_refused() -> None:
         advantages(ONES, ONES, "median")
 
 
-def test_groups_whose_rewards_differ_are_chosen_first() -> None:
+def test_groups_whose_rewards_lie_furthest_apart_are_chosen_first() -> None:
     rewards = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.1, 0.0], [0.0, 1.0]], np.float32)
     weight = np.ones_like(rewards)
-    assert choose_groups(rewards, weight, 2) == [1, 3]
-    assert choose_groups(rewards, weight, 4) == [1, 3, 4, 0]
-    assert choose_groups(rewards, weight, 5) == [1, 3, 4, 0, 2]
+    assert choose_groups(rewards, weight, 2) == [1, 4]
+    assert choose_groups(rewards, weight, 4) == [1, 4, 3, 0]
+    assert choose_groups(rewards, weight, 5) == [1, 4, 3, 0, 2]
 
 
 def test_a_difference_that_has_no_weight_is_none() -> None:

@@ -53,6 +53,13 @@ def test_optional_fields_may_be_missing_and_ids_may_be_numbers(folder: Path) -> 
     assert (second.uid, second.difficulty) == ("8", "2")
 
 
+def test_a_demonstration_is_taught_and_the_gold_judges(folder: Path) -> None:
+    _write(folder, _question(demonstration=" SELECT 1, 2 "), _question(id="q2", demonstration=3))
+    first, second = load_folder(folder).examples
+    assert (first.gold_sql, first.demonstration, first.taught_sql) == ("SELECT 1", "SELECT 1, 2", "SELECT 1, 2")
+    assert (second.demonstration, second.taught_sql) == ("", "SELECT 1")
+
+
 def test_order_and_limit(folder: Path) -> None:
     _write(folder, *[_question(id=f"q{i}", db_id="none" if i == 0 else "d") for i in range(5)])
     assert [example.uid for example in load_folder(folder, limit=2).examples] == ["q1", "q2"]

@@ -1,5 +1,6 @@
 """Prompts: two parts, tokenised apart, so that questions of one database share their first ids."""
 
+import dataclasses
 import sqlite3
 import sys
 from contextlib import closing
@@ -65,6 +66,15 @@ def test_parts_join_to_the_prompt_and_schemas_are_shared(examples: list[Example]
     assert list(first.answer_ids) == Words().encode(" SELECT count(*) FROM emps", add_special_tokens=False)
     # The joined text has other tokens here, which is why it is never encoded.
     assert list(prompt.token_ids) != Words().encode(prompt.text, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("style", ["compact", "chat"])
+def test_the_demonstration_is_the_answer_where_there_is_one(examples: list[Example], style: str) -> None:
+    shown = dataclasses.replace(examples[0], demonstration="SELECT 1, 2")
+    taught, plain = (make_prompt_parts(example, PROMPT_STYLES[style], Chat()) for example in (shown, examples[0]))
+    assert taught._replace(answer_ids=()) == plain._replace(answer_ids=())
+    same = dataclasses.replace(examples[0], gold_sql="SELECT 1, 2")
+    assert taught.answer_ids == make_prompt_parts(same, PROMPT_STYLES[style], Chat()).answer_ids != plain.answer_ids
 
 
 def test_a_prompt_that_does_not_fit_is_left_out_with_a_reason(examples: list[Example]) -> None:

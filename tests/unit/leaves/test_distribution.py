@@ -53,23 +53,24 @@ def test_greedy_takes_the_likeliest() -> None:
     assert float(got.full_logprob[0]) == pytest.approx(np.log(0.5), rel=1e-5)
 
 
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("steps", [5, 16, 32])
-def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int) -> None:
+def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, kept_bytes: int) -> None:
     keys = jax.random.split(jax.random.key(2), 3)
     hidden, matrix = jax.random.normal(keys[0], (2, 3, steps, 8)), jax.random.normal(keys[1], (8, 11))
     targets = jax.random.randint(keys[2], (2, 3, steps), 0, 11)
 
-    def chunked(h: jax.Array, w: jax.Array) -> jax.Array:
-        scored = token_logprobs(h, w, targets, 0.7)
-        return jnp.sum(scored.logprob) + 0.3 * jnp.sum(scored.entropy)
+    def scored(h: jax.Array, w: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, targets, 0.7, kept_bytes=kept_bytes)
+        return jnp.sum(got.logprob) + 0.3 * jnp.sum(got.entropy)
 
     def whole(h: jax.Array, w: jax.Array) -> jax.Array:
         logprobs = jax.nn.log_softmax(h @ w / 0.7)
         entropy = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
         return jnp.sum(jnp.take_along_axis(logprobs, targets[..., None], -1)) + 0.3 * jnp.sum(entropy)
 
-    np.testing.assert_allclose(chunked(hidden, matrix), whole(hidden, matrix), rtol=1e-5)
+    np.testing.assert_allclose(scored(hidden, matrix), whole(hidden, matrix), rtol=1e-5)
     for got, want in zip(
-        jax.grad(chunked, (0, 1))(hidden, matrix), jax.grad(whole, (0, 1))(hidden, matrix), strict=True
+        jax.grad(scored, (0, 1))(hidden, matrix), jax.grad(whole, (0, 1))(hidden, matrix), strict=True
     ):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sqlite3
@@ -13,6 +14,7 @@ import pytest
 
 from jaxrl_sql.data.synth import SynthSpec, generate
 from jaxrl_sql.data.synth.ask import TEMPLATES
+from jaxrl_sql.data.synth.habit import show_more
 from jaxrl_sql.data.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS, parse_domains
 from jaxrl_sql.data.synth.spec import GRADES, SPLITS
 from jaxrl_sql.types import InputError
@@ -190,6 +192,26 @@ def test_training_decorates_its_share_and_dev_none(tmp_path: Path) -> None:
     generate(decorated, SynthSpec(**sizes, decorated_share=1.0))
     left, right = dumps(plain), dumps(decorated)
     assert all((left[name] == right[name]) == (not name.startswith("train/")) for name in left)
+
+
+def test_demonstrations_are_for_training_alone_and_change_nothing_else(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "talkative"
+    generate(out, dataclasses.replace(SPEC, talkative_share=0.6))
+    for split in SPLITS:
+        plain, taught = questions(made, split), questions(out, split)
+        wordy = [line.pop("demonstration") for line in taught if "demonstration" in line]
+        assert taught == plain
+        assert bool(wordy) == (split == "train")
+    train = questions(out, "train")
+    fits = [line for line in train if show_more(line["sql"])]
+    wordy_share = sum("demonstration" in line for line in train) / len(fits)
+    assert 0.5 < wordy_share < 0.7
+    for line in train:
+        if "demonstration" in line:
+            connection = connect(out, line)
+            shown = [connection.execute(line[key]).fetchall() for key in ("sql", "demonstration")]
+            connection.close()
+            assert sorted(map(repr, shown[0])) == sorted(repr(row[:-1]) for row in shown[1]), line
 
 
 def test_an_unknown_kind_of_column_is_refused() -> None:

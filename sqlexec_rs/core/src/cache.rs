@@ -13,13 +13,14 @@ use crate::dbfile::{FileIdentity, Inode};
 use crate::job::JobState;
 use crate::outcome::Outcome;
 use crate::request::Limits;
+use crate::texts::{Hashed, NumberMap};
 
 /// What an outcome depends on, with identity and limits as numbers of this cache.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) db: u32,
     pub(crate) limits: u32,
-    pub(crate) sql: Arc<str>,
+    pub(crate) sql: Hashed<Arc<str>>,
 }
 
 /// A run that is queued or under way.
@@ -44,19 +45,26 @@ pub(crate) enum Found {
     /// An outcome from before; true when it was asked for as a gold.
     Kept(Arc<Outcome>),
     /// A run in flight, which the waiter has joined.
-    Joined,
+    Joined(Arc<Flight>),
     /// A new flight, to be queued.
     New(Arc<Flight>),
 }
 
 enum Entry {
-    Flying { flight: Arc<Flight>, waiters: Vec<Waiter>, is_gold: bool },
+    Flying { flight: Arc<Flight>, waiters: Waiters, is_gold: bool },
     Done { outcome: Arc<Outcome>, is_gold: bool, last_used: u64 },
+}
+
+/// Who waits for a flight: hardly ever more than one.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    first: Option<Waiter>,
+    others: Vec<Waiter>,
 }
 
 /// The table; its owner locks it.
 pub(crate) struct Cache {
-    entries: HashMap<Key, Entry>,
+    entries: NumberMap<Key, Entry>,
     databases: HashMap<FileIdentity, u32>,
     limits: HashMap<Arc<Limits>, u32>,
     budget: usize,
@@ -68,11 +76,34 @@ pub(crate) struct Cache {
 /// Bytes that an entry takes beside its table and text.
 const ENTRY_BYTES: usize = 400;
 
+impl Waiters {
+    fn push(&mut self, waiter: Waiter) {
+        self.others.push(waiter);
+    }
+
+    /// Takes the waiters of a job off; false when nobody is left.
+    fn remove(&mut self, job: &Arc<JobState>) -> bool {
+        let is_other = |waiter: &Waiter| !Arc::ptr_eq(&waiter.job, job);
+        self.first = self.first.take().filter(is_other);
+        self.others.retain(is_other);
+        self.first.is_some() || !self.others.is_empty()
+    }
+}
+
+impl IntoIterator for Waiters {
+    type Item = Waiter;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Waiter>, std::vec::IntoIter<Waiter>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.others)
+    }
+}
+
 impl Cache {
     /// Starts empty; `budget` bytes are for outcomes that are not golds.
     pub(crate) fn new(budget: usize) -> Self {
         Self {
-            entries: HashMap::new(),
+            entries: NumberMap::default(),
             databases: HashMap::new(),
             limits: HashMap::new(),
             budget,
@@ -114,26 +145,29 @@ impl Cache {
                 }
                 Found::Kept(Arc::clone(outcome))
             }
-            Some(Entry::Flying { waiters, is_gold: was_gold, .. }) => {
+            Some(Entry::Flying { flight, waiters, is_gold: was_gold }) => {
                 *was_gold |= is_gold;
                 waiters.push(waiter);
-                Found::Joined
+                Found::Joined(Arc::clone(flight))
             }
             None => {
                 let flight = Arc::new(make_flight(key.clone()));
-                self.entries.insert(key, Entry::Flying { flight: Arc::clone(&flight), waiters: vec![waiter], is_gold });
+                let waiters = Waiters { first: Some(waiter), others: Vec::new() };
+                self.entries.insert(key, Entry::Flying { flight: Arc::clone(&flight), waiters, is_gold });
                 Found::New(flight)
             }
         }
     }
 
     /// Ends a flight: keeps its outcome if it may be kept, and returns who waits for it.
-    pub(crate) fn land(&mut self, flight: &Arc<Flight>, outcome: Option<&Arc<Outcome>>) -> Vec<Waiter> {
+    pub(crate) fn land(&mut self, flight: &Arc<Flight>, outcome: Option<&Arc<Outcome>>) -> Waiters {
         match self.entries.get(&flight.key) {
             Some(Entry::Flying { flight: flying, .. }) if Arc::ptr_eq(flying, flight) => {}
-            _ => return Vec::new(), // every waiter cancelled, and perhaps another flight began since
+            _ => return Waiters::default(), // every waiter cancelled, and perhaps another flight began since
         }
-        let Some(Entry::Flying { waiters, is_gold, .. }) = self.entries.remove(&flight.key) else { return Vec::new() };
+        let Some(Entry::Flying { waiters, is_gold, .. }) = self.entries.remove(&flight.key) else {
+            return Waiters::default();
+        };
         if let Some(outcome) = outcome.filter(|outcome| outcome.is_repeatable()) {
             self.keep(flight.key.clone(), Arc::clone(outcome), is_gold);
         }
@@ -141,11 +175,10 @@ impl Cache {
     }
 
     /// Takes a job's waiters off the given flights; a flight that nobody waits for any more is cancelled.
-    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, keys: &[Key]) {
-        for key in keys {
+    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, flights: &[Arc<Flight>]) {
+        for Flight { key, .. } in flights.iter().map(Arc::as_ref) {
             let Some(Entry::Flying { flight, waiters, .. }) = self.entries.get_mut(key) else { continue };
-            waiters.retain(|waiter| !Arc::ptr_eq(&waiter.job, job));
-            if waiters.is_empty() {
+            if !waiters.remove(job) {
                 flight.cancel.store(true, Ordering::Relaxed);
                 self.entries.remove(key);
             }
@@ -159,7 +192,7 @@ impl Cache {
             Entry::Done { .. } => true,
             Entry::Flying { flight, waiters, .. } => {
                 flight.cancel.store(true, Ordering::Relaxed);
-                all.append(waiters);
+                all.extend(std::mem::take(waiters));
                 false
             }
         });
@@ -221,5 +254,5 @@ impl Cache {
 }
 
 fn entry_bytes(key: &Key, outcome: &Outcome) -> usize {
-    ENTRY_BYTES + key.sql.len() + outcome.table.as_ref().map_or(0, |table| table.bytes())
+    ENTRY_BYTES + key.sql.text.len() + outcome.table.as_ref().map_or(0, |table| table.bytes())
 }

@@ -55,6 +55,11 @@ impl Connections {
         }
     }
 
+    /// Ends the transactions on a file that runs have left open; false when that fails.
+    pub(crate) fn end_transactions(&self, path: &Path) -> bool {
+        self.open.get(path).is_none_or(|kept| kept.sandbox.end_transactions().is_ok())
+    }
+
     /// Closes the connection to a path, if there is one: after a database error it may hold a stale state.
     pub(crate) fn forget(&mut self, path: &Path) {
         if self.open.remove(path).is_some() {

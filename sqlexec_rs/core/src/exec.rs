@@ -34,13 +34,14 @@ pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
     Err(Box::new(Outcome::failed(status, error)))
 }
 
-/// Runs `sql` on a sandboxed connection of this thread.
+/// Runs `sql` on a sandboxed connection of this thread, in a transaction that is left open if `keeps_lock`.
 pub(crate) fn run(
     sandbox: &Sandbox,
     control: &Control,
     sql: &str,
     limits: &Limits,
     cancel: Option<Arc<AtomicBool>>,
+    keeps_lock: bool,
 ) -> Outcome {
     let (statement, start) = match refuse(sql) {
         Ok(one) => one,
@@ -49,7 +50,7 @@ pub(crate) fn run(
     let begun = Instant::now();
     control.arm(limits, cancel, begun);
     meter::arm(sandbox.control(), limits);
-    let mut outcome = prepare_and_fetch(sandbox, control, statement, limits, patterns(statement));
+    let mut outcome = prepare_and_fetch(sandbox, control, statement, limits, patterns(statement), keeps_lock);
     let refusal = meter::disarm();
     outcome.vm_steps += control.charged_steps();
     let stop = control.disarm();
@@ -68,11 +69,21 @@ pub(crate) fn run(
     outcome
 }
 
-fn prepare_and_fetch(sandbox: &Sandbox, control: &Control, sql: &str, limits: &Limits, patterns: Patterns) -> Outcome {
+fn prepare_and_fetch(
+    sandbox: &Sandbox,
+    control: &Control,
+    sql: &str,
+    limits: &Limits,
+    patterns: Patterns,
+    keeps_lock: bool,
+) -> Outcome {
     let connection = match sandbox.connection(patterns, &limits.caps) {
         Ok(connection) => connection,
         Err(error) => return cannot_open(sandbox.path(), error),
     };
+    if keeps_lock {
+        sandbox.begin(connection);
+    }
     sandbox.seen().reset();
     meter::start_preparing();
     let mut statement = match connection.prepare(sql) {
@@ -81,7 +92,7 @@ fn prepare_and_fetch(sandbox: &Sandbox, control: &Control, sql: &str, limits: &L
     };
     if patterns == Patterns::Short && sandbox.seen().has_patterns_in_view() {
         drop(statement);
-        return prepare_and_fetch(sandbox, control, sql, limits, Patterns::Any);
+        return prepare_and_fetch(sandbox, control, sql, limits, Patterns::Any, keeps_lock);
     }
     if statement.parameter_count() > 0 {
         return Outcome::failed(Status::RuntimeError, "the statement has parameters, and nothing to bind them to");

@@ -88,6 +88,8 @@ pub(crate) struct Seen {
     is_volatile: AtomicBool,
     reads_clock: AtomicBool,
     has_patterns_in_view: AtomicBool,
+    /// It is the sandbox's own, which may begin and end a transaction.
+    is_ours: AtomicBool,
 }
 
 impl Seen {
@@ -196,6 +198,31 @@ impl Sandbox {
         Ok(connection)
     }
 
+    /// Begins a transaction, if there is none: the next statement locks the file, and the lock stays until
+    /// `end_transactions`. An error changes nothing: each statement then has a transaction of its own.
+    pub(crate) fn begin(&self, connection: &Connection) {
+        if connection.is_autocommit() {
+            let _ = self.run_own(connection, "BEGIN");
+        }
+    }
+
+    /// Ends every transaction that `begin` began and no error has ended.
+    pub(crate) fn end_transactions(&self) -> rusqlite::Result<()> {
+        for kept in [&self.guarded, &self.indexed] {
+            if let Some(connection) = kept.connection.get().filter(|connection| !connection.is_autocommit()) {
+                self.run_own(connection, "COMMIT")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_own(&self, connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+        self.seen.is_ours.store(true, Ordering::Relaxed);
+        let prepared = connection.prepare(sql);
+        self.seen.is_ours.store(false, Ordering::Relaxed);
+        prepared?.raw_query().next().map(|_| ())
+    }
+
     fn connect(&self, guards_patterns: bool) -> rusqlite::Result<Connection> {
         let connect = || -> rusqlite::Result<Connection> {
             let connection = connect(&self.path, self.no_log.get().is_some(), &self.control, &self.seen)?;
@@ -268,6 +295,7 @@ impl Authorizer for Seen {
             Action::Read => true,
             Action::Function(name) => allows_function(name, is_in_view, self),
             Action::Pragma(name, value) => allows_pragma(name, value.is_some()),
+            Action::Transaction => self.is_ours.load(Ordering::Relaxed),
             Action::Other => false,
         }
     }

@@ -93,7 +93,7 @@ mod scan;
 mod score;
 mod stats;
 mod table;
-mod texts;
+pub mod texts;
 mod value;
 
 pub use compare::{Options, Rule};

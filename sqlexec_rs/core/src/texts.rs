@@ -10,28 +10,39 @@ use crate::value::combine;
 
 /// A text with its hash.
 #[derive(Clone, Debug)]
-pub(crate) struct Hashed<T> {
+pub struct Hashed<T> {
     hash: u64,
-    pub(crate) text: T,
+    /// The text.
+    pub text: T,
 }
 
 impl<T: AsRef<str>> Hashed<T> {
     /// Hashes a text, in another way in each process: texts come from strangers, who must not know which ones collide.
-    pub(crate) fn new(text: T) -> Self {
+    pub fn new(text: T) -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         let seed = *SEED.get_or_init(|| RandomState::new().hash_one(0));
         Self { hash: xxh3_64_with_seed(text.as_ref().as_bytes(), seed), text }
     }
 
+    /// Returns the hash.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Tells whether two are one text.
+    pub fn is<U: AsRef<str>>(&self, other: &Hashed<U>) -> bool {
+        self.hash == other.hash && self.text.as_ref() == other.text.as_ref()
+    }
+
     /// Returns the same with a text that holds the same.
-    pub(crate) fn with<U>(&self, text: U) -> Hashed<U> {
+    pub fn with<U>(&self, text: U) -> Hashed<U> {
         Hashed { hash: self.hash, text }
     }
 }
 
 impl<T: AsRef<str>> PartialEq for Hashed<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.text.as_ref() == other.text.as_ref()
+        self.is(other)
     }
 }
 

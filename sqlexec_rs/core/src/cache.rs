@@ -31,6 +31,8 @@ pub(crate) struct Flight {
     pub(crate) inode: Inode,
     pub(crate) limits: Arc<Limits>,
     pub(crate) cancel: Arc<AtomicBool>,
+    /// Its outcome is likely to be kept.
+    pub(crate) is_for_cache: bool,
 }
 
 /// Who waits for a flight: a slot of a job.
@@ -197,6 +199,11 @@ impl Cache {
             }
         });
         all
+    }
+
+    /// Tells whether outcomes are kept that are not golds.
+    pub(crate) fn keeps_candidates(&self) -> bool {
+        self.budget > 0
     }
 
     /// Returns the bytes kept for candidates and for golds.

@@ -1,6 +1,5 @@
 //! Runs one SQL text on one connection under limits.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -97,15 +96,10 @@ fn prepare_and_fetch(
     if statement.parameter_count() > 0 {
         return Outcome::failed(Status::RuntimeError, "the statement has parameters, and nothing to bind them to");
     }
-    // A name from a damaged schema may be no UTF-8, which rusqlite answers with a panic.
-    let Ok(columns) = catch_unwind(AssertUnwindSafe(|| statement.column_names().map(str::to_owned).collect())) else {
+    let Some(header) = sandbox.header(&statement) else {
         return Outcome::failed(Status::DbError, "a column name in the schema is not valid UTF-8");
     };
-    let mut table = Table::new(columns);
-    // The same of a declared type, but rows need none.
-    let _ = catch_unwind(AssertUnwindSafe(|| {
-        statement.columns().for_each(|column| table.push_type(column.decl_type()));
-    }));
+    let table = Table::recycled(header);
     control.start_executing();
     meter::start_executing();
     let mut outcome = fetch(&mut statement, control, table, limits);
@@ -145,7 +139,6 @@ fn fetch(statement: &mut Statement<'_>, control: &Control, mut table: Table, lim
             }
         }
     }
-    table.shrink();
     Outcome::ok(table)
 }
 

@@ -96,6 +96,7 @@ impl Shared {
         let mut tasks = Vec::with_capacity(portion.len());
         let mut here = Vec::new();
         let mut cache = self.cache();
+        let keeps_candidates = cache.keeps_candidates();
         for slot in portion {
             let run = &runs[*slot as usize];
             let database = &launch.databases[run.database as usize];
@@ -114,6 +115,7 @@ impl Shared {
                 inode,
                 limits: Arc::clone(launch.limits),
                 cancel: Arc::default(),
+                is_for_cache: run.is_gold || keeps_candidates,
             };
             match cache.request(key, run.is_gold, waiter, make_flight) {
                 Found::Kept(outcome) => {

@@ -68,7 +68,10 @@ impl Local {
             }
         }
         let cancel = Some(Arc::clone(&flight.cancel));
-        let outcome = self.run(&flight.path, flight.inode, &flight.key.sql.text, &flight.limits, cancel);
+        let mut outcome = self.run(&flight.path, flight.inode, &flight.key.sql.text, &flight.limits, cancel);
+        if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
+            table.settle(flight.is_for_cache);
+        }
         let is_large = outcome.table.as_ref().is_some_and(|table| table.bytes() > LARGE_BYTES);
         if is_large || outcome.status != Status::Ok || outcome.elapsed >= LONGEST_HOLD {
             self.release();

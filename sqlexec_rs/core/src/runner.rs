@@ -9,6 +9,7 @@ use crate::local::Local;
 use crate::outcome::Outcome;
 use crate::process::{Remote, WorkerConfig};
 use crate::stats::Stats;
+use crate::store;
 
 /// The one or the other.
 pub(crate) enum Runner {
@@ -45,6 +46,7 @@ impl Runner {
     pub(crate) fn rest(&mut self) {
         if let Self::Thread(local) = self {
             local.release();
+            store::release();
         }
     }
 

@@ -5,7 +5,7 @@
 //! SQLite adds is denied); defensive mode is on and the schema is not trusted; SQLite's own limits are set; what works
 //! without end in one call is replaced or taken away.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Statement};
 
 use crate::dbfile::NoLog;
 use crate::deadline::{Control, HANDLER_PERIOD};
+use crate::header::Header;
 use crate::hint;
 use crate::hooks::{self, Action, Authorizer};
 use crate::request::Caps;
@@ -132,6 +133,8 @@ pub(crate) struct Sandbox {
     no_log: Cell<Option<NoLog>>,
     /// Names that hints are made from.
     names: hint::Kept,
+    /// The header of the last result.
+    header: RefCell<Arc<Header>>,
 }
 
 /// A connection, opened by the first run that needs it and then kept.
@@ -152,6 +155,7 @@ impl Sandbox {
             indexed: Kept::default(),
             no_log: Cell::new(None),
             names: hint::Kept::default(),
+            header: RefCell::default(),
         }
     }
 
@@ -171,6 +175,16 @@ impl Sandbox {
 
     pub(crate) fn seen(&self) -> &Seen {
         &self.seen
+    }
+
+    /// Returns the header of a statement's result, one with the last result's where they are the same; `None` where it
+    /// cannot be read.
+    pub(crate) fn header(&self, statement: &Statement<'_>) -> Option<Arc<Header>> {
+        let mut last = self.header.borrow_mut();
+        if !last.is_of(statement) {
+            *last = Arc::new(Header::of(statement)?);
+        }
+        Some(Arc::clone(&last))
     }
 
     /// Tells whether the connections may show an old state of the file.

@@ -4,7 +4,7 @@
 //! and across batches. Golds are kept for the executor's life; other outcomes under a byte budget, the least recently used
 //! going first; timeouts and database errors are never kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +38,9 @@ pub(crate) struct Flight {
 /// Who waits for a flight: a slot of a job.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    pub(crate) job: Arc<JobState>,
+    /// The job, by a handle that it shares with few others: threads that all counted on the job's own would hold each
+    /// other up.
+    pub(crate) job: Arc<Arc<JobState>>,
     pub(crate) slot: u32,
 }
 
@@ -85,7 +87,7 @@ impl Waiters {
 
     /// Takes the waiters of a job off; false when nobody is left.
     fn remove(&mut self, job: &Arc<JobState>) -> bool {
-        let is_other = |waiter: &Waiter| !Arc::ptr_eq(&waiter.job, job);
+        let is_other = |waiter: &Waiter| !Arc::ptr_eq(waiter.job.as_ref(), job);
         self.first = self.first.take().filter(is_other);
         self.others.retain(is_other);
         self.first.is_some() || !self.others.is_empty()
@@ -163,15 +165,28 @@ impl Cache {
 
     /// Ends a flight: keeps its outcome if it may be kept, and returns who waits for it.
     pub(crate) fn land(&mut self, flight: &Arc<Flight>, outcome: Option<&Arc<Outcome>>) -> Waiters {
-        match self.entries.get(&flight.key) {
-            Some(Entry::Flying { flight: flying, .. }) if Arc::ptr_eq(flying, flight) => {}
-            _ => return Waiters::default(), // every waiter cancelled, and perhaps another flight began since
-        }
-        let Some(Entry::Flying { waiters, is_gold, .. }) = self.entries.remove(&flight.key) else {
-            return Waiters::default();
+        let size = outcome.filter(|outcome| outcome.is_repeatable()).map(|outcome| entry_bytes(&flight.key, outcome));
+        let hash_map::Entry::Occupied(mut entry) = self.entries.entry(flight.key.clone()) else {
+            return Waiters::default(); // every waiter cancelled
         };
-        if let Some(outcome) = outcome.filter(|outcome| outcome.is_repeatable()) {
-            self.keep(flight.key.clone(), Arc::clone(outcome), is_gold);
+        let Entry::Flying { flight: flying, waiters, is_gold } = entry.get_mut() else { return Waiters::default() };
+        if !Arc::ptr_eq(flying, flight) {
+            return Waiters::default(); // the same, and another flight began since
+        }
+        let (waiters, is_gold) = (std::mem::take(waiters), *is_gold);
+        // One huge result that is no gold would push out everything else.
+        match (outcome, size.filter(|size| is_gold || *size <= self.budget / 4)) {
+            (Some(outcome), Some(size)) => {
+                self.clock += 1;
+                entry.insert(Entry::Done { outcome: Arc::clone(outcome), is_gold, last_used: self.clock });
+                *(if is_gold { &mut self.gold_bytes } else { &mut self.bytes }) += size;
+                if self.bytes > self.budget {
+                    self.evict();
+                }
+            }
+            _ => {
+                entry.remove();
+            }
         }
         waiters
     }
@@ -209,22 +224,6 @@ impl Cache {
     /// Returns the bytes kept for candidates and for golds.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         (self.bytes, self.gold_bytes)
-    }
-
-    fn keep(&mut self, key: Key, outcome: Arc<Outcome>, is_gold: bool) {
-        let size = entry_bytes(&key, &outcome);
-        if is_gold {
-            self.gold_bytes += size;
-        } else if size > self.budget / 4 {
-            return; // one huge result would push out everything else
-        } else {
-            self.bytes += size;
-        }
-        self.clock += 1;
-        self.entries.insert(key, Entry::Done { outcome, is_gold, last_used: self.clock });
-        if self.bytes > self.budget {
-            self.evict();
-        }
     }
 
     /// Drops the least recently used candidates until a quarter of the budget is free, so that this happens rarely.

@@ -93,6 +93,7 @@ impl Shared {
         portion: &[u32],
         flights: &mut Vec<Arc<Flight>>,
     ) -> Vec<Task> {
+        let handle = Arc::new(Arc::clone(launch.state));
         let mut tasks = Vec::with_capacity(portion.len());
         let mut here = Vec::new();
         let mut cache = self.cache();
@@ -108,7 +109,7 @@ impl Shared {
                 }
             };
             let key = Key { db, limits: launch.limits_number, sql: run.sql.clone() };
-            let waiter = Waiter { job: Arc::clone(launch.state), slot: *slot };
+            let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
             let make_flight = |key| Flight {
                 key,
                 path: Arc::clone(&database.path),

@@ -38,11 +38,14 @@ pub(crate) struct Flight {
 /// Who waits for a flight: a slot of a job.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    /// The job, by a handle that it shares with few others: threads that all counted on the job's own would hold each
-    /// other up.
-    pub(crate) job: Arc<Arc<JobState>>,
+    pub(crate) job: Arc<Handle>,
     pub(crate) slot: u32,
 }
+
+/// A job, as some of its waiters share it: threads that all counted their references to the job itself would hold each
+/// other up.
+#[derive(Debug)]
+pub(crate) struct Handle(pub(crate) Arc<JobState>);
 
 /// The answer to a request.
 pub(crate) enum Found {
@@ -87,7 +90,7 @@ impl Waiters {
 
     /// Takes the waiters of a job off; false when nobody is left.
     fn remove(&mut self, job: &Arc<JobState>) -> bool {
-        let is_other = |waiter: &Waiter| !Arc::ptr_eq(waiter.job.as_ref(), job);
+        let is_other = |waiter: &Waiter| !Arc::ptr_eq(&waiter.job.0, job);
         self.first = self.first.take().filter(is_other);
         self.others.retain(is_other);
         self.first.is_some() || !self.others.is_empty()

@@ -201,7 +201,7 @@ impl JobState {
             }
             GoldSource::Table(table) => ReadyGold::Table(table),
         });
-        Ok(score(predicted, golds, rules, &unit.options))
+        Ok(score(predicted, &golds, rules, &unit.options))
     }
 
     fn outcome_at(&self, slot: u32) -> Delivered {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cache::{Flight, Found, Key, Waiter};
+use crate::cache::{Flight, Found, Handle, Key, Waiter};
 use crate::dbfile::{FileIdentity, Inode};
 use crate::error::Fault;
 use crate::groups::Groups;
@@ -93,7 +93,7 @@ impl Shared {
         portion: &[u32],
         flights: &mut Vec<Arc<Flight>>,
     ) -> Vec<Task> {
-        let handle = Arc::new(Arc::clone(launch.state));
+        let handle = Arc::new(Handle(Arc::clone(launch.state)));
         let mut tasks = Vec::with_capacity(portion.len());
         let mut here = Vec::new();
         let mut cache = self.cache();

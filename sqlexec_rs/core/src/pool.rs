@@ -195,7 +195,7 @@ impl Shared {
         let waiters = self.cache().cancel_all();
         let cancelled = Arc::new(Outcome::cancelled());
         for waiter in waiters {
-            waiter.job.deliver(waiter.slot, Ok(Arc::clone(&cancelled)));
+            waiter.job.0.deliver(waiter.slot, Ok(Arc::clone(&cancelled)));
         }
         for task in left {
             if let Task::Deliver(job, slot, _) = task {
@@ -262,7 +262,7 @@ fn work(shared: &Arc<Shared>, mut runner: Runner) {
                 }
                 let waiters = shared.cache().land(&flight, result.as_ref().ok());
                 for waiter in waiters {
-                    waiter.job.deliver(waiter.slot, result.clone());
+                    waiter.job.0.deliver(waiter.slot, result.clone());
                 }
                 runner.tidy();
             }

@@ -85,7 +85,7 @@ impl<'a> ReadyGold<'a> {
 /// Compares a prediction's outcomes (one a database) with its golds.
 pub(crate) fn score<'a>(
     predicted: &[Arc<Outcome>],
-    golds: impl Iterator<Item = ReadyGold<'a>> + Clone,
+    golds: &(impl Iterator<Item = ReadyGold<'a>> + Clone),
     rules: &[Rule],
     options: &Options,
 ) -> Score {

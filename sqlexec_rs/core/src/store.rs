@@ -56,7 +56,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         let capacity = self.capacity();
-        if capacity < 256 || capacity > MAX_KEPT_BYTES {
+        if !(256..=MAX_KEPT_BYTES).contains(&capacity) {
             return;
         }
         // A thread that is ending keeps nothing.

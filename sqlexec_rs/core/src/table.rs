@@ -69,7 +69,9 @@ impl Table {
     #[must_use]
     pub fn with_types(mut self, types: Vec<Option<String>>) -> Self {
         let header = Arc::make_mut(&mut self.header);
-        types.iter().for_each(|name| header.push_type(name.as_deref()));
+        for name in types {
+            header.push_type(name.as_deref());
+        }
         self
     }
 

@@ -63,7 +63,9 @@ pub(crate) struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
     }
 
     fn write_u32(&mut self, number: u32) {

@@ -34,14 +34,17 @@ pub(crate) fn rules_of(names: &[String]) -> PyResult<Vec<Rule>> {
     names.iter().map(parse).collect()
 }
 
+/// The databases of an item.
+type Paths = Arc<[Arc<Path>]>;
+
 /// What one call has seen so far.
 #[derive(Default)]
 pub(crate) struct Inputs {
     texts: HashTable<Text>,
     paths: HashMap<PathBuf, Arc<Path>>,
-    path_lists: HashMap<Vec<PathBuf>, Arc<[Arc<Path>]>>,
+    path_lists: HashMap<Vec<PathBuf>, Paths>,
     /// The paths that were given as a `str`, each as a list of one.
-    path_texts: HashTable<(Hashed<Arc<str>>, Arc<[Arc<Path>]>)>,
+    path_texts: HashTable<(Hashed<Arc<str>>, Paths)>,
     /// Golds that are no text, by address.
     golds: HashMap<usize, Arc<[GoldSource]>>,
     options: HashMap<Options, Arc<Options>>,
@@ -86,7 +89,7 @@ impl Inputs {
     }
 
     /// Takes one path, or a list or tuple of paths.
-    fn databases(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<[Arc<Path>]>> {
+    fn databases(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Paths> {
         let Some(text) = argument.cast::<PyString>().ok().and_then(|text| text.to_str().ok()) else {
             return self.path_list(argument);
         };
@@ -100,7 +103,7 @@ impl Inputs {
         Ok(shared)
     }
 
-    fn path_list(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<[Arc<Path>]>> {
+    fn path_list(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Paths> {
         let is_list = argument.is_instance_of::<PyList>() || argument.is_instance_of::<PyTuple>();
         let paths: Vec<PathBuf> = if is_list {
             argument.extract().map_err(|_| wrong_type("databases must be paths", argument))?
@@ -113,7 +116,7 @@ impl Inputs {
         if let Some(known) = self.path_lists.get(&paths) {
             return Ok(Arc::clone(known));
         }
-        let shared: Arc<[Arc<Path>]> = paths.iter().map(|path| self.intern_path(path.clone())).collect();
+        let shared: Paths = paths.iter().map(|path| self.intern_path(path.clone())).collect();
         self.path_lists.insert(paths, Arc::clone(&shared));
         Ok(shared)
     }

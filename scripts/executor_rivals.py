@@ -63,7 +63,7 @@ def ours_scored(queries: list[Query], threads: int, deadline: float) -> Callable
 
     def run() -> Iterable[str]:
         arrays = executor.score_many(paths, texts, golds, _COMPARED)
-        return [verdict_of[status] for status in arrays["pred_status"]]
+        return map(verdict_of.__getitem__, arrays["pred_status"].tolist())
 
     return run
 

@@ -4,7 +4,7 @@
 //! and across batches. Golds are kept for the executor's life; other outcomes under a byte budget, the least recently used
 //! going first; timeouts and database errors are never kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +13,14 @@ use crate::dbfile::{FileIdentity, Inode};
 use crate::job::JobState;
 use crate::outcome::Outcome;
 use crate::request::Limits;
+use crate::texts::{Hashed, NumberMap};
 
 /// What an outcome depends on, with identity and limits as numbers of this cache.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) db: u32,
     pub(crate) limits: u32,
-    pub(crate) sql: Arc<str>,
+    pub(crate) sql: Hashed<Arc<str>>,
 }
 
 /// A run that is queued or under way.
@@ -30,33 +31,47 @@ pub(crate) struct Flight {
     pub(crate) inode: Inode,
     pub(crate) limits: Arc<Limits>,
     pub(crate) cancel: Arc<AtomicBool>,
+    /// Its outcome is likely to be kept.
+    pub(crate) is_for_cache: bool,
 }
 
 /// Who waits for a flight: a slot of a job.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    pub(crate) job: Arc<JobState>,
+    pub(crate) job: Arc<Handle>,
     pub(crate) slot: u32,
 }
+
+/// A job, as some of its waiters share it: threads that all counted their references to the job itself would hold each
+/// other up.
+#[derive(Debug)]
+pub(crate) struct Handle(pub(crate) Arc<JobState>);
 
 /// The answer to a request.
 pub(crate) enum Found {
     /// An outcome from before; true when it was asked for as a gold.
     Kept(Arc<Outcome>),
     /// A run in flight, which the waiter has joined.
-    Joined,
+    Joined(Arc<Flight>),
     /// A new flight, to be queued.
     New(Arc<Flight>),
 }
 
 enum Entry {
-    Flying { flight: Arc<Flight>, waiters: Vec<Waiter>, is_gold: bool },
+    Flying { flight: Arc<Flight>, waiters: Waiters, is_gold: bool },
     Done { outcome: Arc<Outcome>, is_gold: bool, last_used: u64 },
+}
+
+/// Who waits for a flight: hardly ever more than one.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    first: Option<Waiter>,
+    others: Vec<Waiter>,
 }
 
 /// The table; its owner locks it.
 pub(crate) struct Cache {
-    entries: HashMap<Key, Entry>,
+    entries: NumberMap<Key, Entry>,
     databases: HashMap<FileIdentity, u32>,
     limits: HashMap<Arc<Limits>, u32>,
     budget: usize,
@@ -68,11 +83,34 @@ pub(crate) struct Cache {
 /// Bytes that an entry takes beside its table and text.
 const ENTRY_BYTES: usize = 400;
 
+impl Waiters {
+    fn push(&mut self, waiter: Waiter) {
+        self.others.push(waiter);
+    }
+
+    /// Takes the waiters of a job off; false when nobody is left.
+    fn remove(&mut self, job: &Arc<JobState>) -> bool {
+        let is_other = |waiter: &Waiter| !Arc::ptr_eq(&waiter.job.0, job);
+        self.first = self.first.take().filter(is_other);
+        self.others.retain(is_other);
+        self.first.is_some() || !self.others.is_empty()
+    }
+}
+
+impl IntoIterator for Waiters {
+    type Item = Waiter;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Waiter>, std::vec::IntoIter<Waiter>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.others)
+    }
+}
+
 impl Cache {
     /// Starts empty; `budget` bytes are for outcomes that are not golds.
     pub(crate) fn new(budget: usize) -> Self {
         Self {
-            entries: HashMap::new(),
+            entries: NumberMap::default(),
             databases: HashMap::new(),
             limits: HashMap::new(),
             budget,
@@ -114,38 +152,53 @@ impl Cache {
                 }
                 Found::Kept(Arc::clone(outcome))
             }
-            Some(Entry::Flying { waiters, is_gold: was_gold, .. }) => {
+            Some(Entry::Flying { flight, waiters, is_gold: was_gold }) => {
                 *was_gold |= is_gold;
                 waiters.push(waiter);
-                Found::Joined
+                Found::Joined(Arc::clone(flight))
             }
             None => {
                 let flight = Arc::new(make_flight(key.clone()));
-                self.entries.insert(key, Entry::Flying { flight: Arc::clone(&flight), waiters: vec![waiter], is_gold });
+                let waiters = Waiters { first: Some(waiter), others: Vec::new() };
+                self.entries.insert(key, Entry::Flying { flight: Arc::clone(&flight), waiters, is_gold });
                 Found::New(flight)
             }
         }
     }
 
     /// Ends a flight: keeps its outcome if it may be kept, and returns who waits for it.
-    pub(crate) fn land(&mut self, flight: &Arc<Flight>, outcome: Option<&Arc<Outcome>>) -> Vec<Waiter> {
-        match self.entries.get(&flight.key) {
-            Some(Entry::Flying { flight: flying, .. }) if Arc::ptr_eq(flying, flight) => {}
-            _ => return Vec::new(), // every waiter cancelled, and perhaps another flight began since
+    pub(crate) fn land(&mut self, flight: &Arc<Flight>, outcome: Option<&Arc<Outcome>>) -> Waiters {
+        let size = outcome.filter(|outcome| outcome.is_repeatable()).map(|outcome| entry_bytes(&flight.key, outcome));
+        let hash_map::Entry::Occupied(mut entry) = self.entries.entry(flight.key.clone()) else {
+            return Waiters::default(); // every waiter cancelled
+        };
+        let Entry::Flying { flight: flying, waiters, is_gold } = entry.get_mut() else { return Waiters::default() };
+        if !Arc::ptr_eq(flying, flight) {
+            return Waiters::default(); // the same, and another flight began since
         }
-        let Some(Entry::Flying { waiters, is_gold, .. }) = self.entries.remove(&flight.key) else { return Vec::new() };
-        if let Some(outcome) = outcome.filter(|outcome| outcome.is_repeatable()) {
-            self.keep(flight.key.clone(), Arc::clone(outcome), is_gold);
+        let (waiters, is_gold) = (std::mem::take(waiters), *is_gold);
+        // One huge result that is no gold would push out everything else.
+        match (outcome, size.filter(|size| is_gold || *size <= self.budget / 4)) {
+            (Some(outcome), Some(size)) => {
+                self.clock += 1;
+                entry.insert(Entry::Done { outcome: Arc::clone(outcome), is_gold, last_used: self.clock });
+                *(if is_gold { &mut self.gold_bytes } else { &mut self.bytes }) += size;
+                if self.bytes > self.budget {
+                    self.evict();
+                }
+            }
+            _ => {
+                entry.remove();
+            }
         }
         waiters
     }
 
     /// Takes a job's waiters off the given flights; a flight that nobody waits for any more is cancelled.
-    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, keys: &[Key]) {
-        for key in keys {
+    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, flights: &[Arc<Flight>]) {
+        for Flight { key, .. } in flights.iter().map(Arc::as_ref) {
             let Some(Entry::Flying { flight, waiters, .. }) = self.entries.get_mut(key) else { continue };
-            waiters.retain(|waiter| !Arc::ptr_eq(&waiter.job, job));
-            if waiters.is_empty() {
+            if !waiters.remove(job) {
                 flight.cancel.store(true, Ordering::Relaxed);
                 self.entries.remove(key);
             }
@@ -159,32 +212,21 @@ impl Cache {
             Entry::Done { .. } => true,
             Entry::Flying { flight, waiters, .. } => {
                 flight.cancel.store(true, Ordering::Relaxed);
-                all.append(waiters);
+                all.extend(std::mem::take(waiters));
                 false
             }
         });
         all
     }
 
+    /// Tells whether outcomes are kept that are not golds.
+    pub(crate) fn keeps_candidates(&self) -> bool {
+        self.budget > 0
+    }
+
     /// Returns the bytes kept for candidates and for golds.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         (self.bytes, self.gold_bytes)
-    }
-
-    fn keep(&mut self, key: Key, outcome: Arc<Outcome>, is_gold: bool) {
-        let size = entry_bytes(&key, &outcome);
-        if is_gold {
-            self.gold_bytes += size;
-        } else if size > self.budget / 4 {
-            return; // one huge result would push out everything else
-        } else {
-            self.bytes += size;
-        }
-        self.clock += 1;
-        self.entries.insert(key, Entry::Done { outcome, is_gold, last_used: self.clock });
-        if self.bytes > self.budget {
-            self.evict();
-        }
     }
 
     /// Drops the least recently used candidates until a quarter of the budget is free, so that this happens rarely.
@@ -221,5 +263,5 @@ impl Cache {
 }
 
 fn entry_bytes(key: &Key, outcome: &Outcome) -> usize {
-    ENTRY_BYTES + key.sql.len() + outcome.table.as_ref().map_or(0, |table| table.bytes())
+    ENTRY_BYTES + key.sql.text.len() + outcome.table.as_ref().map_or(0, |table| table.bytes())
 }

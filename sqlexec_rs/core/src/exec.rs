@@ -1,6 +1,5 @@
 //! Runs one SQL text on one connection under limits.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,13 +33,14 @@ pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
     Err(Box::new(Outcome::failed(status, error)))
 }
 
-/// Runs `sql` on a sandboxed connection of this thread.
+/// Runs `sql` on a sandboxed connection of this thread, in a transaction that is left open if `keeps_lock`.
 pub(crate) fn run(
     sandbox: &Sandbox,
     control: &Control,
     sql: &str,
     limits: &Limits,
     cancel: Option<Arc<AtomicBool>>,
+    keeps_lock: bool,
 ) -> Outcome {
     let (statement, start) = match refuse(sql) {
         Ok(one) => one,
@@ -49,7 +49,7 @@ pub(crate) fn run(
     let begun = Instant::now();
     control.arm(limits, cancel, begun);
     meter::arm(sandbox.control(), limits);
-    let mut outcome = prepare_and_fetch(sandbox, control, statement, limits, patterns(statement));
+    let mut outcome = prepare_and_fetch(sandbox, control, statement, limits, patterns(statement), keeps_lock);
     let refusal = meter::disarm();
     outcome.vm_steps += control.charged_steps();
     let stop = control.disarm();
@@ -68,11 +68,21 @@ pub(crate) fn run(
     outcome
 }
 
-fn prepare_and_fetch(sandbox: &Sandbox, control: &Control, sql: &str, limits: &Limits, patterns: Patterns) -> Outcome {
+fn prepare_and_fetch(
+    sandbox: &Sandbox,
+    control: &Control,
+    sql: &str,
+    limits: &Limits,
+    patterns: Patterns,
+    keeps_lock: bool,
+) -> Outcome {
     let connection = match sandbox.connection(patterns, &limits.caps) {
         Ok(connection) => connection,
         Err(error) => return cannot_open(sandbox.path(), error),
     };
+    if keeps_lock {
+        sandbox.begin(connection);
+    }
     sandbox.seen().reset();
     meter::start_preparing();
     let mut statement = match connection.prepare(sql) {
@@ -81,20 +91,19 @@ fn prepare_and_fetch(sandbox: &Sandbox, control: &Control, sql: &str, limits: &L
     };
     if patterns == Patterns::Short && sandbox.seen().has_patterns_in_view() {
         drop(statement);
-        return prepare_and_fetch(sandbox, control, sql, limits, Patterns::Any);
+        return prepare_and_fetch(sandbox, control, sql, limits, Patterns::Any, keeps_lock);
     }
     if statement.parameter_count() > 0 {
         return Outcome::failed(Status::RuntimeError, "the statement has parameters, and nothing to bind them to");
     }
-    // A name from a damaged schema may be no UTF-8, which rusqlite answers with a panic.
-    let Ok(columns) = catch_unwind(AssertUnwindSafe(|| statement.column_names().map(str::to_owned).collect())) else {
+    // VACUUM, which the authorizer refuses only when it runs, has another error in a transaction.
+    if keeps_lock && !statement.readonly() && sandbox.end_transactions().is_err() {
+        return Outcome::failed(Status::DbError, "a transaction of the executor's own does not end");
+    }
+    let Some(header) = sandbox.header(&statement) else {
         return Outcome::failed(Status::DbError, "a column name in the schema is not valid UTF-8");
     };
-    let mut table = Table::new(columns);
-    // The same of a declared type, but rows need none.
-    let _ = catch_unwind(AssertUnwindSafe(|| {
-        statement.columns().for_each(|column| table.push_type(column.decl_type()));
-    }));
+    let table = Table::recycled(header);
     control.start_executing();
     meter::start_executing();
     let mut outcome = fetch(&mut statement, control, table, limits);
@@ -134,7 +143,6 @@ fn fetch(statement: &mut Statement<'_>, control: &Control, mut table: Table, lim
             }
         }
     }
-    table.shrink();
     Outcome::ok(table)
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::arrivals::{Callback, Next};
 use crate::error::Fault;
+use crate::groups::Groups;
 use crate::outcome::Outcome;
 use crate::pool::Job;
 use crate::score::Score;
@@ -26,9 +27,7 @@ pub enum NextItem {
 /// Equal items share a run and end together; of those the first in the batch is seen first.
 pub struct Items {
     job: Job,
-    /// Items by unit: those of unit `u` are `by_unit[starts[u]..starts[u + 1]]`.
-    by_unit: Vec<u32>,
-    starts: Vec<u32>,
+    by_unit: Groups,
     n_seen: usize,
     pending: VecDeque<u32>,
 }
@@ -46,9 +45,7 @@ impl Items {
                 Next::End => return Ok(NextItem::End),
                 Next::Unit(unit) => {
                     self.n_seen += 1;
-                    let unit = unit as usize;
-                    let (start, end) = (self.starts[unit] as usize, self.starts[unit + 1] as usize);
-                    self.pending.extend(&self.by_unit[start..end]);
+                    self.pending.extend(self.by_unit.of(unit as usize));
                 }
             }
         }
@@ -63,24 +60,10 @@ impl Items {
 impl Job {
     /// Starts to read the items in the order in which they end.
     pub fn items(&self) -> Items {
-        let unit_of = self.state.unit_of();
         let (_, n_units) = self.state.arrivals.progress();
-        let mut starts = vec![0_u32; n_units + 1];
-        for unit in unit_of {
-            starts[*unit as usize + 1] += 1;
-        }
-        for unit in 0..n_units {
-            starts[unit + 1] += starts[unit];
-        }
-        let mut free = starts.clone();
-        let mut by_unit = vec![0; unit_of.len()];
-        for (item, unit) in (0_u32..).zip(unit_of) {
-            let place = &mut free[*unit as usize];
-            by_unit[*place as usize] = item;
-            *place += 1;
-        }
+        let by_unit = Groups::new(n_units, self.state.unit_of().iter().copied().zip(0..));
         let job = Self { state: Arc::clone(&self.state), shared: Arc::clone(&self.shared) };
-        Items { job, by_unit, starts, n_seen: 0, pending: VecDeque::new() }
+        Items { job, by_unit, n_seen: 0, pending: VecDeque::new() }
     }
 
     /// Calls `callback` once when every item has ended: on the thread that ends the last, or here and now if all have.

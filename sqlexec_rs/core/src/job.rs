@@ -3,18 +3,19 @@
 //! Equal (database, SQL) pairs share a slot, and equal score items share a unit, so a group of samples that gave one answer
 //! costs one run and one comparison. The thread that delivers a unit's last outcome does the comparison.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::arrivals::Arrivals;
-use crate::cache::Key;
+use crate::cache::Flight;
 use crate::compare::{Options, Rule};
 use crate::error::Fault;
+use crate::groups::Groups;
 use crate::outcome::Outcome;
-use crate::score::{ReadyGold, Score, score};
+use crate::score::{GoldSource, ReadyGold, Score, ScoreItem, score};
 use crate::stats::Stats;
-use crate::table::Table;
 
 type Delivered = Result<Arc<Outcome>, Fault>;
 
@@ -22,8 +23,10 @@ type Delivered = Result<Arc<Outcome>, Fault>;
 #[derive(Debug)]
 pub(crate) struct JobState {
     slots: Vec<Slot>,
+    /// The units that need a slot, as often as they do.
+    units_of: Groups,
     work: Work,
-    keys: OnceLock<Vec<Key>>,
+    flights: OnceLock<Vec<Arc<Flight>>>,
     /// The units that have ended: scores of a score job, slots of an execute job.
     pub(crate) arrivals: Arrivals,
     stats: Arc<Stats>,
@@ -32,7 +35,7 @@ pub(crate) struct JobState {
 #[derive(Debug)]
 struct Slot {
     content: Mutex<Content>,
-    units: Vec<u32>,
+    /// Units that have still to read it, as often as they need it.
     readers: AtomicU32,
 }
 
@@ -50,90 +53,91 @@ pub(crate) enum Work {
     /// Outcomes, by item.
     Execute { slot_of: Vec<u32> },
     /// Scores, by item.
-    Score { units: Vec<Unit>, unit_of: Vec<u32>, rules: Vec<Rule> },
+    Score(Scores),
+}
+
+/// The comparisons of a score job.
+#[derive(Debug)]
+pub(crate) struct Scores {
+    pub(crate) units: Vec<Unit>,
+    /// The slots that units need, end to end.
+    pub(crate) needs: Vec<u32>,
+    pub(crate) unit_of: Vec<u32>,
+    pub(crate) rules: Vec<Rule>,
 }
 
 /// One distinct score item.
 #[derive(Debug)]
 pub(crate) struct Unit {
-    pub(crate) predicted: Vec<u32>,
-    pub(crate) golds: Vec<PlannedGold>,
-    pub(crate) options: Arc<Options>,
+    /// Where its slots are in `needs`: the prediction's, one a database, and then those of each gold that is SQL.
+    needs: Range<u32>,
+    n_databases: u32,
+    golds: Arc<[GoldSource]>,
+    options: Arc<Options>,
+    /// Slots that are not here.
     waiting: AtomicU32,
     score: OnceLock<Result<Score, Fault>>,
 }
 
-/// A gold of a unit: slots to come, or a table that is here.
-#[derive(Debug)]
-pub(crate) enum PlannedGold {
-    Slots(Vec<u32>, Arc<str>),
-    Table(Arc<Table>),
+impl Unit {
+    pub(crate) fn new(item: &ScoreItem, needs: Range<u32>) -> Self {
+        Self {
+            waiting: AtomicU32::new(needs.len() as u32),
+            needs,
+            n_databases: item.databases.len() as u32,
+            golds: Arc::clone(&item.golds),
+            options: Arc::clone(&item.options),
+            score: OnceLock::new(),
+        }
+    }
 }
 
-impl Unit {
-    pub(crate) fn new(predicted: Vec<u32>, golds: Vec<PlannedGold>, options: Arc<Options>) -> Self {
-        Self { predicted, golds, options, waiting: AtomicU32::new(0), score: OnceLock::new() }
-    }
-
-    /// Returns the slots that the unit needs, each once.
-    fn needs(&self) -> Vec<u32> {
-        let mut slots = self.predicted.clone();
-        for gold in &self.golds {
-            if let PlannedGold::Slots(more, _) = gold {
-                slots.extend(more);
-            }
-        }
-        slots.sort_unstable();
-        slots.dedup();
-        slots
+impl Scores {
+    fn needs(&self, unit: &Unit) -> &[u32] {
+        &self.needs[unit.needs.start as usize..unit.needs.end as usize]
     }
 }
 
 impl JobState {
     /// Makes the state of a job with `n_slots` distinct runs.
-    pub(crate) fn new(n_slots: usize, mut work: Work, stats: Arc<Stats>) -> Self {
-        let mut units_of: Vec<Vec<u32>> = vec![Vec::new(); n_slots];
-        let n_units = match &mut work {
-            Work::Execute { .. } => n_slots,
-            Work::Score { units, .. } => {
-                for (number, unit) in units.iter_mut().enumerate() {
-                    let needs = unit.needs();
-                    *unit.waiting.get_mut() = needs.len() as u32;
-                    for slot in needs {
-                        units_of[slot as usize].push(number as u32);
-                    }
-                }
-                units.len()
+    pub(crate) fn new(n_slots: usize, work: Work, stats: Arc<Stats>) -> Self {
+        let (n_units, units_of) = match &work {
+            Work::Execute { .. } => (n_slots, Groups::new(n_slots, std::iter::empty())),
+            Work::Score(scores) => {
+                let needs = (0..)
+                    .zip(&scores.units)
+                    .flat_map(|(number, unit)| scores.needs(unit).iter().map(move |slot| (*slot, number)));
+                (scores.units.len(), Groups::new(n_slots, needs))
             }
         };
-        let slots = units_of.into_iter().map(|units| Slot {
+        let slots = (0..n_slots).map(|slot| Slot {
             content: Mutex::new(Content::Awaited),
-            readers: AtomicU32::new(units.len() as u32),
-            units,
+            readers: AtomicU32::new(units_of.of(slot).len() as u32),
         });
-        let job = Self { slots: slots.collect(), work, keys: OnceLock::new(), arrivals: Arrivals::new(n_units), stats };
+        let slots = slots.collect();
+        let job = Self { slots, units_of, work, flights: OnceLock::new(), arrivals: Arrivals::new(n_units), stats };
         job.finish_units_without_needs();
         job
     }
 
     fn finish_units_without_needs(&self) {
-        if let Work::Score { units, rules, .. } = &self.work {
-            for (number, unit) in (0..).zip(units) {
-                if unit.waiting.load(Ordering::Relaxed) == 0 {
-                    self.finish_unit(number, unit, rules);
+        if let Work::Score(scores) = &self.work {
+            for (number, unit) in (0..).zip(&scores.units) {
+                if unit.needs.is_empty() {
+                    self.finish_unit(number, scores);
                 }
             }
         }
     }
 
     /// Remembers which flights to abandon on cancellation.
-    pub(crate) fn set_keys(&self, keys: Vec<Key>) {
-        let _ = self.keys.set(keys); // set once, right after the job was made
+    pub(crate) fn set_flights(&self, flights: Vec<Arc<Flight>>) {
+        let _ = self.flights.set(flights); // set once, right after the job was made
     }
 
-    /// Returns the keys of the job's flights.
-    pub(crate) fn keys(&self) -> &[Key] {
-        self.keys.get().map_or(&[], Vec::as_slice)
+    /// Returns the job's flights.
+    pub(crate) fn flights(&self) -> &[Arc<Flight>] {
+        self.flights.get().map_or(&[], Vec::as_slice)
     }
 
     /// Returns the number of slots.
@@ -141,11 +145,17 @@ impl JobState {
         self.slots.len()
     }
 
+    /// Tells whether a delivery to the slot would be the last that a comparison waits for.
+    pub(crate) fn would_compare(&self, slot: u32) -> bool {
+        let Work::Score(scores) = &self.work else { return false };
+        let mut by_unit = self.units_of.of(slot as usize).chunk_by(|a, b| a == b);
+        by_unit.any(|same| scores.units[same[0] as usize].waiting.load(Ordering::Acquire) as usize <= same.len())
+    }
+
     /// Fills a slot, once; a second delivery (a cancellation after a result, or the reverse) changes nothing.
     pub(crate) fn deliver(&self, number: u32, outcome: Delivered) {
-        let slot = &self.slots[number as usize];
         {
-            let mut content = lock(&slot.content);
+            let mut content = lock(&self.slots[number as usize].content);
             if !matches!(*content, Content::Awaited) {
                 return;
             }
@@ -153,24 +163,25 @@ impl JobState {
         }
         match &self.work {
             Work::Execute { .. } => self.arrivals.arrive(number),
-            Work::Score { units, rules, .. } => {
-                for number in &slot.units {
-                    let unit = &units[*number as usize];
-                    if unit.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
-                        self.finish_unit(*number, unit, rules);
+            Work::Score(scores) => {
+                for unit in self.units_of.of(number as usize) {
+                    if scores.units[*unit as usize].waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
+                        self.finish_unit(*unit, scores);
                     }
                 }
             }
         }
     }
 
-    fn finish_unit(&self, number: u32, unit: &Unit, rules: &[Rule]) {
-        let result = catch_unwind(AssertUnwindSafe(|| self.score_unit(unit, rules)))
+    fn finish_unit(&self, number: u32, scores: &Scores) {
+        let unit = &scores.units[number as usize];
+        let needs = scores.needs(unit);
+        let result = catch_unwind(AssertUnwindSafe(|| self.score_unit(unit, needs, &scores.rules)))
             .unwrap_or_else(|panic| Err(Fault::of_panic(panic.as_ref())));
         let _ = unit.score.set(result); // only the last delivery comes here
         self.stats.compared();
-        for slot in unit.needs() {
-            let slot = &self.slots[slot as usize];
+        for slot in needs {
+            let slot = &self.slots[*slot as usize];
             if slot.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
                 *lock(&slot.content) = Content::Released;
             }
@@ -178,19 +189,19 @@ impl JobState {
         self.arrivals.arrive(number);
     }
 
-    fn score_unit(&self, unit: &Unit, rules: &[Rule]) -> Result<Score, Fault> {
-        let predicted = self.outcomes_at(&unit.predicted)?;
-        let golds = unit.golds.iter().map(|gold| match gold {
-            PlannedGold::Slots(slots, sql) => {
-                Ok(ReadyGold::Outcomes { outcomes: self.outcomes_at(slots)?, sql: Arc::clone(sql) })
+    fn score_unit(&self, unit: &Unit, needs: &[u32], rules: &[Rule]) -> Result<Score, Fault> {
+        let outcomes = needs.iter().map(|slot| self.outcome_at(*slot)).collect::<Result<Vec<_>, Fault>>()?;
+        let n_databases = unit.n_databases as usize;
+        let (predicted, mut of_golds) = outcomes.split_at(n_databases);
+        let golds = unit.golds.iter().map(move |gold| match gold {
+            GoldSource::Sql(sql) => {
+                let (outcomes, others) = of_golds.split_at(n_databases);
+                of_golds = others;
+                ReadyGold::Outcomes { outcomes, sql }
             }
-            PlannedGold::Table(table) => Ok(ReadyGold::Table(Arc::clone(table))),
+            GoldSource::Table(table) => ReadyGold::Table(table),
         });
-        Ok(score(&predicted, &golds.collect::<Result<Vec<_>, Fault>>()?, rules, &unit.options))
-    }
-
-    fn outcomes_at(&self, slots: &[u32]) -> Result<Vec<Arc<Outcome>>, Fault> {
-        slots.iter().map(|slot| self.outcome_at(*slot)).collect()
+        Ok(score(predicted, &golds, rules, &unit.options))
     }
 
     fn outcome_at(&self, slot: u32) -> Delivered {
@@ -204,7 +215,7 @@ impl JobState {
     pub(crate) fn unit_of(&self) -> &[u32] {
         match &self.work {
             Work::Execute { slot_of } => slot_of,
-            Work::Score { unit_of, .. } => unit_of,
+            Work::Score(scores) => &scores.unit_of,
         }
     }
 
@@ -212,13 +223,13 @@ impl JobState {
     pub(crate) fn outcome(&self, item: usize) -> Delivered {
         match &self.work {
             Work::Execute { slot_of } => self.outcome_at(slot_of[item]),
-            Work::Score { .. } => Err(Fault::Internal("a score job has scores, not outcomes")),
+            Work::Score(_) => Err(Fault::Internal("a score job has scores, not outcomes")),
         }
     }
 
     /// Returns the score of one item of a score job, once its unit is here.
     pub(crate) fn score(&self, item: usize) -> Result<&Score, Fault> {
-        let Work::Score { units, unit_of, .. } = &self.work else {
+        let Work::Score(Scores { units, unit_of, .. }) = &self.work else {
             return Err(Fault::Internal("an execute job has outcomes, not scores"));
         };
         match units[unit_of[item] as usize].score.get() {

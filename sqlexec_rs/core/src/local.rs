@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
+use crate::cache::Flight;
 use crate::connections::Connections;
 use crate::dbfile::Inode;
 use crate::deadline::Control;
@@ -12,17 +14,35 @@ use crate::outcome::{Outcome, Status};
 use crate::request::Limits;
 use crate::stats::Stats;
 
+/// The longest that a database's lock is kept from one run to the next: a writer may wait as long.
+const LONGEST_HOLD: Duration = Duration::from_millis(5);
+
+/// A result of more bytes may take long to compare, and a lock is not kept meanwhile.
+const LARGE_BYTES: usize = 64 << 10;
+
 /// A thread's connections, and what stops a run on them.
 pub(crate) struct Local {
     connections: Connections,
     control: Arc<Control>,
+    held: Option<Held>,
+}
+
+/// A read transaction that is kept from run to run.
+///
+/// Locking a file, looking for the journals beside it and for changes in it is half of the time of a look-up by key. Runs
+/// that were asked for when the file was in one state may see it in one transaction.
+struct Held {
+    path: Arc<Path>,
+    /// The number of the file's state.
+    state: u32,
+    since: Instant,
 }
 
 impl Local {
     /// Starts without a connection; `cap` is the most that stay open.
     pub(crate) fn new(cap: usize, stats: &Arc<Stats>) -> Self {
         let control = Arc::new(Control::default());
-        Self { connections: Connections::new(cap, Arc::clone(&control), Arc::clone(stats)), control }
+        Self { connections: Connections::new(cap, Arc::clone(&control), Arc::clone(stats)), control, held: None }
     }
 
     /// Tells whether the database is open.
@@ -33,6 +53,39 @@ impl Local {
     /// Opens the database, if it is not open.
     pub(crate) fn open(&mut self, path: &Path, inode: Inode) -> Result<(), Box<Outcome>> {
         self.connections.get(path, inode).map(|_| ())
+    }
+
+    /// Runs a query of the pool, in the transaction of the one before it where that saw the same state of the same file;
+    /// `more_wait` tells that it is worth to keep one.
+    pub(crate) fn run_in_burst(&mut self, flight: &Flight, more_wait: bool) -> Outcome {
+        let now = Instant::now();
+        let is_right =
+            |held: &Held| held.state == flight.key.db && *held.path == *flight.path && now - held.since < LONGEST_HOLD;
+        if !self.held.as_ref().is_some_and(is_right) {
+            self.release();
+            if more_wait {
+                self.held = Some(Held { path: Arc::clone(&flight.path), state: flight.key.db, since: now });
+            }
+        }
+        let cancel = Some(Arc::clone(&flight.cancel));
+        let mut outcome = self.run(&flight.path, flight.inode, &flight.key.sql.text, &flight.limits, cancel);
+        if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
+            table.settle(flight.is_for_cache);
+        }
+        let is_large = outcome.table.as_ref().is_some_and(|table| table.bytes() > LARGE_BYTES);
+        if is_large || outcome.status != Status::Ok || outcome.elapsed >= LONGEST_HOLD {
+            self.release();
+        }
+        outcome
+    }
+
+    /// Ends the transaction that is kept, if there is one.
+    pub(crate) fn release(&mut self) {
+        if let Some(held) = self.held.take()
+            && !self.connections.end_transactions(&held.path)
+        {
+            self.connections.forget(&held.path);
+        }
     }
 
     /// Runs one SQL text.
@@ -48,7 +101,7 @@ impl Local {
             Ok(sandbox) => sandbox,
             Err(outcome) => return *outcome,
         };
-        let outcome = exec::run(sandbox, &self.control, sql, limits, cancel);
+        let outcome = exec::run(sandbox, &self.control, sql, limits, cancel, self.held.is_some());
         if outcome.status == Status::DbError {
             self.connections.forget(path);
         }
@@ -57,6 +110,7 @@ impl Local {
 
     /// Starts anew after a panic.
     pub(crate) fn recover(&mut self) {
+        self.held = None;
         self.connections.clear();
         self.control.disarm();
     }

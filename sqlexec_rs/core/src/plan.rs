@@ -5,15 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::compare::Rule;
-use crate::job::{PlannedGold, Unit, Work};
+use crate::job::{Scores, Unit, Work};
 use crate::scan::strip_distinct;
 use crate::score::{GoldSource, ScoreItem};
+use crate::texts::{Hashed, NumberMap};
 
 /// A run that a job needs.
 #[derive(Debug)]
 pub(crate) struct PlannedRun {
     pub(crate) database: u32,
-    pub(crate) sql: Arc<str>,
+    pub(crate) sql: Hashed<Arc<str>>,
     pub(crate) is_gold: bool,
 }
 
@@ -30,43 +31,47 @@ pub(crate) struct Plan {
 /// Plans the execution of (database, SQL) pairs.
 pub(crate) fn plan_execute(pairs: &[(Arc<Path>, Arc<str>)]) -> Plan {
     let mut slots = Slots::default();
-    let slot_of = pairs.iter().map(|(path, sql)| slots.slot(path, sql, false)).collect();
+    let slot_of = pairs.iter().map(|(path, sql)| slots.slot(path, &Hashed::new(Arc::clone(sql)), false)).collect();
     slots.into_plan(Work::Execute { slot_of }, pairs.len())
 }
 
 /// Plans the scoring of items.
 pub(crate) fn plan_score(items: &[ScoreItem], rules: &[Rule]) -> Plan {
     let mut slots = Slots::default();
-    let mut numbers: HashMap<UnitKey<'_>, u32> = HashMap::with_capacity(items.len());
-    let mut units = Vec::new();
+    let mut numbers: NumberMap<UnitKey<'_>, u32> = NumberMap::default();
+    numbers.reserve(items.len());
+    let (mut units, mut needs) = (Vec::new(), Vec::with_capacity(2 * items.len()));
     let mut n_pairs = 0;
     let mut unit_of = Vec::with_capacity(items.len());
     for item in items {
         let n_gold_sql = item.golds.iter().filter(|gold| matches!(gold, GoldSource::Sql(_))).count();
         n_pairs += item.databases.len() * (1 + n_gold_sql);
-        let number = *numbers.entry(UnitKey::of(item)).or_insert_with(|| {
-            units.push(slots.unit(item));
+        let predicted = Hashed::new(&item.predicted);
+        let number = *numbers.entry(UnitKey::of(item, &predicted)).or_insert_with(|| {
+            let start = needs.len() as u32;
+            slots.add_needs(item, &predicted, &mut needs);
+            units.push(Unit::new(item, start..needs.len() as u32));
             units.len() as u32 - 1
         });
         unit_of.push(number);
     }
-    slots.into_plan(Work::Score { units, unit_of, rules: rules.to_vec() }, n_pairs)
+    slots.into_plan(Work::Score(Scores { units, needs, unit_of, rules: rules.to_vec() }), n_pairs)
 }
 
 /// What makes two items equal; lists that the caller shares between items are equal by address.
 #[derive(PartialEq, Eq, Hash)]
 struct UnitKey<'a> {
     databases: *const Arc<Path>,
-    predicted: &'a str,
+    predicted: Hashed<&'a str>,
     golds: *const GoldSource,
     options: *const crate::compare::Options,
 }
 
 impl<'a> UnitKey<'a> {
-    fn of(item: &'a ScoreItem) -> Self {
+    fn of(item: &'a ScoreItem, predicted: &Hashed<&'a Arc<str>>) -> Self {
         Self {
             databases: item.databases.as_ptr(),
-            predicted: &item.predicted,
+            predicted: predicted.with(predicted.text),
             golds: item.golds.as_ptr(),
             options: Arc::as_ptr(&item.options),
         }
@@ -78,43 +83,48 @@ impl<'a> UnitKey<'a> {
 struct Slots {
     databases: Vec<Arc<Path>>,
     database_numbers: HashMap<Arc<Path>, u32>,
+    /// The numbers of paths by address: most items share theirs.
+    numbers_by_address: NumberMap<usize, u32>,
     runs: Vec<PlannedRun>,
-    run_numbers: HashMap<(u32, Arc<str>), u32>,
+    run_numbers: NumberMap<(u32, Hashed<Arc<str>>), u32>,
 }
 
 impl Slots {
-    fn slot(&mut self, path: &Arc<Path>, sql: &Arc<str>, is_gold: bool) -> u32 {
+    fn slot(&mut self, path: &Arc<Path>, sql: &Hashed<Arc<str>>, is_gold: bool) -> u32 {
         let database = self.database(path);
         let next = self.runs.len() as u32;
-        let slot = *self.run_numbers.entry((database, Arc::clone(sql))).or_insert(next);
+        let slot = *self.run_numbers.entry((database, sql.clone())).or_insert(next);
         if slot == next {
-            self.runs.push(PlannedRun { database, sql: Arc::clone(sql), is_gold });
+            self.runs.push(PlannedRun { database, sql: sql.clone(), is_gold });
         }
         self.runs[slot as usize].is_gold |= is_gold;
         slot
     }
 
     fn database(&mut self, path: &Arc<Path>) -> u32 {
-        if let Some(number) = self.database_numbers.get(path) {
-            return *number;
-        }
-        let number = self.databases.len() as u32;
-        self.databases.push(Arc::clone(path));
-        self.database_numbers.insert(Arc::clone(path), number);
-        number
+        // What is asked for is not freed while it is planned, so no address becomes another path's.
+        *self.numbers_by_address.entry(Arc::as_ptr(path).addr()).or_insert_with(|| {
+            *self.database_numbers.entry(Arc::clone(path)).or_insert_with(|| {
+                self.databases.push(Arc::clone(path));
+                self.databases.len() as u32 - 1
+            })
+        })
     }
 
-    fn unit(&mut self, item: &ScoreItem) -> Unit {
-        let mut slots_of = |sql: &Arc<str>, is_gold: bool| -> Vec<u32> {
-            let sql = if item.options.strip_distinct { strip_distinct(sql).into() } else { Arc::clone(sql) };
-            item.databases.iter().map(|path| self.slot(path, &sql, is_gold)).collect()
+    /// Adds the slots that an item needs, in the order that a [`Unit`] expects.
+    fn add_needs(&mut self, item: &ScoreItem, predicted: &Hashed<&Arc<str>>, needs: &mut Vec<u32>) {
+        let strips = item.options.strip_distinct;
+        let mut add = |sql: &Hashed<&Arc<str>>, is_gold: bool| {
+            let sql =
+                if strips { Hashed::new(strip_distinct(sql.text).into()) } else { sql.with(Arc::clone(sql.text)) };
+            needs.extend(item.databases.iter().map(|path| self.slot(path, &sql, is_gold)));
         };
-        let golds = item.golds.iter().map(|gold| match gold {
-            GoldSource::Sql(sql) => PlannedGold::Slots(slots_of(sql, true), Arc::clone(sql)),
-            GoldSource::Table(table) => PlannedGold::Table(Arc::clone(table)),
-        });
-        let golds = golds.collect();
-        Unit::new(slots_of(&item.predicted, false), golds, Arc::clone(&item.options))
+        add(predicted, false);
+        for gold in item.golds.iter() {
+            if let GoldSource::Sql(sql) = gold {
+                add(&Hashed::new(sql), true);
+            }
+        }
     }
 
     fn into_plan(self, work: Work, n_pairs: usize) -> Plan {

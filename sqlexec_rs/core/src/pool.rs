@@ -1,20 +1,18 @@
 //! The executor: a pool of threads, each with its own connections or its own worker process, over one queue and one cache.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::cache::{Cache, Flight, Found, Key, Waiter};
+use crate::cache::Cache;
 use crate::compare::Rule;
-use crate::dbfile::FileIdentity;
 use crate::error::Fault;
 use crate::hooks;
 use crate::job::JobState;
 use crate::outcome::Outcome;
-use crate::plan::{Plan, PlannedRun, plan_execute, plan_score};
+use crate::plan::{plan_execute, plan_score};
 use crate::process::WorkerConfig;
 use crate::queue::{Queue, Task};
 use crate::request::Limits;
@@ -56,9 +54,9 @@ pub struct Pool {
 }
 
 pub(crate) struct Shared {
-    queue: Queue,
+    pub(crate) queue: Queue,
     cache: Mutex<Cache>,
-    stats: Arc<Stats>,
+    pub(crate) stats: Arc<Stats>,
     process: u32,
 }
 
@@ -115,7 +113,7 @@ impl Pool {
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        self.launch(plan_execute(pairs), limits, false, keep_waiting)
+        self.shared.launch(plan_execute(pairs), limits, keep_waiting)
     }
 
     /// Queues score items; waits for room as `submit` does.
@@ -132,7 +130,7 @@ impl Pool {
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        self.launch(plan_score(items, rules), limits, true, keep_waiting)
+        self.shared.launch(plan_score(items, rules), limits, keep_waiting)
     }
 
     /// Reads the counters, with what the caches and the queue hold now.
@@ -172,52 +170,6 @@ impl Pool {
             thread::sleep(Duration::from_millis(1));
         }
     }
-
-    fn launch(
-        &self,
-        plan: Plan,
-        limits: &Arc<Limits>,
-        is_score: bool,
-        keep_waiting: &mut dyn FnMut() -> bool,
-    ) -> Result<Job, Fault> {
-        let shared = &self.shared;
-        let Plan { databases, runs, work, n_pairs } = plan;
-        // Room first: a run that others could join before it is queued would leave them waiting if this call gave up.
-        let n_reserved = runs.len();
-        shared.queue.reserve(n_reserved, keep_waiting)?;
-        shared.stats.requested(n_pairs as u64);
-        shared.stats.deduplicated((n_pairs - runs.len()) as u64);
-        let identities: Vec<_> = databases.iter().map(|path| FileIdentity::of(path)).collect();
-        let state = Arc::new(JobState::new(runs.len(), work, Arc::clone(&shared.stats)));
-        let requested = shared.request(&state, &databases, &identities, runs, limits);
-        state.set_keys(requested.keys);
-        let mut tasks = requested.tasks;
-        for (slot, outcome) in requested.here {
-            if is_score {
-                tasks.push_back(Task::Deliver(Arc::clone(&state), slot, outcome));
-            } else {
-                state.deliver(slot, Ok(outcome));
-            }
-        }
-        let job = Job { state, shared: Arc::clone(shared) };
-        if shared.queue.add(tasks, n_reserved) {
-            Ok(job)
-        } else {
-            job.cancel()?;
-            Err(Fault::Closed)
-        }
-    }
-}
-
-/// What the runs of a job became.
-#[derive(Default)]
-struct Requested {
-    /// Outcomes that are here already.
-    here: Vec<(u32, Arc<Outcome>)>,
-    /// New flights, to be queued.
-    tasks: VecDeque<Task>,
-    /// Flights, new or joined, that the job waits for.
-    keys: Vec<Key>,
 }
 
 impl Drop for Pool {
@@ -229,7 +181,7 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn cache(&self) -> MutexGuard<'_, Cache> {
+    pub(crate) fn cache(&self) -> MutexGuard<'_, Cache> {
         lock(&self.cache)
     }
 
@@ -238,57 +190,12 @@ impl Shared {
         if self.process == std::process::id() { Ok(()) } else { Err(Fault::Forked) }
     }
 
-    /// Finds, joins or starts every run of a job.
-    fn request(
-        &self,
-        state: &Arc<JobState>,
-        databases: &[Arc<Path>],
-        identities: &[Result<FileIdentity, Box<Outcome>>],
-        runs: Vec<PlannedRun>,
-        limits: &Arc<Limits>,
-    ) -> Requested {
-        let mut requested = Requested::default();
-        let mut cache = self.cache();
-        let limits_number = cache.number_limits(limits);
-        let numbered = identities.iter().map(|id| id.as_ref().map(|id| (cache.number_database(id), id.inode())));
-        let numbered: Vec<_> = numbered.collect();
-        for (slot, run) in (0..).zip(runs) {
-            let (db, inode) = match &numbered[run.database as usize] {
-                Ok(numbers) => *numbers,
-                Err(outcome) => {
-                    requested.here.push((slot, Arc::new(outcome.as_ref().clone())));
-                    continue;
-                }
-            };
-            let key = Key { db, limits: limits_number, sql: run.sql };
-            let waiter = Waiter { job: Arc::clone(state), slot };
-            let make_flight = |key| Flight {
-                key,
-                path: Arc::clone(&databases[run.database as usize]),
-                inode,
-                limits: Arc::clone(limits),
-                cancel: Arc::default(),
-            };
-            match cache.request(key.clone(), run.is_gold, waiter, make_flight) {
-                Found::Kept(outcome) => {
-                    self.stats.hit(run.is_gold);
-                    requested.here.push((slot, outcome));
-                    continue;
-                }
-                Found::Joined => self.stats.joined(),
-                Found::New(flight) => requested.tasks.push_back(Task::Run(flight)),
-            }
-            requested.keys.push(key);
-        }
-        requested
-    }
-
     fn shut(&self) {
         let left = self.queue.close();
         let waiters = self.cache().cancel_all();
         let cancelled = Arc::new(Outcome::cancelled());
         for waiter in waiters {
-            waiter.job.deliver(waiter.slot, Ok(Arc::clone(&cancelled)));
+            waiter.job.0.deliver(waiter.slot, Ok(Arc::clone(&cancelled)));
         }
         for task in left {
             if let Task::Deliver(job, slot, _) = task {
@@ -321,7 +228,7 @@ impl Job {
     /// Cancels what has not ended: those items get the status `cancelled`, and runs that nobody else waits for stop.
     pub fn cancel(&self) -> Result<(), Fault> {
         self.shared.check_process()?;
-        self.shared.cache().abandon(&self.state, self.state.keys());
+        self.shared.cache().abandon(&self.state, self.state.flights());
         let cancelled = Arc::new(Outcome::cancelled());
         for slot in 0..self.state.n_slots() {
             self.state.deliver(slot as u32, Ok(Arc::clone(&cancelled)));
@@ -344,18 +251,18 @@ impl Job {
 
 /// The life of a worker thread.
 fn work(shared: &Arc<Shared>, mut runner: Runner) {
-    while let Some(task) = shared.queue.take() {
+    while let Some((task, n_left)) = shared.queue.take(&mut || runner.rest()) {
         match task {
             Task::Deliver(job, slot, outcome) => job.deliver(slot, Ok(outcome)),
             Task::Run(flight) if flight.cancel.load(Ordering::Relaxed) => {}
             Task::Run(flight) => {
-                let result = runner.run(&flight).map(Arc::new);
+                let result = runner.run(&flight, n_left > 0).map(Arc::new);
                 if let Ok(outcome) = &result {
                     shared.stats.ran(outcome.status);
                 }
                 let waiters = shared.cache().land(&flight, result.as_ref().ok());
                 for waiter in waiters {
-                    waiter.job.deliver(waiter.slot, result.clone());
+                    waiter.job.0.deliver(waiter.slot, result.clone());
                 }
                 runner.tidy();
             }

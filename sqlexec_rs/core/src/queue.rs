@@ -34,14 +34,23 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct State {
-    lines: VecDeque<VecDeque<Task>>,
+    lines: VecDeque<Line>,
     n_tasks: usize,
     /// Tasks that have been promised room and are not here yet.
     n_reserved: usize,
     /// Batches that wait for room, the first come first.
     tickets: VecDeque<u64>,
     n_tickets: u64,
+    /// Threads that wait for work.
+    n_idle: usize,
     is_closed: bool,
+}
+
+/// The tasks of a batch that are waiting.
+struct Line {
+    /// The batch's ticket.
+    ticket: u64,
+    tasks: VecDeque<Task>,
 }
 
 impl Queue {
@@ -51,16 +60,17 @@ impl Queue {
         Self { max_tasks, state: Mutex::default(), has_work: Condvar::new(), has_room: Condvar::new() }
     }
 
-    /// Waits until there is room for `n` tasks, or until there is no task at all, and keeps it; `add` must follow.
+    /// Waits until there is room for `n` tasks, or until there is no task at all, and keeps it; returns the ticket for `add`,
+    /// which must follow.
     ///
     /// `keep_waiting` is asked a few times a second, without the lock; false gives up.
-    pub(crate) fn reserve(&self, n: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
-        if n == 0 {
-            return Ok(());
-        }
+    pub(crate) fn reserve(&self, n: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<u64, Fault> {
         let mut state = self.lock();
         let ticket = state.n_tickets;
         state.n_tickets += 1;
+        if n == 0 {
+            return Ok(ticket);
+        }
         state.tickets.push_back(ticket);
         let result = loop {
             if state.is_closed {
@@ -68,7 +78,7 @@ impl Queue {
             }
             if state.tickets.front() == Some(&ticket) && state.has_room_for(n, self.max_tasks) {
                 state.n_reserved += n;
-                break Ok(());
+                break Ok(ticket);
             }
             let (next, waited) = self.has_room.wait_timeout(state, ASK_PERIOD).unwrap_or_else(PoisonError::into_inner);
             state = next;
@@ -90,8 +100,8 @@ impl Queue {
         result
     }
 
-    /// Adds a batch's tasks as a line of their own, in the room that was reserved; false when the queue is closed.
-    pub(crate) fn add(&self, tasks: VecDeque<Task>, n_reserved: usize) -> bool {
+    /// Adds tasks of a batch to its line, in as much of the room that was reserved; false when the queue is closed.
+    pub(crate) fn add(&self, ticket: u64, tasks: impl ExactSizeIterator<Item = Task>, n_reserved: usize) -> bool {
         let n = tasks.len();
         let mut state = self.lock();
         state.n_reserved -= n_reserved;
@@ -100,13 +110,17 @@ impl Queue {
         }
         if n > 0 {
             state.n_tasks += n;
-            state.lines.push_back(tasks);
+            match state.lines.iter_mut().find(|line| line.ticket == ticket) {
+                Some(line) => line.tasks.extend(tasks),
+                None => state.lines.push_back(Line { ticket, tasks: tasks.collect() }),
+            }
         }
         let has_waiters = n < n_reserved && !state.tickets.is_empty();
+        let n_idle = state.n_idle;
         drop(state);
-        if n == 1 {
+        if n == 1 && n_idle > 0 {
             self.has_work.notify_one();
-        } else if n > 1 {
+        } else if n > 1 && n_idle > 0 {
             self.has_work.notify_all();
         }
         if has_waiters {
@@ -115,30 +129,42 @@ impl Queue {
         true
     }
 
-    /// Takes the next task, waiting for one; `None` once the queue is closed.
-    pub(crate) fn take(&self) -> Option<Task> {
+    /// Takes the next task, with the number of those left; calls `rest` before it waits for one. `None` once the queue is
+    /// closed.
+    pub(crate) fn take(&self, rest: &mut dyn FnMut()) -> Option<(Task, usize)> {
         let mut state = self.lock();
+        let mut has_rested = false;
         loop {
             if state.is_closed {
                 return None;
             }
             if let Some(mut line) = state.lines.pop_front() {
-                let task = line.pop_front();
-                if !line.is_empty() {
+                let task = line.tasks.pop_front();
+                if !line.tasks.is_empty() {
                     state.lines.push_back(line);
                 }
-                if task.is_some() {
+                if let Some(task) = task {
                     state.n_tasks -= 1;
+                    let n_left = state.n_tasks;
                     let has_waiters = !state.tickets.is_empty();
                     drop(state);
                     if has_waiters {
                         self.has_room.notify_all();
                     }
-                    return task;
+                    return Some((task, n_left));
                 }
                 continue;
             }
-            state = self.has_work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if has_rested {
+                state.n_idle += 1;
+                state = self.has_work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.n_idle -= 1;
+            } else {
+                drop(state);
+                rest();
+                has_rested = true;
+                state = self.lock();
+            }
         }
     }
 
@@ -147,7 +173,7 @@ impl Queue {
         let mut state = self.lock();
         state.is_closed = true;
         state.n_tasks = 0;
-        let left = state.lines.drain(..).flatten().collect();
+        let left = state.lines.drain(..).flat_map(|line| line.tasks).collect();
         drop(state);
         self.has_work.notify_all();
         self.has_room.notify_all();
@@ -179,14 +205,14 @@ mod tests {
     use super::*;
     use crate::job::{JobState, Work};
 
-    fn tasks(n: usize) -> VecDeque<Task> {
+    fn tasks(n: usize) -> Vec<Task> {
         let job = Arc::new(JobState::new(n, Work::Execute { slot_of: Vec::new() }, Arc::default()));
         (0..n as u32).map(|slot| Task::Deliver(Arc::clone(&job), slot, Arc::new(Outcome::cancelled()))).collect()
     }
 
     fn put(queue: &Queue, n: usize) {
-        queue.reserve(n, &mut || true).unwrap();
-        assert!(queue.add(tasks(n), n));
+        let ticket = queue.reserve(n, &mut || true).unwrap();
+        assert!(queue.add(ticket, tasks(n).into_iter(), n));
     }
 
     #[test]
@@ -211,13 +237,13 @@ mod tests {
                 thread::yield_now();
             }
             // One place is free, but the large batch was first: the small one may not pass it.
-            assert!(queue.take().is_some() && queue.take().is_some());
+            assert!(queue.take(&mut || ()).is_some() && queue.take(&mut || ()).is_some());
             assert!(!is_large_in.load(Ordering::SeqCst) && !is_small_in.load(Ordering::SeqCst));
-            assert!(queue.take().is_some());
+            assert!(queue.take(&mut || ()).is_some());
             while !is_large_in.load(Ordering::SeqCst) {
                 thread::yield_now();
             }
-            (0..5).for_each(|_| assert!(queue.take().is_some()));
+            (0..5).for_each(|_| assert!(queue.take(&mut || ()).is_some()));
         });
         assert!(is_small_in.load(Ordering::SeqCst));
         assert_eq!(queue.len(), 1);
@@ -237,7 +263,7 @@ mod tests {
             assert_eq!(queue.close().len(), 1);
             assert!(matches!(waiter.join().unwrap(), Err(Fault::Closed)));
         });
-        assert!(!queue.add(VecDeque::new(), 0));
+        assert!(!queue.add(0, std::iter::empty(), 0));
     }
 
     #[test]
@@ -246,8 +272,8 @@ mod tests {
         put(&queue, 3);
         put(&queue, 2);
         let lines: Vec<usize> = (0..5)
-            .map(|_| match queue.take() {
-                Some(Task::Deliver(job, ..)) => job.n_slots(),
+            .map(|_| match queue.take(&mut || ()) {
+                Some((Task::Deliver(job, ..), _)) => job.n_slots(),
                 _ => 0,
             })
             .collect();

@@ -9,6 +9,7 @@ use crate::local::Local;
 use crate::outcome::Outcome;
 use crate::process::{Remote, WorkerConfig};
 use crate::stats::Stats;
+use crate::store;
 
 /// The one or the other.
 pub(crate) enum Runner {
@@ -25,13 +26,11 @@ impl Runner {
         })
     }
 
-    /// Runs a query. A panic of ours is a fault, after which everything is opened anew.
-    pub(crate) fn run(&mut self, flight: &Flight) -> Result<Outcome, Fault> {
+    /// Runs a query; `more_wait` tells that others are to follow. A panic of ours is a fault, after which everything is
+    /// opened anew.
+    pub(crate) fn run(&mut self, flight: &Flight, more_wait: bool) -> Result<Outcome, Fault> {
         let run = || match self {
-            Self::Thread(local) => {
-                let cancel = Some(Arc::clone(&flight.cancel));
-                Ok(local.run(&flight.path, flight.inode, &flight.key.sql, &flight.limits, cancel))
-            }
+            Self::Thread(local) => Ok(local.run_in_burst(flight, more_wait)),
             Self::Process(remote) => remote.run(flight),
         };
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
@@ -41,6 +40,14 @@ impl Runner {
             }
             Err(Fault::of_panic(panic.as_ref()))
         })
+    }
+
+    /// Gives back what is kept from one query to the next, as there is none at the moment.
+    pub(crate) fn rest(&mut self) {
+        if let Self::Thread(local) = self {
+            local.release();
+            store::release();
+        }
     }
 
     /// Does what can wait until the outcome is delivered.

@@ -5,7 +5,7 @@
 //! SQLite adds is denied); defensive mode is on and the schema is not trusted; SQLite's own limits are set; what works
 //! without end in one call is replaced or taken away.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Statement};
 
 use crate::dbfile::NoLog;
 use crate::deadline::{Control, HANDLER_PERIOD};
+use crate::header::Header;
 use crate::hint;
 use crate::hooks::{self, Action, Authorizer};
 use crate::request::Caps;
@@ -88,6 +89,8 @@ pub(crate) struct Seen {
     is_volatile: AtomicBool,
     reads_clock: AtomicBool,
     has_patterns_in_view: AtomicBool,
+    /// It is the sandbox's own, which may begin and end a transaction.
+    is_ours: AtomicBool,
 }
 
 impl Seen {
@@ -130,6 +133,8 @@ pub(crate) struct Sandbox {
     no_log: Cell<Option<NoLog>>,
     /// Names that hints are made from.
     names: hint::Kept,
+    /// The header of the last result.
+    header: RefCell<Arc<Header>>,
 }
 
 /// A connection, opened by the first run that needs it and then kept.
@@ -150,6 +155,7 @@ impl Sandbox {
             indexed: Kept::default(),
             no_log: Cell::new(None),
             names: hint::Kept::default(),
+            header: RefCell::default(),
         }
     }
 
@@ -169,6 +175,16 @@ impl Sandbox {
 
     pub(crate) fn seen(&self) -> &Seen {
         &self.seen
+    }
+
+    /// Returns the header of a statement's result, one with the last result's where they are the same; `None` where it
+    /// cannot be read.
+    pub(crate) fn header(&self, statement: &Statement<'_>) -> Option<Arc<Header>> {
+        let mut last = self.header.borrow_mut();
+        if !last.is_of(statement) {
+            *last = Arc::new(Header::of(statement)?);
+        }
+        Some(Arc::clone(&last))
     }
 
     /// Tells whether the connections may show an old state of the file.
@@ -194,6 +210,31 @@ impl Sandbox {
             kept.caps.set(Some(*caps));
         }
         Ok(connection)
+    }
+
+    /// Begins a transaction, if there is none: the next statement locks the file, and the lock stays until
+    /// `end_transactions`. An error changes nothing: each statement then has a transaction of its own.
+    pub(crate) fn begin(&self, connection: &Connection) {
+        if connection.is_autocommit() {
+            let _ = self.run_own(connection, "BEGIN");
+        }
+    }
+
+    /// Ends every transaction that `begin` began and no error has ended.
+    pub(crate) fn end_transactions(&self) -> rusqlite::Result<()> {
+        for kept in [&self.guarded, &self.indexed] {
+            if let Some(connection) = kept.connection.get().filter(|connection| !connection.is_autocommit()) {
+                self.run_own(connection, "COMMIT")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_own(&self, connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+        self.seen.is_ours.store(true, Ordering::Relaxed);
+        let prepared = connection.prepare(sql);
+        self.seen.is_ours.store(false, Ordering::Relaxed);
+        prepared?.raw_query().next().map(|_| ())
     }
 
     fn connect(&self, guards_patterns: bool) -> rusqlite::Result<Connection> {
@@ -268,6 +309,7 @@ impl Authorizer for Seen {
             Action::Read => true,
             Action::Function(name) => allows_function(name, is_in_view, self),
             Action::Pragma(name, value) => allows_pragma(name, value.is_some()),
+            Action::Transaction => self.is_ours.load(Ordering::Relaxed),
             Action::Other => false,
         }
     }

@@ -51,12 +51,13 @@ pub struct Score {
 }
 
 /// A gold of an item, ready to be compared on each of the item's databases.
-pub(crate) enum ReadyGold {
-    Outcomes { outcomes: Vec<Arc<Outcome>>, sql: Arc<str> },
-    Table(Arc<Table>),
+#[derive(Clone, Copy)]
+pub(crate) enum ReadyGold<'a> {
+    Outcomes { outcomes: &'a [Arc<Outcome>], sql: &'a str },
+    Table(&'a Table),
 }
 
-impl ReadyGold {
+impl<'a> ReadyGold<'a> {
     fn status(&self) -> Status {
         match self {
             ReadyGold::Outcomes { outcomes, .. } => first_failure(outcomes),
@@ -71,7 +72,7 @@ impl ReadyGold {
         }
     }
 
-    fn on(&self, database: usize) -> Option<Gold<'_>> {
+    fn on(&self, database: usize) -> Option<Gold<'a>> {
         match self {
             ReadyGold::Outcomes { outcomes, sql } => {
                 outcomes[database].table.as_ref().map(|table| Gold { table, sql: Some(sql) })
@@ -82,26 +83,29 @@ impl ReadyGold {
 }
 
 /// Compares a prediction's outcomes (one a database) with its golds.
-pub(crate) fn score(predicted: &[Arc<Outcome>], golds: &[ReadyGold], rules: &[Rule], options: &Options) -> Score {
+pub(crate) fn score<'a>(
+    predicted: &[Arc<Outcome>],
+    golds: &(impl Iterator<Item = ReadyGold<'a>> + Clone),
+    rules: &[Rule],
+    options: &Options,
+) -> Score {
     let pred_status = first_failure(predicted);
-    let chosen = golds.iter().find(|gold| gold.status() == Status::Ok).or(golds.first());
-    let values = rules
-        .iter()
-        .map(|rule| golds.iter().map(|gold| agreement(*rule, predicted, gold, options)).fold(0.0, f64::max));
+    let chosen = golds.clone().find(|gold| gold.status() == Status::Ok).or_else(|| golds.clone().next());
+    let best = |rule| golds.clone().map(|gold| agreement(rule, predicted, gold, options)).fold(0.0, f64::max);
     Score {
         pred_status,
-        gold_status: chosen.map_or(Status::NoSql, ReadyGold::status),
+        gold_status: chosen.map_or(Status::NoSql, |gold| gold.status()),
         pred_stop: predicted.iter().find_map(|outcome| outcome.stopped_by),
         pred_rows: predicted.first().map_or(0, |outcome| outcome.row_count() as u64),
         gold_rows: chosen.and_then(|gold| gold.on(0)).map_or(0, |gold| gold.table.n_rows() as u64),
         pred_ms: total_ms(predicted),
-        gold_ms: chosen.map_or(0.0, ReadyGold::milliseconds),
-        values: values.collect(),
+        gold_ms: chosen.map_or(0.0, |gold| gold.milliseconds()),
+        values: rules.iter().map(|rule| best(*rule)).collect(),
     }
 }
 
 /// The lowest value over the databases: all must agree.
-fn agreement(rule: Rule, predicted: &[Arc<Outcome>], gold: &ReadyGold, options: &Options) -> f64 {
+fn agreement(rule: Rule, predicted: &[Arc<Outcome>], gold: ReadyGold<'_>, options: &Options) -> f64 {
     let mut lowest = 1.0_f64;
     for (database, outcome) in predicted.iter().enumerate() {
         let (Some(table), Some(gold)) = (&outcome.table, gold.on(database)) else { return 0.0 };

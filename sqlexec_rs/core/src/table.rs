@@ -4,10 +4,12 @@
 //! nothing is boxed. Row hashes and the index over distinct rows are made on first use and kept, because a gold table is
 //! compared with many predictions.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashTable;
 
+use crate::header::Header;
+use crate::store::Store;
 use crate::value::{Value, combine, mix};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +23,7 @@ enum Kind {
 
 /// A cell: its kind, and either its 64 bits or a slice of the arena.
 #[derive(Clone, Copy, Debug)]
-struct Cell {
+pub(crate) struct Cell {
     kind: Kind,
     len: u32,
     bits: u64,
@@ -29,34 +31,6 @@ struct Cell {
 
 /// Bytes that one cell takes; what `max_bytes` counts beside the text and blobs themselves.
 pub const CELL_BYTES: usize = size_of::<Cell>();
-
-/// Declared types, end to end: a result needs one allocation for all, and one of expressions none.
-#[derive(Debug, Default)]
-struct Types {
-    text: String,
-    n_columns: usize,
-    n_ends: usize,
-}
-
-impl Types {
-    /// Stands after each type but the last; no name in SQLite holds it, and none is empty.
-    const END: char = '\0';
-
-    fn push(&mut self, name: Option<&str>) {
-        if let Some(name) = name {
-            while self.n_ends < self.n_columns {
-                self.text.push(Self::END);
-                self.n_ends += 1;
-            }
-            self.text.push_str(name);
-        }
-        self.n_columns += 1;
-    }
-
-    fn get(&self, column: usize) -> Option<&str> {
-        self.text.split(Self::END).nth(column).filter(|name| !name.is_empty())
-    }
-}
 
 /// Distinct rows of a table, found by hash and verified by equality.
 #[derive(Debug)]
@@ -67,12 +41,10 @@ pub(crate) struct RowIndex {
 /// A typed result table.
 #[derive(Debug, Default)]
 pub struct Table {
-    columns: Vec<String>,
-    types: Types,
+    header: Arc<Header>,
     width: usize,
     n_rows: usize,
-    cells: Vec<Cell>,
-    arena: Vec<u8>,
+    store: Store,
     row_hashes: OnceLock<Vec<u64>>,
     index: OnceLock<RowIndex>,
 }
@@ -80,31 +52,32 @@ pub struct Table {
 impl Table {
     /// Starts an empty table with the given column names.
     pub fn new(columns: Vec<String>) -> Self {
-        Self { width: columns.len(), columns, ..Self::default() }
+        Self { width: columns.len(), header: Arc::new(Header::new(columns)), ..Self::default() }
+    }
+
+    /// Starts one in memory that this thread has at hand.
+    pub(crate) fn recycled(header: Arc<Header>) -> Self {
+        Self { width: header.names().len(), header, store: Store::recycled(), ..Self::default() }
     }
 
     /// Returns the column names, as SQLite gives them.
     pub fn columns(&self) -> &[String] {
-        &self.columns
+        self.header.names()
     }
 
     /// Sets the columns' declared types.
     #[must_use]
     pub fn with_types(mut self, types: Vec<Option<String>>) -> Self {
+        let header = Arc::make_mut(&mut self.header);
         for name in types {
-            self.types.push(name.as_deref());
+            header.push_type(name.as_deref());
         }
         self
     }
 
-    /// Sets the declared type of the column after those that have had theirs set.
-    pub(crate) fn push_type(&mut self, name: Option<&str>) {
-        self.types.push(name);
-    }
-
     /// Returns the type that a column was declared with, as it stands in the schema; an expression has none.
     pub fn column_type(&self, column: usize) -> Option<&str> {
-        self.types.get(column)
+        self.header.column_type(column)
     }
 
     /// Returns the number of columns.
@@ -124,12 +97,12 @@ impl Table {
 
     /// Returns the bytes that the result takes: cells, text and blobs.
     pub fn bytes(&self) -> usize {
-        self.cells.len() * CELL_BYTES + self.arena.len()
+        self.store.bytes()
     }
 
     /// Makes room for so many cells, if there is memory; a table grows without, only slower.
     pub(crate) fn reserve(&mut self, n_cells: usize) {
-        let _ = self.cells.try_reserve_exact(n_cells);
+        let _ = self.store.cells.try_reserve_exact(n_cells);
     }
 
     /// Appends a value to the row under construction; `end_row` closes it.
@@ -142,13 +115,13 @@ impl Table {
             Value::Text(bytes) => self.store(Kind::Text, bytes),
             Value::Blob(bytes) => self.store(Kind::Blob, bytes),
         };
-        self.cells.push(cell);
+        self.store.cells.push(cell);
     }
 
     #[inline]
     fn store(&mut self, kind: Kind, bytes: &[u8]) -> Cell {
-        let bits = self.arena.len() as u64;
-        self.arena.extend_from_slice(bytes);
+        let bits = self.store.arena.len() as u64;
+        self.store.arena.extend_from_slice(bytes);
         Cell { kind, len: bytes.len() as u32, bits }
     }
 
@@ -156,25 +129,25 @@ impl Table {
     #[inline]
     pub fn end_row(&mut self) {
         self.n_rows += 1;
-        debug_assert_eq!(self.cells.len(), self.n_rows * self.width);
+        debug_assert_eq!(self.store.cells.len(), self.n_rows * self.width);
     }
 
-    /// Gives back the memory that growth reserved and the result does not need.
-    pub fn shrink(&mut self) {
-        self.cells.shrink_to_fit();
-        self.arena.shrink_to_fit();
+    /// Gives back memory that growth reserved and the result does not need; a result that is kept for long keeps no more
+    /// than it needs.
+    pub(crate) fn settle(&mut self, is_for_long: bool) {
+        self.store.settle(is_for_long);
     }
 
     /// Returns the value at a row and a column.
     #[inline]
     pub fn value(&self, row: usize, column: usize) -> Value<'_> {
-        self.open(self.cells[row * self.width + column])
+        self.open(self.store.cells[row * self.width + column])
     }
 
     /// Iterates over the values of a row.
     #[inline]
     pub fn row(&self, row: usize) -> impl ExactSizeIterator<Item = Value<'_>> + Clone {
-        self.cells[row * self.width..(row + 1) * self.width].iter().map(|cell| self.open(*cell))
+        self.store.cells[row * self.width..(row + 1) * self.width].iter().map(|cell| self.open(*cell))
     }
 
     /// Iterates over the values of a column.
@@ -184,7 +157,7 @@ impl Table {
 
     #[inline]
     fn open(&self, cell: Cell) -> Value<'_> {
-        let slice = || &self.arena[cell.bits as usize..cell.bits as usize + cell.len as usize];
+        let slice = || &self.store.arena[cell.bits as usize..cell.bits as usize + cell.len as usize];
         match cell.kind {
             Kind::Null => Value::Null,
             Kind::Integer => Value::Integer(cell.bits as i64),
@@ -215,7 +188,15 @@ impl Table {
     pub fn equal_in_order(&self, other: &Table) -> bool {
         self.n_rows == other.n_rows
             && self.width == other.width
-            && (0..self.n_rows).all(|row| self.rows_equal(row, other, row))
+            && if self.store.arena == other.store.arena {
+                self.store.cells.iter().zip(&other.store.cells).all(|(a, b)| {
+                    // With one arena between them, cells that are alike refer to the same bytes.
+                    let is_alike = (a.kind, a.len, a.bits) == (b.kind, b.len, b.bits) && a.kind != Kind::Real;
+                    is_alike || self.open(*a).equals(other.open(*b))
+                })
+            } else {
+                (0..self.n_rows).all(|row| self.rows_equal(row, other, row))
+            }
     }
 
     /// Returns the index over distinct rows, built once.

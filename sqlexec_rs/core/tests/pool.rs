@@ -38,6 +38,7 @@ on_both!(
     scores_compare_and_the_best_gold_counts,
     golds_may_be_tables_and_databases_several,
     a_changed_file_is_noticed,
+    a_statement_in_a_burst_has_the_verdict_it_has_alone,
     many_databases_fit_few_descriptors,
     closing_ends_every_thread_and_refuses_work,
     the_candidate_cache_keeps_to_its_budget,
@@ -228,6 +229,17 @@ fn golds_may_be_tables_and_databases_several(base: &Config) {
     let job = fixture.pool.submit_score(&[one, both, differ], &[Rule::Bird], &Arc::new(Limits::default())).unwrap();
     let values: Vec<f64> = finish(&job).scores().unwrap().iter().map(|score| score.values[0]).collect();
     assert_eq!(values, [1.0, 1.0, 0.0]);
+}
+
+fn a_statement_in_a_burst_has_the_verdict_it_has_alone(base: &Config) {
+    let refused = ["VACUUM", "BEGIN", "COMMIT", "SAVEPOINT a", "PRAGMA journal_mode = WAL"];
+    let sqls: Vec<_> =
+        (0..50).flat_map(|n| [format!("SELECT {n} FROM item"), format!("{} -- {n}", refused[n % 5])]).collect();
+    let fixture = Fixture::new(base, 1);
+    let outcomes = fixture.run(&sqls.iter().map(String::as_str).collect::<Vec<_>>());
+    for (pair, sqls) in outcomes.chunks(2).zip(sqls.chunks(2)) {
+        assert_eq!([pair[0].status, pair[1].status], [Status::Ok, Status::Forbidden], "{sqls:?}");
+    }
 }
 
 fn a_changed_file_is_noticed(base: &Config) {

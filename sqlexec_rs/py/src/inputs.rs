@@ -1,13 +1,15 @@
 //! Python arguments into what the core owns; equal texts and shared objects become one allocation, so that the core sees
 //! at once which items are equal.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use sqlexec_core::texts::Hashed;
 use sqlexec_core::{GoldSource, Options, Rule, ScoreItem, Table};
 
 use crate::convert::table_from_python;
@@ -32,39 +34,43 @@ pub(crate) fn rules_of(names: &[String]) -> PyResult<Vec<Rule>> {
     names.iter().map(parse).collect()
 }
 
+/// The databases of an item.
+type Paths = Arc<[Arc<Path>]>;
+
 /// What one call has seen so far.
 #[derive(Default)]
 pub(crate) struct Inputs {
-    texts: HashMap<String, Arc<str>>,
+    texts: HashTable<Text>,
     paths: HashMap<PathBuf, Arc<Path>>,
-    path_lists: HashMap<Vec<PathBuf>, Arc<[Arc<Path>]>>,
-    golds: HashMap<GoldKey, Arc<[GoldSource]>>,
-    options: HashSet<Arc<Options>>,
+    path_lists: HashMap<Vec<PathBuf>, Paths>,
+    /// The paths that were given as a `str`, each as a list of one.
+    path_texts: HashTable<(Hashed<Arc<str>>, Paths)>,
+    /// Golds that are no text, by address.
+    golds: HashMap<usize, Arc<[GoldSource]>>,
+    options: HashMap<Options, Arc<Options>>,
 }
 
-#[derive(PartialEq, Eq, Hash)]
-enum GoldKey {
-    Text(Arc<str>),
-    Object(usize),
+/// A text, and what it is as a gold, once it was one.
+struct Text {
+    sql: Hashed<Arc<str>>,
+    gold: Option<Arc<[GoldSource]>>,
 }
 
 impl Inputs {
     /// Takes a SQL text. `None` is a completion that holds no SQL; half a surrogate pair, which no file holds, is replaced.
     pub(crate) fn text(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
         if argument.is_none() {
-            return Ok(self.intern(""));
+            return Ok(Arc::clone(&self.intern("").sql.text));
         }
         let text = argument.cast::<PyString>().map_err(|_| wrong_type("SQL must be a str or None", argument))?;
-        Ok(self.intern(&text.to_string_lossy()))
+        Ok(Arc::clone(&self.intern(&text.to_string_lossy()).sql.text))
     }
 
-    fn intern(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.texts.get(text) {
-            return Arc::clone(known);
-        }
-        let shared: Arc<str> = text.into();
-        self.texts.insert(text.to_owned(), Arc::clone(&shared));
-        shared
+    fn intern(&mut self, text: &str) -> &mut Text {
+        let text = Hashed::new(text);
+        let make = || Text { sql: text.with(text.text.into()), gold: None };
+        let is_it = |known: &Text| known.sql.is(&text);
+        self.texts.entry(text.hash(), is_it, |known| known.sql.hash()).or_insert_with(make).into_mut()
     }
 
     /// Takes the path of a database.
@@ -83,7 +89,21 @@ impl Inputs {
     }
 
     /// Takes one path, or a list or tuple of paths.
-    fn databases(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<[Arc<Path>]>> {
+    fn databases(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Paths> {
+        let Some(text) = argument.cast::<PyString>().ok().and_then(|text| text.to_str().ok()) else {
+            return self.path_list(argument);
+        };
+        let text = Hashed::new(text);
+        if let Some((_, known)) = self.path_texts.find(text.hash(), |(known, _)| known.is(&text)) {
+            return Ok(Arc::clone(known));
+        }
+        let shared = self.path_list(argument)?;
+        let entry = (text.with(text.text.into()), Arc::clone(&shared));
+        self.path_texts.insert_unique(text.hash(), entry, |(known, _)| known.hash());
+        Ok(shared)
+    }
+
+    fn path_list(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Paths> {
         let is_list = argument.is_instance_of::<PyList>() || argument.is_instance_of::<PyTuple>();
         let paths: Vec<PathBuf> = if is_list {
             argument.extract().map_err(|_| wrong_type("databases must be paths", argument))?
@@ -96,18 +116,18 @@ impl Inputs {
         if let Some(known) = self.path_lists.get(&paths) {
             return Ok(Arc::clone(known));
         }
-        let shared: Arc<[Arc<Path>]> = paths.iter().map(|path| self.intern_path(path.clone())).collect();
+        let shared: Paths = paths.iter().map(|path| self.intern_path(path.clone())).collect();
         self.path_lists.insert(paths, Arc::clone(&shared));
         Ok(shared)
     }
 
     /// Takes a gold: SQL, a table, or a list of them.
     fn gold(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<[GoldSource]>> {
-        let key = if argument.is_instance_of::<PyString>() {
-            GoldKey::Text(self.text(argument)?)
-        } else {
-            GoldKey::Object(argument.as_ptr() as usize)
-        };
+        if let Ok(text) = argument.cast::<PyString>() {
+            let Text { sql, gold } = self.intern(&text.to_string_lossy());
+            return Ok(Arc::clone(gold.get_or_insert_with(|| [GoldSource::Sql(Arc::clone(&sql.text))].into())));
+        }
+        let key = argument.as_ptr().addr();
         if let Some(known) = self.golds.get(&key) {
             return Ok(Arc::clone(known));
         }
@@ -158,8 +178,8 @@ impl Inputs {
         if let Some(known) = self.options.get(&options) {
             return Ok(Arc::clone(known));
         }
-        let shared = Arc::new(options);
-        self.options.insert(Arc::clone(&shared));
+        let shared = Arc::new(options.clone());
+        self.options.insert(options, Arc::clone(&shared));
         Ok(shared)
     }
 
@@ -202,9 +222,18 @@ impl Inputs {
             return Err(PyValueError::new_err(format!("the sequences differ in length: {lengths}")));
         }
         let rows = databases.iter().zip(&predicted).zip(&golds).enumerate();
+        let mut shared = None;
+        let mut item = |i: usize, database, predicted, gold| {
+            let (databases, predicted, golds) = (self.databases(database)?, self.text(predicted)?, self.gold(gold)?);
+            let options = match (&one_each, &shared) {
+                (Some(list), _) => self.options(Some(&list[i]))?,
+                (None, Some(shared)) => Arc::clone(shared),
+                (None, None) => Arc::clone(shared.insert(self.options(options)?)),
+            };
+            Ok(ScoreItem { databases, predicted, golds, options })
+        };
         rows.map(|(i, ((database, predicted), gold))| {
-            let options = one_each.as_ref().map_or(options, |list| Some(&list[i]));
-            self.score_item(database, predicted, gold, options).map_err(|error| at_item(gold.py(), i, error))
+            item(i, database, predicted, gold).map_err(|error| at_item(gold.py(), i, error))
         })
         .collect()
     }

@@ -83,7 +83,7 @@ pub(super) fn read_table(input: &mut impl BufRead, limits: &Limits) -> io::Resul
     if table.bytes() as u64 > limits.max_bytes {
         return Err(invalid("too many bytes"));
     }
-    table.shrink();
+    table.settle(true);
     Ok(table)
 }
 

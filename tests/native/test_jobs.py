@@ -103,6 +103,37 @@ def test_a_dropped_executor_finishes_its_jobs_as_cancelled(database: Path, isola
     assert [outcome.status for outcome in job.result()] == ["cancelled"]
 
 
+@pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
+def test_a_new_executor_in_a_forks_child_works_or_raises_but_never_hangs(database: Path, is_busy: bool) -> None:
+    done = run_python(
+        """
+        import os, sys, time
+        from sqlexec_rs import Executor, ExecutorError, Limits
+        endless = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
+        ex = Executor(threads=2, limits=Limits(timeout_ms=None))
+        assert ex.execute(sys.argv[1], "SELECT 1").status == "ok"
+        job = ex.submit([(sys.argv[1], endless)]) if sys.argv[2] == "True" else None
+        time.sleep(0.3)  # a thread takes the query, or rests after the one before
+        pid = os.fork()
+        if pid == 0:
+            try:
+                said = Executor(threads=1).execute(sys.argv[1], "SELECT 1").status
+            except ExecutorError as error:
+                said = "query ran when this process was forked" if "when this process was forked" in str(error) else "?"
+            print(said, flush=True)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        if job is not None:
+            job.cancel()
+        print(os.waitstatus_to_exitcode(status), ex.execute(sys.argv[1], "SELECT 1").status)
+        """,
+        database,
+        str(is_busy),
+    )
+    child = "query ran when this process was forked" if is_busy else "ok"
+    assert (done.stdout.splitlines(), done.stderr) == ([child, "0 ok"], "")
+
+
 def test_after_a_fork_it_raises_and_the_parent_goes_on(database: Path, isolation: str) -> None:
     done = run_python(
         """

@@ -23,6 +23,9 @@ pub enum Fault {
     /// The executor is used in a child process: threads do not survive a fork.
     #[error("the executor was made in another process; make a new one after a fork")]
     Forked,
+    /// An executor is made in a child process that was forked while a query ran: SQLite's locks may be held for ever there.
+    #[error("a query ran when this process was forked, so SQLite is unusable in it: fork before any query")]
+    ForkedBusy,
     /// Our own bookkeeping is wrong.
     #[error("internal fault: {0}")]
     Internal(&'static str),

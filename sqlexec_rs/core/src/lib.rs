@@ -71,6 +71,7 @@ mod dbfile;
 pub mod deadline;
 mod error;
 mod exec;
+mod fork;
 mod functions;
 mod groups;
 mod header;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::cache::Cache;
 use crate::compare::Rule;
 use crate::error::Fault;
+use crate::fork::{self, Busy};
 use crate::hooks;
 use crate::job::JobState;
 use crate::outcome::Outcome;
@@ -69,6 +70,7 @@ pub struct Job {
 impl Pool {
     /// Starts the threads.
     pub fn new(config: &Config) -> Result<Self, Fault> {
+        fork::check()?;
         hooks::install()?;
         let n_threads = match config.threads {
             Some(n) => n.max(1),
@@ -251,11 +253,21 @@ impl Job {
 
 /// The life of a worker thread.
 fn work(shared: &Arc<Shared>, mut runner: Runner) {
-    while let Some((task, n_left)) = shared.queue.take(&mut || runner.rest()) {
+    let mut busy: Option<Busy> = None;
+    loop {
+        let rest = &mut || {
+            runner.rest();
+            busy = None;
+        };
+        let Some((task, n_left)) = shared.queue.take(rest) else {
+            drop(runner); // closes its connections, while this thread still counts as busy
+            return;
+        };
         match task {
             Task::Deliver(job, slot, outcome) => job.deliver(slot, Ok(outcome)),
             Task::Run(flight) if flight.cancel.load(Ordering::Relaxed) => {}
             Task::Run(flight) => {
+                busy.get_or_insert_with(Busy::new);
                 let result = runner.run(&flight, n_left > 0).map(Arc::new);
                 if let Ok(outcome) = &result {
                     shared.stats.ran(outcome.status);

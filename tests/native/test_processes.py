@@ -67,7 +67,13 @@ def stop(pid: int) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    return parent_and_state(pid)[1] in {"", "Z", "X"}
+    """Tell whether the process has ended, its other threads too: until then its end of the socket is open."""
+    if parent_and_state(pid)[1] not in {"", "Z", "X"}:
+        return False
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) <= 1
+    except FileNotFoundError:
+        return True
 
 
 @pytest.fixture

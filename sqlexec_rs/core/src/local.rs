@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::connections::Connections;
+use crate::copies::Copies;
 use crate::dbfile::Inode;
 use crate::deadline::Control;
 use crate::exec;
@@ -20,9 +21,10 @@ pub(crate) struct Local {
 
 impl Local {
     /// Starts without a connection; `cap` is the most that stay open.
-    pub(crate) fn new(cap: usize, stats: &Arc<Stats>) -> Self {
+    pub(crate) fn new(cap: usize, copies: &Arc<Copies>, stats: &Arc<Stats>) -> Self {
         let control = Arc::new(Control::default());
-        Self { connections: Connections::new(cap, Arc::clone(&control), Arc::clone(stats)), control }
+        let connections = Connections::new(cap, Arc::clone(copies), Arc::clone(&control), Arc::clone(stats));
+        Self { connections, control }
     }
 
     /// Tells whether the database is open.

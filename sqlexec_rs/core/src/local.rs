@@ -33,8 +33,8 @@ impl Local {
     }
 
     /// Opens the database, if it is not open.
-    pub(crate) fn open(&mut self, path: &Path, inode: Inode) -> Result<(), Box<Outcome>> {
-        self.connections.get(path, inode).map(|_| ())
+    pub(crate) fn open(&mut self, path: &Path, inode: Inode) {
+        self.connections.open(path, inode);
     }
 
     /// Runs one SQL text.

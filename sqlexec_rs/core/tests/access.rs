@@ -158,6 +158,40 @@ fn threads_share_a_copy() {
     assert!(pool.stats().unwrap().contains(&("copied_bytes", 0)));
 }
 
+/// With less room than databases, going round among them finds some of them open, and those no longer visited leave.
+#[test]
+fn room_is_for_what_is_visited_again() {
+    on_both(|on_processes| {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = on_processes.then(|| WorkerConfig::new(env!("CARGO_BIN_EXE_sqlexec-worker").into()));
+        let config = Config { threads: Some(1), max_open: 40, cache_bytes: 0, worker, ..Config::default() };
+        let pool = Pool::new(&config).unwrap();
+        let first = folder.path().join("0.sqlite");
+        Connection::open(&first).unwrap().execute_batch("CREATE TABLE t AS SELECT 1 AS x").unwrap();
+        let paths: Vec<Arc<Path>> = (0..130).map(|i| folder.path().join(format!("{i}.sqlite")).into()).collect();
+        for path in &paths[1..] {
+            fs::copy(&first, path).unwrap();
+        }
+        let opened_in_round = |paths: &[Arc<Path>], round: usize| {
+            let before = pool.stats().unwrap();
+            let sql: Arc<str> = format!("SELECT x FROM t -- {round}").into();
+            let pairs: Vec<_> = paths.iter().map(|path| (Arc::clone(path), Arc::clone(&sql))).collect();
+            let job = pool.submit(&pairs, &Arc::new(Limits::default())).unwrap();
+            assert!(job.wait(Duration::from_secs(60)).unwrap());
+            assert!(job.outcomes().unwrap().iter().all(|outcome| outcome.row_count() == 1));
+            let after: HashMap<_, _> = pool.stats().unwrap().into_iter().collect();
+            let before: HashMap<_, _> = before.into_iter().collect();
+            assert!(after["connections_open"] <= 40);
+            after["connections_opened"] - before["connections_opened"]
+        };
+        assert_eq!(opened_in_round(&paths[..100], 0), 100);
+        let again: u64 = (1..6).map(|round| opened_in_round(&paths[..100], round)).sum();
+        assert!(again < 400, "{again} of 500 were opened again");
+        let others: Vec<u64> = (6..60).map(|round| opened_in_round(&paths[100..], round)).collect();
+        assert_eq!((others[0], others[53]), (30, 0), "{others:?}");
+    });
+}
+
 /// A statement with a long pattern has a connection of its own, which opens the file once more.
 #[test]
 fn open_files_are_counted_and_not_only_databases() {

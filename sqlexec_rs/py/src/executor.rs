@@ -84,7 +84,7 @@ impl Executor {
         let access = Access { immutable, copy_up_to_bytes, copies_bytes };
         let config = Config { threads, max_open, access, cache_bytes, max_queued, worker };
         let pool = py.detach(|| Pool::new(&config)).map_err(|fault| raise(&fault))?;
-        let shown_limits = limits.unwrap_or_else(Limits::default_for_users);
+        let shown_limits = limits.unwrap_or_default();
         let isolation = if config.worker.is_some() { "process" } else { "thread" };
         Ok(Self { pool, isolation, limits: Arc::new(shown_limits.to_core()), shown_limits })
     }

@@ -49,14 +49,14 @@ def overshoots(program: Path) -> Iterator[Line]:
 
 
 def false_timeouts(path: Path) -> Iterator[Line]:
-    """Run the same work alone and crowded, under budgets of ten times what it needs alone, and count the timeouts."""
+    """Run the same work alone and crowded, under budgets of four times what it needs alone, and count the timeouts."""
     cores = os.cpu_count() or 1
     with Executor(threads=1, cache_bytes=0) as ex:
         alone = [ex.execute(path, WORK.format(n=n)) for n in range(3)]
     assert all(outcome.status == "ok" for outcome in alone)
     steps = max(outcome.vm_steps for outcome in alone)
     needed_ms = statistics.median(outcome.elapsed_ms for outcome in alone)
-    budget_ms = int(10 * needed_ms) + 1
+    budget_ms = int(4 * needed_ms) + 1
     budgets = {
         "VM steps": Limits(timeout_ms=None, vm_steps=steps + 1_000),
         "CPU time": Limits(timeout_ms=None, cpu_ms=budget_ms),

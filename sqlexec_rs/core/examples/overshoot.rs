@@ -2,7 +2,8 @@
 //!
 //! `overshoot [WORKER]`: the worker program is the one beside the folder of this program when none is named. It prints a
 //! line a way: its name, the runs, those that met the deadline, and the milliseconds between the deadline and the outcome
-//! in the caller's hands (median, 99th percentile, maximum; a run that ended in time counts as 0).
+//! in the caller's hands (median, 99th percentile, maximum; a run that ended in time counts as 0). The farthest runs are
+//! named on standard error.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on has nothing to say")]
 
@@ -19,6 +20,9 @@ mod cases;
 const TIMEOUT: Duration = Duration::from_millis(100);
 const ROUNDS_IN_THREADS: usize = 8;
 const ROUNDS_IN_PROCESSES: usize = 2;
+
+/// How many of the farthest runs are named.
+const N_NAMED: usize = 5;
 
 /// How long a run may take before this gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -48,9 +52,9 @@ fn main() {
     tell("processes", measure(&processes, &shop, &everything, ROUNDS_IN_PROCESSES));
 }
 
-/// What came of the runs: how long each took beyond the deadline, and how many met it.
+/// What came of the runs: how long each took beyond the deadline, with the number of its text, and how many met it.
 struct Measured {
-    beyond: Vec<Duration>,
+    beyond: Vec<(Duration, usize)>,
     n_late: usize,
 }
 
@@ -69,15 +73,19 @@ fn measure(config: &Config, shop: &Arc<Path>, sqls: &[String], rounds: usize) ->
             // Opening, and starting the worker where the last run killed one, is not the run's own.
             run(format!("SELECT {round}, {number}"), PATIENCE);
             let (elapsed, status) = run(sql.clone(), TIMEOUT);
-            measured.beyond.push(elapsed.saturating_sub(TIMEOUT));
+            measured.beyond.push((elapsed.saturating_sub(TIMEOUT), number));
             measured.n_late += usize::from(status == Status::Timeout);
         }
     }
     measured.beyond.sort_unstable();
+    for (beyond, number) in measured.beyond.iter().rev().take(N_NAMED) {
+        let sql: String = sqls[*number].chars().take(160).collect();
+        eprintln!("{:6.2} ms beyond: {sql}", beyond.as_secs_f64() * 1e3);
+    }
     measured
 }
 
 fn tell(name: &str, Measured { beyond, n_late }: Measured) {
-    let at = |share: f64| beyond[((beyond.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3;
+    let at = |share: f64| beyond[((beyond.len() - 1) as f64 * share).round() as usize].0.as_secs_f64() * 1e3;
     println!("{name} {} {n_late} {:.3} {:.3} {:.3}", beyond.len(), at(0.5), at(0.99), at(1.0));
 }

@@ -62,7 +62,7 @@ impl Fixture {
         for ((sql, outcome), copied) in sqls.iter().zip(&outcomes).zip(Self::run_in(&self.copying, path, sqls)) {
             // How far a run comes in its time is the machine's affair.
             let is_late = [outcome.status, copied.status].contains(&Status::Timeout);
-            assert!(is_late || outcome.status == copied.status, "{:?} and in memory {:?}: {sql}", outcome, copied);
+            assert!(is_late || outcome.status == copied.status, "{outcome:?} and in memory {copied:?}: {sql}");
         }
         outcomes
     }

@@ -104,6 +104,23 @@ bench-executor: setup-dev ## the executor beside a bare loop and five rivals; AR
 	cargo build --quiet --release --package sqlexec_core --example bare_loop
 	$(BIN)/python scripts/bench_executor.py --bare-loop $(or $(CARGO_TARGET_DIR),target)/release/examples/bare_loop $(ARGS)
 
+.PHONY: bench-bounds
+bench-bounds: setup ## overshoot beyond deadlines, false timeouts, comparison beside Python's sets
+	cargo build --quiet --release --package sqlexec_core --example overshoot --bin sqlexec-worker
+	$(BIN)/python scripts/bench_bounds.py --overshoot $(or $(CARGO_TARGET_DIR),target)/release/examples/overshoot $(ARGS)
+
+.PHONY: bench-databases
+bench-databases: setup ## 16,000 databases at random with 900 open files, beside ten opened cold
+	$(BIN)/python scripts/bench_databases.py $(ARGS)
+
+.PHONY: bench-memory
+bench-memory: setup ## the caller's memory over a million queries
+	$(BIN)/python scripts/bench_memory.py $(ARGS)
+
+.PHONY: bench-core
+bench-core: ## criterion's benches of the Rust core: prepare, step, fetch, compare, threads
+	cargo bench --quiet --package sqlexec_bench $(ARGS)
+
 .PHONY: golds
 golds: setup-dev ## run every gold of Spider and compare the rows with apsw's (needs JAXRL_SQL_DATA)
 	$(BIN)/python scripts/check_golds.py $(ARGS)

@@ -1,14 +1,28 @@
-//! The connections of one worker thread: one a database, kept open, the least recently used closed at the cap.
+//! The connections of one worker thread: one or two a database, kept open up to a cap.
+//!
+//! Where more databases are visited than may be open, which one is closed decides the speed. To close one that has lain for
+//! long takes longer than to open it, as nothing of it is in the processor's caches, and where databases are visited at
+//! random it is as likely to be wanted as any other. So one of those opened lately is closed, if nobody came back to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::copies::Copies;
 use crate::dbfile::Inode;
 use crate::deadline::Control;
 use crate::outcome::{Outcome, Status};
+use crate::request::Caps;
 use crate::sandbox::Sandbox;
+use crate::scan::Patterns;
 use crate::stats::Stats;
+
+/// How many that were opened last are given the time to be visited again.
+const PASSING: usize = 8;
+
+/// Each time of so many, the least recently used is closed after all: what is no longer visited leaves in the end.
+const AGING_PERIOD: u64 = 16;
 
 /// Kept connections, by path.
 pub(crate) struct Connections {
@@ -16,7 +30,13 @@ pub(crate) struct Connections {
     current: Option<(Arc<Path>, Kept)>,
     others: HashMap<Arc<Path>, Kept>,
     cap: usize,
+    /// Files that the connections have open.
+    n_files: Arc<AtomicUsize>,
     clock: u64,
+    /// The databases opened last, the newest at the end.
+    passing: VecDeque<Arc<Path>>,
+    n_closed_for_room: u64,
+    copies: Arc<Copies>,
     control: Arc<Control>,
     stats: Arc<Stats>,
 }
@@ -24,13 +44,25 @@ pub(crate) struct Connections {
 struct Kept {
     sandbox: Sandbox,
     inode: Inode,
+    n_runs: u64,
     last_used: u64,
 }
 
 impl Connections {
-    /// Starts without a connection; `cap` is the most that stay open (at least one).
-    pub(crate) fn new(cap: usize, control: Arc<Control>, stats: Arc<Stats>) -> Self {
-        Self { current: None, others: HashMap::new(), cap: cap.max(1), clock: 0, control, stats }
+    /// Starts without a connection; `cap` is the most databases, and the most files, that stay open (but one and two may).
+    pub(crate) fn new(cap: usize, copies: Arc<Copies>, control: Arc<Control>, stats: Arc<Stats>) -> Self {
+        Self {
+            current: None,
+            others: HashMap::new(),
+            cap: cap.max(1),
+            n_files: Arc::default(),
+            clock: 0,
+            passing: VecDeque::new(),
+            n_closed_for_room: 0,
+            copies,
+            control,
+            stats,
+        }
     }
 
     /// Tells whether there is a connection to the file that the path leads to now.
@@ -38,27 +70,38 @@ impl Connections {
         self.find(path).is_some_and(|kept| kept.is_of(inode))
     }
 
-    /// Returns the connection to a file, opening it first if there is none or the path leads to another file now.
+    /// Returns the connection to a file for a run, opening it first if there is none or the path leads to another file now.
     pub(crate) fn get(&mut self, path: &Path, inode: Inode) -> Result<&Sandbox, Box<Outcome>> {
+        self.open(path, inode);
         self.clock += 1;
+        let gone = || Box::new(Outcome::failed(Status::DbError, "the connection is gone"));
+        let (_, kept) = self.current.as_mut().ok_or_else(gone)?;
+        kept.last_used = self.clock;
+        kept.n_runs += 1;
+        let most_more = kept.sandbox.n_files_unopened();
+        while self.n_files.load(Ordering::Relaxed) + most_more > self.cap && self.close_for_room() {}
+        self.current.as_ref().map(|(_, kept)| &kept.sandbox).ok_or_else(gone)
+    }
+
+    /// Opens the connection to a file, if there is none, and makes it the current one.
+    pub(crate) fn open(&mut self, path: &Path, inode: Inode) {
         if self.current.as_ref().is_none_or(|(current, _)| **current != *path) {
             self.others.extend(self.current.take());
             self.current = self.others.remove_entry(path);
         }
-        if self.current.as_ref().is_none_or(|(_, kept)| !kept.is_of(inode)) {
-            self.forget(path);
-            self.make_room();
-            self.stats.opened(1);
-            let sandbox = Sandbox::new(path, &self.control);
-            self.current = Some((path.into(), Kept { sandbox, inode, last_used: 0 }));
+        if self.current.as_ref().is_some_and(|(_, kept)| kept.is_of(inode)) {
+            return;
         }
-        match &mut self.current {
-            Some((_, kept)) => {
-                kept.last_used = self.clock;
-                Ok(&kept.sandbox)
-            }
-            None => Err(Box::new(Outcome::failed(Status::DbError, "the connection is gone"))),
+        self.forget(path);
+        while self.others.len() >= self.cap && self.close_for_room() {}
+        self.stats.opened(1);
+        let sandbox = self.connect(path);
+        let path: Arc<Path> = path.into();
+        self.current = Some((Arc::clone(&path), Kept { sandbox, inode, n_runs: 0, last_used: self.clock }));
+        if self.passing.len() > PASSING {
+            self.passing.pop_front();
         }
+        self.passing.push_back(path);
     }
 
     /// Ends the transactions on a file that runs have left open; false when that fails.
@@ -81,6 +124,21 @@ impl Connections {
         self.others.clear();
     }
 
+    /// Prepares for a database: for a copy of it in memory, or for its file, which the first run opens.
+    fn connect(&mut self, path: &Path) -> Sandbox {
+        let store = Arc::clone(&self.copies);
+        let access = store.access();
+        let file = Sandbox::new(path, access.immutable, &self.control, &self.n_files);
+        if access.copy_up_to_bytes == 0 {
+            return file;
+        }
+        let connect = || file.connection(Patterns::Short, &Caps::default());
+        match store.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
+            Some(copied) => Sandbox::of_copy(path, copied, &self.control, &self.n_files),
+            None => file,
+        }
+    }
+
     fn find(&self, path: &Path) -> Option<&Kept> {
         match &self.current {
             Some((current, kept)) if **current == *path => Some(kept),
@@ -88,14 +146,25 @@ impl Connections {
         }
     }
 
-    fn make_room(&mut self) {
-        while self.others.len() >= self.cap {
-            let oldest = self.others.iter().min_by_key(|(_, kept)| kept.last_used).map(|(path, _)| Arc::clone(path));
-            match oldest {
-                Some(path) => self.forget(&path),
-                None => break,
+    /// Closes a database, but not the current one; false when there is no other.
+    fn close_for_room(&mut self) -> bool {
+        self.n_closed_for_room += 1;
+        let oldest_passing = if self.passing.len() > PASSING { self.passing.pop_front() } else { None };
+        let is_passing = |other: &Arc<Path>| self.others.get(other).is_some_and(|kept| kept.n_runs <= 1);
+        match oldest_passing.filter(is_passing) {
+            Some(other) if !self.n_closed_for_room.is_multiple_of(AGING_PERIOD) => {
+                self.forget(&other);
+                true
             }
+            _ => self.close_oldest(|_| true),
         }
+    }
+
+    /// Closes the least recently used of such databases, the current one left out; false when there is none.
+    fn close_oldest(&mut self, is_such: impl Fn(&Sandbox) -> bool) -> bool {
+        let such = self.others.iter().filter(|(_, kept)| is_such(&kept.sandbox));
+        let oldest = such.min_by_key(|(_, kept)| kept.last_used).map(|(path, _)| Arc::clone(path));
+        oldest.inspect(|path| self.forget(path)).is_some()
     }
 }
 

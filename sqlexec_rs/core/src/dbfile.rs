@@ -51,6 +51,11 @@ impl FileIdentity {
         })
     }
 
+    /// Returns the size of a database that this file alone holds; `None` where a log takes changes.
+    pub(crate) fn size_of_whole(&self) -> Option<u64> {
+        self.wal.is_none_or(|wal| wal.size == 0).then_some(self.stamp.size)
+    }
+
     /// Returns which file it is.
     pub fn inode(&self) -> Inode {
         self.inode
@@ -68,6 +73,11 @@ impl NoLog {
         let has_log = fs::metadata(wal_path(path)).is_ok_and(|wal| wal.len() > 0);
         (!has_log).then(|| Self(Stamp::of(&metadata)))
     }
+}
+
+/// Tells whether a database has neither a log nor a journal, in which there might be what its file lacks.
+pub(crate) fn is_alone(path: &Path) -> bool {
+    ["-wal", "-journal"].iter().all(|suffix| fs::metadata(beside(path, suffix)).map_or(true, |file| file.len() == 0))
 }
 
 impl Stamp {
@@ -91,7 +101,11 @@ fn read_counters(path: &Path) -> Option<[u8; 24]> {
 }
 
 fn wal_path(path: &Path) -> PathBuf {
+    beside(path, "-wal")
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
+    name.push(suffix);
     PathBuf::from(name)
 }

@@ -67,6 +67,7 @@ mod cache;
 mod classify;
 pub mod compare;
 mod connections;
+mod copies;
 mod dbfile;
 pub mod deadline;
 mod error;
@@ -100,6 +101,7 @@ pub mod texts;
 mod value;
 
 pub use compare::{Options, Rule};
+pub use copies::Access;
 pub use error::Fault;
 pub use items::{Items, NextItem};
 pub use outcome::{Outcome, Status, Stop};

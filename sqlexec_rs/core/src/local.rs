@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::Flight;
 use crate::connections::Connections;
+use crate::copies::Copies;
 use crate::dbfile::Inode;
 use crate::deadline::Control;
 use crate::exec;
@@ -40,9 +41,10 @@ struct Held {
 
 impl Local {
     /// Starts without a connection; `cap` is the most that stay open.
-    pub(crate) fn new(cap: usize, stats: &Arc<Stats>) -> Self {
+    pub(crate) fn new(cap: usize, copies: &Arc<Copies>, stats: &Arc<Stats>) -> Self {
         let control = Arc::new(Control::default());
-        Self { connections: Connections::new(cap, Arc::clone(&control), Arc::clone(stats)), control, held: None }
+        let connections = Connections::new(cap, Arc::clone(copies), Arc::clone(&control), Arc::clone(stats));
+        Self { connections, control, held: None }
     }
 
     /// Tells whether the database is open.
@@ -51,8 +53,8 @@ impl Local {
     }
 
     /// Opens the database, if it is not open.
-    pub(crate) fn open(&mut self, path: &Path, inode: Inode) -> Result<(), Box<Outcome>> {
-        self.connections.get(path, inode).map(|_| ())
+    pub(crate) fn open(&mut self, path: &Path, inode: Inode) {
+        self.connections.open(path, inode);
     }
 
     /// Runs a query of the pool, in the transaction of the one before it where that saw the same state of the same file;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::Cache;
 use crate::compare::Rule;
+use crate::copies::{Access, Copies};
 use crate::error::Fault;
 use crate::fork::{self, Busy};
 use crate::hooks;
@@ -31,6 +32,8 @@ pub struct Config {
     pub threads: Option<usize>,
     /// Connections that stay open, over all threads.
     pub max_open: usize,
+    /// How their files are opened.
+    pub access: Access,
     /// Bytes of candidate results to keep (golds are kept beside them).
     pub cache_bytes: usize,
     /// Runs that may wait for a thread; a batch that would make them more waits to be let in.
@@ -41,7 +44,14 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { threads: None, max_open: 512, cache_bytes: 256 << 20, max_queued: 1 << 20, worker: None }
+        Self {
+            threads: None,
+            max_open: 512,
+            access: Access::default(),
+            cache_bytes: 256 << 20,
+            max_queued: 1 << 20,
+            worker: None,
+        }
     }
 }
 
@@ -83,9 +93,13 @@ impl Pool {
             process: std::process::id(),
         });
         let cap = (config.max_open / n_threads).max(1);
+        // Threads share copies; of worker processes each has its own.
+        let n_shares = if config.worker.is_some() { n_threads as u64 } else { 1 };
+        let access = Access { copies_bytes: config.access.copies_bytes / n_shares, ..config.access };
+        let copies = Arc::new(Copies::new(access, &shared.stats));
         let pool = Self { shared: Arc::clone(&shared), threads: Mutex::default(), n_threads };
         for number in 0..n_threads {
-            let runner = Runner::new(config.worker.as_ref(), cap, &shared.stats)?;
+            let runner = Runner::new(config.worker.as_ref(), cap, &copies, &shared.stats)?;
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("sqlexec-{number}")).stack_size(STACK_BYTES);
             let handle = builder.spawn(move || work(&shared, runner)).map_err(|e| Fault::CannotStart(e.to_string()))?;

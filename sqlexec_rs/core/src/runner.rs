@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::cache::Flight;
+use crate::copies::Copies;
 use crate::error::Fault;
 use crate::local::Local;
 use crate::outcome::Outcome;
@@ -12,6 +13,7 @@ use crate::stats::Stats;
 use crate::store;
 
 /// The one or the other.
+#[allow(clippy::large_enum_variant, reason = "there is one a thread, and it stays where it is")]
 pub(crate) enum Runner {
     Thread(Local),
     Process(Remote),
@@ -19,10 +21,15 @@ pub(crate) enum Runner {
 
 impl Runner {
     /// Makes the runner of a thread; a worker process starts with its first query.
-    pub(crate) fn new(worker: Option<&WorkerConfig>, cap: usize, stats: &Arc<Stats>) -> Result<Self, Fault> {
+    pub(crate) fn new(
+        worker: Option<&WorkerConfig>,
+        cap: usize,
+        copies: &Arc<Copies>,
+        stats: &Arc<Stats>,
+    ) -> Result<Self, Fault> {
         Ok(match worker {
-            None => Self::Thread(Local::new(cap, stats)),
-            Some(worker) => Self::Process(Remote::new(worker, cap, stats)?),
+            None => Self::Thread(Local::new(cap, copies, stats)),
+            Some(worker) => Self::Process(Remote::new(worker, cap, copies.access(), stats)?),
         })
     }
 

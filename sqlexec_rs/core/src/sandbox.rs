@@ -8,14 +8,15 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Statement};
 
-use crate::dbfile::NoLog;
+use crate::copies::Copied;
+use crate::dbfile::{self, NoLog};
 use crate::deadline::{Control, HANDLER_PERIOD};
 use crate::header::Header;
 use crate::hint;
@@ -122,6 +123,7 @@ fn may_read_clock(sql: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     path: PathBuf,
+    origin: Origin,
     control: Arc<Control>,
     seen: Arc<Seen>,
     /// LIKE and GLOB are ours, which ask the bounds.
@@ -133,8 +135,19 @@ pub(crate) struct Sandbox {
     no_log: Cell<Option<NoLog>>,
     /// Names that hints are made from.
     names: hint::Kept,
+    /// Counts the files that sandboxes of this thread have open.
+    n_files: Arc<AtomicUsize>,
     /// The header of the last result.
     header: RefCell<Arc<Header>>,
+}
+
+/// Where a database is read.
+#[derive(Debug)]
+enum Origin {
+    File,
+    /// A file that is promised not to change.
+    Immutable,
+    Copy(Arc<Copied>),
 }
 
 /// A connection, opened by the first run that needs it and then kept.
@@ -145,16 +158,32 @@ struct Kept {
 }
 
 impl Sandbox {
-    /// Prepares for the database file at `path`, which the first run opens.
-    pub(crate) fn new(path: &Path, control: &Arc<Control>) -> Self {
+    /// Prepares for the database file at `path`, which the first run opens; `is_immutable` promises that it does not change.
+    pub(crate) fn new(path: &Path, is_immutable: bool, control: &Arc<Control>, n_files: &Arc<AtomicUsize>) -> Self {
+        Self::of(path, if is_immutable { Origin::Immutable } else { Origin::File }, control, n_files)
+    }
+
+    /// Prepares for a copy of the database file at `path`.
+    pub(crate) fn of_copy(
+        path: &Path,
+        copied: Arc<Copied>,
+        control: &Arc<Control>,
+        n_files: &Arc<AtomicUsize>,
+    ) -> Self {
+        Self::of(path, Origin::Copy(copied), control, n_files)
+    }
+
+    fn of(path: &Path, origin: Origin, control: &Arc<Control>, n_files: &Arc<AtomicUsize>) -> Self {
         Self {
             path: path.to_owned(),
+            origin,
             control: Arc::clone(control),
             seen: Arc::default(),
             guarded: Kept::default(),
             indexed: Kept::default(),
             no_log: Cell::new(None),
             names: hint::Kept::default(),
+            n_files: Arc::clone(n_files),
             header: RefCell::default(),
         }
     }
@@ -177,6 +206,22 @@ impl Sandbox {
         &self.seen
     }
 
+    /// Tells whether this is a copy in memory.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self.origin, Origin::Copy(_))
+    }
+
+    /// Returns how many files this has open.
+    pub(crate) fn n_files(&self) -> usize {
+        let is_open = |kept: &Kept| usize::from(!self.is_copy() && kept.connection.get().is_some());
+        is_open(&self.guarded) + is_open(&self.indexed)
+    }
+
+    /// Returns how many files a run may open beside those.
+    pub(crate) fn n_files_unopened(&self) -> usize {
+        if self.is_copy() { 0 } else { 2 - self.n_files() }
+    }
+
     /// Returns the header of a statement's result, one with the last result's where they are the same; `None` where it
     /// cannot be read.
     pub(crate) fn header(&self, statement: &Statement<'_>) -> Option<Arc<Header>> {
@@ -189,6 +234,9 @@ impl Sandbox {
 
     /// Tells whether the connections may show an old state of the file.
     pub(crate) fn is_stale(&self) -> bool {
+        if let Origin::Copy(copied) = &self.origin {
+            return !copied.is_current(&self.path);
+        }
         self.no_log.get().is_some_and(|then| NoLog::of(&self.path) != Some(then))
     }
 
@@ -201,6 +249,7 @@ impl Sandbox {
             connection
         } else {
             let connection = self.connect(patterns != Patterns::Short)?;
+            self.n_files.fetch_add(usize::from(!self.is_copy()), Ordering::Relaxed);
             kept.connection.get_or_init(|| connection)
         };
         if kept.caps.get() != Some(*caps) {
@@ -239,7 +288,8 @@ impl Sandbox {
 
     fn connect(&self, guards_patterns: bool) -> rusqlite::Result<Connection> {
         let connect = || -> rusqlite::Result<Connection> {
-            let connection = connect(&self.path, self.no_log.get().is_some(), &self.control, &self.seen)?;
+            let mut connection = self.open()?;
+            wall_in(&mut connection, &self.control, &self.seen)?;
             if guards_patterns {
                 functions::register_patterns(&connection, &self.control)?;
             }
@@ -255,18 +305,37 @@ impl Sandbox {
             result => result,
         }
     }
+
+    /// Opens a connection that can only read. A promise about a file does not hold for a log or a journal beside it.
+    fn open(&self) -> rusqlite::Result<Connection> {
+        let vfs = hooks::vfs()?;
+        // Without the URI flag no character of a path has a meaning, and neither has ":memory:".
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let path = &self.path;
+        match &self.origin {
+            Origin::Copy(copied) => {
+                let connection = Connection::open_in_memory_with_flags_and_vfs(flags, vfs)?;
+                hooks::open_bytes(&connection, copied)?;
+                Ok(connection)
+            }
+            Origin::File if self.no_log.get().is_none() => Connection::open_with_flags_and_vfs(path, flags, vfs),
+            Origin::Immutable if !dbfile::is_alone(path) => Connection::open_with_flags_and_vfs(path, flags, vfs),
+            _ => {
+                let flags = flags | OpenFlags::SQLITE_OPEN_URI;
+                Connection::open_with_flags_and_vfs(immutable_uri(path), flags, vfs)
+            }
+        }
+    }
 }
 
-/// Opens a connection and builds the walls around it.
-fn connect(path: &Path, is_immutable: bool, control: &Arc<Control>, seen: &Arc<Seen>) -> rusqlite::Result<Connection> {
-    let vfs = hooks::vfs()?;
-    // Without the URI flag no character of a path has a meaning, and neither has ":memory:".
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = if is_immutable {
-        Connection::open_with_flags_and_vfs(immutable_uri(path), flags | OpenFlags::SQLITE_OPEN_URI, vfs)?
-    } else {
-        Connection::open_with_flags_and_vfs(path, flags, vfs)?
-    };
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.n_files.fetch_sub(self.n_files(), Ordering::Relaxed);
+    }
+}
+
+/// Builds the walls around a connection.
+fn wall_in(connection: &mut Connection, control: &Arc<Control>, seen: &Arc<Seen>) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_lock))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
@@ -275,12 +344,11 @@ fn connect(path: &Path, is_immutable: bool, control: &Arc<Control>, seen: &Arc<S
     for (limit, value) in LIMITS {
         connection.set_limit(limit, value)?;
     }
-    hooks::set_authorizer(&connection, seen)?;
-    hooks::remove_module(&connection, c"dbstat")?;
-    functions::register_text(&connection, control)?;
+    hooks::set_authorizer(connection, seen)?;
+    hooks::remove_module(connection, c"dbstat")?;
+    functions::register_text(connection, control)?;
     let control = Arc::clone(control);
-    connection.progress_handler(HANDLER_PERIOD as i32, Some(move || control.must_stop()))?;
-    Ok(connection)
+    connection.progress_handler(HANDLER_PERIOD as i32, Some(move || control.must_stop()))
 }
 
 /// Returns the name by which SQLite opens a file that nobody writes to, so that it neither locks it nor makes a log.

@@ -16,6 +16,8 @@ pub struct Stats {
     comparisons: AtomicU64,
     connections_opened: AtomicU64,
     connections_open: AtomicU64,
+    databases_copied: AtomicU64,
+    copied_bytes: AtomicU64,
     workers_started: AtomicU64,
     workers_killed: AtomicU64,
     workers_crashed: AtomicU64,
@@ -66,6 +68,34 @@ impl Stats {
         (self.connections_opened.load(Ordering::Relaxed), self.connections_open.load(Ordering::Relaxed))
     }
 
+    /// Counts a database that was copied to memory.
+    pub(crate) fn copied(&self) {
+        self.databases_copied.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes bytes for a copy, if they fit the budget.
+    pub(crate) fn take_for_copies(&self, bytes: u64, budget: u64) -> bool {
+        let add = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= budget);
+        self.copied_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    /// Gives back what a copy took.
+    pub(crate) fn give_back_of_copies(&self, bytes: u64) {
+        self.copied_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns how many databases were copied, and the bytes of the copies that there are.
+    pub(crate) fn copies(&self) -> (u64, u64) {
+        (self.databases_copied.load(Ordering::Relaxed), self.copied_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Carries over what a worker process says of its copies now, and said before.
+    pub(crate) fn copies_elsewhere(&self, before: (u64, u64), now: (u64, u64)) {
+        self.databases_copied.fetch_add(now.0.saturating_sub(before.0), Ordering::Relaxed);
+        self.copied_bytes.fetch_add(now.1, Ordering::Relaxed);
+        self.copied_bytes.fetch_sub(before.1, Ordering::Relaxed);
+    }
+
     pub(crate) fn worker_started(&self) {
         self.workers_started.fetch_add(1, Ordering::Relaxed);
     }
@@ -93,6 +123,8 @@ impl Stats {
             ("comparisons", load(&self.comparisons)),
             ("connections_opened", load(&self.connections_opened)),
             ("connections_open", load(&self.connections_open)),
+            ("databases_copied", load(&self.databases_copied)),
+            ("copied_bytes", load(&self.copied_bytes)),
             ("workers_started", load(&self.workers_started)),
             ("workers_killed", load(&self.workers_killed)),
             ("workers_crashed", load(&self.workers_crashed)),

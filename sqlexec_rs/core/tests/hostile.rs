@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rusqlite::Connection;
-use sqlexec_core::{Config, Limits, Outcome, Pool, Status};
+use sqlexec_core::{Access, Config, Limits, Outcome, Pool, Status};
 use tempfile::TempDir;
 
 /// Statements that between them read the schema, tables, indexes, views and shadow tables.
@@ -35,12 +35,16 @@ const READS: [&str; 14] = [
 struct Fixture {
     folder: TempDir,
     pool: Pool,
+    /// Opens the same files as copies in memory, where SQLite reads them in another way.
+    copying: Pool,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let pool = Pool::new(&Config { threads: Some(1), ..Config::default() }).unwrap();
-        Self { folder: tempfile::tempdir().unwrap(), pool }
+        let config = Config { threads: Some(1), ..Config::default() };
+        let access = Access { copy_up_to_bytes: 1 << 20, ..Access::default() };
+        let copying = Pool::new(&Config { access, ..config.clone() }).unwrap();
+        Self { folder: tempfile::tempdir().unwrap(), pool: Pool::new(&config).unwrap(), copying }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -52,7 +56,18 @@ impl Fixture {
         self.path(name)
     }
 
+    /// Runs on the file and on a copy of it in memory, which must agree; returns what the file gave.
     fn run(&self, path: &Path, sqls: &[&str]) -> Vec<Arc<Outcome>> {
+        let outcomes = Self::run_in(&self.pool, path, sqls);
+        for ((sql, outcome), copied) in sqls.iter().zip(&outcomes).zip(Self::run_in(&self.copying, path, sqls)) {
+            // How far a run comes in its time is the machine's affair.
+            let is_late = [outcome.status, copied.status].contains(&Status::Timeout);
+            assert!(is_late || outcome.status == copied.status, "{outcome:?} and in memory {copied:?}: {sql}");
+        }
+        outcomes
+    }
+
+    fn run_in(pool: &Pool, path: &Path, sqls: &[&str]) -> Vec<Arc<Outcome>> {
         let limits = Limits {
             timeout: Some(Duration::from_millis(500)),
             max_rows: 10_000,
@@ -60,7 +75,7 @@ impl Fixture {
             ..Limits::default()
         };
         let pairs: Vec<(Arc<Path>, Arc<str>)> = sqls.iter().map(|sql| (path.into(), (*sql).into())).collect();
-        let job = self.pool.submit(&pairs, &Arc::new(limits)).unwrap();
+        let job = pool.submit(&pairs, &Arc::new(limits)).unwrap();
         assert!(job.wait(Duration::from_secs(60)).unwrap(), "{}: {sqls:?} hangs", path.display());
         job.outcomes().unwrap() // a fault of ours, as a panic is, would be an error here
     }

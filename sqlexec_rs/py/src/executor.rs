@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use sqlexec_core::{Config, Fault, Pool, Rule, ScoreItem, WorkerConfig};
+use sqlexec_core::{Access, Config, Fault, Pool, Rule, ScoreItem, WorkerConfig};
 
 use crate::convert::{score_to_python, scores_to_arrays};
 use crate::inputs::{Inputs, items, rules_of};
@@ -38,11 +38,12 @@ impl Executor {
     #[new]
     #[pyo3(
         signature = (
-            threads=None, limits=None, isolation="thread", *, max_open=512, cache_bytes=268_435_456, max_queued=1_048_576,
+            threads=None, limits=None, isolation="thread", *, max_open=512, immutable=false, copy_up_to_bytes=0,
+            copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576,
             worker_grace_ms=25, worker_hang_ms=Some(60_000), worker_memory_bytes=2_147_483_648
         ),
-        text_signature = "(threads=None, limits=None, isolation='thread', *, max_open=512, cache_bytes=268435456, \
-                          max_queued=1048576, \
+        text_signature = "(threads=None, limits=None, isolation='thread', *, max_open=512, immutable=False, \
+                          copy_up_to_bytes=0, copies_bytes=268435456, cache_bytes=268435456, max_queued=1048576, \
                           worker_grace_ms=25, worker_hang_ms=60000, worker_memory_bytes=2147483648)"
     )]
     fn new(
@@ -51,6 +52,9 @@ impl Executor {
         limits: Option<Limits>,
         isolation: &str,
         max_open: usize,
+        immutable: bool,
+        copy_up_to_bytes: u64,
+        copies_bytes: u64,
         cache_bytes: usize,
         max_queued: usize,
         worker_grace_ms: u64,
@@ -77,9 +81,10 @@ impl Executor {
             }),
             _ => return Err(PyValueError::new_err("isolation must be \"thread\" or \"process\"")),
         };
-        let config = Config { threads, max_open, cache_bytes, max_queued, worker };
+        let access = Access { immutable, copy_up_to_bytes, copies_bytes };
+        let config = Config { threads, max_open, access, cache_bytes, max_queued, worker };
         let pool = py.detach(|| Pool::new(&config)).map_err(|fault| raise(&fault))?;
-        let shown_limits = limits.unwrap_or_else(Limits::default_for_users);
+        let shown_limits = limits.unwrap_or_default();
         let isolation = if config.worker.is_some() { "process" } else { "thread" };
         Ok(Self { pool, isolation, limits: Arc::new(shown_limits.to_core()), shown_limits })
     }

@@ -7,23 +7,10 @@ use pyo3::prelude::*;
 use sqlexec_core::Caps;
 
 /// The bounds of one run; `None` is no bound.
-#[pyclass(frozen, get_all, eq, hash, from_py_object, module = "sqlexec_rs")]
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[pyclass(frozen, eq, hash, from_py_object, module = "sqlexec_rs")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Limits {
-    timeout_ms: Option<u64>,
-    cpu_ms: Option<u64>,
-    vm_steps: Option<u64>,
-    max_rows: u64,
-    max_bytes: u64,
-    heap_bytes: u64,
-    temp_bytes: u64,
-    max_length: u32,
-    max_sql_length: u32,
-    max_like_pattern: u32,
-    max_expr_depth: u32,
-    max_compound: u32,
-    max_vdbe_ops: u32,
-    max_columns: u32,
+    core: sqlexec_core::Limits,
 }
 
 #[pymethods]
@@ -55,14 +42,7 @@ impl Limits {
         max_vdbe_ops: u32,
         max_columns: u32,
     ) -> Self {
-        Self {
-            timeout_ms,
-            cpu_ms,
-            vm_steps,
-            max_rows,
-            max_bytes,
-            heap_bytes,
-            temp_bytes,
+        let caps = Caps {
             max_length,
             max_sql_length,
             max_like_pattern,
@@ -70,20 +50,24 @@ impl Limits {
             max_compound,
             max_vdbe_ops,
             max_columns,
-        }
+        };
+        let timeout = timeout_ms.map(Duration::from_millis);
+        let cpu = cpu_ms.map(Duration::from_millis);
+        let core = sqlexec_core::Limits { timeout, cpu, vm_steps, max_rows, max_bytes, heap_bytes, temp_bytes, caps };
+        Self { core }
     }
 
     fn __repr__(&self) -> String {
         let or_none = |bound: Option<u64>| bound.map_or_else(|| "None".to_owned(), |n| n.to_string());
         let mut shown = format!(
             "Limits(timeout_ms={}, cpu_ms={}, vm_steps={}, max_rows={}, max_bytes={}",
-            or_none(self.timeout_ms),
-            or_none(self.cpu_ms),
-            or_none(self.vm_steps),
-            self.max_rows,
-            self.max_bytes
+            or_none(self.timeout_ms()),
+            or_none(self.cpu_ms()),
+            or_none(self.core.vm_steps),
+            self.core.max_rows,
+            self.core.max_bytes
         );
-        let standard = Self::default_for_users();
+        let standard = Self::default();
         for ((name, value), (_, default)) in self.keyword_only().into_iter().zip(standard.keyword_only()) {
             if value != default {
                 let _ = write!(shown, ", {name}={value}"); // a String takes everything
@@ -91,65 +75,101 @@ impl Limits {
         }
         shown + ")"
     }
+
+    #[getter]
+    fn timeout_ms(&self) -> Option<u64> {
+        self.core.timeout.map(milliseconds)
+    }
+
+    #[getter]
+    fn cpu_ms(&self) -> Option<u64> {
+        self.core.cpu.map(milliseconds)
+    }
+
+    #[getter]
+    fn vm_steps(&self) -> Option<u64> {
+        self.core.vm_steps
+    }
+
+    #[getter]
+    fn max_rows(&self) -> u64 {
+        self.core.max_rows
+    }
+
+    #[getter]
+    fn max_bytes(&self) -> u64 {
+        self.core.max_bytes
+    }
+
+    #[getter]
+    fn heap_bytes(&self) -> u64 {
+        self.core.heap_bytes
+    }
+
+    #[getter]
+    fn temp_bytes(&self) -> u64 {
+        self.core.temp_bytes
+    }
+
+    #[getter]
+    fn max_length(&self) -> u32 {
+        self.core.caps.max_length
+    }
+
+    #[getter]
+    fn max_sql_length(&self) -> u32 {
+        self.core.caps.max_sql_length
+    }
+
+    #[getter]
+    fn max_like_pattern(&self) -> u32 {
+        self.core.caps.max_like_pattern
+    }
+
+    #[getter]
+    fn max_expr_depth(&self) -> u32 {
+        self.core.caps.max_expr_depth
+    }
+
+    #[getter]
+    fn max_compound(&self) -> u32 {
+        self.core.caps.max_compound
+    }
+
+    #[getter]
+    fn max_vdbe_ops(&self) -> u32 {
+        self.core.caps.max_vdbe_ops
+    }
+
+    #[getter]
+    fn max_columns(&self) -> u32 {
+        self.core.caps.max_columns
+    }
 }
 
 impl Limits {
-    /// Returns what an executor has when it is given none; the same as `Limits()`.
-    pub(crate) fn default_for_users() -> Self {
-        let core = sqlexec_core::Limits::default();
-        let milliseconds = |time: Duration| time.as_millis() as u64;
-        Self {
-            timeout_ms: core.timeout.map(milliseconds),
-            cpu_ms: core.cpu.map(milliseconds),
-            vm_steps: core.vm_steps,
-            max_rows: core.max_rows,
-            max_bytes: core.max_bytes,
-            heap_bytes: core.heap_bytes,
-            temp_bytes: core.temp_bytes,
-            max_length: core.caps.max_length,
-            max_sql_length: core.caps.max_sql_length,
-            max_like_pattern: core.caps.max_like_pattern,
-            max_expr_depth: core.caps.max_expr_depth,
-            max_compound: core.caps.max_compound,
-            max_vdbe_ops: core.caps.max_vdbe_ops,
-            max_columns: core.caps.max_columns,
-        }
-    }
-
     /// Returns the core's form.
     pub(crate) fn to_core(&self) -> sqlexec_core::Limits {
-        sqlexec_core::Limits {
-            timeout: self.timeout_ms.map(Duration::from_millis),
-            cpu: self.cpu_ms.map(Duration::from_millis),
-            vm_steps: self.vm_steps,
-            max_rows: self.max_rows,
-            max_bytes: self.max_bytes,
-            heap_bytes: self.heap_bytes,
-            temp_bytes: self.temp_bytes,
-            caps: Caps {
-                max_length: self.max_length,
-                max_sql_length: self.max_sql_length,
-                max_like_pattern: self.max_like_pattern,
-                max_expr_depth: self.max_expr_depth,
-                max_compound: self.max_compound,
-                max_vdbe_ops: self.max_vdbe_ops,
-                max_columns: self.max_columns,
-            },
-        }
+        self.core.clone()
     }
 
     /// Returns the bounds that few users set, by name; `repr` shows those that differ from the default.
     fn keyword_only(&self) -> [(&'static str, u64); 9] {
+        let sqlexec_core::Limits { heap_bytes, temp_bytes, caps, .. } = &self.core;
         [
-            ("heap_bytes", self.heap_bytes),
-            ("temp_bytes", self.temp_bytes),
-            ("max_length", self.max_length.into()),
-            ("max_sql_length", self.max_sql_length.into()),
-            ("max_like_pattern", self.max_like_pattern.into()),
-            ("max_expr_depth", self.max_expr_depth.into()),
-            ("max_compound", self.max_compound.into()),
-            ("max_vdbe_ops", self.max_vdbe_ops.into()),
-            ("max_columns", self.max_columns.into()),
+            ("heap_bytes", *heap_bytes),
+            ("temp_bytes", *temp_bytes),
+            ("max_length", caps.max_length.into()),
+            ("max_sql_length", caps.max_sql_length.into()),
+            ("max_like_pattern", caps.max_like_pattern.into()),
+            ("max_expr_depth", caps.max_expr_depth.into()),
+            ("max_compound", caps.max_compound.into()),
+            ("max_vdbe_ops", caps.max_vdbe_ops.into()),
+            ("max_columns", caps.max_columns.into()),
         ]
     }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    time.as_millis() as u64
 }

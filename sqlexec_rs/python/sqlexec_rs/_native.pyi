@@ -224,6 +224,10 @@ class Executor:
     golds are kept within `cache_bytes`. At most `max_queued` runs wait for a thread: a batch that finds no room waits
     to be let in, in turn, and one that is larger waits for an empty queue; Ctrl-C ends such a wait.
 
+    `immutable` promises that no file changes while the executor lives, so that SQLite takes no locks: after a broken
+    promise results are wrong. Databases of up to `copy_up_to_bytes` are copied to memory, all copies together within
+    `copies_bytes`, and copied again when their files change.
+
     `isolation="process"` gives each thread a worker process, which is killed when
     a run takes `worker_grace_ms` more than its `timeout_ms`, or takes `worker_hang_ms` (None: no bound) without having
     a `timeout_ms`, or takes that long to open a database or to send its rows; each worker may take
@@ -240,6 +244,9 @@ class Executor:
         isolation: str = "thread",
         *,
         max_open: int = 512,
+        immutable: bool = False,
+        copy_up_to_bytes: int = 0,
+        copies_bytes: int = 268_435_456,
         cache_bytes: int = 268_435_456,
         max_queued: int = 1_048_576,
         worker_grace_ms: int = 25,

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "SQLite takes callbacks from C only; each block says why it is sound")]
 
 mod authorizer;
+mod bytes;
 mod files;
 mod memory;
 mod pages;
@@ -21,6 +22,7 @@ use rusqlite::{Connection, ffi};
 use crate::error::Fault;
 
 pub(crate) use authorizer::{Action, Authorizer, set_authorizer};
+pub(crate) use bytes::{open_bytes, read_main_file};
 pub(crate) use files::vfs;
 
 /// Takes a virtual table module away from a connection.

@@ -16,6 +16,7 @@ use super::WorkerConfig;
 use super::talk::{Answer, Bounds, Failure, Talk};
 use super::wire::{self, ConnectionCounts};
 use crate::cache::Flight;
+use crate::copies::Access;
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::stats::Stats;
@@ -36,6 +37,7 @@ const MAX_STARTS: u32 = 3;
 pub(crate) struct Remote {
     config: WorkerConfig,
     cap: usize,
+    access: Access,
     stats: Arc<Stats>,
     worker: Option<Worker>,
     /// Killed processes that have not ended yet.
@@ -51,7 +53,7 @@ struct Worker {
 
 impl Remote {
     /// Looks for the program, and starts nothing yet.
-    pub(crate) fn new(config: &WorkerConfig, cap: usize, stats: &Arc<Stats>) -> Result<Self, Fault> {
+    pub(crate) fn new(config: &WorkerConfig, cap: usize, access: Access, stats: &Arc<Stats>) -> Result<Self, Fault> {
         let no_worker = |why: &str| Fault::NoWorker(format!("{}: {why}", config.program.display()));
         // The caller may change its folder before the first query.
         let program = path::absolute(&config.program).map_err(|error| no_worker(&error.to_string()))?;
@@ -59,7 +61,7 @@ impl Remote {
             return Err(no_worker("no such file"));
         }
         let config = WorkerConfig { program, ..config.clone() };
-        Ok(Self { config, cap, stats: Arc::clone(stats), worker: None, ending: Vec::new() })
+        Ok(Self { config, cap, access, stats: Arc::clone(stats), worker: None, ending: Vec::new() })
     }
 
     /// Runs a query; only a worker that cannot start or that panics is a fault.
@@ -154,6 +156,7 @@ impl Remote {
         let child = Command::new(&self.config.program)
             .arg(self.config.memory_bytes.to_string())
             .arg(self.cap.to_string())
+            .args(wire::access_arguments(self.access))
             .env_clear()
             .envs(kept)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -239,7 +242,10 @@ impl Remote {
         let open = counts.open.min(most);
         self.stats.opened(opened);
         self.stats.closed(most - open);
-        worker.counts = ConnectionCounts { open, ..counts };
+        let copied_bytes = counts.copied_bytes.min(self.access.copies_bytes);
+        let copied = counts.copied.max(worker.counts.copied);
+        self.stats.copies_elsewhere((worker.counts.copied, worker.counts.copied_bytes), (copied, copied_bytes));
+        worker.counts = ConnectionCounts { open, copied, copied_bytes, ..counts };
     }
 }
 

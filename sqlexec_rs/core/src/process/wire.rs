@@ -14,6 +14,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::cells::{read_table, write_table};
+use crate::copies::Access;
 use crate::dbfile::Inode;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Caps, Limits};
@@ -56,11 +57,24 @@ pub(crate) enum Tag {
     Panic,
 }
 
-/// Connections that the worker opened since it began, and has open.
+/// Returns the arguments by which a worker is told how to open files.
+pub(crate) fn access_arguments(access: Access) -> [String; 3] {
+    let Access { immutable, copy_up_to_bytes, copies_bytes } = access;
+    [u64::from(immutable), copy_up_to_bytes, copies_bytes].map(|number| number.to_string())
+}
+
+/// Returns what these arguments say.
+pub(crate) fn access_of([immutable, copy_up_to_bytes, copies_bytes]: [u64; 3]) -> Access {
+    Access { immutable: immutable != 0, copy_up_to_bytes, copies_bytes }
+}
+
+/// Connections that the worker opened since it began, and has open; databases that it copied, and the bytes of its copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionCounts {
     pub(crate) opened: u64,
     pub(crate) open: u64,
+    pub(crate) copied: u64,
+    pub(crate) copied_bytes: u64,
 }
 
 pub(crate) fn write_request(
@@ -154,8 +168,9 @@ pub(crate) fn write_outcome(out: &mut impl Write, outcome: &Outcome, counts: Con
     put(out, elapsed.as_nanos() as u64)?;
     put(out, *vm_steps)?;
     put_option(out, error_offset.map(u64::from))?;
-    put(out, counts.opened)?;
-    put(out, counts.open)?;
+    for number in [counts.opened, counts.open, counts.copied, counts.copied_bytes] {
+        put(out, number)?;
+    }
     put_optional_text(out, error.as_deref())?;
     put_optional_text(out, hint.as_deref())?;
     match table {
@@ -178,7 +193,8 @@ pub(crate) fn read_outcome(input: &mut impl BufRead, limits: &Limits) -> io::Res
     let elapsed = Duration::from_nanos(take(input)?);
     let vm_steps = take(input)?;
     let error_offset = take_option(input)?.map(|offset| offset as u32);
-    let counts = ConnectionCounts { opened: take(input)?, open: take(input)? };
+    let [opened, open, copied, copied_bytes] = [take(input)?, take(input)?, take(input)?, take(input)?];
+    let counts = ConnectionCounts { opened, open, copied, copied_bytes };
     let error = take_optional_text(input)?;
     let hint = take_optional_text(input)?;
     let table = match take_byte(input)? {
@@ -272,7 +288,7 @@ mod tests {
     use crate::table::Table;
     use crate::value::Value;
 
-    const COUNTS: ConnectionCounts = ConnectionCounts { opened: 7, open: 3 };
+    const COUNTS: ConnectionCounts = ConnectionCounts { opened: 7, open: 3, copied: 2, copied_bytes: 1 << 40 };
 
     fn outcome() -> Outcome {
         let names = vec!["a".to_owned(), "é".to_owned()];

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::wire::{self, ConnectionCounts, Request, Tag};
+use crate::copies::{Access, Copies};
 use crate::error::panic_message;
 use crate::hooks;
 use crate::local::Local;
@@ -24,23 +25,23 @@ use crate::stats::Stats;
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Is the program `sqlexec-worker`: a pool starts it with the bytes of address space and the number of connections that it
-/// may have, and a socket as its standard input.
+/// may have, how it opens files, and a socket as its standard input.
 pub fn worker_main() -> ! {
     let arguments: Vec<Option<u64>> = env::args_os().skip(1).map(|argument| argument.to_str()?.parse().ok()).collect();
-    let [Some(memory_bytes), Some(cap)] = arguments[..] else {
+    let [Some(memory_bytes), Some(cap), Some(immutable), Some(copy_up_to), Some(copies)] = arguments[..] else {
         eprintln!("sqlexec-worker is started by sqlexec_rs, which speaks to it over its standard input");
         process::exit(2);
     };
-    process::exit(code_of(&work(memory_bytes, cap as usize)))
+    process::exit(code_of(&work(memory_bytes, cap as usize, wire::access_of([immutable, copy_up_to, copies]))))
 }
 
-fn work(memory_bytes: u64, cap: usize) -> io::Result<()> {
+fn work(memory_bytes: u64, cap: usize, access: Access) -> io::Result<()> {
     close_inherited();
     confine(memory_bytes)?;
     hooks::install().map_err(|fault| io::Error::other(fault.to_string()))?;
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let answers = stream.try_clone()?;
-    let serve = move || process::exit(code_of(&serve(stream, answers, cap)));
+    let serve = move || process::exit(code_of(&serve(stream, answers, cap, access)));
     thread::Builder::new().stack_size(STACK_BYTES).spawn(serve)?;
     // The end of the pool is the end of this process, whatever the query under way: no event is asked for, so this returns
     // when the other end hangs up.
@@ -86,18 +87,19 @@ fn close_inherited() {
 }
 
 /// Answers requests until there are no more.
-fn serve(stream: UnixStream, answers: UnixStream, cap: usize) -> io::Result<()> {
+fn serve(stream: UnixStream, answers: UnixStream, cap: usize, access: Access) -> io::Result<()> {
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, answers);
     let stats = Arc::new(Stats::default());
-    let mut local = Local::new(cap, &stats);
+    let mut local = Local::new(cap, &Arc::new(Copies::new(access, &stats)), &stats);
     out.write_all(wire::greeting().as_bytes())?;
     out.flush()?;
     while let Some(request) = wire::read_request(&mut input)? {
         match catch_unwind(AssertUnwindSafe(|| answer(&mut local, &request, &mut out))) {
             Ok(outcome) => {
-                let (opened, open) = stats.connections();
-                wire::write_outcome(&mut out, &outcome?, ConnectionCounts { opened, open })?;
+                let ((opened, open), (copied, copied_bytes)) = (stats.connections(), stats.copies());
+                let counts = ConnectionCounts { opened, open, copied, copied_bytes };
+                wire::write_outcome(&mut out, &outcome?, counts)?;
             }
             Err(panic) => {
                 local.recover();
@@ -114,9 +116,7 @@ fn answer(local: &mut Local, request: &Request, out: &mut impl Write) -> io::Res
     if !local.holds(path, *inode) {
         wire::write_tag(out, Tag::Opening)?;
         out.flush()?;
-        if let Err(outcome) = local.open(path, *inode) {
-            return Ok(*outcome);
-        }
+        local.open(path, *inode);
         wire::write_tag(out, Tag::Opened)?;
         out.flush()?;
     }

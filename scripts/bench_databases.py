@@ -1,0 +1,161 @@
+"""Visit many small databases at random with few files open, and tell the speed beside ten databases opened cold.
+
+`python scripts/bench_databases.py`: 16,000 databases, copies of one small shop with a number of its own in each, are
+visited in a random order, a query a visit, by an executor that may have 900 files open; the process itself may not
+have many more (RLIMIT_NOFILE), so that one that keeps them open fails. Beside it, in turns, ten such databases that a
+new executor opens (the yardstick: cold, and nothing to close), and ten that are opened and closed for every query (the
+least that opening costs: all of it stays in the processor's caches). Exit code 1 when a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Self
+
+from sqlexec_rs import Executor
+
+GOAL_RATIO = 0.5
+N_TABLES = 9
+N_COLD = 10
+N_COLD_ROUNDS = 100
+SPARE_FILES = 60  # what Python itself and its libraries have open
+MARK = 7_777_777_777_777  # eight bytes of the first database, replaced by a number in each copy
+SQL = "SELECT number FROM identity WHERE id = 1 -- {n}"  # the number keeps two visits from being one run
+HEADER = """
+| way | queries a second | ratio | goal | |
+|---|---|---|---|---|"""
+
+
+def make_databases(folder: Path, n: int) -> list[Path]:
+    """Write one database with sqlite3 and the others as its bytes with another number."""
+    first = folder / "first.sqlite"
+    connection = sqlite3.connect(first)
+    for i in range(N_TABLES):
+        connection.execute(f"CREATE TABLE item{i}(id INTEGER PRIMARY KEY, name TEXT, price REAL, day TEXT)")
+        connection.executemany(
+            f"INSERT INTO item{i} VALUES (?, 'a name', 0.5, '2026-01-01')", [(j,) for j in range(20)]
+        )
+    connection.execute("CREATE TABLE identity(id INTEGER PRIMARY KEY, number INTEGER)")
+    connection.execute("INSERT INTO identity VALUES (1, ?)", (MARK,))
+    connection.commit()
+    connection.close()
+    content, mark = first.read_bytes(), MARK.to_bytes(6, "big")
+    assert content.count(mark) == 1, "the number must stand in one place"
+    paths = []
+    for i in range(n):
+        path = folder / f"{i % 100:02}" / f"{i}.sqlite"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content.replace(mark, number_of(i).to_bytes(6, "big")))
+        os.utime(path, (1, 1))  # a fresh file is looked into at each visit
+        paths.append(path)
+    return paths
+
+
+def number_of(i: int) -> int:
+    """Return the number in a database: of the mark's size, so that SQLite stores it in as many bytes."""
+    return MARK + 1 + i
+
+
+class OpenFiles:
+    """Counts this process's open files from a thread of its own, as often as that gets to run."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.02):
+            self.peak = max(self.peak, len(os.listdir("/proc/self/fd")))  # noqa: PTH208  a Path a file is slow
+
+
+def visit(ex: Executor, paths: list[Path], order: list[int]) -> float:
+    """Run a query on each database in this order, check every answer, and return the queries a second."""
+    pairs = [(paths[i], SQL.format(n=n)) for n, i in enumerate(order)]
+    began = time.perf_counter()
+    outcomes = ex.execute_many(pairs)
+    seconds = time.perf_counter() - began
+    for i, outcome in zip(order, outcomes, strict=True):
+        assert outcome.status == "ok", outcome.error
+        assert outcome.rows == [(number_of(i),)], "the answer is another database's"
+    return len(order) / seconds
+
+
+def visit_cold(paths: list[Path], threads: int) -> float:
+    """Let new executors visit ten databases, a query each, and return the queries a second, their start excluded."""
+    rates = []
+    for _ in range(N_COLD_ROUNDS):
+        with Executor(threads=threads, cache_bytes=0) as ex:
+            rates.append(visit(ex, paths, list(range(N_COLD))))
+    return statistics.median(rates)
+
+
+def main() -> int:
+    """Print the table; the exit code is 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--databases", type=int, default=16_000)
+    parser.add_argument(
+        "--max-open", type=int, default=900, help="files that the executor may have open (default: 900)"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=5, help="turns, whose medians are told (default: 5)")
+    options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (options.max_open + SPARE_FILES, hard))
+    draw = random.Random(0)
+    many: dict[str, list[float]] = {"files": [], "immutable": [], "copies": []}
+    ways = {"files": {}, "immutable": {"immutable": True}, "copies": {"copy_up_to_bytes": 1 << 20}}
+    cold: list[float] = []
+    warm: list[float] = []
+    in_turn = [i % N_COLD for i in range(options.databases)]
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, {options.threads} threads", flush=True)
+    with tempfile.TemporaryDirectory() as folder, OpenFiles() as open_files:
+        paths = make_databases(Path(folder), options.databases)
+        for path in paths:
+            path.read_bytes()  # cold is the executor, not the disk
+        order = list(range(options.databases))
+        for _ in range(options.runs):
+            cold.append(visit_cold(paths, options.threads))
+            with Executor(threads=options.threads, cache_bytes=0, max_open=1) as ex:
+                warm.append(visit(ex, paths, in_turn))
+                assert ex.stats()["connections_opened"] > 0.9 * len(in_turn), "they stayed open"
+            for name, settings in ways.items():
+                draw.shuffle(order)
+                with Executor(threads=options.threads, cache_bytes=0, max_open=options.max_open, **settings) as ex:
+                    many[name].append(visit(ex, paths, order))
+    print(HEADER)
+    print(f"| {N_COLD} databases opened cold by a new executor | {statistics.median(cold):,.0f} | 1 | | |")
+    ratio = statistics.median(rate / one for rate, one in zip(warm, cold, strict=True))
+    print(f"| {N_COLD} in turn, opened and closed for each query | {statistics.median(warm):,.0f} | {ratio:.2f} | | |")
+    is_reached = True
+    for name, rates in many.items():
+        ratio = statistics.median(rate / one for rate, one in zip(rates, cold, strict=True))
+        is_reached &= ratio >= GOAL_RATIO
+        word = "reached" if ratio >= GOAL_RATIO else "missed"
+        label = f"{options.databases:,} at random, as {name}"
+        print(f"| {label} | {statistics.median(rates):,.0f} | {ratio:.2f} | {GOAL_RATIO} | {word} |")
+    allowed = options.max_open + SPARE_FILES
+    print(f"| open files at the most | {open_files.peak:,} | | {allowed:,}, beyond which opening fails | |")
+    return 0 if is_reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

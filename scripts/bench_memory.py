@@ -1,0 +1,100 @@
+"""Run a million queries and tell whether the caller's memory grows.
+
+`python scripts/bench_memory.py`: look-ups, results of some rows, errors and duplicates in batches of 10,000, a tenth
+of them scored. Resident memory is read after 10, 50 and 100 % of the queries; what is kept on purpose is bounded (1 MiB
+of results) and full by then. Exit code 1 when it grew by more than `--most-mib` between the first and the last reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sqlite3
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from sqlexec_rs import Executor, Limits
+
+N_ITEMS = 2_000
+BATCH = 10_000
+READINGS = (0.1, 0.5, 1.0)
+# Each text holds the number of the query; one in five is that of an earlier query.
+TEXTS = (
+    "SELECT name, price FROM item WHERE id = {n} % 2000",
+    "SELECT id, name FROM item WHERE id > {n} % 1990 LIMIT 10 -- {n}",
+    "SELECT nmae FROM item WHERE id = {n}",
+    "SELECT count(*) FROM item WHERE price > {n} % 7 -- {n}",
+    "SELEC {n}",
+    "DELETE FROM item WHERE id = {n}",
+    "SELECT 'text ' || {n}, {n} * 0.5, NULL",
+)
+
+
+def make_database(path: Path) -> Path:
+    """Write a small shop."""
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, price REAL)")
+    connection.executemany("INSERT INTO item VALUES (?, 'item ' || ?, ?)", [(i, i, i % 10) for i in range(N_ITEMS)])
+    connection.commit()
+    connection.close()
+    return path
+
+
+def resident_mib() -> float:
+    """Read this process's resident memory from /proc, in MiB."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in lines if line.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
+
+
+def run_batch(ex: Executor, path: Path, first: int, size: int, draw: random.Random) -> None:
+    """Run queries numbered from `first`, look at every answer, and score a tenth of them."""
+    numbers = [draw.randrange(max(1, first)) if draw.random() < 0.2 else first + i for i in range(size)]
+    pairs = [(path, TEXTS[n % len(TEXTS)].format(n=n)) for n in numbers]
+    outcomes = ex.execute_many(pairs)
+    n_ok = sum(len(outcome.rows) > 0 for outcome in outcomes if outcome.status == "ok")
+    assert 0.4 * size < n_ok < 0.8 * size, n_ok
+    some = [sql for _, sql in pairs[: size // 10]]
+    scores = ex.score_many([path] * len(some), some, ["SELECT count(*) FROM item"] * len(some))
+    assert len(scores["bird"]) == len(some)
+
+
+def main() -> int:
+    """Print the table; the exit code is 1 when memory grew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queries", type=int, default=1_000_000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--isolation", choices=("thread", "process"), default="thread")
+    parser.add_argument("--most-mib", type=float, default=16.0, help="growth that is allowed (default: 16)")
+    options = parser.parse_args()
+    draw = random.Random(0)
+    batch = min(BATCH, options.queries // 10)
+    n_batches = options.queries // batch
+    wanted = {round(n_batches * share): share for share in READINGS}
+    readings: list[float] = []
+    began = time.perf_counter()
+    print(f"{os.cpu_count()} cores, {options.queries:,} queries, isolation {options.isolation}")
+    print("\n| queries | resident memory |\n|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_database(Path(folder) / "shop.sqlite")
+        limits = Limits(timeout_ms=None, vm_steps=1_000_000)
+        with Executor(options.threads, limits, options.isolation, cache_bytes=1 << 20) as ex:
+            for number in range(n_batches):
+                run_batch(ex, path, number * batch, batch, draw)
+                if number + 1 in wanted:
+                    readings.append(resident_mib())
+                    print(f"| {(number + 1) * batch:,} | {readings[-1]:.1f} MiB |", flush=True)
+            assert ex.stats()["cache_bytes"] <= 1 << 20
+    growth = readings[-1] - readings[0]
+    word = "reached" if growth <= options.most_mib else "missed"
+    print(f"| growth from 10 to 100 % | {growth:+.1f} MiB (goal: at most {options.most_mib:g}): {word} |")
+    rate = options.queries / (time.perf_counter() - began)
+    print(f"\n{rate:,.0f} queries a second, with scores and Python rows")
+    return 0 if growth <= options.most_mib else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

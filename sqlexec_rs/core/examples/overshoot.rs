@@ -1,0 +1,91 @@
+//! Tells how far runs go beyond their deadline: endless queries in threads, and the whole adversarial list in processes.
+//!
+//! `overshoot [WORKER]`: the worker program is the one beside the folder of this program when none is named. It prints a
+//! line a way: its name, the runs, those that met the deadline, and the milliseconds between the deadline and the outcome
+//! in the caller's hands (median, 99th percentile, maximum; a run that ended in time counts as 0). The farthest runs are
+//! named on standard error.
+
+#![allow(clippy::unwrap_used, reason = "a measurement that cannot go on has nothing to say")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlexec_core::{Config, Limits, Pool, Status, WorkerConfig};
+
+#[path = "../tests/adversarial/cases.rs"]
+mod cases;
+
+/// The deadline, and how often each list is run.
+const TIMEOUT: Duration = Duration::from_millis(100);
+const ROUNDS_IN_THREADS: usize = 8;
+const ROUNDS_IN_PROCESSES: usize = 2;
+
+/// How many of the farthest runs are named.
+const N_NAMED: usize = 5;
+
+/// How long a run may take before this gives up.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn main() {
+    let here = std::env::current_exe().unwrap();
+    let beside = here.ancestors().nth(2).unwrap().join("sqlexec-worker");
+    let worker = std::env::args_os().nth(1).map_or(beside, PathBuf::from);
+    let folder = tempfile::tempdir().unwrap();
+    let shop: Arc<Path> = folder.path().join("shop.sqlite").into();
+    cases::make_shop(&shop);
+    let endless: Vec<String> = cases::endless().into_iter().map(|(_, sql)| sql).collect();
+    let lists = [
+        cases::writing(),
+        cases::reaching_outside(),
+        cases::no_statements(),
+        cases::endless(),
+        cases::long_calls(),
+        cases::growing(),
+        cases::ordinary(),
+    ];
+    let listed = lists.into_iter().flatten().map(|(_, sql)| sql);
+    let everything: Vec<String> = listed.chain(cases::slow_to_prepare()).collect();
+    let threads = Config { threads: Some(1), cache_bytes: 0, ..Config::default() };
+    let processes = Config { worker: Some(WorkerConfig::new(worker)), ..threads.clone() };
+    tell("threads", measure(&threads, &shop, &endless, ROUNDS_IN_THREADS));
+    tell("processes", measure(&processes, &shop, &everything, ROUNDS_IN_PROCESSES));
+}
+
+/// What came of the runs: how long each took beyond the deadline, with the number of its text, and how many met it.
+struct Measured {
+    beyond: Vec<(Duration, usize)>,
+    n_late: usize,
+}
+
+fn measure(config: &Config, shop: &Arc<Path>, sqls: &[String], rounds: usize) -> Measured {
+    let pool = Pool::new(config).unwrap();
+    let run = |sql: String, timeout: Duration| {
+        let limits = Arc::new(Limits { timeout: Some(timeout), ..Limits::default() });
+        let begun = Instant::now();
+        let job = pool.submit(&[(Arc::clone(shop), sql.into())], &limits).unwrap();
+        assert!(job.wait(PATIENCE).unwrap());
+        (begun.elapsed(), job.outcomes().unwrap()[0].status)
+    };
+    let mut measured = Measured { beyond: Vec::new(), n_late: 0 };
+    for round in 0..rounds {
+        for (number, sql) in sqls.iter().enumerate() {
+            // Opening, and starting the worker where the last run killed one, is not the run's own.
+            run(format!("SELECT {round}, {number}"), PATIENCE);
+            let (elapsed, status) = run(sql.clone(), TIMEOUT);
+            measured.beyond.push((elapsed.saturating_sub(TIMEOUT), number));
+            measured.n_late += usize::from(status == Status::Timeout);
+        }
+    }
+    measured.beyond.sort_unstable();
+    for (beyond, number) in measured.beyond.iter().rev().take(N_NAMED) {
+        let sql: String = sqls[*number].chars().take(160).collect();
+        eprintln!("{:6.2} ms beyond: {sql}", beyond.as_secs_f64() * 1e3);
+    }
+    measured
+}
+
+fn tell(name: &str, Measured { beyond, n_late }: Measured) {
+    let at = |share: f64| beyond[((beyond.len() - 1) as f64 * share).round() as usize].0.as_secs_f64() * 1e3;
+    println!("{name} {} {n_late} {:.3} {:.3} {:.3}", beyond.len(), at(0.5), at(0.99), at(1.0));
+}

@@ -1,0 +1,76 @@
+"""How files are opened, as Python sets it; `core/tests/access.rs` holds the long list."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from sqlexec_rs import Executor
+
+N_DATABASES = 30
+
+
+@pytest.fixture
+def databases(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"{i}.sqlite" for i in range(N_DATABASES)]
+    for i, path in enumerate(paths):
+        write(path, f"CREATE TABLE t(x); INSERT INTO t VALUES ({i})")
+        os.utime(path, (1, 1))  # a file that has just been written is looked into for its change counter
+    return paths
+
+
+def write(path: Path, script: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(f"PRAGMA synchronous = OFF; {script}")
+    connection.close()
+
+
+def opened(folder: Path) -> list[Path]:
+    """Return the files of a folder that this process has open."""
+    links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return [link for link in links if link.parent == folder]
+
+
+def numbers(ex: Executor, paths: list[Path]) -> list[int]:
+    return [outcome.rows[0][0] for outcome in ex.execute_many([(path, "SELECT x FROM t") for path in paths])]
+
+
+@pytest.mark.parametrize(
+    ("immutable", "copy_up_to_bytes"), [(False, 0), (True, 0), (False, 1 << 20), (True, 1 << 20), (False, 1 << 62)]
+)
+def test_answers_are_the_same_however_files_are_opened(
+    databases: list[Path], isolation: str, immutable: bool, copy_up_to_bytes: int
+) -> None:
+    with Executor(
+        threads=2, isolation=isolation, immutable=immutable, copy_up_to_bytes=copy_up_to_bytes, cache_bytes=0
+    ) as ex:
+        for _ in range(2):
+            assert numbers(ex, databases) == list(range(N_DATABASES))
+        stats = ex.stats()
+        assert (stats["copied_bytes"] > 0) == (stats["databases_copied"] > 0) == (copy_up_to_bytes > 0)
+        assert stats["connections_open"] >= N_DATABASES
+        if isolation == "thread" and Path("/proc/self/fd").exists():
+            assert bool(opened(databases[0].parent)) == (copy_up_to_bytes == 0), "a copy holds no file open"
+    assert ex.stats()["copied_bytes"] == 0
+
+
+def test_a_copy_follows_its_file(databases: list[Path], isolation: str) -> None:
+    size = databases[0].stat().st_size
+    with Executor(threads=1, isolation=isolation, copy_up_to_bytes=size, copies_bytes=5 * size, cache_bytes=0) as ex:
+        assert numbers(ex, databases) == list(range(N_DATABASES))
+        assert ex.stats()["copied_bytes"] == 5 * size
+        write(databases[-1], "UPDATE t SET x = 1000")
+        shutil.copyfile(databases[3], databases[-2])
+        assert numbers(ex, databases[-2:]) == [3, 1000]
+        assert ex.execute(databases[-1], "DELETE FROM t").status == "forbidden"
+
+
+def test_values_out_of_range_are_refused() -> None:
+    with pytest.raises(OverflowError):
+        Executor(copy_up_to_bytes=-1)
+    with pytest.raises(OverflowError):
+        Executor(copies_bytes=1 << 64)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -224,3 +227,30 @@ def test_limits_are_values() -> None:
         Executor(threads=0)
     with pytest.raises(ValueError, match="isolation must be"):
         Executor(isolation="magic")
+
+
+def test_a_look_at_a_file_leaves_the_locks_of_a_running_query(database: Path) -> None:
+    """To close any descriptor of a file takes the locks on it from the whole process: a writer would get in."""
+    endless = "WITH RECURSIVE r(x) AS (SELECT a FROM t UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
+    code = """
+        import sqlite3, sys
+        connection = sqlite3.connect(sys.argv[1], timeout=0)
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+            print("got in")
+        except sqlite3.OperationalError as error:
+            print(error)
+        """
+    with closing(sqlite3.connect(database)) as writer, writer:
+        writer.execute("INSERT INTO t VALUES (1)")
+    with Executor(threads=2, limits=NO_LIMITS) as ex:
+        job = ex.submit([(database, endless)])
+        said = set()
+        for number in range(5):
+            os.utime(database)  # changed a moment ago: looked into at each batch
+            assert ex.execute(database, f"SELECT {number}").status == "ok"
+            time.sleep(0.05)
+            said.add(run_python(code, database).stdout.strip())
+        assert not job.done()
+        job.cancel()
+    assert said == {"database is locked"}

@@ -1,11 +1,12 @@
 //! The identity of a database file: what must be unchanged for an old result to be still right.
 
-use std::fs::{self, File, Metadata};
-use std::io::Read;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use crate::busy;
 use crate::outcome::{Outcome, Status};
 
 /// A file changed within this time of now may change again without its time stamp showing it (clock ticks are coarse),
@@ -17,14 +18,24 @@ const RECENT: Duration = Duration::from_secs(2);
 pub struct FileIdentity {
     inode: Inode,
     stamp: Stamp,
-    /// SQLite's change counter and schema cookie, read only when the time stamp is too fresh to trust.
-    counters: Option<[u8; 24]>,
+    content: Content,
     /// The write-ahead log, which takes the changes of a database in WAL mode.
     wal: Option<Stamp>,
 }
 
-/// Device and inode: which file a path leads to.
+/// What tells more than a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Content {
+    /// The time stamp is old enough to be trusted.
+    Settled,
+    /// SQLite's change counter and schema cookie.
+    Counters([u8; 24]),
+    /// They could not be read; the number is of this look alone, so that nothing found before counts as this state's.
+    Unknown(u64),
+}
+
+/// Device and inode: which file a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Inode(pub(crate) u64, pub(crate) u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,11 +53,12 @@ impl FileIdentity {
         if !metadata.is_file() {
             return Err(refused("not a regular file"));
         }
-        let counters = if is_recent(&metadata) { read_counters(path) } else { None };
+        let inode = Inode(metadata.dev(), metadata.ino());
+        let content = if is_recent(&metadata) { Content::of_recent(path, inode) } else { Content::Settled };
         Ok(Self {
-            inode: Inode(metadata.dev(), metadata.ino()),
+            inode,
             stamp: Stamp::of(&metadata),
-            counters,
+            content,
             wal: fs::metadata(wal_path(path)).ok().map(|wal| Stamp::of(&wal)),
         })
     }
@@ -86,18 +98,23 @@ impl Stamp {
     }
 }
 
+impl Content {
+    /// Reads bytes 24 to 48 of the header: the change counter, the page counts, the schema cookie.
+    fn of_recent(path: &Path, inode: Inode) -> Self {
+        static LOOKS: AtomicU64 = AtomicU64::new(0);
+        let mut header = [0; 48];
+        match (busy::read_head(path, inode, &mut header), header[24..].try_into()) {
+            (true, Ok(counters)) => Self::Counters(counters),
+            _ => Self::Unknown(LOOKS.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+}
+
 fn is_recent(metadata: &Metadata) -> bool {
     match metadata.modified().map(|modified| SystemTime::now().duration_since(modified)) {
         Ok(Ok(age)) => age < RECENT,
         _ => true, // a time in the future, or none: not to be trusted either
     }
-}
-
-/// Reads bytes 24 to 48 of the header: the change counter, the page counts, the schema cookie.
-fn read_counters(path: &Path) -> Option<[u8; 24]> {
-    let mut header = [0; 48];
-    File::open(path).ok()?.read_exact(&mut header).ok()?;
-    header[24..].try_into().ok()
 }
 
 fn wal_path(path: &Path) -> PathBuf {

@@ -64,6 +64,7 @@ compile_error!(
 
 mod arrivals;
 pub mod arrow;
+mod busy;
 mod cache;
 mod classify;
 pub mod compare;
@@ -73,7 +74,6 @@ mod dbfile;
 pub mod deadline;
 mod error;
 mod exec;
-mod fork;
 mod functions;
 mod groups;
 mod header;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::busy::{self, Busy};
 use crate::cache::Cache;
 use crate::compare::Rule;
 use crate::copies::{Access, Copies};
 use crate::error::Fault;
-use crate::fork::{self, Busy};
 use crate::hooks;
 use crate::job::JobState;
 use crate::outcome::Outcome;
@@ -80,7 +80,7 @@ pub struct Job {
 impl Pool {
     /// Starts the threads.
     pub fn new(config: &Config) -> Result<Self, Fault> {
-        fork::check()?;
+        busy::check_fork()?;
         hooks::install()?;
         let n_threads = match config.threads {
             Some(n) => n.max(1),

@@ -171,6 +171,7 @@ fn room_is_for_what_is_visited_again() {
         let paths: Vec<Arc<Path>> = (0..130).map(|i| folder.path().join(format!("{i}.sqlite")).into()).collect();
         for path in &paths[1..] {
             fs::copy(&first, path).unwrap();
+            File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         }
         let opened_in_round = |paths: &[Arc<Path>], round: usize| {
             let before = pool.stats().unwrap();
@@ -205,6 +206,8 @@ fn open_files_are_counted_and_not_only_databases() {
     };
     for path in &paths {
         Connection::open(path).unwrap().execute_batch("CREATE TABLE t AS SELECT 'abc' AS x").unwrap();
+        // A file that has just changed is looked into, and stays open for that until the thread rests.
+        File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     }
     for sql in ["SELECT x FROM t", "SELECT x FROM t WHERE x LIKE x || '%'", "SELECT x FROM t ORDER BY x"] {
         for path in paths.iter().chain(&paths[3..]) {

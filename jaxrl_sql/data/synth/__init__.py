@@ -1,7 +1,8 @@
 """Generate text-to-SQL data from a seed: databases, questions with gold SQL, and a small tokenizer.
 
 Domains (`domains_*.py`, read by `notation`) are spaces of databases; `draw` takes one database from a domain, `ask`
-draws questions on it from templates by grade and keeps those whose gold answers something, `tokenizer` trains the BPE
+draws questions on it from templates by grade and keeps those whose gold answers something, `habit` gives some of them a
+talkative teacher's demonstration, `tokenizer` trains the BPE
 on the training split, `generate` writes all of it in the layout of the benchmarks.
 """
 

@@ -52,6 +52,14 @@ def optional_number(hf: HfConfig, name: str) -> float | None:
     return None if hf.get(name) is None else float(number(hf, name))
 
 
+def section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
+    """Return an object field, empty where it is absent or null; raises InputError naming the field."""
+    value = hf.get(name)
+    if not isinstance(value, dict | None):
+        raise InputError(f"config.json: field {_path(where, name)} is {value!r}, must be an object")
+    return value or {}
+
+
 def refuse(hf: HfConfig, name: str, supported: Any) -> None:
     """Raise InputError when a field is present with another value than the one that is implemented."""
     value = hf.get(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_sql.models.families.fields import HfConfig, common_fields, number, optional_number, refuse
+from jaxrl_sql.models.families.fields import HfConfig, common_fields, number, optional_number, refuse, section
 from jaxrl_sql.models.families.rope import read_rope, scaling_fields
 from jaxrl_sql.models.rope import SCALINGS
 from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
@@ -66,12 +66,13 @@ def read_config(hf: HfConfig) -> ModelConfig:
     refuse(hf, "attention_bias", supported=False)
     refuse(hf, "use_bidirectional_attention", supported=False)
     n_layers, head_dim = number(hf, "num_hidden_layers"), number(hf, "head_dim", 256)
-    nested = hf.get("rope_parameters") or {}
+    nested = section(hf, "rope_parameters")
     if unknown := sorted(nested.keys() - {SLIDING, FULL}):
         raise InputError(f"config.json: rope_parameters has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
-    places = {f"rope_parameters.{FULL}": nested.get(FULL), "rope_scaling": hf.get("rope_scaling")}
+    places = {f"rope_parameters.{FULL}": section(nested, FULL, "rope_parameters")}
+    places["rope_scaling"] = section(hf, "rope_scaling")
     theta, scaling = read_rope(hf, places, "rope_theta", THETA, SCALINGS)
-    places = {f"rope_parameters.{SLIDING}": nested.get(SLIDING)}
+    places = {f"rope_parameters.{SLIDING}": section(nested, SLIDING, "rope_parameters")}
     local_theta, _ = read_rope(hf, places, "rope_local_base_freq", LOCAL_THETA)
     layers = _sliding_layers(hf, n_layers)
     scalar = number(hf, "query_pre_attn_scalar", 256)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxrl_sql.models.families.fields import HfConfig, number
+from jaxrl_sql.models.families.fields import HfConfig, number, section
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
@@ -51,7 +51,7 @@ def _agreed(readings: Mapping[str, Any], default: Any) -> Any:
 
 
 def read_rope(
-    hf: HfConfig, places: Mapping[str, HfConfig | None], base: str, default: float, kinds: Sequence[str] = ()
+    hf: HfConfig, places: Mapping[str, HfConfig], base: str, default: float, kinds: Sequence[str] = ()
 ) -> tuple[float, RopeScaling | None]:
     """Return the rotary base and scaling.
 
@@ -73,7 +73,7 @@ def read_rope(
 
 def read_flat_rope(hf: HfConfig, default: float, kinds: Sequence[str] = ()) -> tuple[float, RopeScaling | None]:
     """Return the rotary base and scaling of a family whose layers all have the same."""
-    places = {name: hf.get(name) for name in ("rope_parameters", "rope_scaling")}
+    places = {name: section(hf, name) for name in ("rope_parameters", "rope_scaling")}
     return read_rope(hf, places, "rope_theta", default, kinds)
 
 

@@ -155,18 +155,18 @@ def _layer_step(
 ) -> tuple[tuple[jax.Array, ...], tuple[tuple[jax.Array, jax.Array], ...]]:
     """Run one layer on all blocks: states ([B,Ri,Ti,D], …) -> new states, and each block's (keys, values)."""
     out: list[jax.Array] = []
-    kept: list[tuple[jax.Array, jax.Array]] = []
+    above: list[tuple[jax.Array, jax.Array, jax.Array, jax.Array]] = []
     for x, block in zip(xs, blocks, strict=True):
         q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, block))
         causal = jnp.tril(jnp.ones((x.shape[2], x.shape[2]), bool))
-        above = [(*pair, b.valid, b.positions) for pair, b in zip(kept, blocks[: len(kept)], strict=True)]
+        own = (k, v, block.valid & causal, block.positions)
         parts = [
             KeyPart(keys, values, _seen(config, kind, valid, positions, block.positions))
-            for keys, values, valid, positions in (*above, (k, v, block.valid & causal, block.positions))
+            for keys, values, valid, positions in (*above, own)
         ]
         out.append(_finish(layer, config, x, _attend(config, q, parts)))
-        kept.append((k, v))
-    return tuple(out), tuple(kept)
+        above.append((k, v, block.valid, block.positions))
+    return tuple(out), tuple((k, v) for k, v, _, _ in above)
 
 
 def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
@@ -190,7 +190,7 @@ def _cast(tree: PyTree, dtype: Any) -> PyTree:
 
 
 def _embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -> jax.Array:
-    """Look up tokens [B,R,T] -> [B,R,T,D]."""
+    """Look up tokens [B,R,T] -> [B,R,T,D], scaled by the root of D where the model does that."""
     # The width is gathered before the lookup: what the partitioner finds for a table split both ways is to copy all.
     table = constrain(params["embed"], ("vocab", "none"))
     x = _cast(table[tokens], dtype)

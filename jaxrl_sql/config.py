@@ -201,7 +201,7 @@ class TrainConfig:
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "data.source": ("synth", "folder"),
-    "model.family": ("qwen2", "qwen3"),
+    "model.family": ("gemma3_text", "llama", "qwen2", "qwen3"),
     "model.dtype": ("float32", "bfloat16"),
     "sft.optim.schedule": ("constant", "cosine", "linear"),
     "grpo.optim.schedule": ("constant", "cosine", "linear"),

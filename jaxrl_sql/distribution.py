@@ -33,6 +33,11 @@ class TokenLogprobs(NamedTuple):
     entropy: jax.Array
 
 
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
+    """Squeeze x smoothly into (-cap, cap), by cap · tanh(x / cap) (Gemma 2, arXiv 2408.00118); None changes nothing."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
 def log_distribution(logits: jax.Array, temperature: float) -> jax.Array:
     """Return the temperature-scaled log-probabilities of logits [...,V] in float32.
 
@@ -107,18 +112,20 @@ def token_logprobs(
     temperature: float,
     chunk: int = 16,
     kept_bytes: int = KEPT_BYTES,
+    logit_cap: float | None = None,
 ) -> TokenLogprobs:
     """Score target tokens without holding more than `kept_bytes` of logits.
 
-    hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]. Where all logits (float32) fit they
-    are kept for the backward pass. Else the T axis is cut into pieces of `chunk` tokens whose logits are computed,
-    reduced and recomputed in the backward pass; T that is no multiple of `chunk` is scored as one piece.
+    hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]; `logit_cap` soft-caps the logits,
+    before the temperature. Where all logits (float32) fit they are kept for the backward pass. Else the T axis is cut
+    into pieces of `chunk` tokens whose logits are computed, reduced and recomputed in the backward pass; T that is no
+    multiple of `chunk` is scored as one piece.
     """
 
     def piece(part: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
         states, tokens = part
         logits = linear(states, unembedding.astype(states.dtype)).astype(jnp.float32)
-        return score(logits / (temperature or 1.0), tokens)
+        return score(soft_cap(logits, logit_cap) / (temperature or 1.0), tokens)
 
     steps = targets.shape[-1]
     if 4 * targets.size * unembedding.shape[-1] <= kept_bytes:

@@ -28,6 +28,7 @@ from jaxrl_sql.data.prompts import PROMPT_STYLES, PromptSet, PromptStyle, make_p
 from jaxrl_sql.data.synth import SynthSpec, generate, train_tokenizer
 from jaxrl_sql.models import ModelConfig, init_params, shard_params
 from jaxrl_sql.models.copying import init_copying
+from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.hf import load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.hf import load_config as load_model_config
 from jaxrl_sql.parallel import mesh as meshes
@@ -243,6 +244,7 @@ def _model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
     model = config.model
     if model.checkpoint:
         return load_model_config(model.checkpoint)
+    family = FAMILIES[model.family]
     return ModelConfig(
         family=model.family,
         vocab_size=len(tokenizer),
@@ -255,9 +257,9 @@ def _model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
         rope_theta=model.rope_theta,
         norm_eps=1e-6,
         tie_embeddings=model.tie_embeddings,
-        qk_norm=model.family == "qwen3",
-        qkv_bias=model.family == "qwen2",
         max_positions=model.max_positions,
+        sliding=family.new_sliding(model.n_layers) if family.new_sliding else None,
+        **family.switches,
     )
 
 

@@ -36,11 +36,14 @@ COPY_GAIN = 3.0
 def init_copying(params: Any, config: ModelConfig, key: jax.Array) -> Any:
     """Replace embeddings and attention weights of fresh parameters by ones that copy; the MLPs stay as they are.
 
-    Raises InputError when query heads share key heads or when a head is wider than the model.
+    Raises InputError when query heads share key heads, when a head is wider than the model, and for sliding layers or
+    stretched positions, whose turns are not those that are reckoned with here.
     """
     d, q = config.d_model, config.head_dim
     if config.n_heads != config.n_kv_heads or q > d:
         raise InputError("model.init=copying needs n_kv_heads equal to n_heads and head_dim at most d_model")
+    if config.sliding or config.rope_scaling:
+        raise InputError(f"model.init=copying needs plain rotary positions, which model.family={config.family} has not")
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
     turns = config.rope_theta ** (-np.arange(q // 2) / (q // 2))
     slow = np.tile(turns <= SLOW_TURN, 2)

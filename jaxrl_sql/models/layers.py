@@ -1,4 +1,4 @@
-"""The pieces of a layer: norm, rotary positions, the gated MLP, and the one attention function.
+"""The pieces of a layer: norm, the gated MLP, and the one attention function.
 
 Attention is between a block of queries [B,R,T,…] (R rows a prompt, T tokens a row) and a list of key parts
 [B,Rj,S,…] where R is a multiple of Rj: a part of one row a prompt is read by all R rows of queries *where it
@@ -10,18 +10,25 @@ log-sum-exp is what does not differentiate in JAX's own attention.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_sql.distribution import soft_cap
 from jaxrl_sql.linear import linear
 
 # A score far below any real one, yet finite: exp(HIDDEN - floor) is 0 and its gradient is 0 and never NaN.
 HIDDEN = -1e30
 FLOOR = -1e29
+
+ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu,
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+}
 
 
 class KeyPart(NamedTuple):
@@ -36,31 +43,21 @@ class KeyPart(NamedTuple):
     visible: jax.Array
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """Normalise [...,D] to root mean square 1 and scale by `weight` [D]; in float32, returned in x's dtype."""
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float, from_one: bool = False) -> jax.Array:
+    """Normalise [...,D] to root mean square 1 and scale by `weight` [D]; in float32, returned in x's dtype.
+
+    `from_one`: the weight is stored as its distance from 1, and the scaling is in float32 too (Gemma's way).
+    """
     wide = x.astype(jnp.float32)
-    scale = lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return (wide * scale).astype(x.dtype) * weight.astype(x.dtype)
+    normed = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    if from_one:
+        return (normed * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
+    return normed.astype(x.dtype) * weight.astype(x.dtype)
 
 
-def rope_angles(positions: jax.Array, head_dim: int, theta: float) -> tuple[jax.Array, jax.Array]:
-    """Return cosine and sine [...,Q/2] float32 of rotary positions [...] int32 (RoFormer, arXiv 2104.09864)."""
-    frequency = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
-    angle = positions[..., None].astype(jnp.float32) * frequency
-    return jnp.cos(angle), jnp.sin(angle)
-
-
-def rotate(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Turn heads x [B,R,T,H,Q] by angles [B,R,T,Q/2]; pairs are (i, i + Q/2), as Hugging Face stores weights."""
-    cos, sin = (part[..., None, :] for part in angles)
-    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
-    return turned.astype(x.dtype)
-
-
-def gated_mlp(gate: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
-    """Compute silu(gate) · up [...,F] and project by down [F,D] to [...,D]."""
-    return linear(jax.nn.silu(gate) * up, down)
+def gated_mlp(gate: jax.Array, up: jax.Array, down: jax.Array, activation: str = "silu") -> jax.Array:
+    """Compute activation(gate) · up [...,F] and project by down [F,D] to [...,D] (arXiv 2002.05202)."""
+    return linear(ACTIVATIONS[activation](gate) * up, down)
 
 
 def _to_rows(x: jax.Array, rows: int) -> jax.Array:
@@ -89,20 +86,22 @@ def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
     return jnp.einsum("brkmxs,brksq->brxkmq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
 
 
-def attend(q: jax.Array, parts: Sequence[KeyPart]) -> jax.Array:
+def attend(q: jax.Array, parts: Sequence[KeyPart], scale: float | None = None, cap: float | None = None) -> jax.Array:
     """Attend from q [B,R,T,H,Q] to every visible key of all parts under one softmax -> [B,R,T,H,Q].
 
-    H = K·M: query head h reads key head h // M, without repeating keys. Scores and softmax are in float32. A query
-    that sees no key gets zeros, with zero gradient.
+    H = K·M: query head h reads key head h // M, without repeating keys. Scores are scaled (by Q**-0.5 unless said
+    otherwise) and, on request, soft-capped. Scores and softmax are in float32. A query that sees no key gets zeros,
+    with zero gradient.
     """
     b, rows, t, h, size = q.shape
+    scale = size**-0.5 if scale is None else scale
     kv_heads = parts[0].k.shape[2]
     m = h // kv_heads
     scores = []
     for part in parts:
         part_rows = part.k.shape[1]
         score = _score(q.reshape(b, part_rows, rows // part_rows * t, kv_heads, m, size), part.k)
-        scores.append(jnp.where(part.visible[:, :, None, None], score * size**-0.5, HIDDEN))
+        scores.append(jnp.where(part.visible[:, :, None, None], soft_cap(score * scale, cap), HIDDEN))
 
     tops = [_to_rows(jnp.max(lax.stop_gradient(score), axis=-1), rows) for score in scores]
     top = jnp.maximum(jnp.stack(tops).max(axis=0), FLOOR)

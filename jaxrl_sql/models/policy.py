@@ -22,6 +22,7 @@ def make_policy(
     def logprobs(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
         del frozen
         hidden = prediction_states(trainable, config, batch.shared, batch.completion, batch.completion_len, remat=remat)
-        return token_logprobs(hidden, unembedding(trainable, config), batch.completion, temperature)
+        matrix = unembedding(trainable, config)
+        return token_logprobs(hidden, matrix, batch.completion, temperature, logit_cap=config.final_logit_cap)
 
     return logprobs

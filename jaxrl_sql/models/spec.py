@@ -20,13 +20,38 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.batch import PyTree
+from jaxrl_sql.models.layers import ACTIVATIONS
+from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.parallel.rules import sharding_of
 from jaxrl_sql.types import InputError
 
 
 @dataclass(frozen=True, slots=True)
+class SlidingWindow:
+    """Which layers see only the last `size` tokens, the token itself among them, and their rotary base `rope_theta`.
+
+    `layers` says of each layer whether it is one (Longformer's window, arXiv 2004.05150, in some layers only).
+    """
+
+    size: int
+    layers: tuple[bool, ...]
+    rope_theta: float
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or not any(self.layers):
+            raise InputError(
+                f"model: a sliding window of {self.size} tokens in {sum(self.layers)} layers, need 1 of each"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What a decoder is: a family's name, sizes and switches; hashable, so it can be static under jit."""
+    """What a decoder is: a family's name, sizes and switches; hashable, so it can be static under jit.
+
+    The switches of a plain decoder are the defaults: `norms_from_one`: norms scale by 1 + weight; `post_norms`: what a
+    layer adds to the residual stream is normed too; `scale_embeddings`: by the root of d_model; `query_scalar`:
+    scores are divided by its root (None: head_dim); the caps squeeze attention scores and logits softly.
+    """
 
     family: str
     vocab_size: int
@@ -42,6 +67,15 @@ class ModelConfig:
     qk_norm: bool
     qkv_bias: bool
     max_positions: int
+    rope_scaling: RopeScaling | None = None
+    sliding: SlidingWindow | None = None
+    activation: str = "silu"
+    norms_from_one: bool = False
+    post_norms: bool = False
+    scale_embeddings: bool = False
+    query_scalar: float | None = None
+    attn_score_cap: float | None = None
+    final_logit_cap: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "max_positions"):
@@ -51,6 +85,13 @@ class ModelConfig:
             raise InputError(f"model: n_heads ({self.n_heads}) is no multiple of n_kv_heads ({self.n_kv_heads})")
         if self.head_dim % 2:
             raise InputError(f"model: head_dim ({self.head_dim}) must be even for rotary positions")
+        if self.activation not in ACTIVATIONS:
+            raise InputError(f"model: activation is {self.activation!r}; valid are {', '.join(ACTIVATIONS)}")
+        for name in ("query_scalar", "attn_score_cap", "final_logit_cap"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise InputError(f"model: {name} is {value}, must be positive")
+        if self.sliding and len(self.sliding.layers) != self.n_layers:
+            raise InputError(f"model: sliding names {len(self.sliding.layers)} layers, n_layers is {self.n_layers}")
 
 
 class Init(NamedTuple):
@@ -102,6 +143,11 @@ class ParamSpec:
 EMBED_STD = 0.02
 
 
+def _norm_init(config: ModelConfig) -> Init:
+    """Return the initial weight of a norm that changes no scale."""
+    return Init(0.0 if config.norms_from_one else 1.0, 0.0)
+
+
 def _layer(
     config: ModelConfig, name: str, hf_name: str, dims: tuple[tuple[str, int], ...], n_in: int, init: Init
 ) -> ParamSpec:
@@ -123,26 +169,31 @@ def _layer_specs(config: ModelConfig) -> Iterable[ParamSpec]:
     """Yield the weights of a layer, in the order in which they are used."""
     width, ff = ("width", config.d_model), ("mlp", config.d_ff)
     heads, kv_heads, head = ("heads", config.n_heads), ("kv_heads", config.n_kv_heads), ("head", config.head_dim)
-    ones, zeros = Init(1.0, 0.0), Init(0.0, 0.0)
+    unit, zeros = _norm_init(config), Init(0.0, 0.0)
     # Fan-in keeps activations of order one at any width; what is added to the residual stream is smaller by the
     # root of how often that happens (twice a layer), so that depth does not change the scale of the last state.
     into_width = 1.0 / math.sqrt(config.d_model)
     added = 1.0 / math.sqrt(2 * config.n_layers)
     from_heads, from_ff = added / math.sqrt(config.n_heads * config.head_dim), added / math.sqrt(config.d_ff)
 
-    yield _layer(config, "attn_norm", "input_layernorm.weight", (width,), 0, ones)
+    yield _layer(config, "attn_norm", "input_layernorm.weight", (width,), 0, unit)
     for name, axis in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
         yield _layer(config, name, f"self_attn.{name}_proj.weight", (width, axis, head), 1, Init(0.0, into_width))
         if config.qkv_bias:
             yield _layer(config, f"{name}_bias", f"self_attn.{name}_proj.bias", (axis, head), 0, zeros)
     if config.qk_norm:
-        yield _layer(config, "q_norm", "self_attn.q_norm.weight", (head,), 0, ones)
-        yield _layer(config, "k_norm", "self_attn.k_norm.weight", (head,), 0, ones)
+        yield _layer(config, "q_norm", "self_attn.q_norm.weight", (head,), 0, unit)
+        yield _layer(config, "k_norm", "self_attn.k_norm.weight", (head,), 0, unit)
     yield _layer(config, "o", "self_attn.o_proj.weight", (heads, head, width), 2, Init(0.0, from_heads))
-    yield _layer(config, "mlp_norm", "post_attention_layernorm.weight", (width,), 0, ones)
+    if config.post_norms:
+        yield _layer(config, "post_attn_norm", "post_attention_layernorm.weight", (width,), 0, unit)
+    before_mlp = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
+    yield _layer(config, "mlp_norm", f"{before_mlp}.weight", (width,), 0, unit)
     yield _layer(config, "gate", "mlp.gate_proj.weight", (width, ff), 1, Init(0.0, into_width))
     yield _layer(config, "up", "mlp.up_proj.weight", (width, ff), 1, Init(0.0, into_width))
     yield _layer(config, "down", "mlp.down_proj.weight", (ff, width), 1, Init(0.0, from_ff))
+    if config.post_norms:
+        yield _layer(config, "post_mlp_norm", "post_feedforward_layernorm.weight", (width,), 0, unit)
 
 
 def param_specs(config: ModelConfig) -> tuple[ParamSpec, ...]:
@@ -156,7 +207,7 @@ def param_specs(config: ModelConfig) -> tuple[ParamSpec, ...]:
         "model.embed_tokens.weight",
         (vocab, width),
     )
-    final_norm = ParamSpec(("final_norm",), (width,), ("width",), Init(1.0, 0.0), "model.norm.weight", (width,))
+    final_norm = ParamSpec(("final_norm",), (width,), ("width",), _norm_init(config), "model.norm.weight", (width,))
     specs = [embed, *_layer_specs(config), final_norm]
     if not config.tie_embeddings:
         shape, axes = (width, vocab), ("width", "vocab")

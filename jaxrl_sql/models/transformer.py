@@ -5,6 +5,9 @@ tree: a prompt is a block of R = 1, its completions one of R = G; a schema, its 
 three. A row sees all valid tokens of its ancestor rows and its own tokens causally, and its positions go on where
 its ancestors end. So a prompt runs once, forward and backward, however many completions hang below it.
 
+Layers differ in one thing only, whether they see a sliding window (which has a rotary base of its own): the scan
+carries that as a flag a layer, and where a config has no such layers nothing of it is computed.
+
 Masks and positions come from lengths, never from token values. Everything here is a pure function of its
 arguments; `compute_dtype` (default: the parameters' own) is the dtype of activations and matrix products, while
 norms, scores and softmax are in float32 always.
@@ -13,9 +16,10 @@ norms, scores and softmax are in float32 always.
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -24,15 +28,18 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.batch import PyTree, Segment
+from jaxrl_sql.distribution import soft_cap
 from jaxrl_sql.linear import linear
 from jaxrl_sql.models.cache import DecodeCache, PrefixCache
-from jaxrl_sql.models.layers import KeyPart, attend, gated_mlp, rms_norm, rope_angles, rotate
+from jaxrl_sql.models.layers import KeyPart, attend, gated_mlp, rms_norm
+from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError
 
-Angles = tuple[jax.Array, jax.Array]
 Layer = dict[str, jax.Array]
+# Whether a layer sees a sliding window: a flag of the scan, or known where layers are unrolled or none of them does.
+Kind = bool | jax.Array
 
 STREAM = ("batch", "none", "none", "none")
 REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
@@ -69,42 +76,97 @@ def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
         raise InputError(f"model: a sequence of {total} tokens is longer than max_positions ({config.max_positions})")
 
 
+class _Places(NamedTuple):
+    """Where a block's tokens stand: positions [B,R,T] int32, valid [B,R,1,T] bool, and the layers' angles.
+
+    `local` holds the angles of sliding layers and is `angles` itself where a model has none.
+    """
+
+    positions: jax.Array
+    valid: jax.Array
+    angles: Angles
+    local: Angles
+
+
+def _place(config: ModelConfig, positions: jax.Array, valid: jax.Array) -> _Places:
+    """Compute the rotary angles of positions [B,R,T]; valid [B,R,T] bool."""
+    angles = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
+    local = angles
+    if config.sliding:
+        local = rope_angles(positions, rope_frequencies(config.head_dim, config.sliding.rope_theta))
+    return _Places(positions, valid[:, :, None], angles, local)
+
+
+def _angles(kind: Kind, places: _Places) -> Angles:
+    """Return the angles that a layer turns by."""
+    if isinstance(kind, bool):
+        return places.local if kind else places.angles
+    return jax.tree.map(lambda a, b: jnp.where(kind, a, b), places.local, places.angles)
+
+
+def _seen(config: ModelConfig, kind: Kind, valid: jax.Array, keys: jax.Array, queries: jax.Array) -> jax.Array:
+    """Narrow the keys that are there to those that a layer sees: for a sliding layer, fewer than a window's size back.
+
+    valid: bool, broadcastable to [B,Rj,X,S]; positions of keys [B,Rj,S] and queries [B,R,T]; X = (R/Rj)·T, as in
+    KeyPart. Positions go on through the tree, so a window that reaches into an ancestor is the plain sequence's.
+    """
+    if config.sliding is None or kind is False:
+        return valid
+    folded = queries.reshape(*keys.shape[:2], -1, 1)
+    near = folded - keys[:, :, None] < config.sliding.size
+    return valid & near if kind is True else valid & (near | ~kind)
+
+
+def _norm(config: ModelConfig, x: jax.Array, weight: jax.Array) -> jax.Array:
+    """Norm states or heads [...,D] in the model's way."""
+    return rms_norm(x, weight, config.norm_eps, config.norms_from_one)
+
+
+def _attend(config: ModelConfig, q: jax.Array, parts: Sequence[KeyPart]) -> jax.Array:
+    """Attend with the model's scale and cap of scores."""
+    scale = None if config.query_scalar is None else config.query_scalar**-0.5
+    return attend(q, parts, scale, config.attn_score_cap)
+
+
 def _heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Project normed states x [B,R,T,D] to queries [B,R,T,H,Q], keys and values [B,R,K,T,Q], positions applied."""
     q, k, v = (linear(x, layer[name]) for name in ("q", "k", "v"))
     if config.qkv_bias:
         q, k, v = q + layer["q_bias"], k + layer["k_bias"], v + layer["v_bias"]
     if config.qk_norm:
-        q, k = rms_norm(q, layer["q_norm"], config.norm_eps), rms_norm(k, layer["k_norm"], config.norm_eps)
+        q, k = _norm(config, q, layer["q_norm"]), _norm(config, k, layer["k_norm"])
     q, k, v = rotate(q, angles), jnp.swapaxes(rotate(k, angles), 2, 3), jnp.swapaxes(v, 2, 3)
     return checkpoint_name(q, "query"), checkpoint_name(k, "key"), checkpoint_name(v, "value")
 
 
 def _finish(layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array) -> jax.Array:
     """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D]."""
-    attended = checkpoint_name(attended, "attended")
-    x = x + linear(attended, layer["o"], 2)
-    y = rms_norm(x, layer["mlp_norm"], config.norm_eps)
+    added = linear(checkpoint_name(attended, "attended"), layer["o"], 2)
+    x = x + (_norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
+    y = _norm(config, x, layer["mlp_norm"])
     gate = checkpoint_name(linear(y, layer["gate"]), "gate")
     up = checkpoint_name(linear(y, layer["up"]), "up")
-    return constrain(x + gated_mlp(gate, up, layer["down"]), STREAM)
+    added = gated_mlp(gate, up, layer["down"], config.activation)
+    return constrain(x + (_norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), STREAM)
 
 
 def _layer_step(
-    layer: Layer, config: ModelConfig, xs: tuple[jax.Array, ...], blocks: Sequence[Block], angles: Sequence[Angles]
+    layer: Layer, config: ModelConfig, kind: Kind, xs: tuple[jax.Array, ...], blocks: Sequence[_Places]
 ) -> tuple[tuple[jax.Array, ...], tuple[tuple[jax.Array, jax.Array], ...]]:
     """Run one layer on all blocks: states ([B,Ri,Ti,D], …) -> new states, and each block's (keys, values)."""
-    parts: list[KeyPart] = []
-    out, kept = [], []
-    for x, block, angle in zip(xs, blocks, angles, strict=True):
-        q, k, v = _heads(layer, config, rms_norm(x, layer["attn_norm"], config.norm_eps), angle)
-        valid = _valid(block)[:, :, None, :]
-        t = x.shape[2]
-        causal = jnp.tril(jnp.ones((t, t), bool))
-        out.append(_finish(layer, config, x, attend(q, [*parts, KeyPart(k, v, valid & causal)])))
-        parts.append(KeyPart(k, v, valid))
-        kept.append((k, v))
-    return tuple(out), tuple(kept)
+    out: list[jax.Array] = []
+    above: list[tuple[jax.Array, jax.Array, jax.Array, jax.Array]] = []
+    for x, block in zip(xs, blocks, strict=True):
+        q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, block))
+        causal = jnp.tril(jnp.ones((x.shape[2], x.shape[2]), bool))
+        own = (k, v, block.valid & causal, block.positions)
+        parts = [
+            KeyPart(keys, values, _seen(config, kind, valid, positions, block.positions))
+            for keys, values, valid, positions in (*above, own)
+        ]
+        out.append(_finish(layer, config, x, _attend(config, q, parts)))
+        above.append((k, v, block.valid, block.positions))
+    return tuple(out), tuple((k, v) for k, v, _, _ in above)
 
 
 def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
@@ -127,11 +189,15 @@ def _cast(tree: PyTree, dtype: Any) -> PyTree:
     return tree if dtype is None else jax.tree.map(lambda w: w.astype(dtype), tree)
 
 
-def _embed(params: PyTree, tokens: jax.Array, dtype: Any) -> jax.Array:
-    """Look up tokens [B,R,T] -> [B,R,T,D]."""
+def _embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -> jax.Array:
+    """Look up tokens [B,R,T] -> [B,R,T,D], scaled by the root of D where the model does that."""
     # The width is gathered before the lookup: what the partitioner finds for a table split both ways is to copy all.
     table = constrain(params["embed"], ("vocab", "none"))
-    return constrain(_cast(table[tokens], dtype), STREAM)
+    x = _cast(table[tokens], dtype)
+    if config.scale_embeddings:
+        # The factor is rounded to the dtype of activations before it multiplies, as Gemma's weights were trained.
+        x = x * jnp.asarray(math.sqrt(config.d_model), x.dtype)
+    return constrain(x, STREAM)
 
 
 def _run(
@@ -139,18 +205,20 @@ def _run(
 ) -> tuple[tuple[jax.Array, ...], Any]:
     """Run all layers on the blocks -> final normed states ([B,Ri,Ti,D], …) and, on request, keys and values [L,…]."""
     _check(config, [b.length.shape[1] for b in blocks], sum(b.tokens.shape[-1] for b in blocks))
-    angles = [
-        rope_angles(start[..., None] + jnp.arange(block.tokens.shape[-1]), config.head_dim, config.rope_theta)
+    places = [
+        _place(config, start[..., None] + jnp.arange(block.tokens.shape[-1]), _valid(block))
         for start, block in zip(_starts(blocks), blocks, strict=True)
     ]
 
-    def step(xs: tuple[jax.Array, ...], layer: Layer) -> tuple[tuple[jax.Array, ...], Any]:
-        out, kept = _layer_step(_cast(layer, dtype), config, xs, blocks, angles)
+    def step(xs: tuple[jax.Array, ...], scanned: tuple[Layer, jax.Array | None]) -> tuple[tuple[jax.Array, ...], Any]:
+        layer, flag = scanned
+        out, kept = _layer_step(_cast(layer, dtype), config, False if flag is None else flag, xs, places)
         return out, kept if keep else None
 
-    xs = tuple(_embed(params, block.tokens, dtype) for block in blocks)
-    xs, kept = lax.scan(_remat(step, remat), xs, params["layers"])
-    return tuple(rms_norm(x, params["final_norm"], config.norm_eps) for x in xs), kept
+    xs = tuple(_embed(params, config, block.tokens, dtype) for block in blocks)
+    flags = jnp.array(config.sliding.layers) if config.sliding else None
+    xs, kept = lax.scan(_remat(step, remat), xs, (params["layers"], flags))
+    return tuple(_norm(config, x, params["final_norm"]) for x in xs), kept
 
 
 def hidden_states(
@@ -169,9 +237,10 @@ def unembedding(params: PyTree, config: ModelConfig) -> jax.Array:
 
 
 def unembed(params: PyTree, config: ModelConfig, hidden: jax.Array) -> jax.Array:
-    """Turn states [...,D] into logits [...,V] float32."""
+    """Turn states [...,D] into logits [...,V] float32, capped where the model caps them."""
     matrix = unembedding(params, config).astype(hidden.dtype)
-    return jnp.einsum("...d,dv->...v", hidden, matrix, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("...d,dv->...v", hidden, matrix, preferred_element_type=jnp.float32)
+    return soft_cap(logits, config.final_logit_cap)
 
 
 def forward(
@@ -244,9 +313,15 @@ def decode_step(
     b, g, _, slots, _ = cache.k[0].shape
     _check(config, (1, g), prefix.k[0].shape[2] + slots)
     own = cache.length + active.astype(jnp.int32)
-    angles = rope_angles((prefix.length[:, None] + cache.length)[..., None], config.head_dim, config.rope_theta)
-    seen_prefix = (jnp.arange(prefix.k[0].shape[2]) < prefix.length[:, None])[:, None, None]
-    seen_own = (jnp.arange(slots) < own[..., None])[:, :, None]
+    start, p = prefix.length[:, None, None], prefix.k[0].shape[2]
+    place = _place(config, start + cache.length[..., None], active[..., None])
+    valid = (jnp.arange(p) < start)[:, :, None], (jnp.arange(slots) < own[..., None])[:, :, None]
+    at = jnp.broadcast_to(jnp.arange(p), (b, 1, p)), jnp.broadcast_to(start + jnp.arange(slots), (b, g, slots))
+    kinds = config.sliding.layers if config.sliding else (False,) * config.n_layers
+    seen = {
+        kind: [_seen(config, kind, *keys, place.positions) for keys in zip(valid, at, strict=True)]
+        for kind in set(kinds)
+    }
     # An index outside the cache is dropped by the scatter: that is how an inactive row writes nothing.
     slot = jnp.where(active, cache.length, slots)
     rows, columns = jnp.arange(b)[:, None], jnp.arange(g)[None]
@@ -254,17 +329,15 @@ def decode_step(
     def append(kept: jax.Array, new: jax.Array) -> jax.Array:
         return kept.at[rows, columns, :, slot].set(new[:, :, :, 0].astype(kept.dtype), mode="drop")
 
-    x = _embed(params, token[..., None], compute_dtype)
+    x = _embed(params, config, token[..., None], compute_dtype)
     keys, values = [], []
-    for i in range(config.n_layers):
+    for i, kind in enumerate(kinds):
         layer = _cast(jax.tree.map(operator.itemgetter(i), params["layers"]), compute_dtype)
-        q, k, v = _heads(layer, config, rms_norm(x, layer["attn_norm"], config.norm_eps), angles)
+        q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, place))
         keys.append(append(cache.k[i], k))
         values.append(append(cache.v[i], v))
-        parts = [
-            KeyPart(prefix.k[i][:, None], prefix.v[i][:, None], seen_prefix),
-            KeyPart(keys[i], values[i], seen_own),
-        ]
-        x = _finish(layer, config, x, attend(q, parts))
-    hidden = rms_norm(x[:, :, 0], params["final_norm"], config.norm_eps)
+        stored = (prefix.k[i][:, None], prefix.v[i][:, None]), (keys[i], values[i])
+        parts = [KeyPart(*pair, visible) for pair, visible in zip(stored, seen[kind], strict=True)]
+        x = _finish(layer, config, x, _attend(config, q, parts))
+    hidden = _norm(config, x[:, :, 0], params["final_norm"])
     return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=own)

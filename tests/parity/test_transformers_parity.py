@@ -6,6 +6,8 @@ zeros in a new model and would hide a mistake), saved, and read here; and ours s
 
 from __future__ import annotations
 
+import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -38,29 +40,85 @@ SIZES = {
     "num_attention_heads": 6,
     "max_position_embeddings": 64,
 }
-CASES = {
-    "qwen3-gqa-tied": ("qwen3", {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}, 1e6),
-    "qwen3-untied": ("qwen3", {"num_key_value_heads": 6, "head_dim": 8, "tie_word_embeddings": False}, 1e4),
-    "qwen2-gqa-untied": ("qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": False}, 1e6),
-    "qwen2-mqa-tied": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}, 1e4),
+# Of its 8 frequencies (theta 1e4, head size 16) some turn more than 4 times in 32 positions, some less than once, and
+# one stands between.
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def plain(theta: float) -> dict[str, Any]:
+    return {"rope_theta": theta, "rope_type": "default"}
+
+
+# Windows are shorter than the sequences, and than what is decoded after the prompt.
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "qwen3-gqa-tied": ("qwen3", {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}, plain(1e6)),
+    "qwen3-untied": ("qwen3", {"num_key_value_heads": 6, "head_dim": 8, "tie_word_embeddings": False}, plain(1e4)),
+    "qwen2-gqa-untied": ("qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": False}, plain(1e6)),
+    "qwen2-mqa-tied": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}, plain(1e4)),
+    "llama-llama3-gqa-tied": ("llama", {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}, LLAMA3),
+    "llama-plain-untied": ("llama", {"num_key_value_heads": 3, "tie_word_embeddings": False}, plain(5e5)),
+    "llama-linear-tied": (
+        "llama",
+        {"num_key_value_heads": 6, "tie_word_embeddings": True},
+        {"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0},
+    ),
+    "gemma3-mqa-tied": (
+        "gemma3_text",
+        {
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "query_pre_attn_scalar": 16,
+            "sliding_window": 4,
+            "layer_types": [SLIDING, FULL, SLIDING],
+        },
+        {SLIDING: plain(1e4), FULL: plain(1e6)},
+    ),
+    "gemma3-linear-capped-untied": (
+        "gemma3_text",
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 3,
+            "layer_types": [SLIDING, SLIDING, FULL],
+            "final_logit_softcapping": 2.0,
+            "tie_word_embeddings": False,
+        },
+        {SLIDING: plain(50.0), FULL: {"rope_theta": 1e4, "rope_type": "linear", "factor": 8.0}},
+    ),
+    "gemma3-all-full": (
+        "gemma3_text",
+        {"num_key_value_heads": 6, "head_dim": 8, "query_pre_attn_scalar": 8, "layer_types": [FULL] * 3},
+        {SLIDING: plain(1e4), FULL: LLAMA3},
+    ),
 }
 
 
-def random_model(family: str, fields: dict[str, Any], theta: float, dtype: Any) -> Any:
+def random_model(family: str, fields: dict[str, Any], rope: dict[str, Any], dtype: Any) -> Any:
     """Build transformers' model of a family with random values in every tensor."""
     import transformers
 
     kinds = {
         "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "gemma3_text": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
     }
     make_config, make_model = kinds[family]
-    rope = {"rope_theta": theta, "rope_type": "default"}
     torch.manual_seed(0)
-    model = make_model(make_config(**SIZES, **fields, rope_parameters=rope)).eval()
+    # A copy: transformers writes into the dict that it is given.
+    model = make_model(make_config(**SIZES, **fields, rope_parameters=copy.deepcopy(rope))).eval()
     with torch.no_grad():
         for name, tensor in model.named_parameters():
-            near_one = "norm" in name
+            near_one = "norm" in name and family != "gemma3_text"
             tensor.copy_(near_one + 0.2 * torch.randn(tensor.shape))
     return model.to(dtype)
 
@@ -70,10 +128,14 @@ def reference_logits(model: Any, tokens: np.ndarray) -> np.ndarray:
         return np.asarray(model(torch.tensor(tokens)).logits.float())
 
 
+# Small arrays, compiled often and run once: the backend's optimizations would take longer than they save.
+jit = functools.partial(jax.jit, static_argnums=1, compiler_options={"xla_backend_optimization_level": 0})
+FORWARD, FILL, STEP = jit(forward), jit(prefill), jit(decode_step)
+
+
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Path]:
-    family, fields, theta = CASES[request.param]
-    model = random_model(family, fields, theta, torch.float32)
+    model = random_model(*CASES[request.param], torch.float32)
     model.save_pretrained(tmp_path)
     return model, tmp_path
 
@@ -87,21 +149,26 @@ def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path]) -> N
     model, folder = case
     config, params = load_checkpoint(folder)
     tokens = right_padded()
-    logits = np.asarray(forward(params, config, jnp.asarray(tokens), jnp.asarray(LENGTHS)))
+    logits = FORWARD(params, config, tokens, LENGTHS)
     expected = [reference_logits(model, tokens[n : n + 1, :length])[0] for n, length in enumerate(LENGTHS)]
     for n, length in enumerate(LENGTHS):
         np.testing.assert_allclose(logits[n, :length], expected[n], atol=TOLERANCE, rtol=0)
     assert max(np.abs(e).max() for e in expected) > 1, "logits near zero would agree whatever the model does"
+    # More padding, of whatever tokens, is not seen.
+    for extra in (1, 9):
+        wider = np.pad(tokens, ((0, 0), (0, extra)), constant_values=7)
+        again = FORWARD(params, config, wider, LENGTHS)
+        for n, length in enumerate(LENGTHS):
+            np.testing.assert_allclose(again[n, :length], expected[n], atol=TOLERANCE, rtol=0)
 
     # The same tokens once more: the first row's first 7 as a prompt, the rest from the cache, one at a time.
     whole, start = expected[0], 7
-    prefix, last = prefill(params, config, jnp.asarray(tokens[:1, : start + 2]), jnp.array([start]))
+    prefix, last = FILL(params, config, jnp.asarray(tokens[:1, : start + 2]), jnp.array([start]))
     np.testing.assert_allclose(unembed(params, config, last)[0], whole[start - 1], atol=TOLERANCE, rtol=0)
     cache = init_decode_cache(config, 1, 2, 5, jnp.float32)
-    step = jax.jit(decode_step, static_argnums=1)
     for t in range(start, LENGTHS[0]):
         token = jnp.full((1, 2), int(tokens[0, t]))
-        hidden, cache = step(params, config, prefix, cache, token, jnp.ones((1, 2), bool))
+        hidden, cache = STEP(params, config, prefix, cache, token, jnp.ones((1, 2), bool))
         for row in np.asarray(unembed(params, config, hidden))[0]:
             np.testing.assert_allclose(row, whole[t], atol=TOLERANCE, rtol=0)
 
@@ -123,9 +190,9 @@ def test_what_we_save_is_what_transformers_loads(case: tuple[Any, Path], tmp_pat
     np.testing.assert_array_equal(reference_logits(again, tokens), reference_logits(model, tokens))
 
 
-def test_bfloat16_stays_within_its_own_tolerance(tmp_path: Path) -> None:
-    family, fields, theta = CASES["qwen3-gqa-tied"]
-    model = random_model(family, fields, theta, torch.bfloat16)
+@pytest.mark.parametrize("name", ["qwen3-gqa-tied", "llama-llama3-gqa-tied", "gemma3-mqa-tied"])
+def test_bfloat16_stays_within_its_own_tolerance(tmp_path: Path, name: str) -> None:
+    model = random_model(*CASES[name], torch.bfloat16)
     model.save_pretrained(tmp_path)
     config, params = load_checkpoint(tmp_path, dtype="bfloat16")
     assert params["embed"].dtype == jnp.bfloat16

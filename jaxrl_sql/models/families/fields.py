@@ -6,43 +6,58 @@ never run as something that it is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
 from jaxrl_sql.types import InputError
 
 HfConfig = dict[str, Any]
 
 
 class Family(NamedTuple):
-    """A family's two directions: a Hugging Face config dict to ours, and ours back."""
+    """A family's two directions, a Hugging Face config dict to ours and ours back, and what a new model of it has.
+
+    `switches` are the fields of ModelConfig that all its models share; `new_sliding` gives a new model of n layers its
+    sliding ones, in a family that has them.
+    """
 
     read: Callable[[HfConfig], ModelConfig]
     write: Callable[[ModelConfig], HfConfig]
+    switches: Mapping[str, Any]
+    new_sliding: Callable[[int], SlidingWindow] | None = None
 
 
-def number(hf: HfConfig, name: str, default: float | None = None) -> Any:
-    """Return a number field, or `default` where it is absent or null; raises InputError naming the field."""
+def number(hf: HfConfig, name: str, default: float | None = None, where: str = "") -> Any:
+    """Return a number field, or `default` where it is absent or null; raises InputError naming the field.
+
+    `where` names the dict where it is not the whole config.
+    """
     value = hf.get(name)
     if value is None:
         if default is None:
-            raise InputError(f"config.json: field {name} is missing")
+            raise InputError(f"config.json: field {_path(where, name)} is missing")
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"config.json: field {name} is {value!r}, must be a number")
+        raise InputError(f"config.json: field {_path(where, name)} is {value!r}, must be a number")
     return value
 
 
-def rope_theta(hf: HfConfig, default: float) -> float:
-    """Return the rotary base, from `rope_parameters` (transformers 5) or `rope_theta`; refuse scaled positions."""
-    nested = hf.get("rope_parameters") or {}
-    scaling = hf.get("rope_scaling") or {}
-    for field, value in (("rope_parameters", nested), ("rope_scaling", scaling)):
-        kind = value.get("rope_type", value.get("type", "default"))
-        if kind != "default":
-            raise InputError(f"config.json: {field} of type {kind!r} is not supported; valid is 'default'")
-    return float(number(nested if "rope_theta" in nested else hf, "rope_theta", default))
+def _path(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def optional_number(hf: HfConfig, name: str) -> float | None:
+    """Return a number field, or None where it is absent or null; raises InputError naming the field."""
+    return None if hf.get(name) is None else float(number(hf, name))
+
+
+def section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
+    """Return an object field, empty where it is absent or null; raises InputError naming the field."""
+    value = hf.get(name)
+    if not isinstance(value, dict | None):
+        raise InputError(f"config.json: field {_path(where, name)} is {value!r}, must be an object")
+    return value or {}
 
 
 def refuse(hf: HfConfig, name: str, supported: Any) -> None:
@@ -65,7 +80,6 @@ def common_fields(config: ModelConfig) -> HfConfig:
     """Return the fields that every family writes the same way."""
     return {
         "attention_dropout": 0.0,
-        "hidden_act": "silu",
         "hidden_size": config.d_model,
         "initializer_range": 0.02,
         "intermediate_size": config.d_ff,
@@ -74,11 +88,7 @@ def common_fields(config: ModelConfig) -> HfConfig:
         "num_hidden_layers": config.n_layers,
         "num_key_value_heads": config.n_kv_heads,
         "rms_norm_eps": config.norm_eps,
-        # Both spellings: the nested one is read by transformers 5, the plain one by everything older.
-        "rope_parameters": {"rope_theta": config.rope_theta, "rope_type": "default"},
-        "rope_theta": config.rope_theta,
         "tie_word_embeddings": config.tie_embeddings,
         "use_cache": True,
-        "use_sliding_window": False,
         "vocab_size": config.vocab_size,
     }

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.models.families.fields import HfConfig, common_fields, number, refuse, refuse_windows, rope_theta
+from typing import Any
+
+from jaxrl_sql.models.families.fields import HfConfig, common_fields, number, refuse, refuse_windows
+from jaxrl_sql.models.families.rope import flat_rope, read_flat_rope
 from jaxrl_sql.models.spec import ModelConfig
+
+SWITCHES: dict[str, Any] = {"qk_norm": False, "qkv_bias": True}
 
 
 def read_config(hf: HfConfig) -> ModelConfig:
@@ -20,15 +25,21 @@ def read_config(hf: HfConfig) -> ModelConfig:
         n_kv_heads=number(hf, "num_key_value_heads", heads),
         head_dim=width // heads,
         d_ff=number(hf, "intermediate_size"),
-        rope_theta=rope_theta(hf, 10_000.0),
+        rope_theta=read_flat_rope(hf, 10_000.0)[0],
         norm_eps=number(hf, "rms_norm_eps", 1e-6),
         tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
-        qk_norm=False,
-        qkv_bias=True,
         max_positions=number(hf, "max_position_embeddings", 32_768),
+        **SWITCHES,
     )
 
 
 def write_config(config: ModelConfig) -> HfConfig:
     """Turn a ModelConfig into the fields of a `qwen2` config.json, which has no head size of its own."""
-    return {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **common_fields(config)}
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "use_sliding_window": False,
+        **common_fields(config),
+        **flat_rope(config),
+    }

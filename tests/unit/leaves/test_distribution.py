@@ -54,18 +54,19 @@ def test_greedy_takes_the_likeliest() -> None:
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
-@pytest.mark.parametrize("steps", [5, 16, 32])
-def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, kept_bytes: int) -> None:
+@pytest.mark.parametrize(("steps", "cap"), [(5, None), (16, None), (32, None), (32, 1.5)])
+def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, kept_bytes: int, cap: float | None) -> None:
     keys = jax.random.split(jax.random.key(2), 3)
     hidden, matrix = jax.random.normal(keys[0], (2, 3, steps, 8)), jax.random.normal(keys[1], (8, 11))
     targets = jax.random.randint(keys[2], (2, 3, steps), 0, 11)
 
     def scored(h: jax.Array, w: jax.Array) -> jax.Array:
-        got = token_logprobs(h, w, targets, 0.7, kept_bytes=kept_bytes)
+        got = token_logprobs(h, w, targets, 0.7, kept_bytes=kept_bytes, logit_cap=cap)
         return jnp.sum(got.logprob) + 0.3 * jnp.sum(got.entropy)
 
     def whole(h: jax.Array, w: jax.Array) -> jax.Array:
-        logprobs = jax.nn.log_softmax(h @ w / 0.7)
+        logits = cap * jnp.tanh(h @ w / cap) if cap else h @ w
+        logprobs = jax.nn.log_softmax(logits / 0.7)
         entropy = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
         return jnp.sum(jnp.take_along_axis(logprobs, targets[..., None], -1)) + 0.3 * jnp.sum(entropy)
 

@@ -15,11 +15,34 @@ from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.types import InputError
 
 QWEN3 = ModelConfig("qwen3", 30, 16, 2, 4, 2, 8, 24, 1e6, 1e-6, True, True, False, 64)
 QWEN2 = ModelConfig("qwen2", 30, 16, 2, 4, 2, 4, 24, 1e4, 1e-5, False, False, True, 32)
-CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2, dataclasses.replace(QWEN3, tie_embeddings=False)])
+LLAMA = ModelConfig("llama", 30, 16, 2, 4, 2, 8, 24, 5e5, 1e-5, True, False, False, 256)
+LLAMA = dataclasses.replace(LLAMA, rope_scaling=RopeScaling("llama3", 32.0, 1.0, 4.0, 64))
+GEMMA3 = dataclasses.replace(
+    ModelConfig("gemma3_text", 30, 16, 3, 4, 1, 8, 24, 1e6, 1e-6, True, True, False, 64),
+    sliding=SlidingWindow(5, (True, False, True), 1e4),
+    activation="gelu_tanh",
+    norms_from_one=True,
+    post_norms=True,
+    scale_embeddings=True,
+)
+CAPPED = dataclasses.replace(
+    GEMMA3,
+    rope_scaling=RopeScaling("linear", 8.0),
+    sliding=None,
+    query_scalar=24,
+    attn_score_cap=50.0,
+    final_logit_cap=30.0,
+    tie_embeddings=False,
+)
+CONFIGS = pytest.mark.parametrize(
+    "config", [QWEN3, QWEN2, LLAMA, GEMMA3, CAPPED], ids=["qwen3", "qwen2-untied", "llama", "gemma3", "gemma3-capped"]
+)
 
 
 def make_params(config: ModelConfig, dtype: Any = jnp.float32) -> Any:
@@ -99,7 +122,7 @@ def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "mamba"}, r"model_type is 'mamba'; valid are qwen2, qwen3"),
+        ({"model_type": "mamba"}, r"model_type is 'mamba'; valid are gemma3_text, llama, qwen2, qwen3"),
         ({"model_type": "absent"}, r"model_type is None; valid are"),
         ({"hidden_size": "absent"}, "hidden_size is missing"),
         ({"hidden_size": "16"}, "hidden_size is '16', must be a number"),
@@ -145,12 +168,16 @@ def test_absent_and_broken_files_are_named(tmp_path: Path) -> None:
 def test_unsupported_dtype_and_family_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"dtype: 'float8' .*valid are float32, bfloat16"):
         save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), dtype="float8")
-    with pytest.raises(InputError, match=r"family is 'mamba'; valid are qwen2, qwen3"):
+    with pytest.raises(InputError, match=r"family is 'mamba'; valid are gemma3_text, llama, qwen2, qwen3"):
         save_checkpoint(tmp_path, dataclasses.replace(QWEN3, family="mamba"), {})
     with pytest.raises(InputError, match=r"family qwen3 has qkv_bias = False, not True"):
         save_checkpoint(tmp_path, dataclasses.replace(QWEN3, qkv_bias=True), {})
     with pytest.raises(InputError, match=r"family qwen2 has head_dim = 4, not 8"):
         save_checkpoint(tmp_path, dataclasses.replace(QWEN2, head_dim=8), {})
+    with pytest.raises(InputError, match=r"family llama has sliding = None, not SlidingWindow"):
+        save_checkpoint(tmp_path, dataclasses.replace(LLAMA, sliding=SlidingWindow(4, (True, False), 1e4)), {})
+    with pytest.raises(InputError, match=r"rope_parameters of type 'llama3' is not supported; valid: 'default'"):
+        save_checkpoint(tmp_path, dataclasses.replace(QWEN3, rope_scaling=LLAMA.rope_scaling), {})
     assert not list(tmp_path.iterdir())
 
 

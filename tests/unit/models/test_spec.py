@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +14,38 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.models import ModelConfig, count_params, init_params, param_specs
-from jaxrl_sql.models.spec import leaf_of
+from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.spec import SlidingWindow, leaf_of
 from jaxrl_sql.types import InputError
 
 SMALL = ModelConfig("qwen3", 50, 24, 3, 4, 2, 8, 40, 1e4, 1e-6, False, True, False, 64)
 # Published shapes and parameter counts.
 QWEN3_0_6B = ModelConfig("qwen3", 151_936, 1024, 28, 16, 8, 128, 3072, 1e6, 1e-6, True, True, False, 40_960)
 QWEN25_0_5B = ModelConfig("qwen2", 151_936, 896, 24, 14, 2, 64, 4864, 1e6, 1e-6, True, False, True, 32_768)
+LLAMA32_1B = ModelConfig("llama", 128_256, 2048, 16, 32, 8, 64, 8192, 5e5, 1e-5, True, False, False, 131_072)
+GEMMA3_270M = ModelConfig(
+    *("gemma3_text", 262_144, 640, 18, 4, 1, 256, 2048, 1e6, 1e-6, True, True, False, 32_768),
+    norms_from_one=True,
+    post_norms=True,
+)
+GEMMA3_1B = dataclasses.replace(GEMMA3_270M, d_model=1152, n_layers=26, d_ff=6912)
 
 
 def test_parameter_counts_are_the_published_ones() -> None:
+    assert count_params(LLAMA32_1B) == 1_235_814_400
+    assert count_params(GEMMA3_270M) == 268_098_176
+    assert count_params(GEMMA3_1B) == 999_885_952
     assert count_params(QWEN3_0_6B) == 596_049_920
     assert count_params(QWEN25_0_5B) == 494_032_768
 
 
 @pytest.mark.parametrize(
-    "config", [SMALL, dataclasses.replace(SMALL, qkv_bias=True, qk_norm=False, tie_embeddings=True)]
+    "config",
+    [
+        SMALL,
+        dataclasses.replace(SMALL, qkv_bias=True, qk_norm=False, tie_embeddings=True),
+        dataclasses.replace(SMALL, post_norms=True),
+    ],
 )
 def test_specs_describe_the_parameters_leaf_by_leaf(config: ModelConfig) -> None:
     params, specs = init_params(config, jax.random.key(0)), param_specs(config)
@@ -53,9 +71,11 @@ def test_init_is_a_function_of_key_and_path_alone() -> None:
     assert init_params(SMALL, jax.random.key(3), jnp.bfloat16)["embed"].dtype == jnp.bfloat16
 
 
-def test_init_has_the_scale_the_table_says() -> None:
-    params = init_params(SMALL, jax.random.key(0))
-    for spec in param_specs(SMALL):
+@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(SMALL, post_norms=True, norms_from_one=True)])
+def test_init_has_the_scale_the_table_says(config: ModelConfig) -> None:
+    params = init_params(config, jax.random.key(0))
+    assert float(params["final_norm"][0]) == (0.0 if config.norms_from_one else 1.0)
+    for spec in param_specs(config):
         leaf = np.asarray(leaf_of(params, spec))
         assert abs(leaf.mean() - spec.init.mean) < 0.1 * max(spec.init.std, 1e-6), spec.name
         # A normal cut at two standard deviations has 0.88 of the width.
@@ -64,11 +84,33 @@ def test_init_has_the_scale_the_table_says() -> None:
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"n_kv_heads": 3}, "n_heads"), ({"head_dim": 7}, "head_dim"), ({"n_layers": 0}, "n_layers is 0")],
+    [
+        ({"n_kv_heads": 3}, "n_heads"),
+        ({"head_dim": 7}, "head_dim"),
+        ({"n_layers": 0}, "n_layers is 0"),
+        ({"activation": "relu"}, "activation is 'relu'; valid are silu, gelu_tanh"),
+        ({"final_logit_cap": 0.0}, "final_logit_cap is 0.0, must be positive"),
+        ({"sliding": SlidingWindow(4, (True, False), 1e4)}, "sliding names 2 layers, n_layers is 3"),
+    ],
 )
-def test_impossible_sizes_are_refused_by_name(change: dict[str, int], said: str) -> None:
+def test_impossible_sizes_are_refused_by_name(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         dataclasses.replace(SMALL, **change)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: SlidingWindow(0, (True,), 1e4), "window of 0 tokens"),
+        (lambda: SlidingWindow(4, (False, False), 1e4), "in 0 layers"),
+        (lambda: RopeScaling("yarn", 4.0), "'yarn'; valid are linear, llama3"),
+        (lambda: RopeScaling("linear", 0.0), "factor 0.0"),
+        (lambda: RopeScaling("llama3", 8.0, 4.0, 4.0), "low_freq_factor 4.0, must be .* below high_freq_factor"),
+    ],
+)
+def test_impossible_windows_and_scalings_are_refused_by_name(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make()
 
 
 def test_the_room_loads_without_torch_and_transformers() -> None:

@@ -25,6 +25,8 @@ from jaxrl_sql.models import (
     unembed,
 )
 from jaxrl_sql.models.layers import KeyPart, attend
+from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.types import InputError
 
 QWEN3 = ModelConfig(
@@ -46,7 +48,23 @@ QWEN3 = ModelConfig(
 QWEN2 = dataclasses.replace(
     QWEN3, family="qwen2", head_dim=8, tie_embeddings=False, qk_norm=False, qkv_bias=True, n_kv_heads=4
 )
-CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=["qwen3-tied-gqa", "qwen2-untied"])
+# Everything that a layer may have, and a window (4) shorter than a prompt (9) and than a completion (6).
+GEMMA3 = dataclasses.replace(
+    QWEN3,
+    family="gemma3_text",
+    rope_scaling=RopeScaling("llama3", 8.0, original_max_positions=32),
+    sliding=SlidingWindow(4, (True, False), 100.0),
+    activation="gelu_tanh",
+    norms_from_one=True,
+    post_norms=True,
+    scale_embeddings=True,
+    query_scalar=24.0,
+    attn_score_cap=3.0,
+    final_logit_cap=2.0,
+)
+CONFIGS = pytest.mark.parametrize(
+    "config", [QWEN3, QWEN2, GEMMA3], ids=["qwen3-tied-gqa", "qwen2-untied", "gemma3-sliding"]
+)
 B, P, G, T = 3, 9, 4, 6
 PROMPT_LEN = np.array([9, 4, 1])
 
@@ -212,9 +230,10 @@ def test_batch_mates_change_nothing() -> None:
     )
 
 
-def test_a_tree_of_three_levels_equals_the_concatenation() -> None:
+@pytest.mark.parametrize("config", [QWEN3, GEMMA3], ids=["full", "sliding"])
+def test_a_tree_of_three_levels_equals_the_concatenation(config: ModelConfig) -> None:
     """Schema (1 row) -> questions (2 rows) -> answers (6 rows), each with its own lengths."""
-    params, rng = make_params(QWEN3), np.random.default_rng(3)
+    params, rng = make_params(config), np.random.default_rng(3)
     sizes, rows, last = (5, 4, 3), (1, 2, 6), 3
     tokens = [rng.integers(0, 61, (2, r, s)).astype(np.int32) for r, s in zip(rows, sizes, strict=True)]
     lengths = [rng.integers(1, s + 1, (2, r)) for r, s in zip(rows, sizes, strict=True)]
@@ -229,14 +248,14 @@ def test_a_tree_of_three_levels_equals_the_concatenation() -> None:
     inside = jnp.asarray(np.arange(last) < lengths[2][..., None])[..., None]
     index = jnp.asarray(starts[..., None] + np.arange(last))[..., None]
     plain = (Block(jnp.asarray(joined), jnp.asarray(starts + lengths[2])),)
-    weight = jax.random.normal(jax.random.key(5), (2, 6, last, QWEN3.d_model))
+    weight = jax.random.normal(jax.random.key(5), (2, 6, last, config.d_model))
 
     def in_tree(p: Any) -> tuple[jax.Array, jax.Array]:
-        states = jnp.where(inside, hidden_states(p, QWEN3, blocks)[2], 0.0)
+        states = jnp.where(inside, hidden_states(p, config, blocks)[2], 0.0)
         return jnp.sum(weight * states), states
 
     def concatenated(p: Any) -> tuple[jax.Array, jax.Array]:
-        states = jnp.take_along_axis(hidden_states(p, QWEN3, plain)[0], index, axis=2)
+        states = jnp.take_along_axis(hidden_states(p, config, plain)[0], index, axis=2)
         states = jnp.where(inside, states, 0.0)
         return jnp.sum(weight * states), states
 
@@ -299,6 +318,19 @@ def test_attention_is_softmax_over_all_parts_and_zero_where_nothing_is_seen(t: i
     grads = jit(jax.grad(lambda *a: jnp.sum(run(*a) ** 2), argnums=(0, 1, 2)))(q, ks, vs)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(grads))
     assert not np.asarray(grads[0][0, 1]).any()
+
+
+def test_a_token_of_sliding_layers_sees_as_many_tokens_as_the_windows_together_reach() -> None:
+    """Each of two sliding layers of 4 reaches 3 tokens back: 6 in all, in one sequence, across blocks and in decode."""
+    config = dataclasses.replace(GEMMA3, sliding=SlidingWindow(4, (True, True), 100.0))
+    params, (prompt, prompt_len, completion, completion_len) = make_params(config), make_batch(config)
+    plain = STATES(params, config, (Segment(prompt, prompt_len),), completion, completion_len)
+    for changed in range(P):
+        other = prompt.at[:, changed].add(1) % config.vocab_size
+        states = STATES(params, config, (Segment(other, prompt_len),), completion, completion_len)
+        moved = np.abs(np.asarray(states - plain))[0, 1].max(axis=-1) > 1e-6
+        # State t is that of position P - 1 + t: the first prompt and its second row are whole.
+        np.testing.assert_array_equal(moved, P - 1 + np.arange(T) - changed <= 6)
 
 
 def test_scores_far_beyond_the_range_of_exp_stay_finite() -> None:

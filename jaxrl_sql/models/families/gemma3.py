@@ -1,0 +1,127 @@
+"""Gemma 3, text only (270M and 1B): most layers see a sliding window, the others everything (arXiv 2503.19786).
+
+Norms stand before and after attention and MLP and scale by 1 + weight; queries and keys are normed; sliding layers
+have a rotary base of their own; embeddings are scaled by the root of the width. Soft caps are Gemma 2's (arXiv
+2408.00118) and absent from the published Gemma 3; where a config has them they are computed. (transformers' own
+Gemma 3 computes the final one and reads the attention's without using it.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_sql.models.families.fields import HfConfig, common_fields, number, optional_number, refuse, section
+from jaxrl_sql.models.families.rope import read_rope, scaling_fields
+from jaxrl_sql.models.rope import SCALINGS
+from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
+from jaxrl_sql.types import InputError
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
+# Every sixth layer sees everything; the small models' window.
+PERIOD = 6
+WINDOW = 512
+
+SWITCHES: dict[str, Any] = {
+    "qk_norm": True,
+    "qkv_bias": False,
+    "activation": "gelu_tanh",
+    "norms_from_one": True,
+    "post_norms": True,
+    "scale_embeddings": True,
+}
+
+
+def _every(period: int, n_layers: int) -> tuple[bool, ...]:
+    """Return which layers slide where only every `period`-th sees everything."""
+    return tuple((i + 1) % period > 0 for i in range(n_layers))
+
+
+def new_sliding(n_layers: int) -> SlidingWindow:
+    """Return the sliding layers of a new model of n_layers."""
+    return SlidingWindow(WINDOW, _every(PERIOD, n_layers), LOCAL_THETA)
+
+
+def _sliding_layers(hf: HfConfig, n_layers: int) -> tuple[bool, ...]:
+    """Return which layers slide, from `layer_types` or the older `sliding_window_pattern`."""
+    kinds = hf.get("layer_types")
+    period = number(hf, "sliding_window_pattern", PERIOD)
+    if period < 1:
+        raise InputError(f"config.json: sliding_window_pattern is {period}, must be at least 1")
+    if kinds is None:
+        return _every(period, n_layers)
+    if not isinstance(kinds, list) or len(kinds) != n_layers:
+        raise InputError(f"config.json: layer_types must be a list of num_hidden_layers ({n_layers}) names")
+    if unknown := [kind for kind in kinds if kind not in (SLIDING, FULL)]:
+        raise InputError(f"config.json: layer_types has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
+    layers = tuple(kind == SLIDING for kind in kinds)
+    if hf.get("sliding_window_pattern") is not None and layers != _every(period, n_layers):
+        raise InputError(f"config.json: layer_types and sliding_window_pattern ({period}) contradict each other")
+    return layers
+
+
+def read_config(hf: HfConfig) -> ModelConfig:
+    """Turn a `gemma3_text` config.json into a ModelConfig; raises InputError naming what is missing or unsupported."""
+    refuse(hf, "hidden_activation", "gelu_pytorch_tanh")
+    refuse(hf, "attention_bias", supported=False)
+    refuse(hf, "use_bidirectional_attention", supported=False)
+    n_layers, head_dim = number(hf, "num_hidden_layers"), number(hf, "head_dim", 256)
+    nested = section(hf, "rope_parameters")
+    if unknown := sorted(nested.keys() - {SLIDING, FULL}):
+        raise InputError(f"config.json: rope_parameters has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
+    places = {f"rope_parameters.{FULL}": section(nested, FULL, "rope_parameters")}
+    places["rope_scaling"] = section(hf, "rope_scaling")
+    theta, scaling = read_rope(hf, places, "rope_theta", THETA, SCALINGS)
+    places = {f"rope_parameters.{SLIDING}": section(nested, SLIDING, "rope_parameters")}
+    local_theta, _ = read_rope(hf, places, "rope_local_base_freq", LOCAL_THETA)
+    layers = _sliding_layers(hf, n_layers)
+    scalar = number(hf, "query_pre_attn_scalar", 256)
+    return ModelConfig(
+        family="gemma3_text",
+        vocab_size=number(hf, "vocab_size"),
+        d_model=number(hf, "hidden_size"),
+        n_layers=n_layers,
+        n_heads=number(hf, "num_attention_heads"),
+        n_kv_heads=number(hf, "num_key_value_heads", 4),
+        head_dim=head_dim,
+        d_ff=number(hf, "intermediate_size"),
+        rope_theta=theta,
+        norm_eps=number(hf, "rms_norm_eps", 1e-6),
+        tie_embeddings=bool(hf.get("tie_word_embeddings", True)),
+        max_positions=number(hf, "max_position_embeddings", 131_072),
+        rope_scaling=scaling,
+        sliding=SlidingWindow(number(hf, "sliding_window", 4096), layers, local_theta) if any(layers) else None,
+        query_scalar=None if scalar == head_dim else scalar,
+        attn_score_cap=optional_number(hf, "attn_logit_softcapping"),
+        final_logit_cap=optional_number(hf, "final_logit_softcapping"),
+        **SWITCHES,
+    )
+
+
+def write_config(config: ModelConfig) -> HfConfig:
+    """Turn a ModelConfig into the fields of a `gemma3_text` config.json."""
+    sliding = config.sliding
+    layers = sliding.layers if sliding else (False,) * config.n_layers
+    local_theta = sliding.rope_theta if sliding else LOCAL_THETA
+    scaling = scaling_fields(config.rope_scaling)
+    return {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "attention_bias": False,
+        "attn_logit_softcapping": config.attn_score_cap,
+        "final_logit_softcapping": config.final_logit_cap,
+        "head_dim": config.head_dim,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": [SLIDING if slides else FULL for slides in layers],
+        "query_pre_attn_scalar": config.head_dim if config.query_scalar is None else config.query_scalar,
+        "rope_local_base_freq": local_theta,
+        "rope_parameters": {
+            FULL: {"rope_theta": config.rope_theta, **scaling},
+            SLIDING: {"rope_theta": local_theta, **scaling_fields(None)},
+        },
+        "rope_scaling": scaling if config.rope_scaling else None,
+        "rope_theta": config.rope_theta,
+        "sliding_window": sliding.size if sliding else WINDOW,
+        "use_bidirectional_attention": False,
+        **common_fields(config),
+    }

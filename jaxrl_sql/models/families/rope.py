@@ -1,0 +1,95 @@
+"""Rotary positions in a Hugging Face config: transformers 5 nests them, everything older has them beside the rest.
+
+Both spellings are read, and must agree where a config has both; both are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrl_sql.models.families.fields import HfConfig, number, section
+from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.types import InputError
+
+# Field of the config -> ours. A kind of scaling needs all of its fields, and beside them and ALWAYS none may stand.
+FACTOR = {"factor": "factor"}
+BANDS = {
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "original_max_position_embeddings": "original_max_positions",
+}
+FIELDS: Mapping[str, Mapping[str, str]] = {"default": {}, "linear": FACTOR, "llama3": {**FACTOR, **BANDS}}
+ALWAYS = {"rope_theta", "rope_type", "type"}
+
+
+def _scaling(fields: HfConfig, where: str, kinds: Sequence[str]) -> RopeScaling | None:
+    """Read one dict of rotary fields, found at `where`; raises InputError for a kind that is not among `kinds`."""
+    kind = fields.get("rope_type", fields.get("type", "default"))
+    if kind not in ("default", *kinds):
+        valid = ", ".join(repr(name) for name in ("default", *kinds))
+        raise InputError(f"config.json: {where} of type {kind!r} is not supported; valid: {valid}")
+    names = FIELDS[kind]
+    if unknown := sorted(fields.keys() - names.keys() - ALWAYS):
+        valid = ", ".join(sorted(ALWAYS | names.keys()))
+        raise InputError(f"config.json: {where} of type {kind!r} has {unknown[0]}; valid: {valid}")
+    if kind == "default":
+        return None
+    return RopeScaling(kind, **{ours: number(fields, name, where=where) for name, ours in names.items()})
+
+
+def _agreed(readings: Mapping[str, Any], default: Any) -> Any:
+    """Return the one value that all readings have; raises InputError naming two places that contradict each other."""
+    if not readings:
+        return default
+    first, value = next(iter(readings.items()))
+    for name, other in readings.items():
+        if other != value:
+            raise InputError(f"config.json: {name} and {first} contradict each other ({other} and {value})")
+    return value
+
+
+def read_rope(
+    hf: HfConfig, places: Mapping[str, HfConfig], base: str, default: float, kinds: Sequence[str] = ()
+) -> tuple[float, RopeScaling | None]:
+    """Return the rotary base and scaling.
+
+    places: dicts that may hold them, by name; `base` names the field of `hf` that may hold the base; `kinds` are the
+    scalings that the family supports. Raises InputError for another kind, for fields that a kind does not have, and
+    for places that contradict each other.
+    """
+    given = {where: fields for where, fields in places.items() if fields}
+    scaling = _agreed({where: _scaling(fields, where, kinds) for where, fields in given.items()}, None)
+    bases = {
+        f"{where}.rope_theta": number(fields, "rope_theta", where=where)
+        for where, fields in given.items()
+        if fields.get("rope_theta") is not None
+    }
+    if hf.get(base) is not None:
+        bases[base] = number(hf, base)
+    return float(_agreed(bases, default)), scaling
+
+
+def read_flat_rope(hf: HfConfig, default: float, kinds: Sequence[str] = ()) -> tuple[float, RopeScaling | None]:
+    """Return the rotary base and scaling of a family whose layers all have the same."""
+    places = {name: section(hf, name) for name in ("rope_parameters", "rope_scaling")}
+    return read_rope(hf, places, "rope_theta", default, kinds)
+
+
+def scaling_fields(scaling: RopeScaling | None) -> HfConfig:
+    """Spell a scaling, or that there is none, as `rope_scaling` and as a part of `rope_parameters`."""
+    if scaling is None:
+        return {"rope_type": "default"}
+    values = {name: getattr(scaling, ours) for name, ours in FIELDS[scaling.kind].items()}
+    return {"rope_type": scaling.kind, **values}
+
+
+def flat_rope(config: ModelConfig) -> HfConfig:
+    """Return the rotary fields of a family whose layers all have the same, in both spellings."""
+    scaling = scaling_fields(config.rope_scaling)
+    return {
+        "rope_parameters": {"rope_theta": config.rope_theta, **scaling},
+        "rope_scaling": scaling if config.rope_scaling else None,
+        "rope_theta": config.rope_theta,
+    }

@@ -64,6 +64,7 @@ compile_error!(
 mod arrivals;
 pub mod arrow;
 mod cache;
+mod cell;
 mod classify;
 pub mod compare;
 mod connections;
@@ -78,6 +79,7 @@ mod groups;
 mod header;
 mod hint;
 mod hooks;
+mod index;
 mod items;
 mod job;
 mod launch;

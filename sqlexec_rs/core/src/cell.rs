@@ -219,7 +219,7 @@ mod tests {
         let long = b"a text that is longer than a cell";
         let build = |last: Value<'_>, at: usize| {
             let mut arena = b"not at the same place"[..at % 7].to_vec();
-            let mut values = vec![Value::Integer(3), Value::Null, Value::Text(b"short"), Value::Text(long)].repeat(10);
+            let mut values = [Value::Integer(3), Value::Null, Value::Text(b"short"), Value::Text(long)].repeat(10);
             values[at] = last;
             (values.into_iter().map(|value| Cell::new(value, &mut arena)).collect::<Vec<_>>(), arena)
         };

@@ -107,7 +107,8 @@ mod tests {
             let mut table = Table::new(vec!["a".to_owned(), "b".to_owned()]);
             for n in numbers {
                 let text = format!("{} {n}", if n % 3 == 0 { "text" } else { "a longer text" });
-                [Integer(n / 2), Text(text.as_bytes())].into_iter().for_each(|value| table.push(value));
+                table.push(Integer(n / 2));
+                table.push(Text(text.as_bytes()));
                 table.end_row();
             }
             table.push(Real(0.5));

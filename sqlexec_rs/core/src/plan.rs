@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use hashbrown::HashTable;
+
 use crate::compare::Rule;
 use crate::job::{Scores, Unit, Work};
 use crate::scan::strip_distinct;
 use crate::score::{GoldSource, ScoreItem};
 use crate::texts::{Hashed, NumberMap};
+use crate::value::combine;
 
 /// A run that a job needs.
 #[derive(Debug)]
@@ -38,44 +41,47 @@ pub(crate) fn plan_execute(pairs: &[(Arc<Path>, Arc<str>)]) -> Plan {
 /// Plans the scoring of items.
 pub(crate) fn plan_score(items: &[ScoreItem], rules: &[Rule]) -> Plan {
     let mut slots = Slots::default();
-    let mut numbers: NumberMap<UnitKey<'_>, u32> = NumberMap::default();
-    numbers.reserve(items.len());
+    // Most items are distinct and need two runs of their own: what grew step by step would be copied as often.
+    slots.runs.reserve(2 * items.len());
+    slots.run_numbers.reserve(2 * items.len(), |_| 0); // of an empty table no hash is asked for
+    let mut numbers = HashTable::with_capacity(items.len());
     let (mut units, mut needs) = (Vec::new(), Vec::with_capacity(2 * items.len()));
+    let mut first_items: Vec<&ScoreItem> = Vec::new(); // of each unit
     let mut n_pairs = 0;
     let mut unit_of = Vec::with_capacity(items.len());
     for item in items {
         let n_gold_sql = item.golds.iter().filter(|gold| matches!(gold, GoldSource::Sql(_))).count();
         n_pairs += item.databases.len() * (1 + n_gold_sql);
         let predicted = Hashed::new(&item.predicted);
-        let number = *numbers.entry(UnitKey::of(item, &predicted)).or_insert_with(|| {
+        let next = units.len() as u32;
+        let is_it = |unit: &u32| is_same(first_items[*unit as usize], item);
+        let hash_of = |unit: &u32| {
+            let item = first_items[*unit as usize];
+            hash_of_item(item, &Hashed::new(&item.predicted))
+        };
+        let number = *numbers.entry(hash_of_item(item, &predicted), is_it, hash_of).or_insert(next).get();
+        if number == next {
             let start = needs.len() as u32;
             slots.add_needs(item, &predicted, &mut needs);
             units.push(Unit::new(item, start..needs.len() as u32));
-            units.len() as u32 - 1
-        });
+            first_items.push(item);
+        }
         unit_of.push(number);
     }
     slots.into_plan(Work::Score(Scores { units, needs, unit_of, rules: rules.to_vec() }), n_pairs)
 }
 
-/// What makes two items equal; lists that the caller shares between items are equal by address.
-#[derive(PartialEq, Eq, Hash)]
-struct UnitKey<'a> {
-    databases: *const Arc<Path>,
-    predicted: Hashed<&'a str>,
-    golds: *const GoldSource,
-    options: *const crate::compare::Options,
+/// Tells whether two items are equal; lists that the caller shares between items are equal by address.
+fn is_same(a: &ScoreItem, b: &ScoreItem) -> bool {
+    Arc::ptr_eq(&a.databases, &b.databases)
+        && Arc::ptr_eq(&a.golds, &b.golds)
+        && Arc::ptr_eq(&a.options, &b.options)
+        && a.predicted == b.predicted
 }
 
-impl<'a> UnitKey<'a> {
-    fn of(item: &'a ScoreItem, predicted: &Hashed<&'a Arc<str>>) -> Self {
-        Self {
-            databases: item.databases.as_ptr(),
-            predicted: predicted.with(predicted.text),
-            golds: item.golds.as_ptr(),
-            options: Arc::as_ptr(&item.options),
-        }
-    }
+fn hash_of_item(item: &ScoreItem, predicted: &Hashed<&Arc<str>>) -> u64 {
+    let lists = combine(item.golds.as_ptr().addr() as u64, item.databases.as_ptr().addr() as u64);
+    combine(predicted.hash(), lists)
 }
 
 /// Gives every distinct pair a number.
@@ -86,14 +92,18 @@ struct Slots {
     /// The numbers of paths by address: most items share theirs.
     numbers_by_address: NumberMap<usize, u32>,
     runs: Vec<PlannedRun>,
-    run_numbers: NumberMap<(u32, Hashed<Arc<str>>), u32>,
+    /// The numbers of runs, found by hash; what they are is in `runs`, so that little memory is gone through.
+    run_numbers: HashTable<u32>,
 }
 
 impl Slots {
     fn slot(&mut self, path: &Arc<Path>, sql: &Hashed<Arc<str>>, is_gold: bool) -> u32 {
         let database = self.database(path);
         let next = self.runs.len() as u32;
-        let slot = *self.run_numbers.entry((database, sql.clone())).or_insert(next);
+        let runs = &self.runs;
+        let is_it = |slot: &u32| runs[*slot as usize].database == database && runs[*slot as usize].sql.is(sql);
+        let hash_of = |slot: &u32| hash_of_run(runs[*slot as usize].database, &runs[*slot as usize].sql);
+        let slot = *self.run_numbers.entry(hash_of_run(database, sql), is_it, hash_of).or_insert(next).get();
         if slot == next {
             self.runs.push(PlannedRun { database, sql: sql.clone(), is_gold });
         }
@@ -130,4 +140,8 @@ impl Slots {
     fn into_plan(self, work: Work, n_pairs: usize) -> Plan {
         Plan { databases: self.databases, runs: self.runs, work, n_pairs }
     }
+}
+
+fn hash_of_run(database: u32, sql: &Hashed<Arc<str>>) -> u64 {
+    combine(sql.hash(), u64::from(database))
 }

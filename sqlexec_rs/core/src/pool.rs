@@ -25,6 +25,9 @@ use crate::stats::{Reading, Stats};
 /// The stack of what runs SQL: SQLite's parser and code generator recurse with the depth of an expression.
 pub(crate) const STACK_BYTES: usize = 8 << 20;
 
+/// Runs of a job from which on it is worth to wake a thread to free it.
+const LARGE_JOB: usize = 256;
+
 /// How an executor is built.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -265,6 +268,16 @@ impl Job {
     }
 }
 
+/// To free a large batch takes the caller's time, which a thread may have to spare.
+impl Drop for Job {
+    fn drop(&mut self) {
+        let is_last = Arc::strong_count(&self.state) == 1;
+        if is_last && self.state.n_slots() >= LARGE_JOB && self.shared.check_process().is_ok() {
+            self.shared.queue.free(Arc::clone(&self.state));
+        }
+    }
+}
+
 /// The life of a worker thread.
 fn work(shared: &Arc<Shared>, mut runner: Runner) {
     let mut busy: Option<Busy> = None;
@@ -279,6 +292,7 @@ fn work(shared: &Arc<Shared>, mut runner: Runner) {
         };
         match task {
             Task::Deliver(job, slot, outcome) => job.deliver(slot, Ok(outcome)),
+            Task::Free(job) => drop(job),
             Task::Run(flight) if flight.cancel.load(Ordering::Relaxed) => {}
             Task::Run(flight) => {
                 busy.get_or_insert_with(Busy::new);

@@ -22,6 +22,8 @@ pub(crate) enum Task {
     Run(Arc<Flight>),
     /// Hand a kept outcome to a job; a task because a comparison may follow, which is no work for the caller's thread.
     Deliver(Arc<JobState>, u32, Arc<Outcome>),
+    /// Free what is left of a job.
+    Free(Arc<JobState>),
 }
 
 /// Lines of tasks.
@@ -41,6 +43,8 @@ struct State {
     /// Batches that wait for room, the first come first.
     tickets: VecDeque<u64>,
     n_tickets: u64,
+    /// A job that its caller is done with, for a thread that has no other work.
+    finished: Option<Arc<JobState>>,
     /// Threads that wait for work.
     n_idle: usize,
     is_closed: bool,
@@ -129,6 +133,16 @@ impl Queue {
         true
     }
 
+    /// Has a thread that waits for work free a job; where none does, the caller drops it here.
+    pub(crate) fn free(&self, job: Arc<JobState>) {
+        let mut state = self.lock();
+        if state.n_idle > 0 && state.finished.is_none() && !state.is_closed {
+            state.finished = Some(job);
+            drop(state);
+            self.has_work.notify_one();
+        }
+    }
+
     /// Takes the next task, with the number of those left; calls `rest` before it waits for one. `None` once the queue is
     /// closed.
     pub(crate) fn take(&self, rest: &mut dyn FnMut()) -> Option<(Task, usize)> {
@@ -156,6 +170,9 @@ impl Queue {
                 continue;
             }
             if has_rested {
+                if let Some(job) = state.finished.take() {
+                    return Some((Task::Free(job), 0));
+                }
                 state.n_idle += 1;
                 state = self.has_work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.n_idle -= 1;
@@ -174,7 +191,9 @@ impl Queue {
         state.is_closed = true;
         state.n_tasks = 0;
         let left = state.lines.drain(..).flat_map(|line| line.tasks).collect();
+        let finished = state.finished.take();
         drop(state);
+        drop(finished);
         self.has_work.notify_all();
         self.has_room.notify_all();
         left
@@ -213,6 +232,24 @@ mod tests {
     fn put(queue: &Queue, n: usize) {
         let ticket = queue.reserve(n, &mut || true).unwrap();
         assert!(queue.add(ticket, tasks(n).into_iter(), n));
+    }
+
+    #[test]
+    fn a_thread_without_work_frees_a_job_and_else_the_caller_does() {
+        let queue = Queue::new(1);
+        let job = || Arc::new(JobState::new(1, Work::Execute { slot_of: Vec::new() }, Arc::default()));
+        let first = job();
+        let weak = Arc::downgrade(&first);
+        queue.free(first);
+        assert!(weak.upgrade().is_none(), "no thread waits");
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| matches!(queue.take(&mut || {}), Some((Task::Free(_), 0))));
+            while queue.lock().n_idle == 0 {
+                thread::yield_now();
+            }
+            queue.free(job());
+            assert!(thread.join().unwrap());
+        });
     }
 
     #[test]

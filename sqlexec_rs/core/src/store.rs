@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use crate::table::Cell;
+use crate::cell::Cell;
 
 /// Results below this are copied into memory of their size, which the allocator has at hand; what they were built in stays.
 const SMALL_BYTES: usize = 64 << 10;
@@ -11,7 +11,7 @@ const SMALL_BYTES: usize = 64 << 10;
 /// The most that a thread keeps.
 const MAX_KEPT_BYTES: usize = 32 << 20;
 
-/// Cells, and the text and blobs that they refer to.
+/// Cells, and the texts and blobs that they refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     pub(crate) cells: Vec<Cell>,
@@ -30,9 +30,8 @@ impl Store {
         spare.ok().flatten().unwrap_or_default()
     }
 
-    /// Returns the bytes that cells, text and blobs take.
-    #[inline]
-    pub(crate) fn bytes(&self) -> usize {
+    /// Returns the bytes that are in use.
+    fn bytes(&self) -> usize {
         size_of_val(self.cells.as_slice()) + self.arena.len()
     }
 

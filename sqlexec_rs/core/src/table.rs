@@ -1,4 +1,4 @@
-//! A result table: typed cells in one flat array, text and blobs in one arena.
+//! A result table: typed cells in one flat array, long texts and blobs in one arena.
 //!
 //! Sixteen bytes a cell keep a million rows cheap to build and to compare: a row is a slice, a column a stride, and
 //! nothing is boxed. Row hashes and the index over distinct rows are made on first use and kept, because a gold table is
@@ -6,37 +6,14 @@
 
 use std::sync::{Arc, OnceLock};
 
-use hashbrown::HashTable;
-
+use crate::cell::{Arenas, Cell, cells_equal, many_cells_equal};
 use crate::header::Header;
+use crate::index::RowIndex;
 use crate::store::Store;
-use crate::value::{Value, combine, mix};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Null,
-    Integer,
-    Real,
-    Text,
-    Blob,
-}
-
-/// A cell: its kind, and either its 64 bits or a slice of the arena.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cell {
-    kind: Kind,
-    len: u32,
-    bits: u64,
-}
+use crate::value::Value;
 
 /// Bytes that one cell takes; what `max_bytes` counts beside the text and blobs themselves.
 pub const CELL_BYTES: usize = size_of::<Cell>();
-
-/// Distinct rows of a table, found by hash and verified by equality.
-#[derive(Debug)]
-pub(crate) struct RowIndex {
-    rows: HashTable<u32>,
-}
 
 /// A typed result table.
 #[derive(Debug, Default)]
@@ -45,6 +22,8 @@ pub struct Table {
     width: usize,
     n_rows: usize,
     store: Store,
+    /// Bytes of text and blobs, wherever they are.
+    text_bytes: usize,
     row_hashes: OnceLock<Vec<u64>>,
     index: OnceLock<RowIndex>,
 }
@@ -97,7 +76,7 @@ impl Table {
 
     /// Returns the bytes that the result takes: cells, text and blobs.
     pub fn bytes(&self) -> usize {
-        self.store.bytes()
+        size_of_val(self.store.cells.as_slice()) + self.text_bytes
     }
 
     /// Makes room for so many cells, if there is memory; a table grows without, only slower.
@@ -108,21 +87,10 @@ impl Table {
     /// Appends a value to the row under construction; `end_row` closes it.
     #[inline]
     pub fn push(&mut self, value: Value<'_>) {
-        let cell = match value {
-            Value::Null => Cell { kind: Kind::Null, len: 0, bits: 0 },
-            Value::Integer(i) => Cell { kind: Kind::Integer, len: 0, bits: i as u64 },
-            Value::Real(r) => Cell { kind: Kind::Real, len: 0, bits: r.to_bits() },
-            Value::Text(bytes) => self.store(Kind::Text, bytes),
-            Value::Blob(bytes) => self.store(Kind::Blob, bytes),
-        };
-        self.store.cells.push(cell);
-    }
-
-    #[inline]
-    fn store(&mut self, kind: Kind, bytes: &[u8]) -> Cell {
-        let bits = self.store.arena.len() as u64;
-        self.store.arena.extend_from_slice(bytes);
-        Cell { kind, len: bytes.len() as u32, bits }
+        if let Value::Text(bytes) | Value::Blob(bytes) = value {
+            self.text_bytes += bytes.len();
+        }
+        self.store.cells.push(Cell::new(value, &mut self.store.arena));
     }
 
     /// Closes the row under construction, which must hold one value a column.
@@ -141,13 +109,18 @@ impl Table {
     /// Returns the value at a row and a column.
     #[inline]
     pub fn value(&self, row: usize, column: usize) -> Value<'_> {
-        self.open(self.store.cells[row * self.width + column])
+        self.store.cells[row * self.width + column].open(&self.store.arena)
     }
 
     /// Iterates over the values of a row.
     #[inline]
     pub fn row(&self, row: usize) -> impl ExactSizeIterator<Item = Value<'_>> + Clone {
-        self.store.cells[row * self.width..(row + 1) * self.width].iter().map(|cell| self.open(*cell))
+        self.cells(row).iter().map(|cell| cell.open(&self.store.arena))
+    }
+
+    #[inline]
+    fn cells(&self, row: usize) -> &[Cell] {
+        &self.store.cells[row * self.width..(row + 1) * self.width]
     }
 
     /// Iterates over the values of a column.
@@ -155,22 +128,10 @@ impl Table {
         (0..self.n_rows).map(move |row| self.value(row, column))
     }
 
-    #[inline]
-    fn open(&self, cell: Cell) -> Value<'_> {
-        let slice = || &self.store.arena[cell.bits as usize..cell.bits as usize + cell.len as usize];
-        match cell.kind {
-            Kind::Null => Value::Null,
-            Kind::Integer => Value::Integer(cell.bits as i64),
-            Kind::Real => Value::Real(f64::from_bits(cell.bits)),
-            Kind::Text => Value::Text(slice()),
-            Kind::Blob => Value::Blob(slice()),
-        }
-    }
-
     /// Hashes a row so that rows equal in Python hash alike.
     #[inline]
     pub fn row_hash(&self, row: usize) -> u64 {
-        self.row(row).fold(0x1234_5678_9abc_def1, |running, value| combine(running, value.hash()))
+        self.cells(row).iter().fold(0x1234_5678_9abc_def1, |running, cell| cell.hash_into(running, &self.store.arena))
     }
 
     /// Returns the hash of every row, computed once.
@@ -181,66 +142,23 @@ impl Table {
     /// Tells whether a row equals a row of another table of the same width.
     #[inline]
     pub fn rows_equal(&self, row: usize, other: &Table, other_row: usize) -> bool {
-        self.row(row).zip(other.row(other_row)).all(|(a, b)| a.equals(b))
+        let (left, right) = (&self.store.arena, &other.store.arena);
+        cells_equal((self.cells(row), left), (other.cells(other_row), right), Arenas::Apart)
     }
 
     /// Tells whether two tables are equal row by row: most right answers are, and no hashing is needed to see it.
     pub fn equal_in_order(&self, other: &Table) -> bool {
-        self.n_rows == other.n_rows
-            && self.width == other.width
-            && if self.store.arena == other.store.arena {
-                self.store.cells.iter().zip(&other.store.cells).all(|(a, b)| {
-                    // With one arena between them, cells that are alike refer to the same bytes.
-                    let is_alike = (a.kind, a.len, a.bits) == (b.kind, b.len, b.bits) && a.kind != Kind::Real;
-                    is_alike || self.open(*a).equals(other.open(*b))
-                })
-            } else {
-                (0..self.n_rows).all(|row| self.rows_equal(row, other, row))
-            }
+        if self.n_rows != other.n_rows || self.width != other.width {
+            return false;
+        }
+        let arenas = if self.store.arena == other.store.arena { Arenas::Same } else { Arenas::Apart };
+        let (left, right) = (&self.store, &other.store);
+        many_cells_equal((&left.cells, &left.arena), (&right.cells, &right.arena), arenas)
     }
 
     /// Returns the index over distinct rows, built once.
     pub(crate) fn index(&self) -> &RowIndex {
-        self.index.get_or_init(|| {
-            let hashes = self.row_hashes();
-            let mut rows = HashTable::with_capacity(self.n_rows.min(1024));
-            for (row, hash) in hashes.iter().enumerate() {
-                rows.entry(*hash, |r| self.rows_equal(*r as usize, self, row), |r| hashes[*r as usize])
-                    .or_insert(row as u32);
-            }
-            RowIndex { rows }
-        })
-    }
-
-    /// Returns a 64-bit digest of the rows in order; equal for tables that are equal row by row.
-    pub fn ordered_digest(&self) -> u64 {
-        self.row_hashes().iter().fold(self.digest_seed(), |running, hash| combine(running, *hash))
-    }
-
-    /// Returns a 64-bit digest of the set of rows: row order and duplicates do not matter.
-    pub fn set_digest(&self) -> u64 {
-        let hashes = self.row_hashes();
-        let rows = &self.index().rows;
-        let sum = rows.iter().fold(0_u64, |sum, row| sum.wrapping_add(mix(hashes[*row as usize])));
-        combine(self.digest_seed(), combine(sum, rows.len() as u64))
-    }
-
-    /// Empty tables are equal whatever their columns, as Python's empty sets are.
-    fn digest_seed(&self) -> u64 {
-        if self.is_empty() { 0 } else { mix(self.width as u64) }
-    }
-}
-
-impl RowIndex {
-    /// Returns the number of distinct rows.
-    pub(crate) fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Finds the first row of `table` (whose index this is) equal to a row of `other`.
-    #[inline]
-    pub(crate) fn find(&self, table: &Table, other: &Table, other_row: usize, hash: u64) -> Option<u32> {
-        self.rows.find(hash, |row| table.rows_equal(*row as usize, other, other_row)).copied()
+        self.index.get_or_init(|| RowIndex::new(self))
     }
 }
 
@@ -274,16 +192,5 @@ pub(crate) mod tests {
         let t = table(5, &[]).with_types(types.map(|name| name.map(str::to_owned)).into());
         assert_eq!((0..6).map(|column| t.column_type(column)).collect::<Vec<_>>(), [&types[..], &[None]].concat());
         assert_eq!(table(2, &[]).with_types(vec![None, None]).column_type(0), None);
-    }
-
-    #[test]
-    fn digests_follow_their_equalities() {
-        let (one, two) = ([Value::Integer(1)], [Value::Real(2.0)]);
-        let a = table(1, &[&one, &two, &two]);
-        let b = table(1, &[&two, &[Value::Real(1.0)]]);
-        assert_eq!(a.set_digest(), b.set_digest());
-        assert_ne!(a.ordered_digest(), b.ordered_digest());
-        assert_eq!(table(1, &[]).set_digest(), table(4, &[]).set_digest());
-        assert_ne!(table(1, &[&one]).set_digest(), table(1, &[&two]).set_digest());
     }
 }

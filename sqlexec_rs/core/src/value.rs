@@ -66,12 +66,13 @@ impl Value<'_> {
 #[inline]
 pub fn exact_integer(r: f64) -> Option<i64> {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0; // 2^63, itself outside
-    ((-LIMIT..LIMIT).contains(&r) && r.trunc() == r).then_some(r as i64)
+    let i = r as i64;
+    (i as f64 == r && r < LIMIT).then_some(i)
 }
 
 /// Hashes bytes; most cells are short, and for those two overlapping reads and one multiply do.
 #[inline]
-fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
+pub(crate) fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
     let n = bytes.len();
     let (low, high) = match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>(), n) {
         (_, _, 17..) => return xxh3_64_with_seed(bytes, seed),
@@ -96,8 +97,9 @@ pub fn combine(running: u64, next: u64) -> u64 {
     fold(running.rotate_left(23) ^ next ^ 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3)
 }
 
+/// Multiplies, and folds the product on itself.
 #[inline]
-fn fold(a: u64, b: u64) -> u64 {
+pub(crate) fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)
 }

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyList};
 use sqlexec_core::{Access, Config, Fault, Pool, Rule, ScoreItem, WorkerConfig};
 
 use crate::convert::{score_to_python, scores_to_arrays};
-use crate::inputs::{Inputs, items, rules_of};
+use crate::inputs::{Inputs, items, rules_of, text};
 use crate::job::{Job, outcomes, wait_or_cancel};
 use crate::limits::Limits;
 use crate::{ExecutorError, raise};
@@ -113,8 +113,7 @@ impl Executor {
         sql: &Bound<'py, PyAny>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut inputs = Inputs::default();
-        let pairs = [(inputs.path(db_path)?, inputs.text(sql)?)];
+        let pairs = [(Inputs::default().path(db_path)?, text(sql)?)];
         let job = self.launch(py, &pairs, limits.as_ref())?;
         wait_or_cancel(py, &job)?;
         outcomes(py, &job)?.get_item(0)
@@ -165,9 +164,11 @@ impl Executor {
         options: Option<&Bound<'_, PyAny>>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let score_items = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
+        let mut inputs = Inputs::default();
+        let score_items = inputs.score_items(db_paths, pred_sqls, golds, options)?;
         let rules = rules_of(&rules)?;
         let job = self.launch_score(py, &score_items, &rules, limits.as_ref())?;
+        drop((inputs, score_items)); // while the threads work: freeing so much takes its time
         wait_or_cancel(py, &job)?;
         let scores = job.scores().map_err(|fault| raise(&fault))?;
         scores_to_arrays(py, &scores, &names(&rules))
@@ -295,7 +296,7 @@ fn take_pairs(argument: &Bound<'_, PyAny>) -> PyResult<Vec<Pair>> {
     let take = |pair: &Bound<'_, PyAny>| {
         let (path, sql): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
             pair.extract().map_err(|_| PyTypeError::new_err("each item must be a (db_path, sql) pair"))?;
-        Ok((inputs.path(&path)?, inputs.text(&sql)?))
+        Ok((inputs.path(&path)?, text(&sql)?))
     };
     items("pairs", argument)?.iter().map(take).collect()
 }

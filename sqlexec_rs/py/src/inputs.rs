@@ -1,5 +1,5 @@
-//! Python arguments into what the core owns; equal texts and shared objects become one allocation, so that the core sees
-//! at once which items are equal.
+//! Python arguments into what the core owns; equal golds, paths and options become one allocation, so that the core sees
+//! at once which items are equal. Predictions are told apart there, by their texts.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -37,42 +37,33 @@ pub(crate) fn rules_of(names: &[String]) -> PyResult<Vec<Rule>> {
 /// The databases of an item.
 type Paths = Arc<[Arc<Path>]>;
 
+/// The accepted answers of an item.
+type Golds = Arc<[GoldSource]>;
+
 /// What one call has seen so far.
 #[derive(Default)]
 pub(crate) struct Inputs {
-    texts: HashTable<Text>,
+    /// The golds that are a text, each as a list of one.
+    gold_texts: HashTable<(Hashed<Arc<str>>, Golds)>,
     paths: HashMap<PathBuf, Arc<Path>>,
     path_lists: HashMap<Vec<PathBuf>, Paths>,
     /// The paths that were given as a `str`, each as a list of one.
     path_texts: HashTable<(Hashed<Arc<str>>, Paths)>,
     /// Golds that are no text, by address.
-    golds: HashMap<usize, Arc<[GoldSource]>>,
+    golds: HashMap<usize, Golds>,
     options: HashMap<Options, Arc<Options>>,
 }
 
-/// A text, and what it is as a gold, once it was one.
-struct Text {
-    sql: Hashed<Arc<str>>,
-    gold: Option<Arc<[GoldSource]>>,
+/// Takes a SQL text. `None` is a completion that holds no SQL; half a surrogate pair, which no file holds, is replaced.
+pub(crate) fn text(argument: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
+    if argument.is_none() {
+        return Ok("".into());
+    }
+    let text = argument.cast::<PyString>().map_err(|_| wrong_type("SQL must be a str or None", argument))?;
+    Ok(text.to_string_lossy().as_ref().into())
 }
 
 impl Inputs {
-    /// Takes a SQL text. `None` is a completion that holds no SQL; half a surrogate pair, which no file holds, is replaced.
-    pub(crate) fn text(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
-        if argument.is_none() {
-            return Ok(Arc::clone(&self.intern("").sql.text));
-        }
-        let text = argument.cast::<PyString>().map_err(|_| wrong_type("SQL must be a str or None", argument))?;
-        Ok(Arc::clone(&self.intern(&text.to_string_lossy()).sql.text))
-    }
-
-    fn intern(&mut self, text: &str) -> &mut Text {
-        let text = Hashed::new(text);
-        let make = || Text { sql: text.with(text.text.into()), gold: None };
-        let is_it = |known: &Text| known.sql.is(&text);
-        self.texts.entry(text.hash(), is_it, |known| known.sql.hash()).or_insert_with(make).into_mut()
-    }
-
     /// Takes the path of a database.
     pub(crate) fn path(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<Path>> {
         let path = argument.extract::<PathBuf>().map_err(|_| wrong_type("a database must be a path", argument))?;
@@ -122,19 +113,18 @@ impl Inputs {
     }
 
     /// Takes a gold: SQL, a table, or a list of them.
-    fn gold(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<[GoldSource]>> {
+    fn gold(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Golds> {
         if let Ok(text) = argument.cast::<PyString>() {
-            let Text { sql, gold } = self.intern(&text.to_string_lossy());
-            return Ok(Arc::clone(gold.get_or_insert_with(|| [GoldSource::Sql(Arc::clone(&sql.text))].into())));
+            return Ok(self.gold_text(&text.to_string_lossy()));
         }
         let key = argument.as_ptr().addr();
         if let Some(known) = self.golds.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let sources: Arc<[GoldSource]> = if let Ok(list) = argument.cast::<PyList>() {
-            list.iter().map(|one| self.gold_source(&one)).collect::<PyResult<_>>()?
+        let sources: Golds = if let Ok(list) = argument.cast::<PyList>() {
+            list.iter().map(|one| gold_source(&one)).collect::<PyResult<_>>()?
         } else {
-            [self.gold_source(argument)?].into()
+            [gold_source(argument)?].into()
         };
         if sources.is_empty() {
             return Err(PyValueError::new_err("an item needs at least one gold"));
@@ -143,25 +133,14 @@ impl Inputs {
         Ok(sources)
     }
 
-    fn gold_source(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<GoldSource> {
-        if argument.is_instance_of::<PyString>() {
-            return Ok(GoldSource::Sql(self.text(argument)?));
-        }
-        if let Ok(outcome) = argument.cast::<Outcome>() {
-            let table = outcome.get().table().ok_or_else(|| PyValueError::new_err("a gold outcome must be ok"))?;
-            return Ok(GoldSource::Table(Arc::clone(table)));
-        }
-        match argument.cast::<PyTuple>() {
-            Ok(pair) if pair.len() == 2 => {
-                let columns = pair.get_item(0)?;
-                if columns.is_instance_of::<PyString>() {
-                    return Err(PyTypeError::new_err("a gold tuple is (columns, rows); several golds are a list"));
-                }
-                let table: Table = table_from_python(&columns, &pair.get_item(1)?)?;
-                Ok(GoldSource::Table(Arc::new(table)))
-            }
-            _ => Err(wrong_type("a gold must be SQL, (columns, rows), an Outcome, or a list of these", argument)),
-        }
+    fn gold_text(&mut self, text: &str) -> Golds {
+        let text = Hashed::new(text);
+        let make = || {
+            let shared: Arc<str> = text.text.into();
+            (text.with(Arc::clone(&shared)), [GoldSource::Sql(shared)].into())
+        };
+        let entry = self.gold_texts.entry(text.hash(), |(known, _)| known.is(&text), |(known, _)| known.hash());
+        Arc::clone(&entry.or_insert_with(make).get().1)
     }
 
     /// Takes an item's choices: `None` or a dict; equal choices become one allocation.
@@ -193,7 +172,7 @@ impl Inputs {
     ) -> PyResult<ScoreItem> {
         Ok(ScoreItem {
             databases: self.databases(databases)?,
-            predicted: self.text(predicted)?,
+            predicted: text(predicted)?,
             golds: self.gold(gold)?,
             options: self.options(options)?,
         })
@@ -221,10 +200,11 @@ impl Inputs {
             let lengths = format!("{} options for {} items", list.len(), golds.len());
             return Err(PyValueError::new_err(format!("the sequences differ in length: {lengths}")));
         }
+        self.gold_texts.reserve(golds.len(), |(known, _)| known.hash());
         let rows = databases.iter().zip(&predicted).zip(&golds).enumerate();
         let mut shared = None;
         let mut item = |i: usize, database, predicted, gold| {
-            let (databases, predicted, golds) = (self.databases(database)?, self.text(predicted)?, self.gold(gold)?);
+            let (databases, predicted, golds) = (self.databases(database)?, text(predicted)?, self.gold(gold)?);
             let options = match (&one_each, &shared) {
                 (Some(list), _) => self.options(Some(&list[i]))?,
                 (None, Some(shared)) => Arc::clone(shared),
@@ -236,6 +216,28 @@ impl Inputs {
             item(i, database, predicted, gold).map_err(|error| at_item(gold.py(), i, error))
         })
         .collect()
+    }
+}
+
+/// Takes one accepted answer: SQL or a table.
+fn gold_source(argument: &Bound<'_, PyAny>) -> PyResult<GoldSource> {
+    if argument.is_instance_of::<PyString>() {
+        return Ok(GoldSource::Sql(text(argument)?));
+    }
+    if let Ok(outcome) = argument.cast::<Outcome>() {
+        let table = outcome.get().table().ok_or_else(|| PyValueError::new_err("a gold outcome must be ok"))?;
+        return Ok(GoldSource::Table(Arc::clone(table)));
+    }
+    match argument.cast::<PyTuple>() {
+        Ok(pair) if pair.len() == 2 => {
+            let columns = pair.get_item(0)?;
+            if columns.is_instance_of::<PyString>() {
+                return Err(PyTypeError::new_err("a gold tuple is (columns, rows); several golds are a list"));
+            }
+            let table: Table = table_from_python(&columns, &pair.get_item(1)?)?;
+            Ok(GoldSource::Table(Arc::new(table)))
+        }
+        _ => Err(wrong_type("a gold must be SQL, (columns, rows), an Outcome, or a list of these", argument)),
     }
 }
 

@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test, helpers included")]
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::Connection;
 use sqlexec_core::{
@@ -64,6 +65,8 @@ impl Fixture {
                  INSERT INTO item VALUES (1, 'nail', 0.5), (2, 'saw', 12.0), (3, NULL, 12.0);",
             )
             .unwrap();
+        // A file that has just changed is looked into as far as files may be open for that, which all tests here share.
+        File::open(folder.path().join("shop.sqlite")).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         let pool = Pool::new(&Config { threads: Some(threads), ..base.clone() }).unwrap();
         Self { folder, pool }
     }

@@ -1,6 +1,6 @@
 """Time a folder of weights being loaded against its bytes being read.
 
-`python scripts/bench_load.py`: a folder of Qwen2.5-0.5B's shape (494 million parameters, random, one file in bfloat16) is
+`python scripts/bench_load.py`: a folder of Qwen2.5-0.5B's shape (494 million parameters, random, one bfloat16 file) is
 written to a temporary folder. `read` is the file's bytes into memory, from its beginning to its end; `load` is
 `load_checkpoint` to one device in the file's own dtype, and cast to float32. The file is in the system's cache; the
 three take turns, and figures are medians of `--runs`. The goal is a load in the file's own dtype in at most 1.5 times

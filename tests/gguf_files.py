@@ -50,7 +50,8 @@ def converted(config: ModelConfig, params: Any) -> Iterator[tuple[str, np.ndarra
 
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[ARCHITECTURES[config.family]]
     names = gguf.get_tensor_name_map(arch, config.n_layers)
-    for hf_name, tensor in _hf_tensors(config, params, np.float32):
+    for hf_name, plain in _hf_tensors(config, params, np.float32):
+        tensor = plain
         if config.family == "llama" and hf_name.endswith(("q_proj.weight", "k_proj.weight")):
             halves = tensor.reshape(-1, 2, config.head_dim // 2, tensor.shape[-1])
             tensor = halves.swapaxes(1, 2).reshape(tensor.shape)

@@ -43,6 +43,8 @@ CONFIGS = {
     "gemma3-capped": CAPPED,
 }
 ALL = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+# Compiled often and run once: the backend's optimizations would take longer than they save.
+FORWARD = jax.jit(forward, static_argnums=1, compiler_options={"xla_backend_optimization_level": 0})
 TOKENS, LENGTHS = jnp.arange(20).reshape(2, 10) % 37, jnp.array([10, 6])
 
 
@@ -68,7 +70,7 @@ def test_a_file_is_the_model_that_it_was_made_from(
     for name, tensor in kept.items():
         np.testing.assert_allclose(again[name], tensor, rtol=1e-6, atol=1e-7, err_msg=name)
     scale = {"F32": 1e-5, "F16": 2e-2, "BF16": 2e-1, "Q8_0": 2e-1}[kind]
-    logits, expected = (np.asarray(forward(p, config, TOKENS, LENGTHS))[0] for p in (found, params))
+    logits, expected = (np.asarray(FORWARD(p, config, TOKENS, LENGTHS))[0] for p in (found, params))
     np.testing.assert_allclose(logits, expected, atol=scale * np.abs(expected).max())
     assert np.abs(expected).max() > 0.5, "logits near zero would agree whatever was read"
 

@@ -17,7 +17,7 @@ from jaxrl_sql.types import Prompt
 
 pytestmark = pytest.mark.real_model
 
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 SHOTS = """\
 CREATE TABLE boat (id INTEGER PRIMARY KEY, name TEXT, length REAL, built INTEGER);
 -- How many boats are there?
@@ -91,7 +91,7 @@ def test_greedy_answers_are_transformers_token_by_token(gguf_path: Path) -> None
     their_prompts, theirs = their_answers(gguf_path)
     our_prompts, ours, tokenizer = our_answers(gguf_path)
     assert our_prompts == their_prompts
-    assert min(map(len, our_prompts)) > 200
+    assert min(map(len, our_prompts)) > 150
     assert ours == theirs
     answers = [tokenizer.decode(ids) for ids in ours]
     assert sum("SELECT" in answer for answer in answers) >= 6, answers

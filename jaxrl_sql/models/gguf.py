@@ -67,7 +67,7 @@ class _Metadata:
     def __init__(self, path: Path, header: GgufHeader) -> None:
         self.path = path
         self.values = header.metadata
-        self.architecture = self.values.get("general.architecture")
+        self.architecture = str(self.values.get("general.architecture"))
         if self.architecture not in ARCHITECTURES:
             valid = ", ".join(sorted(ARCHITECTURES))
             raise InputError(f"{path}: architecture is {self.architecture!r}; valid are {valid}")
@@ -223,13 +223,14 @@ def _stored(path: Path, file: int, entry: TensorEntry, hf_name: str, config: Mod
     return StoredTensor(path, file, entry.offset, entry.shape, encoding, order)
 
 
-def _minus_one(encoding: Encoding) -> Callable[[np.ndarray], np.ndarray]:
-    """Return how to read a norm that is kept as 1 + weight."""
-    if encoding.decode is not None:
-        inner = encoding.decode
-        return lambda raw: inner(raw) - np.float32(1)
-    dtype = encoding.dtype
-    return lambda raw: raw.view(dtype).astype(np.float32) - np.float32(1)
+def _minus_one(encoding: Encoding) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return how to read a norm that is kept as 1 + weight; None for an encoding that is not read."""
+    decode, dtype = encoding.decode, encoding.dtype
+    if decode is not None:
+        return lambda raw: decode(raw) - np.float32(1)
+    if dtype is not None:
+        return lambda raw: raw.view(dtype).astype(np.float32) - np.float32(1)
+    return None
 
 
 def _encoding(path: Path, entry: TensorEntry) -> Encoding:

@@ -114,8 +114,8 @@ def _sentence_piece(given: Mapping[str, Any], types: Sequence[int], *, by_id: bo
             byte_fallback=True,
         )
     )
-    spaces = [normalizers.Replace(" ", SPACE)]
-    back = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    spaces: list[Any] = [normalizers.Replace(" ", SPACE)]
+    back: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if given.get("add_space_prefix", True):
         spaces.insert(0, normalizers.Prepend(SPACE))
         back.append(decoders.Strip(" ", 1, 0))

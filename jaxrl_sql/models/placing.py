@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -95,11 +95,13 @@ def _read_piece(
     sides = (n_columns, n_rows) if part.transposed else (n_rows, n_columns)
     grids = _bits(piece).reshape(len(layers), *sides)
 
-    def jobs() -> Iterable[tuple[np.ndarray, StoredTensor, int]]:
-        for grid, layer in zip(grids, layers, strict=True):
-            yield from ((grid, stored[layer], start) for start in range(*part.rows, JOB_ROWS))
-
-    list(threads.map(lambda job: _fill(*job, part, dtype), jobs()))
+    jobs = [
+        threads.submit(_fill, grid, stored[layer], start, part, dtype)
+        for grid, layer in zip(grids, layers, strict=True)
+        for start in range(*part.rows, JOB_ROWS)
+    ]
+    for job in jobs:
+        job.result()
     return piece
 
 

@@ -77,11 +77,15 @@ class StoredTensor:
     def _decoded(self, start: int, stop: int) -> np.ndarray:
         raw = np.empty((stop - start, self.encoding.row_bytes), np.uint8)
         self._read_bytes(start, raw)
-        return self.encoding.decode(raw) if self.encoding.decode else raw.view(self.encoding.dtype)
+        if self.encoding.dtype is not None:
+            return raw.view(self.encoding.dtype)
+        if self.encoding.decode is None:
+            raise InputError(f"{self.path}: tensors of type {self.encoding.name} are not read")
+        return self.encoding.decode(raw)
 
     def _read_bytes(self, start: int, out: np.ndarray) -> None:
         """Fill [N,row_bytes] bytes; a single call may return less than was asked for."""
-        view = memoryview(out).cast("B")
+        view = out.data.cast("B")
         at = self.offset + start * self.encoding.row_bytes
         while view:
             count = os.preadv(self.file, [view], at)

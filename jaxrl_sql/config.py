@@ -46,7 +46,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfigSection:
-    """The policy: a Hugging Face folder in `checkpoint`, or else the shape of a model made from scratch.
+    """The policy: a Hugging Face folder or GGUF file in `checkpoint`, or else the shape of a model made from scratch.
 
     `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`).
     """

@@ -117,7 +117,7 @@ class Session:
     def export(self, params: Any) -> Path:
         """Write the policy as a Hugging Face folder, `model/` of the run."""
         folder = self.folder / "model"
-        save_checkpoint(folder, self.model, params, self.tokenizer)
+        save_checkpoint(folder, self.model, params, self.tokenizer, source=self.config.model.checkpoint or None)
         return folder
 
 

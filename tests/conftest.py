@@ -1,9 +1,11 @@
-"""What every test may ask for: the real data's folder, where there is one."""
+"""What every test may ask for: the real data's folder, where there is one, and a writer of GGUF files."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,3 +23,14 @@ def real_data() -> Path:
     if not path.is_dir():
         pytest.fail(f"JAXRL_SQL_DATA names {folder}, which is no folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def gguf_files() -> ModuleType:
+    """Return the module that writes GGUF files: tests are found by path, so that they cannot import one another."""
+    spec = importlib.util.spec_from_file_location("gguf_files", Path(__file__).with_name("gguf_files.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

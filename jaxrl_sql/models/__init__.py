@@ -1,7 +1,8 @@
 """The policy: a decoder as pure functions over a nested dict of arrays.
 
 `spec` is what a model is and the table of its weights, `layers` and `transformer` what it computes, `cache` what
-decoding keeps, `families` how Hugging Face spells each family's config, `hf` the folders on disk.
+decoding keeps, `families` how Hugging Face spells each family's config, `hf` the folders on disk, `stored`
+and `placing` how tensors get from files to devices, `gguf` llama.cpp's files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Folders of Hugging Face form: in, and back out.
 
-A folder is read tensor by tensor, each straight into its place in the stacked leaf (on a mesh: each device's own
-piece), after the whole list of names and shapes has been compared with the table of weights, so that a checkpoint
-of another model fails in one line that says everything that is wrong with it. Only tokenizers need transformers,
-imported when asked for.
+A folder (or, in alone, a GGUF file) is read tensor by tensor, each straight into its place in the stacked leaf (on a
+mesh: each device's own piece), after the whole list of names and shapes has been compared with the table of weights,
+so that a checkpoint of another model fails in one line that says everything that is wrong with it. Only tokenizers
+need transformers, imported when asked for.
 """
 
 from __future__ import annotations
@@ -11,24 +11,31 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.models.gguf import gguf_config, gguf_name, gguf_tensors, is_gguf
+from jaxrl_sql.models.gguf_header import read_header
+from jaxrl_sql.models.gguf_tokenizer import gguf_tokenizer
+from jaxrl_sql.models.placing import place, reading_threads
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
+from jaxrl_sql.models.stored import StoredTensor, read_safetensors
 from jaxrl_sql.parallel.rules import sharding_of
 from jaxrl_sql.types import InputError
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+GENERATION_FILE = "generation_config.json"
 DTYPES = ("float32", "bfloat16")
 SHARD_BYTES = 4 << 30
 NAMES_SHOWN = 5
@@ -47,17 +54,20 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def load_config(folder: str | Path) -> ModelConfig:
-    """Read the ModelConfig of a folder; raises InputError for an unknown family or an unsupported field."""
-    hf = _read_json(Path(folder) / CONFIG_FILE)
+def load_config(source: str | Path) -> ModelConfig:
+    """Read the ModelConfig of a folder or a GGUF file; raises InputError for an unknown family or unsupported field."""
+    source = Path(source)
+    if is_gguf(source):
+        return gguf_config(source, read_header(source))
+    hf = _read_json(source / CONFIG_FILE)
     family = hf.get("model_type")
     if family not in FAMILIES:
         valid = ", ".join(sorted(FAMILIES))
-        raise InputError(f"{Path(folder) / CONFIG_FILE}: model_type is {family!r}; valid are {valid}")
+        raise InputError(f"{source / CONFIG_FILE}: model_type is {family!r}; valid are {valid}")
     try:
         return FAMILIES[family].read(hf)
     except InputError as error:
-        raise InputError(f"{folder}: {error}") from error
+        raise InputError(f"{source}: {error}") from error
 
 
 def _tensor_files(folder: Path) -> tuple[Path, ...]:
@@ -73,12 +83,21 @@ def _tensor_files(folder: Path) -> tuple[Path, ...]:
     return files
 
 
-def _open(file: Path) -> Any:
-    """Open a safetensors file for reading (memory-mapped)."""
-    try:
-        return safe_open(file, framework="numpy")
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{file}: not a readable safetensors file ({error})") from error
+def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str, StoredTensor]]:
+    """Open a folder's or a GGUF file's tensors, by Hugging Face's names, until `files` closes."""
+
+    def opened(path: Path) -> int:
+        return files.enter_context(path.open("rb", buffering=0)).fileno()
+
+    if is_gguf(source):
+        header = read_header(source)
+        config = gguf_config(source, header)
+        return config, gguf_tensors(source, opened(source), header, config)
+    config = load_config(source)
+    found: dict[str, StoredTensor] = {}
+    for path in _tensor_files(source):
+        found |= read_safetensors(path, opened(path))
+    return config, found
 
 
 def _is_ignored(name: str, config: ModelConfig) -> bool:
@@ -93,61 +112,47 @@ def _some(kind: str, items: Iterable[str]) -> str:
     return f"{len(listed)} {kind} ({', '.join(listed[:NAMES_SHOWN])}{more})" if listed else ""
 
 
-def _compare(folder: Path, config: ModelConfig, found: dict[str, Any]) -> None:
-    """Raise one InputError with every tensor that is missing, unknown or of another shape than the table says."""
+def _compare(source: Path, config: ModelConfig, found: dict[str, StoredTensor]) -> None:
+    """Raise one InputError with every tensor that is missing, unknown, misshapen or kept in a way that is not read."""
+    spell = partial(gguf_name, config=config) if is_gguf(source) else str
     expected = {name: spec.hf_shape for spec in param_specs(config) for name in spec.hf_names()}
-    shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in found.items()}
-    wrong = {name for name in expected.keys() & shapes.keys() if shapes[name] != expected[name]}
+    both = expected.keys() & found.keys()
+    wrong = {name for name in both if found[name].shape != expected[name]}
+    unread = {name for name in both if not found[name].is_readable}
     problems = (
-        _some("missing", expected.keys() - shapes.keys()),
-        _some("unknown", (n for n in shapes.keys() - expected.keys() if not _is_ignored(n, config))),
-        _some("misshapen", (f"{n} {list(shapes[n])}, expected {list(expected[n])}" for n in wrong)),
+        _some("missing", (spell(n) for n in expected.keys() - found.keys())),
+        _some("unknown", (n for n in found.keys() - expected.keys() if not _is_ignored(n, config))),
+        _some("misshapen", (f"{spell(n)} {list(found[n].shape)}, expected {list(expected[n])}" for n in wrong)),
+        _some("of an unsupported type", (f"{spell(n)} {found[n].encoding.name}" for n in unread)),
     )
     if any(problems):
         said = "; ".join(problem for problem in problems if problem)
-        raise InputError(f"{folder}: the tensors are not those of its {CONFIG_FILE} ({config.family}): {said}")
-
-
-def _read_piece(spec: ParamSpec, files: dict[str, Any], dtype: np.dtype, index: tuple[slice, ...]) -> np.ndarray:
-    """Read the part `index` of a leaf, one tensor of the file at a time."""
-    names = spec.hf_names()
-    layers = range(*index[0].indices(len(names))) if spec.is_stacked else range(1)
-    inner = index[1:] if spec.is_stacked else index
-    extents = [len(range(*part.indices(size))) for part, size in zip(inner, spec.layer_shape, strict=True)]
-    piece = np.empty((len(layers), *extents), dtype)
-    for row, layer in enumerate(layers):
-        tensor = files[names[layer]].get_tensor(names[layer])
-        tensor = tensor.T if spec.hf_transposed else tensor
-        piece[row] = tensor.reshape(spec.layer_shape)[inner]
-    return piece if spec.is_stacked else piece[0]
+        about = "metadata" if is_gguf(source) else CONFIG_FILE
+        raise InputError(f"{source}: the tensors are not those of its {about} ({config.family}): {said}")
 
 
 def load_checkpoint(
-    folder: str | Path, dtype: str = "float32", mesh: jax.sharding.Mesh | None = None
+    source: str | Path, dtype: str = "float32", mesh: jax.sharding.Mesh | None = None
 ) -> tuple[ModelConfig, PyTree]:
-    """Read a Hugging Face folder -> (config, parameters in `dtype`), on one device or sharded over `mesh`.
+    """Read a Hugging Face folder or a GGUF file -> (config, parameters in `dtype`), on one device or over `mesh`.
 
     Raises InputError for a folder without config or weights, an unknown family, an unsupported field, and for
     tensors that are missing, unknown or misshapen, all of them in one line.
     """
-    folder = Path(folder)
-    config = load_config(folder)
+    source = Path(source)
     target = np.dtype(_checked_dtype(dtype))
-    opened = [_open(file) for file in _tensor_files(folder)]
-    files = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 (a safe_open is no dict)
-    _compare(folder, config, files)
+    with ExitStack() as files, reading_threads() as threads:
+        config, found = _open_tensors(source, files)
+        _compare(source, config, found)
 
-    def load(spec: ParamSpec) -> jax.Array:
-        if mesh is None:
-            sharding: jax.sharding.Sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        else:
-            sharding = sharding_of(mesh, spec.axes, spec.shape, spec.name)
-        whole = (slice(None),) * len(spec.shape)
-        return jax.make_array_from_callback(
-            spec.shape, sharding, lambda index: _read_piece(spec, files, target, index or whole)
-        )
+        def load(spec: ParamSpec) -> jax.Array:
+            if mesh is None:
+                sharding: jax.sharding.Sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            else:
+                sharding = sharding_of(mesh, spec.axes, spec.shape, spec.name)
+            return place(spec, [found[name] for name in spec.hf_names()], target, sharding, threads)
 
-    return config, nest((spec, load(spec)) for spec in param_specs(config))
+        return config, nest((spec, load(spec)) for spec in param_specs(config))
 
 
 def _checked_dtype(dtype: str) -> Any:
@@ -162,7 +167,7 @@ def _hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterable[tup
     for spec in param_specs(config):
         leaf = leaf_of(params, spec)
         for layer, name in enumerate(spec.hf_names()):
-            tensor = np.asarray(leaf[layer] if spec.is_stacked else leaf).astype(dtype)
+            tensor = np.asarray(leaf[layer] if spec.is_stacked else leaf).astype(dtype, copy=False)
             flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
             tensor = tensor.reshape(flat)
             yield name, np.ascontiguousarray(tensor.T if spec.hf_transposed else tensor)
@@ -206,6 +211,13 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
+def _generation_fields(source: str | Path | None) -> dict[str, Any]:
+    """Return the generation config of a folder but for the version that wrote it; nothing where there is none."""
+    if source is None or not (path := Path(source) / GENERATION_FILE).is_file():
+        return {}
+    return {name: value for name, value in _read_json(path).items() if name != "transformers_version"}
+
+
 def save_checkpoint(
     folder: str | Path,
     config: ModelConfig,
@@ -213,11 +225,13 @@ def save_checkpoint(
     tokenizer: Any = None,
     dtype: str = "float32",
     shard_bytes: int = SHARD_BYTES,
+    source: str | Path | None = None,
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
 
-    Files of an earlier save in the folder are replaced. Raises InputError for an unknown dtype or family,
-    and for a config that the family's config.json cannot express.
+    source: what the model was loaded from; how its authors would have answers drawn (`generation_config.json`) goes
+    along. Files of an earlier save in the folder are replaced. The host holds one file of at most `shard_bytes`.
+    Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.
     """
     if config.family not in FAMILIES:
         raise InputError(f"model: family is {config.family!r}; valid are {', '.join(sorted(FAMILIES))}")
@@ -234,23 +248,30 @@ def save_checkpoint(
     if tokenizer is not None:
         ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         special = {name: value for name, value in ids.items() if value is not None}
+    generation = {"do_sample": False, **special, **_generation_fields(source)}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _write_weights(folder, _hf_tensors(config, params, target), shard_bytes)
     _write_json(folder / CONFIG_FILE, {**fields, **special})
-    _write_json(folder / "generation_config.json", {"do_sample": False, **special})
+    _write_json(folder / GENERATION_FILE, generation)
     if tokenizer is not None:
         tokenizer.save_pretrained(str(folder))
 
 
-def load_tokenizer(folder: str | Path) -> Any:
-    """Load a folder's tokenizer through transformers, from disk only; raises InputError when there is none."""
+def load_tokenizer(source: str | Path) -> Any:
+    """Load the tokenizer of a folder (through transformers, from disk only) or of a GGUF file.
+
+    Raises InputError when there is none, or none that is understood.
+    """
     from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
-    if not Path(folder).is_dir():
-        raise InputError(f"tokenizer: {folder} is no folder")
+    source = Path(source)
+    if is_gguf(source):
+        return gguf_tokenizer(source)
+    if not source.is_dir():
+        raise InputError(f"tokenizer: {source} is no folder")
     try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return AutoTokenizer.from_pretrained(str(source), local_files_only=True)
     except Exception as error:  # transformers raises whatever the files provoke
         reason = str(error).strip().splitlines()
-        raise InputError(f"tokenizer: {folder} cannot be loaded ({reason[0] if reason else error!r})") from error
+        raise InputError(f"tokenizer: {source} cannot be loaded ({reason[0] if reason else error!r})") from error

@@ -76,6 +76,20 @@ def refuse_windows(hf: HfConfig) -> None:
         raise InputError(f"config.json: layer_types has {min(kinds)!r}; supported is 'full_attention'")
 
 
+def common_values(hf: HfConfig, *, is_tied: bool, max_positions: int) -> dict[str, Any]:
+    """Return the fields of ModelConfig that every family reads the same way; the arguments are its defaults."""
+    return {
+        "vocab_size": number(hf, "vocab_size"),
+        "d_model": number(hf, "hidden_size"),
+        "n_layers": number(hf, "num_hidden_layers"),
+        "n_heads": number(hf, "num_attention_heads"),
+        "d_ff": number(hf, "intermediate_size"),
+        "norm_eps": number(hf, "rms_norm_eps", 1e-6),
+        "tie_embeddings": bool(hf.get("tie_word_embeddings", is_tied)),
+        "max_positions": number(hf, "max_position_embeddings", max_positions),
+    }
+
+
 def common_fields(config: ModelConfig) -> HfConfig:
     """Return the fields that every family writes the same way."""
     return {

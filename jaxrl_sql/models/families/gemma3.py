@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_sql.models.families.fields import HfConfig, common_fields, number, optional_number, refuse, section
+from jaxrl_sql.models.families.fields import (
+    HfConfig,
+    common_fields,
+    common_values,
+    number,
+    optional_number,
+    refuse,
+    section,
+)
 from jaxrl_sql.models.families.rope import read_rope, scaling_fields
 from jaxrl_sql.models.rope import SCALINGS
 from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
@@ -65,7 +73,7 @@ def read_config(hf: HfConfig) -> ModelConfig:
     refuse(hf, "hidden_activation", "gelu_pytorch_tanh")
     refuse(hf, "attention_bias", supported=False)
     refuse(hf, "use_bidirectional_attention", supported=False)
-    n_layers, head_dim = number(hf, "num_hidden_layers"), number(hf, "head_dim", 256)
+    common, head_dim = common_values(hf, is_tied=True, max_positions=131_072), number(hf, "head_dim", 256)
     nested = section(hf, "rope_parameters")
     if unknown := sorted(nested.keys() - {SLIDING, FULL}):
         raise InputError(f"config.json: rope_parameters has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
@@ -74,26 +82,19 @@ def read_config(hf: HfConfig) -> ModelConfig:
     theta, scaling = read_rope(hf, places, "rope_theta", THETA, SCALINGS)
     places = {f"rope_parameters.{SLIDING}": section(nested, SLIDING, "rope_parameters")}
     local_theta, _ = read_rope(hf, places, "rope_local_base_freq", LOCAL_THETA)
-    layers = _sliding_layers(hf, n_layers)
+    layers = _sliding_layers(hf, common["n_layers"])
     scalar = number(hf, "query_pre_attn_scalar", 256)
     return ModelConfig(
         family="gemma3_text",
-        vocab_size=number(hf, "vocab_size"),
-        d_model=number(hf, "hidden_size"),
-        n_layers=n_layers,
-        n_heads=number(hf, "num_attention_heads"),
         n_kv_heads=number(hf, "num_key_value_heads", 4),
         head_dim=head_dim,
-        d_ff=number(hf, "intermediate_size"),
         rope_theta=theta,
-        norm_eps=number(hf, "rms_norm_eps", 1e-6),
-        tie_embeddings=bool(hf.get("tie_word_embeddings", True)),
-        max_positions=number(hf, "max_position_embeddings", 131_072),
         rope_scaling=scaling,
         sliding=SlidingWindow(number(hf, "sliding_window", 4096), layers, local_theta) if any(layers) else None,
         query_scalar=None if scalar == head_dim else scalar,
         attn_score_cap=optional_number(hf, "attn_logit_softcapping"),
         final_logit_cap=optional_number(hf, "final_logit_softcapping"),
+        **common,
         **SWITCHES,
     )
 

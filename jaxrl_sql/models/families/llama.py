@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_sql.models.families.fields import HfConfig, common_fields, number, refuse
+from jaxrl_sql.models.families.fields import HfConfig, common_fields, common_values, number, refuse
 from jaxrl_sql.models.families.rope import flat_rope, read_flat_rope
 from jaxrl_sql.models.rope import SCALINGS
 from jaxrl_sql.models.spec import ModelConfig
@@ -17,22 +17,16 @@ def read_config(hf: HfConfig) -> ModelConfig:
     refuse(hf, "hidden_act", "silu")
     refuse(hf, "attention_bias", supported=False)
     refuse(hf, "mlp_bias", supported=False)
-    width, heads = number(hf, "hidden_size"), number(hf, "num_attention_heads")
+    common = common_values(hf, is_tied=False, max_positions=2048)
+    width, heads = common["d_model"], common["n_heads"]
     theta, scaling = read_flat_rope(hf, 10_000.0, kinds=SCALINGS)
     return ModelConfig(
         family="llama",
-        vocab_size=number(hf, "vocab_size"),
-        d_model=width,
-        n_layers=number(hf, "num_hidden_layers"),
-        n_heads=heads,
         n_kv_heads=number(hf, "num_key_value_heads", heads),
         head_dim=number(hf, "head_dim", width // heads),
-        d_ff=number(hf, "intermediate_size"),
         rope_theta=theta,
-        norm_eps=number(hf, "rms_norm_eps", 1e-6),
-        tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
-        max_positions=number(hf, "max_position_embeddings", 2048),
         rope_scaling=scaling,
+        **common,
         **SWITCHES,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_sql.models.families.fields import HfConfig, common_fields, number, refuse, refuse_windows
+from jaxrl_sql.models.families.fields import HfConfig, common_fields, common_values, number, refuse, refuse_windows
 from jaxrl_sql.models.families.rope import flat_rope, read_flat_rope
 from jaxrl_sql.models.spec import ModelConfig
 
@@ -16,20 +16,13 @@ def read_config(hf: HfConfig) -> ModelConfig:
     refuse(hf, "hidden_act", "silu")
     refuse(hf, "attention_bias", supported=False)
     refuse_windows(hf)
-    heads = number(hf, "num_attention_heads")
+    common = common_values(hf, is_tied=False, max_positions=32_768)
     return ModelConfig(
         family="qwen3",
-        vocab_size=number(hf, "vocab_size"),
-        d_model=number(hf, "hidden_size"),
-        n_layers=number(hf, "num_hidden_layers"),
-        n_heads=heads,
-        n_kv_heads=number(hf, "num_key_value_heads", heads),
+        n_kv_heads=number(hf, "num_key_value_heads", common["n_heads"]),
         head_dim=number(hf, "head_dim", 128),
-        d_ff=number(hf, "intermediate_size"),
         rope_theta=read_flat_rope(hf, 10_000.0)[0],
-        norm_eps=number(hf, "rms_norm_eps", 1e-6),
-        tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
-        max_positions=number(hf, "max_position_embeddings", 32_768),
+        **common,
         **SWITCHES,
     )
 

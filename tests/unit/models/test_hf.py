@@ -70,6 +70,42 @@ def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str
     assert (tmp_path / "model.safetensors.index.json").is_file() == (shard_bytes == 2000)
 
 
+@CONFIGS
+@pytest.mark.parametrize("kept", ["float32", "bfloat16"])
+def test_what_is_loaded_and_saved_again_has_the_same_bytes(tmp_path: Path, config: ModelConfig, kept: str) -> None:
+    save_checkpoint(tmp_path / "source", config, make_params(config, kept), dtype=kept, shard_bytes=3000)
+    for read_as in {kept, "float32"}:  # float32 holds every bfloat16
+        out = tmp_path / read_as
+        save_checkpoint(out, *load_checkpoint(tmp_path / "source", read_as), dtype=kept, shard_bytes=1 << 30)
+        source, again = (
+            {
+                name: tensor.tobytes()
+                for file in folder.glob("*.safetensors")
+                for name, tensor in load_file(file).items()
+            }
+            for folder in (tmp_path / "source", out)
+        )
+        assert len(source) >= 20
+        assert again == source
+        assert load_checkpoint(out, kept)[0] == config
+
+
+def test_how_answers_are_drawn_goes_along_with_a_model(tmp_path: Path) -> None:
+    authors = {"eos_token_id": [7, 9], "temperature": 0.7, "do_sample": True, "transformers_version": "4.1"}
+    save_checkpoint(tmp_path / "source", QWEN3, make_params(QWEN3))
+    (tmp_path / "source" / "generation_config.json").write_text(json.dumps(authors))
+    save_checkpoint(tmp_path / "with", QWEN3, make_params(QWEN3), source=tmp_path / "source")
+    save_checkpoint(tmp_path / "without", QWEN3, make_params(QWEN3))
+    with_, without = (
+        json.loads((tmp_path / name / "generation_config.json").read_text()) for name in ("with", "without")
+    )
+    assert with_ == {"eos_token_id": [7, 9], "temperature": 0.7, "do_sample": True}
+    assert without == {"do_sample": False}
+    # In place: what is read goes before what is written.
+    save_checkpoint(tmp_path / "source", QWEN3, make_params(QWEN3), source=tmp_path / "source")
+    assert json.loads((tmp_path / "source" / "generation_config.json").read_text()) == with_
+
+
 def test_a_linear_weight_is_stored_as_out_by_in(tmp_path: Path) -> None:
     params = make_params(QWEN3)
     save_checkpoint(tmp_path, QWEN3, params)

@@ -1,0 +1,108 @@
+"""The header of a GGUF file: metadata by key, and where each tensor's bytes stand.
+
+Parsed here and not by package `gguf`, whose reader makes NumPy arrays of each token of the vocabulary: seconds and
+hundreds of megabytes for the 262,144 of Gemma, where config, weights and tokenizer each ask for the header.
+The format is ggml's docs/gguf.md, versions 2 and 3, little-endian.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_sql.types import InputError
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+
+
+class TensorEntry(NamedTuple):
+    """A tensor's shape in NumPy's order (the file counts from the innermost axis), ggml type, and byte in the file."""
+
+    shape: tuple[int, ...]
+    ggml_type: int
+    offset: int
+
+
+class GgufHeader(NamedTuple):
+    """What a GGUF file says before its data."""
+
+    metadata: dict[str, Any]
+    tensors: dict[str, TensorEntry]
+
+
+class _Cursor:
+    """A place in the file's bytes; what is read moves it on."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data = data
+        self.at = 0
+
+    def number(self, code: str) -> Any:
+        """Read one number of a struct code."""
+        (value,) = struct.unpack_from("<" + code, self.data, self.at)
+        self.at += struct.calcsize("<" + code)
+        return value
+
+    def string(self) -> str:
+        """Read a length and as many bytes of UTF-8."""
+        length = self.number("Q")
+        start, self.at = self.at, self.at + length
+        raw = self.data[start : self.at]
+        if len(raw) < length:
+            raise ValueError("a string goes on behind the file's end")
+        return raw.decode("utf-8", errors="replace")  # some vocabularies hold pieces of characters
+
+    def value(self, kind: int) -> Any:
+        """Read a value of the metadata, an array as a list."""
+        if kind == STRING:
+            return self.string()
+        if kind != ARRAY:
+            return self.number(SCALARS[kind])
+        item, count = self.number("I"), self.number("Q")
+        if item not in SCALARS:
+            return [self.value(item) for _ in range(count)]
+        dtype = np.dtype("<" + SCALARS[item]) if SCALARS[item] != "?" else np.dtype(bool)
+        values = np.frombuffer(self.data, dtype, count, self.at).tolist()
+        self.at += count * dtype.itemsize
+        return values
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read a GGUF file's header; raises InputError for a file that is not there, is none, or is cut short."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _parse(_Cursor(data))
+    except (ValueError, KeyError, struct.error, OverflowError) as error:
+        raise InputError(f"{path}: not a readable GGUF file ({error})") from error
+
+
+def _parse(cursor: _Cursor) -> GgufHeader:
+    if cursor.data[:4] != b"GGUF":
+        raise ValueError("it does not begin with GGUF")
+    cursor.at = 4
+    version = cursor.number("I")
+    if version not in VERSIONS:
+        raise ValueError(f"version {version}; versions 2 and 3 in little-endian are read")
+    n_tensors, n_values = cursor.number("Q"), cursor.number("Q")
+    metadata = {}
+    for _ in range(n_values):
+        key = cursor.string()
+        metadata[key] = cursor.value(cursor.number("I"))
+    entries = {}
+    for _ in range(n_tensors):
+        name = cursor.string()
+        shape = tuple(cursor.number("Q") for _ in range(cursor.number("I")))
+        entries[name] = TensorEntry(shape[::-1], cursor.number("I"), cursor.number("Q"))
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    data = -(-cursor.at // alignment) * alignment
+    tensors = {name: entry._replace(offset=data + entry.offset) for name, entry in entries.items()}
+    return GgufHeader(metadata, tensors)

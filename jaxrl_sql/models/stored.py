@@ -1,0 +1,125 @@
+"""Tensors where they lie in files, read a few rows at a time.
+
+Safetensors and GGUF files both are a header that says where each tensor's bytes stand, so a tensor is the same thing
+in both: an open file, an offset, and what turns a row of bytes into numbers. Bytes come by `pread` into memory of the
+reader's own and not by a memory map: what was read stays in the system's cache and is no memory of this process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_sql.types import InputError
+
+BFLOAT16 = np.dtype(jnp.bfloat16)
+# What safetensors calls the dtypes that weights are kept in here. Others (float8 and its scales) are refused.
+SAFETENSORS_DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": BFLOAT16,
+}
+HEADER_BYTES = 100 << 20  # no header of a real model is longer: a number above is no length
+
+
+class Encoding(NamedTuple):
+    """How a row of a tensor is kept: `row_bytes` bytes, which `decode` turns into numbers.
+
+    decode: [N,row_bytes] bytes -> [N,columns]; None where the row is an array of `dtype`. `name` is the format's own.
+    """
+
+    name: str
+    row_bytes: int
+    dtype: np.dtype | None
+    decode: Callable[[np.ndarray], np.ndarray] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in an open file; `shape` is Hugging Face's. A vector is one row.
+
+    order: the file's row for each of Hugging Face's rows, where a format keeps them in another order.
+    """
+
+    path: Path
+    file: int
+    offset: int
+    shape: tuple[int, ...]
+    encoding: Encoding
+    order: np.ndarray | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        """Say whether the encoding is one that is known here."""
+        return self.encoding.dtype is not None or self.encoding.decode is not None
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows start to stop, [stop - start, columns], in the dtype that they are kept in or decoded to."""
+        if self.order is None:
+            return self._decoded(start, stop)
+        rows = self.order[start:stop]
+        first, last = int(rows.min()), int(rows.max())
+        return self._decoded(first, last + 1)[rows - first]
+
+    def read_into(self, start: int, out: np.ndarray) -> None:
+        """Read rows from `start` on as they are kept, without a copy between: out is contiguous, [N,columns]."""
+        self._read_bytes(start, out.view(np.uint8))
+
+    def _decoded(self, start: int, stop: int) -> np.ndarray:
+        raw = np.empty((stop - start, self.encoding.row_bytes), np.uint8)
+        self._read_bytes(start, raw)
+        if self.encoding.dtype is not None:
+            return raw.view(self.encoding.dtype)
+        if self.encoding.decode is None:
+            raise InputError(f"{self.path}: tensors of type {self.encoding.name} are not read")
+        return self.encoding.decode(raw)
+
+    def _read_bytes(self, start: int, out: np.ndarray) -> None:
+        """Fill [N,row_bytes] bytes; a single call may return less than was asked for."""
+        view = out.data.cast("B")
+        at = self.offset + start * self.encoding.row_bytes
+        while view:
+            count = os.preadv(self.file, [view], at)
+            if not count:
+                raise InputError(f"{self.path}: ends in the middle of a tensor")
+            view, at = view[count:], at + count
+
+
+def read_safetensors(path: Path, file: int) -> dict[str, StoredTensor]:
+    """Read the header of an open safetensors file; raises InputError when it is none, or is cut short."""
+    try:
+        return dict(_entries(path, file))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def _entries(path: Path, file: int) -> list[tuple[str, StoredTensor]]:
+    size = os.fstat(file).st_size
+    length = int.from_bytes(os.pread(file, 8, 0), "little")
+    if length > min(size - 8, HEADER_BYTES):
+        raise ValueError(f"a header of {length} bytes in a file of {size}")
+    header: dict[str, Any] = json.loads(os.pread(file, length, 8))
+    header.pop("__metadata__", None)
+    return [(name, _entry(path, file, 8 + length, size, entry)) for name, entry in header.items()]
+
+
+def _entry(path: Path, file: int, data: int, size: int, entry: dict[str, Any]) -> StoredTensor:
+    """Read what the header says of one tensor and check it against the file's size; `data` is where tensors begin."""
+    shape, (start, stop) = tuple(int(n) for n in entry["shape"]), entry["data_offsets"]
+    name, dtype = entry["dtype"], SAFETENSORS_DTYPES.get(entry["dtype"])
+    rows = shape[0] if len(shape) > 1 else 1
+    if dtype is not None and stop - start != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{stop - start} bytes for {list(shape)} of {name}")
+    if not 0 <= start <= stop <= size - data:
+        raise ValueError(f"bytes {start} to {stop} of {size - data}")
+    encoding = Encoding(name, (stop - start) // max(rows, 1), dtype)
+    return StoredTensor(path, file, data + start, shape, encoding)

@@ -1,0 +1,74 @@
+"""A folder and a GGUF file of every family, read straight to any mesh of eight virtual devices: bit for bit the same.
+
+Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.multidevice
+
+MESHES = ((1, 4, 2), (2, 2, 2), (8, 1, 1), (1, 8, 1), (1, 2, 4))
+
+
+def test_every_mesh_holds_what_one_device_holds() -> None:
+    env = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+    }
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["qwen3", "qwen2", "llama", "gemma3_text"]
+
+
+def _check() -> None:
+    """Compare every family's leaves on each mesh with those on one device; runs in the process of eight."""
+    import jax
+    import numpy as np
+
+    from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_shardings, save_checkpoint
+    from jaxrl_sql.models.families import FAMILIES
+    from jaxrl_sql.parallel.mesh import make_mesh
+
+    spec = importlib.util.spec_from_file_location("gguf_files", Path(__file__).parents[1] / "gguf_files.py")
+    assert spec is not None
+    assert spec.loader is not None
+    gguf_files = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gguf_files)
+    sizes = (40, 32, 2, 4, 2, 16, 64, 1e6, 1e-6)
+    for name in ("qwen3", "qwen2", "llama", "gemma3_text"):
+        family = FAMILIES[name]
+        config = ModelConfig(name, *sizes, tie_embeddings=name != "llama", max_positions=64, **family.switches)
+        config = dataclasses.replace(config, sliding=family.new_sliding(2) if family.new_sliding else None)
+        if name == "qwen2":
+            config = dataclasses.replace(config, head_dim=8)
+        shapes, r = (
+            jax.eval_shape(lambda config=config: init_params(config, jax.random.key(0))),
+            np.random.default_rng(0),
+        )
+        params = jax.tree.map(lambda leaf, r=r: r.normal(size=leaf.shape).astype(np.float32), shapes)
+        with tempfile.TemporaryDirectory() as folder:
+            save_checkpoint(folder, config, params, shard_bytes=20_000)
+            gguf_files.write_gguf(Path(folder) / "m.gguf", config, params, "Q8_0")
+            for source in (folder, f"{folder}/m.gguf"):
+                _, whole = load_checkpoint(source, "bfloat16")
+                for shape in MESHES:
+                    mesh = make_mesh(*shape)
+                    _, found = load_checkpoint(source, "bfloat16", mesh)
+                    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), found, whole)
+                    assert jax.tree.map(lambda leaf: leaf.sharding, found) == param_shardings(config, mesh)
+        sys.stdout.write(f"{name}\n")
+
+
+if __name__ == "__main__":
+    _check()

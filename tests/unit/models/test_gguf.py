@@ -1,0 +1,186 @@
+"""GGUF files of every family: the model that they were made from, quantised too, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.models import ModelConfig, forward, init_params, load_checkpoint, load_config, save_checkpoint
+from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.spec import SlidingWindow
+from jaxrl_sql.parallel.mesh import make_mesh
+from jaxrl_sql.types import InputError
+
+QWEN3 = ModelConfig("qwen3", 40, 32, 2, 4, 2, 16, 64, 1e6, 1e-6, True, True, False, 64)
+QWEN2 = ModelConfig("qwen2", 40, 32, 2, 2, 1, 16, 64, 1e4, 1e-5, False, False, True, 32)
+LLAMA = ModelConfig("llama", 40, 32, 2, 4, 2, 16, 64, 5e5, 1e-5, True, False, False, 256)
+LLAMA3 = dataclasses.replace(LLAMA, rope_scaling=RopeScaling("llama3", 32.0), tie_embeddings=False)
+LINEAR = dataclasses.replace(LLAMA, rope_scaling=RopeScaling("linear", 4.0))
+GEMMA3 = dataclasses.replace(
+    ModelConfig("gemma3_text", 40, 32, 7, 4, 1, 16, 64, 1e6, 1e-6, True, True, False, 64),
+    sliding=SlidingWindow(5, (True, True, True, True, True, False, True), 1e4),
+    activation="gelu_tanh",
+    norms_from_one=True,
+    post_norms=True,
+    scale_embeddings=True,
+)
+CAPPED = dataclasses.replace(GEMMA3, final_logit_cap=30.0, rope_scaling=RopeScaling("linear", 8.0))
+CONFIGS = {
+    "qwen3": QWEN3,
+    "qwen2-untied": QWEN2,
+    "llama": LLAMA,
+    "llama3-untied": LLAMA3,
+    "llama-linear": LINEAR,
+    "gemma3": GEMMA3,
+    "gemma3-capped": CAPPED,
+}
+ALL = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+# Compiled often and run once: the backend's optimizations would take longer than they save.
+FORWARD = jax.jit(forward, static_argnums=1, compiler_options={"xla_backend_optimization_level": 0})
+TOKENS, LENGTHS = jnp.arange(20).reshape(2, 10) % 37, jnp.array([10, 6])
+
+
+def random_params(config: ModelConfig) -> Any:
+    """Draw every leaf, norms and biases too, which are ones and zeros in a new model."""
+    shapes, rng = jax.eval_shape(lambda: init_params(config, jax.random.key(0))), np.random.default_rng(1)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), jnp.float32), shapes)
+
+
+@ALL
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])
+def test_a_file_is_the_model_that_it_was_made_from(
+    tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, kind: str
+) -> None:
+    params = random_params(config)
+    kept = gguf_files.write_gguf(tmp_path / "m.gguf", config, params, kind)
+    read_config, found = load_checkpoint(tmp_path / "m.gguf")
+    assert read_config == config
+    assert load_config(str(tmp_path / "m.gguf")) == config
+    # The converter's own tensors are what ours become when they are converted in turn.
+    again = dict(gguf_files.converted(config, found))
+    assert again.keys() == kept.keys()
+    for name, tensor in kept.items():
+        np.testing.assert_allclose(again[name], tensor, rtol=1e-6, atol=1e-7, err_msg=name)
+    scale = {"F32": 1e-5, "F16": 2e-2, "BF16": 2e-1, "Q8_0": 2e-1}[kind]
+    logits, expected = (np.asarray(FORWARD(p, config, TOKENS, LENGTHS))[0] for p in (found, params))
+    np.testing.assert_allclose(logits, expected, atol=scale * np.abs(expected).max())
+    assert np.abs(expected).max() > 0.5, "logits near zero would agree whatever was read"
+
+
+def test_float32_is_bit_equal_where_the_converter_adds_nothing(tmp_path: Path, gguf_files: ModuleType) -> None:
+    params = random_params(LLAMA)
+    gguf_files.write_gguf(tmp_path / "m.gguf", LLAMA, params)
+    jax.tree.map(np.testing.assert_array_equal, load_checkpoint(tmp_path / "m.gguf")[1], params)
+    assert load_checkpoint(tmp_path / "m.gguf", "bfloat16")[1]["layers"]["q"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("config", [LLAMA, GEMMA3], ids=["llama", "gemma3"])
+def test_a_quantised_file_goes_out_as_a_folder(tmp_path: Path, gguf_files: ModuleType, config: ModelConfig) -> None:
+    gguf_files.write_gguf(tmp_path / "m.gguf", config, random_params(config), "Q8_0")
+    read_config, params = load_checkpoint(tmp_path / "m.gguf", mesh=make_mesh())
+    save_checkpoint(tmp_path / "out", read_config, params, source=tmp_path / "m.gguf")
+    again_config, again = load_checkpoint(tmp_path / "out")
+    assert again_config == config
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "said"),
+    [
+        (QWEN3, {"general__architecture": "mamba"}, "architecture is 'mamba'; valid are gemma3, llama, qwen2, qwen3"),
+        (QWEN3, {"block_count": None}, "metadata qwen3.block_count is missing"),
+        (QWEN3, {"split__count": 3}, "is one of 3 parts"),
+        (QWEN3, {"attention__value_length": 8}, "qwen3.attention.value_length is 8; supported is 16"),
+        (QWEN3, {"rope__dimension_count": 8}, "qwen3.rope.dimension_count is 8; supported is 16"),
+        (QWEN2, {"attention__key_length": 8, "attention__value_length": 8}, "head size of 8 is not 16"),
+        (LLAMA, {"expert_count": 8}, "llama.expert_count is 8; supported is 0"),
+        (LLAMA, {"attention__sliding_window": 4096}, "llama.attention.sliding_window is 4096"),
+        (LLAMA, {"rope__scaling__type": "yarn"}, "llama.rope.scaling.type is 'yarn'; valid: 'linear'"),
+        (LLAMA, {"rope__scaling__type": "linear"}, "llama.rope.scaling.factor is missing"),
+        (QWEN3, {"rope__scaling__type": "linear", "rope__scaling__factor": 2.0}, "rope_scaling of type 'linear'"),
+        (GEMMA3, {"attention__sliding_window": None}, "gemma3.attention.sliding_window is missing"),
+        (GEMMA3, {"attention__sliding_window_pattern": [True, False]}, "layer_types must be a list of"),
+    ],
+)
+def test_what_is_missing_or_unsupported_is_said_by_key(
+    tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, changes: dict[str, Any], said: str
+) -> None:
+    gguf_files.write_gguf(tmp_path / "m.gguf", config, random_params(config), **changes)
+    with pytest.raises(InputError, match=said) as caught:
+        load_checkpoint(tmp_path / "m.gguf")
+    assert "\n" not in str(caught.value)
+    assert "m.gguf" in str(caught.value)
+
+
+def test_the_layers_that_slide_may_be_listed(tmp_path: Path, gguf_files: ModuleType) -> None:
+    pattern = [True, False] * 3 + [True]
+    changes = {"attention__sliding_window_pattern": pattern, "rope__freq_base_swa": 5e4}
+    gguf_files.write_gguf(tmp_path / "m.gguf", GEMMA3, random_params(GEMMA3), **changes)
+    assert load_config(tmp_path / "m.gguf").sliding == SlidingWindow(5, tuple(pattern), 5e4)
+
+
+def test_every_wrong_tensor_is_named_as_the_file_does(tmp_path: Path, gguf_files: ModuleType) -> None:
+    drop = ("blk.1.ffn_up.weight", "output_norm.weight")
+    gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), drop=drop, feed_forward_length=96)
+    with pytest.raises(InputError) as caught:
+        load_checkpoint(tmp_path / "m.gguf")
+    said = str(caught.value)
+    assert "2 missing (blk.1.ffn_up.weight, output_norm.weight)" in said
+    assert "blk.0.ffn_gate.weight [64, 32], expected [96, 32]" in said
+    assert "\n" not in said
+    gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), drop=("token_embd.weight",))
+    with pytest.raises(InputError, match=r"1 missing \(token_embd.weight\)"):
+        load_checkpoint(tmp_path / "m.gguf")
+    gguf_files.write_gguf(tmp_path / "m.gguf", QWEN2, random_params(QWEN2), qkv__x=1)
+    raw = (tmp_path / "m.gguf").read_bytes().replace(b"blk.0.attn_q.bias", b"blk.0.attn_z.bias")
+    (tmp_path / "m.gguf").write_bytes(raw)
+    with pytest.raises(InputError, match=r"1 missing \(blk.0.attn_q.bias\); 1 unknown \(blk.0.attn_z.bias\)"):
+        load_checkpoint(tmp_path / "m.gguf")
+
+
+def test_other_factors_than_llama_3s_are_refused(tmp_path: Path, gguf_files: ModuleType) -> None:
+    other = dataclasses.replace(LLAMA, rope_scaling=RopeScaling("llama3", 32.0, 1.0, 4.0, 64))
+    gguf_files.write_gguf(tmp_path / "m.gguf", other, random_params(other))
+    with pytest.raises(InputError, match=r"rope_freqs.weight are not the factors of Llama 3's stretching by 32"):
+        load_config(tmp_path / "m.gguf")
+
+
+def test_a_file_that_is_none_or_cut_short_is_refused(tmp_path: Path, gguf_files: ModuleType) -> None:
+    path = tmp_path / "m.gguf"
+    with pytest.raises(InputError, match="no such file"):
+        load_checkpoint(path)
+    gguf_files.write_gguf(path, QWEN3, random_params(QWEN3))
+    whole = path.read_bytes()
+    for raw in (b"", b"GGUF", b"GGML" + whole[4:], b"GGUF\x01" + whole[5:], whole[:200], whole[:-100]):
+        path.write_bytes(raw)
+        with pytest.raises(InputError, match=r"m.gguf: not a readable GGUF file") as caught:
+            load_checkpoint(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_quantised_tensors_without_package_gguf_say_what_to_install(
+    tmp_path: Path, gguf_files: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), "Q8_0")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(InputError, match=r"pip install 'jaxrl-sql\[gguf\]'"):
+        load_checkpoint(tmp_path / "m.gguf")
+
+
+def test_a_type_that_cannot_be_dequantised_is_named(tmp_path: Path, gguf_files: ModuleType) -> None:
+    gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3))
+    raw = bytearray((tmp_path / "m.gguf").read_bytes())
+    name = b"blk.0.attn_v.weight"
+    kind = raw.index(name) + len(name) + 4 + 2 * 8  # behind the number of axes and two of them
+    raw[kind : kind + 4] = (15).to_bytes(4, "little")
+    (tmp_path / "m.gguf").write_bytes(raw)
+    with pytest.raises(InputError, match=r"1 of an unsupported type \(blk.0.attn_v.weight ggml type 15\)"):
+        load_checkpoint(tmp_path / "m.gguf")

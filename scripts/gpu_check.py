@@ -38,7 +38,6 @@ from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.rollout.sampling import Draws, decode_chunk, start
 from jaxrl_sql.types import InputError
 
-DTYPE = jnp.bfloat16
 # What the update tries in turn while memory does not suffice: keep projections, keep nothing.
 REMATS = ("query,key,value,attended,gate,up", "full")
 # Two backends' losses in bfloat16 may differ by this much, as a share.
@@ -53,9 +52,10 @@ def qwen2(width: int, layers: int, heads: int, size: int, ff: int, vocab: int = 
 
 
 class Plan(NamedTuple):
-    """What is timed: models, P, G, T, prompts an update and a decoding batch, tokens a chunk, and the probes' sizes."""
+    """What is timed: models, their dtype, P, G, T, prompts an update and a decoding batch, tokens a chunk, the probes."""
 
     models: dict[str, ModelConfig]
+    dtype: str
     prompt: int
     group: int
     completion: int
@@ -68,10 +68,11 @@ class Plan(NamedTuple):
 
 
 FULL = Plan(
-    {"0.5B": qwen2(896, 24, 14, 64, 4864), "1.5B": qwen2(1536, 28, 12, 128, 8960)},
+    {"0.5B": qwen2(896, 24, 14, 64, 4864), "1.5B": qwen2(1536, 28, 12, 128, 8960)}, "bfloat16",
     1024, 8, 512, 4, 8, 128, 8192, 1 << 30, 5,
 )  # fmt: skip
-TINY = Plan({"tiny": qwen2(64, 2, 4, 16, 128, 512)}, 64, 4, 32, 2, 2, 16, 512, 16 << 20, 2)
+# XLA's CPU backend lacks some products of bfloat16.
+TINY = Plan({"tiny": qwen2(64, 2, 4, 16, 128, 512)}, "float32", 64, 4, 32, 2, 2, 16, 512, 16 << 20, 2)
 
 
 def random_batch(plan: Plan, config: ModelConfig) -> GroupBatch:
@@ -106,9 +107,9 @@ def timed(call: Callable[[], Any], runs: int) -> float:
     return statistics.median(seconds)
 
 
-def product_rate(size: int, runs: int) -> float:
-    """Measure operations a second of square bfloat16 products of random matrices, eight in a row."""
-    left, right = (jax.random.normal(jax.random.key(i), (size, size), DTYPE) / size**0.5 for i in range(2))
+def product_rate(size: int, dtype: str, runs: int) -> float:
+    """Measure operations a second of square products of random matrices, eight in a row."""
+    left, right = (jax.random.normal(jax.random.key(i), (size, size), dtype) / size**0.5 for i in range(2))
     chain = jax.jit(lambda x, y: jax.lax.fori_loop(0, 8, lambda _, z: z @ y, x))
     return 8 * 2 * size**3 / timed(lambda: chain(left, right), runs)
 
@@ -120,11 +121,11 @@ def copy_rate(size: int, runs: int) -> float:
     return 2 * size / timed(lambda: scale(x), runs)
 
 
-def backends(config: ModelConfig) -> Iterator[tuple[str, str | None]]:
+def backends(config: ModelConfig, dtype: str) -> Iterator[tuple[str, str | None]]:
     """Yield each attention backend with the reason why it cannot serve here, or None."""
     for name in BACKENDS:
         try:
-            choose(name, config, DTYPE)
+            choose(name, config, dtype)
         except InputError as error:
             yield name, str(error)
         else:
@@ -138,7 +139,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 def time_forward(plan: Plan, config: ModelConfig, attention: str, rate: float) -> Row:
     """Time the scoring of a batch without a gradient."""
-    params, batch = init_params(config, jax.random.key(0), DTYPE), random_batch(plan, config)
+    params, batch = init_params(config, jax.random.key(0), plan.dtype), random_batch(plan, config)
     score = make_scorer(make_policy(config, attention=attention))
     began = time.perf_counter()
     compiled = score.lower(params, None, batch).compile()  # type: ignore[attr-defined]
@@ -168,7 +169,7 @@ def time_update(plan: Plan, config: ModelConfig, attention: str, rate: float) ->
 
 
 def _run_updates(plan: Plan, config: ModelConfig, step: Any, optimizer: Any, batch: GroupBatch, rate: float) -> Row:
-    state = jax.jit(lambda key: init_state(init_params(config, key, DTYPE), optimizer))(jax.random.key(0))
+    state = jax.jit(lambda key: init_state(init_params(config, key, plan.dtype), optimizer))(jax.random.key(0))
     began = time.perf_counter()
     compiled = step.lower(state, batch).compile()
     compile_s = time.perf_counter() - began
@@ -203,7 +204,7 @@ def throughput(plan: Plan, seconds: float, flops: float, rate: float, compiled: 
 def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, bandwidth: float) -> Row:
     """Time prefill, and the decoding of whole completions in chunks as the engine does, sampling included."""
     del rate
-    params = init_params(config, jax.random.key(0), DTYPE)
+    params = init_params(config, jax.random.key(0), plan.dtype)
     b, g, t = plan.decode_prompts, plan.group, plan.completion
     r = np.random.default_rng(0)
     tokens = jnp.asarray(r.integers(0, config.vocab_size, (b, plan.prompt), dtype=np.int32))
@@ -229,7 +230,7 @@ def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, ba
 
     chunks()
     step = sum(statistics.median(of) for of in zip(*(chunks() for _ in range(plan.runs)), strict=True)) / t
-    needed = decode_bytes(config, b, plan.prompt, g, (t - 1) / 2, jnp.dtype(DTYPE).itemsize)
+    needed = decode_bytes(config, b, plan.prompt, g, (t - 1) / 2, jnp.dtype(plan.dtype).itemsize)
     return {
         "rows": b * g,
         "prefill_s": prefill_s,
@@ -257,7 +258,7 @@ def measure_all(plan: Plan, rate: float, bandwidth: float) -> list[Row]:
     """Time everything that the plan names."""
     rows: list[Row] = []
     for model, config in plan.models.items():
-        for attention, reason in backends(config):
+        for attention, reason in backends(config, plan.dtype):
             if reason:
                 rows.append({"what": "refused", "model": model, "attention": attention, "reason": reason})
                 continue
@@ -301,7 +302,7 @@ def line(row: Row) -> str:
 def report(result: dict[str, Any], plan: Plan) -> str:
     """Write what was measured as a page."""
     shape = f"P={plan.prompt:,} G={plan.group} T={plan.completion}; an update of {plan.update_prompts} prompts"
-    probes = f"{result['product_tflops']:.1f} TFLOP/s in a bfloat16 product of {plan.product:,}"
+    probes = f"{result['product_tflops']:.1f} TFLOP/s in a {plan.dtype} product of {plan.product:,}"
     head = [
         f"{result['device']}, jax {result['jax']}: {probes}, {result['copy_gb_per_s']:,.0f} GB/s in a copy",
         f"{shape}, decoding {plan.decode_prompts * plan.group} rows; medians of {plan.runs}",
@@ -324,7 +325,7 @@ def main() -> int:
     if given.models:
         plan = plan._replace(models={name: plan.models[name] for name in given.models.split(",")})
     given.out.mkdir(parents=True, exist_ok=True)
-    rate, bandwidth = product_rate(plan.product, plan.runs), copy_rate(plan.copied, plan.runs)
+    rate, bandwidth = product_rate(plan.product, plan.dtype, plan.runs), copy_rate(plan.copied, plan.runs)
     rows = measure_all(plan, rate, bandwidth)
     result = {
         "device": device.device_kind,

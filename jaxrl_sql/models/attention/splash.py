@@ -17,7 +17,6 @@ JAX's partitioner does not look into a kernel, so on a mesh `shard_map` hands ea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import jax
@@ -108,11 +107,10 @@ def _kernel_call(
     return jax.vmap(kernel, in_axes=(0, 0, 0, library.SegmentIds(q=None, kv=0)))(q, k, v, ids)  # type: ignore[arg-type]
 
 
-@cache
 def _kernel(
     sizes: tuple[tuple[int, int], ...], length: int, heads: int, tile: int, cap: float | None, interpret: bool
 ) -> Callable[..., jax.Array]:
-    """Make the kernels of one shape of tree; the mask is cut into tiles here, once."""
+    """Make the kernels of one shape of tree; the mask is cut into tiles here, each time a program is traced."""
     from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - as above
 
     class TreeMask(library.Mask):
@@ -130,16 +128,14 @@ def _kernel(
 
     tiles = dict.fromkeys(("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv"), tile)
     tiles |= dict.fromkeys(("block_kv_dkv_compute", "block_q_dq", "block_kv_dq"), tile)
-    # What the mask becomes are constants: they must not be traced, as this result outlives the trace.
-    with jax.ensure_compile_time_eval():
-        return library.make_splash_mha(
-            library.MultiHeadMask([TreeMask()] * heads),
-            block_sizes=library.BlockSizes(**tiles),
-            head_shards=1,
-            q_seq_shards=1,
-            attn_logits_soft_cap=cap,
-            interpret=interpret,
-        )
+    return library.make_splash_mha(
+        library.MultiHeadMask([TreeMask()] * heads),
+        block_sizes=library.BlockSizes(**tiles),
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=cap,
+        interpret=interpret,
+    )
 
 
 def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice, slice], np.ndarray]:

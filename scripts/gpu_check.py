@@ -52,7 +52,7 @@ def qwen2(width: int, layers: int, heads: int, size: int, ff: int, vocab: int = 
 
 
 class Plan(NamedTuple):
-    """What is timed: models, their dtype, P, G, T, prompts an update and a decoding batch, tokens a chunk, the probes."""
+    """What is timed: models, their dtype, P, G, T, prompts an update and a decoding batch, tokens a chunk, probes."""
 
     models: dict[str, ModelConfig]
     dtype: str

@@ -9,12 +9,13 @@ none. The mask also carries sliding windows, whose flag the scan traces. What th
 tree: G copies of a prompt's keys while a layer is computed, and tiles of the mask that are read though nothing there
 is seen. (Two calls merged by their log-sum-exp would need neither, but JAX drops that number's gradient.)
 
-A mask makes cuDNN's training kernels want even lengths, so odd ones are padded by one hidden position.
+JAX takes even lengths only where there is a gradient, so odd ones are padded by one position that no query sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -65,15 +66,13 @@ def _attend(
     b, rows, t, h, size = own.q.shape
     q = own.q.reshape(b * rows, t, h, size)
     k, v = (jnp.concatenate([_as_rows(x, rows) for x in parts], axis=1) for parts in zip(*_pairs(levels), strict=True))
+    call = partial(jax.nn.dot_product_attention, *(_even(x, (1,)) for x in (q, k, v)), implementation=implementation)
     if len(levels) == 1 and window is None:
-        read = jax.nn.dot_product_attention(q, k, v, scale=scale, is_causal=True, implementation=implementation)
+        read = call(scale=scale, is_causal=True)
     else:
         mask = jnp.concatenate([_mask(level, own, window) for level in levels], axis=-1)
-        mask = mask.reshape(b * rows, 1, t, -1)
-        q, k, v = (_even(x, (1,)) for x in (q, k, v))
-        mask = _even(mask, (2, 3))
-        read = jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation=implementation)[:, :t]
-    return jnp.where(reads_anything(levels)[..., None, None, None], read.reshape(own.q.shape), 0)
+        read = call(scale=scale, mask=_even(mask.reshape(b * rows, 1, t, -1), (2, 3)))
+    return jnp.where(reads_anything(levels)[..., None, None, None], read[:, :t].reshape(own.q.shape), 0)
 
 
 def _pairs(levels: Sequence[Level]) -> list[tuple[jax.Array, jax.Array]]:

@@ -46,7 +46,7 @@ def attend_tree(
 ) -> tuple[jax.Array, ...]:
     """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level."""
     assert window is None, "`refusal` comes first"
-    sizes = tuple(level.q.shape[1:3] for level in levels)
+    sizes = tuple((level.q.shape[1], level.q.shape[2]) for level in levels)
     total = sum(rows * t for rows, t in sizes)
     tile = next(tile for tile in TILES if total >= 8 * tile or tile == TILES[-1])
     padding = -total % tile
@@ -126,11 +126,18 @@ def _kernel(
         def __getitem__(self, index: tuple[slice, slice]) -> np.ndarray:
             return self._cut(*index)
 
-    tiles = dict.fromkeys(("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv"), tile)
-    tiles |= dict.fromkeys(("block_kv_dkv_compute", "block_q_dq", "block_kv_dq"), tile)
     return library.make_splash_mha(
         library.MultiHeadMask([TreeMask()] * heads),
-        block_sizes=library.BlockSizes(**tiles),
+        block_sizes=library.BlockSizes(
+            block_q=tile,
+            block_kv=tile,
+            block_kv_compute=tile,
+            block_q_dkv=tile,
+            block_kv_dkv=tile,
+            block_kv_dkv_compute=tile,
+            block_q_dq=tile,
+            block_kv_dq=tile,
+        ),
         head_shards=1,
         q_seq_shards=1,
         attn_logits_soft_cap=cap,

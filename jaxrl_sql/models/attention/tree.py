@@ -52,4 +52,5 @@ def narrow(window: Window | None, seen: jax.Array, keys: jax.Array, queries: jax
 def reads_anything(levels: tuple[Level, ...]) -> jax.Array:
     """Say of the last level's rows whether there is a token in them or in their ancestors, [B,R] bool."""
     rows = levels[-1].length.shape[1]
-    return sum(jnp.repeat(level.length, rows // level.length.shape[1], axis=1) for level in levels) > 0
+    lengths = [jnp.repeat(level.length, rows // level.length.shape[1], axis=1) for level in levels]
+    return jnp.stack(lengths).sum(axis=0) > 0

@@ -113,6 +113,14 @@ bench-step: setup ## time of an update with grouped against repeated prompts
 bench-load: setup ## time to load weights of Qwen2.5-0.5B's shape beside the time to read their file
 	$(BIN)/python scripts/bench_load.py $(ARGS)
 
+.PHONY: gpu-check
+gpu-check: ## tests and timings on this machine's accelerator with PY=…; on a CPU a tiny rehearsal
+	OUT=$(or $(OUT),runs/gpu_check) PY=$(if $(filter python3,$(PY)),$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PY)),$(PY)) scripts/gpu_check.sh $(ARGS)
+
+.PHONY: gpu-wheels
+gpu-wheels: ## wheels that a machine without a network may lack, into dist/: the executor's, built here, and the config reader's
+	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist ./sqlexec_rs omegaconf 'antlr4-python3-runtime==4.9.*'
+
 .PHONY: bench-executor
 bench-executor: setup-dev ## the executor beside a bare loop and five rivals; ARGS=--quick for a smoke run
 	cargo build --quiet --release --package sqlexec_core --example bare_loop

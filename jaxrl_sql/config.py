@@ -48,7 +48,8 @@ class DataConfig:
 class ModelConfigSection:
     """The policy: a Hugging Face folder or GGUF file in `checkpoint`, or else the shape of a model made from scratch.
 
-    `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`).
+    `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`). `attention` is the
+    backend of prompts and updates (`models/attention/`): `auto` takes the platform's fused one where it serves.
     """
 
     checkpoint: str = ""
@@ -65,6 +66,7 @@ class ModelConfigSection:
     rope_theta: float = 10_000.0
     dtype: str = "float32"
     remat: str = "none"
+    attention: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "grpo.advantage": ("group", "batch", "none", "leave_one_out"),
     "grpo.kl_kind": ("k2", "k3"),
     "model.init": ("plain", "copying"),
+    "model.attention": ("auto", "xla", "cudnn", "splash"),
     "sft.loss_on": ("answer", "text"),
     "run.display": ("auto", "rich", "plain", "none"),
 }

@@ -17,7 +17,7 @@ def greedy_accuracy(
     s: Session, params: Any, questions: PromptSet
 ) -> tuple[ExecutionSummary, list[ExecutionRecord], list[str]]:
     """Answer every question greedily and score the answers by BIRD's comparison -> summary, records and texts."""
-    engine = Engine(s.model, params, s.tokenizer, s.config.eval.slots, Purpose.EVAL)
+    engine = Engine(s.model, params, s.tokenizer, s.config.eval.slots, Purpose.EVAL, s.config.model.attention)
     sampling = Sampling(temperature=0.0, max_new_tokens=s.config.eval.max_new_tokens)
     extract = s.recipe.extract_for(s.style)
     texts = [""] * len(questions.prompts)

@@ -43,7 +43,8 @@ def run_sft(s: Session, begin: int) -> Any:
         s.note(f"sft: skipped {len(taught.skipped)} ({taught.skipped[0][1]}), such as {taught.skipped[0][0]}")
     order = RowOrder(taught, cfg.questions, cfg.databases, s.config.seed, bucket)
     optimizer = make_optimizer(cfg.optim, cfg.steps)
-    update = make_step(make_policy(s.model, remat=s.config.model.remat), sft_loss, optimizer)
+    policy = make_policy(s.model, remat=s.config.model.remat, attention=s.config.model.attention)
+    update = make_step(policy, sft_loss, optimizer)
     state = init_state(s.fresh_params(), optimizer)
     if begin:
         state, _ = s.checkpoints.restore(begin, state)

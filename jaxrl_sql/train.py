@@ -64,7 +64,7 @@ def train(config: TrainConfig) -> int:
             before = evaluate_all(s, params, first)
             state = init_state(params, optimizer, reference=_reference(s, params))
         update = make_updates(s, optimizer)
-        engine = Engine(s.model, None, s.tokenizer, config.sampling.slots)
+        engine = Engine(s.model, None, s.tokenizer, config.sampling.slots, attention=config.model.attention)
         order = Order(len(s.train.prompts), config.seed)
         for step in range(max(begin, first), first + config.grpo.steps):
             state = grpo_step(s, engine, update, order, state, step - first)
@@ -175,7 +175,7 @@ def make_updates(s: Session, optimizer: Any) -> Updates:
     reference's are computed when the KL penalty is on. Groups are never split.
     """
     grpo = s.config.grpo
-    policy = make_policy(s.model, s.config.sampling.temperature, s.config.model.remat)
+    policy = make_policy(s.model, s.config.sampling.temperature, s.config.model.remat, s.config.model.attention)
     on_policy = grpo.minibatches == 1
     update = make_step(policy, partial(grpo_loss, cfg=grpo, on_policy=on_policy), optimizer)
     score = make_scorer(policy)

@@ -7,12 +7,13 @@ from typing import Any
 
 from jaxrl_sql.batch import GroupBatch
 from jaxrl_sql.distribution import TokenLogprobs, token_logprobs
+from jaxrl_sql.models.attention import TreeAttention
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import prediction_states, unembedding
 
 
 def make_policy(
-    config: ModelConfig, temperature: float = 1.0, remat: str = "none"
+    config: ModelConfig, temperature: float = 1.0, remat: str = "none", attention: str | TreeAttention = "xla"
 ) -> Callable[[Any, Any, GroupBatch], TokenLogprobs]:
     """Return the function that scores a batch's completions, each prompt run once for its whole group.
 
@@ -21,7 +22,9 @@ def make_policy(
 
     def logprobs(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
         del frozen
-        hidden = prediction_states(trainable, config, batch.shared, batch.completion, batch.completion_len, remat=remat)
+        hidden = prediction_states(
+            trainable, config, batch.shared, batch.completion, batch.completion_len, remat=remat, attention=attention
+        )
         matrix = unembedding(trainable, config)
         return token_logprobs(hidden, matrix, batch.completion, temperature, logit_cap=config.final_logit_cap)
 

@@ -30,8 +30,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxrl_sql.batch import PyTree, Segment
 from jaxrl_sql.distribution import soft_cap
 from jaxrl_sql.linear import linear
+from jaxrl_sql.models.attention import TreeAttention, choose
+from jaxrl_sql.models.attention.tree import Level, Window, narrow
+from jaxrl_sql.models.attention.xla import KeyPart, attend
 from jaxrl_sql.models.cache import DecodeCache, PrefixCache
-from jaxrl_sql.models.layers import KeyPart, attend, gated_mlp, rms_norm
+from jaxrl_sql.models.layers import gated_mlp, rms_norm
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.parallel.rules import constrain
@@ -53,11 +56,6 @@ class Block:
     length: jax.Array
 
 
-def _valid(block: Block) -> jax.Array:
-    """Return which tokens exist, [B,R,T] bool."""
-    return jnp.arange(block.tokens.shape[-1]) < block.length[..., None]
-
-
 def _starts(blocks: Sequence[Block]) -> list[jax.Array]:
     """Return the position of each row's first token, [B,Ri] int32: the lengths of its ancestors added up."""
     starts = [jnp.zeros_like(blocks[0].length)]
@@ -77,24 +75,23 @@ def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
 
 
 class _Places(NamedTuple):
-    """Where a block's tokens stand: positions [B,R,T] int32, valid [B,R,1,T] bool, and the layers' angles.
+    """Where a block's tokens stand: positions [B,R,T] int32, and the layers' angles there.
 
     `local` holds the angles of sliding layers and is `angles` itself where a model has none.
     """
 
     positions: jax.Array
-    valid: jax.Array
     angles: Angles
     local: Angles
 
 
-def _place(config: ModelConfig, positions: jax.Array, valid: jax.Array) -> _Places:
-    """Compute the rotary angles of positions [B,R,T]; valid [B,R,T] bool."""
+def _place(config: ModelConfig, positions: jax.Array) -> _Places:
+    """Compute the rotary angles of positions [B,R,T]."""
     angles = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
     local = angles
     if config.sliding:
         local = rope_angles(positions, rope_frequencies(config.head_dim, config.sliding.rope_theta))
-    return _Places(positions, valid[:, :, None], angles, local)
+    return _Places(positions, angles, local)
 
 
 def _angles(kind: Kind, places: _Places) -> Angles:
@@ -104,17 +101,9 @@ def _angles(kind: Kind, places: _Places) -> Angles:
     return jax.tree.map(lambda a, b: jnp.where(kind, a, b), places.local, places.angles)
 
 
-def _seen(config: ModelConfig, kind: Kind, valid: jax.Array, keys: jax.Array, queries: jax.Array) -> jax.Array:
-    """Narrow the keys that are there to those that a layer sees: for a sliding layer, fewer than a window's size back.
-
-    valid: bool, broadcastable to [B,Rj,X,S]; positions of keys [B,Rj,S] and queries [B,R,T]; X = (R/Rj)·T, as in
-    KeyPart. Positions go on through the tree, so a window that reaches into an ancestor is the plain sequence's.
-    """
-    if config.sliding is None or kind is False:
-        return valid
-    folded = queries.reshape(*keys.shape[:2], -1, 1)
-    near = folded - keys[:, :, None] < config.sliding.size
-    return valid & near if kind is True else valid & (near | ~kind)
+def _window(config: ModelConfig, kind: Kind) -> Window | None:
+    """Return the window of a layer, None where it has none."""
+    return None if config.sliding is None or kind is False else Window(config.sliding.size, kind)
 
 
 def _norm(config: ModelConfig, x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -122,10 +111,9 @@ def _norm(config: ModelConfig, x: jax.Array, weight: jax.Array) -> jax.Array:
     return rms_norm(x, weight, config.norm_eps, config.norms_from_one)
 
 
-def _attend(config: ModelConfig, q: jax.Array, parts: Sequence[KeyPart]) -> jax.Array:
-    """Attend with the model's scale and cap of scores."""
-    scale = None if config.query_scalar is None else config.query_scalar**-0.5
-    return attend(q, parts, scale, config.attn_score_cap)
+def _scale(config: ModelConfig) -> float:
+    """Return the factor of attention's scores."""
+    return (config.head_dim if config.query_scalar is None else config.query_scalar) ** -0.5
 
 
 def _heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -151,22 +139,21 @@ def _finish(layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array
 
 
 def _layer_step(
-    layer: Layer, config: ModelConfig, kind: Kind, xs: tuple[jax.Array, ...], blocks: Sequence[_Places]
+    layer: Layer,
+    config: ModelConfig,
+    kind: Kind,
+    attention: TreeAttention,
+    xs: tuple[jax.Array, ...],
+    blocks: Sequence[tuple[Block, _Places]],
 ) -> tuple[tuple[jax.Array, ...], tuple[tuple[jax.Array, jax.Array], ...]]:
     """Run one layer on all blocks: states ([B,Ri,Ti,D], …) -> new states, and each block's (keys, values)."""
-    out: list[jax.Array] = []
-    above: list[tuple[jax.Array, jax.Array, jax.Array, jax.Array]] = []
-    for x, block in zip(xs, blocks, strict=True):
-        q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, block))
-        causal = jnp.tril(jnp.ones((x.shape[2], x.shape[2]), bool))
-        own = (k, v, block.valid & causal, block.positions)
-        parts = [
-            KeyPart(keys, values, _seen(config, kind, valid, positions, block.positions))
-            for keys, values, valid, positions in (*above, own)
-        ]
-        out.append(_finish(layer, config, x, _attend(config, q, parts)))
-        above.append((k, v, block.valid, block.positions))
-    return tuple(out), tuple((k, v) for k, v, _, _ in above)
+    levels = []
+    for x, (block, place) in zip(xs, blocks, strict=True):
+        q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, place))
+        levels.append(Level(q, k, v, block.length, place.positions))
+    attended = attention(levels, _scale(config), config.attn_score_cap, _window(config, kind))
+    out = tuple(_finish(layer, config, x, read) for x, read in zip(xs, attended, strict=True))
+    return out, tuple((level.k, level.v) for level in levels)
 
 
 def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
@@ -201,18 +188,26 @@ def _embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -
 
 
 def _run(
-    params: PyTree, config: ModelConfig, blocks: Sequence[Block], remat: str, dtype: Any, keep: bool
+    params: PyTree,
+    config: ModelConfig,
+    blocks: Sequence[Block],
+    remat: str,
+    dtype: Any,
+    attention: str | TreeAttention,
+    keep: bool,
 ) -> tuple[tuple[jax.Array, ...], Any]:
     """Run all layers on the blocks -> final normed states ([B,Ri,Ti,D], …) and, on request, keys and values [L,…]."""
     _check(config, [b.length.shape[1] for b in blocks], sum(b.tokens.shape[-1] for b in blocks))
-    places = [
-        _place(config, start[..., None] + jnp.arange(block.tokens.shape[-1]), _valid(block))
+    backend = choose(attention, config, params["embed"].dtype if dtype is None else dtype)
+    placed = [
+        (block, _place(config, start[..., None] + jnp.arange(block.tokens.shape[-1])))
         for start, block in zip(_starts(blocks), blocks, strict=True)
     ]
 
     def step(xs: tuple[jax.Array, ...], scanned: tuple[Layer, jax.Array | None]) -> tuple[tuple[jax.Array, ...], Any]:
         layer, flag = scanned
-        out, kept = _layer_step(_cast(layer, dtype), config, False if flag is None else flag, xs, places)
+        kind = False if flag is None else flag
+        out, kept = _layer_step(_cast(layer, dtype), config, kind, backend, xs, placed)
         return out, kept if keep else None
 
     xs = tuple(_embed(params, config, block.tokens, dtype) for block in blocks)
@@ -222,13 +217,19 @@ def _run(
 
 
 def hidden_states(
-    params: PyTree, config: ModelConfig, blocks: Sequence[Block], remat: str = "none", compute_dtype: Any = None
+    params: PyTree,
+    config: ModelConfig,
+    blocks: Sequence[Block],
+    remat: str = "none",
+    compute_dtype: Any = None,
+    attention: str | TreeAttention = "xla",
 ) -> tuple[jax.Array, ...]:
     """Return the final states (after the last norm) of a tree of blocks, one [B,Ri,Ti,D] a block.
 
-    Raises InputError for an unknown `remat` or more tokens than the model has positions.
+    Raises InputError for an unknown `remat`, more tokens than the model has positions, or an `attention` that cannot
+    serve the model here (`models.attention.choose`).
     """
-    return _run(params, config, blocks, remat, compute_dtype, keep=False)[0]
+    return _run(params, config, blocks, remat, compute_dtype, attention, keep=False)[0]
 
 
 def unembedding(params: PyTree, config: ModelConfig) -> jax.Array:
@@ -269,6 +270,7 @@ def prediction_states(
     completion_len: jax.Array,
     remat: str = "none",
     compute_dtype: Any = None,
+    attention: str | TreeAttention = "xla",
 ) -> jax.Array:
     """Return the final states that predict each completion token, [B,G,T,D].
 
@@ -277,21 +279,26 @@ def prediction_states(
     """
     blocks = [Block(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
     blocks.append(Block(tokens=completion, length=completion_len))
-    *above, own = hidden_states(params, config, blocks, remat, compute_dtype)
+    *above, own = hidden_states(params, config, blocks, remat, compute_dtype, attention)
     first = _last(above[-1][:, 0], shared[-1].length)[:, None, None]
     first = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
     return jnp.concatenate([first, own[:, :, :-1]], axis=2)
 
 
 def prefill(
-    params: PyTree, config: ModelConfig, tokens: jax.Array, length: jax.Array, compute_dtype: Any = None
+    params: PyTree,
+    config: ModelConfig,
+    tokens: jax.Array,
+    length: jax.Array,
+    compute_dtype: Any = None,
+    attention: str | TreeAttention = "xla",
 ) -> tuple[PrefixCache, jax.Array]:
     """Run prompts [B,P] with lengths [B] once -> their keys and values, and the state [B,D] that predicts what follows.
 
     The cache is in the compute dtype.
     """
     block = Block(tokens=tokens[:, None], length=length[:, None])
-    (hidden,), ((k, v),) = _run(params, config, (block,), "none", compute_dtype, keep=True)
+    (hidden,), ((k, v),) = _run(params, config, (block,), "none", compute_dtype, attention, keep=True)
     return PrefixCache(k=tuple(k[:, :, 0]), v=tuple(v[:, :, 0]), length=length), _last(hidden[:, 0], length)
 
 
@@ -314,12 +321,12 @@ def decode_step(
     _check(config, (1, g), prefix.k[0].shape[2] + slots)
     own = cache.length + active.astype(jnp.int32)
     start, p = prefix.length[:, None, None], prefix.k[0].shape[2]
-    place = _place(config, start + cache.length[..., None], active[..., None])
+    place = _place(config, start + cache.length[..., None])
     valid = (jnp.arange(p) < start)[:, :, None], (jnp.arange(slots) < own[..., None])[:, :, None]
     at = jnp.broadcast_to(jnp.arange(p), (b, 1, p)), jnp.broadcast_to(start + jnp.arange(slots), (b, g, slots))
     kinds = config.sliding.layers if config.sliding else (False,) * config.n_layers
     seen = {
-        kind: [_seen(config, kind, *keys, place.positions) for keys in zip(valid, at, strict=True)]
+        kind: [narrow(_window(config, kind), *keys, place.positions) for keys in zip(valid, at, strict=True)]
         for kind in set(kinds)
     }
     # An index outside the cache is dropped by the scatter: that is how an inactive row writes nothing.
@@ -338,6 +345,6 @@ def decode_step(
         values.append(append(cache.v[i], v))
         stored = (prefix.k[i][:, None], prefix.v[i][:, None]), (keys[i], values[i])
         parts = [KeyPart(*pair, visible) for pair, visible in zip(stored, seen[kind], strict=True)]
-        x = _finish(layer, config, x, _attend(config, q, parts))
+        x = _finish(layer, config, x, attend(q, parts, _scale(config), config.attn_score_cap))
     hidden = _norm(config, x[:, :, 0], params["final_norm"])
     return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=own)

@@ -81,17 +81,20 @@ def shard_batch(batch: PyTree, mesh: Mesh) -> PyTree:
     return jax.device_put(batch, batch_sharding(mesh))
 
 
+def split_of(mesh: Mesh | jax.sharding.AbstractMesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> P:
+    """Return the PartitionSpec of an activation: dimensions that their mesh axes do not divide are not split."""
+    parts = []
+    for axis, size in zip(axes, shape, strict=True):
+        names = tuple(name for name in RULES[axis].mesh_axes if name in mesh.shape)
+        ways = math.prod(mesh.shape[name] for name in names)
+        parts.append(names if ways > 1 and size % ways == 0 else None)
+    return P(*parts)
+
+
 def constrain(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     """Pin an activation to its sharding on the mesh that `jax.set_mesh` has set; without a mesh, do nothing.
 
     Dimensions that their mesh axes do not divide are left to the compiler: activations are never refused.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return x
-    parts = []
-    for axis, size in zip(axes, x.shape, strict=True):
-        names = tuple(name for name in RULES[axis].mesh_axes if name in mesh.shape)
-        ways = math.prod(mesh.shape[name] for name in names)
-        parts.append(names if ways > 1 and size % ways == 0 else None)
-    return jax.lax.with_sharding_constraint(x, P(*parts))
+    return x if mesh.empty else jax.lax.with_sharding_constraint(x, split_of(mesh, axes, x.shape))

@@ -82,7 +82,7 @@ class Carry:
     written: Written
 
 
-@partial(jax.jit, static_argnames=("config", "group", "width"))
+@partial(jax.jit, static_argnames=("config", "group", "width", "attention"))
 def start(
     params: Any,
     config: ModelConfig,
@@ -91,9 +91,10 @@ def start(
     active: jax.Array,
     group: int,
     width: int,
+    attention: str = "xla",
 ) -> tuple[PrefixCache, Carry]:
     """Prefill prompts [B,P] once and open `group` rows of `width` tokens beside each; those not `active` are done."""
-    prefix, last = prefill(params, config, tokens, length)
+    prefix, last = prefill(params, config, tokens, length, attention=attention)
     b = tokens.shape[0]
     shape = (b, group, width)
     written = Written(

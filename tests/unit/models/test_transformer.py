@@ -24,7 +24,7 @@ from jaxrl_sql.models import (
     prefill,
     unembed,
 )
-from jaxrl_sql.models.layers import KeyPart, attend
+from jaxrl_sql.models.attention.xla import KeyPart, attend
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.types import InputError

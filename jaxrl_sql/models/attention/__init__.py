@@ -1,0 +1,69 @@
+"""Attention over a tree of blocks: one function of a layer's levels, and three backends that compute it.
+
+`xla` runs anywhere and does everything. `cudnn` (NVIDIA GPUs) and `splash` (TPUs) are fused kernels that never write
+the scores to memory; each takes the grouped form in the simplest way that is exact in values and gradients, and its
+module says which and why. What a backend cannot do it refuses before anything is compiled; `auto` then falls back to
+`xla`. Decoding, one token a row, is bound by reading its caches and stays on `xla`, which reads a prompt's once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_sql.models.attention import cudnn, splash, xla
+from jaxrl_sql.models.attention.tree import Level, Window
+from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.types import InputError
+
+# Queries of levels attend with (levels, scale, cap of scores, window) -> what each level's queries read [B,R,T,H,Q].
+TreeAttention = Callable[[Sequence[Level], float, float | None, Window | None], tuple[jax.Array, ...]]
+
+
+class Backend(NamedTuple):
+    """A way to compute attention, and what it says to a model it cannot serve: (config, dtype) -> the reason, or None.
+
+    `platform` is JAX's name of the devices it runs on; None: any.
+    """
+
+    attend: TreeAttention
+    refusal: Callable[[ModelConfig, Any], str | None]
+    platform: str | None
+
+
+BACKENDS: Mapping[str, Backend] = {
+    "xla": Backend(xla.attend_tree, lambda _config, _dtype: None, None),
+    "cudnn": Backend(cudnn.attend_tree, cudnn.refusal, "gpu"),
+    "splash": Backend(splash.attend_tree, splash.refusal, "tpu"),
+}
+
+
+def choose(name: str | TreeAttention, config: ModelConfig, dtype: Any) -> TreeAttention:
+    """Return the backend that `name` asks for, for activations of `dtype`; a function is taken as it is.
+
+    `auto` takes the fused backend of this platform if it serves the model, else `xla`. Raises InputError for an
+    unknown name, and for a backend that this platform, dtype or model rules out, with the reason and what would do.
+    """
+    if callable(name):
+        return name
+    reasons = {other: _refusal(backend, config, jnp.dtype(dtype)) for other, backend in BACKENDS.items()}
+    possible = [other for other, reason in reasons.items() if reason is None]
+    if name == "auto":
+        # The table ends with the fused ones, and of those no platform has two.
+        return BACKENDS[possible[-1]].attend
+    if name not in BACKENDS:
+        raise InputError(f"model.attention={name!r} is none of auto, {', '.join(BACKENDS)}")
+    if reasons[name]:
+        raise InputError(f"model.attention={name}: {reasons[name]}; possible here: auto, {', '.join(possible)}")
+    return BACKENDS[name].attend
+
+
+def _refusal(backend: Backend, config: ModelConfig, dtype: jnp.dtype) -> str | None:
+    """Say why a backend cannot be had, the platform first."""
+    here = jax.default_backend()
+    if backend.platform not in {None, here}:
+        return f"it runs on {backend.platform}, and JAX's platform here is {here}"
+    return backend.refusal(config, dtype)

@@ -1,0 +1,171 @@
+"""Attention by the splash kernels that ship with JAX (TPUs; in Pallas's interpreter anywhere, for tests).
+
+The grouped form is exact because a layer is one call with one softmax: the levels of a tree are packed into one
+sequence a prompt, prompt first and then every row of completions, and who may see whom in it is a static mask (an
+ancestor's row whole, the own row causally). Nothing is repeated, and splash visits only those tiles of the mask in
+which something is seen, so completions cost nothing beside each other. What is not static, how much of a row is
+valid, goes in as segment ids: valid keys carry the id of the queries and the rest another. The kernels' gradient is
+their own.
+
+A sliding window is refused: it is counted in positions, and how far a completion's window reaches into its prompt
+depends on the prompt's length, which a static mask cannot know. Scores are scaled by scaling the queries, in their
+dtype: exact where the factor is a power of two (head size 64), else rounded once as the queries themselves were.
+
+JAX's partitioner does not look into a kernel, so on a mesh `shard_map` hands each device its prompts and heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_sql.models.attention.tree import Level, Window, reads_anything, valid_keys
+from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.parallel.rules import split_of
+
+# Tile sizes, the largest that a sequence of at least eight of them takes: padding to a multiple is at most an eighth.
+TILES = (512, 256, 128)
+Q_AXES, K_AXES = ("batch", "heads", "none", "none"), ("batch", "kv_heads", "none", "none")
+
+
+def refusal(config: ModelConfig, dtype: Any) -> str | None:
+    """Say why splash cannot serve a model with activations of `dtype`; None: it can."""
+    if config.sliding is not None:
+        return "the model has sliding windows, which depend on a prompt's length, and its masks are static"
+    if jnp.dtype(dtype).name not in {"bfloat16", "float32"}:
+        return f"activations are {jnp.dtype(dtype).name}, it computes in bfloat16 or float32"
+    return None
+
+
+def attend_tree(
+    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, interpret: bool = False
+) -> tuple[jax.Array, ...]:
+    """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level."""
+    assert window is None, "`refusal` comes first"
+    sizes = tuple((level.q.shape[1], level.q.shape[2]) for level in levels)
+    total = sum(rows * t for rows, t in sizes)
+    tile = next(tile for tile in TILES if total >= 8 * tile or tile == TILES[-1])
+    padding = -total % tile
+    q = _pack([jnp.moveaxis(level.q * jnp.asarray(scale, level.q.dtype), 3, 1) for level in levels], padding)
+    k, v = (
+        _pack([jnp.swapaxes(x, 1, 2) for x in xs], padding) for xs in ([_.k for _ in levels], [_.v for _ in levels])
+    )
+    valid = jnp.concatenate([valid_keys(level).reshape(level.length.shape[0], -1) for level in levels], axis=1)
+    valid = jnp.pad(valid, ((0, 0), (0, padding)))
+    read = _on_mesh(lambda q, k, v, valid: _kernel_call(sizes, tile, cap, interpret, q, k, v, valid), q, k, v, valid)
+    out, start = [], 0
+    for i, (level, (rows, t)) in enumerate(zip(levels, sizes, strict=True)):
+        piece = read[:, :, start : start + rows * t].reshape(read.shape[0], read.shape[1], rows, t, read.shape[3])
+        has_keys = reads_anything(tuple(levels[: i + 1]))[..., None, None, None]
+        out.append(jnp.where(has_keys, jnp.moveaxis(piece, 1, 3), 0).astype(level.q.dtype))
+        start += rows * t
+    return tuple(out)
+
+
+def _pack(xs: Sequence[jax.Array], padding: int) -> jax.Array:
+    """Join levels [B,H,R,T,Q] to one sequence a prompt [B,H,S,Q], with zeros at its end."""
+    joined = jnp.concatenate([x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in xs], axis=2)
+    return jnp.pad(joined, ((0, 0), (0, 0), (0, padding), (0, 0)))
+
+
+def _on_mesh(call: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array) -> jax.Array:
+    """Run `call` on each device's share of prompts and heads, or as it is without a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return call(q, k, v, valid)
+    by_query, by_key = split_of(mesh, Q_AXES, q.shape), split_of(mesh, K_AXES, k.shape)
+    if by_query[1] != by_key[1]:
+        # Too few key heads to split as the queries are: give each query head its own.
+        k, v = (jnp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+        by_key = by_query
+    by_token = jax.P(by_query[0], None)
+    split = jax.shard_map(
+        call, mesh=mesh, in_specs=(by_query, by_key, by_key, by_token), out_specs=by_query, check_vma=False
+    )
+    return split(q, k, v, valid)
+
+
+def _kernel_call(
+    sizes: tuple[tuple[int, int], ...],
+    tile: int,
+    cap: float | None,
+    interpret: bool,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    valid: jax.Array,
+) -> jax.Array:
+    """Attend within packed sequences: q [B,H,S,Q] scaled, k, v [B,K,S,Q], valid [B,S] keys -> [B,H,S,Q]."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - only where it is used
+
+    kernel = _kernel(sizes, q.shape[2], q.shape[1], tile, cap, interpret)
+    ids = library.SegmentIds(q=jnp.ones(q.shape[2], jnp.int32), kv=valid.astype(jnp.int32))
+    return jax.vmap(kernel, in_axes=(0, 0, 0, library.SegmentIds(q=None, kv=0)))(q, k, v, ids)  # type: ignore[arg-type]
+
+
+def _kernel(
+    sizes: tuple[tuple[int, int], ...], length: int, heads: int, tile: int, cap: float | None, interpret: bool
+) -> Callable[..., jax.Array]:
+    """Make the kernels of one shape of tree; the mask is cut into tiles here, each time a program is traced."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - as above
+
+    class TreeMask(library.Mask):
+        """The tree's static mask, computed a tile at a time: whole, it would be the packed length squared."""
+
+        def __init__(self) -> None:
+            self._cut = tree_mask(sizes, length)
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            return length, length
+
+        def __getitem__(self, index: tuple[slice, slice]) -> np.ndarray:
+            return self._cut(*index)
+
+    return library.make_splash_mha(
+        library.MultiHeadMask([TreeMask()] * heads),
+        block_sizes=library.BlockSizes(
+            block_q=tile,
+            block_kv=tile,
+            block_kv_compute=tile,
+            block_q_dkv=tile,
+            block_kv_dkv=tile,
+            block_kv_dkv_compute=tile,
+            block_q_dq=tile,
+            block_kv_dq=tile,
+        ),
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=cap,
+        interpret=interpret,
+    )
+
+
+def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice, slice], np.ndarray]:
+    """Return the function that cuts queries x keys out of a packed tree's mask.
+
+    sizes: (rows, tokens a row) of each level, which stand one after the other; positions from their end to `length`
+    see those of them up to themselves, so that no row of the mask is empty.
+    """
+    level, row, token = (np.full(length, value) for value in (len(sizes), 0, 0))
+    # The row of each level that a position hangs below; -1: none.
+    above = np.full((len(sizes) + 1, length), -1)
+    start = 0
+    for i, (rows, t) in enumerate(sizes):
+        here = slice(start, start + rows * t)
+        start += rows * t
+        level[here], row[here], token[here] = i, np.repeat(np.arange(rows), t), np.tile(np.arange(t), rows)
+        for j, (other, _) in enumerate(sizes[: i + 1]):
+            above[j, here] = row[here] // (rows // other)
+    above[-1, start:], token[start:] = 0, np.arange(length - start)
+
+    def cut(queries: slice, keys: slice) -> np.ndarray:
+        ours, theirs = np.arange(length)[queries, None], np.arange(length)[None, keys]
+        is_above = above[level[theirs], ours] == row[theirs]
+        return is_above & ((level[theirs] < level[ours]) | (token[theirs] <= token[ours]))
+
+    return cut

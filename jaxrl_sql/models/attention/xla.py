@@ -1,0 +1,111 @@
+"""Attention as plain matrix products, on any platform, with any mask.
+
+Attention is between a block of queries [B,R,T,…] (R rows a prompt, T tokens a row) and a list of key parts
+[B,Rj,S,…] where R is a multiple of Rj: a part of one row a prompt is read by all R rows of queries *where it
+stands*, by folding the rows that share it into the query axis, so each part costs one batched matrix product and
+is never repeated in memory. One softmax runs over all parts together, so the result is what the concatenated
+sequence would give, and plain differentiation of it is exact. (Merging separate attention calls by their
+log-sum-exp is what does not differentiate in JAX's own attention.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrl_sql.distribution import soft_cap
+from jaxrl_sql.models.attention.tree import Level, Window, narrow, valid_keys
+
+# A score far below any real one, yet finite: exp(HIDDEN - floor) is 0 and its gradient is 0 and never NaN.
+HIDDEN = -1e30
+FLOOR = -1e29
+
+
+class KeyPart(NamedTuple):
+    """Keys and values of S tokens in Rj rows, and who sees them.
+
+    k, v [B,Rj,K,S,Q] (heads outside tokens: a head's tokens are one matrix); visible: bool, broadcastable to
+    [B,Rj,X,S], where X = (R/Rj)·T query positions share a row.
+    """
+
+    k: jax.Array
+    v: jax.Array
+    visible: jax.Array
+
+
+def attend_tree(
+    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None
+) -> tuple[jax.Array, ...]:
+    """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level."""
+    return tuple(
+        attend(level.q, [_part(other, level, other is level, window) for other in levels[: i + 1]], scale, cap)
+        for i, level in enumerate(levels)
+    )
+
+
+def _part(keys: Level, queries: Level, is_own: bool, window: Window | None) -> KeyPart:
+    """Return a level's keys as a part that `queries` read: causally where it is their own."""
+    seen = valid_keys(keys)[:, :, None]
+    if is_own:
+        seen &= jnp.tril(jnp.ones((keys.k.shape[3], keys.k.shape[3]), bool))
+    return KeyPart(keys.k, keys.v, narrow(window, seen, keys.positions, queries.positions))
+
+
+def _to_rows(x: jax.Array, rows: int) -> jax.Array:
+    """Unfold a statistic [B,Rj,K,M,X] into [B,R,K,M,T], where (Rj, X) = (R/ρ, ρ·T)."""
+    b, part_rows, k, m, folded = x.shape
+    ratio = rows // part_rows
+    x = x.reshape(b, part_rows, k, m, ratio, folded // ratio)
+    return jnp.moveaxis(x, 4, 2).reshape(b, rows, k, m, folded // ratio)
+
+
+def _to_part(x: jax.Array, part_rows: int) -> jax.Array:
+    """Fold a statistic [B,R,K,M,T] into a part's [B,Rj,K,M,X]: the inverse of `_to_rows`."""
+    b, rows, k, m, t = x.shape
+    ratio = rows // part_rows
+    x = x.reshape(b, part_rows, ratio, k, m, t)
+    return jnp.moveaxis(x, 2, 4).reshape(b, part_rows, k, m, ratio * t)
+
+
+def _score(q: jax.Array, k: jax.Array) -> jax.Array:
+    """Multiply queries [B,R,X,K,M,Q] with keys [B,R,K,S,Q] -> [B,R,K,M,X,S] float32."""
+    return jnp.einsum("brxkmq,brksq->brkmxs", q, k, preferred_element_type=jnp.float32)
+
+
+def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
+    """Sum values [B,R,K,S,Q] by weights [B,R,K,M,X,S] float32 -> [B,R,X,K,M,Q] float32."""
+    return jnp.einsum("brkmxs,brksq->brxkmq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
+
+
+def attend(q: jax.Array, parts: Sequence[KeyPart], scale: float | None = None, cap: float | None = None) -> jax.Array:
+    """Attend from q [B,R,T,H,Q] to every visible key of all parts under one softmax -> [B,R,T,H,Q].
+
+    H = K·M: query head h reads key head h // M, without repeating keys. Scores are scaled (by Q**-0.5 unless said
+    otherwise) and, on request, soft-capped. Scores and softmax are in float32. A query that sees no key gets zeros,
+    with zero gradient.
+    """
+    b, rows, t, h, size = q.shape
+    scale = size**-0.5 if scale is None else scale
+    kv_heads = parts[0].k.shape[2]
+    m = h // kv_heads
+    scores = []
+    for part in parts:
+        part_rows = part.k.shape[1]
+        score = _score(q.reshape(b, part_rows, rows // part_rows * t, kv_heads, m, size), part.k)
+        scores.append(jnp.where(part.visible[:, :, None, None], soft_cap(score * scale, cap), HIDDEN))
+
+    tops = [_to_rows(jnp.max(lax.stop_gradient(score), axis=-1), rows) for score in scores]
+    top = jnp.maximum(jnp.stack(tops).max(axis=0), FLOOR)
+
+    total = jnp.zeros((b, rows, kv_heads, m, t), jnp.float32)
+    mixed = jnp.zeros((b, rows, t, kv_heads, m, size), jnp.float32)
+    for part, score in zip(parts, scores, strict=True):
+        weight = jnp.exp(score - _to_part(top, part.k.shape[1])[..., None])
+        total += _to_rows(weight.sum(axis=-1), rows)
+        mixed += _mix(weight, part.v).reshape(mixed.shape)
+    total = jnp.moveaxis(jnp.where(total > 0, total, 1.0), -1, 2)
+    return (mixed / total[..., None]).reshape(q.shape).astype(q.dtype)

@@ -1,0 +1,347 @@
+"""Time forward pass, update and decoding of Qwen2.5's shapes on this device, beside what the device can do.
+
+`python scripts/gpu_check.py --out DIR`: random weights in bfloat16 (so are activations, gradients and the optimizer's
+state), 0.5B and 1.5B; prompts of 1,024 tokens, G = 8 completions of 512, decoding at 64 rows. Model utilization (MFU)
+is the operations of the grouped computation (`models/flops.py`: prompts once, nothing hidden, nothing twice) over time
+and over the rate of one large bfloat16 product measured here. A decode step is compared with the time that its bytes
+take at the bandwidth of a copy measured here. Every attention backend that serves here takes its turn; they must agree
+on the loss. Writes DIR/gpu_check.json and DIR/gpu_check.md; the exit code is 1 when anything failed. `--tiny` (what a
+CPU gets by itself) runs small shapes to the end in a minute. `scripts/gpu_check.sh` runs the tests too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_sql import rng
+from jaxrl_sql.algo.loss import grpo_loss
+from jaxrl_sql.algo.optim import make_optimizer
+from jaxrl_sql.algo.step import init_state, make_scorer, make_step
+from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.config import GrpoConfig, OptimConfig
+from jaxrl_sql.models import ModelConfig, count_params, init_params
+from jaxrl_sql.models.attention import BACKENDS, choose
+from jaxrl_sql.models.flops import decode_bytes, grouped_forward_flops, update_flops
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.rollout.sampling import Draws, decode_chunk, start
+from jaxrl_sql.types import InputError
+
+# What the update tries in turn while memory does not suffice: keep projections, keep nothing.
+REMATS = ("query,key,value,attended,gate,up", "full")
+# Two backends' losses in bfloat16 may differ by this much, as a share.
+AGREE = 0.02
+
+Row = dict[str, Any]
+
+
+def qwen2(width: int, layers: int, heads: int, size: int, ff: int, vocab: int = 151_936) -> ModelConfig:
+    """Return a shape of the Qwen2.5 family with two key heads and tied embeddings."""
+    return ModelConfig("qwen2", vocab, width, layers, heads, 2, size, ff, 1e6, 1e-6, True, False, True, 32_768)
+
+
+class Plan(NamedTuple):
+    """What is timed: models, their dtype, P, G, T, prompts an update and a decoding batch, tokens a chunk, probes."""
+
+    models: dict[str, ModelConfig]
+    dtype: str
+    prompt: int
+    group: int
+    completion: int
+    update_prompts: int
+    decode_prompts: int
+    chunk: int
+    product: int
+    copied: int
+    runs: int
+
+
+FULL = Plan(
+    {"0.5B": qwen2(896, 24, 14, 64, 4864), "1.5B": qwen2(1536, 28, 12, 128, 8960)}, "bfloat16",
+    1024, 8, 512, 4, 8, 128, 8192, 1 << 30, 5,
+)  # fmt: skip
+# XLA's CPU backend lacks some products of bfloat16.
+TINY = Plan({"tiny": qwen2(64, 2, 4, 16, 128, 512)}, "float32", 64, 4, 32, 2, 2, 16, 512, 16 << 20, 2)
+
+
+def random_batch(plan: Plan, config: ModelConfig) -> GroupBatch:
+    """Draw a full batch for the update."""
+    r = np.random.default_rng(0)
+    b, p, g, t = plan.update_prompts, plan.prompt, plan.group, plan.completion
+    per_token = jnp.asarray(r.normal(-8, 0.1, (b, g, t)), "float32")
+    ids = partial(r.integers, 0, config.vocab_size, dtype=np.int32)
+    return GroupBatch(
+        shared=(Segment(jnp.asarray(ids((b, p))), jnp.full((b,), p)),),
+        completion=jnp.asarray(ids((b, g, t))),
+        completion_len=jnp.full((b, g), t),
+        loss_mask=jnp.ones((b, g, t), bool),
+        drawn_logprobs=per_token,
+        sampler_logprobs=per_token,
+        old_logprobs=per_token,
+        reference_logprobs=per_token,
+        advantage=jnp.asarray(r.normal(0, 1, (b, g)), "float32"),
+        weight=jnp.ones((b, g)),
+        truncated=jnp.zeros((b, g), bool),
+    )
+
+
+def timed(call: Callable[[], Any], runs: int) -> float:
+    """Return the median of `runs` times of a call that was made once before, in seconds."""
+    jax.block_until_ready(call())
+    seconds = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        jax.block_until_ready(call())
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def product_rate(size: int, dtype: str, runs: int) -> float:
+    """Measure operations a second of square products of random matrices, eight in a row."""
+    left, right = (jax.random.normal(jax.random.key(i), (size, size), dtype) / size**0.5 for i in range(2))
+    chain = jax.jit(lambda x, y: jax.lax.fori_loop(0, 8, lambda _, z: z @ y, x))
+    return 8 * 2 * size**3 / timed(lambda: chain(left, right), runs)
+
+
+def copy_rate(size: int, runs: int) -> float:
+    """Measure bytes a second, read and written, of copying `size` bytes with a factor."""
+    x = jnp.ones(size // 4, jnp.float32)
+    scale = jax.jit(lambda x: x * 1.0001)
+    return 2 * size / timed(lambda: scale(x), runs)
+
+
+def backends(config: ModelConfig, dtype: str) -> Iterator[tuple[str, str | None]]:
+    """Yield each attention backend with the reason why it cannot serve here, or None."""
+    for name in BACKENDS:
+        try:
+            choose(name, config, dtype)
+        except InputError as error:
+            yield name, str(error)
+        else:
+            yield name, None
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell whether the device had too little memory."""
+    return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
+
+
+def time_forward(plan: Plan, config: ModelConfig, attention: str, rate: float) -> Row:
+    """Time the scoring of a batch without a gradient."""
+    params, batch = init_params(config, jax.random.key(0), plan.dtype), random_batch(plan, config)
+    score = make_scorer(make_policy(config, attention=attention))
+    began = time.perf_counter()
+    compiled = score.lower(params, None, batch).compile()  # type: ignore[attr-defined]
+    compile_s = time.perf_counter() - began
+    seconds = timed(lambda: compiled(params, None, batch), plan.runs)
+    shape = plan.update_prompts, plan.prompt, plan.group, plan.completion
+    mean = float(jnp.mean(compiled(params, None, batch)))
+    return throughput(plan, seconds, grouped_forward_flops(config, *shape), rate, compiled) | {
+        "compile_s": compile_s,
+        "mean_logprob": mean,
+    }
+
+
+def time_update(plan: Plan, config: ModelConfig, attention: str, rate: float) -> Row:
+    """Time a GRPO update with AdamW, keeping as much for the backward pass as memory allows."""
+    batch = random_batch(plan, config)
+    optimizer = make_optimizer(OptimConfig(lr=1e-6), 100)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl=0.04), on_policy=True)
+    for remat in REMATS:
+        step = make_step(make_policy(config, remat=remat, attention=attention), loss, optimizer)
+        try:
+            return _run_updates(plan, config, step, optimizer, batch, rate) | {"remat": remat}
+        except jax.errors.JaxRuntimeError as error:
+            if remat == REMATS[-1] or not is_out_of_memory(error):
+                raise
+    raise AssertionError
+
+
+def _run_updates(plan: Plan, config: ModelConfig, step: Any, optimizer: Any, batch: GroupBatch, rate: float) -> Row:
+    state = jax.jit(lambda key: init_state(init_params(config, key, plan.dtype), optimizer))(jax.random.key(0))
+    began = time.perf_counter()
+    compiled = step.lower(state, batch).compile()
+    compile_s = time.perf_counter() - began
+    kept = {"state": state}
+
+    def call() -> Any:
+        kept["state"], metrics = compiled(kept["state"], batch)
+        return metrics
+
+    total, weight = call()["policy/loss"]
+    seconds = timed(call, plan.runs)
+    shape = plan.update_prompts, plan.prompt, plan.group, plan.completion
+    return throughput(plan, seconds, update_flops(config, *shape), rate, compiled) | {
+        "compile_s": compile_s,
+        "loss": float(total / weight),
+    }
+
+
+def throughput(plan: Plan, seconds: float, flops: float, rate: float, compiled: Any) -> Row:
+    """Return tokens a second (each prompt's once), operations, their share of `rate`, and temporary memory."""
+    tokens = plan.update_prompts * (plan.prompt + plan.group * plan.completion)
+    memory = compiled.memory_analysis()
+    return {
+        "seconds": seconds,
+        "tokens_per_s": tokens / seconds,
+        "tflops_per_s": flops / seconds / 1e12,
+        "mfu": flops / seconds / rate,
+        "temp_gib": memory.temp_size_in_bytes / 2**30 if memory else None,
+    }
+
+
+def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, bandwidth: float) -> Row:
+    """Time prefill, and the decoding of whole completions in chunks as the engine does, sampling included."""
+    del rate
+    params = init_params(config, jax.random.key(0), plan.dtype)
+    b, g, t = plan.decode_prompts, plan.group, plan.completion
+    r = np.random.default_rng(0)
+    tokens = jnp.asarray(r.integers(0, config.vocab_size, (b, plan.prompt), dtype=np.int32))
+    length, active = jnp.full((b,), plan.prompt), jnp.ones((b, g), bool)
+    keys = jax.vmap(lambda i: jax.random.split(rng.fold(jax.random.key(0), i), g))(jnp.arange(b))
+    never, limit = jnp.array([-1], jnp.int32), jnp.asarray(t, jnp.int32)
+    open_rows = partial(start, params, config, tokens, length, active, g, t, attention)
+    prefill_s = timed(open_rows, plan.runs)
+
+    def chunks() -> list[float]:
+        prefix, carry = open_rows()
+        seconds = []
+        for _ in range(t // plan.chunk):
+            jax.block_until_ready(carry)
+            began = time.perf_counter()
+            carry, snapshot = decode_chunk(
+                params, config, prefix, carry, keys, limit, never, Draws(1.0, 0, 1.0), plan.chunk
+            )
+            jax.block_until_ready(snapshot)
+            seconds.append(time.perf_counter() - began)
+        assert int(snapshot.length.min()) == t, "a row stopped early"
+        return seconds
+
+    chunks()
+    step = sum(statistics.median(of) for of in zip(*(chunks() for _ in range(plan.runs)), strict=True)) / t
+    needed = decode_bytes(config, b, plan.prompt, g, (t - 1) / 2, jnp.dtype(plan.dtype).itemsize)
+    return {
+        "rows": b * g,
+        "prefill_s": prefill_s,
+        "prefill_tokens_per_s": b * plan.prompt / prefill_s,
+        "ms_per_step": 1e3 * step,
+        "tokens_per_s": b * g / step,
+        "gb_per_step": needed / 1e9,
+        "ms_at_bandwidth": 1e3 * needed / bandwidth,
+        "of_bandwidth": needed / bandwidth / step,
+    }
+
+
+def attempt(rows: list[Row], what: str, model: str, attention: str, measure: Callable[[], Row]) -> None:
+    """Measure one row; a failure is a row too, and the others go on."""
+    head = {"what": what, "model": model, "attention": attention}
+    try:
+        rows.append(head | measure())
+    except Exception as error:  # noqa: BLE001 - whatever a new platform raises is what this script is to tell
+        rows.append(head | {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"})
+    sys.stdout.write(line(rows[-1]) + "\n")
+    sys.stdout.flush()
+
+
+def measure_all(plan: Plan, rate: float, bandwidth: float) -> list[Row]:
+    """Time everything that the plan names."""
+    rows: list[Row] = []
+    for model, config in plan.models.items():
+        for attention, reason in backends(config, plan.dtype):
+            if reason:
+                rows.append({"what": "refused", "model": model, "attention": attention, "reason": reason})
+                continue
+            for what, measure in (("forward", time_forward), ("update", time_update)):
+                attempt(rows, what, model, attention, partial(measure, plan, config, attention, rate))
+        attempt(rows, "decode", model, "auto", partial(time_decode, plan, config, "auto", rate, bandwidth))
+    return rows
+
+
+def disagreements(rows: list[Row]) -> list[str]:
+    """Return where two backends' losses or log-probabilities differ by more than bfloat16 explains."""
+    found = []
+    for number in ("mean_logprob", "loss"):
+        for model in {row["model"] for row in rows}:
+            values = {row["attention"]: row[number] for row in rows if row["model"] == model and number in row}
+            if not all(map(np.isfinite, values.values())):
+                found.append(f"{model}: {number} is not finite: {values}")
+            elif values and np.ptp(list(values.values())) > AGREE * max(map(abs, values.values())):
+                found.append(f"{model}: {number} differs: {values}")
+    return found
+
+
+def line(row: Row) -> str:
+    """Write a row of the table."""
+    if "error" in row or "reason" in row:
+        cells = [row.get("error") or row["reason"], *[""] * 4]
+    elif row["what"] == "decode":
+        cells = [
+            f"{row['ms_per_step']:.2f} ms a step, prefill {1e3 * row['prefill_s']:.1f} ms",
+            f"{row['tokens_per_s']:,.0f}",
+            "",
+            f"{row['of_bandwidth']:.0%} of the rate of {row['gb_per_step']:.2f} GB a step",
+            "",
+        ]
+    else:
+        temp = "" if row["temp_gib"] is None else f"{row['temp_gib']:.1f}"
+        cells = [f"{row['seconds']:.3f} s", f"{row['tokens_per_s']:,.0f}", f"{row['mfu']:.1%}", "", temp]
+    return "| " + " | ".join([row["what"], row["model"], row["attention"], *cells]) + " |"
+
+
+def report(result: dict[str, Any], plan: Plan) -> str:
+    """Write what was measured as a page."""
+    shape = f"P={plan.prompt:,} G={plan.group} T={plan.completion}; an update of {plan.update_prompts} prompts"
+    probes = f"{result['product_tflops']:.1f} TFLOP/s in a {plan.dtype} product of {plan.product:,}"
+    head = [
+        f"{result['device']}, jax {result['jax']}: {probes}, {result['copy_gb_per_s']:,.0f} GB/s in a copy",
+        f"{shape}, decoding {plan.decode_prompts * plan.group} rows; medians of {plan.runs}",
+        "",
+        "| what | model | attention | time | tokens/s | MFU | of the bytes' limit | temporaries, GiB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *map(line, result["rows"]), "", *result["disagreements"]]).rstrip() + "\n"
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu_check"))
+    parser.add_argument("--tiny", action="store_true", help="small shapes; a CPU gets them without asking")
+    parser.add_argument("--models", default="", help="some of the models, as in 0.5B,1.5B")
+    given = parser.parse_args()
+    device = jax.devices()[0]
+    plan = TINY if given.tiny or device.platform == "cpu" else FULL
+    if given.models:
+        plan = plan._replace(models={name: plan.models[name] for name in given.models.split(",")})
+    given.out.mkdir(parents=True, exist_ok=True)
+    rate, bandwidth = product_rate(plan.product, plan.dtype, plan.runs), copy_rate(plan.copied, plan.runs)
+    rows = measure_all(plan, rate, bandwidth)
+    result = {
+        "device": device.device_kind,
+        "jax": jax.__version__,
+        "product_tflops": rate / 1e12,
+        "copy_gb_per_s": bandwidth / 1e9,
+        "plan": plan._replace(models={name: count_params(config) for name, config in plan.models.items()})._asdict(),
+        "rows": rows,
+        "disagreements": disagreements(rows),
+    }
+    (given.out / "gpu_check.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    page = report(result, plan)
+    (given.out / "gpu_check.md").write_text(page, encoding="utf-8")
+    sys.stdout.write("\n" + page)
+    return 1 if result["disagreements"] or any("error" in row for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Check and time this tree on the machine's accelerator: model tests, attention tests, parity, then scripts/gpu_check.py.
+#
+#   PY=python3 OUT=runs/gpu_check scripts/gpu_check.sh [--tiny]
+#
+# PY is a Python that has jax for the device; nothing is fetched and nothing is installed into it. What it lacks is taken
+# from wheels in dist/ (`make gpu-wheels` makes them beforehand), laid into a temporary folder. Without a wheel of
+# sqlexec_rs it is built if cargo and maturin are here, else what needs it is left out. On a CPU all is --tiny.
+# Logs, gpu_check.json and gpu_check.md go to OUT; the exit code is 1 when a test or a measurement failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+PY=${PY:-python3}
+OUT=${OUT:-runs/gpu_check}
+mkdir -p "$OUT"
+OUT=$(cd "$OUT" && pwd)
+site=$(mktemp -d)
+trap 'rm -rf "$site"' EXIT
+export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1
+
+has() { "$PY" -c 'import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))' "$@" 2>/dev/null; }
+install() { "$PY" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --target "$site" "$@"; }
+
+platform=$("$PY" -c 'import jax; print(jax.default_backend())') || { echo "gpu_check: $PY has no working jax"; exit 1; }
+tiny=()
+if [ "$platform" = cpu ] || [ "${1:-}" = --tiny ]; then tiny=(--tiny); fi
+# The tests take the CPU unless told otherwise.
+case $platform in gpu) export JAX_PLATFORMS=cuda,cpu ;; *) export JAX_PLATFORMS=$platform ;; esac
+
+for wheel in dist/*.whl; do
+    module=$(basename "$wheel" | cut -d- -f1)
+    # The folder sqlexec_rs/ of the sources would pass for the package: the built module is what counts.
+    case $module in antlr4_python3_runtime) module=antlr4 ;; sqlexec_rs) module=sqlexec_rs._native ;; esac
+    if [ -e "$wheel" ] && ! has "$module"; then install "$wheel" || echo "gpu_check: $wheel does not fit $PY"; fi
+done
+if ! has sqlexec_rs._native && command -v cargo >/dev/null && has maturin; then
+    install --no-build-isolation ./sqlexec_rs || echo "gpu_check: sqlexec_rs could not be built"
+fi
+has sqlexec_rs._native || echo "gpu_check: without sqlexec_rs (no wheel in dist/, no cargo and maturin): what needs it is left out"
+for module in flax optax omegaconf yaml safetensors; do
+    has "$module" || { echo "gpu_check: $PY lacks $module: put its wheel into dist/ (make gpu-wheels)"; exit 1; }
+done
+
+failed=0
+tests() { # NAME then pytest's arguments; warnings of a jax that is newer than ours are no failures here
+    local name=$1; shift
+    XLA_PYTHON_CLIENT_PREALLOCATE=false JAX_DEFAULT_MATMUL_PRECISION=highest "$PY" -m pytest -q -p no:cacheprovider \
+        -o filterwarnings=default "$@" >"$OUT/$name.log" 2>&1 || failed=1
+    echo "$name: $(tail -n 1 "$OUT/$name.log")"
+}
+if ! has pytest; then
+    echo "gpu_check: $PY has no pytest: no tests"; failed=1
+elif [ ${#tiny[@]} -gt 0 ]; then
+    tests tests tests/unit/models/test_attention.py tests/unit/models/test_flops.py
+else
+    tests tests tests/unit/models tests/unit/algo/test_grouped_update.py tests/unit/rollout
+    if has sqlexec_rs._native; then tests executor tests/native/test_statuses.py; fi
+    if has torch transformers; then tests parity -m parity tests/parity/test_transformers_parity.py; else echo "parity: no torch or transformers"; fi
+fi
+"$PY" scripts/gpu_check.py --out "$OUT" ${tiny[@]+"${tiny[@]}"} 2>&1 | tee "$OUT/timing.log" || failed=1
+exit $failed

@@ -1,0 +1,299 @@
+"""The fused backends against plain attention: same values, same gradients, same update; wrong choices are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.algo.loss import grpo_loss
+from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.models import ModelConfig, init_params, prefill
+from jaxrl_sql.models.attention import BACKENDS, choose, cudnn, splash, xla
+from jaxrl_sql.models.attention.tree import Level, Window
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.models.spec import SlidingWindow
+from jaxrl_sql.types import InputError
+
+CONFIG = ModelConfig("qwen2", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 512)
+SLIDING = dataclasses.replace(CONFIG, sliding=SlidingWindow(5, (True, False), 100.0))
+CAPPED = dataclasses.replace(CONFIG, attn_score_cap=3.0)
+# The same packing and masks as on the platform that each is for, computed where these tests run.
+HERE: dict[str, Callable[..., Any]] = {
+    "splash": partial(splash.attend_tree, interpret=True),
+    "cudnn": partial(cudnn.attend_tree, implementation="xla"),
+}
+jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def make_levels(
+    sizes: Sequence[tuple[int, int]], lengths: Sequence[Any], heads: int, kv_heads: int, size: int = 8
+) -> tuple[Level, ...]:
+    """Draw levels of (rows, tokens) with the given lengths [B,R] each; positions go on through the tree."""
+    rng = np.random.default_rng(0)
+    levels: list[Level] = []
+    starts = np.zeros((len(lengths[0]), 1), np.int32)
+    for (rows, t), given in zip(sizes, lengths, strict=True):
+        length = np.asarray(given, np.int32)
+        b = len(length)
+        starts = np.repeat(starts, rows // starts.shape[1], axis=1)
+        q = rng.normal(size=(b, rows, t, heads, size))
+        k, v = rng.normal(size=(2, b, rows, kv_heads, t, size))
+        positions = starts[..., None] + np.arange(t, dtype=np.int32)
+        arrays = (jnp.asarray(x, jnp.float32) for x in (q, k, v))
+        levels.append(Level(*arrays, jnp.asarray(length), jnp.asarray(positions, jnp.int32)))
+        starts = starts + length
+    return tuple(levels)
+
+
+# Levels of (rows, tokens), lengths [B,R] of each, query and key heads.
+TREES: dict[str, Any] = {
+    "prompt-alone": ([(1, 9)], [[[9], [4], [1]]], 3, 3),
+    "short-prompts-and-empty-completions": (
+        [(1, 9), (4, 6)],
+        [[[9], [1], [4]], [[6, 0, 1, 5], [0, 0, 0, 0], [6, 6, 2, 3]]],
+        4,
+        2,
+    ),
+    "empty-prompt": ([(1, 5), (2, 4)], [[[0], [5]], [[4, 0], [1, 2]]], 4, 1),
+    "many-tiles": ([(1, 150), (3, 70)], [[[150], [17]], [[70, 33, 1], [0, 64, 70]]], 4, 2),
+    "three-levels": (
+        [(1, 5), (2, 3), (6, 4)],
+        [[[5], [2]], [[3, 1], [0, 3]], [[4, 0, 1, 2, 3, 4], [1, 1, 4, 0, 2, 3]]],
+        2,
+        2,
+    ),
+}
+MIXED = TREES["short-prompts-and-empty-completions"]
+
+
+def inside(level: Level) -> jax.Array:
+    return (jnp.arange(level.q.shape[2]) < level.length[..., None])[..., None, None]
+
+
+def weighed(attend: Callable[..., Any], levels: tuple[Level, ...], cap: float | None, window: Window | None) -> Any:
+    """Return the weighed sum of what is read within the lengths, and that itself."""
+    read = [jnp.where(inside(x), out, 0) for x, out in zip(levels, attend(levels, 0.3, cap, window), strict=True)]
+    weights = [jax.random.normal(jax.random.key(i), out.shape) for i, out in enumerate(read)]
+    return sum(jnp.sum(w * out) for w, out in zip(weights, read, strict=True)), read
+
+
+@functools.cache
+def differentiated(attend: Callable[..., Any], cap: float | None, size: int | None) -> Callable[..., Any]:
+    """Return the compiled (value, what is read) and gradient by queries, keys and values, of levels and a flag."""
+
+    def of(qkv: Any, levels: tuple[Level, ...], slides: Any) -> Any:
+        full = tuple(level._replace(q=q, k=k, v=v) for level, (q, k, v) in zip(levels, qkv, strict=True))
+        return weighed(attend, full, cap, None if size is None else Window(size, slides))
+
+    return jit(jax.value_and_grad(of, has_aux=True))
+
+
+def value_and_gradient(
+    attend: Callable[..., Any],
+    levels: tuple[Level, ...],
+    cap: float | None = None,
+    size: int | None = None,
+    slides: bool = True,
+) -> Any:
+    qkv = [(level.q, level.k, level.v) for level in levels]
+    return differentiated(attend, cap, size)(qkv, levels, jnp.asarray(slides))
+
+
+def assert_same(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    for (path, one), other in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(expected), strict=True):
+        scale = max(float(np.abs(np.asarray(other)).max()), 1e-3)
+        np.testing.assert_allclose(
+            np.asarray(one, np.float32), other, rtol=0, atol=tolerance * scale, err_msg=jax.tree_util.keystr(path)
+        )
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_values_and_gradients_are_those_of_plain_attention(tree: str) -> None:
+    levels = make_levels(*TREES[tree])
+    expected = value_and_gradient(xla.attend_tree, levels)
+    for backend in HERE.values():
+        assert_same(value_and_gradient(backend, levels), expected)
+
+
+def test_splash_caps_scores_as_plain_attention_does() -> None:
+    levels = make_levels(*MIXED)
+    expected = value_and_gradient(xla.attend_tree, levels, cap=0.5)
+    assert_same(value_and_gradient(HERE["splash"], levels, cap=0.5), expected)
+    assert abs(expected[0][0] - value_and_gradient(xla.attend_tree, levels)[0][0]) > 1e-2
+
+
+def test_windows_under_a_traced_flag_reach_from_completions_into_the_prompt() -> None:
+    levels = make_levels(*MIXED)
+    full = value_and_gradient(xla.attend_tree, levels)
+    expected = value_and_gradient(xla.attend_tree, levels, size=3)
+    assert_same(value_and_gradient(HERE["cudnn"], levels, size=3), expected)
+    assert_same(value_and_gradient(HERE["cudnn"], levels, size=3, slides=False), full)
+    assert abs(expected[0][0] - full[0][0]) > 1e-2
+
+
+def test_what_stands_beyond_a_length_is_never_read() -> None:
+    levels = make_levels(*MIXED)
+    beyond = tuple(
+        level._replace(**{n: jnp.where(jnp.swapaxes(inside(level), 2, 3), getattr(level, n), 7.0) for n in "kv"})
+        for level in levels
+    )
+    for backend in HERE.values():
+        (_, read), (_, same) = (value_and_gradient(backend, some)[0] for some in (levels, beyond))
+        for one, other in zip(read, same, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_the_packed_mask_is_the_tree_cut_into_tiles() -> None:
+    cut = splash.tree_mask(((1, 3), (2, 2)), 9)
+    rows = [
+        "100000000",
+        "110000000",
+        "111000000",
+        "111100000",
+        "111110000",
+        "111001000",
+        "111001100",
+        "000000010",
+        "000000011",
+    ]
+    expected = np.array([[c == "1" for c in row] for row in rows])
+    np.testing.assert_array_equal(cut(slice(0, 9), slice(0, 9)), expected)
+    np.testing.assert_array_equal(cut(slice(3, 6), slice(2, 7)), expected[3:6, 2:7])
+
+
+def random_batch(b: int, g: int, p: int, t: int) -> GroupBatch:
+    """Draw a batch with a prompt of one token, an empty completion and full ones."""
+    r = np.random.default_rng(0)
+    per_token = jnp.asarray(r.normal(-4, 0.3, (b, g, t)), jnp.float32)
+    prompt_len, completion_len = r.integers(1, p + 1, b), r.integers(1, t + 1, (b, g))
+    prompt_len[0], completion_len[0, 0], completion_len[1] = 1, 0, t
+    return GroupBatch(
+        shared=(Segment(jnp.asarray(r.integers(0, 64, (b, p))), jnp.asarray(prompt_len)),),
+        completion=jnp.asarray(r.integers(0, 64, (b, g, t))),
+        completion_len=jnp.asarray(completion_len),
+        loss_mask=jnp.asarray(r.random((b, g, t)) < 0.8),
+        drawn_logprobs=per_token,
+        sampler_logprobs=per_token,
+        old_logprobs=per_token,
+        reference_logprobs=per_token,
+        # Of one sign: a loss that cancels to nearly nothing could not be compared.
+        advantage=jnp.asarray(1 + r.random((b, g)), jnp.float32),
+        weight=jnp.ones((b, g)),
+        truncated=jnp.zeros((b, g), bool),
+    )
+
+
+def loss_and_gradients(config: ModelConfig, attention: Any, batch: GroupBatch, remat: str = "none") -> Any:
+    policy = make_policy(config, 0.9, remat, attention)
+    cfg = GrpoConfig(kl=0.05, entropy_bonus=0.01, clip_high=0.3)
+
+    def mean_loss(params: Any) -> jax.Array:
+        result = grpo_loss(policy(params, None, batch), batch, cfg, on_policy=False)
+        return result.sum / result.weight
+
+    return jit(jax.value_and_grad(mean_loss))(init_params(config, jax.random.key(0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "remat"),
+    [("splash", CONFIG, "full"), ("cudnn", SLIDING, "query,key,value,attended")],
+    ids=["splash", "cudnn-sliding"],
+)
+def test_the_update_of_a_whole_model_is_the_same(name: str, config: ModelConfig, remat: str) -> None:
+    batch = random_batch(2, 3, 11, 16)
+    assert_same(loss_and_gradients(config, HERE[name], batch, remat), loss_and_gradients(config, "xla", batch))
+
+
+def test_prefill_leaves_the_same_cache_and_state() -> None:
+    params = init_params(CONFIG, jax.random.key(0))
+    tokens, length = jax.random.randint(jax.random.key(1), (2, 9), 0, 64), jnp.array([9, 3])
+    run = jit(prefill, static_argnames=("config", "attention"))
+    expected = run(params, CONFIG, tokens, length, attention="xla")
+    for backend in HERE.values():
+        cache, last = run(params, CONFIG, tokens, length, attention=backend)
+        np.testing.assert_allclose(last, expected[1], atol=1e-5)
+        for one, other in zip(cache.k, expected[0].k, strict=True):
+            np.testing.assert_allclose(one[1, :, :3], other[1, :, :3], atol=1e-5)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="what is refused depends on the platform")
+def test_a_backend_of_another_platform_is_refused_with_what_is_possible() -> None:
+    for name, platform in (("cudnn", "gpu"), ("splash", "tpu")):
+        with pytest.raises(InputError, match=rf"model\.attention={name}: it runs on {platform}.* cpu; .*auto, xla"):
+            choose(name, CONFIG, jnp.bfloat16)
+    with pytest.raises(InputError, match="none of auto, xla, cudnn, splash"):
+        choose("flash", CONFIG, jnp.bfloat16)
+    assert choose("auto", CONFIG, jnp.bfloat16) is xla.attend_tree
+
+
+def test_a_wrong_choice_is_refused_before_anything_runs() -> None:
+    policy = make_policy(CONFIG, attention="flash")
+    with pytest.raises(InputError, match="flash"):
+        jax.eval_shape(policy, init_params(CONFIG, jax.random.key(0)), None, random_batch(2, 2, 4, 4))
+
+
+@dataclasses.dataclass
+class Client:
+    platform_version: str
+
+
+@dataclasses.dataclass
+class Gpu:
+    """What `refusal` asks of a device; the machine that runs these tests has none."""
+
+    client: Client
+    compute_capability: str
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "capability", "words"),
+    [
+        (CONFIG, "bfloat16", "9.0", None),
+        (SLIDING, "float16", "8.0", None),
+        (CONFIG, "float32", "9.0", "float32, it computes in bfloat16 or float16"),
+        (dataclasses.replace(CONFIG, head_dim=12), "bfloat16", "9.0", "head_dim is 12"),
+        (dataclasses.replace(CONFIG, head_dim=256), "bfloat16", "9.0", None),
+        (dataclasses.replace(CONFIG, head_dim=256), "bfloat16", "8.9", "head_dim is 256.* up to 128"),
+        (CAPPED, "bfloat16", "9.0", "caps attention scores"),
+    ],
+)
+def test_cudnn_says_what_it_cannot_do(
+    monkeypatch: pytest.MonkeyPatch, config: ModelConfig, dtype: str, capability: str, words: str | None
+) -> None:
+    monkeypatch.setattr(jax, "devices", lambda: [Gpu(Client("cuda 13000"), capability)])
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    if words is None:
+        assert choose("cudnn", config, dtype) is choose("auto", config, dtype) is cudnn.attend_tree
+        return
+    with pytest.raises(InputError, match=words):
+        choose("cudnn", config, dtype)
+    assert choose("auto", config, dtype) is xla.attend_tree
+
+
+def test_splash_says_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert choose("auto", CAPPED, "float32") is BACKENDS["splash"].attend
+    with pytest.raises(InputError, match="sliding windows"):
+        choose("splash", SLIDING, "bfloat16")
+    with pytest.raises(InputError, match="float16"):
+        choose("splash", CONFIG, "float16")
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("size", [None, 3], ids=["full", "sliding"])
+def test_on_a_gpu_cudnn_in_bfloat16_is_near_to_plain_attention_in_float32(tree: str, size: int | None) -> None:
+    levels = make_levels(*TREES[tree], 64)
+    rough = tuple(x._replace(**{name: getattr(x, name).astype("bfloat16") for name in "qkv"}) for x in levels)
+    (_, exact), exact_grads = value_and_gradient(xla.attend_tree, levels, size=size)
+    (_, read), grads = value_and_gradient(cudnn.attend_tree, rough, size=size)
+    assert_same((read, grads), (exact, exact_grads), 0.05)

@@ -1,0 +1,70 @@
+"""Splash compiles for a TPU on a machine that has none, where `libtpu` is installed: gradient, mesh, both head layouts.
+
+Run as a test it starts itself as a script: libtpu stays in the process that has loaded it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.parametrize("tensor", ["2", "4"], ids=["heads-split", "key-heads-repeated"])
+def test_the_gradient_of_a_grouped_pass_compiles_for_four_chips(tensor: str) -> None:
+    # Without the last libtpu would ask a cloud's metadata server where it is.
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run([sys.executable, __file__, tensor], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    forward, for_queries, for_keys = map(int, done.stdout.split()[-3:])
+    assert min(forward, for_queries, for_keys) > 0, "a kernel is missing from the compiled program"
+
+
+def _compile(tensor: int) -> tuple[int, ...]:
+    """Compile for v5e:2x2 and return how often each of the three kernels is named in the program."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import topologies
+
+    from jaxrl_sql.batch import Segment
+    from jaxrl_sql.models import ModelConfig, init_params, param_shardings, prediction_states
+    from jaxrl_sql.models.attention import splash
+    from jaxrl_sql.parallel import make_mesh
+
+    devices = topologies.get_topology_desc(topology_name="v5e:2x2", platform="tpu").devices
+    mesh = make_mesh(1, 4 // tensor, tensor, devices)
+    config = ModelConfig("qwen2", 512, 256, 1, 4, 2, 64, 512, 1e6, 1e-6, True, False, True, 1024)
+    b, p, g, t = 4, 160, 2, 48
+
+    def loss(params: Any, prompt: Any, prompt_len: Any, completion: Any, completion_len: Any) -> Any:
+        shared = (Segment(prompt, prompt_len),)
+        states = prediction_states(
+            params, config, shared, completion, completion_len, "full", attention=splash.attend_tree
+        )
+        return (states.astype(jnp.float32) ** 2).sum()
+
+    with jax.set_mesh(mesh):
+        shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0), jnp.bfloat16))
+        params = jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            shapes,
+            param_shardings(config, mesh),
+        )
+        split = jax.NamedSharding(mesh, jax.P(("data", "fsdp")))
+        ids = [jax.ShapeDtypeStruct(s, jnp.int32, sharding=split) for s in ((b, p), (b,), (b, g, t), (b, g))]
+        program = jax.jit(jax.grad(loss)).lower(params, *ids).compile().as_text()
+    return tuple(program.count(f"splash_mha_{phase}_segmented") for phase in ("fwd", "dq", "dkv"))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    print(*_compile(int(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""The pieces of a layer: norm, the gated MLP, and the one attention function.
+"""The pieces of a layer: norm, activations, and the one attention function.
 
 Attention is between a block of queries [B,R,T,…] (R rows a prompt, T tokens a row) and a list of key parts
 [B,Rj,S,…] where R is a multiple of Rj: a part of one row a prompt is read by all R rows of queries *where it
@@ -19,7 +19,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrl_sql.distribution import soft_cap
-from jaxrl_sql.linear import linear
 
 # A score far below any real one, yet finite: exp(HIDDEN - floor) is 0 and its gradient is 0 and never NaN.
 HIDDEN = -1e30
@@ -53,11 +52,6 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, from_one: bool = False
     if from_one:
         return (normed * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
     return normed.astype(x.dtype) * weight.astype(x.dtype)
-
-
-def gated_mlp(gate: jax.Array, up: jax.Array, down: jax.Array, activation: str = "silu") -> jax.Array:
-    """Compute activation(gate) · up [...,F] and project by down [F,D] to [...,D] (arXiv 2002.05202)."""
-    return linear(ACTIVATIONS[activation](gate) * up, down)
 
 
 def _to_rows(x: jax.Array, rows: int) -> jax.Array:

@@ -27,7 +27,7 @@ class Engine:
     """Draw answers to prompts from a policy.
 
     `params` may be replaced between calls of `generate` (the trainer's own arrays are read in place). `slots` is the
-    number of rows decoded side by side.
+    number of rows decoded side by side; activations and caches are in `compute_dtype` (default: the parameters' own).
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Engine:
         tokenizer: Any,
         slots: int = 64,
         purpose: rng.Purpose = rng.Purpose.ROLLOUT,
+        compute_dtype: Any = None,
     ) -> None:
         if slots < 1:
             raise InputError(f"an engine needs at least one slot, not {slots}")
@@ -45,6 +46,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.slots = slots
         self.purpose = purpose
+        self.compute_dtype = compute_dtype
         self._stop_ids = np.array(stop_ids(tokenizer), np.int32)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, step: int = 0) -> Iterator[Sample]:
@@ -79,7 +81,7 @@ class Engine:
         keys = _row_keys(rng.fold(rng.base_key(sampling.seed, self.purpose), step), numbers, sampling.n)
         draws = Draws(sampling.temperature, sampling.top_k, sampling.top_p)
         limit = jnp.asarray(sampling.max_new_tokens, jnp.int32)
-        prefix, carry = start(self.params, self.config, tokens, length, active, sampling.n, width)
+        prefix, carry = start(self.params, self.config, tokens, length, active, sampling.n, width, self.compute_dtype)
         told = ~active
         carry, snapshot = self._chunk(prefix, carry, keys, limit, draws)
         while True:
@@ -93,7 +95,9 @@ class Engine:
             carry, snapshot = ahead
 
     def _chunk(self, prefix: Any, carry: Any, keys: jax.Array, limit: jax.Array, draws: Draws) -> Any:
-        return decode_chunk(self.params, self.config, prefix, carry, keys, limit, self._stop_ids, draws, CHUNK)
+        return decode_chunk(
+            self.params, self.config, prefix, carry, keys, limit, self._stop_ids, draws, CHUNK, self.compute_dtype
+        )
 
     def _sample(self, seen: Written, b: int, g: int, prompt_index: int) -> Sample:
         n = int(seen.length[b, g])

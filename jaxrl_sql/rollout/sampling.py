@@ -82,7 +82,7 @@ class Carry:
     written: Written
 
 
-@partial(jax.jit, static_argnames=("config", "group", "width"))
+@partial(jax.jit, static_argnames=("config", "group", "width", "compute_dtype"))
 def start(
     params: Any,
     config: ModelConfig,
@@ -91,9 +91,10 @@ def start(
     active: jax.Array,
     group: int,
     width: int,
+    compute_dtype: Any = None,
 ) -> tuple[PrefixCache, Carry]:
     """Prefill prompts [B,P] once and open `group` rows of `width` tokens beside each; those not `active` are done."""
-    prefix, last = prefill(params, config, tokens, length)
+    prefix, last = prefill(params, config, tokens, length, compute_dtype)
     b = tokens.shape[0]
     shape = (b, group, width)
     written = Written(
@@ -108,7 +109,7 @@ def start(
     return prefix, Carry(cache, hidden, written)
 
 
-@partial(jax.jit, static_argnames=("config", "draws", "steps"), donate_argnames="carry")
+@partial(jax.jit, static_argnames=("config", "draws", "steps", "compute_dtype"), donate_argnames="carry")
 def decode_chunk(
     params: Any,
     config: ModelConfig,
@@ -119,6 +120,7 @@ def decode_chunk(
     stop_ids: jax.Array,
     draws: Draws,
     steps: int,
+    compute_dtype: Any = None,
 ) -> tuple[Carry, Written]:
     """Write up to `steps` tokens in every open row: keys [B,G], limit scalar, stop_ids [E] -> (carry, snapshot).
 
@@ -144,7 +146,7 @@ def decode_chunk(
             length=length,
             done=done,
         )
-        hidden, cache = decode_step(params, config, prefix, carry.cache, token, ~done)
+        hidden, cache = decode_step(params, config, prefix, carry.cache, token, ~done, compute_dtype)
         return Carry(cache, hidden, written)
 
     def body(state: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:

@@ -62,7 +62,7 @@ class ModelConfigSection:
     """The policy: a Hugging Face folder in `checkpoint`, or else the shape of a model made from scratch.
 
     `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`). Weights are kept in
-    `dtype`; activations and products are in `compute_dtype` where it is named. `remat`: what the backward pass computes
+    `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward pass computes
     again instead of keeping it: `none`, `full`, or all of a layer but named values (see `models/transformer.py`).
     """
 
@@ -79,7 +79,7 @@ class ModelConfigSection:
     tie_embeddings: bool = True
     rope_theta: float = 10_000.0
     dtype: str = "float32"
-    compute_dtype: str = ""
+    compute_dtype: str = "same"
     remat: str = "none"
     lora: LoraConfig = field(default_factory=LoraConfig)
 
@@ -230,7 +230,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "data.source": ("synth", "folder"),
     "model.family": ("gemma3_text", "llama", "qwen2", "qwen3"),
     "model.dtype": ("float32", "bfloat16"),
-    "model.compute_dtype": ("", "float32", "bfloat16"),
+    "model.compute_dtype": ("same", "float32", "bfloat16"),
     "sft.optim.kind": ("adamw", "adafactor"),
     "grpo.optim.kind": ("adamw", "adafactor"),
     "sft.optim.moments": ("float32", "bfloat16"),

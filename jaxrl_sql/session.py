@@ -102,12 +102,15 @@ class Session:
 
     def policy(self, temperature: float = 1.0) -> LogprobFn:
         """Return the function that scores a batch's completions under the policy."""
-        model = self.config.model
-        return make_policy(self.model, temperature, model.remat, model.compute_dtype or None)
+        return make_policy(self.model, temperature, self.config.model.remat, self._compute_dtype())
 
     def engine(self, params: Any, slots: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> Engine:
         """Return an engine that draws answers from `params` as the trainer computes them."""
-        return Engine(self.model, params, self.tokenizer, slots, purpose, self.config.model.compute_dtype or None)
+        return Engine(self.model, params, self.tokenizer, slots, purpose, self._compute_dtype())
+
+    def _compute_dtype(self) -> str | None:
+        name = self.config.model.compute_dtype
+        return None if name == "same" else name
 
     def optimizer(self, cfg: OptimConfig, steps: int) -> optax.GradientTransformation:
         """Return a phase's optimizer; norms and biases do not decay (adapters are matrices all of them)."""

@@ -16,7 +16,10 @@ from jaxrl_sql.models.lora import init_adapters, load_adapters, merge, policy_pa
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
 peft = pytest.importorskip("peft", reason="needs peft: install the extra `parity`")
 
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # peft asks transformers for it
+]
 
 TOLERANCE = 1e-4
 TOKENS = np.random.default_rng(0).integers(0, 101, (1, 12)).astype(np.int32)

@@ -152,7 +152,7 @@ def test_only_what_moves_is_donated() -> None:
     adapters = init_adapters(CONFIG, 2, 4.0, ["*"], jax.random.key(1))
     state = init_state(adapters, optimizer, base, jax.tree.map(jnp.copy, adapters))
     update = make_step(make_policy(CONFIG), LOSSES["token_mean"], optimizer)
-    later, _ = update(*(state, random_batch()))
+    later, _ = update(state, random_batch())
     for part, gone in ((state.trainable, True), (state.frozen, False), (state.reference, False)):
         assert all(leaf.is_deleted() == gone for leaf in jax.tree.leaves(part))
     moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim]

@@ -62,8 +62,8 @@ class ModelConfigSection:
     """The policy: a Hugging Face folder in `checkpoint`, or else the shape of a model made from scratch.
 
     `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`). Weights are kept in
-    `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward pass computes
-    again instead of keeping it: `none`, `full`, or all of a layer but named values (see `models/transformer.py`).
+    `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward pass
+    computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
     """
 
     checkpoint: str = ""

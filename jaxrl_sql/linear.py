@@ -54,7 +54,15 @@ def _backward(n_in: int, dtype: Any, kept: tuple[jax.Array, jax.Array], g: jax.A
 
 def _dot(a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: Any) -> jax.Array:
     """Contract axes `of_a` with axes `of_b`; the sums are rounded to `dtype` alone."""
-    return lax.dot_general(a, b, ((of_a, of_b), ((), ())), preferred_element_type=dtype)
+    over = ((of_a, of_b), ((), ()))
+    if a.dtype == dtype:
+        return lax.dot_general(a, b, over)
+    # XLA's CPU backend has no kernel for some products of bfloat16 that are summed in float32: it gets them widened.
+    return lax.platform_dependent(
+        a, b,
+        cpu=lambda a, b: lax.dot_general(a.astype(dtype), b.astype(dtype), over),
+        default=lambda a, b: lax.dot_general(a, b, over, preferred_element_type=dtype),
+    )  # fmt: skip
 
 
 linear.defvjp(_forward, _backward)

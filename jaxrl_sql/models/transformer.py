@@ -247,9 +247,7 @@ def unembedding(params: PyTree, config: ModelConfig) -> jax.Array:
 
 def unembed(params: PyTree, config: ModelConfig, hidden: jax.Array) -> jax.Array:
     """Turn states [...,D] into logits [...,V] float32, capped where the model caps them."""
-    matrix = unembedding(params, config).astype(hidden.dtype)
-    logits = jnp.einsum("...d,dv->...v", hidden, matrix, preferred_element_type=jnp.float32)
-    return soft_cap(logits, config.final_logit_cap)
+    return soft_cap(linear(hidden, unembedding(params, config), 1, jnp.float32), config.final_logit_cap)
 
 
 def forward(

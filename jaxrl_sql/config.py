@@ -45,11 +45,27 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters, trained beside weights that stay as they are; `rank` 0 trains the weights themselves.
+
+    `targets`: the weights that get adapters, by name or pattern: q, k, v, o, gate, up, down, or * for all of them.
+    What is added to a weight is alpha / rank times the product of its two small matrices.
+    """
+
+    rank: int = 0
+    alpha: float = 16.0
+    targets: list[str] = field(default_factory=lambda: ["*"])
+
+
+@dataclass(frozen=True)
 class ModelConfigSection:
     """The policy: a Hugging Face folder or GGUF file in `checkpoint`, or else the shape of a model made from scratch.
 
-    `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`). `attention` is the
-    backend of prompts and updates (`models/attention/`): `auto` takes the platform's fused one where it serves.
+    `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`). Weights are kept in
+    `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward pass
+    computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
+    `attention` is the backend of prompts and updates (`models/attention/`): `auto` takes the platform's fused one where
+    it serves.
     """
 
     checkpoint: str = ""
@@ -65,14 +81,22 @@ class ModelConfigSection:
     tie_embeddings: bool = True
     rope_theta: float = 10_000.0
     dtype: str = "float32"
+    compute_dtype: str = "same"
     remat: str = "none"
     attention: str = "auto"
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """AdamW with a warm-up and a `constant`, `cosine` or `linear` schedule after it; `lr` is the peak."""
+    """AdamW or Adafactor with a warm-up and a `constant`, `cosine` or `linear` schedule after it; `lr` is the peak.
 
+    `moments` is the type that AdamW's are kept in. Norms and biases do not decay. Adafactor (Shazeer and Stern 2018,
+    arXiv:1804.04235) keeps no first moment and factors the second; betas and eps are not for it.
+    """
+
+    kind: str = "adamw"
+    moments: str = "float32"
     lr: float = 1e-3
     schedule: str = "cosine"
     warmup_steps: int = 50
@@ -89,8 +113,8 @@ class SftConfig:
     """The supervised cold start: `databases` x `questions` a batch; 0 steps skip it.
 
     `loss_on` is `answer` (completions only) or `text` (the question too: for a model made from scratch, which has yet
-    to learn the language). `rename` is the share of schemas whose words are replaced by random others, so that names
-    are copied and not remembered.
+    to learn the language). `accumulate` cuts a batch into that many parts, computed one after another. `rename` is the
+    share of schemas whose words are replaced by random others, so that names are copied and not remembered.
     """
 
     steps: int = 0
@@ -98,6 +122,7 @@ class SftConfig:
     questions: int = 16
     max_completion_tokens: int = 160
     loss_on: str = "answer"
+    accumulate: int = 1
     rename: float = 0.0
     log_every: int = 20
     eval_every: int = 0
@@ -119,6 +144,8 @@ class SamplingConfig:
 class GrpoConfig:
     """The objective and its numbers (RL steps of `prompts` x `group` answers; `minibatches` updates a step).
 
+    `accumulate` cuts each update's batch into that many parts, computed one after another for less memory.
+
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
     aggregation: sequence_mean | token_mean | constant; advantage: group | batch | none | leave_one_out;
     kl_kind: k2 | k3 (as a loss, with coefficient `kl`); `max_importance_weight` caps exp(old - drawn).
@@ -129,6 +156,7 @@ class GrpoConfig:
     oversample: int = 1
     group: int = 8
     minibatches: int = 1
+    accumulate: int = 1
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float = 0.0
@@ -205,6 +233,11 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "data.source": ("synth", "folder"),
     "model.family": ("gemma3_text", "llama", "qwen2", "qwen3"),
     "model.dtype": ("float32", "bfloat16"),
+    "model.compute_dtype": ("same", "float32", "bfloat16"),
+    "sft.optim.kind": ("adamw", "adafactor"),
+    "grpo.optim.kind": ("adamw", "adafactor"),
+    "sft.optim.moments": ("float32", "bfloat16"),
+    "grpo.optim.moments": ("float32", "bfloat16"),
     "sft.optim.schedule": ("constant", "cosine", "linear"),
     "grpo.optim.schedule": ("constant", "cosine", "linear"),
     "grpo.aggregation": ("sequence_mean", "token_mean", "constant"),
@@ -219,10 +252,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 POSITIVE = (
     "data.max_prompt_tokens model.d_model model.n_layers model.n_heads model.n_kv_heads model.head_dim model.d_ff "
-    "model.max_positions model.rope_theta sft.databases sft.questions sft.max_completion_tokens sft.log_every "
-    "sampling.temperature sampling.max_new_tokens sampling.slots grpo.prompts grpo.oversample grpo.minibatches "
-    "grpo.max_importance_weight executor.timeout_ms executor.vm_steps executor.max_rows executor.max_bytes "
-    "eval.max_new_tokens eval.slots run.checkpoint_every run.keep_checkpoints "
+    "model.max_positions model.rope_theta model.lora.alpha sft.databases sft.questions sft.max_completion_tokens "
+    "sft.log_every sft.accumulate sampling.temperature sampling.max_new_tokens sampling.slots grpo.prompts "
+    "grpo.oversample grpo.minibatches grpo.accumulate grpo.max_importance_weight executor.timeout_ms executor.vm_steps "
+    "executor.max_rows executor.max_bytes eval.max_new_tokens eval.slots run.checkpoint_every run.keep_checkpoints "
     "sft.optim.lr sft.optim.eps sft.optim.max_grad_norm grpo.optim.lr grpo.optim.eps grpo.optim.max_grad_norm"
 ).split()
 """Every other number but those of `mesh` is 0 or more."""
@@ -287,6 +320,14 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         grpo.prompts % grpo.minibatches == 0,
         f"grpo.minibatches={grpo.minibatches} must divide grpo.prompts={grpo.prompts}",
     )
+    yield (
+        grpo.prompts // grpo.minibatches % grpo.accumulate == 0,
+        f"grpo.accumulate={grpo.accumulate} must divide the {grpo.prompts // grpo.minibatches} prompts of an update",
+    )
+    yield (
+        config.sft.databases % config.sft.accumulate == 0,
+        f"sft.accumulate={config.sft.accumulate} must divide sft.databases={config.sft.databases}",
+    )
     yield grpo.clip_low <= 1, f"grpo.clip_low={grpo.clip_low} must be at most 1"
     yield (
         grpo.dual_clip == 0 or grpo.dual_clip > 1,
@@ -297,6 +338,10 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         for beta in ("beta1", "beta2"):
             value = getattr(optim, beta)
             yield 0 <= value < 1, f"{name}.optim.{beta}={value} must be at least 0 and below 1"
+        yield (
+            optim.kind == "adamw" or optim.moments == "float32",
+            f"{name}.optim.moments={optim.moments} is for adamw: adafactor's are small already",
+        )
     axes = dataclasses.asdict(config.mesh)
     yield (
         all(size == -1 or size >= 1 for size in axes.values()),

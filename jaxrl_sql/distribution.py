@@ -8,6 +8,7 @@ for the truncation.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -110,7 +111,6 @@ def token_logprobs(
     unembedding: jax.Array,
     targets: jax.Array,
     temperature: float,
-    chunk: int = 16,
     kept_bytes: int = KEPT_BYTES,
     logit_cap: float | None = None,
 ) -> TokenLogprobs:
@@ -118,28 +118,34 @@ def token_logprobs(
 
     hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]; `logit_cap` soft-caps the logits,
     before the temperature. Where all logits (float32) fit they are kept for the backward pass. Else the T axis is cut
-    into pieces of `chunk` tokens whose logits are computed, reduced and recomputed in the backward pass; T that is no
-    multiple of `chunk` is scored as one piece.
+    into as few equal pieces as fit (of one token at least), whose logits are computed, reduced and recomputed in the
+    backward pass.
     """
 
     def piece(part: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
         states, tokens = part
-        logits = linear(states, unembedding.astype(states.dtype)).astype(jnp.float32)
+        logits = linear(states, unembedding, 1, jnp.float32)
         return score(soft_cap(logits, logit_cap) / (temperature or 1.0), tokens)
 
-    steps = targets.shape[-1]
-    if 4 * targets.size * unembedding.shape[-1] <= kept_bytes:
+    b, g, t = targets.shape
+    fitting = max(kept_bytes // (4 * b * g * unembedding.shape[-1]), 1)
+    if t <= fitting:
         return piece((hidden, targets))
-    if steps % chunk:
-        chunk = steps
-    scored = jax.lax.map(jax.checkpoint(piece), (_split(hidden, chunk), _split(targets, chunk)))
-    return TokenLogprobs(*(jnp.moveaxis(x, 0, 2).reshape(targets.shape) for x in scored))
+    pieces = math.ceil(t / fitting)
+    parts = (_split(hidden, pieces), _split(targets, pieces))
+    scored = jax.lax.map(jax.checkpoint(piece), parts)
+    return TokenLogprobs(*(jnp.moveaxis(x, 0, 2).reshape(b, g, -1)[..., :t] for x in scored))
 
 
-def _split(x: jax.Array, chunk: int) -> jax.Array:
-    """Cut axis 2 into chunks and bring them to the front: [B,G,T,...] -> [T/chunk,B,G,chunk,...]."""
+def _split(x: jax.Array, pieces: int) -> jax.Array:
+    """Cut axis 2 into equal pieces, the last filled up with zeros, and bring them to the front.
+
+    [B,G,T,...] -> [pieces,B,G,⌈T/pieces⌉,...]
+    """
     b, g, t, *rest = x.shape
-    return jnp.moveaxis(x.reshape(b, g, t // chunk, chunk, *rest), 2, 0)
+    size = math.ceil(t / pieces)
+    x = jnp.pad(x, [(0, 0), (0, 0), (0, pieces * size - t), *[(0, 0)] * len(rest)])
+    return jnp.moveaxis(x.reshape(b, g, pieces, size, *rest), 2, 0)
 
 
 def _pick(logprobs: jax.Array, token: jax.Array) -> jax.Array:

@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     ROLLOUT = 1
     EVAL = 2
     DATA = 3
+    ADAPTERS = 4
 
 
 def base_key(seed: int, purpose: Purpose) -> jax.Array:

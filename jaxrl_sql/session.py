@@ -6,6 +6,7 @@ The loops themselves stand in `train.py` and `sft.py`; here is what they would o
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -18,23 +19,30 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl_sql import rng
-from jaxrl_sql.batch import GroupBatch
-from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.algo.optim import make_optimizer
+from jaxrl_sql.algo.step import LogprobFn
+from jaxrl_sql.batch import GroupBatch, TrainState
+from jaxrl_sql.config import OptimConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.filters import usable_golds
 from jaxrl_sql.data.prompts import PROMPT_STYLES, PromptSet, PromptStyle, make_prompts, prompt_texts
 from jaxrl_sql.data.synth import SynthSpec, generate, train_tokenizer
-from jaxrl_sql.models import ModelConfig, init_params, shard_params
+from jaxrl_sql.models import ModelConfig, count_params, init_params, shard_params
 from jaxrl_sql.models.copying import init_copying
 from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.hf import load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.hf import load_config as load_model_config
+from jaxrl_sql.models.lora import init_adapters, merge, save_adapters
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.models.spec import decayed
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel import rules
 from jaxrl_sql.recipes import RECIPES, Recipe
 from jaxrl_sql.report.html import write_report
+from jaxrl_sql.rollout import Engine
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.memory import keep_freed_memory
@@ -67,8 +75,22 @@ class Session:
         """Tell the user something, once, outside the progress display."""
         self.display.note(text)
 
-    def fresh_params(self) -> Any:
-        """Return the parameters that the run starts from, on the mesh: the checkpoint's, or new ones from the seed."""
+    def fresh_params(self) -> tuple[Any, Any]:
+        """Return what the run starts from, on the mesh, as (trainable, frozen).
+
+        That is the parameters and None; or new adapters, and the parameters as the base that they are trained beside.
+        """
+        base, lora = self._base_params(), self.config.model.lora
+        if not lora.rank:
+            return base, None
+        key = rng.base_key(self.config.seed, rng.Purpose.ADAPTERS)
+        adapters = init_adapters(self.model, lora.rank, lora.alpha, lora.targets, key, self.mesh)
+        count = sum(leaf.size for leaf in jax.tree.leaves(adapters))
+        self.note(f"lora: {count:,} parameters are trained beside {count_params(self.model):,}")
+        return adapters, base
+
+    def _base_params(self) -> Any:
+        """Return the checkpoint's parameters, or new ones from the seed."""
         model = self.config.model
         if model.checkpoint:
             return load_checkpoint(model.checkpoint, model.dtype, self.mesh)[1]
@@ -77,6 +99,32 @@ class Session:
         if model.init == "copying":
             params = init_copying(params, self.model, key)
         return shard_params(params, self.model, self.mesh)
+
+    def policy(self, temperature: float = 1.0) -> LogprobFn:
+        """Return the function that scores a batch's completions under the policy."""
+        model = self.config.model
+        return make_policy(self.model, temperature, model.remat, self._compute_dtype(), model.attention)
+
+    def engine(self, params: Any, slots: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> Engine:
+        """Return an engine that draws answers from `params` as the trainer computes them."""
+        return Engine(self.model, params, self.tokenizer, slots, purpose, compute_dtype=self._compute_dtype())
+
+    def _compute_dtype(self) -> str | None:
+        name = self.config.model.compute_dtype
+        return None if name == "same" else name
+
+    def optimizer(self, cfg: OptimConfig, steps: int) -> optax.GradientTransformation:
+        """Return a phase's optimizer; norms and biases do not decay (adapters are matrices all of them)."""
+        return make_optimizer(cfg, steps, None if self.config.model.lora.rank else decayed(self.model))
+
+    def save(self, step: int, state: TrainState, host: dict[str, Any]) -> None:
+        """Start to save a checkpoint, without the frozen base: it is where the run's start is, and never changes."""
+        self.checkpoints.save(step, dataclasses.replace(state, frozen=None), host)
+
+    def restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """Return (state, host) of a checkpoint, each array where it is in `like`, with the frozen base of `like`."""
+        state, host = self.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
+        return dataclasses.replace(state, frozen=like.frozen), host
 
     def to_mesh(self, batch: GroupBatch) -> GroupBatch:
         """Put a packed batch on the devices, split along B."""
@@ -114,10 +162,16 @@ class Session:
             }
         )
 
-    def export(self, params: Any) -> Path:
-        """Write the policy as a Hugging Face folder, `model/` of the run."""
+    def export(self, trainable: Any, frozen: Any) -> Path:
+        """Write the policy as a Hugging Face folder, `model/` of the run; adapters are merged into its weights.
+
+        Alone they are written to `adapters/`, in PEFT's form.
+        """
         folder = self.folder / "model"
-        save_checkpoint(folder, self.model, params, self.tokenizer, source=self.config.model.checkpoint or None)
+        weights = merge(trainable, frozen)
+        save_checkpoint(folder, self.model, weights, self.tokenizer, source=self.config.model.checkpoint or None)
+        if frozen is not None:
+            save_adapters(self.folder / "adapters", self.model, trainable, self.config.model.checkpoint)
         return folder
 
 

@@ -16,21 +16,20 @@ import jax
 import numpy as np
 
 from jaxrl_sql.algo.loss import sft_loss
-from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_step
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.pack import pack_rows
 from jaxrl_sql.data.rows import RowOrder, rename_words, supervise, whole, word_tokens
 from jaxrl_sql.evaluation import evaluate_all
-from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.rollout.engine import stop_ids
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.session import Session, open_session, run_command
 
 
-def run_sft(s: Session, begin: int) -> Any:
-    """Teach the gold answers from step `begin` to `sft.steps`; return the parameters (when stopped early, too)."""
+def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
+    """Teach the gold answers from step `begin` to `sft.steps`; return (trainable, frozen), when stopped early too."""
     cfg = s.config.sft
     if cfg.steps == 0:
         return s.fresh_params()
@@ -42,12 +41,12 @@ def run_sft(s: Session, begin: int) -> Any:
     if taught.skipped:
         s.note(f"sft: skipped {len(taught.skipped)} ({taught.skipped[0][1]}), such as {taught.skipped[0][0]}")
     order = RowOrder(taught, cfg.questions, cfg.databases, s.config.seed, bucket)
-    optimizer = make_optimizer(cfg.optim, cfg.steps)
-    policy = make_policy(s.model, remat=s.config.model.remat, attention=s.config.model.attention)
-    update = make_step(policy, sft_loss, optimizer)
-    state = init_state(s.fresh_params(), optimizer)
+    optimizer = s.optimizer(cfg.optim, cfg.steps)
+    update = make_step(s.policy(), sft_loss, optimizer, cfg.accumulate)
+    trainable, frozen = s.fresh_params()
+    state = init_state(trainable, optimizer, frozen)
     if begin:
-        state, _ = s.checkpoints.restore(begin, state)
+        state, _ = s.restore(begin, state)
     words = word_tokens(s.tokenizer) if cfg.rename else ()
     widest = bucket(max(len(schema) for schema in taught.schemas))
     logged, tokens, since = begin, 0, time.perf_counter()
@@ -68,23 +67,23 @@ def run_sft(s: Session, begin: int) -> Any:
             s.record(at, "sft", numbers)
             logged, tokens, since = at, 0, time.perf_counter()
         if at % s.config.run.checkpoint_every == 0 or at == cfg.steps or s.stop:
-            s.checkpoints.save(at, state, {"phase": "sft"})
+            s.save(at, state, {"phase": "sft"})
         if s.stop:
             break
         if cfg.eval_every and at % cfg.eval_every == 0 and at < cfg.steps:
-            evaluate_all(s, state.trainable, at)
-    return state.trainable
+            evaluate_all(s, policy_params(state.trainable, frozen), at)
+    return state.trainable, frozen
 
 
 def sft(config: TrainConfig) -> int:
     """Run the supervised phase alone and write the model; return the exit code."""
     config = dataclasses.replace(config, grpo=dataclasses.replace(config.grpo, steps=0))
     with open_session(config) as s:
-        params = run_sft(s, s.resume_step())
+        trainable, frozen = run_sft(s, s.resume_step())
         if s.stop:
             return 130
-        evaluate_all(s, params, config.sft.steps)
-        s.note(f"model: {s.export(params)}")
+        evaluate_all(s, policy_params(trainable, frozen), config.sft.steps)
+        s.note(f"model: {s.export(trainable, frozen)}")
     return 0
 
 

@@ -20,14 +20,14 @@ import numpy as np
 
 from jaxrl_sql.algo.advantage import advantages, choose_groups, zero_variance
 from jaxrl_sql.algo.loss import Metrics, grpo_loss
-from jaxrl_sql.algo.optim import make_optimizer, make_schedule
+from jaxrl_sql.algo.optim import make_schedule
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step, slice_prompts
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.order import Order
 from jaxrl_sql.data.pack import pack_groups
 from jaxrl_sql.evaluation import evaluate_all
-from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.rewards.score import Scored, TextJob
 from jaxrl_sql.rollout import Engine, Sample, Sampling
 from jaxrl_sql.runtime.metrics import merge_metrics, reduce_metrics
@@ -51,33 +51,33 @@ Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, Metrics]]
 def train(config: TrainConfig) -> int:
     """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code."""
     with open_session(config) as s:
-        optimizer = make_optimizer(config.grpo.optim, config.grpo.steps * config.grpo.minibatches)
+        optimizer = s.optimizer(config.grpo.optim, config.grpo.steps * config.grpo.minibatches)
         begin, first = s.resume_step(), config.sft.steps
-        if begin > first:
-            params = s.fresh_params()
-            state, host = s.checkpoints.restore(begin, init_state(params, optimizer, reference=_reference(s, params)))
-            before = host["before"]
+        trainable, frozen = run_sft(s, begin) if begin <= first else s.fresh_params()
+        if s.stop:
+            return 130
+        state = init_state(trainable, optimizer, frozen, _reference(s, trainable))
+        if begin <= first:
+            before = evaluate_all(s, policy_params(trainable, frozen), first)
         else:
-            params = run_sft(s, begin)
-            if s.stop:
-                return 130
-            before = evaluate_all(s, params, first)
-            state = init_state(params, optimizer, reference=_reference(s, params))
+            state, host = s.restore(begin, state)
+            before = host["before"]
         update = make_updates(s, optimizer)
-        engine = Engine(s.model, None, s.tokenizer, config.sampling.slots, attention=config.model.attention)
+        engine = s.engine(None, config.sampling.slots)
         order = Order(len(s.train.prompts), config.seed)
         for step in range(max(begin, first), first + config.grpo.steps):
             state = grpo_step(s, engine, update, order, state, step - first)
             at = step + 1
             if s.stop or at % config.run.checkpoint_every == 0 or at == first + config.grpo.steps:
-                s.checkpoints.save(at, state, {"phase": "grpo", "before": before})
+                s.save(at, state, {"phase": "grpo", "before": before})
             if s.stop:
                 s.note(f"stopped after step {at}; go on with run.resume=true")
                 return 130
             if config.eval.every and (at - first) % config.eval.every == 0 and at < first + config.grpo.steps:
-                evaluate_all(s, state.trainable, at)
-        after = evaluate_all(s, state.trainable, first + config.grpo.steps) if config.grpo.steps else before
-        s.note(f"model: {s.export(state.trainable)}")
+                evaluate_all(s, policy_params(state.trainable, frozen), at)
+        policy = policy_params(state.trainable, frozen)
+        after = evaluate_all(s, policy, first + config.grpo.steps) if config.grpo.steps else before
+        s.note(f"model: {s.export(state.trainable, frozen)}")
         for name in s.evals:
             old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
             s.note(f"{name}: greedy accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
@@ -90,8 +90,9 @@ def grpo_step(s: Session, engine: Engine, update: Updates, order: Order, state: 
     began = time.perf_counter()
     asked = grpo.prompts * grpo.oversample
     chosen, _ = order.take(number * asked, asked)
-    engine.params = state.trainable
+    engine.params = policy_params(state.trainable, state.frozen)
     jobs, samples = draw_answers(s, engine, chosen, number)
+    engine.params = None  # the update below donates them
     drawn = time.perf_counter()
     groups = collect_groups(s, chosen, jobs, samples)
     waited = time.perf_counter()
@@ -175,15 +176,15 @@ def make_updates(s: Session, optimizer: Any) -> Updates:
     reference's are computed when the KL penalty is on. Groups are never split.
     """
     grpo = s.config.grpo
-    policy = make_policy(s.model, s.config.sampling.temperature, s.config.model.remat, s.config.model.attention)
+    policy = s.policy(s.config.sampling.temperature)
     on_policy = grpo.minibatches == 1
-    update = make_step(policy, partial(grpo_loss, cfg=grpo, on_policy=on_policy), optimizer)
+    update = make_step(policy, partial(grpo_loss, cfg=grpo, on_policy=on_policy), optimizer, grpo.accumulate)
     score = make_scorer(policy)
 
     def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Metrics]:
         if not on_policy:
             batch = dataclasses.replace(batch, old_logprobs=score(state.trainable, state.frozen, batch))
-        if state.reference is not None:
+        if grpo.kl > 0:
             batch = dataclasses.replace(batch, reference_logprobs=score(state.reference, state.frozen, batch))
         size = grpo.prompts // grpo.minibatches
         metrics: Metrics = {}
@@ -210,9 +211,13 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def _reference(s: Session, params: Any) -> Any:
-    """Keep a copy of the start as the reference policy, where the KL penalty needs one."""
-    return jax.tree.map(lambda x: x.copy(), params) if s.config.grpo.kl > 0 else None
+def _reference(s: Session, trainable: Any) -> Any:
+    """Keep a copy of the start as the reference policy, where the KL penalty needs one.
+
+    New adapters need none: without them the frozen base is the start. After a cold start the copy is of adapters only.
+    """
+    is_base = s.config.model.lora.rank > 0 and s.config.sft.steps == 0
+    return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl > 0 and not is_base else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

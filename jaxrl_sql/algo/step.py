@@ -1,11 +1,14 @@
-"""One update, as a jitted pure function `(TrainState, GroupBatch) -> (TrainState, Metrics)`.
+"""One update, as a pure function `(TrainState, GroupBatch) -> (TrainState, Metrics)` with a jitted inside.
 
 The step knows no model. It takes a function that scores a batch under some parameters, a loss over those scores and
-an optimizer. The state is donated: whoever reads its parameters (a sampler) must do so between steps.
+an optimizer. What moves is donated, the trainable parameters and the optimizer's state: whoever reads them (a sampler)
+must do so between steps, and take the new ones after each. What does not move, the frozen base and the reference, is
+neither donated nor returned, so that others may go on reading it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,23 +33,75 @@ def init_state(
     return TrainState(jnp.zeros((), jnp.int32), trainable, frozen, reference, optimizer.init(trainable))
 
 
-def make_step(logprobs: LogprobFn, loss: LossFn, optimizer: optax.GradientTransformation) -> StepFn:
-    """Return the jitted update: score, loss, gradient of sum / weight, optimizer."""
+def make_step(
+    logprobs: LogprobFn, loss: LossFn, optimizer: optax.GradientTransformation, accumulate: int = 1
+) -> StepFn:
+    """Return the update: score, loss, gradient of sum / weight, optimizer.
 
-    @partial(jax.jit, donate_argnames="state")
+    With `accumulate` above 1 the batch goes through in that many parts of whole groups, one after another, and their
+    gradients add up: less is held at a time. Each part's sum is divided by the weight of the whole batch, so the
+    parts, however unequal, make the same gradient as the batch in one piece. Raises ValueError when B is not divided.
+    """
+
+    @partial(jax.jit, donate_argnames="moving")
+    def update(moving: tuple[Any, Any, Any], frozen: Any, batch: GroupBatch) -> tuple[Any, losses.Metrics]:
+        count, trainable, opt_state = moving
+        weight = _weight(loss, batch)
+
+        def objective(trainable: Any, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
+            result = loss(logprobs(trainable, frozen, part), part)
+            return result.sum / jnp.maximum(weight, 1.0), result.metrics
+
+        gradient = jax.grad(objective, has_aux=True)
+        grads, metrics = _over_parts(partial(gradient, trainable), batch, accumulate)
+        updates, opt_state = optimizer.update(grads, opt_state, trainable)
+        trainable = optax.apply_updates(trainable, updates)
+        return (count + 1, trainable, opt_state), {
+            **metrics,
+            "optim/grad_norm": (optax.tree.norm(grads), jnp.ones(())),
+        }
+
     def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, losses.Metrics]:
-        def objective(trainable: Any) -> tuple[jax.Array, losses.Loss]:
-            result = loss(logprobs(trainable, state.frozen, batch), batch)
-            return result.sum / jnp.maximum(result.weight, 1.0), result
-
-        grads, result = jax.grad(objective, has_aux=True)(state.trainable)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.trainable)
-        trainable = optax.apply_updates(state.trainable, updates)
-        one = jnp.ones(())
-        metrics = {**result.metrics, "optim/grad_norm": (optax.tree.norm(grads), one)}
-        return TrainState(state.step + 1, trainable, state.frozen, state.reference, opt_state), metrics
+        moved, metrics = update((state.step, state.trainable, state.opt_state), state.frozen, batch)
+        count, trainable, opt_state = moved
+        return dataclasses.replace(state, step=count, trainable=trainable, opt_state=opt_state), metrics
 
     return step
+
+
+def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
+    """Return the weight of a batch's loss, which comes from masks and lengths alone: no score is needed for it."""
+    blank = jnp.zeros(batch.completion.shape, jnp.float32)
+    return loss(TokenLogprobs(blank, blank), batch).weight
+
+
+def _over_parts(
+    gradient: Callable[[GroupBatch], tuple[Any, losses.Metrics]], batch: GroupBatch, parts: int
+) -> tuple[Any, losses.Metrics]:
+    """Add up the gradients and merge the metrics of a batch's parts, one part at a time.
+
+    Part i takes every prompt whose number is i modulo `parts`: on a mesh, each device's own share of the batch.
+    """
+    if parts == 1:
+        return gradient(batch)
+    size, rest = divmod(batch.completion.shape[0], parts)
+    if rest:
+        raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {parts} parts")
+    cut = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(size, parts, *x.shape[1:]), 0, 1), batch)
+
+    def add(total: Any, part: GroupBatch) -> tuple[Any, losses.Metrics]:
+        grads, metrics = gradient(part)
+        return jax.tree.map(jnp.add, total, grads), metrics
+
+    first = jax.tree.map(lambda x: x[0], cut)
+    shapes = jax.eval_shape(gradient, first)[0]
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), shapes)
+    grads, stacked = jax.lax.scan(add, zeros, cut)
+    metrics = {
+        name: (jnp.max(amount), weight[0]) if name.endswith("_max") else (jnp.sum(amount), jnp.sum(weight))
+        for name, (amount, weight) in stacked.items()
+    }
+    return grads, metrics
 
 
 def make_scorer(logprobs: LogprobFn) -> Callable[[Any, Any, GroupBatch], jax.Array]:

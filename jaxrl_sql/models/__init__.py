@@ -1,14 +1,15 @@
 """The policy: a decoder as pure functions over a nested dict of arrays.
 
 `spec` is what a model is and the table of its weights, `layers` and `transformer` what it computes, `cache` what
-decoding keeps, `families` how Hugging Face spells each family's config, `hf` the folders on disk, `stored`
-and `placing` how tensors get from files to devices, `gguf` llama.cpp's files.
+decoding keeps, `lora` what is trained beside frozen weights, `families` how Hugging Face spells each family's config,
+`hf` the folders on disk, `stored` and `placing` how tensors get from files to devices, `gguf` llama.cpp's files.
 """
 
 from __future__ import annotations
 
 from jaxrl_sql.models.cache import DecodeCache, PrefixCache, init_decode_cache
 from jaxrl_sql.models.hf import load_checkpoint, load_config, load_tokenizer, save_checkpoint
+from jaxrl_sql.models.lora import Adapters, init_adapters, load_adapters, merge, policy_params, save_adapters
 from jaxrl_sql.models.spec import (
     ModelConfig,
     ParamSpec,
@@ -30,6 +31,7 @@ from jaxrl_sql.models.transformer import (
 )
 
 __all__ = [
+    "Adapters",
     "Block",
     "DecodeCache",
     "ModelConfig",
@@ -39,15 +41,20 @@ __all__ = [
     "decode_step",
     "forward",
     "hidden_states",
+    "init_adapters",
     "init_decode_cache",
     "init_params",
+    "load_adapters",
     "load_checkpoint",
     "load_config",
     "load_tokenizer",
+    "merge",
     "param_shardings",
     "param_specs",
+    "policy_params",
     "prediction_states",
     "prefill",
+    "save_adapters",
     "save_checkpoint",
     "shard_params",
     "unembed",

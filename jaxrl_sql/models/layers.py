@@ -1,4 +1,4 @@
-"""The pieces of a layer beside attention: norm and the gated MLP."""
+"""The pieces of a layer beside attention: norm and activations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
-
-from jaxrl_sql.linear import linear
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
@@ -27,8 +25,3 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, from_one: bool = False
     if from_one:
         return (normed * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
     return normed.astype(x.dtype) * weight.astype(x.dtype)
-
-
-def gated_mlp(gate: jax.Array, up: jax.Array, down: jax.Array, activation: str = "silu") -> jax.Array:
-    """Compute activation(gate) · up [...,F] and project by down [F,D] to [...,D] (arXiv 2002.05202)."""
-    return linear(ACTIVATIONS[activation](gate) * up, down)

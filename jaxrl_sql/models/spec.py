@@ -9,7 +9,9 @@ scanned.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -133,6 +135,17 @@ class ParamSpec:
         """Return the shape of what one tensor of the file becomes."""
         return self.shape[1:] if self.is_stacked else self.shape
 
+    @property
+    def is_matrix(self) -> bool:
+        """Say whether the tensors of the file are matrices; the others, norms and biases, are vectors."""
+        return len(self.hf_shape) == 2
+
+    @property
+    def n_in(self) -> int:
+        """Return how many leading dimensions of `layer_shape` are the inputs of a matrix that the file holds turned."""
+        sizes = itertools.accumulate(self.layer_shape, operator.mul)
+        return 1 + list(sizes).index(self.hf_shape[1]) if self.hf_transposed else 0
+
     def hf_names(self) -> tuple[str, ...]:
         """Return the names in the file: L of them for a stacked leaf, else one."""
         if not self.is_stacked:
@@ -218,6 +231,14 @@ def param_specs(config: ModelConfig) -> tuple[ParamSpec, ...]:
 def count_params(config: ModelConfig) -> int:
     """Return the number of parameters; tied embeddings count once."""
     return sum(math.prod(spec.shape) for spec in param_specs(config))
+
+
+def decayed(config: ModelConfig) -> PyTree:
+    """Return the parameters' tree with whether weight decay applies: to matrices, not to norms and biases.
+
+    A norm's weight is a scale around one (or its distance from one), which decay would only shrink away from.
+    """
+    return nest((spec, spec.is_matrix) for spec in param_specs(config))
 
 
 def nest(leaves: Iterable[tuple[ParamSpec, Any]]) -> PyTree:

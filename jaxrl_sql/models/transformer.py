@@ -10,7 +10,10 @@ carries that as a flag a layer, and where a config has no such layers nothing of
 
 Masks and positions come from lengths, never from token values. Everything here is a pure function of its
 arguments; `compute_dtype` (default: the parameters' own) is the dtype of activations and matrix products, while
-norms, scores and softmax are in float32 always.
+norms, scores and softmax are in float32 always. Weights are brought to it where they are used, and their gradients
+are in the weights' own dtype.
+
+Beside a layer's weight `q` may stand `q_lora`, the low-rank pair that is added to it (`lora.py`).
 """
 
 from __future__ import annotations
@@ -34,13 +37,13 @@ from jaxrl_sql.models.attention import TreeAttention, choose
 from jaxrl_sql.models.attention.tree import Level, Window, narrow
 from jaxrl_sql.models.attention.xla import KeyPart, attend
 from jaxrl_sql.models.cache import DecodeCache, PrefixCache
-from jaxrl_sql.models.layers import gated_mlp, rms_norm
+from jaxrl_sql.models.layers import ACTIVATIONS, rms_norm
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError
 
-Layer = dict[str, jax.Array]
+Layer = dict[str, Any]
 # Whether a layer sees a sliding window: a flag of the scan, or known where layers are unrolled or none of them does.
 Kind = bool | jax.Array
 
@@ -116,11 +119,21 @@ def _scale(config: ModelConfig) -> float:
     return (config.head_dim if config.query_scalar is None else config.query_scalar) ** -0.5
 
 
+def _project(layer: Layer, name: str, x: jax.Array, n_in: int = 1) -> jax.Array:
+    """Multiply states [...,*I] by the weight of that name [*I,*O] and, where it has one, by its low-rank addition.
+
+    The addition stays apart from the weight, x·A·B and not x·(W + A·B): the sum would be a second copy of W.
+    """
+    out = linear(x, layer[name], n_in)
+    low = layer.get(f"{name}_lora")
+    return out if low is None else out + linear(linear(x, low.a, n_in), low.b)
+
+
 def _heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Project normed states x [B,R,T,D] to queries [B,R,T,H,Q], keys and values [B,R,K,T,Q], positions applied."""
-    q, k, v = (linear(x, layer[name]) for name in ("q", "k", "v"))
+    q, k, v = (_project(layer, name, x) for name in ("q", "k", "v"))
     if config.qkv_bias:
-        q, k, v = q + layer["q_bias"], k + layer["k_bias"], v + layer["v_bias"]
+        q, k, v = (y + layer[f"{name}_bias"].astype(y.dtype) for name, y in (("q", q), ("k", k), ("v", v)))
     if config.qk_norm:
         q, k = _norm(config, q, layer["q_norm"]), _norm(config, k, layer["k_norm"])
     q, k, v = rotate(q, angles), jnp.swapaxes(rotate(k, angles), 2, 3), jnp.swapaxes(v, 2, 3)
@@ -129,12 +142,12 @@ def _heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> t
 
 def _finish(layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array) -> jax.Array:
     """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D]."""
-    added = linear(checkpoint_name(attended, "attended"), layer["o"], 2)
+    added = _project(layer, "o", checkpoint_name(attended, "attended"), 2)
     x = x + (_norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
     y = _norm(config, x, layer["mlp_norm"])
-    gate = checkpoint_name(linear(y, layer["gate"]), "gate")
-    up = checkpoint_name(linear(y, layer["up"]), "up")
-    added = gated_mlp(gate, up, layer["down"], config.activation)
+    gate = checkpoint_name(_project(layer, "gate", y), "gate")
+    up = checkpoint_name(_project(layer, "up", y), "up")
+    added = _project(layer, "down", ACTIVATIONS[config.activation](gate) * up)
     return constrain(x + (_norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), STREAM)
 
 
@@ -171,16 +184,12 @@ def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
     return jax.checkpoint(step, prevent_cse=False, policy=policy)
 
 
-def _cast(tree: PyTree, dtype: Any) -> PyTree:
-    """Bring weights to the compute dtype, inside the layer, so that no second copy of all layers stands."""
-    return tree if dtype is None else jax.tree.map(lambda w: w.astype(dtype), tree)
-
-
 def _embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -> jax.Array:
     """Look up tokens [B,R,T] -> [B,R,T,D], scaled by the root of D where the model does that."""
     # The width is gathered before the lookup: what the partitioner finds for a table split both ways is to copy all.
     table = constrain(params["embed"], ("vocab", "none"))
-    x = _cast(table[tokens], dtype)
+    x = table[tokens]
+    x = x if dtype is None else x.astype(dtype)
     if config.scale_embeddings:
         # The factor is rounded to the dtype of activations before it multiplies, as Gemma's weights were trained.
         x = x * jnp.asarray(math.sqrt(config.d_model), x.dtype)
@@ -206,8 +215,7 @@ def _run(
 
     def step(xs: tuple[jax.Array, ...], scanned: tuple[Layer, jax.Array | None]) -> tuple[tuple[jax.Array, ...], Any]:
         layer, flag = scanned
-        kind = False if flag is None else flag
-        out, kept = _layer_step(_cast(layer, dtype), config, kind, backend, xs, placed)
+        out, kept = _layer_step(layer, config, False if flag is None else flag, backend, xs, placed)
         return out, kept if keep else None
 
     xs = tuple(_embed(params, config, block.tokens, dtype) for block in blocks)
@@ -239,9 +247,7 @@ def unembedding(params: PyTree, config: ModelConfig) -> jax.Array:
 
 def unembed(params: PyTree, config: ModelConfig, hidden: jax.Array) -> jax.Array:
     """Turn states [...,D] into logits [...,V] float32, capped where the model caps them."""
-    matrix = unembedding(params, config).astype(hidden.dtype)
-    logits = jnp.einsum("...d,dv->...v", hidden, matrix, preferred_element_type=jnp.float32)
-    return soft_cap(logits, config.final_logit_cap)
+    return soft_cap(linear(hidden, unembedding(params, config), 1, jnp.float32), config.final_logit_cap)
 
 
 def forward(
@@ -339,7 +345,7 @@ def decode_step(
     x = _embed(params, config, token[..., None], compute_dtype)
     keys, values = [], []
     for i, kind in enumerate(kinds):
-        layer = _cast(jax.tree.map(operator.itemgetter(i), params["layers"]), compute_dtype)
+        layer = jax.tree.map(operator.itemgetter(i), params["layers"])
         q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, place))
         keys.append(append(cache.k[i], k))
         values.append(append(cache.v[i], v))

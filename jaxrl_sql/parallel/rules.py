@@ -34,6 +34,7 @@ RULES: dict[str, Rule] = {
     "kv_heads": Rule(("tensor",), is_optional=True),
     "head": Rule(()),
     "mlp": Rule(("tensor",)),
+    "rank": Rule(()),
     # of activations
     "batch": Rule(("data", "fsdp")),
     "none": Rule(()),
@@ -67,6 +68,12 @@ def sharding_of(mesh: Mesh, axes: tuple[str, ...], shape: tuple[int, ...], what:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Return the sharding of batch arrays: the first dimension, B, over `data` and `fsdp`."""
     return NamedSharding(mesh, P(RULES["batch"].mesh_axes))
+
+
+def batch_ways() -> int:
+    """Return into how many parts the mesh that `jax.set_mesh` has set cuts a batch; 1 without a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return math.prod(mesh.shape[name] for name in RULES["batch"].mesh_axes if name in mesh.shape)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

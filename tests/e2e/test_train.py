@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from jaxrl_sql.data.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
+from jaxrl_sql.models.lora import load_adapters, merge
 from jaxrl_sql.train import main
 
 Start = Callable[..., list[str]]
@@ -102,6 +104,58 @@ def test_trap_resume_is_bit_equal_to_a_run_that_was_not_stopped(
     assert (np.asarray(got["embed"]) == np.asarray(want["embed"])).all()
     for name, leaf in want["layers"].items():
         assert (np.asarray(got["layers"][name]) == np.asarray(leaf)).all(), name
+
+
+LORA = ("model.lora.rank=2", "model.lora.targets=[q, o, down]", "grpo.accumulate=2", "grpo.entropy_bonus=0.05")
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
+    steps: int, arguments: Start, whole: Path, tmp_path: Path
+) -> None:
+    """From a checkpoint: without a cold start; and with one of adapters, then resumed after the first GRPO step.
+
+    The entropy bonus moves them even where all answers of so small a model are worth the same.
+    """
+    run, start = tmp_path / "run", whole / "model"
+    command = arguments(run, f"model.checkpoint={start}", *LORA, f"sft.steps={steps}")
+    assert main(command) == 0
+    first = next(row for row in lines(run / "metrics.jsonl") if row["phase"] == "grpo")
+    assert first["policy/kl"] == pytest.approx(0.0, abs=1e-6), "the reference is not the start"
+    assert first["policy/sampler_delta_mean"] < 1e-4
+
+    config, base = load_checkpoint(start)
+    merged = load_checkpoint(run / "model")[1]
+    adapters = load_adapters(run / "adapters", config)
+    assert all(pair.b.any() for pair in adapters.pairs.values())
+    expected = merge(adapters, base)
+    for (path, got), want, old in zip(
+        jax.tree.leaves_with_path(merged), jax.tree.leaves(expected), jax.tree.leaves(base), strict=True
+    ):
+        assert np.array_equal(got, want), path
+        assert np.array_equal(got, old) == (path[-1].key not in adapters.pairs), path
+
+    biggest = max(file.stat().st_size for file in (run / "checkpoints").rglob("*") if file.is_file())
+    assert biggest < base["embed"].nbytes, "a checkpoint holds the base"
+    if not steps:
+        return
+    from jaxrl_sql.runtime.checkpoint import Checkpoints
+
+    kept, rows = (run / "adapters/adapter_model.safetensors").read_bytes(), lines(run / "metrics.jsonl")
+    with Checkpoints(run / "checkpoints", keep=9) as checkpoints:
+        checkpoints.rewind(steps + 1)
+    assert main([*command, "run.resume=true"]) == 0
+    assert untimed(lines(run / "metrics.jsonl")) == untimed(rows)
+    assert (run / "adapters/adapter_model.safetensors").read_bytes() == kept
+
+
+def test_an_unknown_adapter_target_is_one_line(
+    arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(tmp_path / "run", "model.lora.rank=2", "model.lora.targets=[query]")) == 2
+    error = capsys.readouterr().err
+    assert "model.lora.targets: 'query' is no weight; valid are q, k, v, o, gate, up, down" in error
+    assert error.count("\n") == 1
 
 
 def test_a_used_folder_is_refused(arguments: Start, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,11 @@ def _score(q: jax.Array, k: jax.Array) -> jax.Array:
 
 def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
     """Sum values [B,R,K,S,Q] by weights [B,R,K,M,X,S] float32 -> [B,R,X,K,M,Q] float32."""
-    return jnp.einsum("brkmxs,brksq->brxkmq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    if v.dtype == jnp.float32:
+        return jnp.einsum("brkmxs,brksq->brxkmq", weight, v)
+    # In the order of the operands, and turned afterwards: XLA's CPU backend has no turned product of bfloat16.
+    mixed = jnp.einsum("brkmxs,brksq->brkmxq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    return jnp.moveaxis(mixed, 4, 2)
 
 
 def attend(q: jax.Array, parts: Sequence[KeyPart], scale: float | None = None, cap: float | None = None) -> jax.Array:

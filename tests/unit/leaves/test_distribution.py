@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
-from jaxrl_sql.distribution import draw, log_distribution, token_logprobs, truncate
+from jaxrl_sql.distribution import KEPT_BYTES, draw, log_distribution, token_logprobs, truncate
 
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
 
@@ -53,7 +56,7 @@ def test_greedy_takes_the_likeliest() -> None:
     assert float(got.full_logprob[0]) == pytest.approx(np.log(0.5), rel=1e-5)
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("kept_bytes", [0, 900, 1 << 20])  # a token at a time, three, all
 @pytest.mark.parametrize(("steps", "cap"), [(5, None), (16, None), (32, None), (32, 1.5)])
 def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, kept_bytes: int, cap: float | None) -> None:
     keys = jax.random.split(jax.random.key(2), 3)
@@ -75,3 +78,28 @@ def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, kept
         jax.grad(scored, (0, 1))(hidden, matrix), jax.grad(whole, (0, 1))(hidden, matrix), strict=True
     ):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def largest(jaxpr: Any) -> int:
+    """Return the number of elements of the largest array that a program computes, in its loops too."""
+    sizes = [variable.aval.size for equation in jaxpr.eqns for variable in equation.outvars]
+    inner = [largest(part) for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params)]
+    return max([*sizes, *inner], default=0)
+
+
+@pytest.mark.parametrize("steps", [1024, 1023, 997])
+def test_trap_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
+    """A vocabulary of 150k, and lengths that nothing divides: both passes hold at most `kept_bytes` at once."""
+    b, g, width, vocab = 2, 8, 64, 150_000
+    hidden = jax.ShapeDtypeStruct((b, g, steps, width), jnp.bfloat16)
+    matrix = jax.ShapeDtypeStruct((width, vocab), jnp.float32)
+    targets = jax.ShapeDtypeStruct((b, g, steps), jnp.int32)
+
+    def scored(h: jax.Array, w: jax.Array, t: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, t, 1.0)
+        return jnp.sum(got.logprob) + jnp.sum(got.entropy)
+
+    program = jax.make_jaxpr(jax.grad(scored, (0, 1)))(hidden, matrix, targets)
+    bound = KEPT_BYTES // 4
+    assert vocab * width < bound < b * g * steps * vocab
+    assert bound // 2 < largest(program.jaxpr) <= bound

@@ -1,0 +1,260 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685): small matrices that are trained beside frozen weights.
+
+A weight W [*I,*O] gets a pair A [*I,r], B [r,*O], and the layer computes x·W + (alpha / r)·x·A·B. The pairs follow from
+the table of weights: which there may be, their shapes, their logical axes (and so their sharding) and their names in a
+file. B begins at zero, so that the policy begins as the base exactly.
+
+The base is never copied. It goes into the decoder as it is, each pair beside its weight, when answers are drawn too;
+and the reference policy is the base called without adapters. Only an export adds the pairs to the weights, one leaf at
+a time, on the host. Files are those of Hugging Face's PEFT.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from jaxrl_sql.batch import PyTree
+from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
+from jaxrl_sql.parallel.rules import sharding_of
+from jaxrl_sql.types import InputError
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+# Switches of PEFT that change what a pair computes; every other value is refused, since it would be ignored here.
+PLAIN = {
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "use_rslora": False,
+    "use_dora": False,
+    "lora_bias": False,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+    "modules_to_save": None,
+}
+
+
+@flax.struct.dataclass
+class Pair:
+    """The low-rank addition to one weight of all layers: a [L,*I,r], b [L,r,*O]."""
+
+    a: jax.Array
+    b: jax.Array
+
+
+@flax.struct.dataclass
+class Adapters:
+    """What is trained beside a frozen base: a pair for each weight by name, and the factor alpha / r of all."""
+
+    pairs: dict[str, Pair]
+    scale: float = flax.struct.field(pytree_node=False)
+
+
+class _PairSpec(NamedTuple):
+    """A pair of the table: the weight that it is added to, and shapes and logical axes of its two leaves."""
+
+    weight: ParamSpec
+    rank: int
+
+    @property
+    def leaves(self) -> tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]:
+        """Return (shape, axes) of a and of b."""
+        layers, *sizes = self.weight.shape
+        stacked, *axes = self.weight.axes
+        n = self.weight.n_in
+        return (
+            ((layers, *sizes[:n], self.rank), (stacked, *axes[:n], "rank")),
+            ((layers, self.rank, *sizes[n:]), (stacked, "rank", *axes[n:])),
+        )
+
+    @property
+    def module(self) -> str:
+        """Return the last word of the module's name in a file, such as `q_proj`."""
+        return self.weight.hf_name.split(".")[-2]
+
+    def file_names(self, layer: int) -> tuple[str, str]:
+        """Return PEFT's names of a layer's two tensors."""
+        module = self.weight.hf_name.format(layer=layer).removesuffix(".weight")
+        return f"base_model.model.{module}.lora_A.weight", f"base_model.model.{module}.lora_B.weight"
+
+
+def adaptable(config: ModelConfig) -> tuple[str, ...]:
+    """Return the names of the weights that can have adapters: the matrices of the layers."""
+    return tuple(spec.path[-1] for spec in param_specs(config) if spec.is_stacked and spec.is_matrix)
+
+
+def chosen(config: ModelConfig, targets: Sequence[str]) -> tuple[str, ...]:
+    """Return the weights that `targets` name, in the table's order; a target is a name or a pattern such as `*`.
+
+    Raises InputError, with the valid names, where a target fits none or there is no target.
+    """
+    names = adaptable(config)
+    for target in targets:
+        if not fnmatch.filter(names, target):
+            raise InputError(f"model.lora.targets: {target!r} is no weight; valid are {', '.join(names)}, or * for all")
+    if not targets:
+        raise InputError(f"model.lora.targets is empty; valid are {', '.join(names)}, or * for all")
+    return tuple(name for name in names if any(fnmatch.fnmatchcase(name, target) for target in targets))
+
+
+def _pair_specs(config: ModelConfig, names: Iterable[str], rank: int) -> dict[str, _PairSpec]:
+    """Return the table of pairs of the named weights."""
+    wanted = set(names)
+    specs = {spec.path[-1]: spec for spec in param_specs(config) if spec.is_stacked}
+    return {name: _PairSpec(spec, rank) for name, spec in specs.items() if name in wanted}
+
+
+def _placed(leaf: Any, axes: tuple[str, ...], what: str, mesh: jax.sharding.Mesh | None) -> jax.Array:
+    """Put a leaf on the device, or on the mesh by the rule table."""
+    return jnp.asarray(leaf) if mesh is None else jax.device_put(leaf, sharding_of(mesh, axes, leaf.shape, what))
+
+
+def init_adapters(
+    config: ModelConfig,
+    rank: int,
+    alpha: float,
+    targets: Sequence[str],
+    key: jax.Array,
+    mesh: jax.sharding.Mesh | None = None,
+) -> Adapters:
+    """Draw new adapters, in float32 whatever the base is kept in: they are what is trained.
+
+    A is drawn from a normal distribution of variance 1 / (3 fan-in), PEFT's variance, so that its learning rates can
+    be used; B is zero. A pair's values depend on the key and its name only. Raises InputError for unknown targets.
+    """
+    pairs = {}
+    for name, spec in _pair_specs(config, chosen(config, targets), rank).items():
+        (a_shape, a_axes), (b_shape, b_axes) = spec.leaves
+        std = 1.0 / math.sqrt(3 * spec.weight.hf_shape[1])
+        drawn = std * jax.random.normal(jax.random.fold_in(key, zlib.crc32(name.encode())), a_shape, jnp.float32)
+        pairs[name] = Pair(
+            _placed(drawn, a_axes, f"{name}.a", mesh), _placed(np.zeros(b_shape, np.float32), b_axes, f"{name}.b", mesh)
+        )
+    return Adapters(pairs, alpha / rank)
+
+
+def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
+    """Return the parameters that the decoder runs: `trainable`, or `frozen` with `trainable` as adapters beside it.
+
+    `trainable` None stands for no adapters. Leaves of the base are passed on, not copied; alpha / r goes into the
+    small B, so that the decoder needs not know of it.
+    """
+    if frozen is None:
+        return trainable
+    if trainable is None:
+        return frozen
+    beside = {f"{name}_lora": Pair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
+    return {**frozen, "layers": {**frozen["layers"], **beside}}
+
+
+def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
+    """Return plain parameters that compute the same: W + (alpha / r)·A·B in float32, on the host, leaf by leaf."""
+    if frozen is None or trainable is None:
+        return policy_params(trainable, frozen)
+    layers = {
+        name: jax.device_get(_added(leaf, trainable.pairs[name], trainable.scale)) if name in trainable.pairs else leaf
+        for name, leaf in frozen["layers"].items()
+    }
+    return {**frozen, "layers": layers}
+
+
+@jax.jit
+def _added(weight: jax.Array, pair: Pair, scale: jax.Array) -> jax.Array:
+    product = jax.vmap(lambda a, b: jnp.tensordot(a, b, 1, precision="highest"))(pair.a, pair.b)
+    return weight.astype(jnp.float32) + scale * product
+
+
+def save_adapters(folder: str | Path, config: ModelConfig, adapters: Adapters, base: str = "") -> None:
+    """Write adapters in PEFT's form, `adapter_config.json` and `adapter_model.safetensors`; `base` names their model.
+
+    An earlier save in the folder is replaced.
+    """
+    rank = next(iter(adapters.pairs.values())).a.shape[-1]
+    specs = _pair_specs(config, adapters.pairs, rank)
+    tensors: dict[str, np.ndarray] = {}
+    for name, spec in specs.items():
+        n_out, n_in = spec.weight.hf_shape
+        a = np.asarray(adapters.pairs[name].a, np.float32).reshape(-1, n_in, rank)
+        b = np.asarray(adapters.pairs[name].b, np.float32).reshape(-1, rank, n_out)
+        for layer in range(config.n_layers):
+            names = spec.file_names(layer)
+            tensors |= {file: np.ascontiguousarray(x[layer].T) for file, x in zip(names, (a, b), strict=True)}
+    fields = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base or None,
+        "inference_mode": True,
+        "r": rank,
+        "lora_alpha": adapters.scale * rank,
+        "lora_dropout": 0.0,
+        "target_modules": [spec.module for spec in specs.values()],
+        **PLAIN,
+    }
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Mesh | None = None) -> Adapters:
+    """Read adapters in PEFT's form for a model of this config, on one device or sharded over `mesh`.
+
+    Raises InputError when the folder holds none, when they use what is not computed here (DoRA, rank-stabilised
+    scaling, trained biases, …), and when their tensors are not those of this model.
+    """
+    folder = Path(folder)
+    try:
+        fields = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        tensors = load_file(folder / WEIGHTS_FILE)
+        rank, alpha = int(fields["r"]), float(fields["lora_alpha"])
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+        raise InputError(f"{folder}: no adapters in PEFT's form: {error}") from error
+    for key, plain in PLAIN.items():
+        if fields.get(key) and fields[key] != plain:
+            raise InputError(f"{folder / CONFIG_FILE}: {key} is {fields[key]!r}, which is not supported")
+    specs = {
+        name: spec
+        for name, spec in _pair_specs(config, adaptable(config), rank).items()
+        if any(file in tensors for layer in range(config.n_layers) for file in spec.file_names(layer))
+    }
+    _compare(folder, specs.values(), tensors)
+    pairs = {}
+    for name, spec in specs.items():
+        files = [spec.file_names(layer) for layer in range(config.n_layers)]
+        leaves = [
+            _placed(np.stack([tensors[pair[i]].T for pair in files], dtype=np.float32).reshape(shape), axes, name, mesh)
+            for i, (shape, axes) in enumerate(spec.leaves)
+        ]
+        pairs[name] = Pair(*leaves)
+    return Adapters(pairs, alpha / rank)
+
+
+def _compare(folder: Path, specs: Iterable[_PairSpec], tensors: dict[str, np.ndarray]) -> None:
+    """Raise InputError with the first tensor that is missing, misshapen or of another model."""
+    expected = {}
+    for spec in specs:
+        n_out, n_in = spec.weight.hf_shape
+        for layer in range(spec.weight.shape[0]):
+            expected |= dict(zip(spec.file_names(layer), ((spec.rank, n_in), (n_out, spec.rank)), strict=True))
+    where = f"{folder / WEIGHTS_FILE}: the adapters are not of this model"
+    for name, shape in expected.items():
+        if name not in tensors:
+            raise InputError(f"{where}: {name} is missing")
+        if tensors[name].shape != shape:
+            raise InputError(f"{where}: {name} is {list(tensors[name].shape)}, expected {list(shape)}")
+    if unknown := sorted(tensors.keys() - expected.keys()):
+        raise InputError(f"{where}: {unknown[0]} is unknown")
+    if not expected:
+        raise InputError(f"{where}: there are none")

@@ -1,0 +1,205 @@
+"""What saves memory changes no result: parts, recomputation, bfloat16 activations, adapters, donation."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from jaxrl_sql.algo.loss import grpo_loss, sft_loss
+from jaxrl_sql.algo.optim import make_optimizer
+from jaxrl_sql.algo.step import LossFn, init_state, make_scorer, make_step
+from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.config import GrpoConfig, OptimConfig
+from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models.lora import init_adapters, policy_params
+from jaxrl_sql.models.policy import make_policy
+
+CONFIG = ModelConfig("qwen3", 64, 32, 4, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+OPTIM = OptimConfig(lr=1e-2, warmup_steps=0, schedule="constant", weight_decay=0.01)
+B, G, P, T = 4, 3, 11, 16
+# Small arrays, compiled often and run once: the backend's optimizations would take longer than they save.
+jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def random_batch(seed: int = 0) -> GroupBatch:
+    """Make groups of very unequal numbers of tokens: the last prompt's answers are the longest, one weighs nothing."""
+    r = np.random.default_rng(seed)
+    shape = (B, G, T)
+    weight = np.ones((B, G), np.float32)
+    weight[0, :2] = 0
+    arrays: dict[str, Any] = {
+        "completion": r.integers(0, 64, shape).astype(np.int32),
+        "completion_len": np.minimum(r.integers(1, 4, (B, G)) * 2 ** np.arange(B)[:, None], T).astype(np.int32),
+        "loss_mask": r.random(shape) < 0.8,
+        **{
+            name: r.normal(-4, 0.3, shape).astype(np.float32)
+            for name in ("drawn_logprobs", "sampler_logprobs", "old_logprobs", "reference_logprobs")
+        },
+        "advantage": r.normal(0, 1, (B, G)).astype(np.float32),
+        "weight": weight,
+        "truncated": r.random((B, G)) < 0.2,
+    }
+    prompt: Any = r.integers(0, 64, (B, P)).astype(np.int32)
+    length: Any = np.array([11, 5, 8, 1], np.int32)
+    return GroupBatch(shared=(Segment(prompt, length),), **arrays)
+
+
+LOSSES: dict[str, LossFn] = {
+    "sft": sft_loss,
+    **{
+        kind: partial(grpo_loss, cfg=GrpoConfig(kl=0.05, aggregation=kind, mask_truncated=True), on_policy=False)
+        for kind in ("token_mean", "sequence_mean", "constant")
+    },
+}
+
+
+def assert_close(got: Any, want: Any, tolerance: float) -> None:
+    for (path, a), b in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):
+        scale = float(np.abs(np.asarray(b, np.float64)).max())
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(scale, 1e-3), err_msg=str(path))
+
+
+@pytest.mark.parametrize(
+    ("loss", "cuts"), [("sft", (4,)), ("token_mean", (2, 4)), ("sequence_mean", (2,)), ("constant", (4,))]
+)
+def test_trap_parts_of_a_batch_make_the_update_of_the_whole(loss: str, cuts: tuple[int, ...]) -> None:
+    """Denominators are global: parts differ in tokens by up to eight times, and a mean of means would be another."""
+    # Plain gradient descent: Adam's division would blow up differences in gradients near zero, or hide a factor.
+    optimizer = optax.sgd(1.0)
+    results = []
+    for parts in (1, *cuts):
+        update = jit(make_step(make_policy(CONFIG), LOSSES[loss], optimizer, accumulate=parts))
+        results.append(update(init_state(init_params(CONFIG, jax.random.key(0)), optimizer), random_batch()))
+    (whole, expected), *others = results
+    for state, metrics in others:
+        assert_close(state.trainable, whole.trainable, 1e-6)
+        assert metrics.keys() == expected.keys()
+        for name, (amount, weight) in metrics.items():
+            np.testing.assert_allclose(amount, expected[name][0], rtol=2e-5, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(weight, expected[name][1], err_msg=name)
+
+
+def test_parts_need_less_room_and_must_divide_the_batch() -> None:
+    optimizer = make_optimizer(OPTIM, 10)
+    state = init_state(init_params(CONFIG, jax.random.key(0)), optimizer)
+    sizes = [
+        jax.jit(make_step(make_policy(CONFIG), sft_loss, optimizer, parts))
+        .lower(state, random_batch()).compile().memory_analysis().temp_size_in_bytes
+        for parts in (1, 4)
+    ]  # fmt: skip
+    assert sizes[1] < 0.6 * sizes[0]
+    with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
+        make_step(make_policy(CONFIG), sft_loss, optimizer, 3)(state, random_batch())
+
+
+def gradient(remat: str, compute_dtype: Any = None) -> Any:
+    policy = make_policy(CONFIG, remat=remat, compute_dtype=compute_dtype)
+
+    def mean_loss(params: Any, batch: GroupBatch) -> jax.Array:
+        result = sft_loss(policy(params, None, batch), batch)
+        return result.sum / result.weight
+
+    return jax.jit(jax.value_and_grad(mean_loss))
+
+
+def test_recomputation_changes_what_is_kept_and_no_gradient() -> None:
+    params, batch = init_params(CONFIG, jax.random.key(0)), random_batch()
+    kept: dict[str, int] = {}
+    expected = gradient("none")(params, batch)
+    for remat in ("none", "query,key,value,attended,gate,up", "query,key", "full"):
+        compiled = gradient(remat).lower(params, batch).compile()
+        kept[remat] = compiled.memory_analysis().temp_size_in_bytes
+        assert_close(compiled(params, batch), expected, 1e-5)
+    assert all(more > less for more, less in itertools.pairwise(kept.values())), kept
+
+
+def test_bfloat16_activations_leave_weights_gradients_moments_and_losses_in_float32() -> None:
+    optimizer = make_optimizer(OPTIM, 10)
+    params, batch = init_params(CONFIG, jax.random.key(0)), random_batch()
+    wide, narrow = (gradient("none", dtype) for dtype in (None, "bfloat16"))
+    loss, grads = narrow(params, batch)
+    expected, right = wide(params, batch)
+    assert abs(loss - expected) < 0.01 * expected
+    assert float(loss) != float(expected), "it was computed in float32"
+    for (path, got), want in zip(jax.tree.leaves_with_path(grads), jax.tree.leaves(right), strict=True):
+        assert got.dtype == jnp.float32, path
+        assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want), path
+    update = make_step(make_policy(CONFIG, compute_dtype="bfloat16"), LOSSES["token_mean"], optimizer)
+    state, metrics = update(init_state(params, optimizer), batch)
+    kinds = {leaf.dtype for leaf in jax.tree.leaves((state.trainable, state.opt_state, metrics))}
+    assert kinds <= {jnp.dtype("float32"), jnp.dtype("int32")}
+
+
+def test_a_weights_gradient_is_not_rounded_to_the_activations_type() -> None:
+    """Of float32 masters it comes out of the product in float32: few of its values are numbers of bfloat16."""
+    params = init_params(CONFIG, jax.random.key(0))
+    _, grads = gradient("none", "bfloat16")(params, random_batch())
+    for name in ("q", "o", "gate", "down"):
+        leaf = grads["layers"][name]
+        assert float(jnp.mean(leaf == leaf.astype(jnp.bfloat16).astype(jnp.float32))) < 0.1, name
+
+
+def test_only_what_moves_is_donated() -> None:
+    """A sampler may go on reading the frozen base and the reference across updates, and must drop the rest."""
+    optimizer = make_optimizer(OPTIM, 10)
+    base = init_params(CONFIG, jax.random.key(0))
+    before = jax.tree.map(np.array, base)
+    adapters = init_adapters(CONFIG, 2, 4.0, ["*"], jax.random.key(1))
+    state = init_state(adapters, optimizer, base, jax.tree.map(jnp.copy, adapters))
+    update = make_step(make_policy(CONFIG), LOSSES["token_mean"], optimizer)
+    later, _ = update(state, random_batch())
+    for part, gone in ((state.trainable, True), (state.frozen, False), (state.reference, False)):
+        assert all(leaf.is_deleted() == gone for leaf in jax.tree.leaves(part))
+    moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim]
+    assert all(leaf.is_deleted() for leaf in moments)
+    # It is the base itself that the next state holds: no copy, and not a bit of it changed.
+    assert all(a is b for a, b in zip(jax.tree.leaves(later.frozen), jax.tree.leaves(base), strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(jax.tree.leaves(later.frozen), jax.tree.leaves(before), strict=True)
+    )
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(policy_params(later.trainable, later.frozen)))
+    assert all(pair.b.any() for pair in later.trainable.pairs.values())
+
+
+def test_the_reference_of_adapters_is_the_base_without_them() -> None:
+    base = init_params(CONFIG, jax.random.key(0))
+    adapters = init_adapters(CONFIG, 2, 4.0, ["q", "down"], jax.random.key(1))
+    moved = jax.tree.map(lambda x: x + 0.1, adapters)
+    score = make_scorer(make_policy(CONFIG))
+    plain = score(base, None, random_batch())
+    np.testing.assert_array_equal(score(None, base, random_batch()), plain)
+    np.testing.assert_array_equal(score(adapters, base, random_batch()), plain)
+    assert np.abs(score(moved, base, random_batch()) - plain).max() > 0.01
+
+
+def loops(jaxpr: Any) -> list[Any]:
+    """Return the scans of a program, those inside of others too."""
+    inner = [loop for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params) for loop in loops(part)]
+    return [equation for equation in jaxpr.eqns if equation.primitive.name == "scan"] + inner
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_an_update_of_adapters_holds_no_gradient_and_no_copy_of_the_base(remat: str) -> None:
+    """Weights go into the loops over layers and do not come out: neither as gradients nor as something kept."""
+    base = init_params(CONFIG, jax.random.key(0))
+    adapters = init_adapters(CONFIG, 2, 4.0, ["*"], jax.random.key(1))
+    policy = make_policy(CONFIG, remat=remat, compute_dtype="bfloat16")
+
+    def loss(trainable: Any, frozen: Any) -> jax.Array:
+        return sft_loss(policy(trainable, frozen, random_batch()), random_batch()).sum
+
+    def weights_out(trainable: Any, frozen: Any) -> set[tuple[int, ...]]:
+        program = jax.make_jaxpr(jax.grad(loss))(trainable, frozen)
+        out = {variable.aval.shape for loop in loops(program.jaxpr) for variable in loop.outvars}
+        return out & {base["layers"][name].shape for name in adapters.pairs}
+
+    assert weights_out(adapters, base) == set()
+    assert len(weights_out(base, None)) > 3

@@ -1,0 +1,217 @@
+"""Low-rank adapters: they begin as nothing, compute what merged weights compute, and leave the base alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxrl_sql.batch import Segment
+from jaxrl_sql.models import ModelConfig, decode_step, forward, init_decode_cache, init_params, prefill, unembed
+from jaxrl_sql.models.lora import Adapters, chosen, init_adapters, load_adapters, merge, policy_params, save_adapters
+from jaxrl_sql.models.spec import SlidingWindow, param_specs
+from jaxrl_sql.models.transformer import prediction_states
+from jaxrl_sql.parallel import make_mesh
+from jaxrl_sql.types import InputError
+
+QWEN3 = ModelConfig("qwen3", 61, 32, 2, 4, 2, 16, 48, 1e4, 1e-6, True, True, False, 128)
+QWEN2 = dataclasses.replace(QWEN3, family="qwen2", tie_embeddings=False, qk_norm=False, qkv_bias=True, n_kv_heads=4)
+GEMMA3 = dataclasses.replace(
+    QWEN3, family="gemma3_text", sliding=SlidingWindow(4, (True, False), 100.0), activation="gelu_tanh",
+    norms_from_one=True, post_norms=True, scale_embeddings=True,
+)  # fmt: skip
+CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2, GEMMA3], ids=["qwen3", "qwen2", "gemma3"])
+ALL = ("q", "k", "v", "o", "gate", "up", "down")
+RANK, ALPHA = 3, 6.0
+TOKENS = np.random.default_rng(0).integers(0, 61, (2, 9)).astype(np.int32)
+LENGTHS = np.array([9, 5], np.int32)
+
+
+# Small arrays, compiled often and run once: the backend's optimizations would take longer than they save.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+FORWARD, FILL, STEP = (jit(function, static_argnums=1) for function in (forward, prefill, decode_step))
+
+
+def fresh(config: ModelConfig, targets: tuple[str, ...] = ("*",)) -> tuple[Adapters, Any]:
+    base = init_params(config, jax.random.key(0))
+    return init_adapters(config, RANK, ALPHA, targets, jax.random.key(1)), base
+
+
+def trained(adapters: Adapters) -> Adapters:
+    """Move B away from zero, as training would."""
+    r = np.random.default_rng(2)
+    return jax.tree.map(lambda x: x + 0.05 * jnp.asarray(r.normal(size=x.shape), x.dtype), adapters)
+
+
+@CONFIGS
+def test_new_adapters_change_nothing_at_all(config: ModelConfig) -> None:
+    adapters, base = fresh(config)
+    got = FORWARD(policy_params(adapters, base), config, TOKENS, LENGTHS)
+    np.testing.assert_array_equal(got, FORWARD(base, config, TOKENS, LENGTHS))
+    assert adapters.scale == ALPHA / RANK
+    assert all(pair.a.any() and not pair.b.any() for pair in adapters.pairs.values())
+
+
+def test_the_base_goes_in_as_it_is() -> None:
+    adapters, base = fresh(QWEN3)
+    together = policy_params(trained(adapters), base)
+    assert together["embed"] is base["embed"]
+    assert all(together["layers"][name] is leaf for name, leaf in base["layers"].items())
+    assert policy_params(None, base) is base
+    assert policy_params(base, None) is base
+
+
+@CONFIGS
+def test_adapters_compute_what_merged_weights_compute(config: ModelConfig) -> None:
+    adapters, base = fresh(config)
+    adapters = trained(adapters)
+    apart, merged = policy_params(adapters, base), merge(adapters, base)
+    expected = FORWARD(merged, config, TOKENS, LENGTHS)
+    assert np.abs(expected - FORWARD(base, config, TOKENS, LENGTHS)).max() > 0.1, "the adapters do nothing"
+    np.testing.assert_allclose(FORWARD(apart, config, TOKENS, LENGTHS), expected, atol=2e-5)
+    # The sampler's way: the same tokens from a prefix and a cache.
+    prefix, last = FILL(apart, config, TOKENS[:1, :6], np.array([6]))
+    np.testing.assert_allclose(unembed(apart, config, last)[0], expected[0, 5], atol=2e-5)
+    cache = init_decode_cache(config, 1, 2, 4, jnp.float32)
+    for t in range(6, 9):
+        token = jnp.full((1, 2), int(TOKENS[0, t]))
+        hidden, cache = STEP(apart, config, prefix, cache, token, jnp.ones((1, 2), bool))
+        for row in np.asarray(unembed(apart, config, hidden))[0]:
+            np.testing.assert_allclose(row, expected[0, t], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "remat"), [(QWEN3, "query,key"), (QWEN2, "none"), (GEMMA3, "full")], ids=["qwen3", "qwen2", "gemma3"]
+)
+def test_gradients_are_the_projections_of_the_full_gradient(config: ModelConfig, remat: str) -> None:
+    """With W' = W + s·A·B the chain rule gives dA = s·dW'·Bᵀ and dB = s·Aᵀ·dW', on matrices [in, out] of a layer."""
+    adapters, base = fresh(config)
+    adapters = trained(adapters)
+    shared = (Segment(jnp.asarray(TOKENS), jnp.asarray(LENGTHS)),)
+    completion, length = jnp.asarray(TOKENS[:, None, :7]), jnp.array([[7], [3]])
+    direction = jnp.asarray(np.random.default_rng(3).normal(size=(2, 1, 7, config.d_model)), jnp.float32)
+
+    def loss(params: Any) -> jax.Array:
+        hidden = prediction_states(params, config, shared, completion, length, remat)
+        return jnp.sum(jnp.where(jnp.arange(7)[:, None] < length[..., None, None], hidden * direction, 0.0))
+
+    got = jit(jax.grad(lambda a: loss(policy_params(a, base))))(adapters)
+    full = jit(jax.grad(loss))(merge(adapters, base))["layers"]
+    specs = {spec.path[-1]: spec for spec in param_specs(config)}
+    for name, pair in adapters.pairs.items():
+        n_out, n_in = specs[name].hf_shape
+        dw = np.asarray(full[name]).reshape(-1, n_in, n_out)
+        a, b = np.asarray(pair.a).reshape(-1, n_in, RANK), np.asarray(pair.b).reshape(-1, RANK, n_out)
+        expected = {"a": adapters.scale * dw @ b.swapaxes(1, 2), "b": adapters.scale * a.swapaxes(1, 2) @ dw}
+        for leaf, want in expected.items():
+            grad = np.asarray(getattr(got.pairs[name], leaf)).reshape(want.shape)
+            np.testing.assert_allclose(grad, want, atol=1e-4 * np.abs(want).max(), err_msg=f"{name}.{leaf}")
+
+
+@pytest.mark.parametrize(
+    ("targets", "names"),
+    [(("q", "v"), ("q", "v")), (("*",), ALL), (("down", "[kq]"), ("q", "k", "down")), (("up", "u*"), ("up",))],
+)
+def test_targets_are_names_and_patterns(targets: tuple[str, ...], names: tuple[str, ...]) -> None:
+    assert chosen(QWEN3, targets) == names
+    assert tuple(fresh(QWEN3, targets)[0].pairs) == names
+
+
+@pytest.mark.parametrize("targets", [("q", "qq"), ("attn_norm",), ("embed",), ()])
+def test_an_unknown_target_is_refused_with_the_valid_ones(targets: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        init_adapters(QWEN2, RANK, ALPHA, targets, jax.random.key(0))
+    assert "model.lora.targets" in str(caught.value)
+    assert ", ".join(ALL) in str(caught.value)
+
+
+def test_adapters_stay_in_float32_beside_a_bfloat16_base() -> None:
+    base = init_params(QWEN3, jax.random.key(0), jnp.bfloat16)
+    adapters = trained(fresh(QWEN3)[0])
+    logits = FORWARD(policy_params(adapters, base), QWEN3, TOKENS, LENGTHS)
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), base)
+    expected = FORWARD(policy_params(adapters, wide), QWEN3, TOKENS, LENGTHS)
+    assert 0 < np.abs(logits - expected).mean() < 0.05 * np.abs(expected).mean()
+    grads = jit(jax.grad(lambda a: forward(policy_params(a, base), QWEN3, TOKENS, LENGTHS).mean()))(adapters)
+    assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
+    assert merge(adapters, base)["layers"]["q"].dtype == np.float32
+
+
+def test_they_lie_on_the_mesh_by_the_rule_table() -> None:
+    mesh = make_mesh(1, 1, 1)
+    adapters = init_adapters(QWEN3, RANK, ALPHA, ["q", "o"], jax.random.key(1), mesh)
+    assert all(leaf.sharding.mesh == mesh for leaf in jax.tree.leaves(adapters))
+    assert adapters.pairs["q"].a.shape == (2, 32, RANK)
+    assert adapters.pairs["q"].b.shape == (2, RANK, 4, 16)
+    assert adapters.pairs["o"].a.shape == (2, 4, 16, RANK)
+    assert adapters.pairs["o"].b.shape == (2, RANK, 32)
+    alone = init_adapters(QWEN3, RANK, ALPHA, ["o"], jax.random.key(1))
+    np.testing.assert_array_equal(alone.pairs["o"].a, adapters.pairs["o"].a)
+
+
+@CONFIGS
+def test_files_are_pefts_and_read_back_equal(config: ModelConfig, tmp_path: Path) -> None:
+    adapters = trained(fresh(config, ("q", "o", "down"))[0])
+    save_adapters(tmp_path, config, adapters, "folder/of/base")
+    fields = json.loads((tmp_path / "adapter_config.json").read_text(encoding="utf-8"))
+    assert (fields["r"], fields["lora_alpha"], fields["base_model_name_or_path"]) == (RANK, ALPHA, "folder/of/base")
+    assert fields["target_modules"] == ["q_proj", "o_proj", "down_proj"]
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    assert len(tensors) == 2 * 3 * 2
+    first = "base_model.model.model.layers.1.self_attn.q_proj"
+    np.testing.assert_array_equal(tensors[f"{first}.lora_A.weight"], adapters.pairs["q"].a[1].T)
+    np.testing.assert_array_equal(tensors[f"{first}.lora_B.weight"], adapters.pairs["q"].b[1].reshape(RANK, -1).T)
+    again = load_adapters(tmp_path, config, make_mesh(1, 1, 1))
+    assert again.scale == adapters.scale
+    assert jax.tree.structure(again) == jax.tree.structure(adapters)
+    for got, want in zip(jax.tree.leaves(again), jax.tree.leaves(adapters), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def _spoil(kind: str, folder: Path) -> None:
+    weights, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    tensors, fields = load_file(weights), json.loads(config.read_text(encoding="utf-8"))
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    if kind == "missing":
+        del tensors[name]
+    elif kind == "unknown":
+        tensors["base_model.model.lm_head.lora_A.weight"] = tensors[name]
+    elif kind == "misshapen":
+        tensors[name] = tensors[name][:, :-1].copy()
+    elif kind == "none":
+        tensors = {}
+    elif kind == "use_dora":
+        fields["use_dora"] = True
+    elif kind == "no rank":
+        del fields["r"]
+    save_file(tensors, weights)
+    config.write_text("{" if kind == "no JSON" else json.dumps(fields), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("missing", "layers.0.self_attn.q_proj.lora_A.weight is missing"),
+        ("unknown", "lm_head.lora_A.weight is unknown"),
+        ("misshapen", "is [3, 31], expected [3, 32]"),
+        ("none", "there are none"),
+        ("use_dora", "use_dora is True"),
+        ("no rank", "no adapters in PEFT's form"),
+        ("no JSON", "no adapters in PEFT's form"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(kind: str, words: str, tmp_path: Path) -> None:
+    save_adapters(tmp_path, QWEN3, fresh(QWEN3)[0])
+    _spoil(kind, tmp_path)
+    with pytest.raises(InputError) as caught:
+        load_adapters(tmp_path, QWEN3)
+    assert words in str(caught.value)
+    assert str(tmp_path) in str(caught.value)

@@ -44,7 +44,7 @@ def run_sft(s: Session, begin: int) -> Any:
     order = RowOrder(taught, cfg.questions, cfg.databases, s.config.seed, bucket)
     optimizer = make_optimizer(cfg.optim, cfg.steps)
     update = make_step(make_policy(s.model, remat=s.config.model.remat), sft_loss, optimizer)
-    state = init_state(s.fresh_params(), optimizer)
+    state = s.settled(init_state(s.fresh_params(), optimizer))
     if begin:
         state, _ = s.checkpoints.restore(begin, state)
     words = word_tokens(s.tokenizer) if cfg.rename else ()
@@ -54,12 +54,12 @@ def run_sft(s: Session, begin: int) -> Any:
         rows = taught.rows(order.batch(step))
         rng = np.random.default_rng((s.config.seed, step))
         rows = [rename_words(row, words, rng) if rng.random() < cfg.rename else row for row in rows]
-        batch = pack_rows(
-            [whole(row) for row in rows] if cfg.loss_on == "text" else rows, cfg.databases, cfg.questions, widest
-        )
-        tokens += int(batch.completion_len.sum() + batch.shared[0].length.sum())
-        state, metrics = update(state, s.to_mesh(batch))
+        rows = [whole(row) for row in rows] if cfg.loss_on == "text" else rows
+        batch = pack_rows(rows, cfg.databases, cfg.questions, widest, s.rows_here(cfg.databases))
+        tokens += sum(len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows)
+        state, metrics = update(state, s.to_mesh(batch, cfg.databases))
         at = step + 1
+        s.agree_to_stop()
         if at % cfg.log_every == 0 or at == cfg.steps or s.stop:
             numbers = reduce_metrics(jax.device_get(metrics))
             seconds = time.perf_counter() - since

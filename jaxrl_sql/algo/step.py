@@ -7,7 +7,7 @@ an optimizer. The state is donated: whoever reads its parameters (a sampler) mus
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ def init_state(
 def make_step(logprobs: LogprobFn, loss: LossFn, optimizer: optax.GradientTransformation) -> StepFn:
     """Return the jitted update: score, loss, gradient of sum / weight, optimizer."""
 
-    @partial(jax.jit, donate_argnames="state")
+    @_steady
     def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, losses.Metrics]:
         def objective(trainable: Any) -> tuple[jax.Array, losses.Loss]:
             result = loss(logprobs(trainable, state.frozen, batch), batch)
@@ -47,6 +47,27 @@ def make_step(logprobs: LogprobFn, loss: LossFn, optimizer: optax.GradientTransf
         return TrainState(state.step + 1, trainable, state.frozen, state.reference, opt_state), metrics
 
     return step
+
+
+def _steady(step: StepFn) -> StepFn:
+    """Jit an update whose state is donated and comes out where it went in.
+
+    Left alone the compiler may split a new parameter in another way than the old one, and the next step would be
+    compiled again for it.
+    """
+
+    @lru_cache(maxsize=4)
+    def compiled(tree: Any, shardings: tuple[Any, ...]) -> StepFn:
+        out = (jax.tree.unflatten(tree, shardings), None)
+        return jax.jit(step, donate_argnames="state", out_shardings=out)
+
+    def pinned(state: TrainState, batch: GroupBatch) -> tuple[TrainState, losses.Metrics]:
+        leaves, tree = jax.tree.flatten(state)
+        # What is on no mesh is left to the compiler, and stays free to move.
+        places = (leaf.sharding if leaf.committed else None for leaf in leaves)
+        return compiled(tree, tuple(places))(state, batch)
+
+    return pinned
 
 
 def make_scorer(logprobs: LogprobFn) -> Callable[[Any, Any, GroupBatch], jax.Array]:

@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
+from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
 from jaxrl_sql.types import InputError
 
@@ -162,7 +163,7 @@ def _hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterable[tup
     for spec in param_specs(config):
         leaf = leaf_of(params, spec)
         for layer, name in enumerate(spec.hf_names()):
-            tensor = np.asarray(leaf[layer] if spec.is_stacked else leaf).astype(dtype)
+            tensor = gathered(leaf[layer] if spec.is_stacked else leaf).astype(dtype)
             flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
             tensor = tensor.reshape(flat)
             yield name, np.ascontiguousarray(tensor.T if spec.hf_transposed else tensor)
@@ -216,7 +217,7 @@ def save_checkpoint(
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
 
-    Files of an earlier save in the folder are replaced. Raises InputError for an unknown dtype or family,
+    Files of an earlier save in the folder are replaced. With several processes all call it and the first writes. Raises InputError for an unknown dtype or family,
     and for a config that the family's config.json cannot express.
     """
     if config.family not in FAMILIES:
@@ -235,12 +236,19 @@ def save_checkpoint(
         ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         special = {name: value for name, value in ids.items() if value is not None}
     folder = Path(folder)
+    tensors = _hf_tensors(config, params, target)
+    if not is_first():  # every process gives its pieces, one writes
+        for _ in tensors:
+            pass
+        wait_for_all("save_checkpoint")
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    _write_weights(folder, _hf_tensors(config, params, target), shard_bytes)
+    _write_weights(folder, tensors, shard_bytes)
     _write_json(folder / CONFIG_FILE, {**fields, **special})
     _write_json(folder / "generation_config.json", {"do_sample": False, **special})
     if tokenizer is not None:
         tokenizer.save_pretrained(str(folder))
+    wait_for_all("save_checkpoint")
 
 
 def load_tokenizer(folder: str | Path) -> Any:

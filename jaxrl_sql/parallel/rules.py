@@ -8,9 +8,10 @@ says that it is then copied instead: few key heads on a wide `tensor` axis are c
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -55,7 +56,8 @@ def spec_of(mesh: Mesh, axes: tuple[str, ...], shape: tuple[int, ...], what: str
             parts.append(None)
         else:
             over = " x ".join(f"{name}={mesh.shape[name]}" for name in rule.mesh_axes)
-            raise InputError(f"mesh: {what}: dimension {axis} of size {size} is not divided by {over}")
+            valid = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
+            raise InputError(f"mesh: {what}: dimension {axis} of size {size} is not divided by {over}; valid: {valid}")
     return P(*parts)
 
 
@@ -74,11 +76,59 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def shard_batch(batch: PyTree, mesh: Mesh) -> PyTree:
-    """Put a batch, every leaf of which has B first, on the mesh; raises InputError when B is not divided."""
-    for leaf in jax.tree.leaves(batch):
-        spec_of(mesh, ("batch",), leaf.shape[:1], "batch")
-    return jax.device_put(batch, batch_sharding(mesh))
+def place(tree: PyTree, shardings: PyTree) -> PyTree:
+    """Put values that every process holds whole on their shardings (one sharding, or a tree of them)."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+
+    def one(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+        host = np.asarray(x)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    if isinstance(shardings, jax.sharding.Sharding):
+        return jax.tree.map(lambda x: one(x, shardings), tree)
+    return jax.tree.map(one, tree, shardings)
+
+
+def settle(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Put what is not on the mesh yet, such as an optimizer's counters, on it, whole on each device.
+
+    A step's outputs are on the mesh: inputs that are not would have it compiled twice.
+    """
+
+    def one(x: jax.Array) -> jax.Array:
+        on_mesh = isinstance(x.sharding, NamedSharding) and x.sharding.mesh == mesh and x.committed
+        return x if on_mesh else place(x, replicated(mesh))
+
+    return jax.tree.map(one, tree)
+
+
+def rows_here(mesh: Mesh, rows: int) -> list[int]:
+    """Return which of a batch's B = `rows` rows this process's devices hold, in order; all when it is alone.
+
+    Raises InputError when the mesh does not divide them.
+    """
+    sharding = sharding_of(mesh, ("batch",), (rows,), "batch")
+    pieces = sharding.addressable_devices_indices_map((rows,)).values()
+    return sorted({row for (piece,) in pieces for row in range(*piece.indices(rows))})
+
+
+def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:
+    """Put a batch, every leaf of which has B first, on the mesh; raises InputError when B is not divided.
+
+    With several processes each gives its own part, the rows that `rows_here` names of the B = `rows` there are.
+    """
+    leaves = jax.tree.leaves(batch)
+    for size in {rows or leaf.shape[0] for leaf in leaves}:
+        spec_of(mesh, ("batch",), (size,), "batch")
+    sharding = batch_sharding(mesh)
+    if jax.process_count() == 1:
+        return jax.device_put(batch, sharding)
+
+    def one(leaf: np.ndarray) -> jax.Array:
+        return jax.make_array_from_process_local_data(sharding, leaf, (rows or leaf.shape[0], *leaf.shape[1:]))
+
+    return jax.tree.map(one, batch)
 
 
 def constrain(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_sql import rng
@@ -21,6 +20,8 @@ from jaxrl_sql.rollout.sampling import Draws, Sample, Sampling, Written, decode_
 from jaxrl_sql.types import InputError, Prompt
 
 CHUNK = 16
+# ChatML (Qwen), Llama 3, Gemma.
+END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 
 
 class Engine:
@@ -78,7 +79,7 @@ class Engine:
         numbers = np.array(wave + [0] * (rows - len(wave)), np.int32)
         keys = _row_keys(rng.fold(rng.base_key(sampling.seed, self.purpose), step), numbers, sampling.n)
         draws = Draws(sampling.temperature, sampling.top_k, sampling.top_p)
-        limit = jnp.asarray(sampling.max_new_tokens, jnp.int32)
+        limit = np.asarray(sampling.max_new_tokens, np.int32)
         prefix, carry = start(self.params, self.config, tokens, length, active, sampling.n, width)
         told = ~active
         carry, snapshot = self._chunk(prefix, carry, keys, limit, draws)
@@ -92,7 +93,7 @@ class Engine:
                 return
             carry, snapshot = ahead
 
-    def _chunk(self, prefix: Any, carry: Any, keys: jax.Array, limit: jax.Array, draws: Draws) -> Any:
+    def _chunk(self, prefix: Any, carry: Any, keys: jax.Array, limit: np.ndarray, draws: Draws) -> Any:
         return decode_chunk(self.params, self.config, prefix, carry, keys, limit, self._stop_ids, draws, CHUNK)
 
     def _sample(self, seen: Written, b: int, g: int, prompt_index: int) -> Sample:
@@ -111,8 +112,11 @@ class Engine:
 
 
 def stop_ids(tokenizer: Any) -> list[int]:
-    """Return the ids that end an answer: the tokenizer's end token and ChatML's, when it has them."""
-    names = [tokenizer.eos_token, "<|im_end|>"]
+    """Return the ids that end an answer: the tokenizer's end token and those that end a chat's turn, where it has them.
+
+    They are in ascending order; where a tokenizer has an end of text and an end of turn, the turn's is the last.
+    """
+    names = [tokenizer.eos_token, *END_OF_TURN]
     known = tokenizer.get_vocab()
     ids = sorted({known[name] for name in names if name in known})
     if not ids:

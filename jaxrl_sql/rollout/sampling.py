@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxrl_sql import distribution, rng
 from jaxrl_sql.models import ModelConfig, decode_step, init_decode_cache, prefill, unembed
 from jaxrl_sql.models.cache import DecodeCache, PrefixCache
+from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError
 
 
@@ -94,6 +95,7 @@ def start(
 ) -> tuple[PrefixCache, Carry]:
     """Prefill prompts [B,P] once and open `group` rows of `width` tokens beside each; those not `active` are done."""
     prefix, last = prefill(params, config, tokens, length)
+    prefix = _pinned(prefix)
     b = tokens.shape[0]
     shape = (b, group, width)
     written = Written(
@@ -105,7 +107,23 @@ def start(
     )
     cache = init_decode_cache(config, b, group, width, last.dtype)
     hidden = jnp.broadcast_to(last[:, None], (b, group, last.shape[-1]))
-    return prefix, Carry(cache, hidden, written)
+    return prefix, _pinned_carry(Carry(cache, hidden, written))
+
+
+def _pinned(cache: Any) -> Any:
+    """Pin a cache to the mesh: prompts over what splits a batch, key heads over what splits heads."""
+
+    def pin(x: jax.Array) -> jax.Array:
+        inner = ("kv_heads", "none", "none") if x.ndim > 3 else ()
+        return constrain(x, ("batch", *["none"] * (x.ndim - 1 - len(inner)), *inner))
+
+    return jax.tree.map(pin, cache)
+
+
+def _pinned_carry(carry: Carry) -> Carry:
+    """Pin the carry of the decode loop, so that it leaves a chunk as it came (and no chunk is compiled twice)."""
+    written = jax.tree.map(lambda x: constrain(x, ("batch", *["none"] * (x.ndim - 1))), carry.written)
+    return Carry(_pinned(carry.cache), constrain(carry.hidden, ("batch", "none", "none")), written)
 
 
 @partial(jax.jit, static_argnames=("config", "draws", "steps"), donate_argnames="carry")
@@ -156,4 +174,6 @@ def decode_chunk(
         return (count < steps) & ~jnp.all(carry.written.done)
 
     _, carry = jax.lax.while_loop(proceed, body, (jnp.zeros((), jnp.int32), carry))
-    return carry, jax.tree.map(jnp.copy, carry.written)
+    # Every process reads all of what was written, so the snapshot is whole on each device.
+    snapshot = jax.tree.map(lambda x: constrain(jnp.copy(x), ("none",) * x.ndim), carry.written)
+    return _pinned_carry(carry), snapshot

@@ -5,6 +5,7 @@ Everything is drawn from fixed seeds, so each process of a run has the same numb
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -80,19 +81,21 @@ def make_batch(kind: str, here: list[int]) -> GroupBatch:
     return pack_groups(groups, advantage, np.ones((B, G), np.float32), T, here)
 
 
-def measure(mesh: jax.sharding.Mesh, params: Any) -> tuple[dict[str, Any], list[str]]:
-    """Make one update of each kind and decode greedily -> arrays by name, and what lies elsewhere than it should."""
+def measure(
+    mesh: jax.sharding.Mesh, params: Any, kinds: Sequence[str] = ("sft", "grpo")
+) -> tuple[dict[str, Any], list[str]]:
+    """Make two updates of each kind and decode greedily -> arrays by name, and what lies elsewhere than it should."""
     numbers: dict[str, Any] = {}
     misplaced: list[str] = []
     here = rows_here(mesh, B)
     with jax.set_mesh(mesh):
-        for kind, loss in LOSSES.items():
+        for kind in kinds:
             optimizer = make_optimizer(OPTIM, 10)
             own = jax.tree.map(lambda x: x.copy(), params)  # the update donates its state
             state = settle(init_state(own, optimizer), mesh)
             batch = shard_batch(make_batch(kind, here), mesh, B)
             misplaced += [f"batch {leaf.shape}" for leaf in jax.tree.leaves(batch) if not _lies(leaf, batch_sharding(mesh))]
-            step = make_step(make_policy(CONFIG), loss, optimizer)
+            step = make_step(make_policy(CONFIG), LOSSES[kind], optimizer)
             for number in range(2):  # the first warms up from a small rate; the second compiles nothing new
                 misplaced += _misplaced(f"{kind} before step {number}", state, mesh)
                 state, metrics = step(state, batch)

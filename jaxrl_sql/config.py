@@ -310,7 +310,10 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         f"mesh {axes}: a size is 1 or more, or -1 for the rest",
     )
     yield list(axes.values()).count(-1) <= 1, f"mesh {axes}: only one axis can take the rest (-1)"
-    yield config.mesh.processes >= 0, f"mesh.processes={config.mesh.processes} must be 1 or more, or 0 to ask the cluster"
+    yield (
+        config.mesh.processes >= 0,
+        f"mesh.processes={config.mesh.processes} must be 1 or more, or 0 to ask the cluster",
+    )
     if not model.checkpoint:
         yield from _shape_claims(config)
 

@@ -58,15 +58,13 @@ def render_chat(
     """
     if not messages:
         raise InputError("a conversation needs at least one message")
+    switch = {} if thinking is None else {"enable_thinking": thinking}
+    conversation = [dict(message) for message in messages]
     try:
-        switch = {} if thinking is None else {"enable_thinking": thinking}
-        if switch and "enable_thinking" not in str(tokenizer.get_chat_template()):
-            raise InputError("the tokenizer's chat template has no switch for thinking (enable_thinking)")
+        template = str(tokenizer.get_chat_template()) if switch else ""
         text = tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=begin is not None, **switch
+            conversation, tokenize=False, add_generation_prompt=begin is not None, **switch
         )
-    except InputError:
-        raise
     except ImportError as error:
         raise InputError("chat templates need the package jinja2, which renders them") from error
     except (AttributeError, ValueError) as error:
@@ -76,6 +74,8 @@ def render_chat(
         ) from error
     except Exception as error:  # a template is a program of its author's, and raises what it likes
         raise InputError(f"the tokenizer's chat template refuses these messages: {_first_line(error)}") from error
+    if switch and "enable_thinking" not in template:
+        raise InputError("the tokenizer's chat template has no switch for thinking (enable_thinking)")
     return text + (begin or "")
 
 
@@ -93,9 +93,9 @@ def encode_chat(
     spans = _spans(tokenizer, messages, thinking, begin, text)
     span = next(spans, None)
     before = 0
-    for i, (start, end) in enumerate(encoded["offset_mapping"]):
+    for i, (place, end) in enumerate(encoded["offset_mapping"]):
         # Some tokenizers leave white space out of a token's place: tokens lie side by side all the same.
-        start, before = min(start, before), end
+        start, before = min(place, before), end
         while span and end > span.end:
             span = next(spans, None)
         if span and span.start <= start < end:
@@ -116,7 +116,9 @@ def _spans(
         before, mark, rest = render_chat(tokenizer, marked, thinking, begin).partition(_MARK)
         end = len(text) - len(rest)
         if not mark or not text.endswith(rest) or end < after:
-            raise InputError(f"message {i} ({message['role']}): the tokenizer's chat template does not show it as it is")
+            raise InputError(
+                f"message {i} ({message['role']}): the tokenizer's chat template does not show it as it is"
+            )
         if message["role"] == "assistant":
             start = _turn_start(text, opening, after, end, i)
             end += len(_end_of_turn(tokenizer, rest))
@@ -151,7 +153,9 @@ def _turn_start(text: str, opening: str, after: int, end: int, i: int) -> int:
         at = text.find(words, after)
         if words and 0 <= at <= end - len(words):
             return at + len(words)
-    raise InputError(f"message {i} (assistant): the chat template opens this turn in another way than the one asked for")
+    raise InputError(
+        f"message {i} (assistant): the chat template opens this turn in another way than the one asked for"
+    )
 
 
 def _end_of_turn(tokenizer: Any, rest: str) -> str:

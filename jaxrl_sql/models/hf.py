@@ -217,8 +217,8 @@ def save_checkpoint(
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
 
-    Files of an earlier save in the folder are replaced. With several processes all call it and the first writes. Raises InputError for an unknown dtype or family,
-    and for a config that the family's config.json cannot express.
+    Files of an earlier save in the folder are replaced. Of several processes all call it and one writes.
+    Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.
     """
     if config.family not in FAMILIES:
         raise InputError(f"model: family is {config.family!r}; valid are {', '.join(sorted(FAMILIES))}")

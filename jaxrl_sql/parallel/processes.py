@@ -33,9 +33,9 @@ def start_processes(count: int) -> None:
     if count == 1:
         return
     if not jax.distributed.is_initialized():
-        given = {"num_processes": count or _number(COUNT), "process_id": _number(NUMBER)}
+        number = _number(NUMBER)
         try:
-            jax.distributed.initialize(**given)
+            jax.distributed.initialize(num_processes=count or _number(COUNT), process_id=number)
         except (RuntimeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(
@@ -68,7 +68,7 @@ def share(n: int) -> range:
 def exchange(values: Sequence[Any]) -> list[Any]:
     """Return the values of all processes, in the order of the processes; every process must call it.
 
-    Values are what JSON can hold; tuples come back as lists. A process that is alone gets its own values back as they are.
+    Values are what JSON can hold; tuples come back as lists. A process that is alone gets back its own as they are.
     """
     if jax.process_count() == 1:
         return list(values)

@@ -110,7 +110,7 @@ def rows_here(mesh: Mesh, rows: int) -> list[int]:
     """
     sharding = sharding_of(mesh, ("batch",), (rows,), "batch")
     pieces = sharding.addressable_devices_indices_map((rows,)).values()
-    return sorted({row for (piece,) in pieces for row in range(*piece.indices(rows))})
+    return sorted({row for piece in pieces if piece for row in range(*piece[0].indices(rows))})
 
 
 def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:

@@ -33,7 +33,7 @@ def compiled() -> Iterator[Counter[str]]:
 
 
 def test_one_compilation_a_bucket(tmp_path: Path, compiled: Counter[str]) -> None:
-    """The quickstart's path in small: a checkpoint, more answers than are learned from, two splits, greedy at the ends."""
+    """The quickstart's path in small: a checkpoint, more answers than are learned from, greedy on two splits."""
     data = tmp_path / "data"
     generate(data, SynthSpec(train_dbs=6, dev_dbs=2, unseen_dbs=2, train_questions=24, dev_questions=8))
     tokenizer = load_tokenizer(data / "tokenizer")

@@ -1,4 +1,4 @@
-"""Scripts with eight virtual devices: how many there are is fixed when JAX starts, so they run in their own processes."""
+"""Scripts with eight virtual devices, which run in processes of their own: JAX counts devices when it starts."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ def run_together(command: Sequence[str], processes: int) -> list[tuple[str, str]
         for number in range(processes)
     ]
     try:
-        said = [process.communicate(timeout=300) for process in started]
+        said = [process.communicate(timeout=900) for process in started]
     finally:
         for process in started:
             process.kill()
+            process.wait()
     assert [process.returncode for process in started] == [0] * processes, "\n".join(e[-3000:] for _, e in said)
     return said
 

@@ -30,6 +30,7 @@ from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, 1e4, 1e-6, False, True, False, 96)
 B, G, T = 8, 2, 6
+END = "<end>"
 # A large epsilon: where a gradient is almost zero, Adam's step must not be its sign.
 OPTIM = OptimConfig(lr=1e-2, warmup_steps=1, eps=1e-2)
 LOSSES = {
@@ -41,10 +42,10 @@ LOSSES = {
 class Letters:
     """What the engine needs of a tokenizer: an end token and texts."""
 
-    eos_token = "<end>"
+    eos_token = END
 
     def get_vocab(self) -> dict[str, int]:
-        return {"<end>": 63}
+        return {END: 63}
 
     def decode(self, ids: Any, *, skip_special_tokens: bool) -> str:
         assert not skip_special_tokens
@@ -75,7 +76,9 @@ def make_batch(kind: str, here: list[int]) -> GroupBatch:
         return pack_rows(rows, B, G, 16, here)
     groups = []
     for prompt in make_prompts():
-        turns = [Turn("assistant", tokens, (-3.0,) * len(tokens), (-2.9,) * len(tokens)) for tokens in (ids(2, T), ids(2, T))]
+        turns = [
+            Turn("assistant", tokens, (-3.0,) * len(tokens), (-2.9,) * len(tokens)) for tokens in (ids(2, T), ids(2, T))
+        ]
         groups.append([Trajectory(prompt, g, (turn,), "stop") for g, turn in enumerate(turns)])
     advantage = rng.normal(size=(B, G)).astype(np.float32)
     return pack_groups(groups, advantage, np.ones((B, G), np.float32), T, here)
@@ -94,7 +97,9 @@ def measure(
             own = jax.tree.map(lambda x: x.copy(), params)  # the update donates its state
             state = settle(init_state(own, optimizer), mesh)
             batch = shard_batch(make_batch(kind, here), mesh, B)
-            misplaced += [f"batch {leaf.shape}" for leaf in jax.tree.leaves(batch) if not _lies(leaf, batch_sharding(mesh))]
+            misplaced += [
+                f"batch {leaf.shape}" for leaf in jax.tree.leaves(batch) if not _lies(leaf, batch_sharding(mesh))
+            ]
             step = make_step(make_policy(CONFIG), LOSSES[kind], optimizer)
             for number in range(2):  # the first warms up from a small rate; the second compiles nothing new
                 misplaced += _misplaced(f"{kind} before step {number}", state, mesh)
@@ -156,7 +161,6 @@ def _misplaced_caches(when: str, mesh: jax.sharding.Mesh, prefix: Any, carry: An
         ("prefix", prefix, ("batch", "kv_heads", "none", "none")),
         ("cache", carry.cache, ("batch", "none", "kv_heads", "none", "none")),
     ):
-        for leaf in (*cache.k, *cache.v):
-            if not _lies(leaf, sharding_of(mesh, axes, leaf.shape)):
-                wrong.append(f"{when}: {name} {leaf.shape} {leaf.sharding}")
+        leaves = [leaf for leaf in (*cache.k, *cache.v) if not _lies(leaf, sharding_of(mesh, axes, leaf.shape))]
+        wrong += [f"{when}: {name} {leaf.shape} {leaf.sharding}" for leaf in leaves]
     return wrong

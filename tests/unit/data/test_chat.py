@@ -21,7 +21,8 @@ pytest.importorskip("jinja2", reason="transformers renders chat templates with j
 CHATML = """
 {%- if messages[0].role != 'system' %}{{ '<|im_start|>system\nBe brief.<|im_end|>\n' }}{% endif %}
 {%- for m in messages %}
-{%- if m.role == 'assistant' %}{{ '<|im_start|>assistant\n' }}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}
+{%- if m.role == 'assistant' %}{{ '<|im_start|>assistant\n' }}
+{%- generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}
 {%- else %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
@@ -58,14 +59,17 @@ TURNS = """{{- bos_token }}
 {%- if messages[0].role == 'system' %}{% set first, rest = messages[0].content + '\n\n', messages[1:] %}{% endif %}
 {%- for m in rest %}
 {%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}
-{%- if m.role == 'assistant' %}{{ '<start_of_turn>model\n' }}{% generation %}{{ m.content | trim + '<end_of_turn>' }}{% endgeneration %}{{ '\n' }}
-{%- else %}{{ '<start_of_turn>user\n' + (first if loop.first else '') + m.content | trim + '<end_of_turn>\n' }}{% endif %}
+{%- if m.role == 'assistant' %}{{ '<start_of_turn>model\n' }}
+{%- generation %}{{ m.content | trim + '<end_of_turn>' }}{% endgeneration %}{{ '\n' }}
+{%- else %}{{ '<start_of_turn>user\n' + (first if loop.first else '') + m.content | trim }}
+{{- '<end_of_turn>\n' }}{% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"""
 
 TEMPLATES = {"qwen2.5": CHATML, "qwen3": THINKER, "llama3": HEADERS, "gemma3": TURNS}
+START = "<s>"
 SPECIAL = (
-    "<s> </s> <|im_start|> <|im_end|> <think> </think> <|start_header_id|> <|end_header_id|> <|eot_id|> "
+    "<s> <|im_start|> <|im_end|> <think> </think> <|start_header_id|> <|end_header_id|> <|eot_id|> "
     "<start_of_turn> <end_of_turn>"
 ).split()
 SYSTEM = {"role": "system", "content": "You write SQL."}
@@ -92,16 +96,19 @@ def make_tokenizer(template: str | None, trim_offsets: bool = False) -> Any:
     core.post_processor = processors.ByteLevel(trim_offsets=trim_offsets)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=400,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     core.train_from_iterator(["SELECT name FROM names\n\n\nwhich user model\n\n  How many"] * 9, trainer)
-    made = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>")
+    made = PreTrainedTokenizerFast(tokenizer_object=core, bos_token=START)
     made.chat_template = template
     return made
 
 
 def without_marks(template: str) -> str:
-    return re.sub(r"\{% (end)?generation %\}", "", template)
+    return re.sub(r"(\n\{%-|\{%) (end)?generation %\}", "", template)
 
 
 @pytest.fixture(params=TEMPLATES)
@@ -184,8 +191,9 @@ def test_a_switch_that_a_template_does_not_have_is_refused() -> None:
 def test_a_token_over_the_edge_of_a_message_is_nobodys() -> None:
     tokenizer = make_tokenizer(without_marks(CHATML))
     chat = encode_chat(tokenizer, [ASK, {"role": "assistant", "content": "\n\nSELECT"}])
+    assert "\n\n" in [tokenizer.decode([token]) for token in chat.token_ids]
     (own,) = texts(chat, tokenizer, "assistant")
-    assert own == "SELECT<|im_end|>"  # the line ends are one token with the opening's
+    assert own == "\nSELECT<|im_end|>"  # its first line end is one token with the opening's
 
 
 @pytest.mark.parametrize(

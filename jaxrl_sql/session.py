@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_sql import rng
-from jaxrl_sql.batch import GroupBatch, TrainState, bucket
+from jaxrl_sql.batch import GroupBatch, bucket
 from jaxrl_sql.config import TrainConfig, load_config, to_yaml
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.filters import usable_golds
@@ -85,10 +85,6 @@ class Session:
     def to_mesh(self, batch: GroupBatch, rows: int) -> GroupBatch:
         """Put a packed batch, this process's part of B = `rows` prompts, on the devices, split along B."""
         return rules.shard_batch(batch, self.mesh, rows)
-
-    def settled(self, state: TrainState) -> TrainState:
-        """Put on the mesh what of a new state is not there yet."""
-        return rules.settle(state, self.mesh)
 
     def agree_to_stop(self) -> None:
         """Let a Ctrl-C that one process has seen stop all of them after the same step."""

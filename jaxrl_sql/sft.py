@@ -44,7 +44,7 @@ def run_sft(s: Session, begin: int) -> Any:
     order = RowOrder(taught, cfg.questions, cfg.databases, s.config.seed, bucket)
     optimizer = make_optimizer(cfg.optim, cfg.steps)
     update = make_step(make_policy(s.model, remat=s.config.model.remat), sft_loss, optimizer)
-    state = s.settled(init_state(s.fresh_params(), optimizer))
+    state = init_state(s.fresh_params(), optimizer)
     if begin:
         state, _ = s.checkpoints.restore(begin, state)
     words = word_tokens(s.tokenizer) if cfg.rename else ()

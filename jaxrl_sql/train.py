@@ -56,15 +56,14 @@ def train(config: TrainConfig) -> int:
         begin, first = s.resume_step(), config.sft.steps
         if begin > first:
             params = s.fresh_params()
-            state = s.settled(init_state(params, optimizer, reference=_reference(s, params)))
-            state, host = s.checkpoints.restore(begin, state)
+            state, host = s.checkpoints.restore(begin, init_state(params, optimizer, reference=_reference(s, params)))
             before = host["before"]
         else:
             params = run_sft(s, begin)
             if s.stop:
                 return 130
             before = evaluate_all(s, params, first)
-            state = s.settled(init_state(params, optimizer, reference=_reference(s, params)))
+            state = init_state(params, optimizer, reference=_reference(s, params))
         update = make_updates(s, optimizer)
         engine = Engine(s.model, None, s.tokenizer, config.sampling.slots)
         order = Order(len(s.train.prompts), config.seed)

@@ -12,7 +12,6 @@ from jaxrl_sql.parallel.rules import (
     place,
     replicated,
     rows_here,
-    settle,
     shard_batch,
     sharding_of,
 )
@@ -24,7 +23,6 @@ __all__ = [
     "place",
     "replicated",
     "rows_here",
-    "settle",
     "shard_batch",
     "sharding_of",
 ]

@@ -90,19 +90,6 @@ def place(tree: PyTree, shardings: PyTree) -> PyTree:
     return jax.tree.map(one, tree, shardings)
 
 
-def settle(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Put what is not on the mesh yet, such as an optimizer's counters, on it, whole on each device.
-
-    A step's outputs are on the mesh: inputs that are not would have it compiled twice.
-    """
-
-    def one(x: jax.Array) -> jax.Array:
-        on_mesh = isinstance(x.sharding, NamedSharding) and x.sharding.mesh == mesh and x.committed
-        return x if on_mesh else place(x, replicated(mesh))
-
-    return jax.tree.map(one, tree)
-
-
 def rows_here(mesh: Mesh, rows: int) -> list[int]:
     """Return which of a batch's B = `rows` rows this process's devices hold, in order; all when it is alone.
 

@@ -22,7 +22,7 @@ from jaxrl_sql.data.pack import pack_groups, pack_rows
 from jaxrl_sql.data.rows import Answer, Row
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, shard_params
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.parallel import batch_sharding, rows_here, settle, shard_batch, sharding_of
+from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_of
 from jaxrl_sql.parallel.processes import gathered
 from jaxrl_sql.rollout import Engine, Sampling
 from jaxrl_sql.rollout.sampling import Draws, decode_chunk, start
@@ -95,7 +95,7 @@ def measure(
         for kind in kinds:
             optimizer = make_optimizer(OPTIM, 10)
             own = jax.tree.map(lambda x: x.copy(), params)  # the update donates its state
-            state = settle(init_state(own, optimizer), mesh)
+            state = init_state(own, optimizer)
             batch = shard_batch(make_batch(kind, here), mesh, B)
             misplaced += [
                 f"batch {leaf.shape}" for leaf in jax.tree.leaves(batch) if not _lies(leaf, batch_sharding(mesh))

@@ -27,6 +27,8 @@ class DataConfig:
 
     `source` is `synth` (generated into `dir` from `seed`; splits train, dev, dev_unseen) or `folder` (each split is a
     folder of `dir` with questions.jsonl and databases/). `limit_train` and `limit_eval` of 0 mean all.
+    `prompt` is `compact`, or `chat`, which goes through the tokenizer's chat template: `thinking` is `think` or
+    `no_think` where a template has that switch, and `begin` the first words of every answer, which are not the model's.
     Without a `tokenizer` folder the checkpoint's is taken, or the synthetic data's, or one of `vocab_size` is trained.
     """
 
@@ -38,6 +40,8 @@ class DataConfig:
     tokenizer: str = ""
     vocab_size: int = 4096
     prompt: str = "compact"
+    thinking: str = "template"
+    begin: str = ""
     max_prompt_tokens: int = 384
     limit_train: int = 0
     limit_eval: int = 0
@@ -192,11 +196,15 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each mesh axis; -1 takes what is left."""
+    """Devices along each mesh axis, of all processes together; -1 takes what is left.
+
+    `processes` is how many processes the run has; 0 asks the cluster that started them.
+    """
 
     data: int = 1
     fsdp: int = -1
     tensor: int = 1
+    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -231,6 +239,8 @@ class TrainConfig:
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "data.source": ("synth", "folder"),
+    "data.prompt": ("compact", "chat"),
+    "data.thinking": ("template", "think", "no_think"),
     "model.family": ("gemma3_text", "llama", "qwen2", "qwen3"),
     "model.dtype": ("float32", "bfloat16"),
     "model.compute_dtype": ("same", "float32", "bfloat16"),
@@ -342,12 +352,16 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
             optim.kind == "adamw" or optim.moments == "float32",
             f"{name}.optim.moments={optim.moments} is for adamw: adafactor's are small already",
         )
-    axes = dataclasses.asdict(config.mesh)
+    axes = {name: size for name, size in dataclasses.asdict(config.mesh).items() if name != "processes"}
     yield (
         all(size == -1 or size >= 1 for size in axes.values()),
         f"mesh {axes}: a size is 1 or more, or -1 for the rest",
     )
     yield list(axes.values()).count(-1) <= 1, f"mesh {axes}: only one axis can take the rest (-1)"
+    yield (
+        config.mesh.processes >= 0,
+        f"mesh.processes={config.mesh.processes} must be 1 or more, or 0 to ask the cluster",
+    )
     if not model.checkpoint:
         yield from _shape_claims(config)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from typing import Any
 
 from jaxrl_sql.data.prompts import PromptSet
-from jaxrl_sql.evals.execution import ExecutionRecord, ExecutionSummary, execution_accuracy
+from jaxrl_sql.evals.execution import ExecutionRecord, ExecutionSummary, execution_accuracy, summarize
+from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rng import Purpose
 from jaxrl_sql.rollout import Sampling
 from jaxrl_sql.session import Session
@@ -23,8 +25,11 @@ def greedy_accuracy(
     texts = [""] * len(questions.prompts)
     for sample in engine.generate(questions.prompts, sampling):
         texts[sample.prompt_index] = sample.text
-    summary, records = execution_accuracy(s.executor, questions.examples, [extract(text) for text in texts])
-    return summary, records, texts
+    mine = share(len(texts))
+    asked, answered = questions.examples[mine.start : mine.stop], texts[mine.start : mine.stop]
+    own = execution_accuracy(s.executor, asked, [extract(text) for text in answered])[1]
+    records = [ExecutionRecord(**record) for record in exchange([dataclasses.asdict(record) for record in own])]
+    return summarize(questions.examples, records), records, texts
 
 
 def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:

@@ -24,13 +24,13 @@ import optax
 from jaxrl_sql import rng
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import LogprobFn
-from jaxrl_sql.batch import GroupBatch, TrainState
+from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.config import OptimConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.filters import usable_golds
-from jaxrl_sql.data.prompts import PROMPT_STYLES, PromptSet, PromptStyle, make_prompts, prompt_texts
+from jaxrl_sql.data.prompts import PromptSet, PromptStyle, make_prompts, prompt_style, prompt_texts
 from jaxrl_sql.data.synth import SynthSpec, generate, train_tokenizer
-from jaxrl_sql.models import ModelConfig, count_params, init_params, shard_params
+from jaxrl_sql.models import ModelConfig, count_params, init_params, param_shardings, shard_params
 from jaxrl_sql.models.copying import init_copying
 from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.hf import load_checkpoint, load_tokenizer, save_checkpoint
@@ -39,7 +39,7 @@ from jaxrl_sql.models.lora import init_adapters, merge, save_adapters
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import decayed
 from jaxrl_sql.parallel import mesh as meshes
-from jaxrl_sql.parallel import rules
+from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.recipes import RECIPES, Recipe
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.rollout import Engine
@@ -126,9 +126,17 @@ class Session:
         state, host = self.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
         return dataclasses.replace(state, frozen=like.frozen), host
 
-    def to_mesh(self, batch: GroupBatch) -> GroupBatch:
-        """Put a packed batch on the devices, split along B."""
-        return rules.shard_batch(batch, self.mesh)
+    def rows_here(self, rows: int) -> list[int]:
+        """Return which of B = `rows` prompts this process packs: all, when it is alone."""
+        return rules.rows_here(self.mesh, rows)
+
+    def to_mesh(self, batch: GroupBatch, rows: int) -> GroupBatch:
+        """Put a packed batch, this process's part of B = `rows` prompts, on the devices, split along B."""
+        return rules.shard_batch(batch, self.mesh, rows)
+
+    def agree_to_stop(self) -> None:
+        """Let a Ctrl-C that one process has seen stop all of them after the same step."""
+        self.stop = any(processes.exchange([self.stop]))
 
     def resume_step(self) -> int:
         """Return the step this run goes on from (0: the start) and drop what was written after it."""
@@ -178,23 +186,26 @@ class Session:
 @contextmanager
 def open_session(config: TrainConfig) -> Iterator[Session]:
     """Open everything a run needs, and on leaving write its report and close what was opened, whatever happened."""
-    folder = Path(config.run.dir)
+    processes.start_processes(config.mesh.processes)
+    folder, is_first = Path(config.run.dir), processes.is_first()
     _refuse_used_folder(folder, config.run.resume)
     if config.run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    if is_first:
+        (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     total = config.sft.steps + config.grpo.steps
     with (
-        make_display(config.run.display, total, title=folder.name) as display,
+        make_display(config.run.display if is_first else "none", total, title=folder.name) as display,
         make_executor(config.executor) as executor,
-        MetricsWriter(folder) as metrics,
-        SampleWriter(folder) as samples,
+        MetricsWriter(folder if is_first else None) as metrics,
+        SampleWriter(folder if is_first else None) as samples,
         Checkpoints(folder / "checkpoints", config.run.keep_checkpoints) as checkpoints,
     ):
-        train, evals = _load_data(config, executor, display)
-        style = PROMPT_STYLES[config.data.prompt]
-        tokenizer = _open_tokenizer(config, folder, train, style)
+        style = prompt_style(config.data.prompt, config.data.thinking, config.data.begin)
+        with processes.first_process_first("data"):
+            train, evals = _load_data(config, executor, display)
+            tokenizer = _open_tokenizer(config, folder, train, style)
         session = Session(
             config=config,
             folder=folder,
@@ -211,9 +222,11 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
             checkpoints=checkpoints,
             display=display,
         )
+        _check_fits(session)
         with jax.set_mesh(session.mesh), _stop_on_interrupt(session):
             yield session
-    write_report(folder)
+    if is_first:
+        write_report(folder)
 
 
 def run_command(command: Callable[[TrainConfig], int], description: str, arguments: Sequence[str] | None = None) -> int:
@@ -268,6 +281,31 @@ def _prompts(
     if not made.prompts:
         raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={config.data.max_prompt_tokens}")
     return made
+
+
+def _check_fits(s: Session) -> None:
+    """Refuse, before anything is compiled, weights and batches that the mesh does not divide, and texts too long."""
+    param_shardings(s.model, s.mesh)
+    grpo, sft = s.config.grpo, s.config.sft
+    updates = f"grpo.prompts={grpo.prompts} in grpo.minibatches={grpo.minibatches}"
+    for steps, rows, what in (
+        (grpo.steps, grpo.prompts // grpo.minibatches, updates),
+        (sft.steps, sft.databases, f"sft.databases={sft.databases}"),
+    ):
+        if steps:
+            rules.spec_of(s.mesh, ("batch",), (rows,), what)
+    longest = max(len(prompt.token_ids) for made in (s.train, *s.evals.values()) for prompt in made.prompts)
+    answers = {"sampling.max_new_tokens": grpo.steps and s.config.sampling.max_new_tokens}
+    answers |= {"eval.max_new_tokens": s.config.eval.max_new_tokens}
+    answers |= {"sft.max_completion_tokens": sft.steps and sft.max_completion_tokens}
+    for name, answer in answers.items():
+        need = bucket(longest) + bucket(answer)
+        if answer and need > s.model.max_positions:
+            raise InputError(
+                f"{name}={answer} after prompts of up to {longest} tokens (data.max_prompt_tokens="
+                f"{s.config.data.max_prompt_tokens}) needs {need} positions with padding; the model has max_positions "
+                f"{s.model.max_positions}"
+            )
 
 
 def _tell_skipped(display: Display, name: str, skipped: Sequence[tuple[str, str]]) -> None:

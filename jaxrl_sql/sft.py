@@ -54,12 +54,12 @@ def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
         rows = taught.rows(order.batch(step))
         rng = np.random.default_rng((s.config.seed, step))
         rows = [rename_words(row, words, rng) if rng.random() < cfg.rename else row for row in rows]
-        batch = pack_rows(
-            [whole(row) for row in rows] if cfg.loss_on == "text" else rows, cfg.databases, cfg.questions, widest
-        )
-        tokens += int(batch.completion_len.sum() + batch.shared[0].length.sum())
-        state, metrics = update(state, s.to_mesh(batch))
+        rows = [whole(row) for row in rows] if cfg.loss_on == "text" else rows
+        batch = pack_rows(rows, cfg.databases, cfg.questions, widest, s.rows_here(cfg.databases))
+        tokens += sum(len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows)
+        state, metrics = update(state, s.to_mesh(batch, cfg.databases))
         at = step + 1
+        s.agree_to_stop()
         if at % cfg.log_every == 0 or at == cfg.steps or s.stop:
             numbers = reduce_metrics(jax.device_get(metrics))
             seconds = time.perf_counter() - since

@@ -28,12 +28,13 @@ from jaxrl_sql.data.order import Order
 from jaxrl_sql.data.pack import pack_groups
 from jaxrl_sql.evaluation import evaluate_all
 from jaxrl_sql.models.lora import policy_params
+from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rewards.score import Scored, TextJob
 from jaxrl_sql.rollout import Engine, Sample, Sampling
 from jaxrl_sql.runtime.metrics import merge_metrics, reduce_metrics
 from jaxrl_sql.session import Session, open_session, run_command
 from jaxrl_sql.sft import run_sft
-from jaxrl_sql.types import Example, Prompt, Trajectory, Turn
+from jaxrl_sql.types import Example, Prompt, Reward, Trajectory, Turn
 
 
 class Group(NamedTuple):
@@ -68,6 +69,7 @@ def train(config: TrainConfig) -> int:
         for step in range(max(begin, first), first + config.grpo.steps):
             state = grpo_step(s, engine, update, order, state, step - first)
             at = step + 1
+            s.agree_to_stop()
             if s.stop or at % config.run.checkpoint_every == 0 or at == first + config.grpo.steps:
                 s.save(at, state, {"phase": "grpo", "before": before})
             if s.stop:
@@ -101,8 +103,9 @@ def grpo_step(s: Session, engine: Engine, update: Updates, order: Order, state: 
     kept = choose_groups(rewards, weight, grpo.prompts)
     advantage = np.asarray(advantages(rewards[kept], weight[kept], grpo.advantage))
     learned = [groups[i].trajectories for i in kept]
-    batch = pack_groups(learned, advantage, weight[kept], s.config.sampling.max_new_tokens)
-    state, metrics = update(state, s.to_mesh(batch))
+    here = s.rows_here(len(kept))
+    batch = pack_groups(learned, advantage, weight[kept], s.config.sampling.max_new_tokens, here)
+    state, metrics = update(state, s.to_mesh(batch, len(kept)))
     numbers = reduce_metrics(jax.device_get(metrics))
     ended = time.perf_counter()
     lengths = np.array([len(t.turns[0].token_ids) for group in groups for t in group.trajectories])
@@ -131,7 +134,10 @@ def grpo_step(s: Session, engine: Engine, update: Updates, order: Order, state: 
 def draw_answers(
     s: Session, engine: Engine, chosen: Sequence[int], number: int
 ) -> tuple[list[list[TextJob]], list[list[Sample]]]:
-    """Draw G answers a question; each finished one goes to the executor at once, while the others are written."""
+    """Draw G answers a question; each finished one goes to the executor at once, while the others are written.
+
+    Of several processes each sees all answers, and has jobs for its share of the questions.
+    """
     sampling = s.config.sampling
     how = Sampling(
         temperature=sampling.temperature,
@@ -143,21 +149,27 @@ def draw_answers(
     )
     samples: list[dict[int, Sample]] = [{} for _ in chosen]
     jobs: list[dict[int, TextJob]] = [{} for _ in chosen]
+    mine = share(len(chosen))
     for sample in engine.generate([s.train.prompts[i] for i in chosen], how, number):
         example = s.train.examples[chosen[sample.prompt_index]]
         samples[sample.prompt_index][sample.index] = sample
+        if sample.prompt_index not in mine:
+            continue
         jobs[sample.prompt_index][sample.index] = s.recipe.submit(s.executor, [example], [sample.text], s.style)
     in_order = range(how.n)
-    return [[group[g] for g in in_order] for group in jobs], [[group[g] for g in in_order] for group in samples]
+    ordered = [[group[g] for g in in_order] for group in samples]
+    return [[jobs[i][g] for g in in_order] for i in mine], ordered
 
 
 def collect_groups(
     s: Session, chosen: Sequence[int], jobs: list[list[TextJob]], samples: list[list[Sample]]
 ) -> list[Group]:
-    """Wait for what the executor still owes and pair every answer with its verdict."""
+    """Wait for what the executors still owe (this process's, then all) and pair every answer with its verdict."""
+    own = [[s.recipe.collect(job)[0] for job in group_jobs] for group_jobs in jobs]
+    told = exchange([[(*dataclasses.astuple(one.reward), *one[1:]) for one in group] for group in own])
     groups = []
-    for i, group_jobs, group in zip(chosen, jobs, samples, strict=True):
-        scored = [s.recipe.collect(job)[0] for job in group_jobs]
+    for i, verdicts, group in zip(chosen, told, samples, strict=True):
+        scored = [Scored(Reward(total, parts), *rest) for total, parts, *rest in verdicts]
         trajectories = [trajectory(s.train.prompts[i], sample) for sample in group]
         groups.append(Group(s.train.examples[i], trajectories, [sample.text for sample in group], scored))
     return groups

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ def make_step(
     parts, however unequal, make the same gradient as the batch in one piece. Raises ValueError when B is not divided.
     """
 
-    @partial(jax.jit, donate_argnames="moving")
+    @_steady
     def update(moving: tuple[Any, Any, Any], frozen: Any, batch: GroupBatch) -> tuple[Any, losses.Metrics]:
         count, trainable, opt_state = moving
         weight = _weight(loss, batch)
@@ -67,6 +67,27 @@ def make_step(
         return dataclasses.replace(state, step=count, trainable=trainable, opt_state=opt_state), metrics
 
     return step
+
+
+def _steady(update: Callable[..., Any]) -> Callable[..., Any]:
+    """Jit an update whose `moving` part is donated and comes out where it went in.
+
+    Left alone the compiler may split a new parameter in another way than the old one, and the next step would be
+    compiled again for it.
+    """
+
+    @lru_cache(maxsize=4)
+    def compiled(tree: Any, shardings: tuple[Any, ...]) -> Callable[..., Any]:
+        out = (jax.tree.unflatten(tree, shardings), None)
+        return jax.jit(update, donate_argnames="moving", out_shardings=out)
+
+    def pinned(moving: Any, frozen: Any, batch: GroupBatch) -> Any:
+        leaves, tree = jax.tree.flatten(moving)
+        # What is on no mesh is left to the compiler, and stays free to move.
+        places = (leaf.sharding if leaf.committed else None for leaf in leaves)
+        return compiled(tree, tuple(places))(moving, frozen, batch)
+
+    return pinned
 
 
 def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:

@@ -16,14 +16,19 @@ from jaxrl_sql.data.rows import Answer, Row
 from jaxrl_sql.types import Trajectory
 
 
-def pack_rows(rows: Sequence[Row], databases: int, questions: int, prompt_width: int) -> GroupBatch:
+def pack_rows(
+    rows: Sequence[Row], databases: int, questions: int, prompt_width: int, here: Sequence[int] | None = None
+) -> GroupBatch:
     """Pack up to B = `databases` rows of up to G = `questions` answers; what is missing gets weight 0.
 
-    P is `prompt_width`; T is the bucket of the longest answer.
+    P is `prompt_width`; T is the bucket of the longest answer. `here` names the rows to pack, where not all are: the
+    shape is the whole batch's all the same.
     """
     longest = max(len(answer.token_ids) for row in rows for answer in row.answers)
     t = bucket(longest)
     rows = [*rows, *[Row((0,), ())] * (databases - len(rows))]
+    rows = rows if here is None else [rows[i] for i in here]
+    databases = len(rows)
     prompt, prompt_len = pad_tokens([row.prompt for row in rows], prompt_width)
     empty = Answer((), 0)
     flat = [answer for row in rows for answer in [*row.answers, *[empty] * (questions - len(row.answers))]]
@@ -41,17 +46,24 @@ def pack_rows(rows: Sequence[Row], databases: int, questions: int, prompt_width:
 
 
 def pack_groups(
-    groups: Sequence[Sequence[Trajectory]], advantage: np.ndarray, weight: np.ndarray, longest: int
+    groups: Sequence[Sequence[Trajectory]],
+    advantage: np.ndarray,
+    weight: np.ndarray,
+    longest: int,
+    here: Sequence[int] | None = None,
 ) -> GroupBatch:
     """Pack B groups of G trajectories with their advantages and weights [B,G] for the policy loss.
 
     P is the bucket of the longest prompt, T that of `longest`, the most tokens that a completion may have. Tokens that
-    the environment wrote are left out of the loss mask.
+    the environment wrote are left out of the loss mask. `here` names the groups to pack, where not all are: the shape
+    is the whole batch's all the same.
     """
-    b, g = weight.shape
     width = bucket(longest)
-    prompts = [group[0].prompt.token_ids for group in groups]
-    prompt, prompt_len = pad_tokens(prompts, bucket(max(len(ids) for ids in prompts)))
+    prompt_width = bucket(max(len(group[0].prompt.token_ids) for group in groups))
+    if here is not None:
+        groups, advantage, weight = [groups[i] for i in here], advantage[list(here)], weight[list(here)]
+    b, g = weight.shape
+    prompt, prompt_len = pad_tokens([group[0].prompt.token_ids for group in groups], prompt_width)
     flat = [trajectory for group in groups for trajectory in group]
     completion, length = pad_tokens([trajectory.completion for trajectory in flat], width)
     mask = np.zeros((b * g, width), bool)

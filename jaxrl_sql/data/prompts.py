@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.schema.read import Schema, read_schema
 from jaxrl_sql.data.schema.render import compact, ddl
 from jaxrl_sql.types import Example, InputError, Prompt
@@ -99,18 +101,14 @@ def _chat_answer(example: Example) -> str:
     return f"<answer>\n```sql\n{example.taught_sql}\n```\n</answer>"
 
 
-def _chat_wrap(tokenizer: Any, schema_text: str, question_text: str) -> tuple[str, str]:
-    """Render one user message and the opening of the assistant's turn, cut after the schema.
+def _chat_wrap(
+    tokenizer: Any, schema_text: str, question_text: str, thinking: bool | None = None, begin: str = ""
+) -> tuple[str, str]:
+    """Render one user message and the assistant's turn, opened and perhaps begun, cut after the schema.
 
     Templates may trim a message at its ends, never inside, so the cut is looked for by the question.
     """
-    messages = [{"role": "user", "content": schema_text + question_text}]
-    try:
-        full = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except (AttributeError, ValueError) as error:
-        raise InputError("prompt style `chat` needs a tokenizer with a chat template; use `compact`") from error
-    except ImportError as error:
-        raise InputError("prompt style `chat` needs the package jinja2, which renders chat templates") from error
+    full = render_chat(tokenizer, [{"role": "user", "content": schema_text + question_text}], thinking, begin)
     cut = full.rfind(question_text)
     if cut < 0:
         raise InputError("the tokenizer's chat template changes the text of a message; use prompt style `compact`")
@@ -121,6 +119,19 @@ PROMPT_STYLES: dict[str, PromptStyle] = {
     "compact": PromptStyle("compact", _compact_schema, _compact_question, _compact_answer, _no_wrap, True),
     "chat": PromptStyle("chat", _chat_schema, _chat_question, _chat_answer, _chat_wrap, False),
 }
+
+
+def prompt_style(name: str, thinking: str = "template", begin: str = "") -> PromptStyle:
+    """Return the prompt style of a name; in a chat, thinking is switched and the assistant's turn begun as asked.
+
+    Raises InputError for a style that knows neither.
+    """
+    style = PROMPT_STYLES[name]
+    if thinking == "template" and not begin:
+        return style
+    if style.wrap is not _chat_wrap:
+        raise InputError(f"data.prompt={name} is no chat: data.thinking and data.begin need data.prompt=chat")
+    return style._replace(wrap=partial(_chat_wrap, thinking=THINKING[thinking], begin=begin))
 
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:

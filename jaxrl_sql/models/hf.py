@@ -29,6 +29,7 @@ from jaxrl_sql.models.gguf_tokenizer import gguf_tokenizer
 from jaxrl_sql.models.placing import place, reading_threads
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
 from jaxrl_sql.models.stored import StoredTensor, read_safetensors
+from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
 from jaxrl_sql.types import InputError
 
@@ -167,7 +168,7 @@ def _hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterable[tup
     for spec in param_specs(config):
         leaf = leaf_of(params, spec)
         for layer, name in enumerate(spec.hf_names()):
-            tensor = np.asarray(leaf[layer] if spec.is_stacked else leaf).astype(dtype, copy=False)
+            tensor = gathered(leaf[layer] if spec.is_stacked else leaf).astype(dtype, copy=False)
             flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
             tensor = tensor.reshape(flat)
             yield name, np.ascontiguousarray(tensor.T if spec.hf_transposed else tensor)
@@ -230,7 +231,8 @@ def save_checkpoint(
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
 
     source: what the model was loaded from; how its authors would have answers drawn (`generation_config.json`) goes
-    along. Files of an earlier save in the folder are replaced. The host holds one file of at most `shard_bytes`.
+    along. Files of an earlier save in the folder are replaced. The host holds one file of at most `shard_bytes`. Of
+    several processes all call it and one writes.
     Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.
     """
     if config.family not in FAMILIES:
@@ -250,12 +252,19 @@ def save_checkpoint(
         special = {name: value for name, value in ids.items() if value is not None}
     generation = {"do_sample": False, **special, **_generation_fields(source)}
     folder = Path(folder)
+    tensors = _hf_tensors(config, params, target)
+    if not is_first():  # every process gives its pieces, one writes
+        for _ in tensors:
+            pass
+        wait_for_all("save_checkpoint")
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    _write_weights(folder, _hf_tensors(config, params, target), shard_bytes)
+    _write_weights(folder, tensors, shard_bytes)
     _write_json(folder / CONFIG_FILE, {**fields, **special})
     _write_json(folder / GENERATION_FILE, generation)
     if tokenizer is not None:
         tokenizer.save_pretrained(str(folder))
+    wait_for_all("save_checkpoint")
 
 
 def load_tokenizer(source: str | Path) -> Any:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.layers import ACTIVATIONS
 from jaxrl_sql.models.rope import RopeScaling
-from jaxrl_sql.parallel.rules import sharding_of
+from jaxrl_sql.parallel.rules import place, sharding_of
 from jaxrl_sql.types import InputError
 
 
@@ -289,4 +289,4 @@ def param_shardings(config: ModelConfig, mesh: jax.sharding.Mesh) -> PyTree:
 
 def shard_params(params: PyTree, config: ModelConfig, mesh: jax.sharding.Mesh) -> PyTree:
     """Put parameters on a mesh, by the rule table; raises InputError as `param_shardings` does."""
-    return jax.device_put(params, param_shardings(config, mesh))
+    return place(params, param_shardings(config, mesh))

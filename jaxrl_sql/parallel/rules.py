@@ -8,9 +8,10 @@ says that it is then copied instead: few key heads on a wide `tensor` axis are c
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -56,7 +57,8 @@ def spec_of(mesh: Mesh, axes: tuple[str, ...], shape: tuple[int, ...], what: str
             parts.append(None)
         else:
             over = " x ".join(f"{name}={mesh.shape[name]}" for name in rule.mesh_axes)
-            raise InputError(f"mesh: {what}: dimension {axis} of size {size} is not divided by {over}")
+            valid = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
+            raise InputError(f"mesh: {what}: dimension {axis} of size {size} is not divided by {over}; valid: {valid}")
     return P(*parts)
 
 
@@ -81,11 +83,46 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def shard_batch(batch: PyTree, mesh: Mesh) -> PyTree:
-    """Put a batch, every leaf of which has B first, on the mesh; raises InputError when B is not divided."""
-    for leaf in jax.tree.leaves(batch):
-        spec_of(mesh, ("batch",), leaf.shape[:1], "batch")
-    return jax.device_put(batch, batch_sharding(mesh))
+def place(tree: PyTree, shardings: PyTree) -> PyTree:
+    """Put values that every process holds whole on their shardings (one sharding, or a tree of them)."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+
+    def one(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+        host = np.asarray(x)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    if isinstance(shardings, jax.sharding.Sharding):
+        return jax.tree.map(lambda x: one(x, shardings), tree)
+    return jax.tree.map(one, tree, shardings)
+
+
+def rows_here(mesh: Mesh, rows: int) -> list[int]:
+    """Return which of a batch's B = `rows` rows this process's devices hold, in order; all when it is alone.
+
+    Raises InputError when the mesh does not divide them.
+    """
+    sharding = sharding_of(mesh, ("batch",), (rows,), "batch")
+    pieces = sharding.addressable_devices_indices_map((rows,)).values()
+    return sorted({row for piece in pieces if piece for row in range(*piece[0].indices(rows))})
+
+
+def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:
+    """Put a batch, every leaf of which has B first, on the mesh; raises InputError when B is not divided.
+
+    With several processes each gives its own part, the rows that `rows_here` names of the B = `rows` there are.
+    """
+    leaves = jax.tree.leaves(batch)
+    for size in {rows or leaf.shape[0] for leaf in leaves}:
+        spec_of(mesh, ("batch",), (size,), "batch")
+    sharding = batch_sharding(mesh)
+    if jax.process_count() == 1:
+        return jax.device_put(batch, sharding)
+
+    def one(leaf: np.ndarray) -> jax.Array:
+        return jax.make_array_from_process_local_data(sharding, leaf, (rows or leaf.shape[0], *leaf.shape[1:]))
+
+    return jax.tree.map(one, batch)
 
 
 def split_of(mesh: Mesh | jax.sharding.AbstractMesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> P:

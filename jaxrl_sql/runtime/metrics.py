@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -47,11 +48,12 @@ class MetricsWriter:
     """Write `metrics.jsonl` (one object a step, `step` first) and TensorBoard events, after what a run folder holds.
 
     Each line is flushed, so an interrupted run leaves a readable file. A run that goes on calls `rewind` first.
+    Without a folder nothing is written: one of a run's processes writes for all.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._lines = _Lines(Path(folder) / "metrics.jsonl")
-        self._board_folder = Path(folder) / "tb"
+    def __init__(self, folder: str | Path | None) -> None:
+        self._lines = _Lines(folder and Path(folder) / "metrics.jsonl")
+        self._board_folder = folder and Path(folder) / "tb"
         self._board: SummaryWriter | None = None
         self._purge_step: int | None = None
 
@@ -66,6 +68,8 @@ class MetricsWriter:
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write the values of one step; TensorBoard gets the numbers, the file also words such as the phase."""
         self._lines.write({"step": step, **values})
+        if not self._board_folder:
+            return
         if self._board is None:
             suffix = f".{len(list(self._board_folder.glob('*')))}"  # two files of one second would have one name
             self._board = SummaryWriter(str(self._board_folder), purge_step=self._purge_step, filename_suffix=suffix)
@@ -88,10 +92,13 @@ class MetricsWriter:
 
 
 class SampleWriter:
-    """Write `samples.jsonl` of a run folder, after what is there: answers with their SQL, status and reward."""
+    """Write `samples.jsonl` of a run folder, after what is there: answers with their SQL, status and reward.
 
-    def __init__(self, folder: str | Path) -> None:
-        self._lines = _Lines(Path(folder) / "samples.jsonl")
+    Without a folder nothing is written.
+    """
+
+    def __init__(self, folder: str | Path | None) -> None:
+        self._lines = _Lines(folder and Path(folder) / "samples.jsonl")
 
     def __enter__(self) -> Self:
         return self
@@ -115,11 +122,13 @@ class SampleWriter:
 
 
 class _Lines:
-    """A JSON-lines file that is appended to, with a `step` in each object; lines that were torn are dropped."""
+    """A JSON-lines file that is appended to, with a `step` in each object; lines that were torn are dropped.
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
+    Without a path it is the null device.
+    """
+
+    def __init__(self, path: Path | str | None) -> None:
+        self._path = Path(path) if path else None
         self._file = self._open(math.inf)
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -137,6 +146,9 @@ class _Lines:
         self._file.close()
 
     def _open(self, newest: float) -> TextIO:
+        if self._path is None:
+            return Path(os.devnull).open("a", encoding="utf-8")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         text = self._path.read_text(encoding="utf-8", errors="replace") if self._path.exists() else ""
         kept = [line for line in text.split("\n") if _step_of(line) <= newest]
         scratch = self._path.with_name(f"{self._path.name}.tmp")

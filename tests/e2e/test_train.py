@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.data.synth import SynthSpec, generate
-from jaxrl_sql.models import load_checkpoint
+from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, save_checkpoint
 from jaxrl_sql.models.lora import load_adapters, merge
 from jaxrl_sql.train import main
 
@@ -181,8 +182,32 @@ def test_ctrl_c_leaves_a_checkpoint_and_readable_metrics(arguments: Start, tmp_p
     assert (run / "report.html").exists()
 
 
+def _without_template(data: Path, folder: Path) -> Path:
+    copied = shutil.copytree(data / "tokenizer", folder / "tokenizer")
+    (copied / "chat_template.jinja").unlink(missing_ok=True)
+    return copied
+
+
+def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
+    """Prepare a fault of the model, its tokenizer or the mesh; None for faults of other kinds."""
+    if kind == "unknown family":
+        (folder / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+        return [f"model.checkpoint={folder}", f"data.tokenizer={data}/tokenizer"]
+    if kind == "too few positions":
+        config = ModelConfig("llama", 2000, 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, False, False, 160)
+        save_checkpoint(folder, config, init_params(config, jax.random.key(0)))
+        return [f"model.checkpoint={folder}", f"data.tokenizer={data}/tokenizer"]
+    if kind == "no chat template":
+        return ["data.prompt=chat", f"data.tokenizer={_without_template(data, folder)}"]
+    if kind == "too many devices":
+        return ["mesh.data=3"]
+    return None
+
+
 def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
     """Prepare a fault and return the overrides that lead to it."""
+    if (found := _make_bad_model(kind, data, folder)) is not None:
+        return found
     if kind == "unknown key":
         return ["grpo.grop=4"]
     if kind == "wrong type":
@@ -214,6 +239,10 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
         ("wrong type", "grpo.steps"),
         ("no data", "nowhere"),
         ("no checkpoint", "nowhere"),
+        ("unknown family", "model_type is 'bert'; valid are gemma3_text, llama, qwen2, qwen3"),
+        ("too few positions", "data.max_prompt_tokens"),
+        ("no chat template", "needs a tokenizer with a chat template"),
+        ("too many devices", "data=3 x fsdp=-1 x tensor=1 does not multiply to the 1 devices"),
         ("malformed line", "questions.jsonl:2"),
         ("no usable gold", "gold"),
         ("no database", "database"),
@@ -222,10 +251,39 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
 def test_bad_input_is_one_line_and_exit_code_two(
     kind: str, words: str, data: Path, arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments(tmp_path / "run", *_make_bad(kind, data, tmp_path))) == 2
+    bad = _make_bad(kind, data, tmp_path)
+    compiled: list[str] = []
+
+    def note(event: str, _seconds: float, **names: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(str(names.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        assert main(arguments(tmp_path / "run", *bad)) == 2
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert compiled == [], "refused, but only after something was compiled"
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["mesh.tensor=8"], "mesh: layers/q: dimension heads of size 2 is not divided by tensor=8; valid: 1, 2\n"),
+        ([], "grpo.prompts=2 in grpo.minibatches=1: dimension batch of size 2 is not divided by data=1 x fsdp=8"),
+    ],
+)
+def test_a_mesh_that_does_not_divide_is_refused_at_once(
+    overrides: list[str], words: str, arguments: Start, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "jaxrl_sql.train", *arguments(tmp_path / "run", *overrides)]
+    env = os.environ | {"JAX_NUM_CPU_DEVICES": "8"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert words in done.stderr
 
 
 def test_a_checkpoint_of_another_model_is_refused(

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorboardX.proto import event_pb2
@@ -106,3 +107,12 @@ def test_samples_keep_odd_text_on_one_line_through_a_resume(tmp_path: Path) -> N
         writer.rewind(5)
     (line,) = read_lines(tmp_path / "samples.jsonl")
     assert line == {"step": 5, **sample, "parts": {"a": None, "b": [1, 2.0]}}
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with MetricsWriter(None) as metrics, SampleWriter(None) as samples:
+        metrics.rewind(0)
+        metrics.write(1, {"loss": 1.0})
+        samples.write({"step": 1})
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,109 @@
+"""Several processes, one run: JAX's own multi-controller runtime, in which every process runs the same program.
+
+Arrays belong to all processes, and each holds the pieces on its own devices. What happens beside the devices is shared
+out: `share` says which part of a list (questions whose SQL is to run) is this process's, and `exchange` brings the
+parts together, so that every process decides the same from the same numbers. Files are the first process's to write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jaxrl_sql.batch import bucket
+from jaxrl_sql.types import InputError
+
+ADDRESS, NUMBER, COUNT = "JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"
+
+
+def start_processes(count: int) -> None:
+    """Join the processes of a run, before anything touches a device; 1 is a run of one process and does nothing.
+
+    0 takes the count from JAX_NUM_PROCESSES or from what started the run (Slurm, Open MPI, GKE, Cloud TPU: JAX knows
+    them). Elsewhere JAX_COORDINATOR_ADDRESS (host:port of process 0) and JAX_PROCESS_ID say who is who.
+    Raises InputError when they do not, or when another number of processes has come.
+    """
+    if count == 1:
+        return
+    if not jax.distributed.is_initialized():
+        number = _number(NUMBER)
+        try:
+            jax.distributed.initialize(num_processes=count or _number(COUNT), process_id=number)
+        except (RuntimeError, ValueError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(
+                f"mesh.processes={count}: {reason} (outside of a cluster that JAX knows, {ADDRESS}, {COUNT} and "
+                f"{NUMBER} say who is who)"
+            ) from error
+    if count and jax.process_count() != count:
+        raise InputError(f"mesh.processes={count}: {jax.process_count()} processes have come")
+
+
+def _number(name: str) -> int | None:
+    """Read a whole number from the environment; None where the variable is not set."""
+    text = os.environ.get(name, "")
+    if text and not text.isdecimal():
+        raise InputError(f"environment: {name}={text!r} is no whole number")
+    return int(text) if text else None
+
+
+def is_first() -> bool:
+    """Say whether this process is the one that writes the run's files and talks to the user."""
+    return jax.process_index() == 0
+
+
+def share(n: int) -> range:
+    """Return which of `n` things are this process's; all of them when it is alone."""
+    me, all_ = jax.process_index(), jax.process_count()
+    return range(n * me // all_, n * (me + 1) // all_)
+
+
+def exchange(values: Sequence[Any]) -> list[Any]:
+    """Return the values of all processes, in the order of the processes; every process must call it.
+
+    Values are what JSON can hold; tuples come back as lists. A process that is alone gets back its own as they are.
+    """
+    if jax.process_count() == 1:
+        return list(values)
+    own = np.frombuffer(json.dumps(list(values)).encode(), np.uint8)
+    sizes = np.ravel(multihost_utils.process_allgather(np.array([own.size], np.int32)))
+    # A gather is compiled for its shape: sizes are rounded up so that a run compiles a handful.
+    padded = np.zeros(bucket(int(sizes.max()), 1024), np.uint8)
+    padded[: own.size] = own
+    rows = np.reshape(multihost_utils.process_allgather(padded), (len(sizes), -1))
+    return [value for row, size in zip(rows, sizes, strict=True) for value in json.loads(row[:size].tobytes())]
+
+
+def gathered(array: jax.Array | np.ndarray) -> np.ndarray:
+    """Return a whole array on the host; every process must call it when its pieces are spread over processes."""
+    if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def wait_for_all(what: str) -> None:
+    """Block until every process has come to `what`."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(what)
+
+
+@contextmanager
+def first_process_first(what: str) -> Iterator[None]:
+    """Let the first process do `what` before the others begin: they then find its files, whole.
+
+    When it fails the others go on all the same, and fail as it did instead of waiting for it.
+    """
+    if not is_first():
+        wait_for_all(what)
+    try:
+        yield
+    finally:
+        if is_first():
+            wait_for_all(what)

@@ -1,0 +1,70 @@
+"""A run compiles its update and its decoding once for each bucket of lengths, not once for each step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from jaxrl_sql.batch import bucket
+from jaxrl_sql.data.benchmarks import load_split
+from jaxrl_sql.data.prompts import PROMPT_STYLES, make_prompts
+from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
+from jaxrl_sql.train import main
+
+
+@pytest.fixture
+def compiled() -> Iterator[Counter[str]]:
+    """Count compilations by the name of the function."""
+    counts: Counter[str] = Counter()
+
+    def count(event: str, _seconds: float, **names: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            counts[str(names.get("fun_name")).removeprefix("jit(").removesuffix(")")] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    yield counts
+    jax.monitoring.unregister_event_duration_listener(count)
+
+
+def test_one_compilation_a_bucket(tmp_path: Path, compiled: Counter[str]) -> None:
+    """The quickstart's path in small: a checkpoint, more answers than are learned from, greedy on two splits."""
+    data = tmp_path / "data"
+    generate(data, SynthSpec(train_dbs=6, dev_dbs=2, unseen_dbs=2, train_questions=24, dev_questions=8))
+    tokenizer = load_tokenizer(data / "tokenizer")
+    model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, True, False, 1024)
+    save_checkpoint(tmp_path / "start", model, init_params(model, jax.random.key(0)), tokenizer)
+    arguments = [
+        "data.source=folder", f"data.dir={data}", "data.evals=[dev,dev_unseen]", "data.max_prompt_tokens=320",
+        f"model.checkpoint={tmp_path}/start", "sampling.max_new_tokens=12", "sampling.slots=4", "grpo.steps=6",
+        "grpo.prompts=2", "grpo.oversample=2", "grpo.group=2", "grpo.advantage=batch", "eval.slots=4",
+        "eval.max_new_tokens=12", f"run.dir={tmp_path}/run", "run.display=none",
+    ]  # fmt: skip
+    lengths = {}
+    for split in ("train", "dev", "dev_unseen"):
+        examples = load_split(data, split, 0).examples
+        made = make_prompts(examples, PROMPT_STYLES["compact"], tokenizer, 320)
+        lengths[split] = [len(prompt.token_ids) for prompt in made.prompts]
+    buckets = {split: {bucket(length) for length in found} for split, found in lengths.items()}
+    assert len(set(lengths["train"])) > 6
+    assert len(buckets["train"]) > 1, "all prompts fall into one bucket: the bound would say little"
+
+    compiled.clear()
+    assert main(arguments) == 0
+    sampled, greedy = len(buckets["train"]), len(buckets["dev"] | buckets["dev_unseen"])
+    assert 1 <= compiled["step"] <= sampled
+    for name in ("start", "decode_chunk"):
+        assert 2 <= compiled[name] <= sampled + greedy
+    # Nothing else is compiled step after step either: twice the steps compile what is left of the buckets, no more.
+    before = compiled.copy()
+    assert main([*arguments, f"run.dir={tmp_path}/longer", "grpo.steps=12"]) == 0
+    assert compiled["step"] - before["step"] <= sampled  # a run makes its update anew
+    for name in ("start", "decode_chunk"):
+        assert compiled[name] <= sampled + greedy
+    per_step = {name: n - before[name] for name, n in compiled.items() if n - before[name] >= 12}
+    assert per_step == {}, "these are compiled in every step"

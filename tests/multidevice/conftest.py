@@ -1,0 +1,71 @@
+"""Scripts with eight virtual devices, which run in processes of their own: JAX counts devices when it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+DEVICES = 8
+# Compiling is most of the time here, and less of it computes the same.
+QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+
+
+class Measured(NamedTuple):
+    """What `measure_meshes.py` wrote of one process with all devices: its folder, and numbers by mesh."""
+
+    folder: Path
+    told: dict[str, Any]
+
+
+def run_together(command: Sequence[str], processes: int) -> list[tuple[str, str]]:
+    """Run a Python command as so many processes at once that share the devices; return (stdout, stderr) of each."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    env = os.environ | {
+        "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+        "JAX_NUM_CPU_DEVICES": str(DEVICES // processes),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": QUICK,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *(entry for entry in sys.path if entry)]),
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env=env | {"JAX_PROCESS_ID": str(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(processes)
+    ]
+    try:
+        said = [process.communicate(timeout=900) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in started] == [0] * processes, "\n".join(e[-3000:] for _, e in said)
+    return said
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Measure all meshes in one process."""
+    folder = tmp_path_factory.mktemp("measured")
+    run_together([str(Path(__file__).with_name("measure_meshes.py")), str(folder)], 1)
+    return Measured(folder, json.loads((folder / "told.json").read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="session")
+def together() -> Any:
+    """Return `run_together`, which test modules cannot import."""
+    return run_together

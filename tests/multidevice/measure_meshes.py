@@ -1,0 +1,57 @@
+"""A script: measure one device and every mesh of eight in one process, and write it down for the tests."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import steps
+
+from jaxrl_sql.models import load_checkpoint, save_checkpoint
+from jaxrl_sql.parallel import make_mesh
+
+MESHES = ((2, 2, 2), (1, 8, 1), (8, 1, 1), (1, 1, 8))
+
+
+def main(folder: Path) -> None:
+    """Write `start/` (the weights), `<mesh>.npz` and `told.json`."""
+    compiled: Counter[str] = Counter()
+
+    def count(event: str, _seconds: float, **names: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled[str(names.get("fun_name")).removeprefix("jit(").removesuffix(")")] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    params = steps.make_params()
+    save_checkpoint(folder / "start", steps.CONFIG, params)
+    alone = make_mesh(1, 1, 1, devices=jax.devices()[:1])
+    expected, _ = steps.measure(alone, steps.place_params(alone, params))
+    np.savez(folder / "alone.npz", **expected)
+    told: dict[str, Any] = {"devices": len(jax.devices())}
+    for shape in MESHES:
+        compiled.clear()
+        mesh, name = make_mesh(*shape), "x".join(map(str, shape))
+        placed = steps.place_params(mesh, params)
+        got, misplaced = steps.measure(mesh, placed)
+        np.savez(folder / f"{name}.npz", **got)
+        _, loaded = load_checkpoint(folder / "start", mesh=mesh)
+        same = jax.tree.map(
+            lambda a, b: bool(np.array_equal(np.asarray(a), np.asarray(b))) and a.sharding == b.sharding, loaded, placed
+        )
+        weights = {"layers/q": placed["layers"]["q"], "embed": placed["embed"]}
+        told[name] = {
+            "misplaced": misplaced,
+            "pieces": {key: len({str(s.index) for s in leaf.addressable_shards}) for key, leaf in weights.items()},
+            "compiled": dict(compiled),
+            "loaded_equal": all(jax.tree.leaves(same)),
+        }
+    (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

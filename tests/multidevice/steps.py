@@ -1,0 +1,166 @@
+"""The real updates and the real engine on a mesh, as arrays to compare; imported by scripts that run on many devices.
+
+Everything is drawn from fixed seeds, so each process of a run has the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from jaxrl_sql.algo.loss import grpo_loss, sft_loss
+from jaxrl_sql.algo.optim import make_optimizer
+from jaxrl_sql.algo.step import init_state, make_step
+from jaxrl_sql.batch import GroupBatch, TrainState
+from jaxrl_sql.config import GrpoConfig, OptimConfig
+from jaxrl_sql.data.pack import pack_groups, pack_rows
+from jaxrl_sql.data.rows import Answer, Row
+from jaxrl_sql.models import ModelConfig, init_params, param_shardings, shard_params
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_of
+from jaxrl_sql.parallel.processes import gathered
+from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout.sampling import Draws, decode_chunk, start
+from jaxrl_sql.types import Prompt, Trajectory, Turn
+
+CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, 1e4, 1e-6, False, True, False, 96)
+B, G, T = 8, 2, 6
+END = "<end>"
+# A large epsilon: where a gradient is almost zero, Adam's step must not be its sign.
+OPTIM = OptimConfig(lr=1e-2, warmup_steps=1, eps=1e-2)
+LOSSES = {
+    "sft": sft_loss,
+    "grpo": partial(grpo_loss, cfg=GrpoConfig(kl=0.05, aggregation="token_mean"), on_policy=False),
+}
+
+
+class Letters:
+    """What the engine needs of a tokenizer: an end token and texts."""
+
+    eos_token = END
+
+    def get_vocab(self) -> dict[str, int]:
+        return {END: 63}
+
+    def decode(self, ids: Any, *, skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        return "".join(chr(48 + i) for i in ids)
+
+
+def make_params() -> Any:
+    """Draw parameters whose norms are not all ones."""
+    noisy = jax.jit(lambda x, key: x + 0.1 * jax.random.normal(key, x.shape))
+    return jax.tree.map(lambda leaf: noisy(leaf, jax.random.key(1)), init_params(CONFIG, jax.random.key(0)))
+
+
+def make_prompts() -> list[Prompt]:
+    rng = np.random.default_rng(3)
+    return [Prompt(str(i), tuple(rng.integers(0, 60, 3 + i % 5).tolist()), "") for i in range(B)]
+
+
+def make_batch(kind: str, here: list[int]) -> GroupBatch:
+    """Pack the part of a batch that this process holds."""
+    rng = np.random.default_rng(7)
+
+    def ids(low: int, high: int) -> tuple[int, ...]:
+        return tuple(rng.integers(0, 60, rng.integers(low, high)).tolist())
+
+    if kind == "sft":
+        # One row less than there is room for: a row of weight 0 stands on one of the devices.
+        rows = [Row(ids(3, 9), tuple(Answer(ids(4, T + 1), 3) for _ in range(G))) for _ in range(B - 1)]
+        return pack_rows(rows, B, G, 16, here)
+    groups = []
+    for prompt in make_prompts():
+        turns = [
+            Turn("assistant", tokens, (-3.0,) * len(tokens), (-2.9,) * len(tokens)) for tokens in (ids(2, T), ids(2, T))
+        ]
+        groups.append([Trajectory(prompt, g, (turn,), "stop") for g, turn in enumerate(turns)])
+    advantage = rng.normal(size=(B, G)).astype(np.float32)
+    return pack_groups(groups, advantage, np.ones((B, G), np.float32), T, here)
+
+
+def measure(
+    mesh: jax.sharding.Mesh, params: Any, kinds: Sequence[str] = ("sft", "grpo")
+) -> tuple[dict[str, Any], list[str]]:
+    """Make two updates of each kind and decode greedily -> arrays by name, and what lies elsewhere than it should."""
+    numbers: dict[str, Any] = {}
+    misplaced: list[str] = []
+    here = rows_here(mesh, B)
+    with jax.set_mesh(mesh):
+        for kind in kinds:
+            optimizer = make_optimizer(OPTIM, 10)
+            own = jax.tree.map(lambda x: x.copy(), params)  # the update donates its state
+            state = init_state(own, optimizer)
+            batch = shard_batch(make_batch(kind, here), mesh, B)
+            misplaced += [
+                f"batch {leaf.shape}" for leaf in jax.tree.leaves(batch) if not _lies(leaf, batch_sharding(mesh))
+            ]
+            step = make_step(make_policy(CONFIG), LOSSES[kind], optimizer)
+            for number in range(2):  # the first warms up from a small rate; the second compiles nothing new
+                misplaced += _misplaced(f"{kind} before step {number}", state, mesh)
+                state, metrics = step(state, batch)
+            misplaced += _misplaced(f"{kind} at the end", state, mesh)
+            numbers[kind] = {"metrics": metrics, "parameters": state.trainable, "optimizer": state.opt_state}
+        engine = Engine(CONFIG, params, Letters(), slots=B * G)
+        samples = engine.generate(make_prompts(), Sampling(temperature=0.0, max_new_tokens=T, n=G))
+        numbers["tokens"] = {f"{s.prompt_index}.{s.index}": np.array(s.token_ids) for s in samples}
+        misplaced += _caches(mesh, params)
+    named = jax.tree.leaves_with_path(numbers)
+    host = {jax.tree_util.keystr(path): _on_host(leaf) for path, leaf in named}
+    return host, misplaced
+
+
+def place_params(mesh: jax.sharding.Mesh, params: Any) -> Any:
+    return shard_params(params, CONFIG, mesh)
+
+
+def _on_host(leaf: Any) -> np.ndarray:
+    return gathered(leaf) if isinstance(leaf, jax.Array) else np.asarray(leaf)
+
+
+def _lies(leaf: jax.Array, sharding: Any) -> bool:
+    return leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+
+
+def _misplaced(when: str, state: TrainState, mesh: jax.sharding.Mesh) -> list[str]:
+    """Name the parameters and moments that do not lie as the rule table says, piece by piece."""
+    wanted = param_shardings(CONFIG, mesh)
+    wrong = []
+    for what, tree in (
+        ("parameter", state.trainable),
+        ("mu", optax.tree.get(state.opt_state, "mu")),
+        ("nu", optax.tree.get(state.opt_state, "nu")),
+    ):
+        for (path, leaf), sharding in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(wanted), strict=True):
+            piece = leaf.addressable_shards[0].data.shape
+            if not _lies(leaf, sharding) or piece != sharding.shard_shape(leaf.shape):
+                wrong.append(f"{when}: {what} {jax.tree_util.keystr(path)} {leaf.sharding}")
+    return wrong
+
+
+def _caches(mesh: jax.sharding.Mesh, params: Any) -> list[str]:
+    """Open and run a chunk of decoding; name the caches that do not lie as they should before or after it."""
+    tokens, length = np.ones((B, 8), np.int32), np.full(B, 5, np.int32)
+    prefix, carry = start(params, CONFIG, tokens, length, np.ones((B, G), bool), G, 8)
+    wrong = _misplaced_caches("opened", mesh, prefix, carry)
+    keys = jax.vmap(jax.random.split, in_axes=(0, None))(jax.random.split(jax.random.key(0), B), G)
+    stop_ids, limit = np.array([63], np.int32), np.asarray(T, np.int32)
+    carry, snapshot = decode_chunk(params, CONFIG, prefix, carry, keys, limit, stop_ids, Draws(0.0, 0, 1.0), 4)
+    wrong += [f"snapshot {x.shape}" for x in jax.tree.leaves(snapshot) if not x.is_fully_replicated]
+    return wrong + _misplaced_caches("decoded", mesh, prefix, carry)
+
+
+def _misplaced_caches(when: str, mesh: jax.sharding.Mesh, prefix: Any, carry: Any) -> list[str]:
+    wrong = []
+    for name, cache, axes in (
+        ("prefix", prefix, ("batch", "kv_heads", "none", "none")),
+        ("cache", carry.cache, ("batch", "none", "kv_heads", "none", "none")),
+    ):
+        leaves = [leaf for leaf in (*cache.k, *cache.v) if not _lies(leaf, sharding_of(mesh, axes, leaf.shape))]
+        wrong += [f"{when}: {name} {leaf.shape} {leaf.sharding}" for leaf in leaves]
+    return wrong

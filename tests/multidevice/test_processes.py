@@ -1,0 +1,74 @@
+"""Two processes of four virtual devices each compute what one process of eight does.
+
+They are real processes that find each other by an address on this machine; each packs its own part of the batch, loads
+its own pieces of a checkpoint, and gives its pieces to the one that writes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.multidevice
+
+MESHES = ("2x2x2", "1x1x8")
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def both(measured: Any, together: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run two processes from the weights that one process was measured with; return the folder that they wrote."""
+    folder = tmp_path_factory.mktemp("both")
+    script = Path(__file__).with_name("measure_processes.py")
+    together([str(script), "2", str(measured.folder / "start"), str(folder)], 2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(both: Path) -> list[dict[str, Any]]:
+    return [json.loads((both / f"told.{number}.json").read_text(encoding="utf-8")) for number in (0, 1)]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_two_processes_compute_what_one_computes(measured: Any, both: Path, mesh: str) -> None:
+    """Losses, parameters and moments after the updates, and greedy tokens; each process holds the same, bit for bit."""
+    alone = dict(np.load(measured.folder / f"{mesh}.npz"))
+    first, second = (dict(np.load(both / f"{mesh}.{number}.npz")) for number in (0, 1))
+    assert first.keys() <= alone.keys()
+    for part in ("['grpo']['metrics']", "['grpo']['parameters']", "['grpo']['optimizer']", "['tokens']"):
+        assert any(name.startswith(part) for name in first)
+    for name, got in first.items():
+        np.testing.assert_array_equal(second[name], got, err_msg=name)
+        if name.startswith("['tokens']"):
+            np.testing.assert_array_equal(got, alone[name], err_msg=name)
+        else:
+            assert np.abs(got - alone[name]).max() <= TOLERANCE * np.abs(alone[name]).max(), name
+
+
+def test_each_process_packs_and_holds_its_part(told: list[dict[str, Any]]) -> None:
+    assert [(one["processes"], one["devices"]) for one in told] == [(2, 8)] * 2
+    assert [one["2x2x2"]["rows"] for one in told] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    # Where one axis of tensors lies over all processes, each holds a part of every row's heads, and so all rows.
+    assert [one["1x1x8"]["rows"] for one in told] == [list(range(8))] * 2
+    assert all(one[mesh]["misplaced"] == [] for one in told for mesh in MESHES)
+
+
+def test_what_is_shared_out_comes_together_in_order(told: list[dict[str, Any]]) -> None:
+    assert [one["share"] for one in told] == [[0, 1, 2], [3, 4, 5, 6]]
+    assert told[0]["exchanged"] == told[1]["exchanged"] == [0, ["a"], 1, ["bb"]]
+    assert [one["seen"] for one in told] == [[], ["here.0"]], "the first was not first"
+
+
+def test_a_folder_is_read_and_written_whole(measured: Any, both: Path) -> None:
+    from jaxrl_sql.models import load_checkpoint
+
+    config, want = load_checkpoint(measured.folder / "start")
+    again, got = load_checkpoint(both / "saved")
+    assert again == config
+    np.testing.assert_array_equal(got["embed"], want["embed"])
+    for name, leaf in want["layers"].items():
+        np.testing.assert_array_equal(got["layers"][name], leaf, err_msg=name)

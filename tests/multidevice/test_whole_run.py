@@ -1,0 +1,54 @@
+"""The whole command in two processes: the same run as in one, written once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
+
+
+def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path: Path) -> None:
+    """Cold start, greedy answers, GRPO with the SQL shared out, checkpoints and the model, written once."""
+    from jaxrl_sql.data.synth import SynthSpec, generate
+    from jaxrl_sql.models import load_checkpoint
+
+    data = tmp_path / "data"
+    generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=4))
+    arguments = [
+        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", "data.max_prompt_tokens=320",
+        "data.evals=[dev]", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=2",
+        "model.head_dim=16", "model.d_ff=48", "model.max_positions=1024", "sft.steps=1", "sft.databases=4",
+        "sft.questions=2", "sft.log_every=1", "grpo.entropy_bonus=0.01", "grpo.steps=2", "grpo.prompts=4",
+        "grpo.group=2",
+        "sampling.max_new_tokens=8", "sampling.slots=8", "eval.slots=4", "eval.max_new_tokens=8", "mesh.data=2",
+        "mesh.fsdp=2", "mesh.tensor=2", "run.display=plain", "run.checkpoint_every=1", "run.keep_checkpoints=9",
+    ]  # fmt: skip
+    for processes in (1, 2):
+        run = [f"run.dir={tmp_path}/run{processes}", f"mesh.processes={processes}"]
+        said = together(["-m", "jaxrl_sql.train", *arguments, *run], processes)
+        assert "grpo" in said[0][0]
+        for output, _ in said[1:]:
+            spoken = [line for line in output.splitlines() if not line.startswith("[Gloo]")]
+            assert spoken == [], "only the first process talks"
+    one, two = tmp_path / "run1", tmp_path / "run2"
+    assert sorted(path.name for path in two.iterdir()) == sorted(path.name for path in one.iterdir())
+    for want, got in zip(lines(one / "metrics.jsonl"), lines(two / "metrics.jsonl"), strict=True):
+        assert (got.keys(), got.pop("phase")) == (want.keys(), want.pop("phase"))
+        assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
+    assert lines(two / "samples.jsonl") == lines(one / "samples.jsonl")
+    assert (two / "checkpoints" / "3").is_dir()
+    config, want = load_checkpoint(one / "model")
+    again, got = load_checkpoint(two / "model")
+    assert again == config
+    for name, leaf in want["layers"].items():
+        np.testing.assert_allclose(got["layers"][name], leaf, atol=1e-4, err_msg=name)

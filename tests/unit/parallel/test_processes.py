@@ -1,0 +1,41 @@
+"""What processes do together, for one that is alone; several are in tests/multidevice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.parallel import make_mesh, rows_here
+from jaxrl_sql.parallel.processes import exchange, first_process_first, gathered, is_first, share, start_processes
+
+
+def test_one_process_has_everything_and_waits_for_nobody() -> None:
+    start_processes(1)
+    assert is_first()
+    assert share(5) == range(5)
+    value = (1, "a")
+    assert exchange([value])[0] is value
+    with first_process_first("nothing"):
+        pass
+    np.testing.assert_array_equal(gathered(jnp.arange(3)), [0, 1, 2])
+    assert rows_here(make_mesh(-1), 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("number", ["", "one"])
+def test_processes_that_nobody_has_introduced_are_an_input_error(number: str) -> None:
+    code = (
+        "from jaxrl_sql.parallel.processes import start_processes\n"
+        "from jaxrl_sql.types import InputError\n"
+        "try:\n    start_processes(2)\nexcept InputError as error:\n    print(error)\n"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "SLURM_", "OMPI_"))}
+    env |= {"JAX_PLATFORMS": "cpu"} | ({"JAX_PROCESS_ID": number} if number else {})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    assert ("JAX_PROCESS_ID='one'" if number else "JAX_COORDINATOR_ADDRESS") in done.stdout

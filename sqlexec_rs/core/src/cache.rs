@@ -144,13 +144,11 @@ impl Cache {
         match self.entries.get_mut(&key) {
             Some(Entry::Done { outcome, is_gold: was_gold, last_used }) => {
                 *last_used = self.clock;
+                let outcome = Arc::clone(outcome);
                 if is_gold && !*was_gold {
-                    *was_gold = true;
-                    let size = entry_bytes(&key, outcome);
-                    self.bytes -= size;
-                    self.gold_bytes += size;
+                    self.mark_gold(&key);
                 }
-                Found::Kept(Arc::clone(outcome))
+                Found::Kept(outcome)
             }
             Some(Entry::Flying { flight, waiters, is_gold: was_gold }) => {
                 *was_gold |= is_gold;
@@ -163,6 +161,20 @@ impl Cache {
                 self.entries.insert(key, Entry::Flying { flight: Arc::clone(&flight), waiters, is_gold });
                 Found::New(flight)
             }
+        }
+    }
+
+    /// Has an outcome kept for good, if it is kept or in flight.
+    pub(crate) fn mark_gold(&mut self, key: &Key) {
+        match self.entries.get_mut(key) {
+            Some(Entry::Done { outcome, is_gold, .. }) if !*is_gold => {
+                *is_gold = true;
+                let size = entry_bytes(key, outcome);
+                self.bytes -= size;
+                self.gold_bytes += size;
+            }
+            Some(Entry::Flying { is_gold, .. }) => *is_gold = true,
+            _ => {}
         }
     }
 

@@ -90,29 +90,16 @@ impl Cell {
     /// Makes the cell of a value; a text or blob that is too long for it goes to the arena.
     #[inline]
     pub(crate) fn new(value: Value<'_>, arena: &mut Vec<u8>) -> Self {
-        match value {
-            Value::Null => Self::number(NULL, 0),
-            Value::Integer(i) => Self::number(INTEGER, i as u64),
-            Value::Real(r) => Self::number(if r.is_nan() { NAN } else { REAL }, r.to_bits()),
-            Value::Text(bytes) => Self::of_bytes(bytes, SHORT_TEXT, LONG_TEXT, arena),
-            Value::Blob(bytes) => Self::of_bytes(bytes, SHORT_BLOB, LONG_BLOB, arena),
-        }
-    }
-
-    #[inline]
-    fn number(tag: u8, bits: u64) -> Self {
-        Self((u128::from(tag) | (u128::from(bits) << 64)).to_le_bytes())
-    }
-
-    #[inline]
-    fn of_bytes(bytes: &[u8], short: u8, long: u8, arena: &mut Vec<u8>) -> Self {
-        let n = bytes.len();
-        if n <= MAX_INLINE {
-            return Self((u128::from(short) | ((n as u128) << 8) | (padded(bytes) << 16)).to_le_bytes());
-        }
-        let start = arena.len();
-        arena.extend_from_slice(bytes);
-        Self((u128::from(long) | (u128::from(n as u32) << 32) | ((start as u128) << 64)).to_le_bytes())
+        // One number until the end: a cell that is put together in memory, half by half, and then copied whole makes the
+        // processor wait for the halves.
+        let whole = match value {
+            Value::Null => number(NULL, 0),
+            Value::Integer(i) => number(INTEGER, i as u64),
+            Value::Real(r) => number(if r.is_nan() { NAN } else { REAL }, r.to_bits()),
+            Value::Text(bytes) => of_bytes(bytes, SHORT_TEXT, LONG_TEXT, arena),
+            Value::Blob(bytes) => of_bytes(bytes, SHORT_BLOB, LONG_BLOB, arena),
+        };
+        Self(whole.to_le_bytes())
     }
 
     /// Returns the value; `arena` is that of the cell's table.
@@ -185,6 +172,22 @@ impl Cell {
         row.take([self.words()[0], 0]);
         row.take_bytes(self.in_arena(arena));
     }
+}
+
+#[inline]
+fn number(tag: u8, bits: u64) -> u128 {
+    u128::from(tag) | (u128::from(bits) << 64)
+}
+
+#[inline]
+fn of_bytes(bytes: &[u8], short: u8, long: u8, arena: &mut Vec<u8>) -> u128 {
+    let n = bytes.len();
+    if n <= MAX_INLINE {
+        return u128::from(short) | ((n as u128) << 8) | (padded(bytes) << 16);
+    }
+    let start = arena.len();
+    arena.extend_from_slice(bytes);
+    u128::from(long) | (u128::from(n as u32) << 32) | ((start as u128) << 64)
 }
 
 /// Reads up to fourteen bytes as a number, zeros behind them: two overlapping reads, which the overlap does not change.

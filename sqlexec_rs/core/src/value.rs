@@ -143,7 +143,7 @@ mod tests {
         while fraction > 0.0 {
             assert_eq!(
                 (exact_integer(fraction), exact_integer(-1.0 - fraction)),
-                (None, (fraction < 1e-16).then_some(-1))
+                (None, (fraction < 2e-16).then_some(-1))
             );
             fraction /= 2.0;
         }

@@ -90,16 +90,7 @@ impl Cell {
     /// Makes the cell of a value; a text or blob that is too long for it goes to the arena.
     #[inline]
     pub(crate) fn new(value: Value<'_>, arena: &mut Vec<u8>) -> Self {
-        // One number until the end: a cell that is put together in memory, half by half, and then copied whole makes the
-        // processor wait for the halves.
-        let whole = match value {
-            Value::Null => number(NULL, 0),
-            Value::Integer(i) => number(INTEGER, i as u64),
-            Value::Real(r) => number(if r.is_nan() { NAN } else { REAL }, r.to_bits()),
-            Value::Text(bytes) => of_bytes(bytes, SHORT_TEXT, LONG_TEXT, arena),
-            Value::Blob(bytes) => of_bytes(bytes, SHORT_BLOB, LONG_BLOB, arena),
-        };
-        Self(whole.to_le_bytes())
+        Self(as_number(value, arena).to_le_bytes())
     }
 
     /// Returns the value; `arena` is that of the cell's table.
@@ -171,6 +162,18 @@ impl Cell {
     fn mix_long_into(&self, row: &mut Mix, arena: &[u8]) {
         row.take([self.words()[0], 0]);
         row.take_bytes(self.in_arena(arena));
+    }
+}
+
+/// Returns the cell of a value as a number, which is in registers until it is stored: a cell that is put together in memory
+/// half by half and then copied whole would make the processor wait for the halves.
+fn as_number(value: Value<'_>, arena: &mut Vec<u8>) -> u128 {
+    match value {
+        Value::Null => number(NULL, 0),
+        Value::Integer(i) => number(INTEGER, i as u64),
+        Value::Real(r) => number(if r.is_nan() { NAN } else { REAL }, r.to_bits()),
+        Value::Text(bytes) => of_bytes(bytes, SHORT_TEXT, LONG_TEXT, arena),
+        Value::Blob(bytes) => of_bytes(bytes, SHORT_BLOB, LONG_BLOB, arena),
     }
 }
 

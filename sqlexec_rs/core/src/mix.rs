@@ -72,7 +72,9 @@ mod tests {
 
     fn of(words: &[[u64; 2]]) -> u128 {
         let mut mix = Mix::new();
-        words.iter().for_each(|pair| mix.take(*pair));
+        for pair in words {
+            mix.take(*pair);
+        }
         mix.end()
     }
 

@@ -86,7 +86,7 @@ impl Plan {
 
     /// Adds a (database, SQL) pair under its number.
     pub(crate) fn add_pair(&mut self, number: u32, path: &Arc<Path>, sql: &Arc<str>) {
-        let slot = self.slot(path, Hashed::new(sql), false, 0);
+        let slot = self.slot(path, &Hashed::new(sql), false, 0);
         if let Work::Execute { slot_of } = &mut self.work {
             slot_of[number as usize] = slot;
         }
@@ -137,13 +137,13 @@ impl Plan {
         None
     }
 
-    fn slot(&mut self, path: &Arc<Path>, sql: Hashed<&Arc<str>>, is_gold: bool, n_old: usize) -> u32 {
+    fn slot(&mut self, path: &Arc<Path>, sql: &Hashed<&Arc<str>>, is_gold: bool, n_old: usize) -> u32 {
         let database = self.database(path);
         let next = self.runs.len() as u32;
         let runs = &self.runs;
-        let is_it = |slot: &u32| runs[*slot as usize].database == database && runs[*slot as usize].sql.is(&sql);
+        let is_it = |slot: &u32| runs[*slot as usize].database == database && runs[*slot as usize].sql.is(sql);
         let hash_of = |slot: &u32| hash_of_run(runs[*slot as usize].database, &runs[*slot as usize].sql);
-        let slot = *self.run_numbers.entry(hash_of_run(database, &sql), is_it, hash_of).or_insert(next).get();
+        let slot = *self.run_numbers.entry(hash_of_run(database, sql), is_it, hash_of).or_insert(next).get();
         if slot == next {
             self.runs.push(PlannedRun { database, sql: sql.with(Arc::clone(sql.text)), is_gold });
         } else if is_gold && !self.runs[slot as usize].is_gold {
@@ -171,7 +171,7 @@ impl Plan {
         let mut add = |sql: &Arc<str>, is_gold: bool| {
             let stripped: Option<Arc<str>> = strips.then(|| strip_distinct(sql).into());
             let sql = Hashed::new(stripped.as_ref().unwrap_or(sql));
-            needs.extend(item.databases.iter().map(|path| self.slot(path, sql.clone(), is_gold, n_old)));
+            needs.extend(item.databases.iter().map(|path| self.slot(path, &sql, is_gold, n_old)));
         };
         add(&item.predicted, false);
         for gold in item.golds.iter() {

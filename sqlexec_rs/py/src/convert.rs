@@ -40,7 +40,7 @@ fn value_to_python<'a, 'py>(
         Value::Null => py.None().into_bound(py),
         Value::Integer(i) => PyInt::new(py, i).into_any(),
         Value::Real(r) => PyFloat::new(py, r).into_any(),
-        Value::Text(bytes) => return texts.to_python(py, bytes),
+        Value::Text(bytes) => return texts.get(py, bytes),
         Value::Blob(bytes) => PyBytes::new(py, bytes).into_any(),
     })
 }
@@ -58,7 +58,7 @@ impl<'a, 'py> Texts<'a, 'py> {
         Self(Vec::new())
     }
 
-    fn to_python(&mut self, py: Python<'py>, bytes: &'a [u8]) -> PyResult<Bound<'py, PyAny>> {
+    fn get(&mut self, py: Python<'py>, bytes: &'a [u8]) -> PyResult<Bound<'py, PyAny>> {
         if bytes.len() > Self::MAX_BYTES {
             return text_to_python(py, bytes);
         }

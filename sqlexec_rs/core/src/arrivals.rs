@@ -21,31 +21,39 @@ pub(crate) enum Next {
 
 /// The arrivals of one job.
 pub(crate) struct Arrivals {
-    n_units: usize,
     state: Mutex<State>,
     one_more: Condvar,
     all_here: Condvar,
 }
 
-#[derive(Default)]
 struct State {
     order: Vec<u32>,
+    /// `None` until it is known.
+    n_units: Option<usize>,
     /// Readers that wait for the next unit; nobody is woken where there is none, which is the rule.
     n_listening: usize,
     callbacks: Vec<Callback>,
 }
 
 impl Arrivals {
-    /// Starts with no unit of `n_units` here.
-    pub(crate) fn new(n_units: usize) -> Self {
-        Self { n_units, state: Mutex::default(), one_more: Condvar::new(), all_here: Condvar::new() }
+    /// Starts with no unit here.
+    pub(crate) fn new() -> Self {
+        let state = State { order: Vec::new(), n_units: None, n_listening: 0, callbacks: Vec::new() };
+        Self { state: Mutex::new(state), one_more: Condvar::new(), all_here: Condvar::new() }
+    }
+
+    /// Says how many units there are, before the first of them ends and anybody asks.
+    pub(crate) fn expect(&self, n_units: usize) {
+        let mut state = self.lock();
+        state.n_units = Some(n_units);
+        state.order.reserve_exact(n_units);
     }
 
     /// Notes that a unit has ended, which happens once to each. The last one wakes and calls everybody.
     pub(crate) fn arrive(&self, unit: u32) {
         let mut state = self.lock();
         state.order.push(unit);
-        let is_last = state.order.len() == self.n_units;
+        let is_last = state.is_complete();
         let has_listener = state.n_listening > 0;
         let callbacks = if is_last { std::mem::take(&mut state.callbacks) } else { Vec::new() };
         drop(state);
@@ -60,24 +68,25 @@ impl Arrivals {
 
     /// Returns how many units are here, and how many there are.
     pub(crate) fn progress(&self) -> (usize, usize) {
-        (self.lock().order.len(), self.n_units)
+        let state = self.lock();
+        (state.order.len(), state.n_units.unwrap_or(0))
     }
 
     /// Calls `callback` when the last unit has ended: on the thread that ends it, or here and now if it has.
     pub(crate) fn when_all(&self, callback: Callback) {
         let mut state = self.lock();
-        if state.order.len() < self.n_units {
-            state.callbacks.push(callback);
-        } else {
+        if state.is_complete() {
             drop(state);
             call(callback);
+        } else {
+            state.callbacks.push(callback);
         }
     }
 
     /// Waits until all units are here, at most `timeout`; true when they are.
     pub(crate) fn wait_for_all(&self, timeout: Duration) -> bool {
-        let waited = self.all_here.wait_timeout_while(self.lock(), timeout, |state| state.order.len() < self.n_units);
-        waited.unwrap_or_else(PoisonError::into_inner).0.order.len() == self.n_units
+        let waited = self.all_here.wait_timeout_while(self.lock(), timeout, |state| !state.is_complete());
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_complete()
     }
 
     /// Waits for the unit after the first `n_seen`, at most `timeout`.
@@ -88,7 +97,7 @@ impl Arrivals {
             if let Some(unit) = state.order.get(n_seen) {
                 return Next::Unit(*unit);
             }
-            if n_seen >= self.n_units {
+            if state.n_units.is_some_and(|n_units| n_seen >= n_units) {
                 return Next::End;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -103,6 +112,12 @@ impl Arrivals {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_complete(&self) -> bool {
+        self.n_units.is_some_and(|n_units| self.order.len() >= n_units)
     }
 }
 
@@ -130,7 +145,8 @@ mod tests {
 
     #[test]
     fn readers_see_the_order_and_the_end() {
-        let arrivals = Arrivals::new(3);
+        let arrivals = Arrivals::new();
+        arrivals.expect(3);
         assert_eq!(arrivals.wait_for_next(0, Duration::ZERO), Next::Nothing);
         thread::scope(|scope| {
             let reader = scope.spawn(|| (0..4).map(|seen| arrivals.wait_for_next(seen, LONG)).collect::<Vec<_>>());
@@ -146,7 +162,8 @@ mod tests {
 
     #[test]
     fn callbacks_are_called_once_by_the_last_unit_or_at_once() {
-        let arrivals = Arrivals::new(2);
+        let arrivals = Arrivals::new();
+        arrivals.expect(2);
         let calls = Arc::new(AtomicUsize::new(0));
         let count = |n: usize| {
             let calls = Arc::clone(&calls);

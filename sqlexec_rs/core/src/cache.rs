@@ -4,16 +4,19 @@
 //! and across batches. Golds are kept for the executor's life; other outcomes under a byte budget, the least recently used
 //! going first; timeouts and database errors are never kept.
 
-use std::collections::{HashMap, hash_map};
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use hashbrown::hash_map::{Entry as Place, EntryRef};
 
 use crate::dbfile::{FileIdentity, Inode};
 use crate::job::JobState;
 use crate::outcome::Outcome;
 use crate::request::Limits;
-use crate::texts::{Hashed, NumberMap};
+use crate::texts::{Hashed, NumberHasher};
 
 /// What an outcome depends on, with identity and limits as numbers of this cache.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +24,13 @@ pub(crate) struct Key {
     pub(crate) db: u32,
     pub(crate) limits: u32,
     pub(crate) sql: Hashed<Arc<str>>,
+}
+
+/// For the table, which asks for a key of its own only where it keeps one.
+impl From<&Key> for Key {
+    fn from(key: &Key) -> Self {
+        key.clone()
+    }
 }
 
 /// A run that is queued or under way.
@@ -71,7 +81,7 @@ pub(crate) struct Waiters {
 
 /// The table; its owner locks it.
 pub(crate) struct Cache {
-    entries: NumberMap<Key, Entry>,
+    entries: hashbrown::HashMap<Key, Entry, BuildHasherDefault<NumberHasher>>,
     databases: HashMap<FileIdentity, u32>,
     limits: HashMap<Arc<Limits>, u32>,
     budget: usize,
@@ -110,7 +120,7 @@ impl Cache {
     /// Starts empty; `budget` bytes are for outcomes that are not golds.
     pub(crate) fn new(budget: usize) -> Self {
         Self {
-            entries: NumberMap::default(),
+            entries: hashbrown::HashMap::default(),
             databases: HashMap::new(),
             limits: HashMap::new(),
             budget,
@@ -141,35 +151,50 @@ impl Cache {
         make_flight: impl FnOnce(Key) -> Flight,
     ) -> Found {
         self.clock += 1;
-        match self.entries.get_mut(&key) {
-            Some(Entry::Done { outcome, is_gold: was_gold, last_used }) => {
-                *last_used = self.clock;
-                if is_gold && !*was_gold {
-                    *was_gold = true;
-                    let size = entry_bytes(&key, outcome);
-                    self.bytes -= size;
-                    self.gold_bytes += size;
-                }
-                Found::Kept(Arc::clone(outcome))
-            }
-            Some(Entry::Flying { flight, waiters, is_gold: was_gold }) => {
-                *was_gold |= is_gold;
-                waiters.push(waiter);
-                Found::Joined(Arc::clone(flight))
-            }
-            None => {
-                let flight = Arc::new(make_flight(key.clone()));
+        let mut place = match self.entries.entry(key) {
+            Place::Occupied(place) => place,
+            Place::Vacant(place) => {
+                let flight = Arc::new(make_flight(place.key().clone()));
                 let waiters = Waiters { first: Some(waiter), others: Vec::new() };
-                self.entries.insert(key, Entry::Flying { flight: Arc::clone(&flight), waiters, is_gold });
-                Found::New(flight)
+                place.insert(Entry::Flying { flight: Arc::clone(&flight), waiters, is_gold });
+                return Found::New(flight);
             }
+        };
+        let (found, was_gold) = match place.get_mut() {
+            Entry::Done { outcome, is_gold, last_used } => {
+                *last_used = self.clock;
+                (Found::Kept(Arc::clone(outcome)), *is_gold)
+            }
+            Entry::Flying { flight, waiters, is_gold } => {
+                waiters.push(waiter);
+                (Found::Joined(Arc::clone(flight)), *is_gold)
+            }
+        };
+        if is_gold && !was_gold {
+            let key = place.key().clone();
+            self.mark_gold(&key);
+        }
+        found
+    }
+
+    /// Has an outcome kept for good, if it is kept or in flight.
+    pub(crate) fn mark_gold(&mut self, key: &Key) {
+        match self.entries.get_mut(key) {
+            Some(Entry::Done { outcome, is_gold, .. }) if !*is_gold => {
+                *is_gold = true;
+                let size = entry_bytes(key, outcome);
+                self.bytes -= size;
+                self.gold_bytes += size;
+            }
+            Some(Entry::Flying { is_gold, .. }) => *is_gold = true,
+            _ => {}
         }
     }
 
     /// Ends a flight: keeps its outcome if it may be kept, and returns who waits for it.
     pub(crate) fn land(&mut self, flight: &Arc<Flight>, outcome: Option<&Arc<Outcome>>) -> Waiters {
         let size = outcome.filter(|outcome| outcome.is_repeatable()).map(|outcome| entry_bytes(&flight.key, outcome));
-        let hash_map::Entry::Occupied(mut entry) = self.entries.entry(flight.key.clone()) else {
+        let EntryRef::Occupied(mut entry) = self.entries.entry_ref(&flight.key) else {
             return Waiters::default(); // every waiter cancelled
         };
         let Entry::Flying { flight: flying, waiters, is_gold } = entry.get_mut() else { return Waiters::default() };

@@ -3,7 +3,8 @@
 //! Most texts in results are codes, names and dates. Held in the cell itself they are compared and hashed as numbers are,
 //! and nothing else is read.
 
-use crate::value::{Value, exact_integer, fold, hash_bytes};
+use crate::mix::Mix;
+use crate::value::{Value, exact_integer};
 
 /// The longest text or blob that a cell itself holds.
 const MAX_INLINE: usize = 14;
@@ -74,6 +75,11 @@ pub(crate) fn many_cells_equal(left: (&[Cell], &[u8]), right: (&[Cell], &[u8]), 
     left_blocks.iter().zip(right_blocks).all(equal) && cells_equal((left_rest, left.1), (right_rest, right.1), arenas)
 }
 
+/// Tells whether a NaN is among some cells: only its tag has that bit.
+pub(crate) fn has_nan_in(cells: &[Cell]) -> bool {
+    cells.iter().fold(0, |all, cell| all | cell.words()[0]) & u64::from(NAN) != 0
+}
+
 #[cold]
 #[inline(never)]
 fn equal_at_length(a: &Cell, arena: &[u8], b: &Cell, other_arena: &[u8]) -> bool {
@@ -84,29 +90,7 @@ impl Cell {
     /// Makes the cell of a value; a text or blob that is too long for it goes to the arena.
     #[inline]
     pub(crate) fn new(value: Value<'_>, arena: &mut Vec<u8>) -> Self {
-        match value {
-            Value::Null => Self::number(NULL, 0),
-            Value::Integer(i) => Self::number(INTEGER, i as u64),
-            Value::Real(r) => Self::number(if r.is_nan() { NAN } else { REAL }, r.to_bits()),
-            Value::Text(bytes) => Self::of_bytes(bytes, SHORT_TEXT, LONG_TEXT, arena),
-            Value::Blob(bytes) => Self::of_bytes(bytes, SHORT_BLOB, LONG_BLOB, arena),
-        }
-    }
-
-    #[inline]
-    fn number(tag: u8, bits: u64) -> Self {
-        Self((u128::from(tag) | (u128::from(bits) << 64)).to_le_bytes())
-    }
-
-    #[inline]
-    fn of_bytes(bytes: &[u8], short: u8, long: u8, arena: &mut Vec<u8>) -> Self {
-        let n = bytes.len();
-        if n <= MAX_INLINE {
-            return Self((u128::from(short) | ((n as u128) << 8) | (padded(bytes) << 16)).to_le_bytes());
-        }
-        let start = arena.len();
-        arena.extend_from_slice(bytes);
-        Self((u128::from(long) | (u128::from(n as u32) << 32) | ((start as u128) << 64)).to_le_bytes())
+        Self(as_number(value, arena).to_le_bytes())
     }
 
     /// Returns the value; `arena` is that of the cell's table.
@@ -157,24 +141,56 @@ impl Cell {
         self == other && self.tag() & arenas.doubtful() == 0
     }
 
-    /// Adds the cell to a running hash, so that cells whose values are equal in Python do the same.
+    /// Adds the cell to its row's number, so that cells whose values are equal in Python do the same.
     #[inline]
-    pub(crate) fn hash_into(&self, running: u64, arena: &[u8]) -> u64 {
-        let [low, high] = match self.tag() {
-            REAL => match exact_integer(f64::from_bits(self.bits())) {
-                Some(i) => [u64::from(INTEGER), i as u64],
-                None => self.words(),
-            },
-            tag @ (LONG_TEXT | LONG_BLOB) => [u64::from(tag), self.hash_in_arena(arena)],
-            _ => self.words(),
-        };
-        fold(running.rotate_left(23) ^ low ^ 0x8ebc_6af0_9c88_c6e3, high ^ 0x5899_65cc_7537_4cc3)
+    pub(crate) fn mix_into(&self, row: &mut Mix, arena: &[u8]) {
+        let mut words = self.words();
+        match self.tag() {
+            REAL => {
+                if let Some(i) = exact_integer(f64::from_bits(words[1])) {
+                    words = [u64::from(INTEGER), i as u64];
+                }
+            }
+            LONG_TEXT | LONG_BLOB => return self.mix_long_into(row, arena),
+            _ => {}
+        }
+        row.take(words);
     }
 
+    /// Tag and length, and then the bytes: where they lie does not matter.
     #[inline(never)]
-    fn hash_in_arena(&self, arena: &[u8]) -> u64 {
-        hash_bytes(self.in_arena(arena), 0)
+    fn mix_long_into(&self, row: &mut Mix, arena: &[u8]) {
+        row.take([self.words()[0], 0]);
+        row.take_bytes(self.in_arena(arena));
     }
+}
+
+/// Returns the cell of a value as a number, which is in registers until it is stored: a cell that is put together in memory
+/// half by half and then copied whole would make the processor wait for the halves.
+fn as_number(value: Value<'_>, arena: &mut Vec<u8>) -> u128 {
+    match value {
+        Value::Null => number(NULL, 0),
+        Value::Integer(i) => number(INTEGER, i as u64),
+        Value::Real(r) => number(if r.is_nan() { NAN } else { REAL }, r.to_bits()),
+        Value::Text(bytes) => of_bytes(bytes, SHORT_TEXT, LONG_TEXT, arena),
+        Value::Blob(bytes) => of_bytes(bytes, SHORT_BLOB, LONG_BLOB, arena),
+    }
+}
+
+#[inline]
+fn number(tag: u8, bits: u64) -> u128 {
+    u128::from(tag) | (u128::from(bits) << 64)
+}
+
+#[inline]
+fn of_bytes(bytes: &[u8], short: u8, long: u8, arena: &mut Vec<u8>) -> u128 {
+    let n = bytes.len();
+    if n <= MAX_INLINE {
+        return u128::from(short) | ((n as u128) << 8) | (padded(bytes) << 16);
+    }
+    let start = arena.len();
+    arena.extend_from_slice(bytes);
+    u128::from(long) | (u128::from(n as u32) << 32) | ((start as u128) << 64)
 }
 
 /// Reads up to fourteen bytes as a number, zeros behind them: two overlapping reads, which the overlap does not change.
@@ -246,8 +262,9 @@ mod tests {
         let long = b"a text that is longer than a cell";
         let mut arena = Vec::new();
         let mut hash = |value| {
-            let cell = Cell::new(value, &mut arena);
-            cell.hash_into(7, &arena)
+            let (cell, mut row) = (Cell::new(value, &mut arena), Mix::new());
+            cell.mix_into(&mut row, &arena);
+            row.end()
         };
         for i in [0, 1, -1, 1 << 53, i64::MIN] {
             assert_eq!(hash(Value::Integer(i)), hash(Value::Real(i as f64)));
@@ -256,7 +273,11 @@ mod tests {
         assert_eq!(hash(Value::Text(long)), hash(Value::Text(long)), "from two places");
         assert_ne!(hash(Value::Text(long)), hash(Value::Blob(long)));
         assert_ne!(hash(Value::Text(b"a")), hash(Value::Blob(b"a")));
-        let nan = Cell::new(Value::Real(f64::NAN), &mut arena);
+        let mut cell = |value| Cell::new(value, &mut arena);
+        let nan = cell(Value::Real(f64::NAN));
+        assert!(
+            has_nan_in(&[cell(Value::Null), nan]) && !has_nan_in(&[cell(Value::Text(b" ")), cell(Value::Real(0.5))])
+        );
         assert!(!nan.is_alike(&nan, Arenas::Same));
         assert!(matches!(nan.open(&arena), Value::Real(r) if r.is_nan()));
     }

@@ -39,6 +39,11 @@ impl Groups {
     pub(crate) fn all(&self) -> &[u32] {
         &self.members
     }
+
+    /// Turns the groups into such a list.
+    pub(crate) fn into_members(self) -> Vec<u32> {
+        self.members
+    }
 }
 
 #[cfg(test)]

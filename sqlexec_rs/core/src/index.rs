@@ -19,11 +19,17 @@ impl RowIndex {
     /// Indexes the distinct rows of a table.
     pub(crate) fn new(table: &Table) -> Self {
         let mut index = Self { slots: vec![0; (2 * table.n_rows().max(1)).next_power_of_two()], n_rows: 0 };
-        for row in 0..table.n_rows() {
-            let hash = table.row_hash(row);
-            if let Err(empty) = index.find(hash, |known| table.rows_equal(known, table, row)) {
-                index.slots[empty] = (hash & TAG) | (row as u64 + 1);
-                index.n_rows += 1;
+        let mut hashes = [0; BATCH];
+        for start in (0..table.n_rows()).step_by(BATCH) {
+            let rows = start..table.n_rows().min(start + BATCH);
+            for (hash, row) in hashes.iter_mut().zip(rows.clone()) {
+                *hash = table.row_hash(row);
+            }
+            for (hash, row) in hashes.iter().zip(rows) {
+                if let Err(empty) = index.find(*hash, |known| table.rows_equal(known, table, row)) {
+                    index.slots[empty] = (hash & TAG) | (row as u64 + 1);
+                    index.n_rows += 1;
+                }
             }
         }
         index
@@ -45,6 +51,16 @@ impl RowIndex {
             }
             at = (at + 1) & mask;
         }
+    }
+
+    /// Returns the number of distinct rows.
+    pub(crate) fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Tells whether one of the first rows of a table is not here, which is quickly seen of most that are other sets.
+    pub(crate) fn lacks_a_first_row(&self, other: &Table) -> bool {
+        (0..other.n_rows().min(BATCH)).any(|row| self.find(other.row_hash(row), |_| true).is_err())
     }
 
     /// Tells whether `table`, whose index this is, and another of the same width hold the same set of rows.

@@ -1,4 +1,5 @@
-//! The launch of a job: each of its runs is found in the cache, joined where it is in flight, or queued.
+//! The launch of a job, a portion of its items after the other: each run is found in the cache, joined where it is in
+//! flight, or queued. Threads run what was added while the caller makes the next portion.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,23 +8,37 @@ use crate::cache::{Flight, Found, Handle, Key, Waiter};
 use crate::dbfile::{FileIdentity, Inode};
 use crate::error::Fault;
 use crate::groups::Groups;
-use crate::job::{JobState, Work};
+use crate::job::JobState;
 use crate::outcome::Outcome;
-use crate::plan::{Plan, PlannedRun};
+use crate::plan::{Plan, PlannedRun, n_pairs};
 use crate::pool::{Job, Shared};
 use crate::queue::Task;
 use crate::request::Limits;
+use crate::score::ScoreItem;
 
 /// Runs that are looked up and queued at once: threads begin with the first while the next are looked up.
 const PORTION: usize = 256;
 
-/// What is the same for all runs of a job.
-struct Launch<'a> {
-    state: &'a Arc<JobState>,
-    limits: &'a Arc<Limits>,
-    limits_number: u32,
+/// A job to which items are still being added. To drop it cancels what was added.
+pub struct Launch {
+    shared: Arc<Shared>,
+    limits: Arc<Limits>,
+    plan: Plan,
+    /// (database, SQL) pairs that are still to come, as the caller counted them.
+    n_to_come: usize,
     databases: Vec<Database>,
-    is_score: bool,
+    begun: Option<Begun>,
+}
+
+/// What there is from the first portion on.
+struct Begun {
+    state: Arc<JobState>,
+    limits_number: u32,
+    ticket: u64,
+    /// Tasks for which the queue keeps room.
+    n_reserved: usize,
+    flights: Vec<Arc<Flight>>,
+    is_open: bool,
 }
 
 struct Database {
@@ -32,33 +47,69 @@ struct Database {
     file: Result<(u32, Inode), Arc<Outcome>>,
 }
 
-impl Shared {
-    /// Launches a job; while the queue has no room `keep_waiting` is asked whether to go on.
-    pub(crate) fn launch(
-        self: &Arc<Self>,
-        plan: Plan,
-        limits: &Arc<Limits>,
+impl Launch {
+    /// Begins; `n_pairs` is how many (database, SQL) pairs all items will ask for, duplicates included.
+    pub(crate) fn new(shared: &Arc<Shared>, plan: Plan, limits: &Arc<Limits>, n_pairs: usize) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            limits: Arc::clone(limits),
+            plan,
+            n_to_come: n_pairs,
+            databases: Vec::new(),
+            begun: None,
+        }
+    }
+
+    /// Adds items under their numbers. The first portion waits for room in the queue for all of them; meanwhile
+    /// `keep_waiting` is asked whether to go on, and false gives up with [`Fault::Interrupted`].
+    pub fn add(
+        &mut self,
+        items: impl IntoIterator<Item = (u32, ScoreItem)>,
         keep_waiting: &mut dyn FnMut() -> bool,
-    ) -> Result<Job, Fault> {
-        let Plan { databases, runs, work, n_pairs } = plan;
-        // Room first: a run that others could join before it is queued would leave them waiting if this call gave up.
-        let ticket = self.queue.reserve(runs.len(), keep_waiting)?;
-        self.stats.requested(n_pairs as u64);
-        self.stats.deduplicated((n_pairs - runs.len()) as u64);
-        let is_score = matches!(work, Work::Score(_));
-        let identities: Vec<_> = databases.iter().map(|path| FileIdentity::of(path)).collect();
-        let state = Arc::new(JobState::new(runs.len(), work, Arc::clone(&self.stats)));
-        let (databases, limits_number) = self.number(databases, identities, limits);
-        let launch = Launch { state: &state, limits, limits_number, databases, is_score };
-        let mut flights = Vec::with_capacity(runs.len());
-        // By database, so that a thread stays with a connection and what it holds.
-        let order = Groups::new(launch.databases.len(), runs.iter().map(|run| run.database).zip(0..));
-        let is_open = order.all().chunks(PORTION).all(|portion| {
-            let tasks = self.request(&launch, &runs, portion, &mut flights);
-            self.queue.add(ticket, tasks.into_iter(), portion.len())
-        });
-        state.set_flights(flights);
-        let job = Job { state, shared: Arc::clone(self) };
+    ) -> Result<(), Fault> {
+        let n_old = self.plan.runs.len();
+        let mut n_asked = 0;
+        for (number, item) in items {
+            n_asked += n_pairs(&item);
+            self.plan.add_item(number, item, n_old);
+        }
+        self.request_from(n_old, n_asked, keep_waiting)
+    }
+
+    /// Adds (database, SQL) pairs with these numbers; waits as `add` does.
+    pub(crate) fn add_pairs(
+        &mut self,
+        numbers: &[u32],
+        pairs: &[(Arc<Path>, Arc<str>)],
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Fault> {
+        let n_old = self.plan.runs.len();
+        for number in numbers {
+            let (path, sql) = &pairs[*number as usize];
+            self.plan.add_pair(*number, path, sql);
+        }
+        self.request_from(n_old, numbers.len(), keep_waiting)
+    }
+
+    /// Returns the job, to which nothing is added any more.
+    pub fn finish(mut self) -> Result<Job, Fault> {
+        if self.begun.is_none() {
+            self.request_from(0, 0, &mut || true)?; // a job of nothing
+        }
+        let begun = self.begun.as_mut().ok_or(Fault::Internal("a launch that has not begun"))?;
+        let state = Arc::clone(&begun.state);
+        let mut tasks = Vec::new();
+        for (slot, outcome) in state.plan(self.plan.runs.len(), self.plan.take_work()) {
+            match outcome {
+                Ok(outcome) => tasks.push(Task::Deliver(Arc::clone(&state), slot, outcome)),
+                fault => state.deliver(slot, fault),
+            }
+        }
+        let is_open = self.shared.queue.add(begun.ticket, tasks.into_iter(), begun.n_reserved) && begun.is_open;
+        begun.n_reserved = 0;
+        state.set_flights(std::mem::take(&mut begun.flights));
+        let job = Job { state, shared: Arc::clone(&self.shared) };
+        self.begun = None;
         if is_open {
             Ok(job)
         } else {
@@ -67,40 +118,104 @@ impl Shared {
         }
     }
 
-    fn number(
-        &self,
-        paths: Vec<Arc<Path>>,
-        identities: Vec<Result<FileIdentity, Box<Outcome>>>,
-        limits: &Arc<Limits>,
-    ) -> (Vec<Database>, u32) {
-        let mut cache = self.cache();
-        let number = |(path, identity): (_, Result<FileIdentity, Box<Outcome>>)| {
+    /// Requests the runs that were planned from number `n_old` on, for which `n_asked` pairs asked.
+    fn request_from(
+        &mut self,
+        n_old: usize,
+        n_asked: usize,
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Fault> {
+        let n_new = self.plan.runs.len() - n_old;
+        self.n_to_come = self.n_to_come.saturating_sub(n_asked);
+        if self.begun.is_none() {
+            self.begun = Some(self.begin(n_new + self.n_to_come, keep_waiting)?);
+        }
+        let stats = &self.shared.stats;
+        stats.requested(n_asked as u64);
+        stats.deduplicated((n_asked - n_new) as u64);
+        self.number_databases();
+        let Some(begun) = self.begun.as_mut() else { return Ok(()) };
+        mark_golds(&self.shared, &self.plan, &self.databases, begun.limits_number);
+        // By database, so that a thread stays with a connection and what it holds.
+        let runs = &self.plan.runs;
+        let order = Groups::new(self.databases.len(), runs[n_old..].iter().map(|run| run.database).zip(n_old as u32..));
+        for portion in order.all().chunks(PORTION) {
+            let tasks = begun.request(&self.shared, &self.limits, &self.databases, runs, portion);
+            begun.n_reserved -= portion.len();
+            begun.is_open &= self.shared.queue.add(begun.ticket, tasks.into_iter(), portion.len());
+        }
+        self.plan.end_portion();
+        Ok(())
+    }
+
+    /// Waits for room: a run that others could join before it is queued would leave them waiting if this call gave up.
+    fn begin(&self, max_runs: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<Begun, Fault> {
+        let ticket = self.shared.queue.reserve(max_runs, keep_waiting)?;
+        Ok(Begun {
+            state: Arc::new(JobState::new(max_runs, Arc::clone(&self.shared.stats))),
+            limits_number: self.shared.cache().number_limits(&self.limits),
+            ticket,
+            n_reserved: max_runs,
+            flights: Vec::with_capacity(max_runs),
+            is_open: true,
+        })
+    }
+
+    /// Looks at the files of databases that are new here.
+    fn number_databases(&mut self) {
+        let new = &self.plan.databases[self.databases.len()..];
+        let identities: Vec<_> = new.iter().map(|path| FileIdentity::of(path)).collect();
+        let mut cache = self.shared.cache();
+        for (path, identity) in new.iter().zip(identities) {
             let file = match identity {
                 Ok(identity) => Ok((cache.number_database(&identity), identity.inode())),
                 Err(outcome) => Err(Arc::from(outcome)),
             };
-            Database { path, file }
-        };
-        let databases = paths.into_iter().zip(identities).map(number).collect();
-        (databases, cache.number_limits(limits))
+            self.databases.push(Database { path: Arc::clone(path), file });
+        }
     }
+}
 
+impl Drop for Launch {
+    fn drop(&mut self) {
+        if let Some(begun) = self.begun.take().filter(|_| self.shared.check_process().is_ok()) {
+            self.shared.queue.add(begun.ticket, std::iter::empty(), begun.n_reserved);
+            self.shared.cache().abandon(&begun.state, &begun.flights);
+        }
+    }
+}
+
+/// Has the outcomes of runs kept that are known as golds' only now.
+fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32) {
+    if plan.late_golds.is_empty() {
+        return;
+    }
+    let mut cache = shared.cache();
+    for run in plan.late_golds.iter().map(|slot| &plan.runs[*slot as usize]) {
+        if let Ok((db, _)) = databases[run.database as usize].file {
+            cache.mark_gold(&Key { db, limits, sql: run.sql.clone() });
+        }
+    }
+}
+
+impl Begun {
     /// Finds, joins or starts some of a job's runs; returns what is to be queued.
     fn request(
-        &self,
-        launch: &Launch<'_>,
+        &mut self,
+        shared: &Shared,
+        limits: &Arc<Limits>,
+        databases: &[Database],
         runs: &[PlannedRun],
         portion: &[u32],
-        flights: &mut Vec<Arc<Flight>>,
     ) -> Vec<Task> {
-        let handle = Arc::new(Handle(Arc::clone(launch.state)));
+        let handle = Arc::new(Handle(Arc::clone(&self.state)));
         let mut tasks = Vec::with_capacity(portion.len());
         let mut here = Vec::new();
-        let mut cache = self.cache();
+        let mut cache = shared.cache();
         let keeps_candidates = cache.keeps_candidates();
         for slot in portion {
             let run = &runs[*slot as usize];
-            let database = &launch.databases[run.database as usize];
+            let database = &databases[run.database as usize];
             let (db, inode) = match &database.file {
                 Ok(numbers) => *numbers,
                 Err(outcome) => {
@@ -108,38 +223,34 @@ impl Shared {
                     continue;
                 }
             };
-            let key = Key { db, limits: launch.limits_number, sql: run.sql.clone() };
+            let key = Key { db, limits: self.limits_number, sql: run.sql.clone() };
             let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
             let make_flight = |key| Flight {
                 key,
                 path: Arc::clone(&database.path),
                 inode,
-                limits: Arc::clone(launch.limits),
+                limits: Arc::clone(limits),
                 cancel: Arc::default(),
                 is_for_cache: run.is_gold || keeps_candidates,
             };
             match cache.request(key, run.is_gold, waiter, make_flight) {
                 Found::Kept(outcome) => {
-                    self.stats.hit(run.is_gold);
+                    shared.stats.hit(run.is_gold);
                     here.push((*slot, outcome));
                 }
                 Found::Joined(flight) => {
-                    self.stats.joined();
-                    flights.push(flight);
+                    shared.stats.joined();
+                    self.flights.push(flight);
                 }
                 Found::New(flight) => {
-                    flights.push(Arc::clone(&flight));
+                    self.flights.push(Arc::clone(&flight));
                     tasks.push(Task::Run(flight));
                 }
             }
         }
         drop(cache);
         for (slot, outcome) in here {
-            if launch.is_score && launch.state.would_compare(slot) {
-                tasks.push(Task::Deliver(Arc::clone(launch.state), slot, outcome));
-            } else {
-                launch.state.deliver(slot, Ok(outcome));
-            }
+            self.state.deliver(slot, Ok(outcome));
         }
         tasks
     }

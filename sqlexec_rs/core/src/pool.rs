@@ -13,8 +13,10 @@ use crate::copies::{Access, Copies};
 use crate::error::Fault;
 use crate::hooks;
 use crate::job::JobState;
+use crate::launch::Launch;
 use crate::outcome::Outcome;
-use crate::plan::{plan_execute, plan_score};
+use crate::plan::{Plan, n_pairs};
+use crate::portions::Portions;
 use crate::process::WorkerConfig;
 use crate::queue::{Queue, Task};
 use crate::request::Limits;
@@ -132,7 +134,12 @@ impl Pool {
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        self.shared.launch(plan_execute(pairs), limits, keep_waiting)
+        let mut launch = Launch::new(&self.shared, Plan::execution(pairs.len()), limits, pairs.len());
+        let portions = Portions::new(pairs.iter().map(|(path, _)| Arc::as_ptr(path).addr()));
+        for numbers in portions.iter() {
+            launch.add_pairs(numbers, pairs, keep_waiting)?;
+        }
+        launch.finish()
     }
 
     /// Queues score items; waits for room as `submit` does.
@@ -148,8 +155,25 @@ impl Pool {
         limits: &Arc<Limits>,
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
+        let mut launch = self.launch_score(items.len(), items.iter().map(n_pairs).sum(), rules, limits)?;
+        let portions = Portions::new(items.iter().map(|item| item.databases.as_ptr().addr()));
+        for numbers in portions.iter() {
+            let portion = numbers.iter().map(|number| (*number, items[*number as usize].clone()));
+            launch.add(portion, keep_waiting)?;
+        }
+        launch.finish()
+    }
+
+    /// Begins to score `n_items` items that will ask for `n_pairs` (database, SQL) pairs, duplicates included.
+    pub fn launch_score(
+        &self,
+        n_items: usize,
+        n_pairs: usize,
+        rules: &[Rule],
+        limits: &Arc<Limits>,
+    ) -> Result<Launch, Fault> {
         self.shared.check_process()?;
-        self.shared.launch(plan_score(items, rules), limits, keep_waiting)
+        Ok(Launch::new(&self.shared, Plan::scoring(n_items, rules), limits, n_pairs))
     }
 
     /// Reads the counters, with what the caches and the queue hold now.

@@ -225,7 +225,8 @@ mod tests {
     use crate::job::{JobState, Work};
 
     fn tasks(n: usize) -> Vec<Task> {
-        let job = Arc::new(JobState::new(n, Work::Execute { slot_of: Vec::new() }, Arc::default()));
+        let job = Arc::new(JobState::new(n, Arc::default()));
+        job.plan(n, Work::Execute { slot_of: Vec::new() });
         (0..n as u32).map(|slot| Task::Deliver(Arc::clone(&job), slot, Arc::new(Outcome::cancelled()))).collect()
     }
 
@@ -237,7 +238,7 @@ mod tests {
     #[test]
     fn a_thread_without_work_frees_a_job_and_else_the_caller_does() {
         let queue = Queue::new(1);
-        let job = || Arc::new(JobState::new(1, Work::Execute { slot_of: Vec::new() }, Arc::default()));
+        let job = || Arc::new(JobState::new(1, Arc::default()));
         let first = job();
         let weak = Arc::downgrade(&first);
         queue.free(first);

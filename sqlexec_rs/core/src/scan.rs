@@ -19,7 +19,7 @@ pub enum Scan<'a> {
 /// Scans a SQL text.
 pub fn scan(sql: &str) -> Scan<'_> {
     let bytes = sql.as_bytes();
-    if bytes.contains(&0) {
+    if memchr::memchr(0, bytes).is_some() {
         return Scan::Nul;
     }
     let start = skip_blank(bytes, 0);
@@ -158,10 +158,11 @@ fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
 /// Returns the position of the semicolon that ends the statement, or the end of the text.
 fn statement_end(bytes: &[u8], mut at: usize) -> usize {
     while at < bytes.len() {
-        if bytes[at] == b';' {
-            return at;
+        match bytes[at] {
+            b';' => return at,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b' ' => at += 1,
+            _ => at = token_end(bytes, at),
         }
-        at = token_end(bytes, at);
     }
     bytes.len()
 }

@@ -1,19 +1,23 @@
 //! A result table: typed cells in one flat array, long texts and blobs in one arena.
 //!
 //! Sixteen bytes a cell keep a million rows cheap to build and to compare: a row is a slice, a column a stride, and
-//! nothing is boxed. Row hashes and the index over distinct rows are made on first use and kept, because a gold table is
-//! compared with many predictions.
+//! nothing is boxed. Row hashes, the digest of all rows and the index over distinct rows are made on first use and kept,
+//! because a gold table is compared with many predictions.
 
 use std::sync::{Arc, OnceLock};
 
-use crate::cell::{Arenas, Cell, cells_equal, many_cells_equal};
+use crate::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equal};
 use crate::header::Header;
 use crate::index::RowIndex;
+use crate::mix::Mix;
 use crate::store::Store;
 use crate::value::Value;
 
 /// Bytes that one cell takes; what `max_bytes` counts beside the text and blobs themselves.
 pub const CELL_BYTES: usize = size_of::<Cell>();
+
+/// Rows that are read before they are mixed.
+const BLOCK_ROWS: usize = 64;
 
 /// A typed result table.
 #[derive(Debug, Default)]
@@ -25,6 +29,7 @@ pub struct Table {
     /// Bytes of text and blobs, wherever they are.
     text_bytes: usize,
     row_hashes: OnceLock<Vec<u64>>,
+    digest: OnceLock<Option<u128>>,
     index: OnceLock<RowIndex>,
 }
 
@@ -131,7 +136,34 @@ impl Table {
     /// Hashes a row so that rows equal in Python hash alike.
     #[inline]
     pub fn row_hash(&self, row: usize) -> u64 {
-        self.cells(row).iter().fold(0x1234_5678_9abc_def1, |running, cell| cell.hash_into(running, &self.store.arena))
+        self.mix(Mix::new(), self.cells(row)) as u64
+    }
+
+    #[inline]
+    fn mix(&self, mut row: Mix, cells: &[Cell]) -> u128 {
+        for cell in cells {
+            cell.mix_into(&mut row, &self.store.arena);
+        }
+        row.end()
+    }
+
+    /// Returns the digest of all rows with their duplicates and without their order, computed once. Tables with equal
+    /// multisets of rows have the same, and others have not, but for a chance of about 2^-60. A table with a NaN, which is
+    /// equal to nothing, has none.
+    pub(crate) fn digest(&self) -> Option<u128> {
+        *self.digest.get_or_init(|| {
+            let (start, mut sum, mut has_nan) = (Mix::new(), 0_u128, false);
+            // Without columns all rows are equal, and their number is left to be compared.
+            let width = self.width.max(1);
+            // To look at a block first is quick, and has it in the processor's nearest cache.
+            for block in self.store.cells.chunks(width * BLOCK_ROWS) {
+                has_nan |= has_nan_in(block);
+                for cells in block.chunks_exact(width) {
+                    sum = sum.wrapping_add(self.mix(start, cells));
+                }
+            }
+            (!has_nan).then_some(sum)
+        })
     }
 
     /// Returns the hash of every row, computed once.
@@ -156,9 +188,26 @@ impl Table {
         many_cells_equal((&left.cells, &left.arena), (&right.cells, &right.arena), arenas)
     }
 
+    /// Tells whether no two rows are equal, at once where integers rise in a column, as keys do.
+    pub(crate) fn is_distinct(&self) -> bool {
+        let rises = |column| {
+            let integer = |row| match self.value(row, column) {
+                Value::Integer(i) => Some(i),
+                _ => None,
+            };
+            integer(0).is_some() && (1..self.n_rows).all(|row| integer(row - 1) < integer(row))
+        };
+        self.n_rows < 2 || (0..self.width).any(rises) || self.index().n_rows() == self.n_rows
+    }
+
     /// Returns the index over distinct rows, built once.
     pub(crate) fn index(&self) -> &RowIndex {
         self.index.get_or_init(|| RowIndex::new(self))
+    }
+
+    /// Returns the index over distinct rows if it has been built.
+    pub(crate) fn known_index(&self) -> Option<&RowIndex> {
+        self.index.get()
     }
 }
 
@@ -184,6 +233,19 @@ pub(crate) mod tests {
             assert!(t.row(r).zip(row).all(|(a, b)| a.equals(b)));
         }
         assert!(matches!(t.value(1, 3), Value::Text(b"h\xff\x00i")));
+    }
+
+    #[test]
+    fn distinct_rows_are_told_from_others() {
+        use Value::{Integer, Null, Real};
+        assert!(table(1, &[]).is_distinct() && table(1, &[&[Null]]).is_distinct());
+        assert!(table(2, &[&[Null, Integer(1)], &[Null, Integer(2)], &[Null, Integer(3)]]).is_distinct());
+        assert!(table(1, &[&[Integer(2)], &[Integer(1)]]).is_distinct());
+        assert!(table(1, &[&[Real(1.0)], &[Real(2.0)]]).is_distinct());
+        assert!(!table(1, &[&[Integer(1)], &[Integer(2)], &[Integer(2)]]).is_distinct());
+        assert!(!table(1, &[&[Integer(1)], &[Real(2.0)], &[Integer(1)]]).is_distinct());
+        assert!(!table(1, &[&[Null], &[Null]]).is_distinct());
+        assert!(!table(0, &[&[], &[]]).is_distinct());
     }
 
     #[test]

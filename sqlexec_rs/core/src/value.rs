@@ -66,8 +66,19 @@ impl Value<'_> {
 #[inline]
 pub fn exact_integer(r: f64) -> Option<i64> {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0; // 2^63, itself outside
+    if is_fraction(r.to_bits()) {
+        return None;
+    }
     let i = r as i64;
     (i as f64 == r && r < LIMIT).then_some(i)
+}
+
+/// Tells, of most floats that are no integers, that they are none: a bit is set behind the point.
+#[inline]
+fn is_fraction(bits: u64) -> bool {
+    let n_before_point = (bits >> 52 & 0x7ff).wrapping_sub(1023);
+    // Below one the number before the point wraps and is large.
+    if n_before_point < 52 { bits << (12 + n_before_point) != 0 } else { n_before_point > 1024 && bits << 1 != 0 }
 }
 
 /// Hashes bytes; most cells are short, and for those two overlapping reads and one multiply do.
@@ -121,6 +132,25 @@ mod tests {
         assert!(!Value::Integer(big).equals(Value::Real(big as f64)));
         assert!(!Value::Integer(i64::MAX).equals(Value::Real(i64::MAX as f64)));
         assert!(Value::Integer(i64::MIN).equals(Value::Real(i64::MIN as f64)));
+    }
+
+    #[test]
+    fn floats_that_are_integers_are_told_from_others() {
+        for i in [0, 1, -1, 2, -3, 255, (1 << 52) - 1, 1 << 52, (1 << 53) - 1, -(1 << 62), i64::MIN] {
+            assert_eq!(exact_integer(i as f64), Some(i));
+        }
+        let mut fraction = 0.5;
+        while fraction > 0.0 {
+            assert_eq!(
+                (exact_integer(fraction), exact_integer(-1.0 - fraction)),
+                (None, (fraction < 2e-16).then_some(-1))
+            );
+            fraction /= 2.0;
+        }
+        for r in [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e300, 9.3e18, (1_i64 << 51) as f64 + 0.5, f64::MIN_POSITIVE]
+        {
+            assert_eq!(exact_integer(r), None, "{r}");
+        }
     }
 
     #[test]

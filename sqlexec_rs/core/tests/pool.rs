@@ -38,6 +38,8 @@ on_both!(
     cancelling_one_job_leaves_another_its_run,
     scores_compare_and_the_best_gold_counts,
     golds_may_be_tables_and_databases_several,
+    a_large_batch_is_launched_in_portions_and_stays_one,
+    what_was_launched_is_cancelled_when_the_rest_does_not_come,
     a_changed_file_is_noticed,
     a_statement_in_a_burst_has_the_verdict_it_has_alone,
     many_databases_fit_few_descriptors,
@@ -232,6 +234,37 @@ fn golds_may_be_tables_and_databases_several(base: &Config) {
     let job = fixture.pool.submit_score(&[one, both, differ], &[Rule::Bird], &Arc::new(Limits::default())).unwrap();
     let values: Vec<f64> = finish(&job).scores().unwrap().iter().map(|score| score.values[0]).collect();
     assert_eq!(values, [1.0, 1.0, 0.0]);
+}
+
+fn a_large_batch_is_launched_in_portions_and_stays_one(base: &Config) {
+    let fixture = Fixture::new(base, 2);
+    let text = |n: usize| format!("SELECT {}", n % 2_000);
+    // Each gold is the prediction of another item, in an earlier portion or a later one; every third is its own.
+    let gold = |n: usize| text(if n.is_multiple_of(3) { n } else { n + 1_001 });
+    let items: Vec<_> = (0..3_000).map(|n| fixture.item(&text(n), &[&gold(n)])).collect();
+    let job = fixture.pool.submit_score(&items, &[Rule::Bird], &Arc::new(Limits::default())).unwrap();
+    let scores = finish(&job).scores().unwrap();
+    assert!(scores.iter().enumerate().all(|(n, score)| score.values[0] == f64::from(n % 3 == 0)));
+    let stats = fixture.stats();
+    assert_eq!((stats["requests"], stats["runs"], stats["duplicates"]), (6_000, 2_000, 4_000));
+    // Of the 1,000 items that have the text of another, those with n % 3 == 2 have its gold, too.
+    assert_eq!(job.progress().unwrap(), (2_667, 2_667));
+    let texts: Vec<_> = (0..3_000).map(text).collect();
+    let outcomes = fixture.run(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    let is_right = |(n, outcome): (usize, &Arc<Outcome>)| matches!(outcome.table.as_ref().unwrap().value(0, 0), Value::Integer(i) if i as usize == n % 2_000);
+    assert!(outcomes.iter().enumerate().all(is_right));
+    assert_eq!(fixture.stats()["runs"], 2_000, "all are kept");
+}
+
+fn what_was_launched_is_cancelled_when_the_rest_does_not_come(base: &Config) {
+    let fixture = Fixture::new(&Config { max_queued: 10, ..base.clone() }, 1);
+    let limits = Arc::new(Limits { timeout: None, ..Limits::default() });
+    let mut launch = fixture.pool.launch_score(5, 10, &[Rule::Bird], &limits).unwrap();
+    let items = [(3, fixture.item(ENDLESS, &["SELECT 1"])), (0, fixture.item(ENDLESS, &[ENDLESS]))];
+    launch.add(items, &mut || true).unwrap();
+    drop(launch);
+    assert_eq!(fixture.run(&["SELECT 2", "SELECT 3"])[1].status, Status::Ok);
+    assert_eq!(fixture.stats()["queued"], 0);
 }
 
 fn a_statement_in_a_burst_has_the_verdict_it_has_alone(base: &Config) {

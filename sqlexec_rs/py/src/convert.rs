@@ -10,24 +10,76 @@ use sqlexec_core::{Score, Table, Value};
 /// Text that is not valid UTF-8 becomes a `str` with surrogate escapes: `text.encode("utf-8", "surrogateescape")` gives
 /// the stored bytes back, and it stays apart from a blob, which becomes `bytes`.
 pub(crate) fn rows_to_python<'py>(py: Python<'py>, table: &Table) -> PyResult<Bound<'py, PyList>> {
+    let mut texts = Texts::new();
     let rows = (0..table.n_rows()).map(|row| {
-        let cells = table.row(row).map(|value| value_to_python(py, value)).collect::<PyResult<Vec<_>>>()?;
-        PyTuple::new(py, cells)
+        let cells = table.row(row).map(|value| Made(value_to_python(py, value, &mut texts)));
+        Made(PyTuple::new(py, cells).map(Bound::into_any))
     });
-    PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)
+    PyList::new(py, rows)
 }
 
-fn value_to_python<'py>(py: Python<'py>, value: Value<'_>) -> PyResult<Bound<'py, PyAny>> {
+/// An object on its way into a list or a tuple, or why there is none.
+struct Made<'py>(PyResult<Bound<'py, PyAny>>);
+
+impl<'py> IntoPyObject<'py> for Made<'py> {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, _: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.0
+    }
+}
+
+fn value_to_python<'a, 'py>(
+    py: Python<'py>,
+    value: Value<'a>,
+    texts: &mut Texts<'a, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
     Ok(match value {
         Value::Null => py.None().into_bound(py),
         Value::Integer(i) => PyInt::new(py, i).into_any(),
         Value::Real(r) => PyFloat::new(py, r).into_any(),
-        Value::Text(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => PyString::new(py, text).into_any(),
-            Err(_) => PyBytes::new(py, bytes).call_method1("decode", ("utf-8", "surrogateescape"))?,
-        },
+        Value::Text(bytes) => return texts.get(py, bytes),
         Value::Blob(bytes) => PyBytes::new(py, bytes).into_any(),
     })
+}
+
+/// Short texts of a result that were met lately: what stands in a column often comes again, and is one object then.
+struct Texts<'a, 'py>(Vec<Option<(&'a [u8], Bound<'py, PyAny>)>>);
+
+impl<'a, 'py> Texts<'a, 'py> {
+    const N_PLACES: usize = 1 << 10;
+
+    /// The longest text that is looked for.
+    const MAX_BYTES: usize = 16;
+
+    fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn get(&mut self, py: Python<'py>, bytes: &'a [u8]) -> PyResult<Bound<'py, PyAny>> {
+        if bytes.len() > Self::MAX_BYTES {
+            return text_to_python(py, bytes);
+        }
+        if self.0.is_empty() {
+            self.0.resize_with(Self::N_PLACES, || None);
+        }
+        // The last bytes differ where texts are numbered. Where two meet in one place, only time is lost.
+        let tail = bytes.iter().rev().take(4).fold(0_u32, |sum, byte| (sum << 8) | u32::from(*byte));
+        let place = &mut self.0[(tail.wrapping_mul(0x9e37_79b1) >> 22) as usize];
+        match place {
+            Some((known, text)) if *known == bytes => Ok(text.clone()),
+            _ => Ok(place.insert((bytes, text_to_python(py, bytes)?)).1.clone()),
+        }
+    }
+}
+
+fn text_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    match PyString::from_bytes(py, bytes) {
+        Ok(text) => Ok(text.into_any()),
+        Err(_) => PyBytes::new(py, bytes).call_method1("decode", ("utf-8", "surrogateescape")),
+    }
 }
 
 /// Makes a table of `(columns, rows)`; a value SQLite could not return is refused, NaN is NULL as it is when stored.

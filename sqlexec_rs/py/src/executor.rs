@@ -7,10 +7,10 @@ use std::time::Duration;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use sqlexec_core::{Access, Config, Fault, Pool, Rule, ScoreItem, WorkerConfig};
+use sqlexec_core::{Access, Config, Fault, Pool, Rule, WorkerConfig};
 
 use crate::convert::{score_to_python, scores_to_arrays};
-use crate::inputs::{Inputs, items, rules_of, text};
+use crate::inputs::{Batch, Inputs, items, rules_of, text};
 use crate::job::{Job, outcomes, wait_or_cancel};
 use crate::limits::Limits;
 use crate::{ExecutorError, raise};
@@ -144,9 +144,9 @@ impl Executor {
         options: Option<&Bound<'_, PyAny>>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let item = Inputs::default().score_item(db_path, pred_sql, gold, options)?;
+        let batch = Inputs::default().score_item(db_path, pred_sql, gold, options)?;
         let rules = rules_of(&rules)?;
-        let job = self.launch_score(py, &[item], &rules, limits.as_ref())?;
+        let job = self.launch_score(py, &batch, &rules, limits.as_ref())?;
         wait_or_cancel(py, &job)?;
         let scores = job.scores().map_err(|fault| raise(&fault))?;
         score_to_python(py, scores[0], &names(&rules))
@@ -164,11 +164,10 @@ impl Executor {
         options: Option<&Bound<'_, PyAny>>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let mut inputs = Inputs::default();
-        let score_items = inputs.score_items(db_paths, pred_sqls, golds, options)?;
+        let batch = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
         let rules = rules_of(&rules)?;
-        let job = self.launch_score(py, &score_items, &rules, limits.as_ref())?;
-        drop((inputs, score_items)); // while the threads work: freeing so much takes its time
+        let job = self.launch_score(py, &batch, &rules, limits.as_ref())?;
+        drop(batch); // while the threads work: freeing so much takes its time
         wait_or_cancel(py, &job)?;
         let scores = job.scores().map_err(|fault| raise(&fault))?;
         scores_to_arrays(py, &scores, &names(&rules))
@@ -192,9 +191,9 @@ impl Executor {
         options: Option<&Bound<'_, PyAny>>,
         limits: Option<Limits>,
     ) -> PyResult<Job> {
-        let score_items = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
+        let batch = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
         let rules = rules_of(&rules)?;
-        let inner = self.launch_score(py, &score_items, &rules, limits.as_ref())?;
+        let inner = self.launch_score(py, &batch, &rules, limits.as_ref())?;
         Ok(Job { inner, rules: Some(names(&rules).into()) })
     }
 
@@ -239,26 +238,33 @@ impl Executor {
 
     fn launch(&self, py: Python<'_>, pairs: &[Pair], limits: Option<&Limits>) -> PyResult<sqlexec_core::Job> {
         let limits = self.limits_of(limits);
-        launch_interruptibly(py, |keep_waiting| self.pool.submit_while(pairs, &limits, keep_waiting))
+        interruptibly(py, |keep_waiting| self.pool.submit_while(pairs, &limits, keep_waiting))
     }
 
+    /// Launches a batch; an exception in between (Ctrl-C) cancels what has been launched.
     fn launch_score(
         &self,
         py: Python<'_>,
-        score_items: &[ScoreItem],
+        batch: &Batch<'_>,
         rules: &[Rule],
         limits: Option<&Limits>,
     ) -> PyResult<sqlexec_core::Job> {
         let limits = self.limits_of(limits);
-        launch_interruptibly(py, |keep_waiting| self.pool.submit_score_while(score_items, rules, &limits, keep_waiting))
+        let launch = self.pool.launch_score(batch.len(), batch.n_pairs(), rules, &limits);
+        let mut launch = launch.map_err(|fault| raise(&fault))?;
+        for numbers in batch.portions().iter() {
+            let items = batch.take(numbers)?;
+            interruptibly(py, |keep_waiting| launch.add(items, keep_waiting))?;
+        }
+        py.detach(|| launch.finish()).map_err(|fault| raise(&fault))
     }
 }
 
-/// Launches a batch, detached from the interpreter; where the queue is full, signals (Ctrl-C) are heard meanwhile.
-fn launch_interruptibly(
+/// Does something detached from the interpreter; where the queue is full, signals (Ctrl-C) are heard meanwhile.
+fn interruptibly<T: Send>(
     py: Python<'_>,
-    launch: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<sqlexec_core::Job, Fault> + Send,
-) -> PyResult<sqlexec_core::Job> {
+    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, Fault> + Send,
+) -> PyResult<T> {
     let mut raised = None;
     let mut is_calm = || {
         Python::attach(|py| match py.check_signals() {
@@ -269,8 +275,8 @@ fn launch_interruptibly(
             }
         })
     };
-    let launched = py.detach(|| launch(&mut is_calm));
-    launched.map_err(|fault| raised.unwrap_or_else(|| raise(&fault)))
+    let done = py.detach(|| work(&mut is_calm));
+    done.map_err(|fault| raised.unwrap_or_else(|| raise(&fault)))
 }
 
 /// Returns the worker program that was installed with this module.

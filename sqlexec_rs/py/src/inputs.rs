@@ -1,5 +1,8 @@
-//! Python arguments into what the core owns; equal golds, paths and options become one allocation, so that the core sees
-//! at once which items are equal. Predictions are told apart there, by their texts.
+//! Python arguments into what the core owns; equal paths and options become one allocation. Texts are told apart in the
+//! core.
+//!
+//! A batch is taken in two steps: all of it is checked, so that a wrong item raises before anything runs, and then its
+//! texts are copied, a portion after the other, while threads run those before.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +13,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use sqlexec_core::texts::Hashed;
-use sqlexec_core::{GoldSource, Options, Rule, ScoreItem, Table};
+use sqlexec_core::{GoldSource, Options, Portions, Rule, ScoreItem, Table};
 
 use crate::convert::table_from_python;
 use crate::outcome::Outcome;
@@ -19,6 +22,9 @@ use crate::outcome::Outcome;
 pub(crate) fn items<'py>(name: &str, argument: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if argument.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(format!("{name} must be a sequence, not a str")));
+    }
+    if let Ok(list) = argument.cast_exact::<PyList>() {
+        return Ok(list.iter().collect());
     }
     argument.try_iter()?.collect()
 }
@@ -43,8 +49,6 @@ type Golds = Arc<[GoldSource]>;
 /// What one call has seen so far.
 #[derive(Default)]
 pub(crate) struct Inputs {
-    /// The golds that are a text, each as a list of one.
-    gold_texts: HashTable<(Hashed<Arc<str>>, Golds)>,
     paths: HashMap<PathBuf, Arc<Path>>,
     path_lists: HashMap<Vec<PathBuf>, Paths>,
     /// The paths that were given as a `str`, each as a list of one.
@@ -52,6 +56,14 @@ pub(crate) struct Inputs {
     /// Golds that are no text, by address.
     golds: HashMap<usize, Golds>,
     options: HashMap<Options, Arc<Options>>,
+}
+
+/// Refuses what is no SQL text.
+fn check_text(argument: &Bound<'_, PyAny>) -> PyResult<()> {
+    if argument.is_none() || argument.is_instance_of::<PyString>() {
+        return Ok(());
+    }
+    Err(wrong_type("SQL must be a str or None", argument))
 }
 
 /// Takes a SQL text. `None` is a completion that holds no SQL; half a surrogate pair, which no file holds, is replaced.
@@ -113,13 +125,13 @@ impl Inputs {
     }
 
     /// Takes a gold: SQL, a table, or a list of them.
-    fn gold(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Golds> {
+    fn gold<'py>(&mut self, argument: &Bound<'py, PyAny>) -> PyResult<Gold<'py>> {
         if let Ok(text) = argument.cast::<PyString>() {
-            return Ok(self.gold_text(&text.to_string_lossy()));
+            return Ok(Gold::Text(text.clone()));
         }
         let key = argument.as_ptr().addr();
         if let Some(known) = self.golds.get(&key) {
-            return Ok(Arc::clone(known));
+            return Ok(Gold::Taken(Arc::clone(known)));
         }
         let sources: Golds = if let Ok(list) = argument.cast::<PyList>() {
             list.iter().map(|one| gold_source(&one)).collect::<PyResult<_>>()?
@@ -130,17 +142,7 @@ impl Inputs {
             return Err(PyValueError::new_err("an item needs at least one gold"));
         }
         self.golds.insert(key, Arc::clone(&sources));
-        Ok(sources)
-    }
-
-    fn gold_text(&mut self, text: &str) -> Golds {
-        let text = Hashed::new(text);
-        let make = || {
-            let shared: Arc<str> = text.text.into();
-            (text.with(Arc::clone(&shared)), [GoldSource::Sql(shared)].into())
-        };
-        let entry = self.gold_texts.entry(text.hash(), |(known, _)| known.is(&text), |(known, _)| known.hash());
-        Arc::clone(&entry.or_insert_with(make).get().1)
+        Ok(Gold::Taken(sources))
     }
 
     /// Takes an item's choices: `None` or a dict; equal choices become one allocation.
@@ -163,29 +165,30 @@ impl Inputs {
     }
 
     /// Takes one item to score.
-    pub(crate) fn score_item(
-        &mut self,
-        databases: &Bound<'_, PyAny>,
-        predicted: &Bound<'_, PyAny>,
-        gold: &Bound<'_, PyAny>,
-        options: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<ScoreItem> {
-        Ok(ScoreItem {
-            databases: self.databases(databases)?,
-            predicted: text(predicted)?,
-            golds: self.gold(gold)?,
-            options: self.options(options)?,
+    pub(crate) fn score_item<'py>(
+        mut self,
+        databases: &Bound<'py, PyAny>,
+        predicted: &Bound<'py, PyAny>,
+        gold: &Bound<'py, PyAny>,
+        options: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Batch<'py>> {
+        check_text(predicted)?;
+        Ok(Batch {
+            databases: vec![self.databases(databases)?],
+            predicted: vec![predicted.clone()],
+            golds: vec![self.gold(gold)?],
+            options: vec![self.options(options)?],
         })
     }
 
     /// Takes three sequences of one length.
-    pub(crate) fn score_items(
-        &mut self,
-        databases: &Bound<'_, PyAny>,
-        predicted: &Bound<'_, PyAny>,
-        golds: &Bound<'_, PyAny>,
-        options: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<ScoreItem>> {
+    pub(crate) fn score_items<'py>(
+        mut self,
+        databases: &Bound<'py, PyAny>,
+        predicted: &Bound<'py, PyAny>,
+        golds: &Bound<'py, PyAny>,
+        options: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Batch<'py>> {
         let (databases, predicted) = (items("db_paths", databases)?, items("pred_sqls", predicted)?);
         let golds = items("golds", golds)?;
         if databases.len() != predicted.len() || predicted.len() != golds.len() {
@@ -200,22 +203,96 @@ impl Inputs {
             let lengths = format!("{} options for {} items", list.len(), golds.len());
             return Err(PyValueError::new_err(format!("the sequences differ in length: {lengths}")));
         }
-        self.gold_texts.reserve(golds.len(), |(known, _)| known.hash());
-        let rows = databases.iter().zip(&predicted).zip(&golds).enumerate();
-        let mut shared = None;
-        let mut item = |i: usize, database, predicted, gold| {
-            let (databases, predicted, golds) = (self.databases(database)?, text(predicted)?, self.gold(gold)?);
-            let options = match (&one_each, &shared) {
-                (Some(list), _) => self.options(Some(&list[i]))?,
-                (None, Some(shared)) => Arc::clone(shared),
-                (None, None) => Arc::clone(shared.insert(self.options(options)?)),
-            };
-            Ok(ScoreItem { databases, predicted, golds, options })
+        let mut batch = Batch {
+            databases: Vec::with_capacity(golds.len()),
+            golds: Vec::with_capacity(golds.len()),
+            predicted,
+            options: Vec::new(),
         };
-        rows.map(|(i, ((database, predicted), gold))| {
-            item(i, database, predicted, gold).map_err(|error| at_item(gold.py(), i, error))
-        })
-        .collect()
+        for (i, (database, gold)) in databases.iter().zip(&golds).enumerate() {
+            let mut take = || {
+                batch.databases.push(self.databases(database)?);
+                check_text(&batch.predicted[i])?;
+                batch.golds.push(self.gold(gold)?);
+                if let Some(list) = &one_each {
+                    batch.options.push(self.options(Some(&list[i]))?);
+                } else if i == 0 {
+                    batch.options.push(self.options(options)?);
+                }
+                Ok(())
+            };
+            take().map_err(|error| at_item(gold.py(), i, error))?;
+        }
+        Ok(batch)
+    }
+}
+
+/// A gold on its way into the core.
+enum Gold<'py> {
+    /// A text that is still Python's.
+    Text(Bound<'py, PyString>),
+    Taken(Golds),
+}
+
+/// Items to score that have been checked, and whose texts are still Python's.
+pub(crate) struct Batch<'py> {
+    databases: Vec<Paths>,
+    /// Each a `str` or `None`.
+    predicted: Vec<Bound<'py, PyAny>>,
+    golds: Vec<Gold<'py>>,
+    /// One for each item, or one for all.
+    options: Vec<Arc<Options>>,
+}
+
+impl Batch<'_> {
+    /// Returns the number of items.
+    pub(crate) fn len(&self) -> usize {
+        self.golds.len()
+    }
+
+    /// Returns how many (database, SQL) pairs they ask for.
+    pub(crate) fn n_pairs(&self) -> usize {
+        let n_sql = |gold: &Gold<'_>| match gold {
+            Gold::Text(_) => 1,
+            Gold::Taken(golds) => golds.iter().filter(|gold| matches!(gold, GoldSource::Sql(_))).count(),
+        };
+        self.databases.iter().zip(&self.golds).map(|(paths, gold)| paths.len() * (1 + n_sql(gold))).sum()
+    }
+
+    /// Returns the portions in which to take them.
+    pub(crate) fn portions(&self) -> Portions {
+        Portions::new(self.databases.iter().map(|paths| paths.as_ptr().addr()))
+    }
+
+    /// Takes the items with these numbers. Where one object is the gold of items that follow each other, as it is in a group
+    /// of answers to one question, it is copied once.
+    pub(crate) fn take(&self, numbers: &[u32]) -> PyResult<Vec<(u32, ScoreItem)>> {
+        let mut last: Option<(usize, Golds)> = None;
+        let mut golds_of = |gold: &Gold<'_>| match gold {
+            Gold::Taken(golds) => Arc::clone(golds),
+            Gold::Text(text) => {
+                let key = text.as_ptr().addr();
+                match &last {
+                    Some((known, golds)) if *known == key => Arc::clone(golds),
+                    _ => {
+                        let golds: Golds = [GoldSource::Sql(text.to_string_lossy().as_ref().into())].into();
+                        last = Some((key, Arc::clone(&golds)));
+                        golds
+                    }
+                }
+            }
+        };
+        let take = |number: &u32| {
+            let at = *number as usize;
+            let item = ScoreItem {
+                databases: Arc::clone(&self.databases[at]),
+                predicted: text(&self.predicted[at])?,
+                golds: golds_of(&self.golds[at]),
+                options: Arc::clone(&self.options[at.min(self.options.len() - 1)]),
+            };
+            Ok((*number, item))
+        };
+        numbers.iter().map(take).collect()
     }
 }
 

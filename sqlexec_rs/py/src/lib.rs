@@ -3,6 +3,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
 #![allow(clippy::too_many_arguments, reason = "Python's keyword arguments are arguments here")]
 
+mod allocator;
 mod arrow;
 mod callbacks;
 mod convert;
@@ -16,6 +17,9 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use sqlexec_core::{Fault, Rule, Status, Stop};
+
+#[global_allocator]
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 pyo3::create_exception!(
     sqlexec_rs,

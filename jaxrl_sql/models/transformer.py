@@ -76,7 +76,7 @@ def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
         raise InputError(f"model: a sequence of {total} tokens is longer than max_positions ({config.max_positions})")
 
 
-class _Places(NamedTuple):
+class Places(NamedTuple):
     """Where a block's tokens stand: positions [B,R,T] int32, valid [B,R,1,T] bool, and the layers' angles.
 
     `local` holds the angles of sliding layers and is `angles` itself where a model has none.
@@ -88,23 +88,23 @@ class _Places(NamedTuple):
     local: Angles
 
 
-def _place(config: ModelConfig, positions: jax.Array, valid: jax.Array) -> _Places:
+def place(config: ModelConfig, positions: jax.Array, valid: jax.Array) -> Places:
     """Compute the rotary angles of positions [B,R,T]; valid [B,R,T] bool."""
     angles = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
     local = angles
     if config.sliding:
         local = rope_angles(positions, rope_frequencies(config.head_dim, config.sliding.rope_theta))
-    return _Places(positions, valid[:, :, None], angles, local)
+    return Places(positions, valid[:, :, None], angles, local)
 
 
-def _angles(kind: Kind, places: _Places) -> Angles:
+def angles_of(kind: Kind, places: Places) -> Angles:
     """Return the angles that a layer turns by."""
     if isinstance(kind, bool):
         return places.local if kind else places.angles
     return jax.tree.map(lambda a, b: jnp.where(kind, a, b), places.local, places.angles)
 
 
-def _seen(config: ModelConfig, kind: Kind, valid: jax.Array, keys: jax.Array, queries: jax.Array) -> jax.Array:
+def seen(config: ModelConfig, kind: Kind, valid: jax.Array, keys: jax.Array, queries: jax.Array) -> jax.Array:
     """Narrow the keys that are there to those that a layer sees: for a sliding layer, fewer than a window's size back.
 
     valid: bool, broadcastable to [B,Rj,X,S]; positions of keys [B,Rj,S] and queries [B,R,T]; X = (R/Rj)·T, as in
@@ -117,54 +117,58 @@ def _seen(config: ModelConfig, kind: Kind, valid: jax.Array, keys: jax.Array, qu
     return valid & near if kind is True else valid & (near | ~kind)
 
 
-def _norm(config: ModelConfig, x: jax.Array, weight: jax.Array) -> jax.Array:
+def norm(config: ModelConfig, x: jax.Array, weight: jax.Array) -> jax.Array:
     """Norm states or heads [...,D] in the model's way."""
     return rms_norm(x, weight, config.norm_eps, config.norms_from_one)
 
 
+def scale_of(config: ModelConfig) -> float:
+    """Return what scores are multiplied by: the root of the head size, or of what the model says instead."""
+    return (config.query_scalar or config.head_dim) ** -0.5
+
+
 def _attend(config: ModelConfig, q: jax.Array, parts: Sequence[KeyPart]) -> jax.Array:
     """Attend with the model's scale and cap of scores."""
-    scale = None if config.query_scalar is None else config.query_scalar**-0.5
-    return attend(q, parts, scale, config.attn_score_cap)
+    return attend(q, parts, scale_of(config), config.attn_score_cap)
 
 
-def _heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
+def heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Project normed states x [B,R,T,D] to queries [B,R,T,H,Q], keys and values [B,R,K,T,Q], positions applied."""
     q, k, v = (linear(x, layer[name]) for name in ("q", "k", "v"))
     if config.qkv_bias:
         q, k, v = q + layer["q_bias"], k + layer["k_bias"], v + layer["v_bias"]
     if config.qk_norm:
-        q, k = _norm(config, q, layer["q_norm"]), _norm(config, k, layer["k_norm"])
+        q, k = norm(config, q, layer["q_norm"]), norm(config, k, layer["k_norm"])
     q, k, v = rotate(q, angles), jnp.swapaxes(rotate(k, angles), 2, 3), jnp.swapaxes(v, 2, 3)
     return checkpoint_name(q, "query"), checkpoint_name(k, "key"), checkpoint_name(v, "value")
 
 
-def _finish(layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array) -> jax.Array:
+def finish(layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array) -> jax.Array:
     """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D]."""
     added = linear(checkpoint_name(attended, "attended"), layer["o"], 2)
-    x = x + (_norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
-    y = _norm(config, x, layer["mlp_norm"])
+    x = x + (norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
+    y = norm(config, x, layer["mlp_norm"])
     gate = checkpoint_name(linear(y, layer["gate"]), "gate")
     up = checkpoint_name(linear(y, layer["up"]), "up")
     added = gated_mlp(gate, up, layer["down"], config.activation)
-    return constrain(x + (_norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), STREAM)
+    return constrain(x + (norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), STREAM)
 
 
 def _layer_step(
-    layer: Layer, config: ModelConfig, kind: Kind, xs: tuple[jax.Array, ...], blocks: Sequence[_Places]
+    layer: Layer, config: ModelConfig, kind: Kind, xs: tuple[jax.Array, ...], blocks: Sequence[Places]
 ) -> tuple[tuple[jax.Array, ...], tuple[tuple[jax.Array, jax.Array], ...]]:
     """Run one layer on all blocks: states ([B,Ri,Ti,D], …) -> new states, and each block's (keys, values)."""
     out: list[jax.Array] = []
     above: list[tuple[jax.Array, jax.Array, jax.Array, jax.Array]] = []
     for x, block in zip(xs, blocks, strict=True):
-        q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, block))
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, block))
         causal = jnp.tril(jnp.ones((x.shape[2], x.shape[2]), bool))
         own = (k, v, block.valid & causal, block.positions)
         parts = [
-            KeyPart(keys, values, _seen(config, kind, valid, positions, block.positions))
+            KeyPart(keys, values, seen(config, kind, valid, positions, block.positions))
             for keys, values, valid, positions in (*above, own)
         ]
-        out.append(_finish(layer, config, x, _attend(config, q, parts)))
+        out.append(finish(layer, config, x, _attend(config, q, parts)))
         above.append((k, v, block.valid, block.positions))
     return tuple(out), tuple((k, v) for k, v, _, _ in above)
 
@@ -184,16 +188,16 @@ def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
     return jax.checkpoint(step, prevent_cse=False, policy=policy)
 
 
-def _cast(tree: PyTree, dtype: Any) -> PyTree:
+def cast(tree: PyTree, dtype: Any) -> PyTree:
     """Bring weights to the compute dtype, inside the layer, so that no second copy of all layers stands."""
     return tree if dtype is None else jax.tree.map(lambda w: w.astype(dtype), tree)
 
 
-def _embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -> jax.Array:
+def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -> jax.Array:
     """Look up tokens [B,R,T] -> [B,R,T,D], scaled by the root of D where the model does that."""
     # The width is gathered before the lookup: what the partitioner finds for a table split both ways is to copy all.
     table = constrain(params["embed"], ("vocab", "none"))
-    x = _cast(table[tokens], dtype)
+    x = cast(table[tokens], dtype)
     if config.scale_embeddings:
         # The factor is rounded to the dtype of activations before it multiplies, as Gemma's weights were trained.
         x = x * jnp.asarray(math.sqrt(config.d_model), x.dtype)
@@ -206,19 +210,19 @@ def _run(
     """Run all layers on the blocks -> final normed states ([B,Ri,Ti,D], …) and, on request, keys and values [L,…]."""
     _check(config, [b.length.shape[1] for b in blocks], sum(b.tokens.shape[-1] for b in blocks))
     places = [
-        _place(config, start[..., None] + jnp.arange(block.tokens.shape[-1]), _valid(block))
+        place(config, start[..., None] + jnp.arange(block.tokens.shape[-1]), _valid(block))
         for start, block in zip(_starts(blocks), blocks, strict=True)
     ]
 
     def step(xs: tuple[jax.Array, ...], scanned: tuple[Layer, jax.Array | None]) -> tuple[tuple[jax.Array, ...], Any]:
         layer, flag = scanned
-        out, kept = _layer_step(_cast(layer, dtype), config, False if flag is None else flag, xs, places)
+        out, kept = _layer_step(cast(layer, dtype), config, False if flag is None else flag, xs, places)
         return out, kept if keep else None
 
-    xs = tuple(_embed(params, config, block.tokens, dtype) for block in blocks)
+    xs = tuple(embed(params, config, block.tokens, dtype) for block in blocks)
     flags = jnp.array(config.sliding.layers) if config.sliding else None
     xs, kept = lax.scan(_remat(step, remat), xs, (params["layers"], flags))
-    return tuple(_norm(config, x, params["final_norm"]) for x in xs), kept
+    return tuple(norm(config, x, params["final_norm"]) for x in xs), kept
 
 
 def hidden_states(
@@ -255,7 +259,7 @@ def forward(
     return unembed(params, config, hidden[:, 0])
 
 
-def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:
+def last_state(hidden: jax.Array, length: jax.Array) -> jax.Array:
     """Pick the state of the last valid position: [B,P,D], [B] -> [B,D] (position 0 of an empty row)."""
     index = jnp.maximum(length - 1, 0)[:, None, None]
     return jnp.take_along_axis(hidden, index, axis=1)[:, 0]
@@ -278,7 +282,7 @@ def prediction_states(
     blocks = [Block(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
     blocks.append(Block(tokens=completion, length=completion_len))
     *above, own = hidden_states(params, config, blocks, remat, compute_dtype)
-    first = _last(above[-1][:, 0], shared[-1].length)[:, None, None]
+    first = last_state(above[-1][:, 0], shared[-1].length)[:, None, None]
     first = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
     return jnp.concatenate([first, own[:, :, :-1]], axis=2)
 
@@ -292,7 +296,7 @@ def prefill(
     """
     block = Block(tokens=tokens[:, None], length=length[:, None])
     (hidden,), ((k, v),) = _run(params, config, (block,), "none", compute_dtype, keep=True)
-    return PrefixCache(k=tuple(k[:, :, 0]), v=tuple(v[:, :, 0]), length=length), _last(hidden[:, 0], length)
+    return PrefixCache(k=tuple(k[:, :, 0]), v=tuple(v[:, :, 0]), length=length), last_state(hidden[:, 0], length)
 
 
 def decode_step(
@@ -314,12 +318,12 @@ def decode_step(
     _check(config, (1, g), prefix.k[0].shape[2] + slots)
     own = cache.length + active.astype(jnp.int32)
     start, p = prefix.length[:, None, None], prefix.k[0].shape[2]
-    place = _place(config, start + cache.length[..., None], active[..., None])
+    where = place(config, start + cache.length[..., None], active[..., None])
     valid = (jnp.arange(p) < start)[:, :, None], (jnp.arange(slots) < own[..., None])[:, :, None]
     at = jnp.broadcast_to(jnp.arange(p), (b, 1, p)), jnp.broadcast_to(start + jnp.arange(slots), (b, g, slots))
     kinds = config.sliding.layers if config.sliding else (False,) * config.n_layers
-    seen = {
-        kind: [_seen(config, kind, *keys, place.positions) for keys in zip(valid, at, strict=True)]
+    visible = {
+        kind: [seen(config, kind, *keys, where.positions) for keys in zip(valid, at, strict=True)]
         for kind in set(kinds)
     }
     # An index outside the cache is dropped by the scatter: that is how an inactive row writes nothing.
@@ -329,15 +333,15 @@ def decode_step(
     def append(kept: jax.Array, new: jax.Array) -> jax.Array:
         return kept.at[rows, columns, :, slot].set(new[:, :, :, 0].astype(kept.dtype), mode="drop")
 
-    x = _embed(params, config, token[..., None], compute_dtype)
+    x = embed(params, config, token[..., None], compute_dtype)
     keys, values = [], []
     for i, kind in enumerate(kinds):
-        layer = _cast(jax.tree.map(operator.itemgetter(i), params["layers"]), compute_dtype)
-        q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, place))
+        layer = cast(jax.tree.map(operator.itemgetter(i), params["layers"]), compute_dtype)
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
         keys.append(append(cache.k[i], k))
         values.append(append(cache.v[i], v))
         stored = (prefix.k[i][:, None], prefix.v[i][:, None]), (keys[i], values[i])
-        parts = [KeyPart(*pair, visible) for pair, visible in zip(stored, seen[kind], strict=True)]
-        x = _finish(layer, config, x, _attend(config, q, parts))
-    hidden = _norm(config, x[:, :, 0], params["final_norm"])
+        parts = [KeyPart(*pair, at_all) for pair, at_all in zip(stored, visible[kind], strict=True)]
+        x = finish(layer, config, x, _attend(config, q, parts))
+    hidden = norm(config, x[:, :, 0], params["final_norm"])
     return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=own)

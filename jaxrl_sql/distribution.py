@@ -8,7 +8,7 @@ for the truncation.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,11 +45,11 @@ class Drawing(NamedTuple):
     logit is divided by it when positive and multiplied when negative).
     """
 
-    temperature: jax.Array
-    top_k: jax.Array
-    top_p: jax.Array
-    min_p: jax.Array
-    penalty: jax.Array
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    min_p: Any
+    penalty: Any
 
 
 def truncate(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array) -> jax.Array:
@@ -58,7 +58,7 @@ def truncate(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax
     logprobs [...,V] -> the same, renormalised, with -inf for what is left out; top_k, top_p, min_p [...]; 0, 1 and 0
     keep all. Top-p is the nucleus of Holtzman et al. 2020 (arXiv:1904.09751): a token is kept while the mass of those
     before it is below `top_p`, so the likeliest always stays. Min-p (Nguyen et al. 2024, arXiv:2407.01082) keeps what
-    has at least `min_p` of the likeliest token's probability. Equal log-probabilities are cut in the order of their ids.
+    has at least `min_p` of the likeliest token's probability. Of equals, those of lower ids are kept.
     """
     vocab = logprobs.shape[-1]
     order = jnp.argsort(-logprobs, axis=-1, stable=True)

@@ -96,7 +96,7 @@ class _Part(NamedTuple):
 
 
 def init_pool(config: ModelConfig, pages: int, page_size: int, dtype: Any) -> Pool:
-    """Make a pool of empty pages, split over the mesh that is set (pages over the batch's axes, heads over `tensor`)."""
+    """Make a pool of empty pages; on a mesh, pages are split over the batch's axes and heads over `tensor`."""
     shape = (pages, config.n_kv_heads, page_size, config.head_dim)
     halves = [tuple(constrain(jnp.zeros(shape, dtype), POOL) for _ in range(config.n_layers)) for _ in range(2)]
     return Pool(*halves)
@@ -219,7 +219,8 @@ def decode_rows(
     )
     tables = (lanes.table.at[readers.lane].get(mode="clip"), readers.reader), (rows.table, jnp.zeros_like(length))
     x = embed(params, config, token[:, None, None], compute_dtype)
-    keys, values = [], []
+    keys: list[jax.Array] = []
+    values: list[jax.Array] = []
     for i, kind in enumerate(_kinds(config)):
         layer = cast(jax.tree.map(operator.itemgetter(i), params["layers"]), compute_dtype)
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
@@ -288,11 +289,11 @@ def _gathered(
     keys = (first[:, None] + index)[:, None]
 
     def parts(i: int, kind: Kind) -> list[KeyPart]:
-        flat = [
+        k, v = (
             jnp.moveaxis(half[i].at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
             for half in (pool.k, pool.v)
-        ]
-        return [KeyPart(*flat, seen(config, kind, there, keys, queries))]
+        )
+        return [KeyPart(k, v, seen(config, kind, there, keys, queries))]
 
     return parts
 

@@ -6,6 +6,7 @@ a token belongs to; so no row holds room for a longest answer, and a row goes on
 
 from __future__ import annotations
 
+import dataclasses
 from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -108,6 +109,9 @@ class Log:
     head: jax.Array
 
 
+_Carried = tuple[jax.Array, Rows, Pool, tuple[jax.Array, ...]]
+
+
 def empty_request(count: int) -> Request:
     """Return a request of `count` places that hold no answer."""
 
@@ -165,7 +169,7 @@ def _take(rows: Rows, ring: Request, tail: jax.Array, lanes: Lanes) -> Rows:
         length=choose(rows.length, jnp.zeros_like(rows.length)),
         matched=choose(rows.matched, request.first),
         hidden=choose(rows.hidden, lanes.hidden[request.lane]),
-        seen=None if rows.seen is None else choose(rows.seen, lanes.seen[request.lane]),
+        seen=None if rows.seen is None or lanes.seen is None else choose(rows.seen, lanes.seen[request.lane]),
         readers=rows.readers.at[lane, request.reader].set(jnp.arange(free.shape[0]), mode="drop"),
         head=rows.head + jnp.sum(takes),
     )
@@ -223,17 +227,15 @@ def decode_chunk(
         if seen is not None:
             seen = seen.at[jnp.arange(n), draw.token].max(is_open)
         line = (jnp.where(is_open, request.number, -1), draw.token, draw.full_logprob, draw.drawn_logprob, end)
-        new = rows.replace(state=state, length=length, matched=matched, hidden=hidden, seen=seen)
+        new = dataclasses.replace(rows, state=state, length=length, matched=matched, hidden=hidden, seen=seen)
         return new, own, line
 
-    Carried = tuple[jax.Array, Rows, Pool, tuple[jax.Array, ...]]
-
-    def body(carried: Carried) -> Carried:
+    def body(carried: _Carried) -> _Carried:
         count, rows, own, log = carried
         rows, own, line = write(rows, own)
         return count + 1, rows, own, tuple(x.at[count].set(y) for x, y in zip(log, line, strict=True))
 
-    def proceed(carried: Carried) -> jax.Array:
+    def proceed(carried: _Carried) -> jax.Array:
         count, rows, _, _ = carried
         has_work = jnp.any(rows.state == State.OPEN) | (jnp.any(rows.state == State.FREE) & (rows.head < tail))
         return (count < steps) & has_work
@@ -264,6 +266,55 @@ def prefill_lanes(
     """
     last, shared = paged.prefill_pages(params, config, shared, tokens, length, start, table, has_past, dtype)
     return shared, hidden.at[lane].set(last.astype(hidden.dtype), mode="drop")
+
+
+@partial(jax.jit, static_argnames=("config", "dtype"), donate_argnames=("own", "rows"))
+def go_on(
+    params: Any,
+    config: ModelConfig,
+    shared: Pool,
+    own: Pool,
+    lanes: Lanes,
+    own_table: jax.Array,
+    rows: Rows,
+    row: jax.Array,
+    tokens: jax.Array,
+    length: jax.Array,
+    limit: jax.Array,
+    dtype: Any = None,
+) -> tuple[Pool, Rows]:
+    """Append observations, tokens [X,T] of which length [X] count, to paused rows [X] and open them up to limit [X].
+
+    A row beyond the last one is none.
+    """
+    lane, held = (x.at[row].get(mode="clip") for x in (rows.request.lane, rows.length))
+    hidden, own = paged.extend_rows(
+        params, config, shared, own, lanes.pages.table[lane], lanes.length[lane],
+        own_table.at[row].get(mode="fill", fill_value=own.pages), held, tokens, length, dtype,
+    )  # fmt: skip
+
+    def put(array: jax.Array, values: jax.Array | int) -> jax.Array:
+        return array.at[row].set(values, mode="drop")
+
+    seen = rows.seen
+    if seen is not None:
+        column = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], tokens, seen.shape[1])
+        seen = seen.at[row[:, None], column].set(True, mode="drop")
+    return own, dataclasses.replace(
+        rows,
+        request=dataclasses.replace(rows.request, limit=put(rows.request.limit, limit)),
+        state=put(rows.state, State.OPEN),
+        length=put(rows.length, held + length),
+        matched=put(rows.matched, rows.request.first.at[row].get(mode="clip")),
+        hidden=put(rows.hidden, hidden.astype(rows.hidden.dtype)),
+        seen=seen,
+    )
+
+
+@partial(jax.jit, donate_argnames="rows")
+def let_go(rows: Rows, row: jax.Array) -> Rows:
+    """Free paused rows [X], whose answers are complete; a row beyond the last one is none."""
+    return dataclasses.replace(rows, state=rows.state.at[row].set(State.FREE, mode="drop"))
 
 
 @partial(jax.jit, donate_argnames="seen")

@@ -23,6 +23,7 @@ from jaxrl_sql.rollout.ledger import PromptBook
 from jaxrl_sql.rollout.sampling import Sample, Sampling
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stops import end_tokens, token_bytes
+from jaxrl_sql.rollout.turns import Turns
 from jaxrl_sql.types import InputError, Prompt
 
 GROWTH = 1.5
@@ -90,7 +91,7 @@ class Engine:
         self._params = params
         self.prompts.forget()
         if self._call is not None:
-            self._call.keeps_prompts = False
+            self._call.intake.keeps_prompts = False
             self._call.is_dropped |= in_flight == "drop"
 
     @property
@@ -105,11 +106,13 @@ class Engine:
         prompts: Sequence[Prompt | str | Sequence[int]],
         sampling: Sampling | Sequence[Sampling],
         step: int = 0,
+        turns: Turns | None = None,
     ) -> Iterator[Sample]:
         """Yield `sampling.n` samples a prompt as they finish; `sampling` is one for all prompts, or one for each.
 
         A request that cannot be served is a sample of its own, first of all, with finish reason `refused`. A sample's
-        random numbers depend on (seed, step, prompt index, sample index, position) alone. One call at a time: raises
+        random numbers depend on (seed, step, prompt index, sample index, position) alone. `turns` makes the
+        environment's side of an answer where it has several turns (`rollout.turns`). One call at a time: raises
         InputError while another is being read.
         """
         hows = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
@@ -119,7 +122,7 @@ class Engine:
             raise InputError("the engine is generating: read the other call to its end, or close it")
         self.stats = RolloutStats(slots=self.slots)
         began = time.perf_counter()
-        self._call = Call(self, [self._encoded(i, prompt) for i, prompt in enumerate(prompts)], hows, step)
+        self._call = Call(self, [self._encoded(i, prompt) for i, prompt in enumerate(prompts)], hows, step, turns)
         try:
             yield from self._call.run()
         finally:

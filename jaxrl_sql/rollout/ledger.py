@@ -11,13 +11,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import numpy as np
 
 ROOT = 0
 
 
-class Full(Exception):
+class OutOfPagesError(Exception):
     """There are not enough pages; `missing` says how many more would do."""
 
     def __init__(self, missing: int) -> None:
@@ -81,13 +82,13 @@ class PromptBook:
         return (self.number[found[-1]] if found else ROOT), pieces[len(found)]
 
     def open(self, tokens: Sequence[int]) -> Opened:
-        """Take pages for a prompt; raises Full, and takes nothing, where there are too few."""
+        """Take pages for a prompt; raises OutOfPagesError, and takes nothing, where there are too few."""
         found = self._found(tokens)
         claimed = [page for page in found if page in self.idle]
         need = -(-len(tokens) // self.size) - len(claimed)
         room = len(self.free) + len(self.idle) - len(claimed)
         if need > room:
-            raise Full(need - room)
+            raise OutOfPagesError(need - room)
         for page in claimed:
             del self.idle[page]
         pages: list[int] = []
@@ -158,11 +159,14 @@ class RowBook:
         self.total = max(self.total, total)
 
     def cover(self, tokens: np.ndarray) -> None:
-        """Give and take pages so that row n can hold tokens[n]; raises Full, and changes nothing, where too few are."""
+        """Give and take pages so that row n can hold tokens[n].
+
+        Raises OutOfPagesError, and changes nothing, where there are too few.
+        """
         need = np.minimum(-(-tokens // self.size), self.pages.shape[1])
         missing = int(np.sum(need - self.held)) - len(self.free)
         if missing > 0:
-            raise Full(missing)
+            raise OutOfPagesError(missing)
         for row in np.flatnonzero(need < self.held):
             self.free.extend(self.pages[row, need[row] : self.held[row]].tolist())
         for row in np.flatnonzero(need > self.held):
@@ -170,12 +174,12 @@ class RowBook:
                 self.pages[row, j] = self.free.pop()
         self.held = need
 
-    def table(self) -> np.ndarray:
+    def table(self) -> Any:
         """Return [N,J] int32 with `total` where a row has no page."""
         return np.where(np.arange(self.pages.shape[1]) < self.held[:, None], self.pages, self.total).astype(np.int32)
 
 
-def way_back(table: np.ndarray, total: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+def way_back(table: np.ndarray, total: int, size: int) -> tuple[Any, Any]:
     """Return owner [Y] and start [Y] of each of `total` pages in a table [X,J]; X owns a page that nobody holds."""
     owner = np.full(total, len(table), np.int32)
     start = np.zeros(total, np.int32)

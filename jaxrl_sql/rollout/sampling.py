@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Turn
+
+ASSISTANT, ENVIRONMENT = "assistant", "environment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +16,9 @@ class Sampling:
 
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution whole (the
     penalty is on tokens of prompt and answer, before the temperature). An answer ends with the tokenizer's end token,
-    with one of the strings in `stop`, wherever tokens are cut, or after `max_new_tokens`.
+    with one of the strings in `stop`, wherever tokens are cut, or after `max_new_tokens`. Where an answer has several
+    turns these hold for each, and `max_total_tokens` bounds all turns and observations together (0: what one turn may
+    have).
     """
 
     temperature: float = 1.0
@@ -22,8 +27,9 @@ class Sampling:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     max_new_tokens: int = 256
+    max_total_tokens: int = 0
     n: int = 1
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -38,12 +44,23 @@ class Sampling:
             (0 <= self.min_p <= 1, "min_p must be at least 0 and at most 1"),
             (self.repetition_penalty > 0, "repetition_penalty must be above 0"),
             (self.max_new_tokens >= 1, "max_new_tokens must be at least 1"),
+            (self.max_total_tokens >= 0, "max_total_tokens must be at least 0"),
             (self.n >= 1, "n must be at least 1"),
             (all(self.stop), "stop must hold no empty string"),
         )
         for holds, message in checks:
             if not holds:
                 raise InputError(f"sampling: {message}")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Return the stop strings."""
+        return tuple(self.stop)
+
+    @property
+    def longest(self) -> int:
+        """Return the most tokens that may follow a prompt."""
+        return max(self.max_new_tokens, self.max_total_tokens)
 
     @property
     def truncates(self) -> bool:
@@ -58,7 +75,10 @@ class Sample:
     `finish_reason`: `stop` (`token_ids` end with the stop token, or with the token that completes a stop string; `text`
     leaves the token out, and ends with the string), `length`, or `refused`: the request cannot be served, `error` says
     why, and there are no tokens. `logprobs` are under the full distribution at the temperature, `drawn_logprobs` under
-    the one that the token was drawn from.
+    the one that the token was drawn from; `text` is what the policy wrote last.
+
+    `turns` hold the same tokens by who wrote them (`assistant`, `environment`). Over several turns `token_ids` are all
+    of them, in order, and the log-probabilities of what the environment wrote are 0; `written` says who wrote which.
     """
 
     prompt_index: int
@@ -68,4 +88,10 @@ class Sample:
     drawn_logprobs: tuple[float, ...]
     text: str
     finish_reason: str
+    turns: tuple[Turn, ...] = ()
     error: str = ""
+
+    @property
+    def written(self) -> tuple[bool, ...]:
+        """Return for each token whether the policy wrote it."""
+        return tuple(turn.role == ASSISTANT for turn in self.turns for _ in turn.token_ids)

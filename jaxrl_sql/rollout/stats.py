@@ -27,6 +27,15 @@ class RolloutStats:
     host_seconds: float = 0.0
     wait_seconds: float = 0.0
     prefill_seconds: float = 0.0
+    sql_wait_seconds: float = 0.0
+
+    def note(self, steps: int, tokens: int, is_full: bool) -> None:
+        """Add a chunk that wrote `tokens` in `steps`; `is_full`: answers still waited for a row after it."""
+        self.steps += steps
+        self.tokens += tokens
+        if is_full:
+            self.full_steps += steps
+            self.full_tokens += tokens
 
     @property
     def occupancy(self) -> float:
@@ -49,4 +58,5 @@ class RolloutStats:
             "time/prefill": self.prefill_seconds,
             "time/decode": max(self.wait_seconds - self.prefill_seconds, 0.0),
             "time/host": self.host_seconds,
+            "time/observation_wait": self.sql_wait_seconds,
         }

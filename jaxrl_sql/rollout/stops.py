@@ -137,7 +137,8 @@ def make_stops(
 
     A string is refused when no sequence of tokens writes it, so that it never would be found.
     """
-    tables, founds, first = [np.zeros((1, vocab_size), np.int16)], [np.zeros(1, bool)], {(): 0}
+    tables, founds = [np.zeros((1, vocab_size), np.int16)], [np.zeros(1, bool)]
+    first: dict[tuple[str, ...], int] = {(): 0}
     refused: dict[tuple[str, ...], str] = {}
     for strings in dict.fromkeys(sets):
         if not strings:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, forward, init_params, unembed
+from jaxrl_sql.models import ModelConfig, forward, init_params, paged, unembed
 from jaxrl_sql.models.paged import Pages, Pool, Readers, copy_pages, grow_pool, init_pool
 from jaxrl_sql.models.spec import SlidingWindow
 
@@ -148,9 +148,7 @@ def test_a_row_without_a_page_writes_nothing() -> None:
 
 
 def test_pools_grow_and_copy_whole_pages() -> None:
-    pool = jax.tree.map(
-        lambda x: jax.random.normal(jax.random.key(0), x.shape), init_pool(PLAIN, 3, SIZE, jnp.float32)
-    )
+    pool = jax.tree.map(lambda x: jax.random.normal(jax.random.key(0), x.shape), init_pool(PLAIN, 3, SIZE, jnp.float32))
     grown = grow_pool(pool, 5)
     copied = copy_pages(grown, jnp.array([2, 0, 1]), jnp.array([4, 3, 5]))
     for before, after in zip(jax.tree.leaves(pool), jax.tree.leaves(copied), strict=True):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_sql.rollout.ledger import Full, PromptBook, RowBook, way_back
+from jaxrl_sql.rollout.ledger import OutOfPagesError, PromptBook, RowBook, way_back
 
 SIZE = 4
 
@@ -53,7 +53,7 @@ def test_what_other_weights_wrote_is_forgotten() -> None:
 def test_too_few_pages_take_none() -> None:
     book = PromptBook(SIZE)
     book.grow(2)
-    with pytest.raises(Full) as full:
+    with pytest.raises(OutOfPagesError) as full:
         book.open(range(17))
     assert full.value.missing == 3
     assert len(book.free) == 2
@@ -73,7 +73,7 @@ def test_pages_of_prompts_are_held_once_and_hold_what_is_said(data: st.DataObjec
             tokens = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=18))
             try:
                 opened = book.open(tokens)
-            except Full:
+            except OutOfPagesError:
                 continue
             assert not set(opened.pages) & {page for _, pages in live for page in pages}
             for source, target in opened.copies:
@@ -100,7 +100,7 @@ def test_rows_hold_what_they_need_and_no_page_twice(needs: list[list[int]]) -> N
         before, total = book.table(), book.total
         try:
             book.cover(np.array(need))
-        except Full as full:
+        except OutOfPagesError as full:
             np.testing.assert_array_equal(book.table(), before)
             book.grow(book.total + full.missing)
             book.cover(np.array(need))

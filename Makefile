@@ -99,6 +99,10 @@ seeds: setup ## the quickstart with three seeds: accuracy before and after GRPO
 bench-step: setup ## time of an update with grouped against repeated prompts
 	$(BIN)/python scripts/bench_step.py $(ARGS)
 
+.PHONY: bench-rollout
+bench-rollout: setup ## the engine beside a fixed batch that repeats its prompts; what it reuses and wastes
+	$(BIN)/python scripts/bench_rollout.py $(ARGS)
+
 .PHONY: bench-executor
 bench-executor: setup-dev ## the executor beside a bare loop and five rivals; ARGS=--quick for a smoke run
 	cargo build --quiet --release --package sqlexec_core --example bare_loop

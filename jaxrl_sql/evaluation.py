@@ -22,6 +22,8 @@ def greedy_accuracy(
     extract = s.recipe.extract_for(s.style)
     texts = [""] * len(questions.prompts)
     for sample in engine.generate(questions.prompts, sampling):
+        if sample.error:
+            s.note(f"not answered: {sample.error}")
         texts[sample.prompt_index] = sample.text
     summary, records = execution_accuracy(s.executor, questions.examples, [extract(text) for text in texts])
     return summary, records, texts

@@ -223,7 +223,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 POSITIVE = (
     "data.max_prompt_tokens model.d_model model.n_layers model.n_heads model.n_kv_heads model.head_dim model.d_ff "
     "model.max_positions model.rope_theta sft.databases sft.questions sft.max_completion_tokens sft.log_every "
-    "sampling.temperature sampling.repetition_penalty sampling.max_new_tokens sampling.slots grpo.prompts grpo.oversample grpo.minibatches "
+    "sampling.temperature sampling.repetition_penalty sampling.max_new_tokens sampling.slots "
+    "grpo.prompts grpo.oversample grpo.minibatches "
     "grpo.max_importance_weight executor.timeout_ms executor.vm_steps executor.max_rows executor.max_bytes "
     "eval.max_new_tokens eval.slots run.checkpoint_every run.keep_checkpoints "
     "sft.optim.lr sft.optim.eps sft.optim.max_grad_norm grpo.optim.lr grpo.optim.eps grpo.optim.max_grad_norm"

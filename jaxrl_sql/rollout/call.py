@@ -19,6 +19,7 @@ from jaxrl_sql.rollout.ledger import OutOfPagesError, RowBook, way_back
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, Sample, Sampling
 from jaxrl_sql.rollout.stops import cut_after_stop, make_stops
 from jaxrl_sql.rollout.turns import Observation, TurnPolicy, Turns, Written
+from jaxrl_sql.sqlenv.executor import ExecutorError
 from jaxrl_sql.types import Prompt, Turn
 
 if TYPE_CHECKING:
@@ -139,12 +140,13 @@ class Call:
         stats, before = self.engine.stats, None
         while self.unfinished and not self.is_dropped:
             began = time.perf_counter()
-            self._answer_turns()
+            failed = self._answer_turns()
             # What ends while two chunks run must find the next answers there.
             want = min(max(3 * self.ended_lately, self.intake.readers), 2 * self.engine.slots)
             prefilled = self.intake.admit(want)
             now = Asked(self._ask(), self.serial, prefilled)
             stats.host_seconds += time.perf_counter() - began
+            yield from failed
             if before is not None:
                 yield from self._read(before)
             before = now
@@ -232,19 +234,23 @@ class Call:
         if self.turns is not None:
             if answer.policy is None:
                 answer.policy = self.turns(place.prompt, place.sample)
-            observation = answer.policy.next(Written(text, reason))
+            try:
+                observation = answer.policy.next(Written(text, reason))
+            except ExecutorError as error:
+                return self._finish(number, text, "failed", str(error))
             if observation is not None and answer.length() < how.longest:
                 self.observations[number] = observation
                 return None
             reason = reason if observation is None else "length"
-            self.complete.append(answer.row)
         return self._finish(number, text, reason)
 
-    def _finish(self, number: int, text: str, reason: str) -> Sample:
-        """Make the sample of an answer that is complete."""
+    def _finish(self, number: int, text: str, reason: str, error: str = "") -> Sample:
+        """Make the sample of an answer that is complete, and let its row and its prompt go."""
         answer, place = self.answers.pop(number), self.intake.places[number]
         self.intake.finish(place.lane)
         self.unfinished -= 1
+        if self.turns is not None:
+            self.complete.append(answer.row)
         blank = {id(turn): (0.0,) * len(turn.token_ids) for turn in answer.turns}
         return Sample(
             prompt_index=place.prompt,
@@ -255,6 +261,7 @@ class Call:
             text=text,
             finish_reason=reason,
             turns=tuple(answer.turns),
+            error=error,
         )
 
     def _wait(self) -> None:
@@ -264,16 +271,24 @@ class Call:
             time.sleep(POLL_SECONDS)
         self.engine.stats.sql_wait_seconds += time.perf_counter() - began
 
-    def _answer_turns(self) -> None:
-        """Append the observations that are there to their rows, and free the rows whose answers are complete."""
+    def _answer_turns(self) -> list[Sample]:
+        """Append the observations that are there to their rows, and free the rows whose answers are complete.
+
+        Returns the answers whose observation failed.
+        """
         n = self.engine.slots
         if self.complete:
             self.rows = let_go(self.rows, _padded(self.complete, n, n))
             self.complete = []
         ready = [number for number, observation in self.observations.items() if observation.done()]
         said: dict[int, tuple[int, ...]] = {}
+        failed = []
         for number in ready:
-            text = self.observations.pop(number).result()
+            try:
+                text = self.observations.pop(number).result()
+            except ExecutorError as error:
+                failed.append(self._finish(number, "", "failed", str(error)))
+                continue
             ids = tuple(self.engine.tokenizer.encode(text, add_special_tokens=False))
             answer = self.answers[number]
             # The policy needs room for a token at least; what is too long is cut, and it cannot write on for long.
@@ -282,6 +297,7 @@ class Call:
             answer.turns.append(Turn(ENVIRONMENT, said[number]))
         if said:
             self._go_on(said)
+        return failed
 
     def _go_on(self, said: dict[int, tuple[int, ...]]) -> None:
         """Append observations to their rows, which write on in the next chunk."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from jaxrl_sql.rollout.engine import Engine
 
 MAX_READERS = 64
-MAX_STRETCH = 512
 NONE = np.iinfo(np.int32).max
 
 
@@ -185,7 +184,8 @@ class Intake:
             self.lengths[lane] = length[row]
             engine.stats.prompt_tokens += int(length[row])
             engine.stats.reused_tokens += opened.reused
-        width = min(-(-bucket(int((length - start).max()), size) // size) * size, -(-MAX_STRETCH // size) * size)
+        longest = min(bucket(int((length - start).max()), size), engine.limits.prefill_tokens)
+        width = -(-longest // size) * size
         while (start < length).any():
             stretch = np.clip(length - start, 0, width)
             ids = [self.prompts[t.prompt].token_ids[start[r] : start[r] + width] for r, (_, t, _) in enumerate(batch)]

@@ -73,9 +73,10 @@ class Sample:
     """One finished answer.
 
     `finish_reason`: `stop` (`token_ids` end with the stop token, or with the token that completes a stop string; `text`
-    leaves the token out, and ends with the string), `length`, or `refused`: the request cannot be served, `error` says
-    why, and there are no tokens. `logprobs` are under the full distribution at the temperature, `drawn_logprobs` under
-    the one that the token was drawn from; `text` is what the policy wrote last.
+    leaves the token out, and ends with the string), `length`, `refused` (the request cannot be served, and there are no
+    tokens) or `failed` (what should have answered a turn did not); `error` says why of the last two. `logprobs` are
+    under the full distribution at the temperature, `drawn_logprobs` under the one that the token was drawn from; `text`
+    is what the policy wrote last.
 
     `turns` hold the same tokens by who wrote them (`assistant`, `environment`). Over several turns `token_ids` are all
     of them, in order, and the log-probabilities of what the environment wrote are 0; `written` says who wrote which.

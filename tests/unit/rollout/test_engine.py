@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 
 from jaxrl_sql.models import ModelConfig, forward, init_params
 from jaxrl_sql.rollout import Engine, Sample, Sampling
+from jaxrl_sql.rollout.call import Call
 from jaxrl_sql.rollout.decode import decode_chunk, prefill_lanes
 from jaxrl_sql.types import InputError, Prompt
 
@@ -199,6 +201,28 @@ def test_a_long_queue_keeps_all_rows_busy_and_reserves_little() -> None:
     assert engine.stats.occupancy > 0.9
     assert engine.own is not None
     assert engine.own.pages <= 8 * 12 / 2, "half of what the longest answer in every row would need"
+
+
+def test_long_prompts_are_run_in_stretches() -> None:
+    prompts = make_prompts(61, 5, 40)
+    whole = run(prompts, n=2, max_new_tokens=6)
+    engine = Engine(CONFIG, PARAMS, Letters(), 16, page_size=8, prefill_tokens=16)
+    found = {(s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, Sampling(n=2, max_new_tokens=6))}
+    assert found == {key: s.token_ids for key, s in whole.items()}
+
+
+def test_no_step_copies_a_prompt_for_its_samples() -> None:
+    """What a chunk holds beside its arguments is less than one layer's keys of the prompts, were they a row's own."""
+    n, p, size = 32, 4096, 64
+    engine = Engine(dataclasses.replace(CONFIG, max_positions=8192), PARAMS, Letters(), n, page_size=size)
+    call = Call(engine, make_prompts(p, p), [Sampling(n=16, max_new_tokens=16)] * 2, 0, None)
+    call.intake.admit(n)
+    program = decode_chunk.lower(
+        PARAMS, engine.config, engine.shared, engine.own, call.intake.device_lanes(), call._cover(), call.rows,
+        call.intake.ring, np.int32(n), call.stop_ids, call.automata, call.features, 4,
+    )  # fmt: skip
+    copies = n * p * CONFIG.n_kv_heads * CONFIG.head_dim * 4
+    assert program.compile().memory_analysis().temp_size_in_bytes < copies
 
 
 def test_a_prompt_stands_once_for_all_its_samples() -> None:

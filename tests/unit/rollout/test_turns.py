@@ -108,6 +108,31 @@ def test_when_observations_arrive_changes_nothing() -> None:
     assert {key: s.token_ids for key, s in at_once.items()} == {key: s.token_ids for key, s in late.items()}
 
 
+def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> None:
+    closed = Executor()
+    closed.close()
+    prompts = [Prompt(str(i), (1 + i, 2, 3), "") for i in range(3)]
+    path = tmp_path / "a.sqlite"
+    sqlite3.connect(path).close()
+
+    class Asks:
+        def next(self, written: Written) -> Observation | None:
+            del written
+            return SqlTurns(closed, str(path)).next(Written("<sql>SELECT 1</sql>", "stop"))
+
+    def begin(prompt: int, _sample: int) -> Any:
+        return Asks() if prompt == 1 else Echo(prompt, 2)
+
+    engine = Engine(CONFIG, PARAMS, Letters(), 2)
+    found = {
+        s.prompt_index: s
+        for s in engine.generate(prompts, Sampling(max_new_tokens=6, max_total_tokens=40), turns=begin)
+    }
+    assert found[1].finish_reason == "failed"
+    assert "closed" in found[1].error
+    assert [len(found[i].turns) for i in (0, 2)] == [3, 3]
+
+
 def test_all_turns_together_are_bounded() -> None:
     how = Sampling(n=2, max_new_tokens=10, max_total_tokens=16)
     for sample in converse(how)[1].values():

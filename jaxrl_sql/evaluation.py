@@ -10,13 +10,14 @@ from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.evals.execution import ExecutionRecord, ExecutionSummary, execution_accuracy
 from jaxrl_sql.rng import Purpose
 from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.session import Session
 
 
 def greedy_accuracy(
     s: Session, params: Any, questions: PromptSet
-) -> tuple[ExecutionSummary, list[ExecutionRecord], list[str]]:
-    """Answer every question greedily and score the answers by BIRD's comparison -> summary, records and texts."""
+) -> tuple[ExecutionSummary, list[ExecutionRecord], list[str], RolloutStats]:
+    """Answer every question greedily and score the answers by BIRD's comparison -> summary, records, texts, counts."""
     engine = Engine(s.model, params, s.tokenizer, s.config.eval.slots, Purpose.EVAL)
     sampling = Sampling(temperature=0.0, max_new_tokens=s.config.eval.max_new_tokens)
     extract = s.recipe.extract_for(s.style)
@@ -26,7 +27,7 @@ def greedy_accuracy(
             s.note(f"not answered: {sample.error}")
         texts[sample.prompt_index] = sample.text
     summary, records = execution_accuracy(s.executor, questions.examples, [extract(text) for text in texts])
-    return summary, records, texts
+    return summary, records, texts, engine.stats
 
 
 def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
@@ -34,8 +35,9 @@ def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
     began = time.perf_counter()
     numbers: dict[str, float] = {}
     for name, questions in s.evals.items():
-        summary, records, texts = greedy_accuracy(s, params, questions)
+        summary, records, texts, stats = greedy_accuracy(s, params, questions)
         numbers |= {f"eval/{name}/{key}": value for key, value in summary.metrics().items()}
+        numbers |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}
         answered = zip(questions.examples, texts, records, strict=True)
         for example, text, record in itertools.islice(answered, s.config.run.samples_per_step):
             s.write_sample(step, f"eval/{name}", example, text, record.sql, record.status, float(record.correct))

@@ -19,6 +19,7 @@ from jaxrl_sql import distribution, rng
 from jaxrl_sql.distribution import Drawing
 from jaxrl_sql.models import ModelConfig, paged, unembed
 from jaxrl_sql.models.paged import Pages, Pool, Readers
+from jaxrl_sql.parallel.rules import constrain
 
 
 class State(IntEnum):
@@ -243,7 +244,15 @@ def decode_chunk(
     start = (jnp.zeros((), jnp.int32), rows, own, (jnp.full(shape, -1, jnp.int32), *blank))
     _, rows, own, log = jax.lax.while_loop(proceed, body, start)
     left = (rows.request.number, rows.length, rows.state, rows.head)
-    return own, rows, Log(*log, *(jnp.copy(x) for x in left))
+    # Every process reads all of the log, so it is whole on each device.
+    whole = (constrain(jnp.copy(x), ("none",) * x.ndim) for x in (*log, *left))
+    return own, _pinned(rows), Log(*whole)
+
+
+def _pinned(rows: Rows) -> Rows:
+    """Pin the rows to the mesh, so that they leave a call as they came: states over what splits a batch, else whole."""
+    pinned = jax.tree.map(lambda x: constrain(x, ("none",) * x.ndim), rows)
+    return dataclasses.replace(pinned, hidden=constrain(rows.hidden, ("batch", "none")))
 
 
 @partial(jax.jit, static_argnames=("config", "has_past", "dtype"), donate_argnames=("shared", "hidden"))
@@ -265,7 +274,7 @@ def prefill_lanes(
     A lane beyond the last one is none: so where a prompt's end is still to come.
     """
     last, shared = paged.prefill_pages(params, config, shared, tokens, length, start, table, has_past, dtype)
-    return shared, hidden.at[lane].set(last.astype(hidden.dtype), mode="drop")
+    return shared, constrain(hidden.at[lane].set(last.astype(hidden.dtype), mode="drop"), ("batch", "none"))
 
 
 @partial(jax.jit, static_argnames=("config", "dtype"), donate_argnames=("own", "rows"))
@@ -300,7 +309,7 @@ def go_on(
     if seen is not None:
         column = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], tokens, seen.shape[1])
         seen = seen.at[row[:, None], column].set(True, mode="drop")
-    return own, dataclasses.replace(
+    new = dataclasses.replace(
         rows,
         request=dataclasses.replace(rows.request, limit=put(rows.request.limit, limit)),
         state=put(rows.state, State.OPEN),
@@ -309,12 +318,13 @@ def go_on(
         hidden=put(rows.hidden, hidden.astype(rows.hidden.dtype)),
         seen=seen,
     )
+    return own, _pinned(new)
 
 
 @partial(jax.jit, donate_argnames="rows")
 def let_go(rows: Rows, row: jax.Array) -> Rows:
     """Free paused rows [X], whose answers are complete; a row beyond the last one is none."""
-    return dataclasses.replace(rows, state=rows.state.at[row].set(State.FREE, mode="drop"))
+    return _pinned(dataclasses.replace(rows, state=rows.state.at[row].set(State.FREE, mode="drop")))
 
 
 @partial(jax.jit, donate_argnames="seen")

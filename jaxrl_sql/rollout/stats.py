@@ -53,7 +53,7 @@ class RolloutStats:
         return {
             "rollout/occupancy": self.occupancy,
             "rollout/prefix_reuse": self.reuse,
-            "rollout/host_share": self.host_seconds / busy if busy else 0.0,
+            "time/host_share": self.host_seconds / busy if busy else 0.0,
             "rollout/steps": float(self.steps),
             "time/prefill": self.prefill_seconds,
             "time/decode": max(self.wait_seconds - self.prefill_seconds, 0.0),

@@ -111,9 +111,13 @@ def grow_pool(pool: Pool, pages: int) -> Pool:
     return jax.tree.map(more, pool)
 
 
-def copy_pages(pool: Pool, source: jax.Array, target: jax.Array) -> Pool:
-    """Copy whole pages within a pool: source, target [X] int32; a target beyond the last page copies nothing."""
-    return jax.tree.map(lambda x: x.at[target].set(x.at[source].get(mode="clip"), mode="drop"), pool)
+def copy_pages(source: Pool, pages: jax.Array, target: Pool, places: jax.Array) -> Pool:
+    """Copy pages [X] int32 of a pool to places [X] of another; a place beyond its last page takes nothing."""
+
+    def copy(old: jax.Array, new: jax.Array) -> jax.Array:
+        return constrain(new.at[places].set(old.at[pages].get(mode="clip"), mode="drop"), POOL)
+
+    return jax.tree.map(copy, source, target)
 
 
 def _kinds(config: ModelConfig) -> Sequence[Kind]:

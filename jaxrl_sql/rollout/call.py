@@ -127,7 +127,7 @@ class Call:
         self.book = RowBook(size, n, -(-bucket(self.longest, size) // size), own.pages)
         self.row_length = np.zeros(n, np.int64)
         self.fresh_from = np.zeros(n, np.int64)
-        self.ended_lately = max(n // 4, 1)
+        self.ended_lately = max(n // 3 + 1, 1)
         self.serial = 0
         self.stop_ids = jnp.array(engine.stop_ids, jnp.int32)
         self.automata = jnp.array(self.stops.table), jnp.array(self.stops.found)

@@ -336,10 +336,10 @@ def mark_seen(seen: jax.Array, lane: jax.Array, tokens: jax.Array, length: jax.A
     return seen.at[lane].set(marked, mode="drop")
 
 
-@partial(jax.jit, donate_argnames="pool")
-def copy_pages(pool: Pool, source: jax.Array, target: jax.Array) -> Pool:
-    """Copy whole pages, as `paged.copy_pages`."""
-    return paged.copy_pages(pool, source, target)
+@partial(jax.jit, donate_argnames="target")
+def copy_pages(source: Pool, pages: jax.Array, target: Pool, places: jax.Array) -> Pool:
+    """Copy pages from pool to pool, as `paged.copy_pages`."""
+    return paged.copy_pages(source, pages, target, places)
 
 
 @partial(jax.jit, static_argnames=("config", "pages", "page_size", "dtype"))

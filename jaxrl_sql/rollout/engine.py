@@ -26,15 +26,16 @@ from jaxrl_sql.rollout.stops import end_tokens, token_bytes
 from jaxrl_sql.rollout.turns import Turns
 from jaxrl_sql.types import InputError, Prompt
 
-GROWTH = 1.5
+GROWTH = 1.25
 
 
 class Engine:
     """Draw answers to prompts from a policy.
 
-    `params` may be replaced between calls of `generate` (the trainer's own arrays are read in place); prompts' pages
-    are kept from call to call until then. `slots` is the number of rows decoded side by side; pages hold `page_size`
-    tokens of a prompt or `row_page_size` of an answer; a chunk is `chunk` steps; `prefill_tokens` are run at once.
+    `params` may be replaced between calls of `generate` (the trainer's own arrays are read in place); up to
+    `kept_tokens` of what prompts begin with are kept from call to call until then. `slots` is the number of rows
+    decoded side by side; pages hold `page_size` tokens of a prompt or `row_page_size` of an answer; a chunk is `chunk`
+    steps; `prefill_tokens` are run at once.
     Pools of pages begin small and grow with what is asked.
     """
 
@@ -49,6 +50,7 @@ class Engine:
         row_page_size: int = 32,
         chunk: int = 16,
         prefill_tokens: int = 1024,
+        kept_tokens: int = 32_768,
         compute_dtype: Any = None,
     ) -> None:
         for name, value in (("slot", slots), ("token a page", min(page_size, row_page_size)), ("step", chunk)):
@@ -62,8 +64,9 @@ class Engine:
         self.compute_dtype = compute_dtype
         self.stats = RolloutStats()
         self.stop_ids = end_tokens(tokenizer)
-        self.prompts = PromptBook(page_size)
+        self.prompts = PromptBook(page_size, kept_tokens // page_size)
         self.shared: Pool | None = None
+        self.kept: Pool | None = None
         self.own: Pool | None = None
         self._params = params
         self._pieces: list[bytes] | None = None
@@ -142,6 +145,12 @@ class Engine:
         self.prompts.grow(self.shared.pages)
         return self.shared
 
+    def grow_kept(self, pages: int) -> Pool:
+        """Make room for `pages` kept pages in all."""
+        have = 0 if self.kept is None else self.kept.pages
+        self.kept = self._grown(self.kept, self.limits.page_size, max(pages - have, 0))
+        return self.kept
+
     def grow_own(self, missing: int) -> Pool:
         """Make room for `missing` more pages of rows."""
         self.own = self._grown(self.own, self.limits.row_page_size, missing)
@@ -153,6 +162,8 @@ class Engine:
         pages = max(have, 8)
         while pages < have + missing:
             pages = -(-int(pages * GROWTH) // 8) * 8
+        if pool is not None and pages == have:
+            return pool
         if pool is not None:
             return grow_pool(pool, pages)
         return new_pool(self.config, pages, size, jnp.dtype(self.compute_dtype or self._dtype()))

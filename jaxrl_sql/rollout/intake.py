@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -70,7 +71,7 @@ class Intake:
         step: int,
         pauses: bool,
     ) -> None:
-        self.engine, self.params, self.prompts, self.hows, self.step = engine, params, prompts, hows, step
+        self.engine, self.params, self.prompts, self.hows = engine, params, prompts, hows
         self.first_state, self.pauses = first_state, pauses
         self.keeps_prompts = True
         n, size = engine.slots, engine.limits.page_size
@@ -92,6 +93,9 @@ class Intake:
         # Enough for all answers that can be let in and are not known to have been taken.
         self.ring: Request = jax.tree.map(np.array, empty_request(2 * n + self.readers))
         self.taken = 0
+        seeds = np.zeros(bucket(len(prompts)), np.int32)
+        seeds[: len(prompts)] = [how.seed for how in hows]
+        self.keys = np.asarray(_keys(seeds, np.int32(step), engine.purpose, max((how.n for how in hows), default=1)))
         shared = engine.shared or engine.grow_shared(n * self.columns // self.readers)
         dtype = shared.k[0].dtype
         self.hidden = jnp.zeros((lanes, engine.config.d_model), dtype)
@@ -171,7 +175,7 @@ class Intake:
     def _prefill(self, batch: list[tuple[int, Ticket, Opened]]) -> None:
         """Run what is new of a batch of prompts, in stretches of whole pages, and put their answers into the ring."""
         engine, size = self.engine, self.engine.limits.page_size
-        self._copy([pair for _, _, opened in batch for pair in opened.copies])
+        self._reuse([pair for _, _, opened in batch for pair in opened.copies])
         # A number of rows that is a power of two, so that few programs are compiled.
         x = 1 << (len(batch) - 1).bit_length()
         start, length = np.zeros(x, np.int32), np.zeros(x, np.int32)
@@ -203,18 +207,28 @@ class Intake:
             start = np.where(start < length, start, length)
         if self.seen is not None:
             self._mark(batch)
+        written: list[tuple[int, int]] = []
         for lane, ticket, opened in batch:
             if self.keeps_prompts:
-                engine.prompts.keep(self.prompts[ticket.prompt].token_ids, opened.pages)
+                written.extend(engine.prompts.keep(self.prompts[ticket.prompt].token_ids, opened.pages))
             self.lanes[lane] = Lane(ticket, opened, ticket.last - ticket.first)
             self._enqueue(lane, ticket)
+        self._keep(written)
 
-    def _copy(self, copies: list[tuple[int, int]]) -> None:
-        if copies:
-            width = bucket(len(copies), 8)
-            pairs = np.full((2, width), self.engine.prompts.total, np.int32)
-            pairs[:, : len(copies)] = np.array(copies).T
-            self.engine.shared = copy_pages(self.engine.shared, *pairs)
+    def _reuse(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy kept pages to those of prompts."""
+        engine = self.engine
+        if copies and engine.kept is not None and engine.shared is not None:
+            kept, pages = _columns(copies, engine.shared.pages)
+            engine.shared = copy_pages(engine.kept, kept, engine.shared, pages)
+
+    def _keep(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy pages of prompts to where they are kept."""
+        engine = self.engine
+        if copies and engine.shared is not None:
+            kept = engine.grow_kept(1 + max(place for _, place in copies))
+            pages, places = _columns(copies, kept.pages)
+            engine.kept = copy_pages(engine.shared, pages, kept, places)
 
     def _mark(self, batch: list[tuple[int, Ticket, Opened]]) -> None:
         """Note which tokens stand in the prompts, for repetition penalties."""
@@ -225,9 +239,7 @@ class Intake:
     def _enqueue(self, lane: int, ticket: Ticket) -> None:
         """Put the answers of a lane into the ring."""
         how = self.hows[ticket.prompt]
-        base = rng.fold(rng.base_key(how.seed, self.engine.purpose), self.step)
         count = ticket.last - ticket.first
-        keys = np.asarray(_keys(base, ticket.prompt, np.arange(self.readers) + ticket.first))
         first = len(self.places)
         place = np.arange(first, first + count) % self.ring.number.shape[0]
         draws = Drawing(how.temperature, how.top_k, how.top_p, how.min_p, how.repetition_penalty)
@@ -238,13 +250,26 @@ class Intake:
         ring.limit[place] = how.max_new_tokens
         ring.first[place] = self.first_state[how.stops]
         ring.pause[place] = self.pauses
-        ring.key[place] = keys[:count]
+        ring.key[place] = self.keys[ticket.prompt, ticket.first : ticket.last]
         for array, value in zip(ring.how, draws, strict=True):
             array[place] = value
         self.places.extend(Place(ticket.prompt, index, lane) for index in range(ticket.first, ticket.last))
 
 
-@jax.jit
-def _keys(base: jax.Array, prompt: jax.Array, samples: jax.Array) -> jax.Array:
-    """Derive the keys of samples [G] of a prompt, [G,2] uint32."""
-    return jax.random.key_data(jax.vmap(rng.fold, in_axes=(None, None, 0))(base, prompt, samples))
+def _columns(pairs: Sequence[tuple[int, int]], none: int) -> np.ndarray:
+    """Return pairs as two rows of one of few widths; `none` is the second of those that fill it."""
+    columns = np.full((2, bucket(len(pairs), 8)), none, np.int32)
+    columns[:, : len(pairs)] = np.array(pairs).T
+    return columns
+
+
+@partial(jax.jit, static_argnames=("purpose", "samples"))
+def _keys(seed: jax.Array, step: jax.Array, purpose: rng.Purpose, samples: int) -> jax.Array:
+    """Derive the keys of so many samples of prompts 0, 1, … with seeds [X] -> [X,samples,2] uint32."""
+
+    def one(seed: jax.Array, prompt: jax.Array, sample: jax.Array) -> jax.Array:
+        return jax.random.key_data(rng.fold(rng.base_key(seed, purpose), step, prompt, sample))
+
+    over_samples = jax.vmap(one, in_axes=(None, None, 0))
+    over_prompts = jax.vmap(over_samples, in_axes=(0, 0, None))
+    return over_prompts(seed, jnp.arange(seed.shape[0]), jnp.arange(samples))

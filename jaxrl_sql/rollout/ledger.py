@@ -1,8 +1,8 @@
 """Who holds which page: plain bookkeeping on the host, without the arrays themselves.
 
-Prompts' pages are kept after their lane is closed, for as long as room and weights last, under the tokens that they
-and all pages before them hold: a later prompt that begins alike takes them over, or copies them while another prompt
-still uses them. Pages of rows come and go with the rows' lengths.
+Prompts that are being answered hold pages that every decode step reads. Copies of their full pages are kept apart, for
+as long as room and weights last, under the tokens that they and all pages before them hold: a later prompt that begins
+alike copies them back instead of computing them. Pages of rows come and go with the rows' lengths.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,28 +28,33 @@ class OutOfPagesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A prompt's pages in order; the first `reused` tokens are there already once `copies` (from, to) are made."""
+    """A prompt's pages in order; the first `reused` tokens are there once `copies` (kept page, page) are made."""
 
     pages: list[int]
     reused: int
     copies: list[tuple[int, int]]
 
 
+class Kept(NamedTuple):
+    """A page that is kept, and its number: what stands behind it is known by that."""
+
+    page: int
+    number: int
+
+
 @dataclass
 class PromptBook:
-    """The pages of prompts.
+    """The pages of prompts: `total` of those being answered, and up to `room` that are kept.
 
-    A page that is known holds the tokens of `known`'s key and stands behind the page with the key's number; numbers
-    are never given twice, so that a page whose predecessor was forgotten is never found again.
+    A kept page is known by the number of the one before it and its tokens. Numbers are never given twice, so that a
+    page whose predecessor was forgotten is never found again, and goes when its turn comes.
     """
 
     size: int
+    room: int
     total: int = 0
     free: list[int] = field(default_factory=list)
-    known: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
-    number: dict[int, int] = field(default_factory=dict)
-    key: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    idle: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    known: OrderedDict[tuple[int, tuple[int, ...]], Kept] = field(default_factory=OrderedDict)
     _numbers: count[int] = field(default_factory=lambda: count(ROOT + 1))
 
     def grow(self, total: int) -> None:
@@ -59,88 +64,60 @@ class PromptBook:
 
     def _cut(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """Cut a prompt into the full pages that may be shared: its last token is always computed."""
-        whole = (len(tokens) - 1) // self.size
+        whole = min((len(tokens) - 1) // self.size, self.room)
         return [tuple(tokens[i * self.size : (i + 1) * self.size]) for i in range(whole)]
 
-    def _found(self, tokens: Sequence[int]) -> list[int]:
-        """Return the known pages that a prompt begins with."""
-        found: list[int] = []
-        parent = ROOT
-        for piece in self._cut(tokens):
-            page = self.known.get((parent, piece))
-            if page is None:
+    def _found(self, pieces: Sequence[tuple[int, ...]]) -> list[Kept]:
+        """Return the kept pages that a prompt begins with, and note that they were of use."""
+        found: list[Kept] = []
+        for piece in pieces:
+            key = (found[-1].number if found else ROOT, piece)
+            if key not in self.known:
                 break
-            found.append(page)
-            parent = self.number[page]
+            self.known.move_to_end(key)
+            found.append(self.known[key])
         return found
 
     def next_key(self, tokens: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
-        """Return what the first unknown full page of a prompt would be known by; None where there is none."""
-        found, pieces = self._found(tokens), self._cut(tokens)
+        """Return what the first full page of a prompt that is not kept would be known by; None where all are."""
+        pieces = self._cut(tokens)
+        found = self._found(pieces)
         if len(found) == len(pieces):
             return None
-        return (self.number[found[-1]] if found else ROOT), pieces[len(found)]
+        return (found[-1].number if found else ROOT), pieces[len(found)]
 
     def open(self, tokens: Sequence[int]) -> Opened:
         """Take pages for a prompt; raises OutOfPagesError, and takes nothing, where there are too few."""
-        found = self._found(tokens)
-        claimed = [page for page in found if page in self.idle]
-        need = -(-len(tokens) // self.size) - len(claimed)
-        room = len(self.free) + len(self.idle) - len(claimed)
-        if need > room:
-            raise OutOfPagesError(need - room)
-        for page in claimed:
-            del self.idle[page]
-        pages: list[int] = []
-        copies: list[tuple[int, int]] = []
-        for page in found:
-            if page in claimed:
-                pages.append(page)
-            else:
-                pages.append(self._take())
-                copies.append((page, pages[-1]))
-        pages.extend(self._take() for _ in range(-(-len(tokens) // self.size) - len(found)))
+        need = -(-len(tokens) // self.size)
+        if need > len(self.free):
+            raise OutOfPagesError(need - len(self.free))
+        pages = [self.free.pop() for _ in range(need)]
+        found = self._found(self._cut(tokens))
+        copies = [(kept.page, page) for kept, page in zip(found, pages, strict=False)]
         return Opened(pages, len(found) * self.size, copies)
 
-    def _take(self) -> int:
-        if self.free:
-            return self.free.pop()
-        page, _ = self.idle.popitem(last=False)
-        self._forget(page)
-        return page
-
-    def _forget(self, page: int) -> None:
-        del self.known[self.key.pop(page)]
-        del self.number[page]
-
-    def keep(self, tokens: Sequence[int], pages: Sequence[int]) -> None:
-        """Make the full pages of a prompt, which are being written, known to those that come after it."""
-        parent = ROOT
-        for piece, page in zip(self._cut(tokens), pages, strict=False):
-            there = self.known.get((parent, piece))
-            if there is None:
-                if page in self.key:
-                    return
-                self.known[parent, piece] = there = page
-                self.key[page] = (parent, piece)
-                self.number[page] = next(self._numbers)
-            parent = self.number[there]
+    def keep(self, tokens: Sequence[int], pages: Sequence[int]) -> list[tuple[int, int]]:
+        """Keep the full pages of a prompt, now that they are written -> copies to make, (page, kept page)."""
+        copies: list[tuple[int, int]] = []
+        pieces = self._cut(tokens)
+        found = self._found(pieces)
+        parent = found[-1].number if found else ROOT
+        for piece, page in list(zip(pieces, pages, strict=False))[len(found) :]:
+            place = len(self.known)
+            if place == self.room:
+                place = self.known.popitem(last=False)[1].page
+            self.known[parent, piece] = Kept(place, next(self._numbers))
+            parent = self.known[parent, piece].number
+            copies.append((page, place))
+        return copies
 
     def close(self, pages: Sequence[int]) -> None:
-        """Give a prompt's pages back; the known ones stay to be found until their room is needed."""
-        for page in reversed(pages):
-            if page in self.key:
-                self.idle[page] = None
-            else:
-                self.free.append(page)
+        """Give a prompt's pages back."""
+        self.free.extend(reversed(pages))
 
     def forget(self) -> None:
-        """Forget what all pages hold: the weights that wrote them have changed."""
-        self.free.extend(self.idle)
-        self.idle.clear()
+        """Forget what is kept: the weights that wrote it have changed."""
         self.known.clear()
-        self.key.clear()
-        self.number.clear()
 
 
 class RowBook:

@@ -150,6 +150,6 @@ def test_a_row_without_a_page_writes_nothing() -> None:
 def test_pools_grow_and_copy_whole_pages() -> None:
     pool = jax.tree.map(lambda x: jax.random.normal(jax.random.key(0), x.shape), init_pool(PLAIN, 3, SIZE, jnp.float32))
     grown = grow_pool(pool, 5)
-    copied = copy_pages(grown, jnp.array([2, 0, 1]), jnp.array([4, 3, 5]))
+    copied = copy_pages(pool, jnp.array([2, 0, 1]), grown, jnp.array([4, 3, 5]))
     for before, after in zip(jax.tree.leaves(pool), jax.tree.leaves(copied), strict=True):
         np.testing.assert_array_equal(after, np.concatenate([before, before[:1], before[2:]]))

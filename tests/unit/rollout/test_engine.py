@@ -228,8 +228,8 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
 def test_a_prompt_stands_once_for_all_its_samples() -> None:
     engine = Engine(CONFIG, PARAMS, NoEnd(), 16, page_size=8)
     list(engine.generate(make_prompts(16), Sampling(n=16, max_new_tokens=4)))
-    assert engine.prompts.total - len(engine.prompts.free) - len(engine.prompts.idle) == 0
-    assert len(engine.prompts.idle) == 1, "the first of its two pages is kept, the one with its last token is not"
+    assert engine.prompts.total == len(engine.prompts.free), "a page was lost"
+    assert len(engine.prompts.known) == 1, "the first of its two pages is kept, the one with its last token is not"
     assert engine.stats.padded_tokens == 16
 
 

@@ -12,38 +12,37 @@ from jaxrl_sql.rollout.ledger import OutOfPagesError, PromptBook, RowBook, way_b
 SIZE = 4
 
 
-def test_a_prompt_that_begins_alike_takes_over_what_is_kept() -> None:
-    book = PromptBook(SIZE)
-    book.grow(8)
+def book_of(pages: int, room: int = 9) -> PromptBook:
+    book = PromptBook(SIZE, room)
+    book.grow(pages)
+    return book
+
+
+def test_a_prompt_that_begins_alike_copies_what_is_kept() -> None:
+    book = book_of(9)
     first = book.open(range(10))
     assert (len(first.pages), first.reused, first.copies) == (3, 0, [])
-    book.keep(range(10), first.pages)
-    beside = book.open([*range(8), 99])
-    assert beside.reused == 8
-    assert [source for source, _ in beside.copies] == first.pages[:2]
-    assert not set(beside.pages) & set(first.pages)
-    book.close(first.pages)
+    written = book.keep(range(10), first.pages)
+    assert [page for page, _ in written] == first.pages[:2]
     again = book.open([*range(8), 50, 51])
     assert again.reused == 8
-    assert again.copies == []
-    assert again.pages[:2] == first.pages[:2]
+    assert again.copies == [(kept, page) for (_, kept), page in zip(written, again.pages, strict=False)]
+    assert book.keep([*range(8), 50, 51], again.pages) == []
+    assert book.open([1, *range(1, 8), 50]).reused == 0, "a page is found only behind those before it"
 
 
 def test_the_last_token_is_always_computed() -> None:
-    book = PromptBook(SIZE)
-    book.grow(8)
+    book = book_of(8)
     opened = book.open(range(8))
     book.keep(range(8), opened.pages)
     assert book.open(range(8)).reused == 4
 
 
 def test_what_other_weights_wrote_is_forgotten() -> None:
-    book = PromptBook(SIZE)
-    book.grow(6)
-    held, closed = book.open(range(9)), book.open(range(20, 29))
+    book = book_of(6)
+    held = book.open(range(9))
     book.keep(range(9), held.pages)
-    book.keep(range(20, 29), closed.pages)
-    book.close(closed.pages)
+    assert book.next_key(range(9)) is None
     book.forget()
     assert book.next_key(range(9)) is not None
     book.close(held.pages)
@@ -51,8 +50,7 @@ def test_what_other_weights_wrote_is_forgotten() -> None:
 
 
 def test_too_few_pages_take_none() -> None:
-    book = PromptBook(SIZE)
-    book.grow(2)
+    book = book_of(2)
     with pytest.raises(OutOfPagesError) as full:
         book.open(range(17))
     assert full.value.missing == 3
@@ -62,11 +60,11 @@ def test_too_few_pages_take_none() -> None:
 @settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_pages_of_prompts_are_held_once_and_hold_what_is_said(data: st.DataObject) -> None:
-    """A model beside the book: what each page holds, written when a prompt is opened."""
-    book = PromptBook(SIZE)
-    book.grow(9)
+    """A model beside the book: what each page and each kept page holds, written when a prompt is opened."""
+    book = book_of(9, data.draw(st.integers(0, 5)))
     holds: dict[int, tuple[int, ...]] = {}
-    live: list[tuple[list[int], list[int]]] = []
+    kept: dict[int, tuple[int, ...]] = {}
+    live: list[list[int]] = []
     for _ in range(data.draw(st.integers(1, 25))):
         what = data.draw(st.sampled_from(["open", "open", "open", "close", "forget"]))
         if what == "open":
@@ -75,21 +73,24 @@ def test_pages_of_prompts_are_held_once_and_hold_what_is_said(data: st.DataObjec
                 opened = book.open(tokens)
             except OutOfPagesError:
                 continue
-            assert not set(opened.pages) & {page for _, pages in live for page in pages}
+            assert opened.reused < len(tokens)
             for source, target in opened.copies:
-                holds[target] = holds[source]
+                holds[target] = kept[source]
             for j in range(opened.reused // SIZE):
                 assert holds[opened.pages[j]] == tuple(tokens[: (j + 1) * SIZE])
             for j in range(opened.reused // SIZE, len(opened.pages)):
                 holds[opened.pages[j]] = tuple(tokens[: (j + 1) * SIZE])
-            book.keep(tokens, opened.pages)
-            live.append((tokens, opened.pages))
+            for page, place in book.keep(tokens, opened.pages):
+                assert place < book.room
+                kept[place] = holds[page]
+            live.append(opened.pages)
         elif what == "close" and live:
-            book.close(live.pop(data.draw(st.integers(0, len(live) - 1)))[1])
+            book.close(live.pop(data.draw(st.integers(0, len(live) - 1))))
         elif what == "forget":
             book.forget()
-        held = [page for _, pages in live for page in pages]
-        assert sorted([*held, *book.free, *book.idle]) == list(range(9))
+        held = [page for pages in live for page in pages]
+        assert sorted([*held, *book.free]) == list(range(9))
+        assert len({entry.page for entry in book.known.values()}) == len(book.known)
 
 
 @settings(deadline=None, max_examples=100)

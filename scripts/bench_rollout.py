@@ -2,8 +2,9 @@
 
 `python scripts/bench_rollout.py`: 4 layers, width 256, vocabulary 4,096, float32, random weights. The reference, below,
 is what is done elsewhere, with the same model code: every sample has its own copy of the prompt, computed for it, and
-a batch decodes until its slowest row ends. Both write the same numbers of tokens in each answer. Ways take turns within one run, and figures are medians of `--runs`. The reuse of prompts is counted on the 972
-questions of Spider's dev set when `--data` (or JAXRL_SQL_DATA) names the folder that holds `spider_dev`.
+a batch decodes until its slowest row ends. Both write the same numbers of tokens in each answer. Ways take turns within
+one run, and figures are medians of `--runs`. The reuse of prompts is counted on the 972 questions of Spider's dev set
+when `--data` (or JAXRL_SQL_DATA) names the folder that holds `spider_dev`.
 """
 
 from __future__ import annotations
@@ -217,7 +218,8 @@ def main() -> int:
         load, engine = make_load(prompts, tokens, np.full((prompts, 8), t)), Engine(MODEL, params, Endless(), 64)
         reached.append(beside_fixed(engine, f"P={tokens} G=8 T={t}, {prompts} prompts", load, goal, runs)[0])
     engine, tail = long_tail(params, 4, 8, 0.1) if given.quick else long_tail(params, 64, 64, 1 / 41)
-    words = f"{tail.lengths.size} answers (mean {tail.lengths.mean():.0f}, longest {tail.lengths.max()}) on {engine.slots} rows"
+    mean, longest = tail.lengths.mean(), tail.lengths.max()
+    words = f"{tail.lengths.size} answers (mean {mean:.0f}, longest {longest}) on {engine.slots} rows"
     ok, stats = beside_fixed(engine, words, tail, 2.5, runs)
     reached.append(ok)
     reached.append(line("occupancy of rows while answers wait", stats.occupancy, 0.9))

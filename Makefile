@@ -121,6 +121,10 @@ gpu-check: ## tests and timings on this machine's accelerator with PY=…; on a 
 gpu-wheels: ## wheels that a machine without a network may lack, into dist/: the executor's, built here, and the config reader's
 	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist ./sqlexec_rs omegaconf 'antlr4-python3-runtime==4.9.*'
 
+.PHONY: bench-rollout
+bench-rollout: setup ## the engine beside a fixed batch that repeats its prompts; what it reuses and wastes
+	$(BIN)/python scripts/bench_rollout.py $(ARGS)
+
 .PHONY: bench-executor
 bench-executor: setup-dev ## the executor beside a bare loop and five rivals; ARGS=--quick for a smoke run
 	cargo build --quiet --release --package sqlexec_core --example bare_loop

@@ -135,11 +135,17 @@ class SftConfig:
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How answers are drawn in training; top_k 0 and top_p 1 mean the full distribution."""
+    """How answers are drawn in training, `slots` side by side.
+
+    top_k 0, top_p 1, min_p 0 and repetition_penalty 1 mean the full distribution; strings in `stop` end an answer.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: list[str] = field(default_factory=list)
     max_new_tokens: int = 96
     slots: int = 128
 
@@ -263,9 +269,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 POSITIVE = (
     "data.max_prompt_tokens model.d_model model.n_layers model.n_heads model.n_kv_heads model.head_dim model.d_ff "
     "model.max_positions model.rope_theta model.lora.alpha sft.databases sft.questions sft.max_completion_tokens "
-    "sft.log_every sft.accumulate sampling.temperature sampling.max_new_tokens sampling.slots grpo.prompts "
-    "grpo.oversample grpo.minibatches grpo.accumulate grpo.max_importance_weight executor.timeout_ms executor.vm_steps "
-    "executor.max_rows executor.max_bytes eval.max_new_tokens eval.slots run.checkpoint_every run.keep_checkpoints "
+    "sft.log_every sft.accumulate sampling.temperature sampling.repetition_penalty sampling.max_new_tokens "
+    "sampling.slots grpo.prompts grpo.oversample grpo.minibatches grpo.accumulate grpo.max_importance_weight "
+    "executor.timeout_ms executor.vm_steps executor.max_rows executor.max_bytes eval.max_new_tokens eval.slots "
+    "run.checkpoint_every run.keep_checkpoints "
     "sft.optim.lr sft.optim.eps sft.optim.max_grad_norm grpo.optim.lr grpo.optim.eps grpo.optim.max_grad_norm"
 ).split()
 """Every other number but those of `mesh` is 0 or more."""
@@ -344,6 +351,8 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         f"grpo.dual_clip={grpo.dual_clip} must be above 1, or 0 to leave it out",
     )
     yield 0 < sampling.top_p <= 1, f"sampling.top_p={sampling.top_p} must be above 0 and at most 1"
+    yield sampling.min_p <= 1, f"sampling.min_p={sampling.min_p} must be at most 1"
+    yield all(sampling.stop), "sampling.stop holds an empty text: no answer would be begun"
     for name, optim in (("sft", config.sft.optim), ("grpo", grpo.optim)):
         for beta in ("beta1", "beta2"):
             value = getattr(optim, beta)

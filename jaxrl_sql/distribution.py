@@ -9,7 +9,7 @@ for the truncation.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,43 +39,81 @@ def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
-def log_distribution(logits: jax.Array, temperature: float) -> jax.Array:
-    """Return the temperature-scaled log-probabilities of logits [...,V] in float32.
+class Drawing(NamedTuple):
+    """How each of N rows draws, [N] each; one row's numbers do not touch another's.
 
-    Temperature 0 stands for greedy decoding; its log-probabilities are those at temperature 1.
+    temperature (0: greedy), top_k (0: all) and top_p (1: all), min_p (0: all), penalty (1: none; a repeated token's
+    logit is divided by it when positive and multiplied when negative).
     """
-    return jax.nn.log_softmax(logits.astype(jnp.float32) / (temperature or 1.0), axis=-1)
+
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    min_p: Any
+    penalty: Any
 
 
-def truncate(logprobs: jax.Array, top_k: int, top_p: float) -> jax.Array:
-    """Keep the `top_k` likeliest tokens, then the smallest set of mass `top_p`, renormalised; others get -inf.
+def truncate(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array) -> jax.Array:
+    """Keep the `top_k` likeliest tokens, then the smallest set of mass `top_p`, then those above `min_p`.
 
-    logprobs [...,V]; top_k 0 and top_p 1 keep all. Top-p is the nucleus of Holtzman et al. 2020 (arXiv:1904.09751):
-    a token is kept while the mass of those before it is below `top_p`, so the likeliest always stays. Equal
-    log-probabilities at the cut are kept in the order of their ids.
+    logprobs [...,V] -> the same, renormalised, with -inf for what is left out; top_k, top_p, min_p [...]; 0, 1 and 0
+    keep all. Top-p is the nucleus of Holtzman et al. 2020 (arXiv:1904.09751): a token is kept while the mass of those
+    before it is below `top_p`, so the likeliest always stays. Min-p (Nguyen et al. 2024, arXiv:2407.01082) keeps what
+    has at least `min_p` of the likeliest token's probability. Of equals, those of lower ids are kept.
     """
     vocab = logprobs.shape[-1]
-    if (top_k <= 0 or top_k >= vocab) and top_p >= 1.0:
-        return logprobs
     order = jnp.argsort(-logprobs, axis=-1, stable=True)
     ranked = jnp.take_along_axis(logprobs, order, axis=-1)
-    kept = jnp.arange(vocab) < (top_k if top_k > 0 else vocab)
+    kept = jnp.arange(vocab) < jnp.where(top_k > 0, top_k, vocab)[..., None]
     ranked = jax.nn.log_softmax(jnp.where(kept, ranked, -jnp.inf), axis=-1)
     before = jnp.cumsum(jnp.exp(ranked), axis=-1) - jnp.exp(ranked)
-    ranked = jax.nn.log_softmax(jnp.where(kept & (before < top_p), ranked, -jnp.inf), axis=-1)
+    # Rounding lets the mass reach 1 before the last token: 1 has to mean all.
+    kept &= (before < top_p[..., None]) | (top_p >= 1.0)[..., None]
+    kept &= ranked >= ranked[..., :1] + jnp.log(min_p)[..., None]
+    ranked = jax.nn.log_softmax(jnp.where(kept, ranked, -jnp.inf), axis=-1)
     back = jnp.argsort(order, axis=-1)
     return jnp.take_along_axis(ranked, back, axis=-1)
 
 
-def draw(keys: jax.Array, logits: jax.Array, temperature: float, top_k: int, top_p: float) -> Draw:
-    """Draw a token a row: keys [N], logits [N,V]; temperature 0 takes the likeliest token (drawn log-probability 0)."""
-    full = log_distribution(logits, temperature)
-    if temperature == 0:
-        token = jnp.argmax(full, axis=-1).astype(jnp.int32)
-        return Draw(token, jnp.zeros(token.shape, jnp.float32), _pick(full, token))
-    allowed = truncate(full, top_k, top_p)
-    token = jax.vmap(jax.random.categorical)(keys, allowed).astype(jnp.int32)
-    return Draw(token, _pick(allowed, token), _pick(full, token))
+def penalize(logits: jax.Array, seen: jax.Array, penalty: jax.Array) -> jax.Array:
+    """Make tokens less likely that stand in the text already (Keskar et al. 2019, arXiv:1909.05858).
+
+    logits [N,V], seen [N,V] bool, penalty [N] above 0: a seen token's logit is divided by it when positive and
+    multiplied by it when negative.
+    """
+    factor = penalty[:, None]
+    return jnp.where(seen, jnp.where(logits > 0, logits / factor, logits * factor), logits)
+
+
+def draw(
+    keys: jax.Array,
+    logits: jax.Array,
+    how: Drawing,
+    seen: jax.Array | None = None,
+    truncates: bool = True,
+    samples: bool = True,
+) -> Draw:
+    """Draw a token a row: keys [N], logits [N,V]; temperature 0 takes the likeliest token (drawn log-probability 0).
+
+    `seen` [N,V] bool are the tokens that a penalty applies to, None where no row has one; `truncates` and `samples`
+    (static) say whether some row leaves tokens out, and whether some row draws at all. The full distribution knows
+    neither penalty nor truncation; of a greedy row it is the one at temperature 1.
+    """
+    scale = jnp.where(how.temperature > 0, how.temperature, 1.0)[:, None]
+    logits = logits.astype(jnp.float32)
+    full = jax.nn.log_softmax(logits / scale, axis=-1)
+    allowed = full
+    if seen is not None:
+        allowed = jax.nn.log_softmax(penalize(logits, seen, how.penalty) / scale, axis=-1)
+    likeliest = jnp.argmax(allowed, axis=-1).astype(jnp.int32)
+    if not samples:
+        return Draw(likeliest, jnp.zeros(likeliest.shape, jnp.float32), _pick(full, likeliest))
+    if truncates:
+        allowed = truncate(allowed, how.top_k, how.top_p, how.min_p)
+    is_greedy = how.temperature <= 0
+    drawn = jax.vmap(jax.random.categorical)(keys, allowed).astype(jnp.int32)
+    token = jnp.where(is_greedy, likeliest, drawn)
+    return Draw(token, jnp.where(is_greedy, 0.0, _pick(allowed, token)), _pick(full, token))
 
 
 @jax.custom_vjp

@@ -12,24 +12,27 @@ from jaxrl_sql.evals.execution import ExecutionRecord, ExecutionSummary, executi
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rng import Purpose
 from jaxrl_sql.rollout import Sampling
+from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.session import Session
 
 
 def greedy_accuracy(
     s: Session, params: Any, questions: PromptSet
-) -> tuple[ExecutionSummary, list[ExecutionRecord], list[str]]:
-    """Answer every question greedily and score the answers by BIRD's comparison -> summary, records and texts."""
+) -> tuple[ExecutionSummary, list[ExecutionRecord], list[str], RolloutStats]:
+    """Answer every question greedily and score the answers by BIRD's comparison -> summary, records, texts, counts."""
     engine = s.engine(params, s.config.eval.slots, Purpose.EVAL)
     sampling = Sampling(temperature=0.0, max_new_tokens=s.config.eval.max_new_tokens)
     extract = s.recipe.extract_for(s.style)
     texts = [""] * len(questions.prompts)
     for sample in engine.generate(questions.prompts, sampling):
+        if sample.error:
+            s.note(f"not answered: {sample.error}")
         texts[sample.prompt_index] = sample.text
     mine = share(len(texts))
     asked, answered = questions.examples[mine.start : mine.stop], texts[mine.start : mine.stop]
     own = execution_accuracy(s.executor, asked, [extract(text) for text in answered])[1]
     records = [ExecutionRecord(**record) for record in exchange([dataclasses.asdict(record) for record in own])]
-    return summarize(questions.examples, records), records, texts
+    return summarize(questions.examples, records), records, texts, engine.stats
 
 
 def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
@@ -37,8 +40,9 @@ def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
     began = time.perf_counter()
     numbers: dict[str, float] = {}
     for name, questions in s.evals.items():
-        summary, records, texts = greedy_accuracy(s, params, questions)
+        summary, records, texts, stats = greedy_accuracy(s, params, questions)
         numbers |= {f"eval/{name}/{key}": value for key, value in summary.metrics().items()}
+        numbers |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}
         answered = zip(questions.examples, texts, records, strict=True)
         for example, text, record in itertools.islice(answered, s.config.run.samples_per_step):
             s.write_sample(step, f"eval/{name}", example, text, record.sql, record.status, float(record.correct))

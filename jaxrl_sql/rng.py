@@ -21,7 +21,7 @@ class Purpose(IntEnum):
     ADAPTERS = 4
 
 
-def base_key(seed: int, purpose: Purpose) -> jax.Array:
+def base_key(seed: int | jax.Array, purpose: Purpose) -> jax.Array:
     """Return the key of a purpose."""
     return jax.random.fold_in(jax.random.key(seed), int(purpose))
 

@@ -134,9 +134,10 @@ class Session:
         """Put a packed batch, this process's part of B = `rows` prompts, on the devices, split along B."""
         return rules.shard_batch(batch, self.mesh, rows)
 
-    def agree_to_stop(self) -> None:
-        """Let a Ctrl-C that one process has seen stop all of them after the same step."""
+    def agree_to_stop(self) -> bool:
+        """Let a Ctrl-C that one process has seen stop all of them after the same step; say whether they stop."""
         self.stop = any(processes.exchange([self.stop]))
+        return self.stop
 
     def resume_step(self) -> int:
         """Return the step this run goes on from (0: the start) and drop what was written after it."""

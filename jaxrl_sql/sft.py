@@ -23,7 +23,7 @@ from jaxrl_sql.data.pack import pack_rows
 from jaxrl_sql.data.rows import RowOrder, rename_words, supervise, whole, word_tokens
 from jaxrl_sql.evaluation import evaluate_all
 from jaxrl_sql.models.lora import policy_params
-from jaxrl_sql.rollout.engine import stop_ids
+from jaxrl_sql.rollout.stops import end_tokens
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.session import Session, open_session, run_command
 
@@ -35,7 +35,7 @@ def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
         return s.fresh_params()
     data = s.config.data
     taught = supervise(
-        s.train.examples, s.style, s.tokenizer, stop_ids(s.tokenizer)[-1], data.max_prompt_tokens,
+        s.train.examples, s.style, s.tokenizer, end_tokens(s.tokenizer)[-1], data.max_prompt_tokens,
         cfg.max_completion_tokens,
     )  # fmt: skip
     if taught.skipped:

@@ -34,7 +34,7 @@ from jaxrl_sql.rollout import Engine, Sample, Sampling
 from jaxrl_sql.runtime.metrics import merge_metrics, reduce_metrics
 from jaxrl_sql.session import Session, open_session, run_command
 from jaxrl_sql.sft import run_sft
-from jaxrl_sql.types import Example, Prompt, Reward, Trajectory, Turn
+from jaxrl_sql.types import Example, InputError, Prompt, Reward, Trajectory
 
 
 class Group(NamedTuple):
@@ -69,10 +69,10 @@ def train(config: TrainConfig) -> int:
         for step in range(max(begin, first), first + config.grpo.steps):
             state = grpo_step(s, engine, update, order, state, step - first)
             at = step + 1
-            s.agree_to_stop()
-            if s.stop or at % config.run.checkpoint_every == 0 or at == first + config.grpo.steps:
+            stop = s.agree_to_stop()
+            if stop or at % config.run.checkpoint_every == 0 or at == first + config.grpo.steps:
                 s.save(at, state, {"phase": "grpo", "before": before})
-            if s.stop:
+            if stop:
                 s.note(f"stopped after step {at}; go on with run.resume=true")
                 return 130
             if config.eval.every and (at - first) % config.eval.every == 0 and at < first + config.grpo.steps:
@@ -116,6 +116,7 @@ def grpo_step(s: Session, engine: Engine, update: Updates, order: Order, state: 
         "length/mean": float(lengths.mean()),
         "length/truncated": float(np.mean([t.finish_reason == "length" for g in groups for t in g.trajectories])),
         "optim/lr": float(make_schedule(grpo.optim, grpo.steps * grpo.minibatches)(number * grpo.minibatches)),
+        **engine.stats.metrics(),
         "time/rollout": drawn - began,
         "time/sql_wait": waited - drawn,
         "time/update": ended - waited,
@@ -143,6 +144,9 @@ def draw_answers(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        stop=tuple(sampling.stop),
         max_new_tokens=sampling.max_new_tokens,
         n=s.config.grpo.group,
         seed=s.config.seed,
@@ -151,6 +155,8 @@ def draw_answers(
     jobs: list[dict[int, TextJob]] = [{} for _ in chosen]
     mine = share(len(chosen))
     for sample in engine.generate([s.train.prompts[i] for i in chosen], how, number):
+        if sample.error:
+            raise InputError(f"sampling: {sample.error}")
         example = s.train.examples[chosen[sample.prompt_index]]
         samples[sample.prompt_index][sample.index] = sample
         if sample.prompt_index not in mine:
@@ -176,9 +182,8 @@ def collect_groups(
 
 
 def trajectory(prompt: Prompt, sample: Sample) -> Trajectory:
-    """Turn a sample into a trajectory of one turn."""
-    turn = Turn("assistant", sample.token_ids, sample.logprobs, sample.drawn_logprobs)
-    return Trajectory(prompt, sample.index, (turn,), sample.finish_reason)
+    """Turn a sample into a trajectory."""
+    return Trajectory(prompt, sample.index, sample.turns, sample.finish_reason)
 
 
 def make_updates(s: Session, optimizer: Any) -> Updates:

@@ -52,9 +52,9 @@ def make_optimizer(cfg: OptimConfig, steps: int, decayed: Any = None) -> optax.G
 
 
 class Narrow(NamedTuple):
-    """An optimizer's state with its floating-point leaves in bfloat16; count int32 scalar."""
+    """An optimizer's state with its floating-point leaves in bfloat16; updates int32 scalar."""
 
-    count: jax.Array
+    updates: jax.Array
     state: Any
 
 
@@ -69,8 +69,8 @@ def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransforma
 
     def update(grads: Any, state: Narrow, params: Any = None) -> tuple[Any, Narrow]:
         updates, new = inner.update(_wide(grads), _wide(state.state), params)
-        key = jax.random.fold_in(jax.random.key(0), state.count)
-        return updates, Narrow(state.count + 1, _narrow(new, key))
+        key = jax.random.fold_in(jax.random.key(0), state.updates)
+        return updates, Narrow(state.updates + 1, _narrow(new, key))
 
     return optax.GradientTransformation(init, update)
 

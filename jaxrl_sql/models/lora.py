@@ -243,7 +243,7 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
 
 def _compare(folder: Path, specs: Iterable[_PairSpec], tensors: dict[str, np.ndarray]) -> None:
     """Raise InputError with the first tensor that is missing, misshapen or of another model."""
-    expected = {}
+    expected: dict[str, tuple[int, int]] = {}
     for spec in specs:
         n_out, n_in = spec.weight.hf_shape
         for layer in range(spec.weight.shape[0]):

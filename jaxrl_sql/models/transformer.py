@@ -77,7 +77,7 @@ def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
         raise InputError(f"model: a sequence of {total} tokens is longer than max_positions ({config.max_positions})")
 
 
-class _Places(NamedTuple):
+class Places(NamedTuple):
     """Where a block's tokens stand: positions [B,R,T] int32, and the layers' angles there.
 
     `local` holds the angles of sliding layers and is `angles` itself where a model has none.
@@ -88,33 +88,33 @@ class _Places(NamedTuple):
     local: Angles
 
 
-def _place(config: ModelConfig, positions: jax.Array) -> _Places:
+def place(config: ModelConfig, positions: jax.Array) -> Places:
     """Compute the rotary angles of positions [B,R,T]."""
     angles = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
     local = angles
     if config.sliding:
         local = rope_angles(positions, rope_frequencies(config.head_dim, config.sliding.rope_theta))
-    return _Places(positions, angles, local)
+    return Places(positions, angles, local)
 
 
-def _angles(kind: Kind, places: _Places) -> Angles:
+def angles_of(kind: Kind, places: Places) -> Angles:
     """Return the angles that a layer turns by."""
     if isinstance(kind, bool):
         return places.local if kind else places.angles
     return jax.tree.map(lambda a, b: jnp.where(kind, a, b), places.local, places.angles)
 
 
-def _window(config: ModelConfig, kind: Kind) -> Window | None:
+def window_of(config: ModelConfig, kind: Kind) -> Window | None:
     """Return the window of a layer, None where it has none."""
     return None if config.sliding is None or kind is False else Window(config.sliding.size, kind)
 
 
-def _norm(config: ModelConfig, x: jax.Array, weight: jax.Array) -> jax.Array:
+def norm(config: ModelConfig, x: jax.Array, weight: jax.Array) -> jax.Array:
     """Norm states or heads [...,D] in the model's way."""
     return rms_norm(x, weight, config.norm_eps, config.norms_from_one)
 
 
-def _scale(config: ModelConfig) -> float:
+def scale_of(config: ModelConfig) -> float:
     """Return the factor of attention's scores."""
     return (config.head_dim if config.query_scalar is None else config.query_scalar) ** -0.5
 
@@ -129,26 +129,26 @@ def _project(layer: Layer, name: str, x: jax.Array, n_in: int = 1) -> jax.Array:
     return out if low is None else out + linear(linear(x, low.a, n_in), low.b)
 
 
-def _heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
+def heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Project normed states x [B,R,T,D] to queries [B,R,T,H,Q], keys and values [B,R,K,T,Q], positions applied."""
     q, k, v = (_project(layer, name, x) for name in ("q", "k", "v"))
     if config.qkv_bias:
         q, k, v = (y + layer[f"{name}_bias"].astype(y.dtype) for name, y in (("q", q), ("k", k), ("v", v)))
     if config.qk_norm:
-        q, k = _norm(config, q, layer["q_norm"]), _norm(config, k, layer["k_norm"])
+        q, k = norm(config, q, layer["q_norm"]), norm(config, k, layer["k_norm"])
     q, k, v = rotate(q, angles), jnp.swapaxes(rotate(k, angles), 2, 3), jnp.swapaxes(v, 2, 3)
     return checkpoint_name(q, "query"), checkpoint_name(k, "key"), checkpoint_name(v, "value")
 
 
-def _finish(layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array) -> jax.Array:
+def finish(layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array) -> jax.Array:
     """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D]."""
     added = _project(layer, "o", checkpoint_name(attended, "attended"), 2)
-    x = x + (_norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
-    y = _norm(config, x, layer["mlp_norm"])
+    x = x + (norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
+    y = norm(config, x, layer["mlp_norm"])
     gate = checkpoint_name(_project(layer, "gate", y), "gate")
     up = checkpoint_name(_project(layer, "up", y), "up")
     added = _project(layer, "down", ACTIVATIONS[config.activation](gate) * up)
-    return constrain(x + (_norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), STREAM)
+    return constrain(x + (norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), STREAM)
 
 
 def _layer_step(
@@ -157,15 +157,15 @@ def _layer_step(
     kind: Kind,
     attention: TreeAttention,
     xs: tuple[jax.Array, ...],
-    blocks: Sequence[tuple[Block, _Places]],
+    blocks: Sequence[tuple[Block, Places]],
 ) -> tuple[tuple[jax.Array, ...], tuple[tuple[jax.Array, jax.Array], ...]]:
     """Run one layer on all blocks: states ([B,Ri,Ti,D], …) -> new states, and each block's (keys, values)."""
     levels = []
-    for x, (block, place) in zip(xs, blocks, strict=True):
-        q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, place))
-        levels.append(Level(q, k, v, block.length, place.positions))
-    attended = attention(levels, _scale(config), config.attn_score_cap, _window(config, kind))
-    out = tuple(_finish(layer, config, x, read) for x, read in zip(xs, attended, strict=True))
+    for x, (block, where) in zip(xs, blocks, strict=True):
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
+        levels.append(Level(q, k, v, block.length, where.positions))
+    attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
+    out = tuple(finish(layer, config, x, read) for x, read in zip(xs, attended, strict=True))
     return out, tuple((level.k, level.v) for level in levels)
 
 
@@ -184,7 +184,7 @@ def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
     return jax.checkpoint(step, prevent_cse=False, policy=policy)
 
 
-def _embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -> jax.Array:
+def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -> jax.Array:
     """Look up tokens [B,R,T] -> [B,R,T,D], scaled by the root of D where the model does that."""
     # The width is gathered before the lookup: what the partitioner finds for a table split both ways is to copy all.
     table = constrain(params["embed"], ("vocab", "none"))
@@ -209,7 +209,7 @@ def _run(
     _check(config, [b.length.shape[1] for b in blocks], sum(b.tokens.shape[-1] for b in blocks))
     backend = choose(attention, config, params["embed"].dtype if dtype is None else dtype)
     placed = [
-        (block, _place(config, start[..., None] + jnp.arange(block.tokens.shape[-1])))
+        (block, place(config, start[..., None] + jnp.arange(block.tokens.shape[-1])))
         for start, block in zip(_starts(blocks), blocks, strict=True)
     ]
 
@@ -218,10 +218,10 @@ def _run(
         out, kept = _layer_step(layer, config, False if flag is None else flag, backend, xs, placed)
         return out, kept if keep else None
 
-    xs = tuple(_embed(params, config, block.tokens, dtype) for block in blocks)
+    xs = tuple(embed(params, config, block.tokens, dtype) for block in blocks)
     flags = jnp.array(config.sliding.layers) if config.sliding else None
     xs, kept = lax.scan(_remat(step, remat), xs, (params["layers"], flags))
-    return tuple(_norm(config, x, params["final_norm"]) for x in xs), kept
+    return tuple(norm(config, x, params["final_norm"]) for x in xs), kept
 
 
 def hidden_states(
@@ -262,7 +262,7 @@ def forward(
     return unembed(params, config, hidden[:, 0])
 
 
-def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:
+def last_state(hidden: jax.Array, length: jax.Array) -> jax.Array:
     """Pick the state of the last valid position: [B,P,D], [B] -> [B,D] (position 0 of an empty row)."""
     index = jnp.maximum(length - 1, 0)[:, None, None]
     return jnp.take_along_axis(hidden, index, axis=1)[:, 0]
@@ -286,7 +286,7 @@ def prediction_states(
     blocks = [Block(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
     blocks.append(Block(tokens=completion, length=completion_len))
     *above, own = hidden_states(params, config, blocks, remat, compute_dtype, attention)
-    first = _last(above[-1][:, 0], shared[-1].length)[:, None, None]
+    first = last_state(above[-1][:, 0], shared[-1].length)[:, None, None]
     first = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
     return jnp.concatenate([first, own[:, :, :-1]], axis=2)
 
@@ -305,7 +305,7 @@ def prefill(
     """
     block = Block(tokens=tokens[:, None], length=length[:, None])
     (hidden,), ((k, v),) = _run(params, config, (block,), "none", compute_dtype, attention, keep=True)
-    return PrefixCache(k=tuple(k[:, :, 0]), v=tuple(v[:, :, 0]), length=length), _last(hidden[:, 0], length)
+    return PrefixCache(k=tuple(k[:, :, 0]), v=tuple(v[:, :, 0]), length=length), last_state(hidden[:, 0], length)
 
 
 def decode_step(
@@ -327,12 +327,12 @@ def decode_step(
     _check(config, (1, g), prefix.k[0].shape[2] + slots)
     own = cache.length + active.astype(jnp.int32)
     start, p = prefix.length[:, None, None], prefix.k[0].shape[2]
-    place = _place(config, start + cache.length[..., None])
+    where = place(config, start + cache.length[..., None])
     valid = (jnp.arange(p) < start)[:, :, None], (jnp.arange(slots) < own[..., None])[:, :, None]
     at = jnp.broadcast_to(jnp.arange(p), (b, 1, p)), jnp.broadcast_to(start + jnp.arange(slots), (b, g, slots))
     kinds = config.sliding.layers if config.sliding else (False,) * config.n_layers
     seen = {
-        kind: [narrow(_window(config, kind), *keys, place.positions) for keys in zip(valid, at, strict=True)]
+        kind: [narrow(window_of(config, kind), *keys, where.positions) for keys in zip(valid, at, strict=True)]
         for kind in set(kinds)
     }
     # An index outside the cache is dropped by the scatter: that is how an inactive row writes nothing.
@@ -342,15 +342,15 @@ def decode_step(
     def append(kept: jax.Array, new: jax.Array) -> jax.Array:
         return kept.at[rows, columns, :, slot].set(new[:, :, :, 0].astype(kept.dtype), mode="drop")
 
-    x = _embed(params, config, token[..., None], compute_dtype)
+    x = embed(params, config, token[..., None], compute_dtype)
     keys, values = [], []
     for i, kind in enumerate(kinds):
         layer = jax.tree.map(operator.itemgetter(i), params["layers"])
-        q, k, v = _heads(layer, config, _norm(config, x, layer["attn_norm"]), _angles(kind, place))
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
         keys.append(append(cache.k[i], k))
         values.append(append(cache.v[i], v))
         stored = (prefix.k[i][:, None], prefix.v[i][:, None]), (keys[i], values[i])
         parts = [KeyPart(*pair, visible) for pair, visible in zip(stored, seen[kind], strict=True)]
-        x = _finish(layer, config, x, attend(q, parts, _scale(config), config.attn_score_cap))
-    hidden = _norm(config, x[:, :, 0], params["final_norm"])
+        x = finish(layer, config, x, attend(q, parts, scale_of(config), config.attn_score_cap))
+    hidden = norm(config, x[:, :, 0], params["final_norm"])
     return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=own)

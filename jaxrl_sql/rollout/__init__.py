@@ -2,5 +2,6 @@
 
 from jaxrl_sql.rollout.engine import Engine
 from jaxrl_sql.rollout.sampling import Sample, Sampling
+from jaxrl_sql.rollout.turns import SQL_STOPS, Observation, SqlTurns, TurnPolicy, Turns, Written
 
-__all__ = ["Engine", "Sample", "Sampling"]
+__all__ = ["SQL_STOPS", "Engine", "Observation", "Sample", "Sampling", "SqlTurns", "TurnPolicy", "Turns", "Written"]

@@ -1,33 +1,42 @@
 """The engine: prompts in, finished samples out, in the order they finish.
 
-Prompts go through in waves of `slots // n` prompts. A wave is prefilled once a prompt, then decoded in jitted chunks
-with a donated carry. The host asks for the next chunk before it reads the last one, so the device never waits for
-the host to decode text or to hand SQL on.
+A prompt is prefilled once and read by all of its samples; rows decode side by side, and a row whose answer has ended
+goes on with the next one in the following step. The host works one chunk of steps behind: it asks for the next chunk
+before it reads the last one, so the device never waits for the host to decode text or to hand SQL on.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_sql import rng
-from jaxrl_sql.batch import bucket, pad_tokens
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.rollout.sampling import Draws, Sample, Sampling, Written, decode_chunk, start
+from jaxrl_sql.models.paged import Pool
+from jaxrl_sql.rollout.call import Call, Limits
+from jaxrl_sql.rollout.decode import grow_pool, new_pool
+from jaxrl_sql.rollout.ledger import PromptBook
+from jaxrl_sql.rollout.sampling import Sample, Sampling
+from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.rollout.stops import end_tokens, token_bytes
+from jaxrl_sql.rollout.turns import Turns
 from jaxrl_sql.types import InputError, Prompt
 
-CHUNK = 16
+GROWTH = 1.25
 
 
 class Engine:
     """Draw answers to prompts from a policy.
 
-    `params` may be replaced between calls of `generate` (the trainer's own arrays are read in place). `slots` is the
-    number of rows decoded side by side; `attention` the backend that prompts are read with (`models.attention`).
+    `params` may be replaced between calls of `generate` (the trainer's own arrays are read in place); up to
+    `kept_tokens` of what prompts begin with are kept from call to call until then. `slots` is the number of rows
+    decoded side by side; pages hold `page_size` tokens of a prompt or `row_page_size` of an answer; a chunk is `chunk`
+    steps; `prefill_tokens` are run at once.
+    Pools of pages begin small and grow with what is asked.
     """
 
     def __init__(
@@ -37,102 +46,128 @@ class Engine:
         tokenizer: Any,
         slots: int = 64,
         purpose: rng.Purpose = rng.Purpose.ROLLOUT,
-        attention: str = "auto",
+        page_size: int = 64,
+        row_page_size: int = 32,
+        chunk: int = 16,
+        prefill_tokens: int = 1024,
+        kept_tokens: int = 32_768,
+        compute_dtype: Any = None,
     ) -> None:
-        if slots < 1:
-            raise InputError(f"an engine needs at least one slot, not {slots}")
+        for name, value in (("slot", slots), ("token a page", min(page_size, row_page_size)), ("step", chunk)):
+            if value < 1:
+                raise InputError(f"an engine needs at least one {name}, not {value}")
         self.config = config
-        self.params = params
         self.tokenizer = tokenizer
         self.slots = slots
         self.purpose = purpose
-        self.attention = attention
-        self._stop_ids = np.array(stop_ids(tokenizer), np.int32)
+        self.limits = Limits(page_size, row_page_size, chunk, max(prefill_tokens, page_size))
+        self.compute_dtype = compute_dtype
+        self.stats = RolloutStats()
+        self.stop_ids = end_tokens(tokenizer)
+        self.prompts = PromptBook(page_size, kept_tokens // page_size)
+        self.shared: Pool | None = None
+        self.kept: Pool | None = None
+        self.own: Pool | None = None
+        self._params = params
+        self._pieces: list[bytes] | None = None
+        self._call: Call | None = None
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, step: int = 0) -> Iterator[Sample]:
-        """Yield `sampling.n` samples a prompt as they finish.
+    @property
+    def params(self) -> Any:
+        """Return the parameters that the next call draws from."""
+        return self._params
 
-        A sample's random numbers depend on (seed, step, prompt index, sample index, position) alone.
+    @params.setter
+    def params(self, params: Any) -> None:
+        self.update(params)
+
+    def update(self, params: Any, in_flight: str = "finish") -> None:
+        """Draw from other parameters, read where they are; what is kept of prompts is forgotten.
+
+        A call in flight goes on with the parameters that it began with (`finish`), or ends after the samples that have
+        been yielded (`drop`). Whoever donates the old parameters has to drop.
         """
-        if sampling.n > self.slots:
-            raise InputError(f"{sampling.n} samples a prompt do not fit {self.slots} slots")
-        width = bucket(sampling.max_new_tokens, 16)
-        for prompt in prompts:
-            total = len(prompt.token_ids) + sampling.max_new_tokens
-            if not prompt.token_ids or total > self.config.max_positions:
-                raise InputError(
-                    f"prompt {prompt.uid}: {len(prompt.token_ids)} tokens and {sampling.max_new_tokens} new ones "
-                    f"need 1 to {self.config.max_positions} positions (max_positions)"
-                )
-        per_wave = self.slots // sampling.n
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].token_ids))
-        for first in range(0, len(order), per_wave):
-            wave = order[first : first + per_wave]
-            yield from self._wave(prompts, wave, per_wave, sampling, width, step)
+        if in_flight not in {"finish", "drop"}:
+            raise InputError(f"in_flight must be finish or drop, not {in_flight!r}")
+        if params is self._params:
+            return
+        self._params = params
+        self.prompts.forget()
+        if self._call is not None:
+            self._call.intake.keeps_prompts = False
+            self._call.is_dropped |= in_flight == "drop"
 
-    def _wave(
-        self, prompts: Sequence[Prompt], wave: list[int], rows: int, sampling: Sampling, width: int, step: int
+    @property
+    def pieces(self) -> list[bytes]:
+        """Return what each token writes, as bytes."""
+        if self._pieces is None:
+            self._pieces = token_bytes(self.tokenizer)
+        return self._pieces
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt | str | Sequence[int]],
+        sampling: Sampling | Sequence[Sampling],
+        step: int = 0,
+        turns: Turns | None = None,
     ) -> Iterator[Sample]:
-        """Prefill and decode one wave, padded to `rows` prompts so that every wave has one compiled shape."""
-        tokens, length = _padded([prompts[i].token_ids for i in wave], rows)
-        active = np.zeros((rows, sampling.n), bool)
-        active[: len(wave)] = True
-        numbers = np.array(wave + [0] * (rows - len(wave)), np.int32)
-        keys = _row_keys(rng.fold(rng.base_key(sampling.seed, self.purpose), step), numbers, sampling.n)
-        draws = Draws(sampling.temperature, sampling.top_k, sampling.top_p)
-        limit = jnp.asarray(sampling.max_new_tokens, jnp.int32)
-        prefix, carry = start(self.params, self.config, tokens, length, active, sampling.n, width, self.attention)
-        told = ~active
-        carry, snapshot = self._chunk(prefix, carry, keys, limit, draws)
-        while True:
-            ahead = self._chunk(prefix, carry, keys, limit, draws)
-            seen: Written = jax.device_get(snapshot)
-            for b, g in zip(*np.nonzero(seen.done & ~told), strict=True):
-                yield self._sample(seen, int(b), int(g), wave[b])
-            told |= seen.done
-            if told.all():
-                return
-            carry, snapshot = ahead
+        """Yield `sampling.n` samples a prompt as they finish; `sampling` is one for all prompts, or one for each.
 
-    def _chunk(self, prefix: Any, carry: Any, keys: jax.Array, limit: jax.Array, draws: Draws) -> Any:
-        return decode_chunk(self.params, self.config, prefix, carry, keys, limit, self._stop_ids, draws, CHUNK)
+        A request that cannot be served is a sample of its own, first of all, with finish reason `refused`. A sample's
+        random numbers depend on (seed, step, prompt index, sample index, position) alone. `turns` makes the
+        environment's side of an answer where it has several turns (`rollout.turns`). One call at a time: raises
+        InputError while another is being read.
+        """
+        hows = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
+        if len(hows) != len(prompts):
+            raise InputError(f"{len(hows)} samplings for {len(prompts)} prompts: one for all, or one for each")
+        if self._call is not None:
+            raise InputError("the engine is generating: read the other call to its end, or close it")
+        self.stats = RolloutStats(slots=self.slots)
+        began = time.perf_counter()
+        self._call = Call(self, [self._encoded(i, prompt) for i, prompt in enumerate(prompts)], hows, step, turns)
+        try:
+            yield from self._call.run()
+        finally:
+            self._call.end()
+            self._call = None
+            self.stats.seconds = time.perf_counter() - began
 
-    def _sample(self, seen: Written, b: int, g: int, prompt_index: int) -> Sample:
-        n = int(seen.length[b, g])
-        ids = tuple(int(t) for t in seen.tokens[b, g, :n])
-        stopped = ids[-1] in self._stop_ids
-        return Sample(
-            prompt_index=prompt_index,
-            index=g,
-            token_ids=ids,
-            logprobs=tuple(float(x) for x in seen.full[b, g, :n]),
-            drawn_logprobs=tuple(float(x) for x in seen.drawn[b, g, :n]),
-            text=self.tokenizer.decode(ids[:-1] if stopped else ids, skip_special_tokens=False),
-            finish_reason="stop" if stopped else "length",
-        )
+    def _encoded(self, index: int, prompt: Prompt | str | Sequence[int]) -> Prompt:
+        if isinstance(prompt, Prompt):
+            return prompt
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return Prompt(str(index), tuple(ids), prompt if isinstance(prompt, str) else "")
 
+    def grow_shared(self, missing: int) -> Pool:
+        """Make room for `missing` more pages of prompts."""
+        self.shared = self._grown(self.shared, self.limits.page_size, missing)
+        self.prompts.grow(self.shared.pages)
+        return self.shared
 
-def stop_ids(tokenizer: Any) -> list[int]:
-    """Return the ids that end an answer: the tokenizer's end token and ChatML's, when it has them."""
-    names = [tokenizer.eos_token, "<|im_end|>"]
-    known = tokenizer.get_vocab()
-    ids = sorted({known[name] for name in names if name in known})
-    if not ids:
-        raise InputError("the tokenizer has no end token: set eos_token")
-    return ids
+    def grow_kept(self, pages: int) -> Pool:
+        """Make room for `pages` kept pages in all."""
+        have = 0 if self.kept is None else self.kept.pages
+        self.kept = self._grown(self.kept, self.limits.page_size, max(pages - have, 0))
+        return self.kept
 
+    def grow_own(self, missing: int) -> Pool:
+        """Make room for `missing` more pages of rows."""
+        self.own = self._grown(self.own, self.limits.row_page_size, missing)
+        return self.own
 
-def _padded(prompts: Sequence[Sequence[int]], rows: int) -> tuple[np.ndarray, np.ndarray]:
-    width = bucket(max(len(prompt) for prompt in prompts))
-    return pad_tokens([*prompts, *[(0,)] * (rows - len(prompts))], width)
+    def _grown(self, pool: Pool | None, size: int, missing: int) -> Pool:
+        """Return a pool of one of few sizes, so that few programs are compiled."""
+        have = 0 if pool is None else pool.pages
+        pages = max(have, 8)
+        while pages < have + missing:
+            pages = -(-int(pages * GROWTH) // 8) * 8
+        if pool is not None and pages == have:
+            return pool
+        if pool is not None:
+            return grow_pool(pool, pages)
+        return new_pool(self.config, pages, size, jnp.dtype(self.compute_dtype or self._dtype()))
 
-
-@jax.jit
-def _fold_rows(key: jax.Array, prompt: jax.Array, sample: jax.Array) -> jax.Array:
-    over_samples = jax.vmap(rng.fold, in_axes=(None, None, 0))
-    return jax.vmap(over_samples, in_axes=(None, 0, None))(key, prompt, sample)
-
-
-def _row_keys(key: jax.Array, prompts: np.ndarray, n: int) -> jax.Array:
-    """Derive the keys of a wave's rows, [B,G], from the prompts' numbers."""
-    return _fold_rows(key, prompts, np.arange(n, dtype=np.int32))
+    def _dtype(self) -> Any:
+        """Return the dtype of the parameters."""
+        return jax.tree.leaves(self._params)[0].dtype

@@ -1,49 +1,86 @@
-"""What is asked of the engine and what it gives back, and the jitted chunk of decoding between the two."""
+"""What is asked of the engine and what it gives back."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
 
-import flax.struct
-import jax
-import jax.numpy as jnp
+from jaxrl_sql.types import InputError, Turn
 
-from jaxrl_sql import distribution, rng
-from jaxrl_sql.models import ModelConfig, decode_step, init_decode_cache, prefill, unembed
-from jaxrl_sql.models.cache import DecodeCache, PrefixCache
-from jaxrl_sql.types import InputError
+ASSISTANT, ENVIRONMENT = "assistant", "environment"
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw `n` answers a prompt; temperature 0 is greedy, top_k 0 and top_p 1 leave the distribution whole."""
+    """How to draw `n` answers a prompt.
+
+    temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution whole (the
+    penalty is on tokens of prompt and answer, before the temperature). An answer ends with the tokenizer's end token,
+    with one of the strings in `stop`, wherever tokens are cut, or after `max_new_tokens`. Where an answer has several
+    turns these hold for each, and `max_total_tokens` bounds all turns and observations together (0: what one turn may
+    have).
+    """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
     max_new_tokens: int = 256
+    max_total_tokens: int = 0
     n: int = 1
+    stop: Sequence[str] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing."""
+        if isinstance(self.stop, str):
+            raise InputError(f"sampling: stop is a tuple of strings, such as ({self.stop!r},)")
+        object.__setattr__(self, "stop", tuple(self.stop))
         checks = (
             (self.temperature >= 0, "temperature must be at least 0"),
             (self.top_k >= 0, "top_k must be at least 0"),
             (0 < self.top_p <= 1, "top_p must be above 0 and at most 1"),
+            (0 <= self.min_p <= 1, "min_p must be at least 0 and at most 1"),
+            (self.repetition_penalty > 0, "repetition_penalty must be above 0"),
             (self.max_new_tokens >= 1, "max_new_tokens must be at least 1"),
+            (self.max_total_tokens >= 0, "max_total_tokens must be at least 0"),
             (self.n >= 1, "n must be at least 1"),
+            (all(self.stop), "stop must hold no empty string"),
         )
         for holds, message in checks:
             if not holds:
                 raise InputError(f"sampling: {message}")
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Return the stop strings."""
+        return tuple(self.stop)
+
+    @property
+    def longest(self) -> int:
+        """Return the most tokens that may follow a prompt."""
+        return max(self.max_new_tokens, self.max_total_tokens)
+
+    @property
+    def truncates(self) -> bool:
+        """Say whether tokens are left out of the distribution that is drawn from."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished answer; `token_ids` end with the stop token when `finish_reason` is `stop`."""
+    """One finished answer.
+
+    `finish_reason`: `stop` (`token_ids` end with the stop token, or with the token that completes a stop string; `text`
+    leaves the token out, and ends with the string), `length`, `refused` (the request cannot be served, and there are no
+    tokens) or `failed` (what should have answered a turn did not); `error` says why of the last two. `logprobs` are
+    under the full distribution at the temperature, `drawn_logprobs` under the one that the token was drawn from; `text`
+    is what the policy wrote last.
+
+    `turns` hold the same tokens by who wrote them (`assistant`, `environment`). Over several turns `token_ids` are all
+    of them, in order, and the log-probabilities of what the environment wrote are 0; `written` says who wrote which.
+    """
 
     prompt_index: int
     index: int
@@ -52,109 +89,10 @@ class Sample:
     drawn_logprobs: tuple[float, ...]
     text: str
     finish_reason: str
+    turns: tuple[Turn, ...] = ()
+    error: str = ""
 
-
-class Draws(NamedTuple):
-    """The static numbers of a draw; a part of the compiled program's key."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-
-
-@flax.struct.dataclass
-class Written:
-    """What the rows have written: tokens, drawn and full log-probabilities [B,G,S], length [B,G], done [B,G]."""
-
-    tokens: jax.Array
-    drawn: jax.Array
-    full: jax.Array
-    length: jax.Array
-    done: jax.Array
-
-
-@flax.struct.dataclass
-class Carry:
-    """The decode loop's state; `hidden` [B,G,D] predicts each row's next token."""
-
-    cache: DecodeCache
-    hidden: jax.Array
-    written: Written
-
-
-@partial(jax.jit, static_argnames=("config", "group", "width", "attention"))
-def start(
-    params: Any,
-    config: ModelConfig,
-    tokens: jax.Array,
-    length: jax.Array,
-    active: jax.Array,
-    group: int,
-    width: int,
-    attention: str = "xla",
-) -> tuple[PrefixCache, Carry]:
-    """Prefill prompts [B,P] once and open `group` rows of `width` tokens beside each; those not `active` are done."""
-    prefix, last = prefill(params, config, tokens, length, attention=attention)
-    b = tokens.shape[0]
-    shape = (b, group, width)
-    written = Written(
-        tokens=jnp.zeros(shape, jnp.int32),
-        drawn=jnp.zeros(shape, jnp.float32),
-        full=jnp.zeros(shape, jnp.float32),
-        length=jnp.zeros((b, group), jnp.int32),
-        done=~active,
-    )
-    cache = init_decode_cache(config, b, group, width, last.dtype)
-    hidden = jnp.broadcast_to(last[:, None], (b, group, last.shape[-1]))
-    return prefix, Carry(cache, hidden, written)
-
-
-@partial(jax.jit, static_argnames=("config", "draws", "steps"), donate_argnames="carry")
-def decode_chunk(
-    params: Any,
-    config: ModelConfig,
-    prefix: PrefixCache,
-    carry: Carry,
-    keys: jax.Array,
-    limit: jax.Array,
-    stop_ids: jax.Array,
-    draws: Draws,
-    steps: int,
-) -> tuple[Carry, Written]:
-    """Write up to `steps` tokens in every open row: keys [B,G], limit scalar, stop_ids [E] -> (carry, snapshot).
-
-    The snapshot is a copy that outlives the donated carry, so that the host reads it while the next chunk runs.
-    The key of a token is folded from its row's key and its position, and so does not depend on the slot.
-    """
-
-    def write(carry: Carry) -> Carry:
-        w = carry.written
-        b, g = w.done.shape
-        logits = unembed(params, config, carry.hidden)
-        step_keys = jax.vmap(rng.fold)(keys.reshape(b * g), w.length.reshape(b * g))
-        drawn = distribution.draw(step_keys, logits.reshape(b * g, -1), *draws)
-        token, drawn_lp, full_lp = (x.reshape(b, g) for x in drawn)
-        open_ = ~w.done
-        at = (jnp.arange(w.tokens.shape[-1]) == w.length[..., None]) & open_[..., None]
-        length = w.length + open_
-        done = w.done | jnp.isin(token, stop_ids) | (length >= limit)
-        written = Written(
-            tokens=jnp.where(at, token[..., None], w.tokens),
-            drawn=jnp.where(at, drawn_lp[..., None], w.drawn),
-            full=jnp.where(at, full_lp[..., None], w.full),
-            length=length,
-            done=done,
-        )
-        hidden, cache = decode_step(params, config, prefix, carry.cache, token, ~done)
-        return Carry(cache, hidden, written)
-
-    def body(state: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
-        count, carry = state
-        return count + 1, write(carry)
-
-    def proceed(state: tuple[jax.Array, Carry]) -> jax.Array:
-        count, carry = state
-        return (count < steps) & ~jnp.all(carry.written.done)
-
-    _, carry = jax.lax.while_loop(proceed, body, (jnp.zeros((), jnp.int32), carry))
-    return carry, jax.tree.map(jnp.copy, carry.written)
+    @property
+    def written(self) -> tuple[bool, ...]:
+        """Return for each token whether the policy wrote it."""
+        return tuple(turn.role == ASSISTANT for turn in self.turns for _ in turn.token_ids)

@@ -10,15 +10,30 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from jaxrl_sql.distribution import KEPT_BYTES, draw, log_distribution, token_logprobs, truncate
+from jaxrl_sql.distribution import KEPT_BYTES, Drawing, draw, penalize, token_logprobs, truncate
 
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
 
 
+def how(rows: int = 1, **given: float) -> Drawing:
+    """The same drawing for all rows: the whole distribution, but for what is given."""
+    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "penalty": 1.0}
+    return Drawing(**{name: jnp.full(rows, value) for name, value in (plain | given).items()})
+
+
+def truncated(logprobs: jax.Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> jax.Array:
+    rows = logprobs.shape[:-1]
+    return truncate(logprobs, jnp.full(rows, top_k), jnp.full(rows, top_p), jnp.full(rows, min_p))
+
+
 def test_temperature_divides_the_logits() -> None:
-    got = np.exp(log_distribution(LOGITS, 0.5))
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    got = draw(keys, jnp.tile(LOGITS, (20_000, 1)), how(20_000, temperature=0.5))
     squared = np.array([0.5, 0.25, 0.15, 0.07, 0.03]) ** 2
-    np.testing.assert_allclose(got, squared / squared.sum(), rtol=1e-5)
+    share = np.bincount(np.asarray(got.token), minlength=5) / 20_000
+    np.testing.assert_allclose(share, squared / squared.sum(), atol=0.015)
+    np.testing.assert_allclose(np.exp(got.full_logprob), (squared / squared.sum())[got.token], rtol=1e-5)
+    np.testing.assert_allclose(got.drawn_logprob, got.full_logprob, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -26,34 +41,60 @@ def test_temperature_divides_the_logits() -> None:
     [(0, 1.0, 5), (2, 1.0, 2), (0, 0.5, 1), (0, 0.51, 2), (0, 0.9, 3), (3, 0.6, 2), (9, 1.0, 5), (1, 0.01, 1)],
 )
 def test_truncation_keeps_the_likeliest_and_renormalises(top_k: int, top_p: float, kept: int) -> None:
-    full = log_distribution(LOGITS, 1.0)
-    got = np.exp(truncate(full, top_k, top_p))
+    full = jax.nn.log_softmax(LOGITS)
+    got = np.exp(truncated(full, top_k, top_p))
+    expected = np.where(np.arange(5) < kept, np.exp(full), 0)
+    np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("min_p", "kept"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)])
+def test_min_p_keeps_what_is_likely_beside_the_likeliest(min_p: float, kept: int) -> None:
+    full = jax.nn.log_softmax(LOGITS)
+    got = np.exp(truncated(full, min_p=min_p - 1e-6 if min_p else 0.0))
     expected = np.where(np.arange(5) < kept, np.exp(full), 0)
     np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
 
 
 def test_truncation_follows_the_order_of_the_ids_of_any_row() -> None:
-    rows = jax.random.normal(jax.random.key(0), (6, 40))
-    kept = np.isfinite(truncate(log_distribution(rows, 1.0), 7, 1.0))
+    rows = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (6, 40)))
+    kept = np.isfinite(truncated(rows, 7))
     assert (kept.sum(axis=-1) == 7).all()
     for row, keep in zip(np.asarray(rows), kept, strict=True):
         assert set(np.flatnonzero(keep)) == set(np.argsort(-row)[:7])
 
 
+def test_rows_are_cut_each_in_their_own_way() -> None:
+    rows = jnp.tile(jax.nn.log_softmax(LOGITS), (4, 1))
+    got = truncate(rows, jnp.array([2, 0, 0, 0]), jnp.array([1.0, 0.9, 1.0, 1.0]), jnp.array([0, 0, 0.49, 0]))
+    assert np.isfinite(got).sum(axis=-1).tolist() == [2, 3, 2, 5]
+    np.testing.assert_allclose(got[3], rows[3], rtol=1e-6)
+
+
 def test_draws_follow_the_distribution_and_carry_both_logprobs() -> None:
     keys = jax.random.split(jax.random.key(1), 20_000)
-    got = draw(keys, jnp.tile(LOGITS, (20_000, 1)), 1.0, 3, 1.0)
+    got = draw(keys, jnp.tile(LOGITS, (20_000, 1)), how(20_000, top_k=3))
     share = np.bincount(np.asarray(got.token), minlength=5) / 20_000
     np.testing.assert_allclose(share, np.array([0.5, 0.25, 0.15, 0, 0]) / 0.9, atol=0.015)
     np.testing.assert_allclose(got.full_logprob, LOGITS[got.token], rtol=1e-5)
     np.testing.assert_allclose(got.drawn_logprob - got.full_logprob, -np.log(0.9), rtol=1e-4)
 
 
-def test_greedy_takes_the_likeliest() -> None:
-    got = draw(jax.random.split(jax.random.key(0), 1), LOGITS[None], 0.0, 0, 1.0)
+@pytest.mark.parametrize("samples", [True, False])
+def test_greedy_takes_the_likeliest(samples: bool) -> None:
+    got = draw(jax.random.split(jax.random.key(0), 1), LOGITS[None], how(temperature=0.0), samples=samples)
     assert int(got.token[0]) == 0
     assert float(got.drawn_logprob[0]) == 0.0
     assert float(got.full_logprob[0]) == pytest.approx(np.log(0.5), rel=1e-5)
+
+
+def test_a_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
+    logits = jnp.array([[2.0, -1.0, 1.5, -0.5]])
+    seen = jnp.array([[True, True, False, False]])
+    np.testing.assert_allclose(penalize(logits, seen, jnp.array([2.0])), [[1.0, -2.0, 1.5, -0.5]])
+    got = draw(jax.random.split(jax.random.key(0), 1), logits, how(temperature=0.0, penalty=2.0), seen)
+    assert int(got.token[0]) == 2
+    # The trainer knows no penalty: the full distribution is the one without.
+    assert float(got.full_logprob[0]) == pytest.approx(float(jax.nn.log_softmax(logits)[0, 2]), rel=1e-5)
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 900, 1 << 20])  # a token at a time, three, all

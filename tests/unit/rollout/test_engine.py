@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -11,6 +12,8 @@ import pytest
 
 from jaxrl_sql.models import ModelConfig, forward, init_params
 from jaxrl_sql.rollout import Engine, Sample, Sampling
+from jaxrl_sql.rollout.call import Call
+from jaxrl_sql.rollout.decode import decode_chunk, prefill_lanes
 from jaxrl_sql.types import InputError, Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
@@ -28,6 +31,15 @@ class Letters:
 
     def decode(self, ids: Any, **_: Any) -> str:
         return "".join(chr(97 + i) for i in ids)
+
+
+class NoEnd(Letters):
+    """The same, whose end token is none of the model's."""
+
+    eos_token = "end"  # noqa: S105 (a token's name)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {**super().get_vocab(), "end": 24}
 
 
 def make_prompts(*lengths: int) -> list[Prompt]:
@@ -110,13 +122,174 @@ def test_steps_and_seeds_draw_differently_and_replay_exactly() -> None:
     assert first != run(prompts, n=4, max_new_tokens=16, seed=2, step=7)
 
 
-def test_bad_requests_are_refused_in_words() -> None:
+def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
+    prompts = [*make_prompts(120, 5), Prompt("empty", (), ""), Prompt("odd", (1, 99), "")]
+    hows = [Sampling(max_new_tokens=20), Sampling(max_new_tokens=4), Sampling(), Sampling(max_new_tokens=4)]
     engine = Engine(CONFIG, PARAMS, Letters(), 4)
-    with pytest.raises(InputError, match="max_positions"):
-        list(engine.generate(make_prompts(120), Sampling(max_new_tokens=20)))
-    with pytest.raises(InputError, match="slots"):
-        list(engine.generate(make_prompts(3), Sampling(n=5)))
-    with pytest.raises(InputError, match="max_new_tokens"):
-        Sampling(max_new_tokens=0)
-    with pytest.raises(InputError, match="top_p"):
-        Sampling(top_p=0.0)
+    hows.append(Sampling(stop=("ab", "%"), max_new_tokens=4))
+    found = {s.prompt_index: s for s in engine.generate([*prompts, prompts[1]], hows)}
+    assert [found[i].finish_reason == "refused" for i in range(5)] == [True, False, True, True, True]
+    for index, word in ((0, "max_positions"), (2, "max_positions"), (3, "token id"), (4, "'%'")):
+        assert word in found[index].error
+    assert found[1].token_ids
+    for bad, word in (
+        ({"max_new_tokens": 0}, "max_new_tokens"), ({"top_p": 0.0}, "top_p"), ({"min_p": 2.0}, "min_p"),
+        ({"stop": "ab"}, "stop"), ({"stop": ("",)}, "stop"), ({"repetition_penalty": 0.0}, "repetition_penalty"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=word):
+            Sampling(**bad)
+    with pytest.raises(InputError, match="one for each"):
+        list(engine.generate(prompts, [Sampling()]))
+
+
+def test_stop_strings_end_an_answer_wherever_tokens_are_cut() -> None:
+    prompts = make_prompts(5, 9)
+    free = run(prompts, n=8, max_new_tokens=40)
+    stopped = run(prompts, n=8, max_new_tokens=40, stop=("k", "ab", "ba"))
+    ends = 0
+    for key, sample in stopped.items():
+        text = Letters().decode(free[key].token_ids)
+        at = min((text.find(s) + len(s) for s in ("k", "ab", "ba") if s in text), default=len(text))
+        assert sample.token_ids == free[key].token_ids[:at]
+        if at < len(text) or text[:at].endswith(("k", "ab", "ba")):
+            ends += 1
+            assert sample.finish_reason == "stop"
+            assert sample.text == text[:at]
+    assert ends > 4
+
+
+def test_rows_draw_each_in_their_own_way() -> None:
+    """Greedy, truncated, penalised and free answers side by side are what they are alone."""
+    (prompt,) = make_prompts(7)
+    hows = [
+        Sampling(temperature=0.0, max_new_tokens=8), Sampling(temperature=1.7, max_new_tokens=12, seed=3),
+        Sampling(top_k=3, max_new_tokens=12), Sampling(min_p=0.5, max_new_tokens=12),
+        Sampling(repetition_penalty=1.8, temperature=0.0, max_new_tokens=12), Sampling(stop=("k",), max_new_tokens=30),
+    ]  # fmt: skip
+    engine = Engine(CONFIG, PARAMS, Letters(), 4)
+    together = {s.prompt_index: s for s in engine.generate([prompt] * len(hows), hows)}
+    for i, how in enumerate(hows):
+        # A sample's key holds its prompt's number.
+        refused = [Prompt("", (), "")] * i
+        alone = [s for s in engine.generate([*refused, prompt], how) if s.finish_reason != "refused"]
+        assert alone[0].token_ids == together[i].token_ids
+        np.testing.assert_allclose(alone[0].logprobs, together[i].logprobs, atol=1e-5)
+
+
+def test_a_repetition_penalty_is_on_prompt_and_answer() -> None:
+    (prompt,) = make_prompts(6)
+    sample = run([prompt], temperature=0.0, max_new_tokens=12, repetition_penalty=2.5)[0, 0]
+    tokens = list(prompt.token_ids)
+    for token in sample.token_ids:
+        logits = np.asarray(forward(PARAMS, CONFIG, jnp.array([tokens]), jnp.array([len(tokens)])))[0, -1].copy()
+        seen = np.isin(np.arange(24), tokens)
+        logits[seen] = np.where(logits[seen] > 0, logits[seen] / 2.5, logits[seen] * 2.5)
+        assert token == int(np.argmax(logits))
+        tokens.append(token)
+
+
+def test_a_long_queue_keeps_all_rows_busy_and_reserves_little() -> None:
+    """Rows go on with the next answer in the next step, and pages follow the lengths there are."""
+    r = np.random.default_rng(0)
+    lengths = np.minimum(np.ceil(r.exponential(12, 96)), 90).astype(int)
+    lengths[3] = 90
+    engine = Engine(CONFIG, PARAMS, NoEnd(), 8, row_page_size=8, page_size=8, chunk=4)
+    hows = [Sampling(max_new_tokens=int(n)) for n in lengths]
+    found = {s.prompt_index: s for s in engine.generate(make_prompts(*[6] * 96), hows)}
+    assert [len(found[i].token_ids) for i in range(96)] == lengths.tolist()
+    assert engine.stats.tokens == lengths.sum()
+    assert engine.stats.occupancy > 0.9
+    assert engine.own is not None
+    assert engine.own.pages <= 8 * 12 / 2, "half of what the longest answer in every row would need"
+
+
+def test_long_prompts_are_run_in_stretches() -> None:
+    prompts = make_prompts(61, 5, 40)
+    whole = run(prompts, n=2, max_new_tokens=6)
+    engine = Engine(CONFIG, PARAMS, Letters(), 16, page_size=8, prefill_tokens=16)
+    found = {(s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, Sampling(n=2, max_new_tokens=6))}
+    assert found == {key: s.token_ids for key, s in whole.items()}
+
+
+def test_no_step_copies_a_prompt_for_its_samples() -> None:
+    """What a chunk holds beside its arguments is less than one layer's keys of the prompts, were they a row's own."""
+    n, p, size = 32, 4096, 64
+    engine = Engine(dataclasses.replace(CONFIG, max_positions=8192), PARAMS, Letters(), n, page_size=size)
+    call = Call(engine, make_prompts(p, p), [Sampling(n=16, max_new_tokens=16)] * 2, 0, None)
+    call.intake.admit(n)
+    program = decode_chunk.lower(
+        PARAMS, engine.config, engine.shared, engine.own, call.intake.device_lanes(), call._cover(), call.rows,
+        call.intake.ring, np.int32(n), call.stop_ids, call.automata, call.features, 4,
+    )  # fmt: skip
+    copies = n * p * CONFIG.n_kv_heads * CONFIG.head_dim * 4
+    assert program.compile().memory_analysis().temp_size_in_bytes < copies
+
+
+def test_a_prompt_stands_once_for_all_its_samples() -> None:
+    engine = Engine(CONFIG, PARAMS, NoEnd(), 16, page_size=8)
+    list(engine.generate(make_prompts(16), Sampling(n=16, max_new_tokens=4)))
+    assert engine.prompts.total == len(engine.prompts.free), "a page was lost"
+    assert len(engine.prompts.known) == 1, "the first of its two pages is kept, the one with its last token is not"
+    assert engine.stats.padded_tokens == 16
+
+
+def test_what_prompts_share_is_computed_once_and_nothing_changes() -> None:
+    r = np.random.default_rng(5)
+    schema = tuple(r.integers(0, 24, 21).tolist())
+    prompts = [Prompt(str(i), (*schema, *r.integers(0, 24, 4).tolist()), "") for i in range(6)]
+    how = Sampling(temperature=0.0, max_new_tokens=10)
+    engine = Engine(CONFIG, PARAMS, Letters(), 2, page_size=4)
+    first = {s.prompt_index: s.token_ids for s in engine.generate(prompts, how)}
+    assert engine.stats.reuse > 0.5
+    assert first == {i: s.token_ids for (i, _), s in run(prompts, slots=16, temperature=0.0, max_new_tokens=10).items()}
+    again = {s.prompt_index: s.token_ids for s in engine.generate(prompts, how)}
+    assert again == first
+    before = engine.stats.reuse
+    engine.params = jax.tree.map(lambda x: 1.5 * x, PARAMS)
+    other = {s.prompt_index: s.token_ids for s in engine.generate(prompts, how)}
+    assert engine.stats.reuse < before
+    fresh = Engine(CONFIG, engine.params, Letters(), 2, page_size=4)
+    assert other == {s.prompt_index: s.token_ids for s in fresh.generate(prompts, how)}
+    assert other != first
+
+
+def test_new_weights_finish_or_drop_what_is_in_flight() -> None:
+    prompts = make_prompts(5, 9, 7, 8)
+    how = Sampling(max_new_tokens=20)
+    whole = {s.prompt_index: s.token_ids for s in Engine(CONFIG, PARAMS, NoEnd(), 2).generate(prompts, how)}
+    other = jax.tree.map(lambda x: 1.5 * x, PARAMS)
+    engine = Engine(CONFIG, PARAMS, NoEnd(), 2)
+    running = engine.generate(prompts, how)
+    got = {next(running).prompt_index}
+    engine.update(other, in_flight="finish")
+    rest = {s.prompt_index: s.token_ids for s in running}
+    assert {**rest} == {i: whole[i] for i in rest}
+    assert got | set(rest) == {0, 1, 2, 3}
+    running = engine.generate(prompts, how)
+    next(running)
+    with pytest.raises(InputError, match="generating"):
+        next(engine.generate(prompts, how))
+    engine.update(PARAMS, in_flight="drop")
+    assert len(list(running)) < 3
+    assert {s.prompt_index: s.token_ids for s in engine.generate(prompts, how)} == whole
+
+
+def test_a_reader_that_stops_early_leaves_a_working_engine() -> None:
+    prompts = make_prompts(5, 9, 7)
+    engine = Engine(CONFIG, PARAMS, Letters(), 4)
+    running = engine.generate(prompts, Sampling(n=2, max_new_tokens=12))
+    next(running)
+    running.close()
+    again = {(s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, Sampling(n=2, max_new_tokens=12))}
+    expected = run(prompts, n=2, max_new_tokens=12)
+    assert again == {key: s.token_ids for key, s in expected.items()}
+
+
+def test_no_more_programs_are_compiled_than_there_are_shapes() -> None:
+    engine = Engine(CONFIG, PARAMS, Letters(), 4, page_size=16)
+    how = Sampling(n=2, max_new_tokens=12)
+    list(engine.generate(make_prompts(9, 11, 14, 9), how))
+    before = decode_chunk._cache_size(), prefill_lanes._cache_size()
+    for step in range(3):
+        list(engine.generate(make_prompts(8, 15, 10, 12), how, step))
+    assert (decode_chunk._cache_size(), prefill_lanes._cache_size()) == before

@@ -1,0 +1,62 @@
+"""What a call of the engine did, in counts and seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class RolloutStats:
+    """Counts and seconds of one call.
+
+    prompt_tokens that were asked for, of which reused_tokens were there already; padded_tokens: what the prefill ran,
+    padding included; tokens written by steps times `slots`, of which full_steps were while answers still waited for a
+    row and full_tokens were written in those. host_seconds: what was neither waiting for the device nor the reader.
+    """
+
+    slots: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    padded_tokens: int = 0
+    tokens: int = 0
+    steps: int = 0
+    full_tokens: int = 0
+    full_steps: int = 0
+    chunks: int = 0
+    seconds: float = 0.0
+    host_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    sql_wait_seconds: float = 0.0
+
+    def note(self, steps: int, tokens: int, is_full: bool) -> None:
+        """Add a chunk that wrote `tokens` in `steps`; `is_full`: answers still waited for a row after it."""
+        self.steps += steps
+        self.tokens += tokens
+        if is_full:
+            self.full_steps += steps
+            self.full_tokens += tokens
+
+    @property
+    def occupancy(self) -> float:
+        """Return the share of rows that wrote, in the steps in which answers waited for a row."""
+        return self.full_tokens / (self.full_steps * self.slots) if self.full_steps else 1.0
+
+    @property
+    def reuse(self) -> float:
+        """Return the share of prompt tokens that did not have to be computed."""
+        return self.reused_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """Return what a step logs."""
+        busy = self.host_seconds + self.wait_seconds
+        return {
+            "rollout/occupancy": self.occupancy,
+            "rollout/prefix_reuse": self.reuse,
+            "time/host_share": self.host_seconds / busy if busy else 0.0,
+            "rollout/steps": float(self.steps),
+            "time/prefill": self.prefill_seconds,
+            "time/decode": max(self.wait_seconds - self.prefill_seconds, 0.0),
+            "time/host": self.host_seconds,
+            "time/observation_wait": self.sql_wait_seconds,
+        }

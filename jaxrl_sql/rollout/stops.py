@@ -1,0 +1,177 @@
+"""Stop strings found in the token stream, wherever tokens are cut.
+
+All strings of a request become one automaton over bytes (Aho and Corasick 1975), and a step over a whole token is
+looked up in a table: state and token -> state. So the device sees the end of an answer in the step that writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_sql.types import InputError
+
+_BYTE = 256
+
+
+class Stops(NamedTuple):
+    """Automata of several sets of strings, one below the other.
+
+    table [A,V] int16: the state after a token; found [A] bool: a string is complete (and stays so); first: the state in
+    which each set's automaton begins.
+    """
+
+    table: np.ndarray
+    found: np.ndarray
+    first: dict[tuple[str, ...], int]
+
+
+def end_tokens(tokenizer: Any) -> list[int]:
+    """Return the ids that end an answer: the tokenizer's end token and those that end a turn in the known formats."""
+    names = [tokenizer.eos_token, "<|im_end|>", "<|eot_id|>", "<end_of_turn>"]
+    known = tokenizer.get_vocab()
+    ids = sorted({known[name] for name in names if name in known})
+    if not ids:
+        raise InputError("the tokenizer has no end token: set eos_token")
+    return ids
+
+
+def token_bytes(tokenizer: Any) -> list[bytes]:
+    """Return what each token id writes, as bytes; nothing for an id that is none."""
+    vocabulary = tokenizer.get_vocab()
+    pieces: list[bytes] = [b""] * (max(vocabulary.values()) + 1)
+    kind = _decoder(tokenizer)
+    special = set(getattr(tokenizer, "get_added_vocab", dict)())
+    for name, token in vocabulary.items():
+        if name in special:
+            pieces[token] = name.encode()
+        elif kind == "byte-level":
+            pieces[token] = _from_byte_level(name)
+        elif kind == "pieces":
+            pieces[token] = _from_piece(name)
+        else:
+            pieces[token] = tokenizer.decode([token]).encode()
+    return pieces
+
+
+def _decoder(tokenizer: Any) -> str:
+    """Say how a tokenizer turns the names of tokens into text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    said = json.dumps(json.loads(backend.to_str()).get("decoder")) if backend is not None else ""
+    if '"ByteLevel"' in said:
+        return "byte-level"
+    return "pieces" if '"ByteFallback"' in said or '"Metaspace"' in said else "other"
+
+
+@lru_cache(maxsize=1)
+def _byte_level_letters() -> dict[str, int]:
+    """Return the letters that byte-level tokenizers write bytes with: printable ones stand for themselves."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(_BYTE) if byte not in set(plain)]
+    return {chr(byte): byte for byte in plain} | {chr(_BYTE + i): byte for i, byte in enumerate(others)}
+
+
+def _from_byte_level(name: str) -> bytes:
+    letters = _byte_level_letters()
+    return bytes(letters[c] for c in name) if all(c in letters for c in name) else name.encode()
+
+
+def _from_piece(name: str) -> bytes:
+    if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+        return bytes([int(name[3:5], 16)])
+    return name.replace("▁", " ").encode()
+
+
+def _automaton(strings: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Return delta [A,256] and found [A]; a state in which a string is complete is never left."""
+    delta, found = [dict[int, int]()], [False]
+    for string in strings:
+        state = 0
+        for byte in string:
+            if byte not in delta[state]:
+                delta[state][byte] = len(delta)
+                delta.append({})
+                found.append(False)
+            state = delta[state][byte]
+        found[state] = True
+    full = np.zeros((len(delta), _BYTE), np.int16)
+    behind = [0] * len(delta)
+    queue = [0]
+    for state in queue:
+        full[state] = full[behind[state]] if state else 0
+        found[state] |= found[behind[state]]
+        for byte, child in delta[state].items():
+            behind[child] = int(full[state, byte]) if state else 0
+            full[state, byte] = child
+            queue.append(child)
+    done = np.array(found)
+    full[done] = np.flatnonzero(done)[:, None]
+    return full, done
+
+
+def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
+    """Return the state after each token from each state, [A,V] int16."""
+    lengths = np.array([len(piece) for piece in pieces])
+    order = np.argsort(-lengths, kind="stable")
+    longest = int(lengths.max(initial=0))
+    letters = np.zeros((len(pieces), longest), np.uint8)
+    for row, token in enumerate(order):
+        letters[row, : lengths[token]] = np.frombuffer(pieces[token], np.uint8)
+    state = np.repeat(np.arange(len(delta), dtype=np.int16)[:, None], len(pieces), axis=1)
+    for at in range(longest):
+        live = int(np.searchsorted(-lengths[order], -at, side="left"))
+        state[:, :live] = delta[state[:, :live], letters[:live, at]]
+    out = np.empty_like(state)
+    out[:, order] = state
+    return out
+
+
+def make_stops(
+    sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_size: int
+) -> tuple[Stops, dict[tuple[str, ...], str]]:
+    """Build the automata of all sets of strings -> them, and for each set that cannot be served the reason.
+
+    A string is refused when no sequence of tokens writes it, so that it never would be found.
+    """
+    tables, founds = [np.zeros((1, vocab_size), np.int16)], [np.zeros(1, bool)]
+    first: dict[tuple[str, ...], int] = {(): 0}
+    refused: dict[tuple[str, ...], str] = {}
+    for strings in dict.fromkeys(sets):
+        if not strings:
+            continue
+        never = [string for string in strings if not _can_occur(string, pieces)]
+        if never:
+            refused[strings] = f"no tokens write the stop string {never[0]!r}"
+            continue
+        delta, found = _automaton(string.encode() for string in strings)
+        offset = sum(len(table) for table in tables)
+        table = np.zeros((len(delta), vocab_size), np.int16)
+        width = min(vocab_size, len(pieces))
+        table[:, :width] = _over_tokens(delta, pieces)[:, :width]
+        tables.append(table + offset)
+        founds.append(found)
+        first[strings] = offset
+    return Stops(np.concatenate(tables), np.concatenate(founds), first), refused
+
+
+def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
+    """Say whether some sequence of tokens writes the string: whether its automaton's end can be reached."""
+    delta, found = _automaton([string.encode()])
+    table = _over_tokens(delta, sorted(set(pieces)))
+    reached = {0}
+    todo = [0]
+    while todo:
+        new = set(np.unique(table[todo.pop()]).tolist()) - reached
+        reached |= new
+        todo.extend(new)
+    return bool(found[list(reached)].any())
+
+
+def cut_after_stop(text: str, stop: Sequence[str]) -> str:
+    """Cut a text after the stop string that ends first, if one is there."""
+    ends = [text.find(string) + len(string) for string in stop if string in text]
+    return text[: min(ends)] if ends else text

@@ -1,0 +1,121 @@
+"""Several turns: what the policy writes is answered, and it writes on in the same cache.
+
+A turn policy is a value with `next(written)`: it is told what was written and gives an observation to come, or None
+when the answer is complete. The engine asks for nothing else, and goes on decoding other answers while an observation
+is on its way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from jaxrl_sql.sqlenv.observe import observe
+from jaxrl_sql.sqlenv.ports import SqlJob
+from jaxrl_sql.types import InputError
+
+SQL_STOPS = ("</sql>", "</solution>")
+_SQL = re.compile(r"<sql>((?:(?!<sql>).)*?)</sql>\s*$", re.DOTALL)
+_SOLUTION = "</solution>"
+
+
+class Written(NamedTuple):
+    """What the policy wrote in a turn, and why it ended: `stop` or `length`."""
+
+    text: str
+    finish_reason: str
+
+
+class Observation(Protocol):
+    """A text that the environment will answer with."""
+
+    def done(self) -> bool:
+        """Return whether the text is there."""
+        ...
+
+    def result(self) -> str:
+        """Wait for the text and return it."""
+        ...
+
+
+class TurnPolicy(Protocol):
+    """The environment's side of one answer."""
+
+    def next(self, written: Written) -> Observation | None:
+        """Take what was written; return what answers it, or None when the answer is complete."""
+        ...
+
+
+# Makes the environment's side of an answer from the prompt's index and the sample's.
+Turns = Callable[[int, int], TurnPolicy]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An observation that is there at once."""
+
+    text: str
+
+    def done(self) -> bool:
+        """Return that the text is there."""
+        return True
+
+    def result(self) -> str:
+        """Return the text."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class SqlResult:
+    """The observation of a query: what it returned, and how many turns are left."""
+
+    job: SqlJob
+    left: int
+
+    def done(self) -> bool:
+        """Return whether the query has run."""
+        return self.job.done()
+
+    def result(self) -> str:
+        """Wait for the query and return its result as text."""
+        (outcome,) = self.job.result()
+        return wrap(observe(outcome), self.left)
+
+
+def wrap(text: str, left: int) -> str:
+    """Put what the environment says between its tags, with the turns that are left."""
+    last = "this is your last turn: give the solution" if left == 1 else f"{left} turns left"
+    return f"\n\n<observation>\n{text}\n[{last}]\n</observation>\n\n"
+
+
+@dataclass
+class SqlTurns:
+    """SkyRL-SQL's loop: `<sql>` runs and is observed, `<solution>` ends, anything else is told the format.
+
+    `turns` are the policy's turns in all; the last has to be the solution. Errors and timeouts are observations. An
+    answer that was cut for its length ends too.
+    """
+
+    executor: Any
+    db_path: str
+    turns: int = 5
+    made: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a loop without turns."""
+        if self.turns < 1:
+            raise InputError(f"turns={self.turns} must be at least 1")
+
+    def next(self, written: Written) -> Observation | None:
+        """Run what was asked for, or say how to ask."""
+        self.made += 1
+        left = self.turns - self.made
+        text = written.text.rstrip()
+        if left < 1 or text.endswith(_SOLUTION) or written.finish_reason == "length":
+            return None
+        asked = _SQL.search(text)
+        if asked is None:
+            return Said(wrap("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", left))
+        return SqlResult(self.executor.submit([(self.db_path, asked[1].strip())]), left)

@@ -1,0 +1,43 @@
+"""What a query did, as text for the model to read: column names, rows in their order, errors in SQLite's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MAX_CHARACTERS = 9_000
+MAX_ROWS = 50
+MAX_CELL = 200
+
+
+def observe(outcome: Any, max_characters: int = MAX_CHARACTERS, max_rows: int = MAX_ROWS) -> str:
+    """Write a result whole up to `max_characters`, else its first `max_rows` rows and a line that says so.
+
+    A result that even so is longer loses the end of long cells and then of the text, and says that too.
+    """
+    if outcome.status != "ok":
+        return f"{outcome.status}: {outcome.error}" if outcome.error else outcome.status
+    rows = outcome.rows
+    if not rows:
+        return f"{' | '.join(outcome.columns)}\n(no rows)"
+    lines = [_line(outcome.columns), *(_line(row) for row in rows)]
+    text = "\n".join(lines)
+    if len(text) <= max_characters:
+        return text
+    shown = rows[:max_rows]
+    text = "\n".join([_line(outcome.columns), *(_line(row, MAX_CELL) for row in shown)])
+    if len(text) > max_characters:
+        text = text[:max_characters] + " …"
+    return f"{text}\n(the first {len(shown)} of {len(rows)} rows, cut to fit)"
+
+
+def _line(cells: Any, longest: int = 0) -> str:
+    return " | ".join(_cell(cell, longest) for cell in cells)
+
+
+def _cell(cell: Any, longest: int) -> str:
+    """Write a value as SQL would show it, on one line."""
+    if cell is None:
+        return "NULL"
+    text = f"x'{cell.hex()}'" if isinstance(cell, bytes) else str(cell)
+    text = text.replace("\n", "\\n")
+    return f"{text[:longest]}…" if longest and len(text) > longest else text

@@ -1,0 +1,239 @@
+"""Time the engine against a fixed batch that repeats each prompt, and measure what it reuses and wastes.
+
+`python scripts/bench_rollout.py`: 4 layers, width 256, vocabulary 4,096, float32, random weights. The reference, below,
+is what is done elsewhere, with the same model code: every sample has its own copy of the prompt, computed for it, and
+a batch decodes until its slowest row ends. Both write the same numbers of tokens in each answer. Ways take turns within
+one run, and figures are medians of `--runs`. The reuse of prompts is counted on the 972 questions of Spider's dev set
+when `--data` (or JAXRL_SQL_DATA) names the folder that holds `spider_dev`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_sql import rng
+from jaxrl_sql.batch import pad_tokens
+from jaxrl_sql.data.benchmarks import load_split
+from jaxrl_sql.data.pack import pack_groups
+from jaxrl_sql.data.prompts import PROMPT_STYLES, make_prompts, prompt_texts
+from jaxrl_sql.data.synth.tokenizer import train_tokenizer
+from jaxrl_sql.models import ModelConfig, decode_step, init_decode_cache, init_params, prefill, unembed
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.rollout import Engine, Sample, Sampling
+from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.runtime.memory import keep_freed_memory
+from jaxrl_sql.types import Prompt, Trajectory, Turn
+
+MODEL = ModelConfig("qwen3", 4096, 256, 4, 4, 2, 64, 768, 1e4, 1e-6, True, True, False, 4096)
+CHUNK = 16
+
+
+class Endless:
+    """A tokenizer whose end token is none of the model's, so that an answer ends at the length it is given."""
+
+    eos_token = "end"  # noqa: S105 (a token's name)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the one token that is asked for."""
+        return {"end": MODEL.vocab_size}
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        """Return the ids as text."""
+        return " ".join(map(str, ids))
+
+
+class Load(NamedTuple):
+    """Prompts, G samples of each, and the length of each sample."""
+
+    prompts: list[Prompt]
+    lengths: np.ndarray
+
+
+def make_load(prompts: int, tokens: int, lengths: np.ndarray) -> Load:
+    """Draw prompts of random tokens for samples of these lengths [B,G]."""
+    r = np.random.default_rng(1)
+    drawn = r.integers(0, MODEL.vocab_size, (prompts, tokens))
+    return Load([Prompt(f"p{i}", tuple(row.tolist()), "") for i, row in enumerate(drawn)], lengths)
+
+
+@partial(jax.jit, static_argnames="width")
+def _start(params: Any, tokens: jax.Array, length: jax.Array, width: int) -> Any:
+    prefix, last = prefill(params, MODEL, tokens, length)
+    return prefix, (last[:, None], init_decode_cache(MODEL, tokens.shape[0], 1, width, last.dtype))
+
+
+@partial(jax.jit, donate_argnames="carry")
+def _chunk(params: Any, prefix: Any, carry: Any, limit: jax.Array, keys: jax.Array) -> Any:
+    """Write up to 16 tokens in every row [N,1] that is below its limit -> carry, tokens [16,N], and who is done."""
+
+    def body(state: Any) -> Any:
+        count, (hidden, cache), out = state
+        logits = unembed(params, MODEL, hidden)[:, 0]
+        drawn = jax.vmap(jax.random.categorical)(jax.vmap(rng.fold)(keys, cache.length[:, 0]), logits)
+        token = drawn.astype(jnp.int32)
+        out = out.at[count].set(token)
+        return count + 1, decode_step(params, MODEL, prefix, cache, token[:, None], cache.length < limit), out
+
+    def proceed(state: Any) -> jax.Array:
+        count, (_, cache), _ = state
+        return (count < CHUNK) & jnp.any(cache.length < limit)
+
+    out = jnp.zeros((CHUNK, limit.shape[0]), jnp.int32)
+    _, carry, out = jax.lax.while_loop(proceed, body, (jnp.zeros((), jnp.int32), carry, out))
+    return carry, out, jnp.all(carry[1].length >= limit)
+
+
+def fixed_batch(params: Any, load: Load, slots: int) -> int:
+    """Write all samples in batches of `slots` rows, each with its own prompt -> tokens written."""
+    rows = [(prompt.token_ids, n) for prompt, lengths in zip(load.prompts, load.lengths, strict=True) for n in lengths]
+    width = int(load.lengths.max())
+    keys = jax.random.split(jax.random.key(0), slots)
+    for first in range(0, len(rows), slots):
+        batch = rows[first : first + slots]
+        tokens, length = pad_tokens([ids for ids, _ in batch], len(batch[0][0]))
+        limit = jnp.array([[n] for _, n in batch])
+        prefix, carry = _start(params, tokens, length, width)
+        carry, _, done = _chunk(params, prefix, carry, limit, keys)
+        while True:
+            # One chunk ahead, as the engine does.
+            carry, _, ahead = _chunk(params, prefix, carry, limit, keys)
+            if done:
+                break
+            done = ahead
+    return int(load.lengths.sum())
+
+
+def engine_run(engine: Engine, load: Load) -> tuple[int, list[Sample]]:
+    """Write all samples with the engine -> tokens written, and the samples."""
+    # Each run computes all prompts, as the fixed batch does.
+    engine.prompts.forget()
+    how = Sampling(n=load.lengths.shape[1], max_new_tokens=int(load.lengths.max()))
+    samples = list(engine.generate(load.prompts, how))
+    return sum(len(sample.token_ids) for sample in samples), samples
+
+
+def long_tail(params: Any, prompts: int, slots: int, end: float) -> tuple[Engine, Load]:
+    """Make an engine whose answers end by chance, one in 1 / `end` tokens, and the load with the lengths that come out.
+
+    So many tokens end an answer that together they have that probability under the nearly even random model.
+    """
+    engine = Engine(MODEL, params, Endless(), slots)
+    engine.stop_ids = list(range(int(MODEL.vocab_size * end)))
+    load = make_load(prompts, 128, np.full((prompts, 8), 256))
+    lengths = load.lengths.copy()
+    for sample in engine_run(engine, load)[1]:
+        lengths[sample.prompt_index, sample.index] = len(sample.token_ids)
+    return engine, Load(load.prompts, lengths)
+
+
+def turns(ways: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
+    """Run all ways once to compile, then in turns -> the median seconds of each."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for run in range(runs + 1):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way()
+            if run:
+                taken[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def line(what: str, value: float, goal: float, below: bool = False) -> bool:
+    """Print a figure beside its goal; say whether it is reached."""
+    is_reached = value <= goal if below else value >= goal
+    said = "at most" if below else "at least"
+    print(f"| {what} | {value:.3g} | {said} {goal:g} | {'reached' if is_reached else 'missed'} |", flush=True)
+    return is_reached
+
+
+def beside_fixed(engine: Engine, what: str, load: Load, goal: float, runs: int) -> tuple[bool, RolloutStats]:
+    """Compare the tokens a second of engine and fixed batch -> whether the goal is reached, and the engine's counts."""
+    params, slots = engine.params, engine.slots
+    ways = {"fixed": lambda: fixed_batch(params, load, slots), "engine": lambda: engine_run(engine, load)}
+    taken = turns(ways, runs)
+    total = int(load.lengths.sum())
+    rate = {name: total / seconds for name, seconds in taken.items()}
+    words = f"{what}: {rate['engine']:,.0f} tokens/s, fixed batch {rate['fixed']:,.0f}; ratio"
+    return line(words, rate["engine"] / rate["fixed"], goal), engine.stats
+
+
+def mismatch(params: Any, load: Load) -> float:
+    """Return the mean |difference| of the sampler's and the trainer's log-probabilities."""
+    engine = Engine(MODEL, params, Endless(), 64)
+    _, samples = engine_run(engine, load)
+    g = load.lengths.shape[1]
+    groups: list[list[Trajectory]] = [[] for _ in load.prompts]
+    for s in sorted(samples, key=lambda s: (s.prompt_index, s.index)):
+        turn = Turn("assistant", s.token_ids, s.logprobs, s.drawn_logprobs)
+        groups[s.prompt_index].append(Trajectory(load.prompts[s.prompt_index], s.index, (turn,), s.finish_reason))
+    ones = np.ones((len(load.prompts), g), np.float32)
+    batch = pack_groups(groups, ones, ones, int(load.lengths.max()))
+    trained = jax.jit(make_policy(MODEL))(params, None, batch).logprob
+    mask = np.asarray(batch.trained())
+    return float(np.abs(np.asarray(trained) - np.asarray(batch.sampler_logprobs))[mask].mean())
+
+
+def spider_reuse(params: Any, data: str) -> bool:
+    """Answer Spider's dev questions with a few tokens each, and count the prompt tokens that were there already."""
+    style = PROMPT_STYLES["compact"]
+    examples = load_split(data, "spider_dev", 0).examples
+    texts = ["".join(prompt_texts(example, style, None)) for example in examples]
+    tokenizer = train_tokenizer(texts, MODEL.vocab_size)
+    made = make_prompts(examples, style, tokenizer, 3000)
+    engine = Engine(MODEL, params, tokenizer, 64)
+    began = time.perf_counter()
+    done = list(engine.generate(made.prompts, Sampling(temperature=0.0, max_new_tokens=8)))
+    seconds = time.perf_counter() - began
+    print(f"{len(done)} questions, {engine.stats.prompt_tokens:,} prompt tokens, {seconds:.1f} s with compilation")
+    return line("share of prompt tokens reused over Spider's dev questions", engine.stats.reuse, 0.5)
+
+
+def main() -> int:
+    """Print a table; the exit code is 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--data", default=os.environ.get("JAXRL_SQL_DATA", ""))
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke run: one run, short answers, never fails on a goal"
+    )
+    given = parser.parse_args()
+    keep_freed_memory()
+    runs, t = (1, 16) if given.quick else (given.runs, 128)
+    params = init_params(MODEL, jax.random.key(0))
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, medians of {runs}\n")
+    print("| what | measured | goal | |\n|---|---|---|---|", flush=True)
+    reached = []
+    for prompts, tokens, goal in ((8, 256, 1.7), (8, 1024, 3.0)):
+        load, engine = make_load(prompts, tokens, np.full((prompts, 8), t)), Engine(MODEL, params, Endless(), 64)
+        reached.append(beside_fixed(engine, f"P={tokens} G=8 T={t}, {prompts} prompts", load, goal, runs)[0])
+    engine, tail = long_tail(params, 4, 8, 0.1) if given.quick else long_tail(params, 64, 64, 1 / 41)
+    mean, longest = tail.lengths.mean(), tail.lengths.max()
+    words = f"{tail.lengths.size} answers (mean {mean:.0f}, longest {longest}) on {engine.slots} rows"
+    ok, stats = beside_fixed(engine, words, tail, 2.5, runs)
+    reached.append(ok)
+    reached.append(line("occupancy of rows while answers wait", stats.occupancy, 0.9))
+    reached.append(
+        line("share of the host's work in the time of that", stats.host_seconds / stats.seconds, 0.05, below=True)
+    )
+    small = make_load(2, 64, np.full((2, 8), 16))
+    reached.append(
+        line("mean difference of sampler's and trainer's log-probabilities", mismatch(params, small), 1e-5, True)
+    )
+    if given.data:
+        reached.append(spider_reuse(params, given.data))
+    return int(not all(reached) and not given.quick)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Several turns in one cache: who wrote what, what the environment answers, and the same as one long sequence."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.models import ModelConfig, forward, init_params
+from jaxrl_sql.rollout import Engine, Sample, Sampling, SqlTurns, Written
+from jaxrl_sql.rollout.turns import Observation, Said
+from jaxrl_sql.sqlenv.executor import Executor, Limits
+from jaxrl_sql.sqlenv.observe import observe
+from jaxrl_sql.types import InputError, Prompt
+
+CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 256)
+PARAMS = init_params(CONFIG, jax.random.key(3))
+
+
+class Letters:
+    """A tokenizer of 24 letters whose end token is none of the model's."""
+
+    eos_token = "end"  # noqa: S105 (a token's name)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {**{chr(97 + i): i for i in range(24)}, "end": 24}
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [ord(c) - 97 for c in text]
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(chr(97 + i) for i in ids)
+
+
+class Slow:
+    """An observation that takes its time."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        self.text, self.at = text, time.monotonic() + seconds
+
+    def done(self) -> bool:
+        return time.monotonic() >= self.at
+
+    def result(self) -> str:
+        return self.text
+
+
+class Echo:
+    """Answers each of the first turns with letters of its own, and remembers what it was told."""
+
+    def __init__(self, number: int, turns: int, seconds: float = 0.0) -> None:
+        self.number, self.turns, self.seconds = number, turns, seconds
+        self.heard: list[Written] = []
+
+    def next(self, written: Written) -> Observation | None:
+        self.heard.append(written)
+        if len(self.heard) == self.turns:
+            return None
+        text = "uvw"[self.number % 3] * (3 + len(self.heard)) + "abc"
+        return Slow(text, self.seconds) if self.seconds else Said(text)
+
+
+def converse(how: Sampling, seconds: float = 0.0, slots: int = 4) -> tuple[list[Prompt], dict[Any, Sample], Any]:
+    r = np.random.default_rng(0)
+    prompts = [Prompt(str(i), tuple(r.integers(0, 24, 5 + i).tolist()), "") for i in range(3)]
+    policies: dict[tuple[int, int], Echo] = {}
+
+    def begin(prompt: int, sample: int) -> Echo:
+        return policies.setdefault((prompt, sample), Echo(prompt + sample, 1 + (prompt + sample) % 3, seconds))
+
+    engine = Engine(CONFIG, PARAMS, Letters(), slots, row_page_size=8, page_size=8, chunk=4)
+    found = {(s.prompt_index, s.index): s for s in engine.generate(prompts, how, turns=begin)}
+    return prompts, found, policies
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_turns_are_one_sequence_with_the_model_s_own_logprobs(seconds: float) -> None:
+    how = Sampling(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
+    prompts, found, policies = converse(how, seconds)
+    assert len(found) == 9
+    for (i, g), sample in found.items():
+        policy = policies[i, g]
+        written = [turn for turn in sample.turns if turn.role == "assistant"]
+        said = [turn for turn in sample.turns if turn.role == "environment"]
+        assert [Letters().decode(turn.token_ids) for turn in written] == [heard.text for heard in policy.heard]
+        assert len(written) == policy.turns
+        assert len(said) == policy.turns - 1
+        assert all(Letters().decode(turn.token_ids).endswith("abc") for turn in said)
+        assert sample.token_ids == tuple(t for turn in sample.turns for t in turn.token_ids)
+        tokens = (*prompts[i].token_ids, *sample.token_ids)
+        logits = forward(PARAMS, CONFIG, jnp.array([tokens]), jnp.array([len(tokens)]))[0]
+        full = np.asarray(jax.nn.log_softmax(logits[len(prompts[i].token_ids) - 1 : -1]))
+        picked = full[np.arange(len(sample.token_ids)), list(sample.token_ids)]
+        mask = np.array(sample.written)
+        np.testing.assert_allclose(np.array(sample.logprobs)[mask], picked[mask], atol=1e-4)
+        assert not np.array(sample.logprobs)[~mask].any()
+
+
+def test_when_observations_arrive_changes_nothing() -> None:
+    how = Sampling(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
+    at_once, late = converse(how)[1], converse(how, seconds=0.05, slots=3)[1]
+    assert {key: s.token_ids for key, s in at_once.items()} == {key: s.token_ids for key, s in late.items()}
+
+
+def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> None:
+    closed = Executor()
+    closed.close()
+    prompts = [Prompt(str(i), (1 + i, 2, 3), "") for i in range(3)]
+    path = tmp_path / "a.sqlite"
+    sqlite3.connect(path).close()
+
+    class Asks:
+        def next(self, written: Written) -> Observation | None:
+            del written
+            return SqlTurns(closed, str(path)).next(Written("<sql>SELECT 1</sql>", "stop"))
+
+    def begin(prompt: int, _sample: int) -> Any:
+        return Asks() if prompt == 1 else Echo(prompt, 2)
+
+    engine = Engine(CONFIG, PARAMS, Letters(), 2)
+    found = {
+        s.prompt_index: s
+        for s in engine.generate(prompts, Sampling(max_new_tokens=6, max_total_tokens=40), turns=begin)
+    }
+    assert found[1].finish_reason == "failed"
+    assert "closed" in found[1].error
+    assert [len(found[i].turns) for i in (0, 2)] == [3, 3]
+
+
+def test_all_turns_together_are_bounded() -> None:
+    how = Sampling(n=2, max_new_tokens=10, max_total_tokens=16)
+    for sample in converse(how)[1].values():
+        assert len(sample.token_ids) <= 16
+        if len(sample.turns) > 1:
+            assert sample.finish_reason == "length"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    path = tmp_path / "shop.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE item (id INTEGER, name TEXT, price REAL)")
+        db.executemany("INSERT INTO item VALUES (?, ?, ?)", [(i, f"thing {i}", i / 4) for i in range(300)])
+    db.close()
+    return str(path)
+
+
+def test_sql_is_observed_until_the_solution(shop: str) -> None:
+    with Executor(limits=Limits(vm_steps=10_000_000)) as executor:
+        turns = SqlTurns(executor, shop, 5)
+
+        def told(text: str) -> str:
+            observation = turns.next(Written(text, "stop"))
+            assert observation is not None
+            return observation.result()
+
+        first = told("<think>look</think> <sql>SELECT id, name FROM item WHERE id < 2</sql>")
+        assert "id | name\n0 | thing 0\n1 | thing 1" in first
+        assert "4 turns left" in first
+        assert "table_info" not in told("<sql>PRAGMA table_info(item)</sql>")
+        assert "syntax_error" in told("<sql>SELEC 1</sql>")
+        last = told("I have no idea")
+        assert "<solution>" in last
+        assert "last turn" in last
+        assert turns.next(Written("<sql>SELECT 1</sql>", "stop")) is None, "the turns are used up"
+        assert SqlTurns(executor, shop).next(Written("<solution>SELECT 1</solution>", "stop")) is None
+        assert SqlTurns(executor, shop).next(Written("<sql>SELECT", "length")) is None
+        endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT sum(x) FROM c"
+        observation = SqlTurns(executor, shop).next(Written(f"<sql>{endless}</sql>", "stop"))
+        assert observation is not None
+        assert "timeout" in observation.result()
+    with pytest.raises(InputError, match="turns"):
+        SqlTurns(None, shop, 0)
+
+
+def test_long_results_are_cut_and_say_so(shop: str) -> None:
+    with Executor() as executor:
+        whole = observe(executor.execute(shop, "SELECT id FROM item"))
+        assert whole.splitlines() == ["id", *map(str, range(300))]
+        cut = observe(executor.execute(shop, "SELECT a.id, b.name, NULL FROM item a, item b ORDER BY 1 DESC"))
+        assert len(cut) < 9_100
+        assert cut.splitlines()[1] == "299 | thing 0 | NULL"
+        assert "the first 50 of 90000 rows" in cut
+        wide = observe(executor.execute(shop, "SELECT hex(zeroblob(9000)), 'a' || char(10) || 'b', x'00ff'"))
+        assert "…" in wide
+        assert "a\\nb | x'00ff'" in wide
+        assert "(no rows)" in observe(executor.execute(shop, "SELECT id FROM item WHERE 0"))

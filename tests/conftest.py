@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +13,16 @@ import pytest
 
 # Tests run on the CPU unless somebody says otherwise, so that they mean the same on every machine.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling is most of the time here, and less of it computes the same. XLA_FLAGS set to nothing gives the defaults.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs() -> Iterator[None]:
+    """Let a module's compiled programs go: a process that holds thousands runs out of memory maps and is aborted."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 @pytest.fixture(scope="session")

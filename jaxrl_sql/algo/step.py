@@ -83,6 +83,8 @@ def _steady(update: Callable[..., Any]) -> Callable[..., Any]:
 
     def pinned(moving: Any, frozen: Any, batch: GroupBatch) -> Any:
         leaves, tree = jax.tree.flatten(moving)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return update(moving, frozen, batch)  # part of a larger program, which says where its values lie
         # What is on no mesh is left to the compiler, and stays free to move.
         places = (leaf.sharding if leaf.committed else None for leaf in leaves)
         return compiled(tree, tuple(places))(moving, frozen, batch)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_sql.batch import bucket, pad_tokens
@@ -129,8 +128,8 @@ class Call:
         self.fresh_from = np.zeros(n, np.int64)
         self.ended_lately = max(n // 3 + 1, 1)
         self.serial = 0
-        self.stop_ids = jnp.array(engine.stop_ids, jnp.int32)
-        self.automata = jnp.array(self.stops.table), jnp.array(self.stops.found)
+        self.stop_ids: Any = np.array(engine.stop_ids, np.int32)
+        self.automata: Any = self.stops.table, self.stops.found
 
     def run(self) -> Iterator[Sample]:
         """Yield the samples as they finish; the chunk that is read is always the one before the last asked for."""

@@ -138,9 +138,10 @@ def empty_request(count: int) -> Request:
     )
 
 
+@partial(jax.jit, static_argnames=("config", "rows", "lanes", "readers", "dtype", "penalizes"))
 def empty_rows(config: ModelConfig, rows: int, lanes: int, readers: int, dtype: Any, penalizes: bool) -> Rows:
     """Return rows of which none has an answer."""
-    return Rows(
+    empty = Rows(
         request=empty_request(rows),
         state=jnp.full(rows, State.FREE, jnp.int32),
         length=jnp.zeros(rows, jnp.int32),
@@ -150,6 +151,14 @@ def empty_rows(config: ModelConfig, rows: int, lanes: int, readers: int, dtype: 
         readers=jnp.full((lanes, readers), rows, jnp.int32),
         head=jnp.zeros((), jnp.int32),
     )
+    return _pinned(empty)
+
+
+@partial(jax.jit, static_argnames=("config", "lanes", "dtype", "penalizes"))
+def empty_lanes(config: ModelConfig, lanes: int, dtype: Any, penalizes: bool) -> tuple[jax.Array, jax.Array | None]:
+    """Return the states and seen tokens of lanes that no prompt is in."""
+    hidden = constrain(jnp.zeros((lanes, config.d_model), dtype), ("batch", "none"))
+    return hidden, constrain(jnp.zeros((lanes, config.vocab_size), bool), ("none", "none")) if penalizes else None
 
 
 def _take(rows: Rows, ring: Request, tail: jax.Array, lanes: Lanes) -> Rows:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxrl_sql import rng
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.paged import Pool
+from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.rollout.call import Call, Limits
 from jaxrl_sql.rollout.decode import grow_pool, new_pool
 from jaxrl_sql.rollout.ledger import PromptBook
@@ -157,11 +158,11 @@ class Engine:
         return self.own
 
     def _grown(self, pool: Pool | None, size: int, missing: int) -> Pool:
-        """Return a pool of one of few sizes, so that few programs are compiled."""
-        have = 0 if pool is None else pool.pages
-        pages = max(have, 8)
+        """Return a pool of one of few sizes, so that few programs are compiled; a mesh divides each of them."""
+        have, unit = 0 if pool is None else pool.pages, 8 * batch_ways()
+        pages = max(have, unit)
         while pages < have + missing:
-            pages = -(-int(pages * GROWTH) // 8) * 8
+            pages = -(-int(pages * GROWTH) // unit) * unit
         if pool is not None and pages == have:
             return pool
         if pool is not None:

@@ -16,7 +16,7 @@ from jaxrl_sql import rng
 from jaxrl_sql.batch import bucket, pad_tokens
 from jaxrl_sql.distribution import Drawing
 from jaxrl_sql.models.paged import Pages
-from jaxrl_sql.rollout.decode import Lanes, Request, copy_pages, empty_request, mark_seen, prefill_lanes
+from jaxrl_sql.rollout.decode import Lanes, Request, copy_pages, empty_lanes, empty_request, mark_seen, prefill_lanes
 from jaxrl_sql.rollout.ledger import Opened, OutOfPagesError, way_back
 from jaxrl_sql.rollout.sampling import Sampling
 from jaxrl_sql.types import Prompt
@@ -97,10 +97,8 @@ class Intake:
         seeds[: len(prompts)] = [how.seed for how in hows]
         self.keys = np.asarray(_keys(seeds, np.int32(step), engine.purpose, max((how.n for how in hows), default=1)))
         shared = engine.shared or engine.grow_shared(n * self.columns // self.readers)
-        dtype = shared.k[0].dtype
-        self.hidden = jnp.zeros((lanes, engine.config.d_model), dtype)
         penalizes = any(how.repetition_penalty != 1 for how in hows)
-        self.seen = jnp.zeros((lanes, engine.config.vocab_size), bool) if penalizes else None
+        self.hidden, self.seen = empty_lanes(engine.config, lanes, shared.k[0].dtype, penalizes)
 
     @property
     def waiting(self) -> int:

@@ -21,11 +21,11 @@ from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.data.pack import pack_groups, pack_rows
 from jaxrl_sql.data.rows import Answer, Row
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, shard_params
+from jaxrl_sql.models.paged import POOL
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_of
 from jaxrl_sql.parallel.processes import gathered
 from jaxrl_sql.rollout import Engine, Sampling
-from jaxrl_sql.rollout.sampling import Draws, decode_chunk, start
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, 1e4, 1e-6, False, True, False, 96)
@@ -109,7 +109,7 @@ def measure(
         engine = Engine(CONFIG, params, Letters(), slots=B * G)
         samples = engine.generate(make_prompts(), Sampling(temperature=0.0, max_new_tokens=T, n=G))
         numbers["tokens"] = {f"{s.prompt_index}.{s.index}": np.array(s.token_ids) for s in samples}
-        misplaced += _caches(mesh, params)
+        misplaced += _pools(engine, mesh)
     named = jax.tree.leaves_with_path(numbers)
     host = {jax.tree_util.keystr(path): _on_host(leaf) for path, leaf in named}
     return host, misplaced
@@ -143,24 +143,11 @@ def _misplaced(when: str, state: TrainState, mesh: jax.sharding.Mesh) -> list[st
     return wrong
 
 
-def _caches(mesh: jax.sharding.Mesh, params: Any) -> list[str]:
-    """Open and run a chunk of decoding; name the caches that do not lie as they should before or after it."""
-    tokens, length = np.ones((B, 8), np.int32), np.full(B, 5, np.int32)
-    prefix, carry = start(params, CONFIG, tokens, length, np.ones((B, G), bool), G, 8)
-    wrong = _misplaced_caches("opened", mesh, prefix, carry)
-    keys = jax.vmap(jax.random.split, in_axes=(0, None))(jax.random.split(jax.random.key(0), B), G)
-    stop_ids, limit = np.array([63], np.int32), np.asarray(T, np.int32)
-    carry, snapshot = decode_chunk(params, CONFIG, prefix, carry, keys, limit, stop_ids, Draws(0.0, 0, 1.0), 4)
-    wrong += [f"snapshot {x.shape}" for x in jax.tree.leaves(snapshot) if not x.is_fully_replicated]
-    return wrong + _misplaced_caches("decoded", mesh, prefix, carry)
-
-
-def _misplaced_caches(when: str, mesh: jax.sharding.Mesh, prefix: Any, carry: Any) -> list[str]:
+def _pools(engine: Engine, mesh: jax.sharding.Mesh) -> list[str]:
+    """Name the pools of pages that do not lie as they should, after the engine has run."""
     wrong = []
-    for name, cache, axes in (
-        ("prefix", prefix, ("batch", "kv_heads", "none", "none")),
-        ("cache", carry.cache, ("batch", "none", "kv_heads", "none", "none")),
-    ):
-        leaves = [leaf for leaf in (*cache.k, *cache.v) if not _lies(leaf, sharding_of(mesh, axes, leaf.shape))]
-        wrong += [f"{when}: {name} {leaf.shape} {leaf.sharding}" for leaf in leaves]
+    for name, pool in (("prompts", engine.shared), ("rows", engine.own)):
+        assert pool is not None
+        leaves = [leaf for leaf in (*pool.k, *pool.v) if not _lies(leaf, sharding_of(mesh, POOL, leaf.shape))]
+        wrong += [f"{name}: {leaf.shape} {leaf.sharding}" for leaf in leaves]
     return wrong

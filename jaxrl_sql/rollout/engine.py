@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_sql import rng
+from jaxrl_sql.batch import bucket
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.paged import Pool
 from jaxrl_sql.parallel.rules import batch_ways
@@ -26,8 +27,6 @@ from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stops import end_tokens, token_bytes
 from jaxrl_sql.rollout.turns import Turns
 from jaxrl_sql.types import InputError, Prompt
-
-GROWTH = 1.25
 
 
 class Engine:
@@ -122,6 +121,8 @@ class Engine:
         hows = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
         if len(hows) != len(prompts):
             raise InputError(f"{len(hows)} samplings for {len(prompts)} prompts: one for all, or one for each")
+        if turns is not None and jax.process_count() > 1:
+            raise InputError("several turns are for one process: observations would arrive at different times")
         if self._call is not None:
             raise InputError("the engine is generating: read the other call to its end, or close it")
         self.stats = RolloutStats(slots=self.slots)
@@ -160,9 +161,7 @@ class Engine:
     def _grown(self, pool: Pool | None, size: int, missing: int) -> Pool:
         """Return a pool of one of few sizes, so that few programs are compiled; a mesh divides each of them."""
         have, unit = 0 if pool is None else pool.pages, 8 * batch_ways()
-        pages = max(have, unit)
-        while pages < have + missing:
-            pages = -(-int(pages * GROWTH) // unit) * unit
+        pages = have if not missing else bucket(have + missing, unit)
         if pool is not None and pages == have:
             return pool
         if pool is not None:

@@ -57,14 +57,15 @@ def test_one_compilation_a_bucket(tmp_path: Path, compiled: Counter[str]) -> Non
     compiled.clear()
     assert main(arguments) == 0
     sampled, greedy = len(buckets["train"]), len(buckets["dev"] | buckets["dev_unseen"])
-    assert 1 <= compiled["step"] <= sampled
-    for name in ("start", "decode_chunk"):
-        assert 2 <= compiled[name] <= sampled + greedy
+    assert 1 <= compiled["update"] <= sampled
+    # A chunk's shapes are the bucket of the longest prompt and the size of the pool of prompts, which grows with it.
+    assert 2 <= compiled["decode_chunk"] <= 2 * sampled + 2 * greedy
+    # A stretch of prompts is 1, 2 or 4 of a width, and its pool grows too.
+    assert 2 <= compiled["prefill_lanes"] <= 3 * (2 * sampled + 2 * greedy)
     # Nothing else is compiled step after step either: twice the steps compile what is left of the buckets, no more.
     before = compiled.copy()
     assert main([*arguments, f"run.dir={tmp_path}/longer", "grpo.steps=12"]) == 0
-    assert compiled["step"] - before["step"] <= sampled  # a run makes its update anew
-    for name in ("start", "decode_chunk"):
-        assert compiled[name] <= sampled + greedy
+    assert compiled["update"] - before["update"] <= sampled  # a run makes its update anew
+    assert compiled["decode_chunk"] <= 2 * sampled + 2 * greedy
     per_step = {name: n - before[name] for name, n in compiled.items() if n - before[name] >= 12}
     assert per_step == {}, "these are compiled in every step"

@@ -107,8 +107,9 @@ def measure(
             misplaced += _misplaced(f"{kind} at the end", state, mesh)
             numbers[kind] = {"metrics": metrics, "parameters": state.trainable, "optimizer": state.opt_state}
         engine = Engine(CONFIG, params, Letters(), slots=B * G)
-        samples = engine.generate(make_prompts(), Sampling(temperature=0.0, max_new_tokens=T, n=G))
-        numbers["tokens"] = {f"{s.prompt_index}.{s.index}": np.array(s.token_ids) for s in samples}
+        for name, temperature in (("tokens", 0.0), ("drawn", 1.0)):
+            samples = engine.generate(make_prompts(), Sampling(temperature=temperature, max_new_tokens=T, n=G))
+            numbers[name] = {f"{s.prompt_index}.{s.index}": np.array(s.token_ids) for s in samples}
         misplaced += _pools(engine, mesh)
     named = jax.tree.leaves_with_path(numbers)
     host = {jax.tree_util.keystr(path): _on_host(leaf) for path, leaf in named}

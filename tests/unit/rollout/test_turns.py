@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.models import ModelConfig, forward, init_params
-from jaxrl_sql.rollout import Engine, Sample, Sampling, SqlTurns, Written
+from jaxrl_sql.rollout import SQL_STOPS, Engine, Sample, Sampling, SqlTurns, Written
 from jaxrl_sql.rollout.turns import Observation, Said
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.sqlenv.observe import observe
@@ -177,6 +177,51 @@ def test_sql_is_observed_until_the_solution(shop: str) -> None:
         assert "timeout" in observation.result()
     with pytest.raises(InputError, match="turns"):
         SqlTurns(None, shop, 0)
+
+
+class Phrases(Letters):
+    """A tokenizer whose tokens are letters and whole turns, so that a random model asks, solves and rambles."""
+
+    SAID = ("<sql>SELECT name FROM item WHERE id = 7</sql>", "<sql>SELECT nothing</sql>", "<solution>SELECT 1</solution>")
+
+    def _text(self, token: int) -> str:
+        return self.SAID[token % 3] if token < 9 else chr(97 + token)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {**{f"{i}": i for i in range(24)}, "end": 24}
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [9 + ord(c) % 15 for c in text[:6]]
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(self._text(i) for i in ids)
+
+
+def test_a_policy_explores_a_database_in_several_turns(shop: str) -> None:
+    """The whole loop on a real database: who asks is answered, who solves has ended, nobody has more turns than given."""
+    r = np.random.default_rng(1)
+    prompts = [Prompt(str(i), tuple(r.integers(9, 24, 6).tolist()), "") for i in range(6)]
+    heard: list[str] = []
+
+    class Listening(Phrases):
+        def encode(self, text: str, **_: Any) -> list[int]:
+            heard.append(text)
+            return super().encode(text)
+
+    how = Sampling(n=4, temperature=1.5, max_new_tokens=6, max_total_tokens=80, stop=SQL_STOPS)
+    with Executor(limits=Limits(vm_steps=10_000_000)) as executor:
+        engine = Engine(CONFIG, PARAMS, Listening(), 8)
+        samples = list(engine.generate(prompts, how, turns=lambda *_: SqlTurns(executor, shop, 4)))
+    assert len(samples) == 24
+    counts = [sum(turn.role == "assistant" for turn in sample.turns) for sample in samples]
+    assert max(counts) <= 4
+    assert len(set(counts)) > 1
+    for sample, count in zip(samples, counts, strict=True):
+        solved = sample.text.endswith("</solution>")
+        assert count == 4 or solved or sample.finish_reason == "length"
+        assert sum(sample.written) == sum(len(turn.logprobs) for turn in sample.turns)
+    assert any("name\nthing 7" in text for text in heard)
+    assert any("schema_error" in text for text in heard)
 
 
 def test_long_results_are_cut_and_say_so(shop: str) -> None:

@@ -6,8 +6,6 @@ Run as a test it starts itself as a script, since the number of devices is fixed
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -21,15 +19,9 @@ pytestmark = pytest.mark.multidevice
 CASES = {"prompts-and-heads": (2, 2, 2, 4), "few-key-heads": (2, 1, 4, 4), "odd-batch": (2, 1, 2, 3)}
 
 
-def test_a_mesh_computes_what_one_device_computes() -> None:
-    env = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-    }
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    measured = json.loads(done.stdout.splitlines()[-1])
+def test_a_mesh_computes_what_one_device_computes(together: Any) -> None:
+    ((out, _),) = together([__file__], 1)
+    measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == CASES.keys()
     assert all(error < 1e-5 for errors in measured.values() for error in errors), measured
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,15 +19,9 @@ pytestmark = pytest.mark.multidevice
 MESHES = ((1, 4, 2), (2, 2, 2), (8, 1, 1), (1, 8, 1), (1, 2, 4))
 
 
-def test_every_mesh_holds_what_one_device_holds() -> None:
-    env = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-    }
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["qwen3", "qwen2", "llama", "gemma3_text"]
+def test_every_mesh_holds_what_one_device_holds(together: Any) -> None:
+    ((out, _),) = together([__file__], 1)
+    assert out.split() == ["qwen3", "qwen2", "llama", "gemma3_text"]
 
 
 def _check() -> None:

@@ -1,4 +1,7 @@
-"""Keys and values that decoding keeps: of the prompt, once a prompt, and of each sample's own tokens.
+"""Keys and values in their plain form: of prompts, once a prompt, and of each sample's own tokens, room for the longest.
+
+This is what `transformer.prefill` and `decode_step` keep, the short way to decode a rectangle of rows; parity tests and
+benchmarks compare with it. The engine keeps pages instead (`paged.py`).
 
 The two are separate because they live differently. The prefix is written once by `prefill` and only read; all G
 samples of a prompt read the same copy. The decode cache is written a token a step, at each row's own length, and

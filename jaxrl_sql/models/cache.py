@@ -1,4 +1,4 @@
-"""Keys and values in their plain form: of prompts, once a prompt, and of each sample's own tokens, room for the longest.
+"""Keys and values in their plain form: of prompts, once a prompt, and of each sample, with room for the longest.
 
 This is what `transformer.prefill` and `decode_step` keep, the short way to decode a rectangle of rows; parity tests and
 benchmarks compare with it. The engine keeps pages instead (`paged.py`).

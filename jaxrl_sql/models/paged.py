@@ -162,7 +162,7 @@ def _merge(parts: Sequence[_Part]) -> jax.Array:
         # A page that is none has no total; its weight has to go too, or what was fetched in its place would count.
         weight = jnp.where(part.total > 0, jnp.exp(part.top - top), 0.0)
         total += jnp.sum(part.total * weight, axis=1)
-        mixed += jnp.sum(part.mixed * weight[..., None], axis=1)
+        mixed += jnp.sum(jnp.where(weight[..., None] > 0, part.mixed * weight[..., None], 0.0), axis=1)
     return mixed / jnp.where(total > 0, total, 1.0)[..., None]
 
 

@@ -46,6 +46,7 @@ class Answer:
     drawn: list[np.ndarray] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     policy: TurnPolicy | None = None
+    text: str = ""
 
     def end_turn(self) -> Turn:
         """Close the turn that is being written and return it."""
@@ -62,11 +63,12 @@ class Answer:
 
 
 class Asked(NamedTuple):
-    """A chunk that was asked for: its log to come, its number, and whether prompts were run before it."""
+    """A chunk that was asked for: its log to come, its number, and whether prompts or turns were seen to before it."""
 
     log: Log
     serial: int
     prefilled: bool
+    answered: bool
 
 
 class Call:
@@ -128,6 +130,8 @@ class Call:
         self.fresh_from = np.zeros(n, np.int64)
         self.ended_lately = max(n // 3 + 1, 1)
         self.serial = 0
+        self._is_idle = False
+        self._is_finite = True
         self.stop_ids: Any = np.array(engine.stop_ids, np.int32)
         self.automata: Any = self.stops.table, self.stops.found
 
@@ -139,20 +143,27 @@ class Call:
         stats, before = self.engine.stats, None
         while self.unfinished and not self.is_dropped:
             began = time.perf_counter()
-            failed = self._answer_turns()
+            failed, answered = self._answer_turns()
             # What ends while two chunks run must find the next answers there.
             want = min(max(3 * self.ended_lately, self.intake.readers), 2 * self.engine.slots)
             prefilled = self.intake.admit(want)
-            now = Asked(self._ask(), self.serial, prefilled)
+            now = Asked(self._ask(), self.serial, prefilled, answered)
             stats.host_seconds += time.perf_counter() - began
             yield from failed
             if before is not None:
                 yield from self._read(before)
+                if self._is_idle and not (now.prefilled or now.answered or self.complete or self.is_dropped):
+                    self._wait()
             before = now
 
     def end(self) -> None:
-        """Give back what the call still holds (its reader may have stopped early)."""
+        """Give back what the call still holds (its reader may have stopped early).
+
+        Weights that have diverged leave numbers in the pages that no later call may read, not even masked.
+        """
         self.intake.close()
+        if not self._is_finite:
+            self.engine.drop_pools()
 
     # --- chunks
 
@@ -195,16 +206,15 @@ class Call:
         ended = self._note(log)
         self.ended_lately = max(len(ended), self.ended_lately // 2, 1)
         samples = [sample for number, end in ended if (sample := self._ended(number, end))]
-        idle = not (log.number >= 0).any()
+        self._is_idle = bool(self.observations) and not (log.number >= 0).any()
         stats.host_seconds += time.perf_counter() - arrived
         yield from samples
-        if idle and self.observations:
-            self._wait()
 
     def _note(self, log: Any) -> list[tuple[int, End]]:
         """Add what a chunk wrote to its answers -> those whose turn ended, in the order in which they did."""
         live = log.number >= 0
         steps, written = int(live.any(axis=1).sum()), int(live.sum())
+        self._is_finite &= bool(np.isfinite(log.full[live]).all())
         self.engine.stats.note(steps, written, is_full=self.intake.waiting > 0 or bool(self.intake.queue))
         ended = []
         for row in np.flatnonzero(live.any(axis=0)):
@@ -230,6 +240,7 @@ class Call:
         if end == End.STRING:
             text = cut_after_stop(text, how.stops)
         reason = "length" if end == End.LENGTH else "stop"
+        answer.text = text
         if self.turns is not None:
             if answer.policy is None:
                 answer.policy = self.turns(place.prompt, place.sample)
@@ -270,12 +281,13 @@ class Call:
             time.sleep(POLL_SECONDS)
         self.engine.stats.sql_wait_seconds += time.perf_counter() - began
 
-    def _answer_turns(self) -> list[Sample]:
+    def _answer_turns(self) -> tuple[list[Sample], bool]:
         """Append the observations that are there to their rows, and free the rows whose answers are complete.
 
-        Returns the answers whose observation failed.
+        Returns the answers whose observation failed, and whether anything was done to a row.
         """
         n = self.engine.slots
+        acted = bool(self.complete)
         if self.complete:
             self.rows = let_go(self.rows, _padded(self.complete, n, n))
             self.complete = []
@@ -286,7 +298,7 @@ class Call:
             try:
                 text = self.observations.pop(number).result()
             except ExecutorError as error:
-                failed.append(self._finish(number, "", "failed", str(error)))
+                failed.append(self._finish(number, self.answers[number].text, "failed", str(error)))
                 continue
             ids = tuple(self.engine.tokenizer.encode(text, add_special_tokens=False))
             answer = self.answers[number]
@@ -296,7 +308,7 @@ class Call:
             answer.turns.append(Turn(ENVIRONMENT, said[number]))
         if said:
             self._go_on(said)
-        return failed
+        return failed, acted or bool(said)
 
     def _go_on(self, said: dict[int, tuple[int, ...]]) -> None:
         """Append observations to their rows, which write on in the next chunk."""
@@ -307,14 +319,33 @@ class Call:
         self.row_length[rows] = lengths
         self.fresh_from[rows] = self.serial + 1
         own_pages = self._cover()
-        x = 1 << (len(said) - 1).bit_length()
-        tokens, length = pad_tokens([*said.values(), *[()] * (x - len(said))], bucket(max(map(len, said.values()))))
         limits = [min(have + how.max_new_tokens, how.longest) for have, how in zip(lengths, hows, strict=True)]
         lanes: Lanes = self.intake.device_lanes()
-        engine.own, self.rows = go_on(
-            self.params, engine.config, engine.shared, engine.own, lanes, own_pages.table, self.rows,
-            _padded(rows, x, n), tokens, length, _padded(limits, x, 0), engine.compute_dtype,
-        )  # fmt: skip
+        most = engine.limits.prefill_tokens
+        for first in range(0, max(map(len, said.values()), default=0) or 1, most):
+            pieces = [ids[first : first + most] for ids in said.values()]
+            left = [i for i, piece in enumerate(pieces) if piece or not first]
+            for part in _parts(left, [len(piece) for piece in pieces], most):
+                x = 1 << (len(part) - 1).bit_length()
+                ids = [pieces[i] for i in part]
+                tokens, length = pad_tokens([*ids, *[()] * (x - len(part))], bucket(max(map(len, ids))))
+                engine.own, self.rows = go_on(
+                    self.params, engine.config, engine.shared, engine.own, lanes, own_pages.table, self.rows,
+                    _padded([rows[i] for i in part], x, n), tokens, length, _padded([limits[i] for i in part], x, 0),
+                    engine.compute_dtype,
+                )  # fmt: skip
+
+
+def _parts(items: Sequence[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Cut items, the short ones first, into parts of at most `most` tokens once they are padded to the longest."""
+    part: list[int] = []
+    for item in sorted(items, key=lambda i: lengths[i]):
+        if part and (1 << len(part).bit_length()) * bucket(lengths[item]) > most:
+            yield part
+            part = []
+        part.append(item)
+    if part:
+        yield part
 
 
 def _padded(values: Sequence[int], width: int, filler: int) -> np.ndarray:

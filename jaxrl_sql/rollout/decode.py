@@ -233,6 +233,8 @@ def decode_chunk(
         hidden, own = paged.decode_rows(
             params, config, shared, own, lanes.pages, own_pages, readers, draw.token, rows.length, goes_on, dtype
         )
+        # A row that pauses keeps the state after its last token: an empty observation adds nothing to it.
+        hidden = jnp.where(goes_on[:, None], hidden.astype(rows.hidden.dtype), rows.hidden)
         seen = rows.seen
         if seen is not None:
             seen = seen.at[jnp.arange(n), draw.token].max(is_open)
@@ -305,7 +307,7 @@ def go_on(
 
     A row beyond the last one is none.
     """
-    lane, held = (x.at[row].get(mode="clip") for x in (rows.request.lane, rows.length))
+    lane, held, before = (x.at[row].get(mode="clip") for x in (rows.request.lane, rows.length, rows.hidden))
     hidden, own = paged.extend_rows(
         params, config, shared, own, lanes.pages.table[lane], lanes.length[lane],
         own_table.at[row].get(mode="fill", fill_value=own.pages), held, tokens, length, dtype,
@@ -324,7 +326,7 @@ def go_on(
         state=put(rows.state, State.OPEN),
         length=put(rows.length, held + length),
         matched=put(rows.matched, rows.request.first.at[row].get(mode="clip")),
-        hidden=put(rows.hidden, hidden.astype(rows.hidden.dtype)),
+        hidden=put(rows.hidden, jnp.where(length[:, None] > 0, hidden.astype(rows.hidden.dtype), before)),
         seen=seen,
     )
     return own, _pinned(new)

@@ -118,6 +118,8 @@ class Engine:
         environment's side of an answer where it has several turns (`rollout.turns`). One call at a time: raises
         InputError while another is being read.
         """
+        if isinstance(prompts, str | Prompt):
+            raise InputError("prompts is a list: put a single prompt into one")
         hows = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
         if len(hows) != len(prompts):
             raise InputError(f"{len(hows)} samplings for {len(prompts)} prompts: one for all, or one for each")
@@ -140,6 +142,11 @@ class Engine:
             return prompt
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         return Prompt(str(index), tuple(ids), prompt if isinstance(prompt, str) else "")
+
+    def drop_pools(self) -> None:
+        """Let all pages go; the next call makes new ones."""
+        self.shared = self.own = self.kept = None
+        self.prompts = PromptBook(self.limits.page_size, self.prompts.room)
 
     def grow_shared(self, missing: int) -> Pool:
         """Make room for `missing` more pages of prompts."""

@@ -137,7 +137,15 @@ class Intake:
             batch = self._next_batch(want - self.waiting)
             if not batch:
                 break
-            self._prefill(batch)
+            try:
+                self._prefill(batch)
+            except BaseException:
+                # What is known to be kept may not have been written.
+                self.engine.prompts.forget()
+                for lane, _, opened in batch:
+                    if lane not in self.lanes:
+                        self.engine.prompts.close(opened.pages)
+                raise
         return len(self.places) > before
 
     def _next_batch(self, answers: int) -> list[tuple[int, Ticket, Opened]]:
@@ -155,7 +163,8 @@ class Intake:
             ids = self.prompts[ticket.prompt].token_ids
             lacks = engine.prompts.next_key(ids) if self.keeps_prompts else None
             count = ticket.last - ticket.first
-            if (batch and tokens + len(ids) > engine.limits.prefill_tokens) or lacks in coming or count > room:
+            new = len(ids) - (engine.prompts.reusable(ids) if self.keeps_prompts else 0)
+            if (batch and tokens + new > engine.limits.prefill_tokens) or lacks in coming or count > room:
                 break
             try:
                 opened = engine.prompts.open(ids)
@@ -223,6 +232,8 @@ class Intake:
     def _keep(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy pages of prompts to where they are kept."""
         engine = self.engine
+        # Where room is small a place may be taken twice in a batch: the last one is what is known.
+        copies = [(page, place) for place, page in {place: page for page, place in copies}.items()]
         if copies and engine.shared is not None:
             kept = engine.grow_kept(1 + max(place for _, place in copies))
             pages, places = _columns(copies, kept.pages)
@@ -230,9 +241,12 @@ class Intake:
 
     def _mark(self, batch: list[tuple[int, Ticket, Opened]]) -> None:
         """Note which tokens stand in the prompts, for repetition penalties."""
+        x = 1 << (len(batch) - 1).bit_length()
+        lane = np.full(x, len(self.lengths), np.int32)
+        lane[: len(batch)] = [lane for lane, _, _ in batch]
         ids = [self.prompts[ticket.prompt].token_ids for _, ticket, _ in batch]
-        tokens, length = pad_tokens(ids, self.columns * self.engine.limits.page_size)
-        self.seen = mark_seen(self.seen, np.array([lane for lane, _, _ in batch]), tokens, length)
+        tokens, length = pad_tokens([*ids, *[()] * (x - len(ids))], self.columns * self.engine.limits.page_size)
+        self.seen = mark_seen(self.seen, lane, tokens, length)
 
     def _enqueue(self, lane: int, ticket: Ticket) -> None:
         """Put the answers of a lane into the ring."""

@@ -68,15 +68,22 @@ class PromptBook:
         return [tuple(tokens[i * self.size : (i + 1) * self.size]) for i in range(whole)]
 
     def _found(self, pieces: Sequence[tuple[int, ...]]) -> list[Kept]:
-        """Return the kept pages that a prompt begins with, and note that they were of use."""
+        """Return the kept pages that a prompt begins with, and note their use: the first page outlives the others."""
         found: list[Kept] = []
+        keys = []
         for piece in pieces:
             key = (found[-1].number if found else ROOT, piece)
             if key not in self.known:
                 break
-            self.known.move_to_end(key)
+            keys.append(key)
             found.append(self.known[key])
+        for key in reversed(keys):
+            self.known.move_to_end(key)
         return found
+
+    def reusable(self, tokens: Sequence[int]) -> int:
+        """Return how many tokens of a prompt are kept."""
+        return len(self._found(self._cut(tokens))) * self.size
 
     def next_key(self, tokens: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
         """Return what the first full page of a prompt that is not kept would be known by; None where all are."""
@@ -109,6 +116,7 @@ class PromptBook:
             self.known[parent, piece] = Kept(place, next(self._numbers))
             parent = self.known[parent, piece].number
             copies.append((page, place))
+        self._found(pieces)
         return copies
 
     def close(self, pages: Sequence[int]) -> None:

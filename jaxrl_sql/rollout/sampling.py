@@ -44,7 +44,11 @@ class Sampling:
             (0 <= self.min_p <= 1, "min_p must be at least 0 and at most 1"),
             (self.repetition_penalty > 0, "repetition_penalty must be above 0"),
             (self.max_new_tokens >= 1, "max_new_tokens must be at least 1"),
-            (self.max_total_tokens >= 0, "max_total_tokens must be at least 0"),
+            (
+                self.max_total_tokens == 0 or self.max_total_tokens >= self.max_new_tokens,
+                "max_total_tokens must be 0 or at least max_new_tokens",
+            ),
+            (0 <= self.seed < 2**31, "seed must be at least 0 and below 2 to the 31"),
             (self.n >= 1, "n must be at least 1"),
             (all(self.stop), "stop must hold no empty string"),
         )

@@ -21,8 +21,8 @@ _BYTE = 256
 class Stops(NamedTuple):
     """Automata of several sets of strings, one below the other.
 
-    table [A,V] int16: the state after a token; found [A] bool: a string is complete (and stays so); first: the state in
-    which each set's automaton begins.
+    table [A,V] int16 or int32: the state after a token; found [A] bool: a string is complete (and stays so); first: the
+    state in which each set's automaton begins.
     """
 
     table: np.ndarray
@@ -137,7 +137,7 @@ def make_stops(
 
     A string is refused when no sequence of tokens writes it, so that it never would be found.
     """
-    tables, founds = [np.zeros((1, vocab_size), np.int16)], [np.zeros(1, bool)]
+    tables, founds = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
     first: dict[tuple[str, ...], int] = {(): 0}
     refused: dict[tuple[str, ...], str] = {}
     for strings in dict.fromkeys(sets):
@@ -152,10 +152,12 @@ def make_stops(
         table = np.zeros((len(delta), vocab_size), np.int16)
         width = min(vocab_size, len(pieces))
         table[:, :width] = _over_tokens(delta, pieces)[:, :width]
-        tables.append(table + offset)
+        tables.append(table.astype(np.int32) + offset)
         founds.append(found)
         first[strings] = offset
-    return Stops(np.concatenate(tables), np.concatenate(founds), first), refused
+    states = np.concatenate(tables)
+    narrow = np.int16 if len(states) <= np.iinfo(np.int16).max else np.int32
+    return Stops(states.astype(narrow), np.concatenate(founds), first), refused
 
 
 def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:

@@ -135,11 +135,38 @@ def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
     for bad, word in (
         ({"max_new_tokens": 0}, "max_new_tokens"), ({"top_p": 0.0}, "top_p"), ({"min_p": 2.0}, "min_p"),
         ({"stop": "ab"}, "stop"), ({"stop": ("",)}, "stop"), ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"max_total_tokens": 5}, "max_total_tokens"), ({"seed": -1}, "seed"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=word):
             Sampling(**bad)
     with pytest.raises(InputError, match="one for each"):
         list(engine.generate(prompts, [Sampling()]))
+    with pytest.raises(InputError, match="list"):
+        list(engine.generate("abc", Sampling()))
+
+
+def test_weights_that_diverged_or_are_of_another_type_leave_nothing_behind() -> None:
+    prompts, how = make_prompts(20, 9), Sampling(temperature=0.0, max_new_tokens=8)
+    engine = Engine(CONFIG, jax.tree.map(lambda x: x * jnp.nan, PARAMS), NoEnd(), 2, page_size=8)
+    list(engine.generate(prompts, how))
+    engine.params = PARAMS
+    got = {s.prompt_index: s.token_ids for s in engine.generate(prompts, how)}
+    fresh = Engine(CONFIG, PARAMS, NoEnd(), 2, page_size=8)
+    assert got == {s.prompt_index: s.token_ids for s in fresh.generate(prompts, how)}
+    engine.params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMS)
+    assert len(list(engine.generate(prompts, how))) == 2
+
+
+def test_little_room_for_what_is_kept_gives_the_same_answers() -> None:
+    r = np.random.default_rng(2)
+    shared = tuple(r.integers(0, 24, 17).tolist())
+    prompts = [Prompt(str(i), (*shared[: 8 + i % 9], *r.integers(0, 24, 9).tolist()), "") for i in range(10)]
+    how = Sampling(temperature=0.0, max_new_tokens=6)
+    found = []
+    for kept in (0, 8, 4096):
+        engine = Engine(CONFIG, PARAMS, Letters(), 4, page_size=4, kept_tokens=kept)
+        found.append({s.prompt_index: s.token_ids for s in engine.generate(prompts, how)})
+    assert found[0] == found[1] == found[2]
 
 
 def test_stop_strings_end_an_answer_wherever_tokens_are_cut() -> None:

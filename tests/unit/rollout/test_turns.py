@@ -133,6 +133,38 @@ def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> Non
     assert [len(found[i].turns) for i in (0, 2)] == [3, 3]
 
 
+def test_an_observation_of_nothing_adds_nothing() -> None:
+    """The next token comes from the one before: over two turns the answer is what one turn would have been."""
+
+    class Silent(Echo):
+        def next(self, written: Written) -> Observation | None:
+            return None if super().next(written) is None else Said("")
+
+    prompts = [Prompt("p", (3, 1, 4, 1, 5), "")]
+    engine = Engine(CONFIG, PARAMS, Letters(), 2, chunk=4)
+    (whole,) = engine.generate(prompts, Sampling(temperature=0.0, max_new_tokens=12))
+    how = Sampling(temperature=0.0, max_new_tokens=6, max_total_tokens=12)
+    (cut,) = engine.generate(prompts, how, turns=lambda *_: Silent(0, 2))
+    assert cut.token_ids == whole.token_ids
+    np.testing.assert_allclose(cut.logprobs, whole.logprobs, atol=1e-5)
+
+
+def test_long_observations_are_appended_in_stretches() -> None:
+    class Talks(Echo):
+        def next(self, written: Written) -> Observation | None:
+            return None if super().next(written) is None else Said("abcdefgh" * (4 + self.number))
+
+    prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]
+    how = Sampling(temperature=0.0, max_new_tokens=4, max_total_tokens=120)
+    found = []
+    for most in (16, 1024):
+        engine = Engine(CONFIG, PARAMS, Letters(), 5, page_size=8, prefill_tokens=most)
+        samples = engine.generate(prompts, how, turns=lambda prompt, _: Talks(prompt, 2))
+        found.append({s.prompt_index: s.token_ids for s in samples})
+    assert found[0] == found[1]
+    assert sorted(len(ids) for ids in found[0].values()) == [40 + 8 * i for i in range(5)]
+
+
 def test_all_turns_together_are_bounded() -> None:
     how = Sampling(n=2, max_new_tokens=10, max_total_tokens=16)
     for sample in converse(how)[1].values():

@@ -3,8 +3,7 @@
 `python scripts/bench_databases.py`: 16,000 databases, copies of one small shop with a number of its own in each, are
 visited in a random order, a query a visit, by an executor that may have 900 files open; the process itself may not
 have many more (RLIMIT_NOFILE), so that one that keeps them open fails. Beside it, in turns, ten such databases that a
-new executor opens (the yardstick: cold, and nothing to close), and ten that are opened and closed for every query (the
-least that opening costs: all of it stays in the processor's caches). Exit code 1 when a goal is missed.
+new executor opens (the yardstick: cold, and nothing to close). Exit code 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -124,8 +123,6 @@ def main() -> int:
     many: dict[str, list[float]] = {"files": [], "immutable": [], "copies": []}
     ways = {"files": {}, "immutable": {"immutable": True}, "copies": {"copy_up_to_bytes": 1 << 20}}
     cold: list[float] = []
-    warm: list[float] = []
-    in_turn = [i % N_COLD for i in range(options.databases)]
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, {options.threads} threads", flush=True)
     with tempfile.TemporaryDirectory() as folder, OpenFiles() as open_files:
         paths = make_databases(Path(folder), options.databases)
@@ -134,17 +131,12 @@ def main() -> int:
         order = list(range(options.databases))
         for _ in range(options.runs):
             cold.append(visit_cold(paths, options.threads))
-            with Executor(threads=options.threads, cache_bytes=0, max_open=1) as ex:
-                warm.append(visit(ex, paths, in_turn))
-                assert ex.stats()["connections_opened"] > 0.9 * len(in_turn), "they stayed open"
             for name, settings in ways.items():
                 draw.shuffle(order)
                 with Executor(threads=options.threads, cache_bytes=0, max_open=options.max_open, **settings) as ex:
                     many[name].append(visit(ex, paths, order))
     print(HEADER)
     print(f"| {N_COLD} databases opened cold by a new executor | {statistics.median(cold):,.0f} | 1 | | |")
-    ratio = statistics.median(rate / one for rate, one in zip(warm, cold, strict=True))
-    print(f"| {N_COLD} in turn, opened and closed for each query | {statistics.median(warm):,.0f} | {ratio:.2f} | | |")
     is_reached = True
     for name, rates in many.items():
         ratio = statistics.median(rate / one for rate, one in zip(rates, cold, strict=True))

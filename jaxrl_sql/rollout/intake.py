@@ -210,8 +210,7 @@ class Intake:
                 bool(((start > 0) & (stretch > 0)).any()), engine.compute_dtype,
             )  # fmt: skip
             engine.stats.padded_tokens += tokens.size
-            start = np.minimum(start + width, np.maximum(start, length))
-            start = np.where(start < length, start, length)
+            start = np.minimum(start + width, length)
         if self.seen is not None:
             self._mark(batch)
         written: list[tuple[int, int]] = []

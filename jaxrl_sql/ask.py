@@ -129,7 +129,8 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
             (f"{one.votes:g}", str(one.answers), one.outcome.status, str(one.outcome.row_count), one.sql)
             for one in reply.candidates
         ]
-        show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
+        if rows:
+            show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
     stream.write(f"{reply.sql or 'no SQL in the answer'}\n\n")
     if reply.outcome is not None:
         stream.write(f"{reply.outcome.pretty().rstrip()}\n")

@@ -7,7 +7,7 @@ from the journal and the rest from the model, and ends as it would have.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxrl_sql.rollout import Engine
@@ -75,27 +75,41 @@ class Memory:
 
 
 def engine_asker(engine: Engine, memory: Memory) -> Ask:
-    """Let an engine answer. Its draws depend on what is drawn beside, so a round is known as a whole or drawn again."""
+    """Let an engine answer. Its draws depend on what is drawn beside, so a round is known as a whole or drawn again.
+
+    An answer ends where the model has no position left; what the engine refuses has its reason in the journal.
+    """
 
     def ask(requests: Sequence[Request]) -> list[list[str | None]]:
         if any(len(memory.known(one)) < one.how.n for one in requests):
-            memory.add(list(_drawn(engine, requests)))
+            reasons: list[str] = []
+            memory.add(list(_drawn(engine, requests, reasons)), reasons[-1] if reasons else "")
         return [[memory.known(one)[i] for i in range(one.how.n)] for one in requests]
 
     return ask
 
 
-def _drawn(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[Request, int, list[str | None], Spent]]:
+def _drawn(
+    engine: Engine, requests: Sequence[Request], reasons: list[str]
+) -> Iterator[tuple[Request, int, list[str | None], Spent]]:
+    """Yield what the engine answers to each request, and add why it did not answer some to `reasons`."""
+    prompts = [one.prompt for one in requests if not isinstance(one.prompt, str)]
+    rooms = [max(engine.config.max_positions - len(prompt.token_ids), 1) for prompt in prompts]
+    hows = [
+        replace(one.how, max_new_tokens=min(one.how.max_new_tokens, room))
+        for one, room in zip(requests, rooms, strict=True)
+    ]
     texts: list[list[str | None]] = [[None] * one.how.n for one in requests]
     written = [0] * len(requests)
-    for sample in engine.generate([one.prompt for one in requests], [one.how for one in requests]):
-        if not sample.error:
+    for sample in engine.generate(prompts, hows):
+        if sample.error:
+            reasons.append(sample.error)
+        else:
             texts[sample.prompt_index][sample.index] = sample.text
             written[sample.prompt_index] += len(sample.token_ids)
-    for request, said, tokens in zip(requests, texts, written, strict=True):
+    for request, prompt, said, tokens in zip(requests, prompts, texts, written, strict=True):
         # The engine runs a prompt once for all of its answers.
-        read = len(request.prompt.token_ids) if not isinstance(request.prompt, str) else 0
-        yield request, 0, said, Spent(request.how.n, read, tokens)
+        yield request, 0, said, Spent(request.how.n, len(prompt.token_ids), tokens)
 
 
 def endpoint_asker(

@@ -1,9 +1,10 @@
 """Verbal RL: `python -m jaxrl_sql.verbal --config FILE key.sub=value …` (section `verbal`); no weight is changed.
 
-For each question of `data.evals` the model of `model.checkpoint`, or one behind `verbal.base_url`, draws candidates and
-chooses among them in words (PaVeRL-SQL). The folder `verbal.out` gets `predictions.jsonl`, `records.jsonl` with all
-candidates and their scores, and `metrics.json`: what the choice is worth beside the first candidate, a vote and the
-best there is. All answers stand in `answers.jsonl`, from which a second run goes on.
+For each question of `data.evals` a model, that of `model.checkpoint` (a run's folder will do) or one behind
+`verbal.base_url`, draws candidates and chooses among them in words (PaVeRL-SQL). The folder `verbal.out` gets
+`predictions.jsonl`, `records.jsonl` with all candidates and their scores, and `metrics.json`: what the choice is worth
+beside the first candidate, a vote and the best there is. All answers stand in `answers.jsonl`, from which a second run
+goes on.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.trained import asked_otherwise, find_model
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
 
@@ -90,6 +92,9 @@ def verbal(config: TrainConfig) -> int:
     cfg, out = config.verbal, Path(config.verbal.out)
     if not (cfg.base_url or config.model.checkpoint):
         raise InputError("verbal asks a model: name model.checkpoint, or verbal.base_url and verbal.model")
+    checkpoint, trained = (Path(), None) if cfg.base_url else find_model(config.model.checkpoint)
+    if not cfg.base_url:
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, checkpoint=str(checkpoint)))
     loaded = load_questions(config)
     # Candidates are run as they are: who asks for another dialect is answered in SQLite's.
     examples = [dataclasses.replace(example, dialect="sqlite") for example in loaded.examples]
@@ -103,6 +108,8 @@ def verbal(config: TrainConfig) -> int:
         stopped: JaxrlSqlError | None = None
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:
             tell_skipped(loaded, display)
+            for setting in asked_otherwise(config, trained) if trained else ():
+                display.note(f"the model is not asked as it was trained: {setting}")
             work = Work(config, examples, executor, memory, budget_of(cfg, memory.total), display, finished)
             if work.left:
                 with open_model(work) as model:
@@ -111,10 +118,12 @@ def verbal(config: TrainConfig) -> int:
         numbers = write(out, work, loaded)
     sys.stdout.write(f"{table(numbers)}\n{work.budget.words()}\n")
     if numbers["unanswered"]:
-        sys.stdout.write(
-            f"{numbers['unanswered']:,.0f} attempts were not answered; {out / 'records.jsonl'} says whose\n"
+        why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
+        sys.stderr.write(
+            f"{numbers['unanswered']:,.0f} attempts were not answered; {out / 'records.jsonl'} says whose{why}\n"
         )
-    return told(work, stopped, out)
+    code = told(work, stopped, out)
+    return code or int(0 < numbers["attempts"] == numbers["unanswered"])
 
 
 def load_questions(config: TrainConfig) -> Loaded:

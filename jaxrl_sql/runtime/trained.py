@@ -21,6 +21,8 @@ _CHOOSES = (
     "source", "dir", "seed", "train", "evals", "vocab_size", "limit_train", "limit_eval", "drop_empty_gold",
     "mysql_share", "keep", "traces", "prune",
 )  # fmt: skip
+# What of it changes the words of a prompt, or how an answer to it is read.
+_WORDS = ("prompt", "schema", "thinking", "begin", "retrieve")
 
 
 def asked_by(data: DataConfig) -> dict[str, Any]:
@@ -35,10 +37,10 @@ def find_model(given: str) -> tuple[Path, TrainConfig | None]:
     """
     path = Path(given)
     if not path.exists():
-        raise InputError(f"--model {given}: no such folder or file")
+        raise InputError(f"model {given}: no such folder or file")
     if (path / CONFIG).is_file():
         if not (path / MODEL).is_dir():
-            raise InputError(f"--model {given}: the run has no {MODEL}/ yet; scripts/export_checkpoint.py makes one")
+            raise InputError(f"model {given}: the run has no {MODEL}/ yet; scripts/export_checkpoint.py makes one")
         return path / MODEL, load_config(path / CONFIG)
     beside = path.resolve().parent / CONFIG
     if path.resolve().name == MODEL and beside.is_file():
@@ -71,3 +73,13 @@ def defaults_for(given: str) -> dict[str, Any]:
             "slots": run.eval.slots,
         },
     }
+
+
+def asked_otherwise(config: TrainConfig, run: TrainConfig) -> list[str]:
+    """Return in which settings a command asks a model otherwise than the run that trained it did, one a line."""
+    now, then = ({"recipe": one.recipe} | _data_keys(one.data) for one in (config, run))
+    return [f"{name}={now[name]} (trained with {then[name]})" for name in then if now[name] != then[name]]
+
+
+def _data_keys(data: DataConfig) -> dict[str, Any]:
+    return {f"data.{name}": getattr(data, name) for name in _WORDS}

@@ -276,7 +276,7 @@ def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_
         ([], "give either --predictions FILE"),
         (["--predictions", "P", "--model", str(CONFIGS / "quickstart_start")], "give either --predictions FILE"),
         (["--predictions", "nowhere.jsonl"], "nowhere.jsonl: No such file"),
-        (["--model", "nowhere"], "--model nowhere: no such folder"),
+        (["--model", "nowhere"], "model nowhere: no such folder"),
         (["--predictions", "P", "evaluate.rules=[bird, best]"], "rules 'best'"),
         (["--predictions", "P", "evaluate.runs=2"], "would all be the same"),
         (["--predictions", "P", "evaluate.runs=2", "evaluate.temperature=1"], "are draws of a model"),

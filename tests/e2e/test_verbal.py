@@ -135,7 +135,7 @@ def test_the_best_of_each_is_chosen_and_compared(
     assert (numbers["unfinished"], numbers["skipped"], numbers["unread"]) == (0, 0, 8)
     assert numbers["requests"] == len(seen)
     assert numbers["cost"] == numbers["prompt_tokens"] + numbers["completion_tokens"] > 0
-    assert "3 attempts were not answered; " in told.out
+    assert "3 attempts were not answered; " in told.err
     assert re.search(r"verbal RL +\d\d\.\d", told.out)
     assert re.search(r"question 8/8 requests \d+ tokens read [\d,]+ tokens written \d+ cost", told.out)
     everything = told.out + told.err + "".join(path.read_text() for path in out.iterdir())
@@ -300,6 +300,10 @@ def test_a_model_of_our_own_chooses_among_its_candidates(
     assert numbers["best/bird"] >= max(numbers["bird"], numbers["first/bird"], numbers["majority/bird"])
     assert numbers["requests"] == sum(one["spent"]["requests"] for one in records)
     assert "cost" not in numbers
+
+    # The start has 2,048 positions or fewer: an answer may not be longer than what the prompt leaves.
+    assert main([*command, "verbal.max_tokens=100000", "data.limit_eval=1", f"verbal.out={tmp_path / 'long'}"]) == 0
+    assert lines(tmp_path / "long" / "records.jsonl")[0]["unanswered"] == 0
 
     # The first batch's rounds but for a torn one, as a kill leaves them.
     journal = (out / "answers.jsonl").read_text().splitlines(keepends=True)

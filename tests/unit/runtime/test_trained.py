@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import load_config
-from jaxrl_sql.runtime.trained import BENCHMARK_LIMITS, defaults_for, find_model
+from jaxrl_sql.runtime.trained import BENCHMARK_LIMITS, asked_otherwise, defaults_for, find_model
 from jaxrl_sql.types import InputError
 
 
@@ -48,6 +48,17 @@ def test_what_is_no_model_is_told(run: Path) -> None:
     (run / "model").rmdir()
     with pytest.raises(InputError, match="the run has no model/ yet"):
         find_model(str(run))
+
+
+def test_settings_that_change_a_prompt_are_told_where_training_had_others(run: Path) -> None:
+    trained = find_model(str(run))[1]
+    assert trained is not None
+    same = load_config(None, ["executor.vm_steps=9"], defaults_for(str(run)))
+    assert asked_otherwise(same, trained) == []
+    other = load_config(None, ["data.schema=profile", "recipe=paverl"], defaults_for(str(run)))
+    assert asked_otherwise(other, trained) == [
+        "recipe=paverl (trained with skyrl_sql)", "data.schema=profile (trained with ddl)",
+    ]  # fmt: skip
 
 
 def test_a_file_lies_over_a_commands_defaults_and_under_its_options(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class Summary:
     `feature/join`. `statuses` counts predictions by how they ended, `gold_statuses` golds; `stopped` counts what the
     clock stopped even when it was tried again alone. `reasons` lists the questions whose verdict hangs on something, by
     what it is, `failed_golds` those whose gold did not run, with its status. `own` is the benchmark's own rule.
+    `reliability`, where some questions have no answer, is EHRSQL's score by what an error costs.
     """
 
     own: str
@@ -67,6 +68,7 @@ class Summary:
     stopped: int
     reasons: Mapping[str, tuple[str, ...]]
     failed_golds: tuple[tuple[str, str], ...] = ()
+    reliability: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> Share:
@@ -103,6 +105,7 @@ class Summary:
         for name, group in self.groups.items():
             numbers[f"count/{name}"] = float(group.count)
             numbers |= {f"{rule}/{name}": share.mean for rule, share in group.shares.items()}
+        numbers |= {f"reliability/{cost}": score for cost, score in self.reliability.items()}
         numbers |= {f"sensitive/{name}": float(len(uids)) for name, uids in self.reasons.items()}
         return numbers
 
@@ -138,6 +141,7 @@ def summarize(
         stopped=sum(one.stop == "wall" for one in verdicts),
         reasons=reasons,
         failed_golds=tuple((one.uid, one.gold_status) for one in verdicts if not one.gold_ok),
+        reliability=_reliability(pairs, own),
     )
 
 
@@ -155,6 +159,22 @@ def _share(pairs: Sequence[tuple[Example, Verdict]], rule: str, seed: int, resam
     values = np.array([value for _, value in scored])
     low, high = interval(values, [name for name, _ in scored], seed, resamples)
     return Share(float(values.sum()), len(scored), low, high)
+
+
+def _reliability(pairs: Sequence[tuple[Example, Verdict]], own: str) -> dict[str, float]:
+    """Return EHRSQL's reliability scores RS(0), RS(5), RS(10) and RS(N), N the number of questions (Lee et al. 2024).
+
+    A right answer earns 1, and so does none where there is none; no answer where there is one earns 0, and whatever is
+    wrong costs 0, 5, 10 or N. Golds that fail are left out, and where all questions have answers it says nothing.
+    """
+    scored = [(example, one) for example, one in pairs if own in one.scores]
+    if all(example.answerable for example, _ in scored):
+        return {}
+    right = sum(one.is_right(own) for _, one in scored)
+    silent = sum(one.status == "no_sql" and not one.is_right(own) for _, one in scored)
+    wrong, count = len(scored) - right - silent, len(scored)
+    costs = {"0": 0, "5": 5, "10": 10, "N": count}
+    return {name: (right - cost * wrong) / count for name, cost in costs.items()}
 
 
 def _group(pairs: Sequence[tuple[Example, Verdict]], rules: Sequence[str]) -> Group:

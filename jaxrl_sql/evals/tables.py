@@ -85,6 +85,7 @@ def _statuses(one: Judged) -> Table:
         "golds that fail on other databases of their suite": numbers["suite_gold_failures"],
         "stopped by the clock, even alone": numbers["stopped_by_clock"],
     }
+    beside |= {f"reliability, an error costs {cost}, in %": 100 * v for cost, v in counted("reliability/").items()}
     rows = [
         *((f"prediction: {name}", _count(value), "") for name, value in predictions.items()),
         *((f"gold: {name}, in no share", _count(golds[name]), cases(uids)) for name, uids in failed.items() if uids),

@@ -57,6 +57,23 @@ def test_a_summary_counts() -> None:
     assert summary.reasons["order"] == ("q2",)
     assert summary.failed_golds == (("q4", "timeout"), ("q5", "schema_error"))
     assert numbers["bird/low"] == 0.0 < numbers["bird"] < numbers["bird/high"] == 1.0
+    assert "reliability/0" not in numbers
+
+
+def test_reliability_pays_silence_where_there_is_no_answer_and_makes_errors_dear() -> None:
+    mute = [Example(f"m{i}", "one", "db", "?", "", answerable=False) for i in range(2)]
+    examples = [*(example(f"q{i}") for i in range(4)), *mute]
+    verdicts = [
+        verdict("q0", 1.0),
+        verdict("q1", 0.0),  # wrong
+        verdict("q2", 0.0, status="no_sql"),  # silent: earns nothing, costs nothing
+        Verdict("q3", "SELECT 1", "ok", "timeout"),  # its gold fails: left out
+        verdict("m0", 1.0, status="no_sql"),  # silent, and right to be
+        verdict("m1", 0.0),  # answers what has no answer: wrong
+    ]
+    numbers = summarize(examples, verdicts, "bird").metrics()
+    found = [numbers[f"reliability/{cost}"] for cost in ("0", "5", "10", "N")]
+    assert found == pytest.approx([2 / 5, (2 - 2 * 5) / 5, (2 - 2 * 10) / 5, (2 - 2 * 5) / 5])
 
 
 def test_a_group_without_a_score_has_no_number() -> None:

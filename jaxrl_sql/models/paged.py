@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.distribution import soft_cap
 from jaxrl_sql.models.attention.tree import narrow
-from jaxrl_sql.models.attention.xla import FLOOR, HIDDEN, KeyPart, attend
+from jaxrl_sql.models.attention.xla import KeyPart, attend
+from jaxrl_sql.models.merging import POOL, Reach, Read, Score, attend_pages
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import (
     Kind,
@@ -38,8 +38,6 @@ from jaxrl_sql.models.transformer import (
     window_of,
 )
 from jaxrl_sql.parallel.rules import constrain
-
-POOL = ("batch", "kv_heads", "none", "head")
 
 
 @flax.struct.dataclass
@@ -87,14 +85,6 @@ class Readers:
     length: jax.Array
 
 
-class _Part(NamedTuple):
-    """A page's part of its readers' softmax: top, total [Y,K,G,M] float32, mixed [Y,K,G,M,Q] float32."""
-
-    top: jax.Array
-    total: jax.Array
-    mixed: jax.Array
-
-
 def init_pool(config: ModelConfig, pages: int, page_size: int, dtype: Any) -> Pool:
     """Make a pool of empty pages; on a mesh, pages are split over the batch's axes and heads over `tensor`."""
     shape = (pages, config.n_kv_heads, page_size, config.head_dim)
@@ -125,72 +115,53 @@ def _kinds(config: ModelConfig) -> Sequence[Kind]:
     return config.sliding.layers if config.sliding else (False,) * config.n_layers
 
 
-def _near(config: ModelConfig, kind: Kind, visible: jax.Array, keys: jax.Array, queries: jax.Array) -> jax.Array:
-    """Narrow visible [Y,1,C] to a window: positions of keys [Y,C] and of the readers' queries [Y,G] -> [Y,G,C]."""
+def _near(config: ModelConfig, kind: Kind, reach: Reach) -> jax.Array:
+    """Return what readers see of their pages in a layer: all that is there [Y,1,C], or a window of it [Y,G,C]."""
     if config.sliding is None or not kind:
-        return visible
-    return visible & (queries[..., None] - keys[:, None] < config.sliding.size)
+        return reach.visible
+    return reach.visible & (reach.queries[..., None] - reach.keys[:, None] < config.sliding.size)
 
 
-def _part(config: ModelConfig, q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array) -> _Part:
-    """Read pages k, v [Y,K,C,Q] with their readers' queries q [Y,G,K,M,Q]; visible broadcasts to [Y,G,C]."""
-    y, g, heads_, m, size = q.shape
-    folded = jnp.moveaxis(q, 2, 1).reshape(y, heads_, g * m, size)
-    score = jnp.einsum("ykxq,ykcq->ykxc", folded, k, preferred_element_type=jnp.float32)
-    score = soft_cap(score * scale_of(config), config.attn_score_cap).reshape(y, heads_, g, m, k.shape[2])
-    score = jnp.where(visible[:, None, :, None], score, HIDDEN)
-    top = jnp.maximum(score.max(axis=-1), FLOOR)
-    weight = jnp.exp(score - top[..., None])
-    flat = weight.astype(v.dtype).reshape(y, heads_, g * m, -1)
-    mixed = jnp.einsum("ykxc,ykcq->ykxq", flat, v, preferred_element_type=jnp.float32)
-    return _Part(top, weight.sum(axis=-1), mixed.reshape(y, heads_, g, m, size))
-
-
-def _fetch(part: _Part, table: jax.Array, reader: jax.Array) -> _Part:
-    """Bring the parts of each row's pages to it: table [N,J], reader [N] -> [N,J,K,M,…], nothing where no page is."""
-    there = (table < part.top.shape[0])[..., None, None]
-    top, total, mixed = (x.at[table, :, reader[:, None]].get(mode="clip") for x in part)
-    return _Part(jnp.where(there, top, FLOOR), jnp.where(there, total, 0.0), mixed)
-
-
-def _merge(parts: Sequence[_Part]) -> jax.Array:
-    """Merge the parts of N rows, [N,J,K,M,…] each, into one softmax -> [N,K,M,Q]; zeros for a row that sees nothing."""
-    top = jnp.max(jnp.concatenate([part.top for part in parts], axis=1), axis=1, keepdims=True)
-    total = jnp.zeros(top.shape[:1] + top.shape[2:], jnp.float32)
-    mixed = jnp.zeros((*total.shape, parts[0].mixed.shape[-1]), jnp.float32)
-    for part in parts:
-        # A page that is none has no total; its weight has to go too, or what was fetched in its place would count.
-        weight = jnp.where(part.total > 0, jnp.exp(part.top - top), 0.0)
-        total += jnp.sum(part.total * weight, axis=1)
-        mixed += jnp.sum(jnp.where(weight[..., None] > 0, part.mixed * weight[..., None], 0.0), axis=1)
-    return mixed / jnp.where(total > 0, total, 1.0)[..., None]
-
-
-class _Reach(NamedTuple):
-    """What a step's queries can see: of shared pages and own pages, who reads them and which keys are there.
-
-    readers [Y,G] int32 rows; visible [Y,1,C] bool; keys [Y,C], queries [Y,G]: positions in the sequence.
-    """
-
-    readers: jax.Array
-    visible: jax.Array
-    keys: jax.Array
-    queries: jax.Array
-
-
-def _reach_shared(pages: Pages, readers: Readers, positions: jax.Array, size: int) -> _Reach:
+def reach_shared(pages: Pages, readers: Readers, positions: jax.Array, size: int) -> Reach:
+    """Return who reads which pages of prompts, `size` tokens each, for rows at positions [N]."""
     keys = pages.start[:, None] + jnp.arange(size)
     length = readers.length.at[pages.owner].get(mode="fill", fill_value=0)
     rows = readers.rows.at[pages.owner].get(mode="clip")
-    return _Reach(rows, (keys < length[:, None])[:, None], keys, positions.at[rows].get(mode="clip"))
+    return Reach(
+        owner=_held_by(pages, size),
+        readers=rows,
+        visible=(keys < length[:, None])[:, None],
+        keys=keys,
+        queries=positions.at[rows].get(mode="clip"),
+        source=readers.lane,
+        place=readers.reader,
+        table=pages.table.at[readers.lane].get(mode="clip"),
+        owners=pages.table.shape[0],
+    )
 
 
-def _reach_own(pages: Pages, length: jax.Array, prompt: jax.Array, positions: jax.Array, size: int) -> _Reach:
+def reach_own(pages: Pages, length: jax.Array, prompt: jax.Array, positions: jax.Array, size: int) -> Reach:
+    """Return who reads which pages of rows that hold length [N] tokens after prompts of so many."""
     index = pages.start[:, None] + jnp.arange(size)
     there = length.at[pages.owner].get(mode="fill", fill_value=0)
     rows = pages.owner[:, None]
-    keys = prompt.at[rows].get(mode="clip") + index
-    return _Reach(rows, (index < there[:, None])[:, None], keys, positions.at[rows].get(mode="clip"))
+    return Reach(
+        owner=_held_by(pages, size),
+        readers=rows,
+        visible=(index < there[:, None])[:, None],
+        keys=prompt.at[rows].get(mode="clip") + index,
+        queries=positions.at[rows].get(mode="clip"),
+        source=jnp.arange(length.shape[0]),
+        place=jnp.zeros_like(length),
+        table=pages.table,
+        owners=pages.table.shape[0],
+    )
+
+
+def _held_by(pages: Pages, size: int) -> jax.Array:
+    """Return whose the pages are [Y]; X, nobody's, where the owner's table has no such page (any more)."""
+    at = pages.table.at[pages.owner, pages.start // size].get(mode="fill", fill_value=-1)
+    return jnp.where(at == jnp.arange(pages.owner.shape[0]), pages.owner, pages.table.shape[0])
 
 
 def decode_rows(
@@ -218,10 +189,9 @@ def decode_rows(
     page = jnp.take_along_axis(rows.table, (length // size)[:, None], axis=1, mode="clip")[:, 0]
     page = jnp.where(active & (length // size < rows.table.shape[1]), page, own.pages)
     reach = (
-        _reach_shared(lanes, readers, positions, shared.page_size),
-        _reach_own(rows, length + active, prompt, positions, size),
+        reach_shared(lanes, readers, positions, shared.page_size),
+        reach_own(rows, length + active, prompt, positions, size),
     )
-    tables = (lanes.table.at[readers.lane].get(mode="clip"), readers.reader), (rows.table, jnp.zeros_like(length))
     x = embed(params, config, token[:, None, None], compute_dtype)
     keys: list[jax.Array] = []
     values: list[jax.Array] = []
@@ -232,11 +202,10 @@ def decode_rows(
             written = pool.at[page, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop")
             kept.append(constrain(written, POOL))
         q = q.reshape(q.shape[0], config.n_kv_heads, -1, config.head_dim)
-        parts = [
-            _fetch(_part(config, q.at[r.readers].get(mode="clip"), *kv, _near(config, kind, *r[1:])), *table)
-            for r, kv, table in zip(reach, ((shared.k[i], shared.v[i]), (keys[i], values[i])), tables, strict=True)
-        ]
-        attended = _merge(parts).astype(x.dtype).reshape(x.shape[0], 1, 1, config.n_heads, config.head_dim)
+        pools = (shared.k[i], shared.v[i]), (keys[i], values[i])
+        reads = [Read(*kv, one, _near(config, kind, one)) for kv, one in zip(pools, reach, strict=True)]
+        attended = attend_pages(q, reads, Score(scale_of(config), config.attn_score_cap)).astype(x.dtype)
+        attended = attended.reshape(x.shape[0], 1, 1, config.n_heads, config.head_dim)
         x = finish(layer, config, x, attended)
     hidden = norm(config, x[:, 0, 0], params["final_norm"])
     return hidden, Pool(k=tuple(keys), v=tuple(values))

@@ -19,11 +19,11 @@ from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
 from jaxrl_sql.models.attention import cudnn, for_platform, xla
 from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
-from jaxrl_sql.models.paged import POOL
+from jaxrl_sql.models.merging import POOL
 from jaxrl_sql.models.spec import leaf_of
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, split_of
-from jaxrl_sql.planning.workload import PAGE, ROW_PAGE, Draw, Update, batch_ways, find_workload
+from jaxrl_sql.planning.workload import PAGE, ROW_PAGE, Draw, Update, batch_ways, find_workload, head_ways, parts_here
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -209,11 +209,15 @@ def _gathered(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, learns: bo
 
 
 def _drawing(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, draw: Draw) -> int:
-    """Estimate what a decode step needs: logits in a few copies, weights whole, the parts that rows fetch of a layer.
+    """Estimate what a decode step needs: logits in a few copies, weights whole, the parts that pages give in a layer.
 
-    Each row merges the parts of its pages, in float32; where a mesh splits the pages, each chip has those of all rows.
+    On one chip each row fetches the parts of its pages; of several each merges its own pages' parts by their owner.
     """
-    tensor = mesh.shape["tensor"] if model.n_kv_heads % mesh.shape["tensor"] == 0 else 1
-    fetched = draw.slots * (draw.prompt_columns + draw.row_columns) * (model.n_heads // tensor) * model.head_dim * 4
+    ways = batch_ways(mesh.shape)
+    if ways == 1:
+        parts = draw.slots * (draw.prompt_columns + draw.row_columns)
+    else:
+        parts = sum((pages + owners) * readers for pages, owners, readers in parts_here(draw, ways))
+    given = parts * model.n_heads // head_ways(model, mesh.shape["tensor"]) * model.head_dim * 4
     tables = _gathered(config, model, mesh, learns=False)
-    return 10 * draw.slots * model.vocab_size * 4 + 2 * fetched + tables
+    return 10 * draw.slots * model.vocab_size * 4 + 2 * given + tables

@@ -22,7 +22,8 @@ from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, policy_params
 from jaxrl_sql.models.attention import for_platform
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
-from jaxrl_sql.models.paged import POOL, Pages, Pool
+from jaxrl_sql.models.merging import POOL
+from jaxrl_sql.models.paged import Pages, Pool
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask
 from jaxrl_sql.parallel.rules import batch_sharding, replicated, split_of

@@ -15,7 +15,20 @@ from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.flops import UPDATE_PASSES, decode_flops, grouped_forward_flops, layer_weights
 from jaxrl_sql.planning.chips import Chip
 from jaxrl_sql.planning.memory import compute_width
-from jaxrl_sql.planning.workload import PAGE, ROW_PAGE, Draw, Update, Workload, batch_ways, logit_pieces
+from jaxrl_sql.planning.workload import (
+    PAGE,
+    ROW_PAGE,
+    Draw,
+    Update,
+    Workload,
+    batch_ways,
+    head_ways,
+    logit_pieces,
+    parts_here,
+)
+
+# Of a sum by a matrix product, an element: multiplied and added, in the six passes that bfloat16 needs for float32.
+_SUMS = 2 * 6
 
 
 class Cost(NamedTuple):
@@ -125,7 +138,7 @@ def _prefill(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: in
 def _decode(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: int, written: float) -> Cost:
     """Return the cost of one decode step of all rows.
 
-    Each chip has its share of rows and pages; weights come together, and so do the parts of each row's softmax.
+    Each chip has its share of rows and pages; weights come together, and of each row's softmax one part a chip.
     """
     tensor, fsdp, ways = sizes["tensor"], sizes["fsdp"], batch_ways(sizes)
     split = ways if draw.slots % ways == 0 else 1
@@ -134,21 +147,20 @@ def _decode(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: int
     heads = tensor if model.n_kv_heads % tensor == 0 else 1
     pages = draw.shared_pages * PAGE + draw.own_pages * ROW_PAGE
     keys = 2 * model.n_layers * model.n_kv_heads * model.head_dim * width * pages / ways / heads
-    a_part = model.n_layers * model.n_heads * (model.head_dim + 2) * 4 / heads
-    # Of prompts and of rows the parts of all pages go to all chips, or what rows fetch is added up: what is less.
-    told = [
-        min(pages, 2 * draw.slots * columns)
-        for pages, columns in (
-            (draw.shared_pages * draw.readers, draw.prompt_columns),
-            (draw.own_pages, draw.row_columns),
-        )
-    ]
-    fetched = a_part * draw.slots * (draw.prompt_columns + draw.row_columns)
-    parts = a_part * (draw.shared_pages * draw.readers + draw.own_pages) / ways
+    a_part = model.n_layers * model.n_heads * (model.head_dim + 2) * 4 / head_ways(model, tensor)
     logits = 6 * draw.slots * model.vocab_size * 4
-    link = weights * _others(fsdp) + a_part * sum(told) * _others(ways)
+    link = weights * _others(fsdp)
+    if ways == 1:
+        given = draw.shared_pages * draw.readers + draw.own_pages
+        parts = given + draw.slots * (draw.prompt_columns + draw.row_columns)  # each row fetches those of its pages
+    else:
+        pools = parts_here(draw, ways)
+        parts = sum((pages + owners) * readers for pages, owners, readers in pools)
+        flops += _SUMS * sum(pages * owners * readers for pages, owners, readers in pools) * a_part / 4
+        asked = draw.slots * a_part / 4 * width  # queries go to all chips, and a part of each row comes back
+        link += (asked + a_part * draw.slots * (1 if split > 1 else 2)) * _others(ways)
     link += model.n_layers * 4 * draw.slots / split * model.d_model * width * _others(tensor)
-    return Cost(flops, weights * (2 if fsdp > 1 else 1) + keys + 2 * (parts + fetched) + logits, link)
+    return Cost(flops, weights * (2 if fsdp > 1 else 1) + keys + 2 * a_part * parts + logits, link)
 
 
 def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> Cost:

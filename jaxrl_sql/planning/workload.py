@@ -99,6 +99,18 @@ def batch_ways(sizes: Mapping[str, int]) -> int:
     return math.prod(sizes[name] for name in RULES["batch"].mesh_axes)
 
 
+def head_ways(model: ModelConfig, tensor: int) -> int:
+    """Return into how many parts decoding cuts a row's heads: by key heads, else by the queries of each, else none."""
+    per_key = model.n_heads // model.n_kv_heads
+    return tensor if model.n_kv_heads % tensor == 0 or per_key % tensor == 0 else 1
+
+
+def parts_here(draw: Draw, ways: int) -> list[tuple[int, int, int]]:
+    """Return (pages, owners, readers) of both pools on a chip, whose pages are merged by owner (`models.merging`)."""
+    pools = (draw.shared_pages // ways, draw.lanes, draw.readers), (draw.own_pages // ways, draw.slots, 1)
+    return [(pages, min(owners + 1, pages), readers) for pages, owners, readers in pools]
+
+
 def drawn_answer(config: TrainConfig) -> tuple[str, int]:
     """Return (key, tokens) of the longest answer that is drawn to be learned from, all of its turns together."""
     sampling = config.sampling

@@ -29,39 +29,55 @@ def remedies(
 ) -> list[Remedy]:
     """Return changes that make a run fit `have` bytes a device, the gentlest first.
 
-    Each is tried alone; where none does, they are added up in their order until together they do. Where even that is
-    too much, the last of the list is the most that was tried, with a total above `have`.
+    Each is tried alone; where none does, they are added up in their order until together they do, on this mesh and on
+    each other one that divides the batch. Where even that is too much, the list holds the most that was tried, with a
+    total above `have`.
     """
     alone = [
         Remedy(words, _total(changed, model, mesh, longest, fused)) for words, changed, mesh in _changes(config, sizes)
     ]
     if fitting := [one for one in alone if one.total <= have]:
         return fitting
-    said: list[str] = []
-    best = Remedy("nothing", _total(config, model, sizes, longest, fused))
-    mesh, names = sizes, {word.partition("=")[0] for word, *_ in _changes(config, sizes)}
-    for name in (name for name in ORDER if name in names):
-        tried = [
-            (Remedy(words, _total(changed, model, new, longest, fused)), changed, new)
-            for words, changed, new in _changes(config, mesh)
-            if words.startswith(f"{name}=")
-        ]
-        tried = [one for one in tried if one[0].total < best.total]
-        if not tried:
-            continue
-        found, config, mesh = next((one for one in tried if one[0].total <= have), min(tried, key=lambda x: x[0].total))
-        said.append(found.words)
-        best = Remedy(" ".join(said), found.total)
-        if best.total <= have:
-            break
-    return [best]
+    meshes = [("", sizes), *((words, mesh) for words, _, mesh in _changes(config, sizes) if words.startswith("--mesh"))]
+    together = [_added_up(words, config, model, mesh, longest, have, fused) for words, mesh in meshes]
+    return [one for one in together if one.total <= have] or [min(together, key=lambda one: one.total)]
+
+
+def _added_up(
+    said: str,
+    config: TrainConfig,
+    model: ModelConfig,
+    sizes: Mapping[str, int],
+    longest: int,
+    have: int,
+    fused: bool | None,
+) -> Remedy:
+    """Add up changes on a mesh that `said` names until the run fits, or there are no more.
+
+    What one change leads to may hide what another would, since phases do not need their memory at the same time: so
+    the gentler ones are gone through again until none helps, before one more is taken.
+    """
+    words, total = {"": said}, _total(config, model, sizes, longest, fused)
+    for names in (ORDER[: i + 1] for i in range(len(ORDER))):
+        before = 0
+        while have < total != before:
+            before = total
+            for name in names:
+                tried = [
+                    (_total(changed, model, sizes, longest, fused), change, changed)
+                    for change, changed, _ in _changes(config, sizes)
+                    if change.startswith(f"{name}=")
+                ]
+                if total > have and (tried := [one for one in tried if one[0] < total]):
+                    fitting = next((one for one in tried if one[0] <= have), None)
+                    total, words[name], config = fitting or min(tried, key=lambda one: one[0])
+    return Remedy(" ".join(filter(None, words.values())), total)
 
 
 ORDER = (
     "grpo.accumulate",
     "model.remat",
     "grpo.optim.moments",
-    "--mesh",
     "sampling.slots",
     "eval.slots",
     "model.lora.rank",

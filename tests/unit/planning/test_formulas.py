@@ -90,6 +90,21 @@ def test_remedies_fit_or_say_that_nothing_does() -> None:
     assert "model.remat=full" in last.words
 
 
+def test_remedies_are_added_up_on_other_meshes_too_and_the_harshest_comes_last() -> None:
+    """A 4B with Think2SQL's lengths fits 16 v5e without adapters: its prompts in eight parts, its heads over eight."""
+    cfg = load_config("configs/think2sql.yaml")
+    shape, have = published_shape("qwen3-4b"), CHIPS["v5e"].memory
+    found = {
+        one.words.partition(" ")[0]: one
+        for one in remedies(cfg, shape, {"data": 1, "fsdp": 16, "tensor": 1}, 8192, have)
+    }
+    wide = found["--mesh=1x2x8"]
+    assert wide.total <= have
+    assert "grpo.accumulate=8" in wide.words
+    assert "lora" not in wide.words
+    assert all(one.total <= have for one in found.values())
+
+
 def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
     cfg = load_config("configs/arctic.yaml", ["grpo.accumulate=4"])
     shape = published_shape("qwen2.5-coder-7b")

@@ -48,6 +48,8 @@ Layer = dict[str, Any]
 Kind = bool | jax.Array
 
 STREAM = ("batch", "none", "none", "none")
+# Between the layers of a whole sequence `tensor` splits its tokens, which are all that is kept of most of them.
+CARRIED = ("batch", "none", "sequence", "none")
 REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
 
 
@@ -140,15 +142,17 @@ def heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tu
     return checkpoint_name(q, "query"), checkpoint_name(k, "key"), checkpoint_name(v, "value")
 
 
-def finish(layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array) -> jax.Array:
-    """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D]."""
+def finish(
+    layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array, stream: tuple[str, ...] = STREAM
+) -> jax.Array:
+    """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D], pinned to `stream`."""
     added = _project(layer, "o", checkpoint_name(attended, "attended"), 2)
     x = x + (norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
     y = norm(config, x, layer["mlp_norm"])
     gate = checkpoint_name(_project(layer, "gate", y), "gate")
     up = checkpoint_name(_project(layer, "up", y), "up")
     added = _project(layer, "down", ACTIVATIONS[config.activation](gate) * up)
-    return constrain(x + (norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), STREAM)
+    return constrain(x + (norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), stream)
 
 
 def _layer_step(
@@ -165,7 +169,7 @@ def _layer_step(
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
         levels.append(Level(q, k, v, block.length, where.positions))
     attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
-    out = tuple(finish(layer, config, x, read) for x, read in zip(xs, attended, strict=True))
+    out = tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
     return out, tuple((level.k, level.v) for level in levels)
 
 
@@ -218,7 +222,7 @@ def _run(
         out, kept = _layer_step(layer, config, False if flag is None else flag, backend, xs, placed)
         return out, kept if keep else None
 
-    xs = tuple(embed(params, config, block.tokens, dtype) for block in blocks)
+    xs = tuple(constrain(embed(params, config, block.tokens, dtype), CARRIED) for block in blocks)
     flags = jnp.array(config.sliding.layers) if config.sliding else None
     xs, kept = lax.scan(_remat(step, remat), xs, (params["layers"], flags))
     return tuple(norm(config, x, params["final_norm"]) for x in xs), kept

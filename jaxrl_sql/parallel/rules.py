@@ -41,6 +41,7 @@ RULES: dict[str, Rule] = {
     "rank": Rule(()),
     # of activations
     "batch": Rule(("data", "fsdp")),
+    "sequence": Rule(("tensor",), is_optional=True),
     "none": Rule(()),
 }
 

@@ -1,4 +1,4 @@
-"""The chips that a plan knows, by public figures, and the devices of a topology that need not be there."""
+"""The chips that a plan knows, by public figures or as measured here, and the devices of a topology."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jaxrl_sql.types import InputError
 
 GB, GIB = 10**9, 1 << 30
+_RUNS = 5
 
 
 class Chip(NamedTuple):
@@ -44,8 +47,6 @@ CHIPS: Mapping[str, Chip] = {
     "h100": Chip(80 * GB, 989e12, 3350 * GB, 450 * GB, 0, f"{_NVIDIA} H100 SXM"),
     "h200": Chip(141 * GB, 989e12, 4800 * GB, 450 * GB, 0, f"{_NVIDIA} H200 SXM"),
 }
-# One core of a server's processor, in float32: no maker's figure, but the order of magnitude.
-CPU = Chip(0, 5e10, 10 * GB, 10 * GB, 0, "a guess for one core of a server's processor")
 GPU_KINDS = {"A100": "a100", "H100": "h100", "H200": "h200"}
 
 # libtpu would ask a cloud's metadata server where it is, complain that it is nowhere, and let one process in at a time,
@@ -105,9 +106,28 @@ def _here(kind: str) -> Topology:
         limit = int((devices[0].memory_stats() or {}).get("bytes_limit", 0))
         chip = CHIPS[known[0]]
         return Topology(kind, chip._replace(memory=limit or chip.memory), len(devices), kind)
-    cores = max((os.cpu_count() or 1) / len(devices), 1)
-    chip = CPU._replace(memory=machine_memory() // len(devices), flops=CPU.flops * cores)
+    flops, moved = (pace / len(devices) for pace in _paces(devices[0]))  # they share the cores
+    chip = Chip(machine_memory() // len(devices), flops, moved, moved, 0, "measured here, in float32")
     return Topology(kind, chip, len(devices), kind)
+
+
+def _paces(device: jax.Device) -> tuple[float, float]:
+    """Measure operations of a matrix product, and bytes of a large array read and written, a second, in float32."""
+    with jax.default_device(device):
+        square, large = jnp.ones((1024, 1024)), jnp.ones(1 << 25)
+        product, scaled = jax.jit(jnp.matmul), jax.jit(lambda x: 2 * x)
+        return 2 * 1024**3 / _seconds(product, square, square), 2 * large.nbytes / _seconds(scaled, large)
+
+
+def _seconds(program: Callable[..., jax.Array], *inputs: jax.Array) -> float:
+    """Return the least seconds of a few runs, compiled before."""
+    program(*inputs).block_until_ready()
+    taken = []
+    for _ in range(_RUNS):
+        began = time.perf_counter()
+        program(*inputs).block_until_ready()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
 
 
 def machine_memory() -> int:

@@ -246,7 +246,7 @@ def _extend(
 
 def _gathered(
     config: ModelConfig,
-    pool: Pool,
+    halves: tuple[Sequence[jax.Array], Sequence[jax.Array]],
     table: jax.Array,
     length: jax.Array,
     first: jax.Array,
@@ -254,17 +254,19 @@ def _gathered(
 ) -> Past:
     """Return `past` for pages: table [X,J], of which length [X] tokens count, the first at position first [X].
 
-    Here keys are gathered, [X,K,J·C,Q] a layer: a stretch of queries pays for that, a single one would not.
+    `halves` are a pool's keys and values by layer, looked at when a layer is: with what has been written into them, or
+    the pool as it was would have to be kept beside. Here keys are gathered, [X,K,J·C,Q] a layer: a stretch of queries
+    pays for that, a single one would not.
     """
     x, j = table.shape
-    index = jnp.arange(j * pool.page_size)
+    index = jnp.arange(j * halves[0][0].shape[2])
     there = (index < length[:, None])[:, None, None]
     keys = (first[:, None] + index)[:, None]
 
     def parts(i: int, kind: Kind) -> list[KeyPart]:
         k, v = (
             jnp.moveaxis(half[i].at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
-            for half in (pool.k, pool.v)
+            for half in halves
         )
         return [KeyPart(k, v, narrow(window_of(config, kind), there, keys, queries))]
 
@@ -304,7 +306,7 @@ def prefill_pages(
             cut = jnp.moveaxis(cut, 2, 1).reshape(-1, new.shape[1], size, new.shape[3])
             halves[i] = constrain(halves[i].at[ids].set(cut.astype(halves[i].dtype), mode="drop"), POOL)
 
-    past = _gathered(config, pool, table, start, jnp.zeros_like(start), _positions(start, tokens))
+    past = _gathered(config, (keys, values), table, start, jnp.zeros_like(start), _positions(start, tokens))
     hidden = _extend(
         params, config, tokens, length, start, past if has_past else lambda *_: [], keep, compute_dtype
     )  # fmt: skip
@@ -342,8 +344,8 @@ def extend_rows(
 
     start = prompt_length + held
     queries = _positions(start, tokens)
-    before = _gathered(config, shared, prompt_table, prompt_length, jnp.zeros_like(held), queries)
-    mine = _gathered(config, own, table, held, prompt_length, queries)
+    before = _gathered(config, (shared.k, shared.v), prompt_table, prompt_length, jnp.zeros_like(held), queries)
+    mine = _gathered(config, (keys, values), table, held, prompt_length, queries)
     hidden = _extend(
         params, config, tokens, length, start, lambda i, kind: before(i, kind) + mine(i, kind), keep, compute_dtype
     )  # fmt: skip

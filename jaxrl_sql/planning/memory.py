@@ -170,7 +170,9 @@ def _activations(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, work: U
     if config.model.remat == "none":
         kept = (model.n_layers - 1) * (_layer_bytes(model, width, tokens, tensor, is_whole=False) + scores)
     else:
-        kept = model.n_layers * (tokens * model.d_model * width + _named_bytes(config, model, tokens))
+        # What enters a layer is split over `tensor` by its tokens, where it divides them (`transformer.CARRIED`).
+        ways = tensor if work.prompt % tensor == work.answer % tensor == 0 else 1
+        kept = model.n_layers * (tokens // ways * model.d_model * width + _named_bytes(config, model, tokens))
     logits = _logits(model, rows * work.group * work.answer, tensor)
     return kept + layer + logits + _gathered(config, model, mesh, learns=not config.model.lora.rank)
 
@@ -179,11 +181,13 @@ def _layer_bytes(model: ModelConfig, width: int, tokens: int, tensor: int, is_wh
     """Return the bytes of one layer's values, attention's scores left out: those kept, or all while gradients are made.
 
     How many arrays of each width there are is counted from what XLA reserved for the published 7B on 32 TPUs, and for
-    the quickstart's model on a processor.
+    the quickstart's model on a processor. Those as wide as the model `tensor` splits by their tokens; where heads are
+    normed it does not.
     """
     of_model, of_mlp, of_queries, of_keys = (8, 8, 10, 6) if is_whole else (6, 5, 6, 4)
     heads = (of_queries * model.n_heads + of_keys * model.n_kv_heads) * model.head_dim
-    return tokens * (of_model * model.d_model * tensor + of_mlp * model.d_ff + heads) // tensor * width
+    wide = of_model * model.d_model * (tensor if model.qk_norm else 1)
+    return tokens * (wide + of_mlp * model.d_ff + heads) // tensor * width
 
 
 def _named_bytes(config: TrainConfig, model: ModelConfig, tokens: int) -> int:

@@ -80,7 +80,9 @@ def phases(
     pieces = -(-draw.prompt // draw.prefilled[1]) * -(-draw.questions // draw.prefilled[0])
     made = [
         Phase("prefill", _prefill(model, sizes, draw, width), pieces / rounds),
-        Phase("decode", _decode(model, sizes, draw, width, mean), max(answers / draw.slots, 1) * mean / rounds),
+        Phase(
+            "decode", _decode(model, sizes, draw, width, mean), _steps(answers / draw.slots, mean, draw.answer, rounds)
+        ),
     ]
     if work.scored:
         whole = update._replace(
@@ -133,6 +135,14 @@ def _prefill(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: in
     embedded = width * model.vocab_size * model.d_model * _others(fsdp) / tensor
     moved = model.n_layers * (tokens * (out + 4 * model.d_model) * width * 2 + past) / tensor
     return Cost(flops, weights + moved, sums + added + embedded)
+
+
+def _steps(rounds: float, mean: float, longest: int, shared: int) -> float:
+    """Return the decode steps of a draw that serves `shared` steps of training: rows go on with another answer.
+
+    When none is left the rows that write still are waited for, and the last of these writes one of the longest.
+    """
+    return (max(rounds - 1, 0) * mean + longest) / shared
 
 
 def _decode(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: int, written: float) -> Cost:

@@ -8,7 +8,6 @@ configuration, which lies beside a trained model; else from `--recipe`, `--confi
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 import sys
 from collections import Counter
@@ -84,10 +83,8 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
             prompt = make_prompt(example, answerer.style, answerer.engine.tokenizer, most)
             if prompt is None:
                 raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
-            room = max(answerer.engine.config.max_positions - len(prompt.token_ids), 1)  # a person wants what there is
-            total = min(how.max_total_tokens, room)
-            fits = dataclasses.replace(how, max_new_tokens=min(how.max_new_tokens, room), max_total_tokens=total)
-            (answered,) = answers(answerer, [(example, prompt)], fits, asked, cfg.turns)
+            room = answerer.engine.config.max_positions - len(prompt.token_ids)  # a person wants what there is
+            (answered,) = answers(answerer, [(example, prompt)], how.within(room), asked, cfg.turns)
             asked += 1
             if answered.fault:
                 raise InputError(f"not answered: {answered.fault}")

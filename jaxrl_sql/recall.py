@@ -7,7 +7,7 @@ from the journal and the rest from the model, and ends as it would have.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from jaxrl_sql.rollout import Engine
@@ -94,11 +94,8 @@ def _drawn(
 ) -> Iterator[tuple[Request, int, list[str | None], Spent]]:
     """Yield what the engine answers to each request, and add why it did not answer some to `reasons`."""
     prompts = [one.prompt for one in requests if not isinstance(one.prompt, str)]
-    rooms = [max(engine.config.max_positions - len(prompt.token_ids), 1) for prompt in prompts]
-    hows = [
-        replace(one.how, max_new_tokens=min(one.how.max_new_tokens, room))
-        for one, room in zip(requests, rooms, strict=True)
-    ]
+    most = engine.config.max_positions
+    hows = [one.how.within(most - len(prompt.token_ids)) for one, prompt in zip(requests, prompts, strict=True)]
     texts: list[list[str | None]] = [[None] * one.how.n for one in requests]
     written = [0] * len(requests)
     for sample in engine.generate(prompts, hows):

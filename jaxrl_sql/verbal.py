@@ -92,8 +92,9 @@ def verbal(config: TrainConfig) -> int:
     cfg, out = config.verbal, Path(config.verbal.out)
     if not (cfg.base_url or config.model.checkpoint):
         raise InputError("verbal asks a model: name model.checkpoint, or verbal.base_url and verbal.model")
-    checkpoint, trained = (Path(), None) if cfg.base_url else find_model(config.model.checkpoint)
+    trained = None
     if not cfg.base_url:
+        checkpoint, trained = find_model(config.model.checkpoint)
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, checkpoint=str(checkpoint)))
     loaded = load_questions(config)
     # Candidates are run as they are: who asks for another dialect is answered in SQLite's.

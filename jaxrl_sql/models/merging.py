@@ -8,6 +8,7 @@ up, as blockwise attention merges its blocks (Liu et al. 2023, "Ring attention",
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -138,10 +139,9 @@ def _across(mesh: Any, q: jax.Array, reads: Sequence[Read], score: Score) -> jax
     pages: Any = jax.P(by_page[0])
     keys: Any = jax.P(by_page[0], by_page[1])
     whole: Any = jax.P()
-    places = [
-        Read(keys, keys, Reach(pages, pages, pages, pages, pages, whole, whole, whole, read.reach.owners), pages)
-        for read in reads
-    ]
+    by_page_or_row = {"owner": pages, "readers": pages, "visible": pages, "keys": pages, "queries": pages}
+    by_page_or_row |= {"source": whole, "place": whole, "table": whole}
+    places = [Read(keys, keys, replace(read.reach, **by_page_or_row), pages) for read in reads]
     split = jax.shard_map(
         here,
         mesh=mesh,

@@ -21,6 +21,7 @@ from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
 from jaxrl_sql.models.merging import POOL
 from jaxrl_sql.models.spec import leaf_of
+from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, split_of
 from jaxrl_sql.planning.workload import PAGE, ROW_PAGE, Draw, Update, batch_ways, find_workload, head_ways, parts_here
@@ -170,11 +171,15 @@ def _activations(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, work: U
     if config.model.remat == "none":
         kept = (model.n_layers - 1) * (_layer_bytes(model, width, tokens, tensor, is_whole=False) + scores)
     else:
-        # What enters a layer is split over `tensor` by its tokens, where it divides them (`transformer.CARRIED`).
-        ways = tensor if work.prompt % tensor == work.answer % tensor == 0 else 1
-        kept = model.n_layers * (tokens // ways * model.d_model * width + _named_bytes(config, model, tokens))
+        entering = rows * (_carried(mesh, work.prompt) + work.group * _carried(mesh, work.answer))
+        kept = model.n_layers * (entering * model.d_model * width + _named_bytes(config, model, tokens))
     logits = _logits(model, rows * work.group * work.answer, tensor)
     return kept + layer + logits + _gathered(config, model, mesh, learns=not config.model.lora.rank)
+
+
+def _carried(mesh: AnyMesh, tokens: int) -> int:
+    """Return how many of a row's tokens a device keeps of what enters a layer."""
+    return tokens // (mesh.shape["tensor"] if split_of(mesh, CARRIED, (1, 1, tokens, 1))[2] else 1)
 
 
 def _layer_bytes(model: ModelConfig, width: int, tokens: int, tensor: int, is_whole: bool) -> int:

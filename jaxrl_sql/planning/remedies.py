@@ -58,19 +58,20 @@ def _added_up(
     the gentler ones are gone through again until none helps, before one more is taken.
     """
     words, total = {"": said}, _total(config, model, sizes, longest, fused)
-    for names in (ORDER[: i + 1] for i in range(len(ORDER))):
-        before = 0
-        while have < total != before:
-            before = total
-            for name in names:
-                tried = [
-                    (_total(changed, model, sizes, longest, fused), change, changed)
-                    for change, changed, _ in _changes(config, sizes)
-                    if change.startswith(f"{name}=")
-                ]
-                if total > have and (tried := [one for one in tried if one[0] < total]):
-                    fitting = next((one for one in tried if one[0] <= have), None)
-                    total, words[name], config = fitting or min(tried, key=lambda one: one[0])
+    taken = 1
+    while total > have and taken <= len(ORDER):
+        for name in ORDER[:taken]:
+            tried = [
+                (_total(changed, model, sizes, longest, fused), change, changed)
+                for change, changed, _ in _changes(config, sizes)
+                if change.startswith(f"{name}=")
+            ]
+            if less := [one for one in tried if one[0] < total]:
+                fitting = next((one for one in less if one[0] <= have), None)
+                total, words[name], config = fitting or min(less, key=lambda one: one[0])
+                break  # from the gentlest again
+        else:
+            taken += 1
     return Remedy(" ".join(filter(None, words.values())), total)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxrl_sql.types import InputError, Turn
 
@@ -55,6 +55,15 @@ class Sampling:
         for holds, message in checks:
             if not holds:
                 raise InputError(f"sampling: {message}")
+
+    def within(self, room: int) -> Sampling:
+        """Return the same, with answers that end where a model has no position left: after `room` tokens (or 1)."""
+        most = max(room, 1)
+        return replace(
+            self,
+            max_new_tokens=min(self.max_new_tokens, most),
+            max_total_tokens=min(self.max_total_tokens, most),
+        )
 
     @property
     def stops(self) -> tuple[str, ...]:

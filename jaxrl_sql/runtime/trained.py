@@ -19,10 +19,8 @@ BENCHMARK_LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 300_000, "max_rows"
 # What of the section `data` says which questions there are, and not how one is put.
 _CHOOSES = (
     "source", "dir", "seed", "train", "evals", "vocab_size", "limit_train", "limit_eval", "drop_empty_gold",
-    "mysql_share", "keep", "traces", "prune",
+    "mysql_share", "keep", "traces", "prune", "stream_above",
 )  # fmt: skip
-# What of it changes the words of a prompt, or how an answer to it is read.
-_WORDS = ("prompt", "schema", "thinking", "begin", "retrieve")
 
 
 def asked_by(data: DataConfig) -> dict[str, Any]:
@@ -77,9 +75,10 @@ def defaults_for(given: str) -> dict[str, Any]:
 
 def asked_otherwise(config: TrainConfig, run: TrainConfig) -> list[str]:
     """Return in which settings a command asks a model otherwise than the run that trained it did, one a line."""
-    now, then = ({"recipe": one.recipe} | _data_keys(one.data) for one in (config, run))
-    return [f"{name}={now[name]} (trained with {then[name]})" for name in then if now[name] != then[name]]
-
-
-def _data_keys(data: DataConfig) -> dict[str, Any]:
-    return {f"data.{name}": getattr(data, name) for name in _WORDS}
+    now, then = (
+        {"recipe": one.recipe} | {f"data.{name}": value for name, value in asked_by(one.data).items()}
+        for one in (config, run)
+    )
+    heard = then.keys() - {"data.tokenizer", "data.max_prompt_tokens"}  # by these no word of a prompt is another
+    differ = (name for name in then if name in heard and now[name] != then[name])
+    return [f"{name}={now[name]} (trained with {then[name]})" for name in differ]

@@ -27,6 +27,7 @@ from jaxrl_sql.models import (
 from jaxrl_sql.models.attention.xla import KeyPart, attend
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
+from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.types import InputError
 
 QWEN3 = ModelConfig(
@@ -350,3 +351,18 @@ def test_bfloat16_compute_keeps_float32_masters_and_stays_near() -> None:
     assert 1e-4 < error < 0.05 * float(jnp.abs(exact).max())
     grads = jax.eval_shape(jax.grad(lambda p: forward(p, QWEN3, prompt, prompt_len, jnp.bfloat16).sum()), params)
     assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize(("tokens", "split"), [(8, "tensor"), (7, None)])
+def test_what_goes_from_layer_to_layer_is_split_by_its_tokens(tokens: int, split: str | None) -> None:
+    """It is most of what an update keeps; tokens that `tensor` does not divide stay whole."""
+    mesh = jax.sharding.AbstractMesh((1, 2, 2), AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    params = jax.eval_shape(lambda: init_params(QWEN3, jax.random.key(0)))
+    block = Block(jax.ShapeDtypeStruct((2, 1, tokens), jnp.int32), jax.ShapeDtypeStruct((2, 1), jnp.int32))
+    with jax.sharding.use_abstract_mesh(mesh):
+        made = jax.make_jaxpr(lambda params, block: hidden_states(params, QWEN3, (block,)))(params, block)
+    (scan,) = (one for one in made.eqns if one.primitive.name == "scan")
+    before = [one for one in made.eqns if one.primitive.name == "sharding_constraint"][-1]
+    inside = [one for one in scan.params["jaxpr"].eqns if one.primitive.name == "sharding_constraint"][-1]
+    for pinned in (before, inside):
+        assert pinned.params["sharding"].spec[2] == split

@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::dbfile::Inode;
 use crate::error::Fault;
+use crate::hooks;
 
 /// The most descriptors that wait to be closed.
 const MAX_WAITING: usize = 64;
@@ -60,7 +61,7 @@ pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
     if waiting.len() >= MAX_WAITING {
         return false;
     }
-    let Ok(file) = File::open(path) else { return false };
+    let Some(file) = hooks::open_file(path) else { return false };
     let is_read = file.read_exact_at(head, 0).is_ok();
     if BUSY.load(Ordering::SeqCst) > 1 {
         waiting.insert(inode, file);

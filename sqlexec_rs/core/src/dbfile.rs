@@ -82,7 +82,7 @@ impl NoLog {
     /// Looks at a database file; `None` where it has a log, or is not there.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
-        let has_log = fs::metadata(wal_path(path)).is_ok_and(|wal| wal.len() > 0);
+        let has_log = fs::symlink_metadata(wal_path(path)).is_ok();
         (!has_log).then(|| Self(Stamp::of(&metadata)))
     }
 }

@@ -11,6 +11,7 @@ use rusqlite::{Row, Statement, StatementStatus};
 use crate::classify::{Phase, outcome_of};
 use crate::deadline::Control;
 use crate::hint;
+use crate::hooks;
 use crate::meter::{self, Refusal};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::Limits;
@@ -49,6 +50,7 @@ pub(crate) fn run(
     let begun = Instant::now();
     control.arm(limits, cancel, begun);
     meter::arm(sandbox.control(), limits);
+    hooks::take_refused();
     let mut outcome = prepare_and_fetch(sandbox, control, statement, limits, patterns(statement), keeps_lock);
     let refusal = meter::disarm();
     outcome.vm_steps += control.charged_steps();
@@ -61,6 +63,11 @@ pub(crate) fn run(
     }
     if outcome.status == Status::Timeout {
         explain_stop(&mut outcome, stop, limits);
+    }
+    if outcome.status == Status::DbError
+        && let Some(path) = hooks::take_refused()
+    {
+        outcome.error = Some(format!("{}: not a regular file", path.display()));
     }
     if outcome.status == Status::SchemaError {
         outcome.hint = outcome.error.as_ref().and_then(|error| hint::hint(sandbox, control, statement, error));

@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rusqlite::ffi;
 
+use super::open;
 use crate::meter;
 
 const NAME: &CStr = c"sqlexec";
@@ -63,6 +64,10 @@ fn register() -> Result<Layer, c_int> {
         let default = ffi::sqlite3_vfs_find(ptr::null());
         if default.is_null() {
             return Err(ffi::SQLITE_ERROR);
+        }
+        match open::configure(default) {
+            ffi::SQLITE_OK => {}
+            code => return Err(code),
         }
         let handle_bytes = usize::try_from((*default).szOsFile).unwrap_or(0).next_multiple_of(align_of::<Growth>());
         let ours = Box::leak(Box::new(ffi::sqlite3_vfs {

@@ -10,6 +10,7 @@ mod authorizer;
 mod bytes;
 mod files;
 mod memory;
+mod open;
 mod pages;
 
 use std::ffi::{CStr, c_int};
@@ -24,6 +25,7 @@ use crate::error::Fault;
 pub(crate) use authorizer::{Action, Authorizer, set_authorizer};
 pub(crate) use bytes::{open_bytes, read_main_file};
 pub(crate) use files::vfs;
+pub(crate) use open::{open_file, take_refused};
 
 /// Takes a virtual table module away from a connection.
 pub(crate) fn remove_module(connection: &Connection, name: &CStr) -> rusqlite::Result<()> {

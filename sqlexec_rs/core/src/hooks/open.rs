@@ -1,0 +1,84 @@
+//! How SQLite opens a file: a regular one, or not at all.
+//!
+//! To open a pipe waits for somebody at its other end, for ever, and no handler is asked meanwhile. What a path leads to may
+//! change between a look and the open, so the look is at what was opened, without waiting for it.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::fs::File;
+use std::mem::{self, ManuallyDrop};
+use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rusqlite::ffi;
+use rustix::fs::OFlags;
+
+type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
+
+/// SQLite's own, which calls the system's.
+static SQLITES_OPEN: OnceLock<Open> = OnceLock::new();
+
+/// Devices that SQLite itself opens, for random numbers and to fill low descriptors.
+const DEVICES: [&[u8]; 2] = [b"/dev/urandom", b"/dev/null"];
+
+thread_local! {
+    /// What was refused to this thread last.
+    static REFUSED: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+}
+
+/// Has the default layer open files through `open_regular`.
+///
+/// # Safety
+/// `layer` must be the default layer for Unix.
+pub(super) unsafe fn configure(layer: *mut ffi::sqlite3_vfs) -> c_int {
+    let name = c"open".as_ptr();
+    // SAFETY: a layer of SQLite's that lives as long as the process. Its system calls are kept as functions without a type;
+    // the one named "open" has this one.
+    unsafe {
+        let (Some(get), Some(set)) = ((*layer).xGetSystemCall, (*layer).xSetSystemCall) else {
+            return ffi::SQLITE_ERROR;
+        };
+        let Some(original) = get(layer, name) else { return ffi::SQLITE_ERROR };
+        if SQLITES_OPEN.set(mem::transmute::<unsafe extern "C" fn(), Open>(original)).is_err() {
+            return ffi::SQLITE_MISUSE;
+        }
+        set(layer, name, Some(mem::transmute::<Open, unsafe extern "C" fn()>(open_regular)))
+    }
+}
+
+/// Forgets what was refused to this thread, and returns it.
+pub(crate) fn take_refused() -> Option<PathBuf> {
+    REFUSED.with_borrow_mut(Option::take)
+}
+
+/// Opens a regular file, as `options` say, without waiting for anybody; `None` where it is none.
+pub(crate) fn open_file(path: &Path) -> Option<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = OFlags::NONBLOCK.bits() as c_int;
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file)
+}
+
+unsafe extern "C" fn open_regular(name: *const c_char, flags: c_int, mode: c_int) -> c_int {
+    let Some(original) = SQLITES_OPEN.get() else { return -1 };
+    // SAFETY: SQLite's own arguments, handed on; the name is a string that ends with NUL. The descriptor is SQLite's, so it
+    // is only looked at, and closed here where SQLite does not get it.
+    unsafe {
+        let descriptor = original(name, flags | OFlags::NONBLOCK.bits() as c_int, mode);
+        if descriptor < 0 {
+            return descriptor;
+        }
+        let file = ManuallyDrop::new(File::from_raw_fd(descriptor));
+        let name = CStr::from_ptr(name).to_bytes();
+        // SQLite opens folders, too, to have them written to the disk.
+        let is_fine = file.metadata().is_ok_and(|metadata| metadata.is_file() || metadata.is_dir());
+        if is_fine || DEVICES.contains(&name) {
+            return descriptor;
+        }
+        drop(ManuallyDrop::into_inner(file));
+        let _ = REFUSED.try_with(|refused| refused.replace(Some(PathBuf::from(OsStr::from_bytes(name)))));
+        original(c"".as_ptr(), flags & !OFlags::CREATE.bits() as c_int, mode) // fails, and says so in `errno`
+    }
+}

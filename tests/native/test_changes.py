@@ -1,0 +1,167 @@
+"""Files that others write while an executor has them open: every answer is one state, and the present one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sqlexec_rs import Executor, Limits
+
+N_ROWS = 60_000
+# Comes and goes as a program does that changes a row's every copy: between any two of its commits all rows agree.
+WRITER = """
+import sqlite3, sys
+print("ready", flush=True)
+for line in sys.stdin:
+    connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+    connection.execute("UPDATE t SET x = x + 1")
+    connection.close()
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[Path]:
+    """Return two databases that differ in one value: equal sizes, change counters and times."""
+    paths = [tmp_path / name for name in ("one.sqlite", "two.sqlite")]
+    for number, path in enumerate(paths, start=1):
+        make(path, f"CREATE TABLE t(x); INSERT INTO t VALUES ({number})")
+        os.utime(path, (1, 1))
+    headers = [path.read_bytes()[:100] for path in paths]
+    assert headers[0] == headers[1]
+    return paths
+
+
+def make(path: Path, script: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.close()
+
+
+@pytest.mark.parametrize("keeps_times", [False, True])
+def test_a_database_overwritten_in_place_is_noticed(pair: list[Path], isolation: str, keeps_times: bool) -> None:
+    """Neither the inode nor SQLite's change counter tells: both files have had as many transactions."""
+    target = shutil.copy2(pair[0], pair[0].parent / "target.sqlite")
+    inode = target.stat().st_ino
+    # `copyfile` writes into the file that is there; `copy2` sets back its times, too.
+    copy = shutil.copy2 if keeps_times else shutil.copyfile
+    with Executor(threads=1, isolation=isolation) as ex:
+        for turn in range(6):
+            copy(pair[turn % 2], target)
+            assert target.stat().st_ino == inode
+            for sql in ("SELECT x FROM t", f"SELECT x FROM t -- {turn}", "SELECT x FROM t WHERE x LIKE '%' || x || '%'"):
+                assert ex.execute(target, sql).rows == [(turn % 2 + 1,)], sql
+            score = ex.score(target, f"SELECT {turn % 2 + 1}", "SELECT x FROM t")
+            assert score["bird"] == 1.0, "golds are kept for one state of the file"
+
+
+def test_what_did_not_change_is_still_answered_from_the_cache(pair: list[Path], isolation: str) -> None:
+    with Executor(threads=1, isolation=isolation) as ex:
+        for _ in range(3):
+            assert ex.execute(pair[0], "SELECT x FROM t").rows == [(1,)]
+        assert ex.stats()["cache_hits"] == 2
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Path:
+    """Return a database in WAL mode whose last writer has taken the log away."""
+    path = tmp_path / "logged.sqlite"
+    make(
+        path,
+        "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; CREATE TABLE t(id INTEGER PRIMARY KEY, x, pad);"
+        f"WITH r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < {N_ROWS})"
+        "INSERT INTO t SELECT i, 0, hex(zeroblob(100)) FROM r",
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["logged.sqlite"]
+    return path
+
+
+@pytest.fixture
+def writer(logged: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(logged)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def write_once(writer: subprocess.Popen[str]) -> None:
+    assert writer.stdin is not None
+    writer.stdin.write("go\n")
+    writer.stdin.flush()
+
+
+def await_write(writer: subprocess.Popen[str]) -> None:
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "done\n"
+
+
+def test_a_writer_that_comes_and_goes_during_a_scan_is_seen_whole_or_not_at_all(
+    logged: Path, writer: subprocess.Popen[str], isolation: str
+) -> None:
+    slow = "SELECT min(x), max(x), count(*) FROM t WHERE length(replace(pad || x, '0', 'ab')) > 0"
+    seen = []
+    with Executor(threads=2, isolation=isolation, limits=Limits(timeout_ms=60_000)) as ex:
+        for turn in range(5):
+            assert ex.execute(logged, f"SELECT min(x) = max(x) FROM t -- {turn}").rows == [(1,)]
+            jobs = [ex.submit([(logged, f"{slow} -- {turn} {i}")]) for i in range(2)]
+            write_once(writer)
+            for job in jobs:
+                (outcome,) = job.result()
+                assert outcome.status == "ok", outcome.error
+                seen += outcome.rows
+            await_write(writer)
+            ((now,),) = ex.execute(logged, f"SELECT max(x) FROM t -- after {turn}").rows
+            assert now == turn + 1, "what was written is there"
+    assert [row for row in seen if row[0] != row[1] or row[2] != N_ROWS] == []
+
+
+def test_a_database_whose_log_is_gone_is_read_and_nothing_is_made_beside_it(logged: Path, isolation: str) -> None:
+    with Executor(threads=1, isolation=isolation) as ex:
+        pairs = [(logged, f"SELECT count(*) FROM t -- {i}") for i in range(3)]
+        assert [outcome.rows for outcome in ex.execute_many(pairs)] == [[(N_ROWS,)]] * 3
+        assert [entry.name for entry in logged.parent.iterdir()] == ["logged.sqlite"]
+    assert [entry.name for entry in logged.parent.iterdir()] == ["logged.sqlite"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_kept"),
+    [
+        ("SELECT * FROM v_now", False),
+        ("SELECT * FROM v_current", False),
+        ("SELECT strftime('%f', 'n' || 'ow')", False),
+        ("SELECT julianday(word) FROM t", False),
+        ("SELECT date(word, '-1 day') FROM t", False),
+        ("SELECT unixepoch()", False),
+        ("SELECT timediff('now', day) FROM t", False),
+        ("SELECT current_time", False),
+        ("SELECT random()", False),
+        ("SELECT date(day, '+1 month'), strftime('%Y', day), julianday(day) FROM t", True),
+        ("SELECT name FROM t WHERE name = 'now' || '()'", True),
+        ("SELECT CASE WHEN day < '2000' THEN date('now') END FROM t", True),
+    ],
+)
+def test_what_reads_the_clock_is_never_kept_and_other_dates_are(
+    tmp_path: Path, isolation: str, sql: str, is_kept: bool
+) -> None:
+    path = tmp_path / "t.sqlite"
+    make(
+        path,
+        "CREATE TABLE t(day, word, name); INSERT INTO t VALUES ('2024-02-29', 'now', 'now()');"
+        "CREATE VIEW v_now AS SELECT julianday('now') AS j FROM t;"
+        "CREATE VIEW v_current AS SELECT current_timestamp AS c",
+    )
+    with Executor(threads=1, isolation=isolation) as ex:
+        outcomes = [ex.execute(path, sql) for _ in range(2)]
+        assert [outcome.status for outcome in outcomes] == ["ok", "ok"], outcomes[0].error
+        assert ex.stats()["cache_hits"] == int(is_kept)

@@ -137,8 +137,8 @@ def test_a_database_whose_log_is_gone_is_read_and_nothing_is_made_beside_it(logg
 @pytest.mark.parametrize(
     ("sql", "is_kept"),
     [
-        ("SELECT * FROM v_now", False),
-        ("SELECT * FROM v_current", False),
+        ("SELECT * FROM v_one", False),
+        ("SELECT * FROM v_two", False),
         ("SELECT strftime('%f', 'n' || 'ow')", False),
         ("SELECT julianday(word) FROM t", False),
         ("SELECT date(word, '-1 day') FROM t", False),
@@ -158,8 +158,8 @@ def test_what_reads_the_clock_is_never_kept_and_other_dates_are(
     make(
         path,
         "CREATE TABLE t(day, word, name); INSERT INTO t VALUES ('2024-02-29', 'now', 'now()');"
-        "CREATE VIEW v_now AS SELECT julianday('now') AS j FROM t;"
-        "CREATE VIEW v_current AS SELECT current_timestamp AS c",
+        "CREATE VIEW v_one AS SELECT julianday('now') AS j FROM t;"
+        "CREATE VIEW v_two AS SELECT current_timestamp AS c",
     )
     with Executor(threads=1, isolation=isolation) as ex:
         outcomes = [ex.execute(path, sql) for _ in range(2)]

@@ -4,7 +4,7 @@
 //! and across batches. Golds are kept for the executor's life; other outcomes under a byte budget, the least recently used
 //! going first; timeouts and database errors are never kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, hash_map};
 use std::hash::BuildHasherDefault;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +38,6 @@ impl From<&Key> for Key {
 pub(crate) struct Flight {
     pub(crate) key: Key,
     pub(crate) path: Arc<Path>,
-    pub(crate) inode: Inode,
     pub(crate) limits: Arc<Limits>,
     pub(crate) cancel: Arc<AtomicBool>,
     /// Its outcome is likely to be kept.
@@ -82,13 +81,20 @@ pub(crate) struct Waiters {
 /// The table; its owner locks it.
 pub(crate) struct Cache {
     entries: hashbrown::HashMap<Key, Entry, BuildHasherDefault<NumberHasher>>,
-    databases: HashMap<FileIdentity, u32>,
+    /// The present state of each file, and its number.
+    databases: HashMap<Inode, (FileIdentity, u32)>,
+    n_states: u32,
+    /// Numbers of states that are over, and whose outcomes may still be here.
+    old_states: HashSet<u32>,
     limits: HashMap<Arc<Limits>, u32>,
     budget: usize,
     bytes: usize,
     gold_bytes: usize,
     clock: u64,
 }
+
+/// How many states may be over before their outcomes are looked for, which takes a walk through all.
+const MAX_OLD_STATES: usize = 32;
 
 /// Bytes that an entry takes beside its table and text.
 const ENTRY_BYTES: usize = 400;
@@ -122,6 +128,8 @@ impl Cache {
         Self {
             entries: hashbrown::HashMap::default(),
             databases: HashMap::new(),
+            n_states: 0,
+            old_states: HashSet::new(),
             limits: HashMap::new(),
             budget,
             bytes: 0,
@@ -130,10 +138,45 @@ impl Cache {
         }
     }
 
-    /// Numbers a file's identity; a changed file gets a new number, so its old outcomes are never found again.
-    pub(crate) fn number_database(&mut self, identity: &FileIdentity) -> u32 {
-        let next = self.databases.len() as u32;
-        *self.databases.entry(identity.clone()).or_insert(next)
+    /// Numbers the state of a file. One that changed gets a new number, so that its old outcomes, golds' included, are never
+    /// found again; in the end they are dropped.
+    pub(crate) fn number_database(&mut self, identity: FileIdentity) -> u32 {
+        let next = self.n_states;
+        match self.databases.entry(identity.inode()) {
+            hash_map::Entry::Occupied(known) if known.get().0 == identity => return known.get().1,
+            hash_map::Entry::Occupied(mut known) => {
+                let (_, old) = known.insert((identity, next));
+                self.old_states.insert(old);
+            }
+            hash_map::Entry::Vacant(place) => {
+                place.insert((identity, next));
+            }
+        }
+        self.n_states += 1;
+        if self.old_states.len() >= MAX_OLD_STATES {
+            self.drop_old();
+        }
+        next
+    }
+
+    /// Drops the outcomes of states that are over; what is in flight lands, and is dropped the next time.
+    fn drop_old(&mut self) {
+        let (mut freed, mut freed_of_golds) = (0, 0);
+        let mut still_flying = HashSet::new();
+        self.entries.retain(|key, entry| match entry {
+            _ if !self.old_states.contains(&key.db) => true,
+            Entry::Flying { .. } => {
+                still_flying.insert(key.db);
+                true
+            }
+            Entry::Done { outcome, is_gold, .. } => {
+                *(if *is_gold { &mut freed_of_golds } else { &mut freed }) += entry_bytes(key, outcome);
+                false
+            }
+        });
+        self.bytes -= freed;
+        self.gold_bytes -= freed_of_golds;
+        self.old_states = still_flying;
     }
 
     /// Numbers a set of limits.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::copies::Copies;
-use crate::dbfile::Inode;
 use crate::deadline::Control;
 use crate::outcome::{Outcome, Status};
 use crate::request::Caps;
@@ -43,7 +42,9 @@ pub(crate) struct Connections {
 
 struct Kept {
     sandbox: Sandbox,
-    inode: Inode,
+    /// The number of the file's state for which it was opened. What SQLite keeps of a file it checks by a counter in the
+    /// file, which says nothing where another file's bytes were written into this one.
+    state: u32,
     n_runs: u64,
     last_used: u64,
 }
@@ -65,14 +66,14 @@ impl Connections {
         }
     }
 
-    /// Tells whether there is a connection to the file that the path leads to now.
-    pub(crate) fn holds(&self, path: &Path, inode: Inode) -> bool {
-        self.find(path).is_some_and(|kept| kept.is_of(inode))
+    /// Tells whether there is a connection to the file in the state with this number.
+    pub(crate) fn holds(&self, path: &Path, state: u32) -> bool {
+        self.find(path).is_some_and(|kept| kept.is_of(state))
     }
 
-    /// Returns the connection to a file for a run, opening it first if there is none or the path leads to another file now.
-    pub(crate) fn get(&mut self, path: &Path, inode: Inode) -> Result<&Sandbox, Box<Outcome>> {
-        self.open(path, inode);
+    /// Returns the connection to a file for a run, opening it first if there is none to the state with this number.
+    pub(crate) fn get(&mut self, path: &Path, state: u32) -> Result<&Sandbox, Box<Outcome>> {
+        self.open(path, state);
         self.clock += 1;
         let gone = || Box::new(Outcome::failed(Status::DbError, "the connection is gone"));
         let (_, kept) = self.current.as_mut().ok_or_else(gone)?;
@@ -83,13 +84,13 @@ impl Connections {
         self.current.as_ref().map(|(_, kept)| &kept.sandbox).ok_or_else(gone)
     }
 
-    /// Opens the connection to a file, if there is none, and makes it the current one.
-    pub(crate) fn open(&mut self, path: &Path, inode: Inode) {
+    /// Opens the connection to a file, if there is none to this state, and makes it the current one.
+    pub(crate) fn open(&mut self, path: &Path, state: u32) {
         if self.current.as_ref().is_none_or(|(current, _)| **current != *path) {
             self.others.extend(self.current.take());
             self.current = self.others.remove_entry(path);
         }
-        if self.current.as_ref().is_some_and(|(_, kept)| kept.is_of(inode)) {
+        if self.current.as_ref().is_some_and(|(_, kept)| kept.is_of(state)) {
             return;
         }
         self.forget(path);
@@ -97,7 +98,7 @@ impl Connections {
         self.stats.opened(1);
         let sandbox = self.connect(path);
         let path: Arc<Path> = path.into();
-        self.current = Some((Arc::clone(&path), Kept { sandbox, inode, n_runs: 0, last_used: self.clock }));
+        self.current = Some((Arc::clone(&path), Kept { sandbox, state, n_runs: 0, last_used: self.clock }));
         if self.passing.len() > PASSING {
             self.passing.pop_front();
         }
@@ -135,7 +136,10 @@ impl Connections {
         let connect = || file.connection(Patterns::Short, &Caps::default());
         match store.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
             Some(copied) => Sandbox::of_copy(path, copied, &self.control, &self.n_files),
-            None => file,
+            None => {
+                let _ = file.end_transactions(); // a connection with one that does not end is found stale
+                file
+            }
         }
     }
 
@@ -170,8 +174,8 @@ impl Connections {
 
 impl Kept {
     /// Tells whether it leads to that file, in its present state.
-    fn is_of(&self, inode: Inode) -> bool {
-        self.inode == inode && !self.sandbox.is_stale()
+    fn is_of(&self, state: u32) -> bool {
+        self.state == state && !self.sandbox.is_stale()
     }
 }
 

@@ -1,17 +1,24 @@
 //! The identity of a database file: what must be unchanged for an old result to be still right.
 
 use std::fs::{self, Metadata};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use xxhash_rust::xxh3::Xxh3;
+
 use crate::busy;
+use crate::hooks;
 use crate::outcome::{Outcome, Status};
 
-/// A file changed within this time of now may change again without its time stamp showing it (clock ticks are coarse),
-/// so SQLite's own change counter is read as well.
+/// A file changed within this time of now may change again without its time stamps showing it (clock ticks are coarse), so
+/// its bytes count as well. SQLite's own change counter would not do: two databases may have been changed as often.
 const RECENT: Duration = Duration::from_secs(2);
+
+/// Of a file with more bytes that has just changed, each look finds another state.
+const MAX_DIGESTED: u64 = 1 << 20;
 
 /// Which file it is and which state it is in. The inode stands for the canonical path: two paths to one file share results.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,10 +33,10 @@ pub struct FileIdentity {
 /// What tells more than a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Content {
-    /// The time stamp is old enough to be trusted.
+    /// The time stamps are old enough to be trusted.
     Settled,
-    /// SQLite's change counter and schema cookie.
-    Counters([u8; 24]),
+    /// A digest of the bytes.
+    Digest(u128),
     /// They could not be read; the number is of this look alone, so that nothing found before counts as this state's.
     Unknown(u64),
 }
@@ -41,8 +48,9 @@ pub struct Inode(pub(crate) u64, pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Stamp {
     size: u64,
-    seconds: i64,
-    nanoseconds: i64,
+    /// When the bytes changed, which a program may set back, and when anything did, which none can.
+    modified: (i64, i64),
+    changed: (i64, i64),
 }
 
 impl FileIdentity {
@@ -54,13 +62,11 @@ impl FileIdentity {
             return Err(refused("not a regular file"));
         }
         let inode = Inode(metadata.dev(), metadata.ino());
-        let content = if is_recent(&metadata) { Content::of_recent(path, inode) } else { Content::Settled };
-        Ok(Self {
-            inode,
-            stamp: Stamp::of(&metadata),
-            content,
-            wal: fs::metadata(wal_path(path)).ok().map(|wal| Stamp::of(&wal)),
-        })
+        let stamp = Stamp::of(&metadata);
+        let wal = fs::metadata(wal_path(path)).ok().map(|wal| Stamp::of(&wal));
+        let is_recent = stamp.is_recent() || wal.is_some_and(|wal| wal.is_recent());
+        let content = if is_recent { Content::of_recent(path, inode, stamp, wal) } else { Content::Settled };
+        Ok(Self { inode, stamp, content, wal })
     }
 
     /// Returns the size of a database that this file alone holds; `None` where a log takes changes.
@@ -75,15 +81,34 @@ impl FileIdentity {
 }
 
 /// The state of a database without a write-ahead log, so that the file alone holds everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoLog(Stamp);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoLog {
+    inode: Inode,
+    stamp: Stamp,
+    /// A later change would show in the stamp.
+    is_settled: bool,
+}
 
 impl NoLog {
-    /// Looks at a database file; `None` where it has a log, or is not there.
+    /// Looks at a database file; `None` where it has a log, even an empty one, or is not there.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
-        let has_log = fs::symlink_metadata(wal_path(path)).is_ok();
-        (!has_log).then(|| Self(Stamp::of(&metadata)))
+        let (stamp, has_log) = (Stamp::of(&metadata), fs::symlink_metadata(wal_path(path)).is_ok());
+        let inode = Inode(metadata.dev(), metadata.ino());
+        (!has_log).then(|| Self { inode, stamp, is_settled: !stamp.is_recent() })
+    }
+
+    /// Tells whether the file shows no change since this look, and has no log.
+    ///
+    /// Under a shared lock that has been held since there was no log, it tells that nobody wrote: who writes to the file
+    /// has a log, and only who has an exclusive lock can take it away.
+    pub(crate) fn still_holds(&self, path: &Path) -> bool {
+        Self::of(path).is_some_and(|now| (now.inode, now.stamp) == (self.inode, self.stamp))
+    }
+
+    /// Tells whether every change since this look would show.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled
     }
 }
 
@@ -94,26 +119,46 @@ pub(crate) fn is_alone(path: &Path) -> bool {
 
 impl Stamp {
     fn of(metadata: &Metadata) -> Self {
-        Self { size: metadata.size(), seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() }
+        Self {
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    fn is_recent(&self) -> bool {
+        let (seconds, nanoseconds) = self.modified.max(self.changed);
+        let since = |epoch: Duration| epoch.checked_sub(Duration::new(seconds.max(0) as u64, nanoseconds as u32));
+        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().and_then(since);
+        age.is_none_or(|age| age < RECENT) // a time in the future is not to be trusted either
     }
 }
 
 impl Content {
-    /// Reads bytes 24 to 48 of the header: the change counter, the page counts, the schema cookie.
-    fn of_recent(path: &Path, inode: Inode) -> Self {
+    /// Reads the database and its log.
+    fn of_recent(path: &Path, inode: Inode, stamp: Stamp, wal: Option<Stamp>) -> Self {
         static LOOKS: AtomicU64 = AtomicU64::new(0);
-        let mut header = [0; 48];
-        match (busy::read_head(path, inode, &mut header), header[24..].try_into()) {
-            (true, Ok(counters)) => Self::Counters(counters),
-            _ => Self::Unknown(LOOKS.fetch_add(1, Ordering::Relaxed)),
+        let unknown = || Self::Unknown(LOOKS.fetch_add(1, Ordering::Relaxed));
+        let log_size = wal.map_or(0, |wal| wal.size);
+        if stamp.size.saturating_add(log_size) > MAX_DIGESTED {
+            return unknown();
         }
-    }
-}
-
-fn is_recent(metadata: &Metadata) -> bool {
-    match metadata.modified().map(|modified| SystemTime::now().duration_since(modified)) {
-        Ok(Ok(age)) => age < RECENT,
-        _ => true, // a time in the future, or none: not to be trusted either
+        let mut digest = Xxh3::new();
+        let mut bytes = vec![0; stamp.size as usize];
+        if !busy::read_head(path, inode, &mut bytes) {
+            return unknown();
+        }
+        digest.update(&bytes);
+        if wal.is_some() {
+            // Nobody locks bytes of a log, so it may be opened and closed.
+            let mut log = Vec::new();
+            let read = |file: fs::File| file.take(MAX_DIGESTED).read_to_end(&mut log);
+            if hooks::open_file(&wal_path(path)).map(read).is_none_or(|read| read.is_err()) {
+                return unknown();
+            }
+            digest.update(&log);
+        }
+        Self::Digest(digest.digest128())
     }
 }
 
@@ -121,8 +166,10 @@ fn wal_path(path: &Path) -> PathBuf {
     beside(path, "-wal")
 }
 
+/// Returns the path of a file that SQLite keeps beside a database: where a link leads to, and not beside the link.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
+    let target = fs::read_link(path).and_then(|_| fs::canonicalize(path));
+    let mut name = target.map_or_else(|_| path.as_os_str().to_owned(), PathBuf::into_os_string);
     name.push(suffix);
     PathBuf::from(name)
 }

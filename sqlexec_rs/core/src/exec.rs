@@ -34,20 +34,21 @@ pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
     Err(Box::new(Outcome::failed(status, error)))
 }
 
-/// Runs `sql` on a sandboxed connection of this thread, in a transaction that is left open if `keeps_lock`.
+/// Runs `sql` on a sandboxed connection of this thread, in a transaction that is left open if `keeps_lock` or if the
+/// database needs one. Its clock began at `begun`.
 pub(crate) fn run(
     sandbox: &Sandbox,
     control: &Control,
     sql: &str,
     limits: &Limits,
     cancel: Option<Arc<AtomicBool>>,
+    begun: Instant,
     keeps_lock: bool,
 ) -> Outcome {
     let (statement, start) = match refuse(sql) {
         Ok(one) => one,
         Err(outcome) => return *outcome,
     };
-    let begun = Instant::now();
     control.arm(limits, cancel, begun);
     meter::arm(sandbox.control(), limits);
     hooks::take_refused();
@@ -87,7 +88,8 @@ fn prepare_and_fetch(
         Ok(connection) => connection,
         Err(error) => return cannot_open(sandbox.path(), error),
     };
-    if keeps_lock {
+    let has_transaction = keeps_lock || sandbox.is_without_log();
+    if has_transaction {
         sandbox.begin(connection);
     }
     sandbox.seen().reset();
@@ -104,7 +106,7 @@ fn prepare_and_fetch(
         return Outcome::failed(Status::RuntimeError, "the statement has parameters, and nothing to bind them to");
     }
     // VACUUM, which the authorizer refuses only when it runs, has another error in a transaction.
-    if keeps_lock && !statement.readonly() && sandbox.end_transactions().is_err() {
+    if has_transaction && !statement.readonly() && sandbox.end_transactions().is_err() {
         return Outcome::failed(Status::DbError, "a transaction of the executor's own does not end");
     }
     let Some(header) = sandbox.header(&statement) else {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cache::{Flight, Found, Handle, Key, Waiter};
-use crate::dbfile::{FileIdentity, Inode};
+use crate::dbfile::FileIdentity;
 use crate::error::Fault;
 use crate::groups::Groups;
 use crate::job::JobState;
@@ -43,8 +43,8 @@ struct Begun {
 
 struct Database {
     path: Arc<Path>,
-    /// The number of the file's state, and which file it is; or why it is none.
-    file: Result<(u32, Inode), Arc<Outcome>>,
+    /// The number of the file's state; or why it has none.
+    state: Result<u32, Arc<Outcome>>,
 }
 
 impl Launch {
@@ -167,11 +167,8 @@ impl Launch {
         let identities: Vec<_> = new.iter().map(|path| FileIdentity::of(path)).collect();
         let mut cache = self.shared.cache();
         for (path, identity) in new.iter().zip(identities) {
-            let file = match identity {
-                Ok(identity) => Ok((cache.number_database(&identity), identity.inode())),
-                Err(outcome) => Err(Arc::from(outcome)),
-            };
-            self.databases.push(Database { path: Arc::clone(path), file });
+            let state = identity.map(|identity| cache.number_database(identity)).map_err(Arc::from);
+            self.databases.push(Database { path: Arc::clone(path), state });
         }
     }
 }
@@ -192,7 +189,7 @@ fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32)
     }
     let mut cache = shared.cache();
     for run in plan.late_golds.iter().map(|slot| &plan.runs[*slot as usize]) {
-        if let Ok((db, _)) = databases[run.database as usize].file {
+        if let Ok(db) = databases[run.database as usize].state {
             cache.mark_gold(&Key { db, limits, sql: run.sql.clone() });
         }
     }
@@ -216,8 +213,8 @@ impl Begun {
         for slot in portion {
             let run = &runs[*slot as usize];
             let database = &databases[run.database as usize];
-            let (db, inode) = match &database.file {
-                Ok(numbers) => *numbers,
+            let db = match &database.state {
+                Ok(number) => *number,
                 Err(outcome) => {
                     here.push((*slot, Arc::clone(outcome)));
                     continue;
@@ -228,7 +225,6 @@ impl Begun {
             let make_flight = |key| Flight {
                 key,
                 path: Arc::clone(&database.path),
-                inode,
                 limits: Arc::clone(limits),
                 cancel: Arc::default(),
                 is_for_cache: run.is_gold || keeps_candidates,

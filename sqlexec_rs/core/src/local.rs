@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use crate::cache::Flight;
 use crate::connections::Connections;
 use crate::copies::Copies;
-use crate::dbfile::Inode;
 use crate::deadline::Control;
 use crate::exec;
 use crate::outcome::{Outcome, Status};
@@ -20,6 +19,9 @@ const LONGEST_HOLD: Duration = Duration::from_millis(5);
 
 /// A result of more bytes may take long to compare, and a lock is not kept meanwhile.
 const LARGE_BYTES: usize = 64 << 10;
+
+/// How often a run begins anew because somebody wrote meanwhile. One more is enough: the writer's log is then read.
+const MAX_TRIES: usize = 10;
 
 /// A thread's connections, and what stops a run on them.
 pub(crate) struct Local {
@@ -47,14 +49,14 @@ impl Local {
         Self { connections, control, held: None }
     }
 
-    /// Tells whether the database is open.
-    pub(crate) fn holds(&self, path: &Path, inode: Inode) -> bool {
-        self.connections.holds(path, inode)
+    /// Tells whether the database is open, in the state with this number.
+    pub(crate) fn holds(&self, path: &Path, state: u32) -> bool {
+        self.connections.holds(path, state)
     }
 
     /// Opens the database, if it is not open.
-    pub(crate) fn open(&mut self, path: &Path, inode: Inode) {
-        self.connections.open(path, inode);
+    pub(crate) fn open(&mut self, path: &Path, state: u32) {
+        self.connections.open(path, state);
     }
 
     /// Runs a query of the pool, in the transaction of the one before it where that saw the same state of the same file;
@@ -70,7 +72,7 @@ impl Local {
             }
         }
         let cancel = Some(Arc::clone(&flight.cancel));
-        let mut outcome = self.run(&flight.path, flight.inode, &flight.key.sql.text, &flight.limits, cancel);
+        let mut outcome = self.run(&flight.path, flight.key.db, &flight.key.sql.text, &flight.limits, cancel);
         if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
             table.settle(flight.is_for_cache);
         }
@@ -94,20 +96,33 @@ impl Local {
     pub(crate) fn run(
         &mut self,
         path: &Path,
-        inode: Inode,
+        state: u32,
         sql: &str,
         limits: &Limits,
         cancel: Option<Arc<AtomicBool>>,
     ) -> Outcome {
-        let sandbox = match self.connections.get(path, inode) {
-            Ok(sandbox) => sandbox,
-            Err(outcome) => return *outcome,
-        };
-        let outcome = exec::run(sandbox, &self.control, sql, limits, cancel, self.held.is_some());
-        if outcome.status == Status::DbError {
-            self.connections.forget(path);
+        let begun = Instant::now();
+        for n_tries in 1.. {
+            let sandbox = match self.connections.get(path, state) {
+                Ok(sandbox) => sandbox,
+                Err(outcome) => return *outcome,
+            };
+            let keeps_lock = self.held.is_some();
+            let outcome = exec::run(sandbox, &self.control, sql, limits, cancel.clone(), begun, keeps_lock);
+            let is_over = matches!(outcome.status, Status::Timeout | Status::Cancelled);
+            let is_one_state = is_over || sandbox.has_read_one_state(outcome.status != Status::Ok);
+            let has_ended = keeps_lock || sandbox.end_transactions().is_ok();
+            if outcome.status == Status::DbError || !is_one_state || !has_ended {
+                self.connections.forget(path);
+            }
+            if is_one_state || (n_tries == MAX_TRIES && outcome.status != Status::Ok) {
+                return outcome;
+            }
+            if n_tries == MAX_TRIES {
+                break;
+            }
         }
-        outcome
+        Outcome::failed(Status::DbError, format!("{}: written to each time that it was read", path.display()))
     }
 
     /// Starts anew after a panic.

@@ -20,7 +20,7 @@ use crate::dbfile::{self, NoLog};
 use crate::deadline::{Control, HANDLER_PERIOD};
 use crate::header::Header;
 use crate::hint;
-use crate::hooks::{self, Action, Authorizer};
+use crate::hooks::{self, Action, Authorizer, Log};
 use crate::request::Caps;
 use crate::scan::Patterns;
 use crate::{functions, meter};
@@ -130,8 +130,9 @@ pub(crate) struct Sandbox {
     guarded: Kept,
     /// LIKE and GLOB are SQLite's own, which use an index and ask nobody: for statements whose patterns are short work.
     indexed: Kept,
-    /// The database is in WAL mode and had no log, which SQLite would make only to read it. It is read as a file that
-    /// nobody writes to, and this is what the file was then.
+    /// The database is in WAL mode and had no log, which SQLite would make only to read it; this is what the file was then.
+    /// It is read alone, each time in a transaction whose lock keeps a writer's log from being taken away: where there is
+    /// none at the end, nobody wrote.
     no_log: Cell<Option<NoLog>>,
     /// Names that hints are made from.
     names: hint::Kept,
@@ -237,7 +238,25 @@ impl Sandbox {
         if let Origin::Copy(copied) = &self.origin {
             return !copied.is_current(&self.path);
         }
-        self.no_log.get().is_some_and(|then| NoLog::of(&self.path) != Some(then))
+        let shows_all = |then: NoLog| (then.is_settled() || self.has_transaction()) && then.still_holds(&self.path);
+        self.no_log.get().is_some_and(|then| !shows_all(then))
+    }
+
+    /// Tells whether what was read since `begin` is one state of the database, with an error (which may have ended the
+    /// transaction) or without. Only who reads a file without its log has to ask; SQLite's locks keep the others from halves.
+    pub(crate) fn has_read_one_state(&self, has_failed: bool) -> bool {
+        let is_locked = has_failed || self.has_transaction();
+        self.no_log.get().is_none_or(|then| is_locked && then.still_holds(&self.path))
+    }
+
+    /// Tells whether the database is read without its log, so that every run needs a transaction.
+    pub(crate) fn is_without_log(&self) -> bool {
+        self.no_log.get().is_some()
+    }
+
+    fn has_transaction(&self) -> bool {
+        let is_open = |kept: &Kept| kept.connection.get().is_some_and(|connection| !connection.is_autocommit());
+        is_open(&self.guarded) || is_open(&self.indexed)
     }
 
     /// Returns the connection for a statement with such patterns, its schema loaded and its limits set.
@@ -293,6 +312,9 @@ impl Sandbox {
             if guards_patterns {
                 functions::register_patterns(&connection, &self.control)?;
             }
+            if self.is_without_log() {
+                self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
+            }
             connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
             Ok(connection)
         };
@@ -308,7 +330,7 @@ impl Sandbox {
 
     /// Opens a connection that can only read. A promise about a file does not hold for a log or a journal beside it.
     fn open(&self) -> rusqlite::Result<Connection> {
-        let vfs = hooks::vfs()?;
+        let vfs = hooks::vfs(if self.is_without_log() { Log::Missing } else { Log::Possible })?;
         // Without the URI flag no character of a path has a meaning, and neither has ":memory:".
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let path = &self.path;
@@ -318,12 +340,11 @@ impl Sandbox {
                 hooks::open_bytes(&connection, copied)?;
                 Ok(connection)
             }
-            Origin::File if self.no_log.get().is_none() => Connection::open_with_flags_and_vfs(path, flags, vfs),
-            Origin::Immutable if !dbfile::is_alone(path) => Connection::open_with_flags_and_vfs(path, flags, vfs),
-            _ => {
+            Origin::Immutable if dbfile::is_alone(path) => {
                 let flags = flags | OpenFlags::SQLITE_OPEN_URI;
                 Connection::open_with_flags_and_vfs(immutable_uri(path), flags, vfs)
             }
+            _ => Connection::open_with_flags_and_vfs(path, flags, vfs),
         }
     }
 }

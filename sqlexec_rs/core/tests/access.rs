@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test, helpers included")]
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use sqlexec_core::{Access, Config, Limits, Outcome, Pool, Status, Value, WorkerConfig};
@@ -66,6 +66,11 @@ impl Fixture {
 fn on_both(test: impl Fn(bool)) {
     test(false);
     test(true);
+}
+
+/// Waits until the files are no longer such as have just changed: those are looked into, which opens and closes them.
+fn settle() {
+    std::thread::sleep(Duration::from_millis(2_100));
 }
 
 fn size(path: &Path) -> u64 {
@@ -171,8 +176,8 @@ fn room_is_for_what_is_visited_again() {
         let paths: Vec<Arc<Path>> = (0..130).map(|i| folder.path().join(format!("{i}.sqlite")).into()).collect();
         for path in &paths[1..] {
             fs::copy(&first, path).unwrap();
-            File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         }
+        settle();
         let opened_in_round = |paths: &[Arc<Path>], round: usize| {
             let before = pool.stats().unwrap();
             let sql: Arc<str> = format!("SELECT x FROM t -- {round}").into();
@@ -206,9 +211,8 @@ fn open_files_are_counted_and_not_only_databases() {
     };
     for path in &paths {
         Connection::open(path).unwrap().execute_batch("CREATE TABLE t AS SELECT 'abc' AS x").unwrap();
-        // A file that has just changed is looked into, and stays open for that until the thread rests.
-        File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     }
+    settle();
     for sql in ["SELECT x FROM t", "SELECT x FROM t WHERE x LIKE x || '%'", "SELECT x FROM t ORDER BY x"] {
         for path in paths.iter().chain(&paths[3..]) {
             let job = pool.submit(&[(Arc::clone(path), sql.into())], &Arc::new(Limits::default())).unwrap();
@@ -251,9 +255,9 @@ fn an_immutable_file_is_read_without_locks() {
         let fixture = Fixture::new(Access { immutable: true, ..Access::default() }, on_processes);
         for each in [&locked_out, &fixture] {
             drop(each.make("a ?#%.sqlite", 5));
-            // The look at a fresh file opens and closes it, which would end the lock: it is this process's.
-            let an_hour_ago = SystemTime::now() - Duration::from_secs(3_600);
-            File::open(each.path("a ?#%.sqlite")).unwrap().set_modified(an_hour_ago).unwrap();
+        }
+        settle(); // a look into a file would end the lock on it, which is this process's
+        for each in [&locked_out, &fixture] {
             let writer = Connection::open(each.path("a ?#%.sqlite")).unwrap();
             writer.execute_batch("PRAGMA journal_mode = MEMORY; BEGIN EXCLUSIVE").unwrap();
             let outcome = each.run("a ?#%.sqlite", "SELECT x FROM t");

@@ -3,6 +3,10 @@
 //! Nothing is ever created but temporary files (a database in WAL mode would get a log only to be read), and those get
 //! methods that ask the meter before they write: large sorts and intermediate tables go to disk, and a query without end
 //! would fill it.
+//!
+//! A second layer is for databases in WAL mode that have no log: it shows their header as that of a database with a
+//! rollback journal, so that SQLite reads the file alone, under its locks. (Where there is a log when it takes the lock, it
+//! reads that, too, whatever the header says.)
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -14,12 +18,25 @@ use super::open;
 use crate::meter;
 
 const NAME: &CStr = c"sqlexec";
+const NAME_WITHOUT_LOG: &CStr = c"sqlexec-no-log";
 
-/// The layer, once it is registered.
+/// The layers, once they are registered.
 static LAYER: OnceLock<Result<Layer, c_int>> = OnceLock::new();
 
-/// SQLite's method tables and our copies of them; there is one or two in a process.
-static METHODS: Mutex<Vec<&'static Metered>> = Mutex::new(Vec::new());
+/// SQLite's method tables and our copies of them; there are a few in a process.
+static METHODS: Mutex<Vec<&'static Ours>> = Mutex::new(Vec::new());
+
+/// Where a database's header says how it is written and read, and what it says there in WAL mode and with a journal.
+const FORMAT_AT: std::ops::Range<i64> = 18..20;
+const WITH_WAL: u8 = 2;
+const WITH_JOURNAL: u8 = 1;
+
+/// Whether a database in WAL mode has a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Log {
+    Possible,
+    Missing,
+}
 
 struct Layer {
     /// The default layer, which does the work.
@@ -35,23 +52,34 @@ unsafe impl Sync for Layer {}
 
 /// A method table; SQLite sees its beginning.
 #[repr(C)]
-struct Metered {
+struct Ours {
     methods: ffi::sqlite3_io_methods,
     original: *const ffi::sqlite3_io_methods,
+    kind: Kind,
+}
+
+/// Whose methods they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A temporary file's, which are metered.
+    Temporary,
+    /// A database's whose log is missing.
+    WithoutLog,
 }
 
 // SAFETY: a method table is never written after it was made, and SQLite's own are constants.
-unsafe impl Send for Metered {}
+unsafe impl Send for Ours {}
 // SAFETY: as above.
-unsafe impl Sync for Metered {}
+unsafe impl Sync for Ours {}
 
 /// Bytes that a temporary file takes on disk.
 #[repr(C)]
 struct Growth(i64);
 
-/// Registers the layer on first use and returns its name.
-pub(crate) fn vfs() -> rusqlite::Result<&'static CStr> {
+/// Registers the layers on first use and returns the name of the one for such a database.
+pub(crate) fn vfs(log: Log) -> rusqlite::Result<&'static CStr> {
     match LAYER.get_or_init(register) {
+        Ok(_) if log == Log::Missing => Ok(NAME_WITHOUT_LOG),
         Ok(_) => Ok(NAME),
         Err(code) => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(*code), None)),
     }
@@ -70,22 +98,25 @@ fn register() -> Result<Layer, c_int> {
             code => return Err(code),
         }
         let handle_bytes = usize::try_from((*default).szOsFile).unwrap_or(0).next_multiple_of(align_of::<Growth>());
-        let ours = Box::leak(Box::new(ffi::sqlite3_vfs {
-            pNext: ptr::null_mut(),
-            zName: NAME.as_ptr(),
-            szOsFile: (handle_bytes + size_of::<Growth>()) as c_int,
-            xOpen: Some(open),
-            ..*default
-        }));
-        match ffi::sqlite3_vfs_register(ours, 0) {
-            ffi::SQLITE_OK => Ok(Layer { default, handle_bytes }),
-            code => Err(code),
+        for name in [NAME, NAME_WITHOUT_LOG] {
+            let ours = Box::leak(Box::new(ffi::sqlite3_vfs {
+                pNext: ptr::null_mut(),
+                zName: name.as_ptr(),
+                szOsFile: (handle_bytes + size_of::<Growth>()) as c_int,
+                xOpen: Some(open),
+                ..*default
+            }));
+            match ffi::sqlite3_vfs_register(ours, 0) {
+                ffi::SQLITE_OK => {}
+                code => return Err(code),
+            }
         }
+        Ok(Layer { default, handle_bytes })
     }
 }
 
 unsafe extern "C" fn open(
-    _: *mut ffi::sqlite3_vfs,
+    vfs: *mut ffi::sqlite3_vfs,
     name: *const c_char,
     file: *mut ffi::sqlite3_file,
     flags: c_int,
@@ -98,33 +129,42 @@ unsafe extern "C" fn open(
         let is_temporary = flags & ffi::SQLITE_OPEN_DELETEONCLOSE != 0;
         let flags = if is_temporary { flags } else { flags & !ffi::SQLITE_OPEN_CREATE };
         let code = default_open(layer.default, name, file, flags, out_flags);
-        if code == ffi::SQLITE_OK && is_temporary && !(*file).pMethods.is_null() {
+        let hides_log = flags & ffi::SQLITE_OPEN_MAIN_DB != 0 && ptr::eq((*vfs).zName, NAME_WITHOUT_LOG.as_ptr());
+        let kind = match (is_temporary, hides_log) {
+            (true, _) => Kind::Temporary,
+            (_, true) => Kind::WithoutLog,
+            _ => return code,
+        };
+        if code == ffi::SQLITE_OK && !(*file).pMethods.is_null() {
             growth(layer, file).write(Growth(0));
-            (*file).pMethods = (&raw const *metered((*file).pMethods)).cast();
+            (*file).pMethods = (&raw const *ours((*file).pMethods, kind)).cast();
         }
         code
     }
 }
 
 /// Returns our copy of a method table.
-unsafe fn metered(original: *const ffi::sqlite3_io_methods) -> &'static Metered {
+unsafe fn ours(original: *const ffi::sqlite3_io_methods, kind: Kind) -> &'static Ours {
     let mut known = METHODS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = known.iter().find(|metered| ptr::eq(metered.original, original)) {
+    if let Some(found) = known.iter().find(|ours| ptr::eq(ours.original, original) && ours.kind == kind) {
         return found;
     }
     // SAFETY: SQLite's method tables are constants.
-    let methods = unsafe { ffi::sqlite3_io_methods { xWrite: Some(write), xClose: Some(close), ..*original } };
-    let made = Box::leak(Box::new(Metered { methods, original }));
+    let methods = match kind {
+        Kind::Temporary => unsafe { ffi::sqlite3_io_methods { xWrite: Some(write), xClose: Some(close), ..*original } },
+        Kind::WithoutLog => unsafe { ffi::sqlite3_io_methods { xRead: Some(read_without_log), ..*original } },
+    };
+    let made = Box::leak(Box::new(Ours { methods, original, kind }));
     known.push(made);
     made
 }
 
 /// Returns the methods of the default layer for a file of ours.
 unsafe fn original<'a>(file: *mut ffi::sqlite3_file) -> &'a ffi::sqlite3_io_methods {
-    // SAFETY: only files that `open` gave our methods come here, and those are the beginning of a Metered.
-    #[allow(clippy::cast_ptr_alignment, reason = "it points to a Metered")]
+    // SAFETY: only files that `open` gave our methods come here, and those are the beginning of an Ours.
+    #[allow(clippy::cast_ptr_alignment, reason = "it points to an Ours")]
     unsafe {
-        &*(*(*file).pMethods.cast::<Metered>()).original
+        &*(*(*file).pMethods.cast::<Ours>()).original
     }
 }
 
@@ -157,5 +197,22 @@ unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     unsafe {
         meter::removed_temp((*growth(layer, file)).0);
         original(file).xClose.map_or(ffi::SQLITE_MISUSE, |close| close(file))
+    }
+}
+
+unsafe extern "C" fn read_without_log(file: *mut ffi::sqlite3_file, data: *mut c_void, bytes: c_int, at: i64) -> c_int {
+    // SAFETY: a file of ours and SQLite's own arguments: there is room for so many bytes, all of which are written, zeros
+    // where the file is shorter.
+    unsafe {
+        let code = original(file).xRead.map_or(ffi::SQLITE_MISUSE, |read| read(file, data, bytes, at));
+        if code == ffi::SQLITE_OK || code == ffi::SQLITE_IOERR_SHORT_READ {
+            for place in FORMAT_AT.filter(|place| (at..at + i64::from(bytes)).contains(place)) {
+                let byte = &mut *data.cast::<u8>().add((place - at) as usize);
+                if *byte == WITH_WAL {
+                    *byte = WITH_JOURNAL;
+                }
+            }
+        }
+        code
     }
 }

@@ -70,7 +70,7 @@ impl Remote {
         // The worker's folder is the one in which it was started.
         let path = path::absolute(&flight.path).unwrap_or_else(|_| flight.path.to_path_buf());
         let mut request = Vec::with_capacity(flight.key.sql.text.len() + 256);
-        wire::write_request(&mut request, &path, flight.inode, &flight.limits, &flight.key.sql.text)
+        wire::write_request(&mut request, &path, flight.key.db, &flight.limits, &flight.key.sql.text)
             .map_err(|_| Fault::Internal("a buffer in memory refused bytes"))?;
         let begun = Instant::now();
         let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };

@@ -15,7 +15,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::cells::{read_table, write_table};
 use crate::copies::Access;
-use crate::dbfile::Inode;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Caps, Limits};
 
@@ -38,7 +37,8 @@ pub(crate) fn greeting() -> String {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) path: PathBuf,
-    pub(crate) inode: Inode,
+    /// The number of the file's state: with another one it is opened anew.
+    pub(crate) state: u32,
     pub(crate) limits: Limits,
     pub(crate) sql: String,
 }
@@ -80,15 +80,14 @@ pub(crate) struct ConnectionCounts {
 pub(crate) fn write_request(
     out: &mut impl Write,
     path: &Path,
-    inode: Inode,
+    state: u32,
     limits: &Limits,
     sql: &str,
 ) -> io::Result<()> {
     let Limits { timeout, cpu, vm_steps, max_rows, max_bytes, heap_bytes, temp_bytes, caps } = limits;
     let nanos = |duration: &Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     put_bytes(out, path.as_os_str().as_bytes())?;
-    put(out, inode.0)?;
-    put(out, inode.1)?;
+    put(out, u64::from(state))?;
     put_option(out, timeout.as_ref().map(nanos))?;
     put_option(out, cpu.as_ref().map(nanos))?;
     put_option(out, *vm_steps)?;
@@ -107,7 +106,7 @@ pub(crate) fn read_request(input: &mut impl BufRead) -> io::Result<Option<Reques
         return Ok(None);
     }
     let path = PathBuf::from(OsString::from_vec(take_bytes(input, MAX_TEXT)?));
-    let inode = Inode(take(input)?, take(input)?);
+    let state = u32::try_from(take(input)?).map_err(|_| invalid("no number of a state"))?;
     let limits = Limits {
         timeout: take_option(input)?.map(Duration::from_nanos),
         cpu: take_option(input)?.map(Duration::from_nanos),
@@ -119,7 +118,7 @@ pub(crate) fn read_request(input: &mut impl BufRead) -> io::Result<Option<Reques
         caps: take_caps(input)?,
     };
     let sql = take_text(input, u64::MAX)?;
-    Ok(Some(Request { path, inode, limits, sql }))
+    Ok(Some(Request { path, state, limits, sql }))
 }
 
 fn numbers_of(caps: &Caps) -> [u32; 7] {
@@ -362,13 +361,10 @@ mod tests {
         let caps = Caps { max_length: 8, max_columns: 9, ..Caps::default() };
         let limits = Limits { timeout: None, cpu: Some(Duration::MAX), vm_steps: Some(5), caps, ..Limits::default() };
         let mut bytes = Vec::new();
-        write_request(&mut bytes, Path::new("/a b"), Inode(1, 2), &limits, "SELECT 'é'").unwrap();
+        write_request(&mut bytes, Path::new("/a b"), 7, &limits, "SELECT 'é'").unwrap();
         let mut input = bytes.as_slice();
         let read = read_request(&mut input).unwrap().unwrap();
-        assert_eq!(
-            (read.path.as_path(), read.inode, read.sql.as_str()),
-            (Path::new("/a b"), Inode(1, 2), "SELECT 'é'")
-        );
+        assert_eq!((read.path.as_path(), read.state, read.sql.as_str()), (Path::new("/a b"), 7, "SELECT 'é'"));
         assert_eq!((read.limits.timeout, read.limits.vm_steps, read.limits.caps), (None, Some(5), caps));
         assert!(read.limits.cpu > Some(Duration::from_secs(1 << 32)), "the longest time is cut, not wrapped");
         assert!(read_request(&mut input).unwrap().is_none());

@@ -112,13 +112,13 @@ fn serve(stream: UnixStream, answers: UnixStream, cap: usize, access: Access) ->
 }
 
 fn answer(local: &mut Local, request: &Request, out: &mut impl Write) -> io::Result<Outcome> {
-    let Request { path, inode, limits, sql } = request;
-    if !local.holds(path, *inode) {
+    let Request { path, state, limits, sql } = request;
+    if !local.holds(path, *state) {
         wire::write_tag(out, Tag::Opening)?;
         out.flush()?;
-        local.open(path, *inode);
+        local.open(path, *state);
         wire::write_tag(out, Tag::Opened)?;
         out.flush()?;
     }
-    Ok(local.run(path, *inode, sql, limits, None))
+    Ok(local.run(path, *state, sql, limits, None))
 }

@@ -52,12 +52,13 @@ pub(crate) fn run(
     control.arm(limits, cancel, begun);
     meter::arm(sandbox.control(), limits);
     hooks::take_refused();
+    hooks::take_clock_was_read();
     let mut outcome = prepare_and_fetch(sandbox, control, statement, limits, patterns(statement), keeps_lock);
     let refusal = meter::disarm();
     outcome.vm_steps += control.charged_steps();
     let stop = control.disarm();
     outcome.elapsed = begun.elapsed();
-    outcome.is_volatile = sandbox.seen().is_volatile(statement);
+    outcome.is_volatile = sandbox.seen().is_volatile() || hooks::take_clock_was_read();
     outcome.error_offset = outcome.error_offset.map(|offset| offset + start as u32);
     if outcome.status != Status::Ok {
         explain_refusal(&mut outcome, refusal, limits);

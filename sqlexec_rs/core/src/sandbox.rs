@@ -64,12 +64,8 @@ const DENIED_FUNCTIONS: [&str; 10] = [
     "sqlite_log",
 ];
 
-/// Functions whose value differs from call to call.
-const VOLATILE_FUNCTIONS: [&str; 6] =
-    ["random", "randomblob", "current_date", "current_time", "current_timestamp", "sqlite_offset"];
-
-/// Functions that read the clock when they are given `now` or no argument.
-const CLOCK_FUNCTIONS: [&str; 7] = ["date", "time", "datetime", "julianday", "unixepoch", "strftime", "timediff"];
+/// Functions whose value differs from call to call; those that read the clock are seen when they do.
+const VOLATILE_FUNCTIONS: [&str; 3] = ["random", "randomblob", "sqlite_offset"];
 
 /// How long a query waits for a writer's lock before it is a `db_error`, and between two looks.
 const BUSY_WAIT: Duration = Duration::from_millis(500);
@@ -88,7 +84,6 @@ const LIMITS: [(Limit, i32); 4] = [
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     is_volatile: AtomicBool,
-    reads_clock: AtomicBool,
     has_patterns_in_view: AtomicBool,
     /// It is the sandbox's own, which may begin and end a transaction.
     is_ours: AtomicBool,
@@ -98,7 +93,6 @@ impl Seen {
     /// Forgets the previous statement.
     pub(crate) fn reset(&self) {
         self.is_volatile.store(false, Ordering::Relaxed);
-        self.reads_clock.store(false, Ordering::Relaxed);
         self.has_patterns_in_view.store(false, Ordering::Relaxed);
     }
 
@@ -107,16 +101,10 @@ impl Seen {
         self.has_patterns_in_view.load(Ordering::Relaxed)
     }
 
-    /// Tells whether the statement may give another result when it is run again on the same file.
-    pub(crate) fn is_volatile(&self, sql: &str) -> bool {
-        self.is_volatile.load(Ordering::Relaxed) || (self.reads_clock.load(Ordering::Relaxed) && may_read_clock(sql))
+    /// Tells whether the statement calls what gives another value each time.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.is_volatile.load(Ordering::Relaxed)
     }
-}
-
-/// A clock function reads the clock when an argument is 'now' (in any case, perhaps computed) or there is no argument.
-fn may_read_clock(sql: &str) -> bool {
-    let squeezed: String = sql.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_ascii_lowercase();
-    squeezed.contains("now") || squeezed.contains("()") || squeezed.contains("||") || squeezed.contains("/*")
 }
 
 /// A database that can only be read, with what the authorizer of its connections saw.
@@ -414,8 +402,6 @@ fn allows_function(name: &[u8], is_in_view: bool, seen: &Seen) -> bool {
     }
     if is_in(name, &VOLATILE_FUNCTIONS) {
         seen.is_volatile.store(true, Ordering::Relaxed);
-    } else if is_in(name, &CLOCK_FUNCTIONS) {
-        seen.reads_clock.store(true, Ordering::Relaxed);
     } else if is_in_view && is_in(name, &["like", "glob"]) {
         seen.has_patterns_in_view.store(true, Ordering::Relaxed);
     }

@@ -4,10 +4,13 @@
 //! methods that ask the meter before they write: large sorts and intermediate tables go to disk, and a query without end
 //! would fill it.
 //!
+//! Who asks for the time is remembered, as its result must not be kept.
+//!
 //! A second layer is for databases in WAL mode that have no log: it shows their header as that of a database with a
 //! rollback journal, so that SQLite reads the file alone, under its locks. (Where there is a log when it takes the lock, it
 //! reads that, too, whatever the header says.)
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -76,6 +79,17 @@ unsafe impl Sync for Ours {}
 #[repr(C)]
 struct Growth(i64);
 
+thread_local! {
+    /// A statement of this thread has asked for the time.
+    static CLOCK_WAS_READ: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Tells whether a statement of this thread has asked for the time since the last call: the date functions do, for `now` or
+/// without an argument, however the word came to them, and what stands for the present day and time.
+pub(crate) fn take_clock_was_read() -> bool {
+    CLOCK_WAS_READ.replace(false)
+}
+
 /// Registers the layers on first use and returns the name of the one for such a database.
 pub(crate) fn vfs(log: Log) -> rusqlite::Result<&'static CStr> {
     match LAYER.get_or_init(register) {
@@ -104,6 +118,8 @@ fn register() -> Result<Layer, c_int> {
                 zName: name.as_ptr(),
                 szOsFile: (handle_bytes + size_of::<Growth>()) as c_int,
                 xOpen: Some(open),
+                xCurrentTime: Some(current_time),
+                xCurrentTimeInt64: Some(current_time_int64),
                 ..*default
             }));
             match ffi::sqlite3_vfs_register(ours, 0) {
@@ -215,4 +231,18 @@ unsafe extern "C" fn read_without_log(file: *mut ffi::sqlite3_file, data: *mut c
         }
         code
     }
+}
+
+unsafe extern "C" fn current_time(_: *mut ffi::sqlite3_vfs, days: *mut f64) -> c_int {
+    let Some(Ok(layer)) = LAYER.get() else { return ffi::SQLITE_MISUSE };
+    CLOCK_WAS_READ.set(true);
+    // SAFETY: SQLite's own argument, handed on to the default layer.
+    unsafe { (*layer.default).xCurrentTime.map_or(ffi::SQLITE_ERROR, |ask| ask(layer.default, days)) }
+}
+
+unsafe extern "C" fn current_time_int64(_: *mut ffi::sqlite3_vfs, milliseconds: *mut i64) -> c_int {
+    let Some(Ok(layer)) = LAYER.get() else { return ffi::SQLITE_MISUSE };
+    CLOCK_WAS_READ.set(true);
+    // SAFETY: as above.
+    unsafe { (*layer.default).xCurrentTimeInt64.map_or(ffi::SQLITE_ERROR, |ask| ask(layer.default, milliseconds)) }
 }

@@ -24,7 +24,7 @@ use crate::error::Fault;
 
 pub(crate) use authorizer::{Action, Authorizer, set_authorizer};
 pub(crate) use bytes::{open_bytes, read_main_file};
-pub(crate) use files::{Log, vfs};
+pub(crate) use files::{Log, take_clock_was_read, vfs};
 pub(crate) use open::{open_file, take_refused};
 
 /// Takes a virtual table module away from a connection.

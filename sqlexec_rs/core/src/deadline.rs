@@ -59,7 +59,7 @@ impl Control {
         *self.lock() = Run {
             wall: limits.timeout.and_then(|timeout| now.checked_add(timeout)),
             cpu: limits.cpu.map(|cpu| thread_cpu_time() + cpu),
-            max_steps: limits.vm_steps.map(|steps| steps.max(1).next_multiple_of(u64::from(STEP_PERIOD))),
+            max_steps: limits.vm_steps.map(rounded_up),
             cancel,
             ..Run::default()
         };
@@ -100,6 +100,17 @@ impl Control {
         let mut run = self.lock();
         run.charged_bytes += bytes;
         run.check(Some(calls))
+    }
+
+    /// Returns the steps since `start_executing`, of which SQLite counts no more than 32 bits: the rest follows from the
+    /// handler's calls, which come once a period.
+    pub fn whole_steps(&self, low_bits: u32) -> u64 {
+        let about = self.calls.load(Ordering::Relaxed) * u64::from(HANDLER_PERIOD);
+        let ahead = low_bits.wrapping_sub(about as u32).cast_signed();
+        match about.checked_add_signed(i64::from(ahead)) {
+            Some(steps) => steps,
+            None => u64::from(low_bits),
+        }
     }
 
     /// Returns the steps charged for the work of functions.
@@ -146,6 +157,11 @@ impl Run {
     }
 }
 
+/// Rounds a budget up to whole periods; one that is beyond every count stays so.
+fn rounded_up(steps: u64) -> u64 {
+    steps.max(1).checked_next_multiple_of(u64::from(STEP_PERIOD)).unwrap_or(u64::MAX)
+}
+
 /// Returns the CPU time that this thread has used.
 fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -183,6 +199,31 @@ mod tests {
         assert_eq!(control.charged_steps(), 999);
         assert!(control.charge(BYTES_A_STEP));
         assert_eq!(control.disarm(), Some(Stop::VmSteps));
+    }
+
+    #[test]
+    fn the_largest_budget_is_no_small_one() {
+        let control = Control::default();
+        control.arm(&Limits { vm_steps: Some(u64::MAX), ..limits() }, None, Instant::now());
+        control.start_executing();
+        assert!((0..100 * CALLS_A_PERIOD).all(|_| !control.must_stop()));
+        assert_eq!((rounded_up(0), rounded_up(1_001), rounded_up(u64::MAX - 1)), (1_000, 2_000, u64::MAX));
+    }
+
+    #[test]
+    fn steps_are_counted_beyond_32_bits() {
+        let control = Control::default();
+        for (calls, low_bits, whole) in [
+            (0, 7, 7),
+            (3, 299, 299),
+            (3, 4_000, 4_000),
+            (42_949_673, 5, (1 << 32) + 5),
+            (42_949_672, u32::MAX, u64::from(u32::MAX)),
+            (120_000_000, 12_000_000_050_u64 as u32, 12_000_000_050),
+        ] {
+            control.calls.store(calls, Ordering::Relaxed);
+            assert_eq!(control.whole_steps(low_bits), whole);
+        }
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn prepare_and_fetch(
     control.start_executing();
     meter::start_executing();
     let mut outcome = fetch(&mut statement, control, table, limits);
-    outcome.vm_steps = u64::from(statement.get_status(StatementStatus::VmStep) as u32);
+    outcome.vm_steps = control.whole_steps(statement.get_status(StatementStatus::VmStep).cast_unsigned());
     outcome
 }
 

@@ -27,6 +27,15 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
+# Stays connected, so that its changes stay in the log.
+KEEPER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+for line in sys.stdin:
+    connection.execute("UPDATE t SET x = x + 1 WHERE id = 1")
+    print("done", flush=True)
+"""
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> list[Path]:
@@ -57,7 +66,11 @@ def test_a_database_overwritten_in_place_is_noticed(pair: list[Path], isolation:
         for turn in range(6):
             copy(pair[turn % 2], target)
             assert target.stat().st_ino == inode
-            for sql in ("SELECT x FROM t", f"SELECT x FROM t -- {turn}", "SELECT x FROM t WHERE x LIKE '%' || x || '%'"):
+            for sql in (
+                "SELECT x FROM t",
+                f"SELECT x FROM t -- {turn}",
+                "SELECT x FROM t WHERE x LIKE '%' || x || '%'",
+            ):
                 assert ex.execute(target, sql).rows == [(turn % 2 + 1,)], sql
             score = ex.score(target, f"SELECT {turn % 2 + 1}", "SELECT x FROM t")
             assert score["bird"] == 1.0, "golds are kept for one state of the file"
@@ -124,6 +137,24 @@ def test_a_writer_that_comes_and_goes_during_a_scan_is_seen_whole_or_not_at_all(
             ((now,),) = ex.execute(logged, f"SELECT max(x) FROM t -- after {turn}").rows
             assert now == turn + 1, "what was written is there"
     assert [row for row in seen if row[0] != row[1] or row[2] != N_ROWS] == []
+
+
+def test_the_log_of_a_linked_database_is_found(logged: Path, isolation: str) -> None:
+    """SQLite keeps the log beside the file that a link leads to."""
+    (logged.parent / "links").mkdir()
+    link = logged.parent / "links" / "link.sqlite"
+    link.symlink_to(logged)
+    command = [sys.executable, "-c", KEEPER, str(logged)]
+    with (
+        Executor(threads=1, isolation=isolation) as ex,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper,
+    ):
+        for turn in range(4):
+            assert ex.execute(link, "SELECT x FROM t WHERE id = 1").rows == [(turn,)]
+            write_once(keeper)
+            await_write(keeper)
+        assert keeper.stdin is not None
+        keeper.stdin.close()
 
 
 def test_a_database_whose_log_is_gone_is_read_and_nothing_is_made_beside_it(logged: Path, isolation: str) -> None:

@@ -47,7 +47,7 @@ def test_a_pipe_is_refused_and_holds_nobody_up(tmp_path: Path, isolation: str, m
     if case != "swapped":
         os.mkfifo(f"{path}{case}")
     command = [sys.executable, "-c", textwrap.dedent(BODY), str(path), case, isolation]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     answer, after = done.stdout.splitlines()
     assert after == "[(7,)]"

@@ -134,13 +134,11 @@ impl Connections {
             return file;
         }
         let connect = || file.connection(Patterns::Short, &Caps::default());
-        match store.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
-            Some(copied) => Sandbox::of_copy(path, copied, &self.control, &self.n_files),
-            None => {
-                let _ = file.end_transactions(); // a connection with one that does not end is found stale
-                file
-            }
+        if let Some(copied) = store.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
+            return Sandbox::of_copy(path, copied, &self.control, &self.n_files);
         }
+        let _ = file.end_transactions(); // where one does not end, nothing is written to the file meanwhile
+        file
     }
 
     fn find(&self, path: &Path) -> Option<&Kept> {

@@ -71,8 +71,8 @@ impl Local {
                 self.held = Some(Held { path: Arc::clone(&flight.path), state: flight.key.db, since: now });
             }
         }
-        let cancel = Some(Arc::clone(&flight.cancel));
-        let mut outcome = self.run(&flight.path, flight.key.db, &flight.key.sql.text, &flight.limits, cancel);
+        let (sql, cancel) = (&flight.key.sql.text, Some(&flight.cancel));
+        let mut outcome = self.run(&flight.path, flight.key.db, sql, &flight.limits, cancel);
         if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
             table.settle(flight.is_for_cache);
         }
@@ -99,7 +99,7 @@ impl Local {
         state: u32,
         sql: &str,
         limits: &Limits,
-        cancel: Option<Arc<AtomicBool>>,
+        cancel: Option<&Arc<AtomicBool>>,
     ) -> Outcome {
         let begun = Instant::now();
         for n_tries in 1.. {
@@ -108,7 +108,7 @@ impl Local {
                 Err(outcome) => return *outcome,
             };
             let keeps_lock = self.held.is_some();
-            let outcome = exec::run(sandbox, &self.control, sql, limits, cancel.clone(), begun, keeps_lock);
+            let outcome = exec::run(sandbox, &self.control, sql, limits, cancel.cloned(), begun, keeps_lock);
             let is_over = matches!(outcome.status, Status::Timeout | Status::Cancelled);
             let is_one_state = is_over || sandbox.has_read_one_state(outcome.status != Status::Ok);
             let has_ended = keeps_lock || sandbox.end_transactions().is_ok();

@@ -172,7 +172,6 @@ def settings_of(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
     cfg = config.evaluate
     free = ("data", "predictions", "out", "slots", "allow_missing", "allow_extra", "rules", "rule")
     own = {f"evaluate.{key}": value for key, value in dataclasses.asdict(cfg).items() if key not in free}
-    limits = {f"executor.{key}": value for key, value in dataclasses.asdict(config.executor).items()}
     asked = {f"data.{key}": value for key, value in asked_by(config.data).items()}
     return {
         "sets": {one.name: _digest(one) for one in sets},
@@ -184,8 +183,7 @@ def settings_of(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
         "stop": config.sampling.stop,
         **asked,
         **own,
-        **limits,
-        "executor.threads": "any",
+        **config.executor.settings(),
     }
 
 

@@ -90,15 +90,13 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
     """
     data, model = config.data, config.model
     sampling = {f"sampling.{name}": value for name, value in dataclasses.asdict(config.sampling).items()}
-    # What runs within its limits, and so is right, is theirs too; how many threads there are is not.
-    limits = {f"executor.{name}": value for name, value in dataclasses.asdict(config.executor).items()}
     settings = {
         "questions": f"{data.dir}/{data.train}", "model": model.checkpoint, "recipe": config.recipe,
         "prompt": data.prompt, "schema": data.schema, "thinking": data.thinking, "begin": data.begin,
         "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
         "pruned": data.max_prompt_tokens if data.prune else None,
         "samples": config.filter.samples, "seed": config.seed, **sampling, "sampling.slots": "any",
-        **limits, "executor.threads": "any",
+        **config.executor.settings(),  # what runs within its limits, and so is right, is theirs too
     }  # fmt: skip
     with Journal(Path(config.filter.out) / "rates.jsonl", settings) as journal:
         known = {record["id"] for record in journal.records}

@@ -157,7 +157,6 @@ def tell_skipped(loaded: Loaded, display: Display) -> None:
 def settings_of(config: TrainConfig) -> dict[str, Any]:
     """Return what answers depend on: a journal of others is refused."""
     data, cfg, sampling = config.data, config.verbal, config.sampling
-    limits = {f"executor.{name}": value for name, value in dataclasses.asdict(config.executor).items()}
     names = (
         "candidates", "attempts", "rounds", "normalise", "temperature", "max_tokens", "judge_temperature",
         "judge_max_tokens",
@@ -167,7 +166,7 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
         "endpoint": bool(cfg.base_url), "seed": config.seed, "recipe": config.recipe, "prompt": data.prompt,
         "schema": data.schema, "thinking": data.thinking, "begin": data.begin, "stop": sampling.stop,
         "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
-        **{name: getattr(cfg, name) for name in names}, **limits, "executor.threads": "any",
+        **{name: getattr(cfg, name) for name in names}, **config.executor.settings(),
     }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def overshoots(program: Path) -> Iterator[Line]:
 def false_timeouts(path: Path) -> Iterator[Line]:
     """Run the same work alone and crowded, under budgets of four times what it needs alone, and count the timeouts."""
     cores = os.cpu_count() or 1
-    with Executor(threads=1, cache_bytes=0) as ex:
+    with Executor(threads=1, isolation="thread", cache_bytes=0) as ex:
         alone = [ex.execute(path, WORK.format(n=n)) for n in range(3)]
     assert all(outcome.status == "ok" for outcome in alone)
     steps = max(outcome.vm_steps for outcome in alone)
@@ -63,7 +63,7 @@ def false_timeouts(path: Path) -> Iterator[Line]:
         "wall time": Limits(timeout_ms=budget_ms),
     }
     for name, limits in budgets.items():
-        with Executor(threads=8 * cores, limits=limits, cache_bytes=0) as ex:
+        with Executor(threads=8 * cores, limits=limits, isolation="thread", cache_bytes=0) as ex:
             outcomes = ex.execute_many([(path, WORK.format(n=n)) for n in range(16 * cores)])
         late = sum(outcome.status == "timeout" for outcome in outcomes)
         label = f"false timeouts by {name}, {8 * cores} threads on {cores} cores"

@@ -102,7 +102,7 @@ def visit_cold(paths: list[Path], threads: int) -> float:
     """Let new executors visit ten databases, a query each, and return the queries a second, their start excluded."""
     rates = []
     for _ in range(N_COLD_ROUNDS):
-        with Executor(threads=threads, cache_bytes=0) as ex:
+        with Executor(threads=threads, isolation="thread", cache_bytes=0) as ex:
             rates.append(visit(ex, paths, list(range(N_COLD))))
     return statistics.median(rates)
 
@@ -133,7 +133,9 @@ def main() -> int:
             cold.append(visit_cold(paths, options.threads))
             for name, settings in ways.items():
                 draw.shuffle(order)
-                with Executor(threads=options.threads, cache_bytes=0, max_open=options.max_open, **settings) as ex:
+                with Executor(
+                    options.threads, isolation="thread", cache_bytes=0, max_open=options.max_open, **settings
+                ) as ex:
                     many[name].append(visit(ex, paths, order))
     print(HEADER)
     print(f"| {N_COLD} databases opened cold by a new executor | {statistics.median(cold):,.0f} | 1 | | |")

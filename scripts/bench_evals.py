@@ -27,7 +27,7 @@ from jaxrl_sql.types import Example
 SETS = ("spider_dev", "spider_train", "bird_superhero")
 # All but what is asked of other databases and what takes time by definition.
 ON_ONE = tuple(rule for rule in RULES if rule not in ("suite", "r_ves"))
-EXECUTOR = {"threads": 2, "limits": Limits(timeout_ms=30_000)}
+EXECUTOR = {"threads": 2, "isolation": "thread", "limits": Limits(timeout_ms=30_000)}
 MAX_SECONDS = 3.0
 MAX_SUITE_SECONDS = 30.0
 

@@ -1,8 +1,9 @@
 """Measure the executor beside a bare loop over the same SQLite and beside what is done elsewhere, in one run.
 
 `python scripts/bench_executor.py`: loads are drawn from a seed into a temporary folder. The ways to run them (see
-`executor_rivals.py`, and `bare_loop` in the core's examples) take turns, each in a process of its own; a ratio is
-taken within a turn, and what is printed is the median of `--runs` turns. Exit code 1 when a goal is missed, but for
+`executor_rivals.py`, and `bare_loop` in the core's examples) take turns, each in a process of its own; a ratio (of ours
+in threads over another way, but for ours in processes, which is over threads) is taken within a turn, and what is
+printed is the median of `--runs` turns. Exit code 1 when a goal is missed, but for
 `--quick`, which only shows that all of it works.
 """
 
@@ -43,8 +44,10 @@ LOADS = ("tiny", "mix", "large", "runaways", "duplicates")
 RIVALS = ("thread_exception", "process_exception", "thread_interrupt", "thread_progress", "apsw_progress")
 SLOW = RIVALS[:3]  # on look-ups they run a tenth of the queries: rates are compared
 NAMES = {
-    "ours_scored": "ours: score_many",
-    "ours": "ours: execute_many",
+    "ours_scored": "ours in threads: score_many",
+    "ours": "ours in threads: execute_many",
+    "ours_scored_process": "ours in processes (the default): score_many",
+    "ours_process": "ours in processes (the default): execute_many",
     "bare": "bare loop",
     "thread_exception": "threads, exception set in a helper thread",
     "process_exception": "processes, exception set in a helper thread",
@@ -53,7 +56,7 @@ NAMES = {
     "apsw_progress": "the same with apsw",
 }
 HEADER = """
-| load | way | queries a second | ran / failed / late | ratio of ours | goal | |
+| load | way | queries a second | ran / failed / late | ratio | goal | |
 |---|---|---|---|---|---|---|"""
 
 Rates = dict[tuple[str, int], float]
@@ -140,6 +143,8 @@ def make_checks(load: Load, threads: int) -> Iterator[Check]:
     """Give the ratios of a load: over the bare loop, over each rival, and what only this load shows."""
     ours, bare = (load.ours, threads), ("bare", threads)
     least = load.goal_bare
+    processes = f"{load.ours}_process"
+    yield Check(NAMES[processes], lambda r: r[processes, threads] / r[ours], None, processes)
     yield Check(NAMES["bare"], lambda r: r[ours] / r[bare], None if least is None else lambda _: least, "bare")
     for name in RIVALS:
         rival = (name, threads)
@@ -176,7 +181,12 @@ def make_checks(load: Load, threads: int) -> Iterator[Check]:
 
 def ways_of(load: Load, threads: int) -> list[tuple[str, int]]:
     """List what must be measured for those ratios."""
-    ways = [("bare", threads), (load.ours, threads), *((name, threads) for name in RIVALS)]
+    ways = [
+        ("bare", threads),
+        (load.ours, threads),
+        (f"{load.ours}_process", threads),
+        *((name, threads) for name in RIVALS),
+    ]
     if load.name in {"tiny", "mix"}:
         ways += [("bare", 1), (load.ours, 1), ("bare_unguarded", threads)]
     if load.name == "large":

@@ -67,7 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, default=1_000_000)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--isolation", choices=("thread", "process"), default="thread")
+    parser.add_argument("--isolation", choices=("process", "thread"), default="process")
     parser.add_argument("--most-mib", type=float, default=16.0, help="growth that is allowed (default: 16)")
     options = parser.parse_args()
     draw = random.Random(0)

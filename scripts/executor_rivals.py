@@ -54,9 +54,17 @@ def main() -> None:
 # --- ours
 
 
-def ours_scored(queries: list[Query], threads: int, deadline: float) -> Callable[[], Iterable[str]]:
+def make_executor(threads: int, deadline: float, isolation: str) -> Executor:
+    """Start an executor that keeps nothing but golds."""
+    limits = Limits(timeout_ms=int(deadline * 1_000))
+    return Executor(threads=threads, limits=limits, isolation=isolation, cache_bytes=0)
+
+
+def ours_scored(
+    queries: list[Query], threads: int, deadline: float, *, isolation: str = "thread"
+) -> Callable[[], Iterable[str]]:
     """`score_many` against golds that the first call runs; with equal texts a prediction would be its gold's run."""
-    executor = Executor(threads=threads, limits=Limits(timeout_ms=int(deadline * 1_000)), cache_bytes=0)
+    executor = make_executor(threads, deadline, isolation)
     paths, texts = [path for path, _ in queries], [sql for _, sql in queries]
     golds = [f"{sql} -- gold" for sql in texts]
     verdict_of = [_verdict(status) for status in STATUS_NAMES]
@@ -68,15 +76,17 @@ def ours_scored(queries: list[Query], threads: int, deadline: float) -> Callable
     return run
 
 
-def ours_executed(queries: list[Query], threads: int, deadline: float) -> Callable[[], Iterable[str]]:
+def ours_executed(
+    queries: list[Query], threads: int, deadline: float, *, isolation: str = "thread"
+) -> Callable[[], Iterable[str]]:
     """`execute_many` in one call, without making Python rows of the results."""
-    executor = Executor(threads=threads, limits=Limits(timeout_ms=int(deadline * 1_000)), cache_bytes=0)
+    executor = make_executor(threads, deadline, isolation)
     return lambda: [_verdict(outcome.status) for outcome in executor.execute_many(queries)]
 
 
 def ours_rows(queries: list[Query], threads: int, deadline: float) -> Callable[[], Iterable[str]]:
     """`execute` and the rows of its result, a query after the other."""
-    executor = Executor(threads=threads, limits=Limits(timeout_ms=int(deadline * 1_000)), cache_bytes=0)
+    executor = make_executor(threads, deadline, "thread")
 
     def one(query: Query) -> str:
         outcome = executor.execute(*query)
@@ -228,6 +238,8 @@ def use_apsw() -> tuple[Any, Any, type[Exception]]:
 WAYS: dict[str, Callable[[list[Any], int, float], Callable[[], Any]]] = {
     "ours": ours_executed,
     "ours_scored": ours_scored,
+    "ours_process": partial(ours_executed, isolation="process"),
+    "ours_scored_process": partial(ours_scored, isolation="process"),
     "ours_distinct": ours_distinct,
     "ours_rows": ours_rows,
     "thread_exception": partial(with_threads, by_exception),

@@ -39,6 +39,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "evaluate.vote": ("result", "soft"),
     "distill.token_limit": TOKEN_LIMITS,
     "verbal.token_limit": TOKEN_LIMITS,
+    "executor.isolation": ("process", "thread"),
     "run.display": ("auto", "rich", "plain", "none"),
     "augment.fill": ("none", "empty", "trivial"),
     "augment.distractors_from": ("set", "alike"),

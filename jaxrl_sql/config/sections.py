@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxrl_sql.config.commands import AugmentConfig, DistillConfig, EvaluateConfig, FilterConfig, VerbalConfig
 
@@ -240,13 +241,22 @@ class RestartConfig:
 
 @dataclass(frozen=True)
 class ExecutorConfig:
-    """Limits of the SQL executor; training verdicts come from `vm_steps`, so that they do not depend on the clock."""
+    """Limits of the SQL executor; training verdicts come from `vm_steps`, so that they do not depend on the clock.
+
+    `isolation`: `process` runs the SQL in worker processes, which can be killed and die alone; `thread` in this one.
+    """
 
     threads: int = 0
+    isolation: str = "process"
     timeout_ms: int = 30_000
     vm_steps: int = 20_000_000
     max_rows: int = 100_000
     max_bytes: int = 64 << 20
+
+    def settings(self) -> dict[str, Any]:
+        """Return by key what verdicts depend on; on the number of threads and on where SQL runs they do not."""
+        limits = ("timeout_ms", "vm_steps", "max_rows", "max_bytes")
+        return {"executor.threads": "any"} | {f"executor.{name}": getattr(self, name) for name in limits}
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from jaxrl_sql.types import InputError, JaxrlSqlError
 CONFIG, METRICS, SAMPLES, CHECKPOINTS = "config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints"
 
 FREE = (
-    "run.", "health.", "eval.every", "sft.log_every", "sft.eval_every", "executor.threads", "filter.", "distill.",
-    "augment.", "evaluate.",
+    "run.", "health.", "eval.every", "sft.log_every", "sft.eval_every", "executor.threads", "executor.isolation",
+    "filter.", "distill.", "augment.", "evaluate.",
 )  # fmt: skip
 """Keys (or what they begin with) that may be others when a run goes on."""
 

@@ -32,12 +32,12 @@ def make_executor(config: ExecutorConfig) -> Executor:
         max_rows=config.max_rows,
         max_bytes=config.max_bytes,
     )
-    return Executor(threads=config.threads or None, limits=limits)
+    return Executor(threads=config.threads or None, limits=limits, isolation=config.isolation)
 
 
 def timing_executor(executor: Executor) -> Executor:
     """Return another executor with the same limits that keeps no results and runs one query at a time: to measure."""
-    return Executor(threads=1, limits=executor.limits, cache_bytes=0)
+    return Executor(threads=1, limits=executor.limits, isolation=executor.isolation, cache_bytes=0)
 
 
 def exploratory(limits: Limits) -> Limits:

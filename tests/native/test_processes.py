@@ -293,8 +293,8 @@ def test_a_worker_that_is_not_there_or_not_ours_is_a_fault(
 
 
 def test_the_executor_says_where_it_runs() -> None:
-    with Executor(threads=1) as ex:
+    with Executor(threads=1, isolation="thread") as ex:
         assert (ex.isolation, repr(ex)) == ("thread", 'Executor(threads=1, isolation="thread")')
-    with Executor(threads=1, isolation="process") as ex:
+    with Executor(threads=1) as ex:
         assert (ex.isolation, repr(ex)) == ("process", 'Executor(threads=1, isolation="process")')
         assert ex.stats()["workers_started"] == 0, "a worker starts with the first query"

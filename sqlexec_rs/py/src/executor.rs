@@ -38,11 +38,11 @@ impl Executor {
     #[new]
     #[pyo3(
         signature = (
-            threads=None, limits=None, isolation="thread", *, max_open=512, immutable=false, copy_up_to_bytes=0,
+            threads=None, limits=None, isolation="process", *, max_open=512, immutable=false, copy_up_to_bytes=0,
             copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576,
             worker_grace_ms=25, worker_hang_ms=Some(60_000), worker_memory_bytes=2_147_483_648
         ),
-        text_signature = "(threads=None, limits=None, isolation='thread', *, max_open=512, immutable=False, \
+        text_signature = "(threads=None, limits=None, isolation='process', *, max_open=512, immutable=False, \
                           copy_up_to_bytes=0, copies_bytes=268435456, cache_bytes=268435456, max_queued=1048576, \
                           worker_grace_ms=25, worker_hang_ms=60000, worker_memory_bytes=2147483648)"
     )]

@@ -234,10 +234,11 @@ class Executor:
     promise results are wrong. Databases of up to `copy_up_to_bytes` are copied to memory, all copies together within
     `copies_bytes`, and copied again when their files change.
 
-    `isolation="process"` gives each thread a worker process, which is killed when
-    a run takes `worker_grace_ms` more than its `timeout_ms`, or takes `worker_hang_ms` (None: no bound) without having
-    a `timeout_ms`, or takes that long to open a database or to send its rows; each worker may take
-    `worker_memory_bytes` of address space.
+    Each thread runs its queries in a worker process of its own, which is killed when a run takes `worker_grace_ms` more
+    than its `timeout_ms`, or takes `worker_hang_ms` (None: no bound) without having a `timeout_ms`, or takes that long
+    to open a database or to send its rows; each worker may take `worker_memory_bytes` of address space.
+    `isolation="thread"` runs them in the thread itself, for SQL and files that you trust: a query is some microseconds
+    faster, but what never comes back from SQLite cannot be stopped, and what ends SQLite ends the caller.
 
     Raises ValueError for a value out of range, ExecutorError when the system gives no thread or the worker's program
     is not installed.
@@ -247,7 +248,7 @@ class Executor:
         cls,
         threads: int | None = None,
         limits: Limits | None = None,
-        isolation: str = "thread",
+        isolation: str = "process",
         *,
         max_open: int = 512,
         immutable: bool = False,

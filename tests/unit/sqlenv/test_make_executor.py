@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.sqlenv.executor import make_executor, score_rows
+from jaxrl_sql.sqlenv.executor import make_executor, score_rows, timing_executor
 from jaxrl_sql.sqlenv.ports import ScoreRow, SqlExecutor
 
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r"
@@ -40,6 +40,14 @@ def db(tmp_path: Path) -> str:
 def test_limits_of_the_config_hold(db: str, config: ExecutorConfig, sql: str, status: str) -> None:
     executor: SqlExecutor = make_executor(config)
     assert executor.execute_many([(db, sql)])[0].status == status
+
+
+def test_sql_runs_in_worker_processes_unless_threads_are_named(db: str) -> None:
+    for config, isolation in ((ExecutorConfig(), "process"), (ExecutorConfig(isolation="thread"), "thread")):
+        executor = make_executor(config)
+        assert (executor.isolation, timing_executor(executor).isolation) == (isolation, isolation)
+        assert executor.execute(db, "SELECT a FROM t").rows == [(1,)]
+        assert (executor.stats()["workers_started"] > 0) == (isolation == "process")
 
 
 def test_scores_become_rows(db: str) -> None:

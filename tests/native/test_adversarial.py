@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sqlexec_rs import Executor, Limits
+from sqlexec_rs import RULE_NAMES, STATUS_NAMES, Executor, Limits
 
 KEYWORDS = {
     "heap_bytes": 256 << 20,
     "temp_bytes": 1 << 30,
+    "compare_steps": 2_000_000_000,
     "max_length": 4 << 20,
     "max_sql_length": 1 << 20,
     "max_like_pattern": 1_000,
@@ -95,3 +96,50 @@ def test_what_once_could_not_be_stopped_is(notes: Path, sql: str) -> None:
         assert time.monotonic() - begun < 5.0
     assert hashlib.sha256(notes.read_bytes()).hexdigest() == before
     assert [path.name for path in notes.parent.iterdir()] == ["notes.sqlite"]
+
+
+def test_a_budget_of_any_size_is_one(notes: Path, isolation: str) -> None:
+    """Rounded up to thousands, the largest numbers once became the smallest."""
+    sql = "SELECT count(*) FROM note a, note b WHERE a.id < b.id"
+    with Executor(threads=1, isolation=isolation, cache_bytes=0) as ex:
+        for steps in (2**64 - 1, 2**64 - 500, 2**63, 12_000_000_000):
+            outcome = ex.execute(notes, sql, limits=Limits(vm_steps=steps))
+            assert (outcome.status, outcome.rows) == ("ok", [(19_900,)]), outcome.error
+        assert ex.execute(notes, sql, limits=Limits(vm_steps=1_000)).stopped_by == "vm_steps"
+
+
+def wide(n_rows: int, n_columns: int, salt: float) -> str:
+    """Return SQL that gives rows of numbers which no other salt gives."""
+    columns = ", ".join(f"i * {n_columns} + {salt + column}" for column in range(n_columns))
+    return f"WITH r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < {n_rows}) SELECT {columns} FROM r"
+
+
+@pytest.mark.parametrize("rule", RULE_NAMES)
+def test_a_comparison_has_a_budget(notes: Path, rule: str) -> None:
+    with Executor(threads=1) as ex:
+        pair = (notes, wide(300, 10, 0.25), wide(299, 10, 0.75))
+        for _ in range(2):
+            over = ex.score(*pair, (rule,), limits=Limits(compare_steps=5_000))
+            assert (over["pred_status"], over["gold_status"], over[rule]) == ("too_large", "ok", 0.0)
+        assert ex.score(*pair, (rule,))["pred_status"] == "ok"
+        arrays = ex.score_many(
+            [notes] * 2, ["SELECT 1", pair[1]], ["SELECT 1", pair[2]], (rule,), limits=Limits(compare_steps=5_000)
+        )
+        assert [STATUS_NAMES[status] for status in arrays["pred_status"]] == ["ok", "too_large"]
+        assert arrays[rule].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_a_comparison_under_way_ends_when_nobody_wants_it(notes: Path, how: str) -> None:
+    """Each value of a row is looked for among those of the other's: billions of looks, and no end in a minute."""
+    limits = Limits(timeout_ms=None, compare_steps=2**64 - 1)
+    predicted, gold = wide(20_000, 400, 0.25), wide(20_000, 400, 0.75)
+    with Executor(threads=1, limits=limits) as ex:
+        job = ex.submit_score([notes], [predicted], [gold], ("soft_f1",))
+        while ex.stats()["runs"] < 2:
+            time.sleep(0.01)
+        assert not job.wait(0.5), "the comparison is under way"
+        (job.cancel if how == "cancel" else ex.close)()
+        result = job.result()
+        assert STATUS_NAMES[result["pred_status"][0]] == "cancelled"
+        assert result["soft_f1"].tolist() == [0.0]

@@ -8,15 +8,18 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use crate::arrivals::Arrivals;
 use crate::cache::Flight;
+use crate::compare::budget::Bounds;
 use crate::compare::{Options, Rule};
 use crate::error::Fault;
 use crate::groups::Groups;
 use crate::outcome::Outcome;
+use crate::request::Limits;
 use crate::score::{GoldSource, ReadyGold, Score, ScoreItem, score};
 use crate::stats::Stats;
 
@@ -29,9 +32,30 @@ pub(crate) struct JobState {
     slots: Vec<Slot>,
     planned: OnceLock<Planned>,
     flights: OnceLock<Vec<Arc<Flight>>>,
+    wish: Wish,
     /// The units that have ended: scores of a score job, slots of an execute job.
     pub(crate) arrivals: Arrivals,
     stats: Arc<Stats>,
+}
+
+/// What comparisons may cost, and whether anybody still wants them.
+#[derive(Debug, Default)]
+pub(crate) struct Wish {
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) is_cancelled: Arc<AtomicBool>,
+    /// The pool's.
+    pub(crate) is_closed: Arc<AtomicBool>,
+}
+
+impl Wish {
+    /// Returns the bounds of comparisons that begin now.
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            steps: self.limits.compare_steps,
+            deadline: self.limits.timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            cancels: [Arc::clone(&self.is_cancelled), Arc::clone(&self.is_closed)],
+        }
+    }
 }
 
 /// What is known when every item has been planned.
@@ -132,10 +156,10 @@ impl Scores {
 
 impl JobState {
     /// Makes the state of a job with at most `max_slots` distinct runs, whose outcomes may be delivered from now on.
-    pub(crate) fn new(max_slots: usize, stats: Arc<Stats>) -> Self {
+    pub(crate) fn new(max_slots: usize, wish: Wish, stats: Arc<Stats>) -> Self {
         let slot = || Slot { content: Mutex::new(Content::Awaited), readers: AtomicU32::new(0) };
         let slots = std::iter::repeat_with(slot).take(max_slots).collect();
-        Self { slots, planned: OnceLock::new(), flights: OnceLock::new(), arrivals: Arrivals::new(), stats }
+        Self { slots, planned: OnceLock::new(), flights: OnceLock::new(), wish, arrivals: Arrivals::new(), stats }
     }
 
     /// Says, once, what is made of the first `n_slots` slots, and counts the outcomes that are here. Those that would make a
@@ -183,6 +207,11 @@ impl JobState {
                 }
             }
         }
+    }
+
+    /// Ends the comparisons that are under way or to come.
+    pub(crate) fn cancel_comparisons(&self) {
+        self.wish.is_cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Remembers which flights to abandon on cancellation.
@@ -259,7 +288,7 @@ impl JobState {
             }
             GoldSource::Table(table) => ReadyGold::Table(table),
         });
-        Ok(score(predicted, &golds, rules, &unit.options))
+        Ok(score(predicted, &golds, rules, &unit.options, &self.wish.bounds()))
     }
 
     fn outcome_at(&self, slot: u32) -> Delivered {

@@ -8,7 +8,7 @@ use crate::cache::{Flight, Found, Handle, Key, Waiter};
 use crate::dbfile::FileIdentity;
 use crate::error::Fault;
 use crate::groups::Groups;
-use crate::job::JobState;
+use crate::job::{JobState, Wish};
 use crate::outcome::Outcome;
 use crate::plan::{Plan, PlannedRun, n_pairs};
 use crate::pool::{Job, Shared};
@@ -151,8 +151,10 @@ impl Launch {
     /// Waits for room: a run that others could join before it is queued would leave them waiting if this call gave up.
     fn begin(&self, max_runs: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<Begun, Fault> {
         let ticket = self.shared.queue.reserve(max_runs, keep_waiting)?;
+        let is_closed = Arc::clone(&self.shared.is_closed);
+        let wish = Wish { limits: Arc::clone(&self.limits), is_cancelled: Arc::default(), is_closed };
         Ok(Begun {
-            state: Arc::new(JobState::new(max_runs, Arc::clone(&self.shared.stats))),
+            state: Arc::new(JobState::new(max_runs, wish, Arc::clone(&self.shared.stats))),
             limits_number: self.shared.cache().number_limits(&self.limits),
             ticket,
             n_reserved: max_runs,

@@ -1,7 +1,7 @@
 //! The executor: a pool of threads, each with its own connections or its own worker process, over one queue and one cache.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -73,6 +73,7 @@ pub(crate) struct Shared {
     pub(crate) queue: Queue,
     cache: Mutex<Cache>,
     pub(crate) stats: Arc<Stats>,
+    pub(crate) is_closed: Arc<AtomicBool>,
     process: u32,
 }
 
@@ -95,6 +96,7 @@ impl Pool {
             queue: Queue::new(config.max_queued),
             cache: Mutex::new(Cache::new(config.cache_bytes)),
             stats: Arc::default(),
+            is_closed: Arc::default(),
             process: std::process::id(),
         });
         let cap = (config.max_open / n_threads).max(1);
@@ -234,6 +236,7 @@ impl Shared {
     }
 
     fn shut(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
         let left = self.queue.close();
         let waiters = self.cache().cancel_all();
         let cancelled = Arc::new(Outcome::cancelled());
@@ -271,6 +274,7 @@ impl Job {
     /// Cancels what has not ended: those items get the status `cancelled`, and runs that nobody else waits for stop.
     pub fn cancel(&self) -> Result<(), Fault> {
         self.shared.check_process()?;
+        self.state.cancel_comparisons();
         self.shared.cache().abandon(&self.state, self.state.flights());
         let cancelled = Arc::new(Outcome::cancelled());
         for slot in 0..self.state.n_slots() {

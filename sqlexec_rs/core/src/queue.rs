@@ -222,10 +222,10 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::job::{JobState, Work};
+    use crate::job::{JobState, Wish, Work};
 
     fn tasks(n: usize) -> Vec<Task> {
-        let job = Arc::new(JobState::new(n, Arc::default()));
+        let job = Arc::new(JobState::new(n, Wish::default(), Arc::default()));
         job.plan(n, Work::Execute { slot_of: Vec::new() });
         (0..n as u32).map(|slot| Task::Deliver(Arc::clone(&job), slot, Arc::new(Outcome::cancelled()))).collect()
     }
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_thread_without_work_frees_a_job_and_else_the_caller_does() {
         let queue = Queue::new(1);
-        let job = || Arc::new(JobState::new(1, Arc::default()));
+        let job = || Arc::new(JobState::new(1, Wish::default(), Arc::default()));
         let first = job();
         let weak = Arc::downgrade(&first);
         queue.free(first);

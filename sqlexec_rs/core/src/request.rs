@@ -23,6 +23,9 @@ pub struct Limits {
     pub heap_bytes: u64,
     /// Bytes of temporary files that the run may hold, for sorts and intermediate tables.
     pub temp_bytes: u64,
+    /// Cells that one rule may hash, compare or move to score a result: the same on every machine. The wall time holds for
+    /// the comparisons, too, from when they begin.
+    pub compare_steps: u64,
     /// SQLite's own limits.
     pub caps: Caps,
 }
@@ -86,6 +89,7 @@ impl Default for Limits {
             max_bytes: 256 << 20,
             heap_bytes: 256 << 20,
             temp_bytes: 1 << 30,
+            compare_steps: 2_000_000_000,
             caps: Caps::default(),
         }
     }

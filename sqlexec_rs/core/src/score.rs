@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::compare::budget::{self, Bounds, Overrun};
 use crate::compare::{Gold, Options, Rule, compare};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::table::Table;
@@ -32,7 +33,8 @@ pub struct ScoreItem {
 /// The score of one prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
-    /// How the prediction ran: the first status that is not `ok` among the databases, else `ok`.
+    /// How the prediction ran: the first status that is not `ok` among the databases; then how its comparison ended:
+    /// `too_large` beyond the budget of steps, `timeout` beyond the wall time, `cancelled`; else `ok`.
     pub pred_status: Status,
     /// How the gold ran: `ok` if any accepted answer ran on every database.
     pub gold_status: Status,
@@ -46,7 +48,7 @@ pub struct Score {
     pub pred_ms: f64,
     /// Milliseconds that the gold took, summed over the databases.
     pub gold_ms: f64,
-    /// One value a rule, 0 unless both sides ran.
+    /// One value a rule, 0 unless both sides ran and the rule's comparison ended within its bounds.
     pub values: Vec<f64>,
 }
 
@@ -88,19 +90,32 @@ pub(crate) fn score<'a>(
     golds: &(impl Iterator<Item = ReadyGold<'a>> + Clone),
     rules: &[Rule],
     options: &Options,
+    bounds: &Bounds,
 ) -> Score {
-    let pred_status = first_failure(predicted);
+    let mut pred_status = first_failure(predicted);
+    let mut pred_stop = predicted.iter().find_map(|outcome| outcome.stopped_by);
     let chosen = golds.clone().find(|gold| gold.status() == Status::Ok).or_else(|| golds.clone().next());
     let best = |rule| golds.clone().map(|gold| agreement(rule, predicted, gold, options)).fold(0.0, f64::max);
+    let mut value = |rule: &Rule| {
+        budget::within(bounds, || best(*rule)).unwrap_or_else(|overrun| {
+            (pred_status, pred_stop) = match overrun {
+                Overrun::Steps => (Status::TooLarge, None),
+                Overrun::Wall => (Status::Timeout, Some(Stop::Wall)),
+                Overrun::Cancelled => (Status::Cancelled, Some(Stop::Cancelled)),
+            };
+            0.0
+        })
+    };
+    let values = rules.iter().map(&mut value).collect();
     Score {
         pred_status,
         gold_status: chosen.map_or(Status::NoSql, |gold| gold.status()),
-        pred_stop: predicted.iter().find_map(|outcome| outcome.stopped_by),
+        pred_stop,
         pred_rows: predicted.first().map_or(0, |outcome| outcome.row_count() as u64),
         gold_rows: chosen.and_then(|gold| gold.on(0)).map_or(0, |gold| gold.table.n_rows() as u64),
         pred_ms: total_ms(predicted),
         gold_ms: chosen.map_or(0.0, |gold| gold.milliseconds()),
-        values: rules.iter().map(|rule| best(*rule)).collect(),
+        values,
     }
 }
 

@@ -19,11 +19,11 @@ impl Limits {
     #[pyo3(
         signature = (
             timeout_ms=Some(30_000), cpu_ms=None, vm_steps=None, max_rows=1_000_000, max_bytes=268_435_456, *,
-            heap_bytes=268_435_456, temp_bytes=1_073_741_824, max_length=4_194_304, max_sql_length=1_048_576,
+            heap_bytes=268_435_456, temp_bytes=1_073_741_824, compare_steps=2_000_000_000, max_length=4_194_304, max_sql_length=1_048_576,
             max_like_pattern=1_000, max_expr_depth=500, max_compound=200, max_vdbe_ops=1_000_000, max_columns=2_000
         ),
         text_signature = "(timeout_ms=30000, cpu_ms=None, vm_steps=None, max_rows=1000000, max_bytes=268435456, *, \
-            heap_bytes=268435456, temp_bytes=1073741824, max_length=4194304, max_sql_length=1048576, \
+            heap_bytes=268435456, temp_bytes=1073741824, compare_steps=2000000000, max_length=4194304, max_sql_length=1048576, \
             max_like_pattern=1000, max_expr_depth=500, max_compound=200, max_vdbe_ops=1000000, max_columns=2000)"
     )]
     fn new(
@@ -34,6 +34,7 @@ impl Limits {
         max_bytes: u64,
         heap_bytes: u64,
         temp_bytes: u64,
+        compare_steps: u64,
         max_length: u32,
         max_sql_length: u32,
         max_like_pattern: u32,
@@ -53,7 +54,17 @@ impl Limits {
         };
         let timeout = timeout_ms.map(Duration::from_millis);
         let cpu = cpu_ms.map(Duration::from_millis);
-        let core = sqlexec_core::Limits { timeout, cpu, vm_steps, max_rows, max_bytes, heap_bytes, temp_bytes, caps };
+        let core = sqlexec_core::Limits {
+            timeout,
+            cpu,
+            vm_steps,
+            max_rows,
+            max_bytes,
+            heap_bytes,
+            temp_bytes,
+            compare_steps,
+            caps,
+        };
         Self { core }
     }
 
@@ -112,6 +123,11 @@ impl Limits {
     }
 
     #[getter]
+    fn compare_steps(&self) -> u64 {
+        self.core.compare_steps
+    }
+
+    #[getter]
     fn max_length(&self) -> u32 {
         self.core.caps.max_length
     }
@@ -154,11 +170,12 @@ impl Limits {
     }
 
     /// Returns the bounds that few users set, by name; `repr` shows those that differ from the default.
-    fn keyword_only(&self) -> [(&'static str, u64); 9] {
-        let sqlexec_core::Limits { heap_bytes, temp_bytes, caps, .. } = &self.core;
+    fn keyword_only(&self) -> [(&'static str, u64); 10] {
+        let sqlexec_core::Limits { heap_bytes, temp_bytes, compare_steps, caps, .. } = &self.core;
         [
             ("heap_bytes", *heap_bytes),
             ("temp_bytes", *temp_bytes),
+            ("compare_steps", *compare_steps),
             ("max_length", caps.max_length.into()),
             ("max_sql_length", caps.max_sql_length.into()),
             ("max_like_pattern", caps.max_like_pattern.into()),

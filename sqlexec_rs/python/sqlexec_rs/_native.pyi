@@ -56,6 +56,10 @@ class Limits:
     `heap_bytes` of memory or `temp_bytes` of temporary files, and what exceeds SQLite's own limits: bytes of a value
     (`max_length`), of the SQL text, of a pattern of LIKE or GLOB; levels of an expression; terms of a compound SELECT;
     instructions of the prepared statement; columns of a result.
+
+    A score's comparisons may take `timeout_ms` again, from when they begin, and each rule `compare_steps` steps (cells
+    that it hashes, compares or moves, the same on every machine). A rule that would take more gives 0, and the score's
+    `pred_status` is `timeout`, stopped by `wall`, or `too_large`.
     """
 
     def __new__(
@@ -68,6 +72,7 @@ class Limits:
         *,
         heap_bytes: int = 268_435_456,
         temp_bytes: int = 1_073_741_824,
+        compare_steps: int = 2_000_000_000,
         max_length: int = 4_194_304,
         max_sql_length: int = 1_048_576,
         max_like_pattern: int = 1_000,
@@ -90,6 +95,8 @@ class Limits:
     def heap_bytes(self) -> int: ...
     @property
     def temp_bytes(self) -> int: ...
+    @property
+    def compare_steps(self) -> int: ...
     @property
     def max_length(self) -> int: ...
     @property

@@ -3,6 +3,7 @@
 //! A rule takes two tables (and the gold's text, which `test_suite` looks at for ORDER BY) and gives a number in [0, 1].
 
 mod bird;
+pub(crate) mod budget;
 mod multiset;
 mod number;
 mod paverl;
@@ -120,6 +121,8 @@ impl Gold<'_> {
 
 /// Scores a predicted table against a gold one.
 pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options) -> f64 {
+    let n_cells = |table: &Table| table.n_rows().saturating_mul(table.width().max(1));
+    budget::spend(n_cells(predicted).saturating_add(n_cells(gold.table))); // every rule goes through both
     match rule {
         Rule::Bird => f64::from(bird::equal_sets(predicted, gold.table)),
         Rule::Refined => f64::from(refined::equal_rows_of_sorted_cells(predicted, gold.table)),
@@ -135,5 +138,47 @@ pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options)
             f64::from(spider2::columns_found(predicted, gold.table, columns, options.ignore_order))
         }
         Rule::SoftF1 => soft_f1::soft_f1(predicted, gold.table),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::budget::{Bounds, Overrun, within};
+    use super::*;
+    use crate::value::Value;
+
+    /// Rows of numbers that no row of another `salt` shares.
+    fn numbers(n_rows: i64, width: i64, salt: f64) -> Table {
+        let mut table = Table::new((0..width).map(|column| column.to_string()).collect());
+        for row in 0..n_rows {
+            (0..width).for_each(|column| table.push(Value::Real((row * width + column) as f64 + salt)));
+            table.end_row();
+        }
+        table
+    }
+
+    #[test]
+    fn every_rule_keeps_to_its_budget() {
+        let (predicted, gold) = (numbers(403, 20, 0.25), numbers(400, 20, 0.75));
+        let bounds = |steps| Bounds { steps, deadline: None, cancels: Default::default() };
+        let options = Options::default();
+        for rule in Rule::ALL {
+            let run = |steps| {
+                within(&bounds(steps), || compare(rule, &predicted, Gold { table: &gold, sql: None }, &options))
+            };
+            assert_eq!(run(16_059), Err(Overrun::Steps), "{}: fewer than there are cells", rule.name());
+            assert!(run(4_000_000).is_ok(), "{}: {:?}", rule.name(), run(4_000_000));
+        }
+    }
+
+    /// In a time that grows with the square of the rows this would end beyond its budget.
+    #[test]
+    fn many_rows_are_no_square_of_work() {
+        let (predicted, gold) = (numbers(20_001, 3, 0.0), numbers(20_000, 3, 0.001));
+        let bounds = Bounds { steps: 20_000_000, deadline: None, cancels: Default::default() };
+        for rule in Rule::ALL {
+            let run = || compare(rule, &predicted, Gold { table: &gold, sql: None }, &Options::default());
+            assert!(within(&bounds, run).is_ok(), "{}", rule.name());
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use hashbrown::HashTable;
 
+use super::budget::spend;
 use crate::table::Table;
 use crate::value::{Value, combine};
 
@@ -12,6 +13,7 @@ pub(super) fn same_multiset<T>(
     hash: impl Fn(&T) -> u64,
     equal: impl Fn(&T, &T) -> bool,
 ) -> bool {
+    let equal = counted(equal);
     if left.len() != right.len() {
         return false;
     }
@@ -32,6 +34,7 @@ pub(super) fn same_multiset<T>(
 
 /// Tells whether two lists hold the same items, however often.
 pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equal: impl Fn(&T, &T) -> bool) -> bool {
+    let equal = counted(equal);
     let mut seen: HashTable<(usize, bool)> = HashTable::with_capacity(left.len());
     for (number, item) in left.iter().enumerate() {
         let same = |(other, _): &(usize, bool)| equal(&left[*other], item);
@@ -45,6 +48,14 @@ pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equ
         }
     }
     n_missing == 0
+}
+
+/// Counts each comparison: of hashes that agree there may be many.
+fn counted<T>(equal: impl Fn(&T, &T) -> bool) -> impl Fn(&T, &T) -> bool {
+    move |a, b| {
+        spend(1);
+        equal(a, b)
+    }
 }
 
 /// Numbers the distinct values of some tables.
@@ -64,7 +75,10 @@ impl<'a> Interner<'a> {
     pub(super) fn number(&mut self, value: Value<'a>) -> u32 {
         let next = self.values.len() as u32;
         let values = &self.values;
-        let same = |number: &u32| (self.same)(values[*number as usize], value);
+        let same = |number: &u32| {
+            spend(1);
+            (self.same)(values[*number as usize], value)
+        };
         let number =
             *self.table.entry(value.hash(), same, |number| values[*number as usize].hash()).or_insert(next).get();
         if number == next {

@@ -1,5 +1,6 @@
 //! `paverl`: acc of PaVeRL-SQL, the share of the gold's cells that the prediction has, column by column.
 
+use super::budget::{spend, spend_on_sort};
 use super::number::{parse, parse_integer};
 use super::pytext::repr_float;
 use crate::table::Table;
@@ -176,6 +177,7 @@ impl Sorted {
     }
 
     fn matches(&self, other: &Self) -> bool {
+        spend(self.len());
         let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_close(*a, *b));
         let as_reals = |values: &[i64]| values.iter().map(|value| *value as f64).collect::<Vec<_>>();
         match (self, other) {
@@ -183,15 +185,15 @@ impl Sorted {
             (Sorted::Integer(a), Sorted::Integer(b)) => a == b,
             (Sorted::Real(a), Sorted::Real(b)) => close(a, b),
             (Sorted::Integer(a), Sorted::Real(b)) | (Sorted::Real(b), Sorted::Integer(a)) => close(&as_reals(a), b),
-            (Sorted::Text(a), b) | (b, Sorted::Text(a)) => a.is_empty() && b.is_empty(),
+            (Sorted::Text(a), b) | (b, Sorted::Text(a)) => a.is_empty() && b.len() == 0,
         }
     }
 
-    fn is_empty(&self) -> bool {
+    fn len(&self) -> usize {
         match self {
-            Sorted::Text(values) => values.is_empty(),
-            Sorted::Real(values) => values.is_empty(),
-            Sorted::Integer(values) => values.is_empty(),
+            Sorted::Text(values) => values.len(),
+            Sorted::Real(values) => values.len(),
+            Sorted::Integer(values) => values.len(),
         }
     }
 }
@@ -215,6 +217,7 @@ impl Column {
 
     /// Tells of each row whether its value is among the key's; `None` when the types differ.
     fn rows_in(&self, key: &Column) -> Option<Vec<bool>> {
+        spend_on_sort(self.len()); // a search in the key for each
         match (self, key) {
             (Column::Text(values), Column::Text(key)) => {
                 let key = sorted(key);
@@ -225,7 +228,12 @@ impl Column {
                 Some(values.iter().map(|value| key.binary_search(value).is_ok()).collect())
             }
             (Column::Real(values), Column::Real(key)) => {
-                let is_in = |value: &f64| key.iter().any(|other| is_close(*value, *other));
+                let key = sorted_reals(key);
+                // Nothing is closer than the last value below and the first that is not.
+                let is_in = |value: &f64| {
+                    let above = key.partition_point(|other| other.total_cmp(value).is_lt());
+                    key[above.saturating_sub(1)..].iter().take(2).any(|other| is_close(*value, *other))
+                };
                 Some(values.iter().map(is_in).collect())
             }
             _ => None,
@@ -246,12 +254,14 @@ fn kept<T: Clone>(values: &[T], rows: &[bool]) -> Vec<T> {
 }
 
 fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
+    spend_on_sort(values.len());
     let mut values = values.to_vec();
     values.sort_unstable();
     values
 }
 
 fn sorted_reals(values: &[f64]) -> Vec<f64> {
+    spend_on_sort(values.len());
     let mut values = values.to_vec();
     values.sort_unstable_by(f64::total_cmp);
     values
@@ -272,9 +282,20 @@ fn round_to_3(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{accuracy, is_whole};
+    use super::{Column, TOLERANCE, accuracy, is_close, is_whole};
     use crate::table::tests::table;
     use crate::value::Value::{Integer, Text};
+
+    #[test]
+    fn a_search_in_the_sorted_key_finds_what_a_walk_through_it_finds() {
+        let step = TOLERANCE / 2.0;
+        let mut values: Vec<f64> = (-40..40).map(|n| f64::from(n * n * n) * step / 3.0).collect();
+        values.extend([f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e300, -1e300, TOLERANCE]);
+        for key in [&values[..], &values[30..50], &values[80..], &values[..1], &[]] {
+            let walked: Vec<bool> = values.iter().map(|value| key.iter().any(|k| is_close(*value, *k))).collect();
+            assert_eq!(Column::Real(values.clone()).rows_in(&Column::Real(key.to_vec())), Some(walked));
+        }
+    }
 
     #[test]
     fn whole_is_every_row_and_column_with_few_others_beside() {

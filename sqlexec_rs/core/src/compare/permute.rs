@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use super::budget::spend;
 use super::multiset::{Interner, same_multiset};
 use crate::table::Table;
 use crate::value::{Value, combine, mix};
@@ -74,6 +75,7 @@ impl Matrix {
         let mut of_rows = vec![1_u64; self.n_rows()];
         let mut of_columns = vec![1_u64; self.width];
         for _ in 0..ROUNDS {
+            spend(2 * self.cells.len());
             let mut next = vec![0_u64; self.width];
             for (row, signature) in of_rows.iter().enumerate() {
                 for (sum, cell) in next.iter_mut().zip(self.row(row)) {
@@ -93,6 +95,7 @@ impl Matrix {
 
     /// Hashes the multiset of rows with two columns swapped.
     fn hash_swapped(&self, a: usize, b: usize) -> u64 {
+        spend(self.cells.len());
         let hash_row = |row: usize| {
             let cells = (0..self.width).map(|column| match column {
                 c if c == a => self.at(row, b),
@@ -135,7 +138,9 @@ fn columns_agree(
     gold_columns.iter().all(|column| {
         let equal = |other: &usize| {
             let mut rows = gold_rows.iter().zip(predicted_rows);
-            rows.all(|(mine, theirs)| gold.at(*mine, *column) == predicted.at(*theirs, *other))
+            let differs = rows.position(|(mine, theirs)| gold.at(*mine, *column) != predicted.at(*theirs, *other));
+            spend(differs.unwrap_or(gold_rows.len()) + 1);
+            differs.is_none()
         };
         // Equality of columns is an equivalence, so whichever equal column is taken the rest can still be paired.
         unused.iter().position(equal).map(|place| unused.swap_remove(place)).is_some()
@@ -210,6 +215,7 @@ impl<'a> Search<'a> {
     #[allow(clippy::type_complexity, reason = "a pair of class lists and a flag, named where they are used")]
     fn refine(&self, column: usize, candidate: usize) -> Option<((Vec<u32>, Vec<u32>), bool)> {
         let (gold_classes, predicted_classes) = self.classes.last()?;
+        spend(2 * gold_classes.len());
         let mut numbers: HashMap<(u32, u32), u32> = HashMap::with_capacity(gold_classes.len());
         let mut sizes: Vec<u32> = Vec::new();
         let mut number_gold = |(row, class): (usize, &u32)| {

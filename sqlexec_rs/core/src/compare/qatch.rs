@@ -1,5 +1,6 @@
 //! `qatch`: the mean of cell precision, cell recall and tuple cardinality (Think2SQL's dense reward).
 
+use super::budget::spend_on_sort;
 use super::multiset::Interner;
 use crate::table::Table;
 
@@ -20,6 +21,7 @@ pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
 }
 
 fn distinct(mut numbers: Vec<u32>) -> Vec<u32> {
+    spend_on_sort(numbers.len());
     numbers.sort_unstable();
     numbers.dedup();
     numbers

@@ -1,5 +1,6 @@
 //! `spider2`: every gold column that counts matches some predicted column (Spider 2.0).
 
+use super::budget::{spend, spend_on_sort};
 use super::number::parse;
 use super::pytext::repr_float;
 use crate::table::Table;
@@ -39,6 +40,7 @@ pub(super) fn columns_found(
 fn column(table: &Table, number: usize, ignore_order: bool) -> Vec<Cell> {
     let mut cells: Vec<Cell> = table.column(number).map(through_csv).collect();
     if ignore_order {
+        spend_on_sort(cells.len());
         cells.sort_by_cached_key(as_text);
     }
     cells
@@ -63,7 +65,7 @@ fn as_text(cell: &Cell) -> Vec<u8> {
 }
 
 fn same(left: &[Cell], right: &[Cell]) -> bool {
-    left.iter().zip(right).all(|(a, b)| match (a, b) {
+    left.iter().zip(right).inspect(|_| spend(1)).all(|(a, b)| match (a, b) {
         (Cell::Number(a), Cell::Number(b)) => a == b || (a - b).abs() <= TOLERANCE,
         (Cell::Text(a), Cell::Text(b)) => a == b,
         _ => false,

@@ -84,7 +84,8 @@ pub(crate) fn write_request(
     limits: &Limits,
     sql: &str,
 ) -> io::Result<()> {
-    let Limits { timeout, cpu, vm_steps, max_rows, max_bytes, heap_bytes, temp_bytes, caps } = limits;
+    // Comparisons are not the worker's.
+    let Limits { timeout, cpu, vm_steps, max_rows, max_bytes, heap_bytes, temp_bytes, compare_steps: _, caps } = limits;
     let nanos = |duration: &Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     put_bytes(out, path.as_os_str().as_bytes())?;
     put(out, u64::from(state))?;
@@ -116,6 +117,7 @@ pub(crate) fn read_request(input: &mut impl BufRead) -> io::Result<Option<Reques
         heap_bytes: take(input)?,
         temp_bytes: take(input)?,
         caps: take_caps(input)?,
+        ..Limits::default()
     };
     let sql = take_text(input, u64::MAX)?;
     Ok(Some(Request { path, state, limits, sql }))

@@ -1,0 +1,134 @@
+//! What a comparison may cost: steps, which are the same on every machine, time, and a look at who still wants it.
+//!
+//! A rule says what it is about to do by [`spend`], from however deep inside a search. Where that is too much, the
+//! comparison ends there: it unwinds to [`within`], so that rules stay plain functions of two tables.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Steps between two looks at the clock: some 100 µs.
+const LOOK_PERIOD: u64 = 1 << 16;
+
+/// The bounds of a comparison.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    /// Cells that may be hashed, compared or moved.
+    pub(crate) steps: u64,
+    pub(crate) deadline: Option<Instant>,
+    /// Whoever sets one of these no longer wants the result.
+    pub(crate) cancels: [Arc<AtomicBool>; 2],
+}
+
+/// Which bound was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overrun {
+    Steps,
+    Wall,
+    Cancelled,
+}
+
+thread_local! {
+    /// The bounds of the comparison under way, if it has any.
+    static BOUNDS: RefCell<Option<Bounds>> = const { RefCell::new(None) };
+    static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+    static UNTIL_LOOK: Cell<u64> = const { Cell::new(u64::MAX) };
+}
+
+/// Runs a comparison under bounds, or says which was met.
+pub(crate) fn within<T>(bounds: &Bounds, compare: impl FnOnce() -> T) -> Result<T, Overrun> {
+    BOUNDS.set(Some(bounds.clone()));
+    LEFT.set(bounds.steps);
+    UNTIL_LOOK.set(0); // the first step looks
+    let result = catch_unwind(AssertUnwindSafe(compare));
+    BOUNDS.set(None);
+    LEFT.set(u64::MAX);
+    UNTIL_LOOK.set(u64::MAX);
+    result.map_err(|panic| match panic.downcast::<Overrun>() {
+        Ok(overrun) => *overrun,
+        Err(panic) => panic::resume_unwind(panic),
+    })
+}
+
+/// Takes so many steps of the comparison under way, and ends it where a bound is met. Without bounds it does nothing.
+#[inline]
+pub(crate) fn spend(steps: usize) {
+    let steps = steps as u64;
+    let until_look = UNTIL_LOOK.get();
+    if steps < until_look {
+        UNTIL_LOOK.set(until_look - steps);
+        LEFT.set(LEFT.get().saturating_sub(steps));
+    } else {
+        look(steps);
+    }
+}
+
+/// Takes the steps of a sort.
+pub(crate) fn spend_on_sort(n: usize) {
+    spend(n.saturating_mul(n.max(2).ilog2() as usize));
+}
+
+#[cold]
+fn look(steps: u64) {
+    let overrun = BOUNDS.with_borrow(|bounds| {
+        let bounds = bounds.as_ref()?;
+        let is_set = |cancel: &Arc<AtomicBool>| cancel.load(Ordering::Relaxed);
+        if bounds.cancels.iter().any(is_set) {
+            return Some(Overrun::Cancelled);
+        }
+        let Some(left) = LEFT.get().checked_sub(steps) else { return Some(Overrun::Steps) };
+        if bounds.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Some(Overrun::Wall);
+        }
+        LEFT.set(left);
+        UNTIL_LOOK.set(LOOK_PERIOD.min(left.saturating_add(1)));
+        None
+    });
+    if let Some(overrun) = overrun {
+        panic::resume_unwind(Box::new(overrun)); // which calls no panic hook and prints nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn bounds() -> Bounds {
+        Bounds { steps: 1_000_000, deadline: None, cancels: Default::default() }
+    }
+
+    #[test]
+    fn the_budget_is_exact_whatever_the_portions() {
+        for portion in [1, 7, 1_000, 500_000, 1_000_000] {
+            let n = 1_000_000_usize.div_ceil(portion);
+            let spend_all = |more: usize| {
+                (0..n).for_each(|i| spend(portion.min(1_000_000 - i * portion)));
+                spend(more);
+            };
+            assert_eq!(within(&bounds(), || spend_all(0)), Ok(()), "{portion}");
+            assert_eq!(within(&bounds(), || spend_all(1)), Err(Overrun::Steps), "{portion}");
+        }
+        spend(usize::MAX); // outside nothing is bounded
+        assert_eq!(within(&bounds(), || spend(usize::MAX)), Err(Overrun::Steps));
+    }
+
+    #[test]
+    fn the_clock_and_a_cancellation_end_a_comparison_and_a_panic_stays_one() {
+        let forever = || loop {
+            spend(1);
+        };
+        let unbounded = Bounds { steps: u64::MAX, ..bounds() };
+        let deadline = Some(Instant::now() + Duration::from_millis(20));
+        assert_eq!(within(&Bounds { deadline, ..unbounded.clone() }, forever), Err::<(), _>(Overrun::Wall));
+        std::thread::scope(|scope| {
+            scope.spawn(|| unbounded.cancels[1].store(true, Ordering::Relaxed));
+            assert_eq!(within(&unbounded, forever), Err::<(), _>(Overrun::Cancelled));
+        });
+        let panics = || within(&bounds(), || panic::resume_unwind(Box::new("a fault")));
+        assert!(catch_unwind(panics).is_err_and(|panic| panic.is::<&str>()));
+    }
+}

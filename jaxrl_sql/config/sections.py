@@ -316,7 +316,10 @@ class HealthConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole run; `configs/*.yaml` are overlays of this."""
+    """A whole run; `configs/*.yaml` are overlays of this.
+
+    `recipe` is the name of a published system, or `FILE.py:NAME` or `module:NAME` of one's own, which is imported.
+    """
 
     seed: int = 0
     recipe: str = "arctic"

@@ -49,4 +49,4 @@ if __name__ == "__main__":
     from jaxrl_sql.train import main
 
     # No model writes this form yet, and answers without it are paid nothing: some supervised steps come first.
-    sys.exit(main([f"recipe={__file__}:MINE", "sft.steps=50", *sys.argv[1:]]))
+    sys.exit(main([f"recipe={__file__}:MINE", "sft.steps=60", "sft.databases=4", *sys.argv[1:]]))

@@ -27,8 +27,8 @@ def load_config(
     """Read a run's configuration: the defaults, the YAML file and its bases, then `key.sub=value` in order.
 
     `beneath` are a command's own defaults or a run's values, nested by section, which lie under the file; `above` are
-    the command's options, which lie over everything. A recipe that is code (`FILE.py:NAME`) has to be named by the file,
-    an override or an option: whose run it is that says so beneath them is not known.
+    the command's options, which lie over everything. A recipe that is code (`FILE.py:NAME`) has to be named by the
+    file, an override or an option: whose run it is that says so beneath them is not known.
 
     A file may begin with `base: other.yaml` (relative to itself) or a list of such files, which are read first.
     Raises InputError, in one line, for a file that cannot be read, an unknown key, a wrong type or a bad choice.

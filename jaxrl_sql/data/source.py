@@ -16,7 +16,7 @@ from jaxrl_sql.data.synth import SynthSpec, generate
 def training_questions(data: DataConfig) -> Loaded:
     """Load `data.train`, made first where it is synthetic, down to the ids of `data.keep` and `data.limit_train`.
 
-    `data.mysql_share` of them ask for MySQL. Raises InputError as `load_split` does, and for ids of which none is there.
+    `data.mysql_share` of them ask for MySQL. Raises InputError as `load_split` does, and for ids that are not there.
     """
     if data.source == "synth":
         generate(Path(data.dir), SynthSpec(seed=data.seed))

@@ -36,8 +36,8 @@ def find_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         (nearest,) = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.0)
         raise InputError(
-            f"config: recipe={name!r} is none of {', '.join(RECIPES)}, nor FILE.py:NAME of one of your own; the nearest "
-            f"is {nearest}"
+            f"config: recipe={name!r} is none of {', '.join(RECIPES)}, nor FILE.py:NAME of one of your own; "
+            f"the nearest is {nearest}"
         )
     return RECIPES[name]
 
@@ -51,10 +51,8 @@ def _own_recipe(name: str) -> Recipe:
         raise InputError(f"config: recipe={name!r} cannot be imported: {error}") from error
     found = vars(module).get(attribute)
     if not isinstance(found, Recipe):
-        there = [key for key, value in vars(module).items() if isinstance(value, Recipe)]
-        raise InputError(
-            f"config: recipe={name!r}: {attribute!r} is no Recipe of {place} ({', '.join(there) or 'none'})"
-        )
+        there = ", ".join(key for key, value in vars(module).items() if isinstance(value, Recipe))
+        raise InputError(f"config: recipe={name!r}: {attribute!r} is no Recipe of {place} ({there or 'it has none'})")
     return found
 
 

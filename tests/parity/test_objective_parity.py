@@ -153,7 +153,7 @@ def trl_advantages(rewards: np.ndarray, weight: np.ndarray, scale: str) -> np.nd
             gradient_checkpointing_kwargs=None,
         ),
         environment_factories=None, environments=None, tools=None,
-        _generate=lambda prompts: ([[1]] * rows, [[1]] * rows, None, ["?"] * rows, None, {}, None, None),
+        _generate=lambda _: ([[1]] * rows, [[1]] * rows, None, ["?"] * rows, None, {}, None, None),
         _calculate_rewards=lambda *_: given,
         _tokenizer=SimpleNamespace(pad_token_id=0),
         pad_to_multiple_of=None, mask_truncated_completions=False, num_iterations=1, use_vllm=False, beta=0.0,

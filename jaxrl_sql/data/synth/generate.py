@@ -240,8 +240,9 @@ def _values(spec: SynthSpec) -> dict[str, Any]:
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder: one process at a time makes data there, and the others find it made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

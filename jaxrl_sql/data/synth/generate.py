@@ -44,6 +44,8 @@ from jaxrl_sql.types import InputError
 
 # So many questions are measured at once.
 _CHUNK = 1024
+# What `synth.json` says of what was made, beside its spec and version.
+_COUNTED = ("questions", "databases", "grades", "tokens")
 
 
 def check_spec(spec: SynthSpec) -> None:
@@ -219,7 +221,7 @@ def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
     try:
         found = json.loads((out / "synth.json").read_text(encoding="utf-8"))
         there = {**_values(SynthSpec()), **found["spec"], "version": found["version"]}
-        parts = [found[name] for name in ("questions", "databases", "grades", "tokens")]
+        questions, databases, grades, tokens = (found[name] for name in _COUNTED)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
             f"synth: {out}: its synth.json does not say what was made; name another folder, or remove this one"
@@ -230,7 +232,7 @@ def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
         raise InputError(
             f"synth: {out} holds other data: {'; '.join(differ)}; name another folder (data.dir, --out), or remove this"
         )
-    return SynthReport(spec, *parts, was_present=True)
+    return SynthReport(spec, questions, databases, grades, tokens, was_present=True)
 
 
 def _values(spec: SynthSpec) -> dict[str, Any]:
@@ -290,7 +292,7 @@ def _make(out: Path, spec: SynthSpec) -> SynthReport:
     )
     kept = {
         "spec": spec.record(),
-        **{name: getattr(report, name) for name in ("questions", "databases", "grades", "tokens")},
+        **{name: getattr(report, name) for name in _COUNTED},
     }
     (out / "synth.json").write_text(json.dumps({"version": VERSION, **kept}, indent=1) + "\n", encoding="utf-8")
     return report

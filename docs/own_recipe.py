@@ -1,4 +1,6 @@
-"""A recipe of one's own: `python docs/own_recipe.py --config configs/arctic-tiny.yaml sft.steps=50 run.dir=runs/mine`.
+"""A recipe of one's own: `python docs/own_recipe.py --config configs/arctic-tiny.yaml run.dir=runs/mine`.
+
+Every command takes it by its place, `recipe=docs/own_recipe.py:MINE`: a run keeps that, and is asked again by it.
 
 The model writes its query after `SQL:` on a line of its own, whatever stands before it, and is paid for the share of
 the gold's cells that it found (QATCH), with a fifth kept for those whose result is exactly the gold's.
@@ -11,7 +13,6 @@ import sys
 from jaxrl_sql.recipes import RECIPES, Observe, Recipe
 from jaxrl_sql.rewards.extract import Reading, said
 from jaxrl_sql.sqlenv.ports import ScoreRow
-from jaxrl_sql.train import main
 from jaxrl_sql.types import Example, Response, Reward
 
 
@@ -45,4 +46,8 @@ MINE = Recipe(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(recipe=MINE))
+    from jaxrl_sql.train import main
+
+    # No model writes this form yet, and answers without it are paid nothing: some supervised steps come first.
+    taught = ["sft.steps=60", "sft.databases=4", "sft.questions=12", "sft.optim.lr=2.0e-3", "sft.optim.warmup_steps=10"]
+    sys.exit(main(sys.argv[1:] and [f"recipe={__file__}:MINE", *taught, *sys.argv[1:]]))

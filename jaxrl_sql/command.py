@@ -21,7 +21,10 @@ EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 s
 
 
 def run_command(command: Callable[[TrainConfig], int], description: str, arguments: Sequence[str] | None = None) -> int:
-    """Read `--config FILE --resume [FOLDER] key.sub=value …` and run a command; an error is one line and a code."""
+    """Read `--config FILE --resume [FOLDER] key.sub=value …` and run a command; an error is one line and a code.
+
+    Given nothing at all it runs nothing: it says how to begin, with exit code 2.
+    """
     parser = argparse.ArgumentParser(description=description, epilog=EXIT_CODES)
     parser.add_argument("--config", type=Path, help="YAML file; see configs/")
     parser.add_argument(
@@ -30,6 +33,10 @@ def run_command(command: Callable[[TrainConfig], int], description: str, argumen
     )  # fmt: skip
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     given = parser.parse_intermixed_args(arguments)
+    if not (given.config or given.resume is not None or given.overrides):
+        parser.print_usage(sys.stderr)
+        example = "--config FILE, such as configs/quickstart.yaml, or key.sub=value"
+        return _tell(InputError(f"nothing is asked for: begin with {example}, or go on with --resume FOLDER"), 2)
     prepare_process()
     return told(lambda: command(_config(given.config, given.resume, given.overrides)))
 

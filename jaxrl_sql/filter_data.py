@@ -94,7 +94,7 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
         "questions": f"{data.dir}/{data.train}", "model": model.checkpoint, "recipe": config.recipe,
         "prompt": data.prompt, "schema": data.schema, "thinking": data.thinking, "begin": data.begin,
         "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
-        "pruned": data.max_prompt_tokens if data.prune else None,
+        "pruned": data.max_prompt_tokens if data.prune else None, "mysql_share": data.mysql_share or None,
         "samples": config.filter.samples, "seed": config.seed, **sampling, "sampling.slots": "any",
         **config.executor.settings(),  # what runs within its limits, and so is right, is theirs too
     }  # fmt: skip

@@ -309,10 +309,9 @@ class Session:
 
 
 @contextmanager
-def open_session(config: TrainConfig, own: Recipe | None = None) -> Iterator[Session]:
+def open_session(config: TrainConfig) -> Iterator[Session]:
     """Open everything a run needs, and on leaving write its report and close what was opened.
 
-    `own` is a recipe to take instead of the one that the configuration names.
     Raises RunFolderError when the folder's disk is full, and HealthError for a run that is not well.
     """
     processes.start_processes(config.mesh.processes)
@@ -321,7 +320,7 @@ def open_session(config: TrainConfig, own: Recipe | None = None) -> Iterator[Ses
     if config.run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
     try:
-        with _opened(config, own, folder, is_first) as session:
+        with _opened(config, folder, is_first) as session:
             yield session
         if is_first:
             write_report(folder)
@@ -336,7 +335,7 @@ def open_session(config: TrainConfig, own: Recipe | None = None) -> Iterator[Ses
 
 
 @contextmanager
-def _opened(config: TrainConfig, own: Recipe | None, folder: Path, is_first: bool) -> Iterator[Session]:
+def _opened(config: TrainConfig, folder: Path, is_first: bool) -> Iterator[Session]:
     boards = open_boards(folder, config.run.wandb, dataclasses.asdict(config)) if is_first else ()
     with (
         make_display(config.run.display if is_first else "none", _steps(config), title=folder.name) as display,
@@ -345,7 +344,7 @@ def _opened(config: TrainConfig, own: Recipe | None, folder: Path, is_first: boo
         SampleWriter(folder if is_first else None) as samples,
         Checkpoints(folder / "checkpoints", config.run.keep_checkpoints, config.run.keep_best) as checkpoints,
     ):
-        recipe, data = own or find_recipe(config.recipe), config.data
+        recipe, data = find_recipe(config.recipe), config.data
         if max(config.sampling.turns, config.eval.turns) > 1 and (recipe.turns is None or data.prompt == "compact"):
             single = f"recipe {recipe.name}" if recipe.turns is None else "data.prompt=compact"
             raise InputError(f"{single} answers in one turn: sampling.turns and eval.turns must be 1")

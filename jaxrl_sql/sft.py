@@ -31,6 +31,7 @@ from jaxrl_sql.evaluation import evaluate_all
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.runtime.metrics import merge_metrics, reduce_metrics
 from jaxrl_sql.session import Session, open_session
+from jaxrl_sql.types import InputError
 
 
 @dataclass
@@ -177,7 +178,12 @@ def _copy(params: Any) -> Any:
 
 
 def sft(config: TrainConfig) -> int:
-    """Run the supervised phase alone and write the model; return the exit code."""
+    """Run the supervised phase alone and write the model; return the exit code.
+
+    Raises InputError where it would have no step: nothing would be taught, and a model written all the same.
+    """
+    if not (config.sft.steps or config.sft.epochs):
+        raise InputError("config: sft.steps=0 and sft.epochs=0 teach nothing: set one of them, such as sft.steps=100")
     config = dataclasses.replace(config, grpo=dataclasses.replace(config.grpo, steps=0))
     with open_session(config) as s:
         trainable, frozen = run_sft(s, s.resume_step())

@@ -8,7 +8,6 @@ from typing import Any
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.data.dialects import in_dialects
 from jaxrl_sql.data.filters import usable_golds
 from jaxrl_sql.data.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
 from jaxrl_sql.data.source import streamed_questions, training_questions
@@ -50,7 +49,7 @@ def load_questions(
     _tell_skipped(display, data.train, dropped)
     if not train:
         raise InputError(f"{data.dir}/{data.train}: no question is left whose gold runs and returns rows")
-    return in_dialects(train, data.mysql_share), {name: list(loaded[name].examples) for name in data.evals}
+    return train, {name: list(loaded[name].examples) for name in data.evals}
 
 
 def _ready(config: TrainConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -33,7 +32,6 @@ from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.planning.workload import drawn_answer
-from jaxrl_sql.recipes import Recipe
 from jaxrl_sql.rollout import Engine
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.session import HurriedError, Session, open_session
@@ -56,12 +54,9 @@ class Loop:
     flight: list[GroupBatch] = field(default_factory=list)
 
 
-def train(config: TrainConfig, recipe: Recipe | None = None) -> int:
-    """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code.
-
-    `recipe` is one of your own, in place of the one that the configuration names.
-    """
-    with open_session(config, recipe) as s:
+def train(config: TrainConfig) -> int:
+    """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code."""
+    with open_session(config) as s:
         config = s.config  # epochs are steps by now
         begin, first = s.resume_step(), config.sft.steps
         trainable, frozen = run_sft(s, begin) if begin <= first else s.fresh_params()
@@ -232,9 +227,9 @@ def _reference(s: Session, trainable: Any, stage: Stage) -> Any:
     return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl > 0 and not is_base else None
 
 
-def main(arguments: Sequence[str] | None = None, recipe: Recipe | None = None) -> int:
-    """Read the command line, train, and return the exit code; `recipe` may be one of your own."""
-    return run_command(partial(train, recipe=recipe), __doc__ or "", arguments)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, train, and return the exit code."""
+    return run_command(train, __doc__ or "", arguments)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from jax.typing import ArrayLike
 from jaxrl_sql import masked
 
 EPSILON = 1e-6
+# TRL's.
+BATCH_EPSILON = 1e-4
 EQUAL = 1e-8
 
 
@@ -19,10 +21,14 @@ def advantages(rewards: ArrayLike, weight: ArrayLike, kind: str) -> jax.Array:
     """Compare each answer with its group: rewards [B,G], weight [B,G] (0 leaves an answer out) -> [B,G].
 
     kind:
-      `group`          (r - group mean) / (group std + 1e-6), std with ddof 0; GRPO (Shao et al. 2024, arXiv:2402.03300)
-      `batch`          (r - group mean) / (std of all centred rewards + 1e-6)
-      `none`           r - group mean; Dr. GRPO (Liu et al. 2025, arXiv:2503.20783)
-      `leave_one_out`  r - mean of the others; RLOO (Ahmadian et al. 2024, arXiv:2402.14740)
+      `group`           (r - group mean) / (std of the group + 1e-6), with ddof 0; GRPO (Shao et al. 2024,
+                        arXiv:2402.03300). TRL's has ddof 1: sqrt(G / (G - 1)) times as large
+      `batch`           (r - group mean) / (std of all rewards of the batch + 1e-4), with ddof 1, as TRL computes
+                        scale_rewards="batch" (Liu et al. 2025, arXiv:2508.08221), and so Think2SQL
+      `batch_centered`  (r - group mean) / (std of all r - group mean + 1e-6), with ddof 0: what groups differ by in
+                        their means is no part of it; REINFORCE++ with a baseline (Hu et al. 2025, arXiv:2501.03262)
+      `none`            r - group mean; Dr. GRPO (Liu et al. 2025, arXiv:2503.20783)
+      `leave_one_out`   r - mean of the others; RLOO (Ahmadian et al. 2024, arXiv:2402.14740)
 
     A group whose rewards are all equal gets exactly 0, and so does an answer of weight 0.
     """
@@ -35,6 +41,10 @@ def advantages(rewards: ArrayLike, weight: ArrayLike, kind: str) -> jax.Array:
         std = jnp.sqrt(jnp.sum(centred**2, axis=-1, keepdims=True) / jnp.maximum(count, 1))
         scaled = centred / (std + EPSILON)
     elif kind == "batch":
+        total = jnp.sum(valid)
+        variance = masked.masked_variance(rewards, valid) * total / jnp.maximum(total - 1, 1)
+        scaled = centred / (jnp.sqrt(variance) + BATCH_EPSILON)
+    elif kind == "batch_centered":
         std = jnp.sqrt(masked.masked_mean(centred**2, valid))
         scaled = centred / (std + EPSILON)
     elif kind == "leave_one_out":
@@ -42,7 +52,7 @@ def advantages(rewards: ArrayLike, weight: ArrayLike, kind: str) -> jax.Array:
     elif kind == "none":
         scaled = centred
     else:
-        raise ValueError(f"advantage must be group, batch, none or leave_one_out, not {kind!r}")
+        raise ValueError(f"advantage must be group, batch, batch_centered, none or leave_one_out, not {kind!r}")
     return jnp.where(valid & ~zero_variance(rewards, weight)[..., None], scaled, 0.0)
 
 

@@ -27,7 +27,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "sft.optim.schedule": ("constant", "cosine", "linear"),
     "grpo.optim.schedule": ("constant", "cosine", "linear"),
     "grpo.aggregation": ("sequence_mean", "token_mean", "constant"),
-    "grpo.advantage": ("group", "batch", "none", "leave_one_out"),
+    "grpo.advantage": ("group", "batch", "batch_centered", "none", "leave_one_out"),
     "grpo.kl_kind": ("k1", "k2", "k3"),
     "grpo.kl_in": ("loss", "reward"),
     "grpo.ratio": ("token", "sequence"),

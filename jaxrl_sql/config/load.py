@@ -26,16 +26,17 @@ def load_config(
 ) -> TrainConfig:
     """Read a run's configuration: the defaults, the YAML file and its bases, then `key.sub=value` in order.
 
-    `beneath` are a command's own defaults, nested by section, which lie under the file; `above` are its options, which
-    lie over everything.
+    `beneath` are a command's own defaults or a run's values, nested by section, which lie under the file; `above` are
+    the command's options, which lie over everything. A recipe that is code (`FILE.py:NAME`) has to be named by the
+    file, an override or an option: whose run it is that says so beneath them is not known.
 
     A file may begin with `base: other.yaml` (relative to itself) or a list of such files, which are read first.
     Raises InputError, in one line, for a file that cannot be read, an unknown key, a wrong type or a bad choice.
     """
     merged = OmegaConf.structured(TrainConfig)
     sources = _read_files(Path(path)) if path is not None else []
-    given = map(_read_override, overrides)
-    for origin, values in [("defaults", beneath or {}), *sources, *given, ("command line", above or {})]:
+    named = [*sources, *map(_read_override, overrides), ("command line", above or {})]
+    for origin, values in [("defaults", beneath or {}), *named]:
         _check_keys(values, origin)
         try:
             merged = OmegaConf.merge(merged, values)
@@ -46,6 +47,11 @@ def load_config(
     except OmegaConfBaseException as error:
         raise InputError(f"{path or 'command line'}: {_first_line(error)}") from None
     assert isinstance(config, TrainConfig)
+    if ":" in config.recipe and not any("recipe" in values for _, values in named):
+        raise InputError(
+            f"the run was trained with a recipe of its own, which is code and not part of it: name what may be run, as "
+            f"in recipe={config.recipe}"
+        )
     check_config(config)
     return config
 

@@ -187,7 +187,9 @@ class GrpoConfig:
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
     Up to `refills` more rounds are drawn while too few do. One draw of the policy serves the updates of `block` steps
     (1: online; more: batch RL, on stored log-probabilities).
-    aggregation: sequence_mean | token_mean | constant; advantage: group | batch | none | leave_one_out;
+    aggregation: sequence_mean | token_mean | constant; advantage: group | batch | batch_centered | none |
+    leave_one_out (`batch` divides by the deviation of all rewards, as TRL does, `batch_centered` by that of the rewards
+    without their groups' means);
     kl_kind: k1 | k2 | k3, with coefficient `kl` (0: no KL), as a loss or taken off the reward by `kl_in` loss | reward
     (k1 in the reward only); `max_importance_weight` caps exp(old - drawn), 0 leaves that weight out.
     ratio: token | sequence (GSPO), the second with clip bounds of its own size (its paper: 3e-4 and 4e-4).
@@ -324,7 +326,10 @@ class HealthConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole run; `configs/*.yaml` are overlays of this."""
+    """A whole run; `configs/*.yaml` are overlays of this.
+
+    `recipe` is the name of a published system, or `FILE.py:NAME` or `module:NAME` of one's own, which is imported.
+    """
 
     seed: int = 0
     recipe: str = "arctic"

@@ -1,7 +1,8 @@
-"""The training questions that a configuration names, as they are: nothing is left out for its gold yet."""
+"""The training questions that a configuration names, as they are asked: nothing is left out for its gold yet."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from jaxrl_sql.config import DataConfig
@@ -15,16 +16,18 @@ from jaxrl_sql.data.synth import SynthSpec, generate
 def training_questions(data: DataConfig) -> Loaded:
     """Load `data.train`, made first where it is synthetic, down to the ids of `data.keep` and `data.limit_train`.
 
-    Raises InputError as `load_folder` does, and for ids of which none is there.
+    `data.mysql_share` of them ask for MySQL. Raises InputError as `load_split` does, and for ids that are not there.
     """
     if data.source == "synth":
         generate(Path(data.dir), SynthSpec(seed=data.seed))
     if data.keep and (streamed := _huge(data)):
-        return Loaded(tuple(keep_only(streamed.usable(), data.keep, data.limit_train)))
-    loaded = load_split(data.dir, data.train, 0 if data.keep else data.limit_train)
-    if not data.keep:
-        return loaded
-    return Loaded(tuple(keep_only(loaded.examples, data.keep, data.limit_train)), loaded.skipped)
+        found = Loaded(tuple(keep_only(streamed.usable(), data.keep, data.limit_train)))
+    else:
+        found = load_split(data.dir, data.train, 0 if data.keep else data.limit_train)
+        if data.keep:
+            kept = keep_only(found.examples, data.keep, data.limit_train)
+            found = Loaded(tuple(kept), found.skipped)
+    return dataclasses.replace(found, examples=tuple(in_dialects(found.examples, data.mysql_share)))
 
 
 def streamed_questions(data: DataConfig) -> Streamed | None:

@@ -7,7 +7,6 @@ waits for the verdicts and turns them into rewards. A response without SQL is se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.rewards.extract import Read, Reading
@@ -18,7 +17,7 @@ from jaxrl_sql.types import Example, Golds, Response, Reward
 
 RewardRule = Callable[[Reading, ScoreRow], Reward]
 
-# Spider's test suites are variants of a database in its folder, and a query is right where all of them agree.
+# Of Spider's test suites: variants of a database, and a query is right where all of them agree.
 _SUITE_RULE = "test_suite"
 
 # Bounds that depend on the machine's load or on who gave up, not on the query.
@@ -86,9 +85,9 @@ def submit_texts(
 ) -> TextJob:
     """Read each response and begin to score its SQL; `examples[i]` is the question of `responses[i]`.
 
-    `options` are the comparison's; of several golds any may match. By the rule `test_suite` every database in the
-    folder of the example's has to agree. SQL of another dialect is translated first; what
-    does not parse in it is a `syntax_error`, and is not run.
+    `options` are the comparison's; of several golds any may match. By the rule `test_suite` every database of the
+    example's `suite` has to agree. SQL of another dialect is translated first; what does not parse in it is a
+    `syntax_error`, and is not run.
     """
     readings = tuple(read(response) for response in responses)
     settled: list[ScoreRow | None] = []
@@ -99,7 +98,7 @@ def submit_texts(
             settled.append(NO_SQL if reading.sql is None else NOT_TRANSLATED)
             continue
         settled.append(None)
-        requests.append(_Request(_databases(example.db_path, rules), sql, example.golds))
+        requests.append(_Request(_databases(example, rules), sql, example.golds))
     how = dict(options) if options else None
     job = None
     if requests:
@@ -108,12 +107,9 @@ def submit_texts(
     return TextJob(executor, readings, tuple(settled), tuple(requests), tuple(rules), how, job)
 
 
-def _databases(db_path: str, rules: Sequence[str]) -> str | list[str]:
-    """Return the database to judge on, by the rule `test_suite` every `*.sqlite` in its folder."""
-    if _SUITE_RULE not in rules:
-        return db_path
-    path = Path(db_path)
-    return sorted({str(path), *map(str, path.parent.glob("*.sqlite"))})
+def _databases(example: Example, rules: Sequence[str]) -> str | list[str]:
+    """Return the database to judge on; by the rule `test_suite` all that the loader found to be variants of it."""
+    return [*example.suite] if example.suite and _SUITE_RULE in rules else example.db_path
 
 
 def collect(job: TextJob, reward: RewardRule) -> list[Scored]:

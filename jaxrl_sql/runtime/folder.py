@@ -58,7 +58,8 @@ def resumed_config(folder: Path, overrides: list[str]) -> TrainConfig:
     """Return the configuration of the run in a folder, to go on with, and `key.sub=value` on top."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"--resume {folder}: no {CONFIG} there, so no run that could go on")
-    return load_config(folder / CONFIG, [*overrides, f"run.dir={folder}", "run.resume=true"])
+    began = dataclasses.asdict(load_config(folder / CONFIG))
+    return load_config(None, [*overrides, f"run.dir={folder}", "run.resume=true"], beneath=began)
 
 
 def saved_steps(folder: Path) -> list[int]:

@@ -1,4 +1,4 @@
-"""The objective against TRL's own loss, called on the numbers of a batch; and PPO's parts against their definitions.
+"""The objective against TRL's own loss and advantages, called on a batch's numbers; PPO's parts by their definitions.
 
 TRL's trainer needs a model, a processor and a data set to be made, but its loss reads only what is set here, so the
 function itself is run, and torch's automatic differentiation gives the gradients to compare with. What differs on
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.algo.advantage import gae
+from jaxrl_sql.algo.advantage import advantages, gae
 from jaxrl_sql.algo.loss import grpo_loss, importance_weight, ppo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
@@ -139,6 +139,50 @@ def test_loss_and_gradients_are_trls(name: str) -> None:
             want = np.zeros((B, G, T)) if leaf.grad is None else leaf.grad.numpy().reshape(B, G, T)
             np.testing.assert_allclose(got, want, atol=1e-5)
         assert np.abs(grads.logprob).max() > 1e-3
+
+
+def trl_advantages(rewards: np.ndarray, weight: np.ndarray, scale: str) -> np.ndarray:
+    """Call what TRL makes of finished answers, from its rewards (none for weight 0) to its advantages."""
+    rows = len(rewards) * rewards.shape[1]
+    given = torch.tensor(np.where(weight > 0, rewards, np.nan).reshape(rows, 1))
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(device="cpu", gather=lambda x: x, num_processes=1, process_index=0),
+        model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
+        args=SimpleNamespace(
+            per_device_train_batch_size=rows, steps_per_generation=1, gradient_accumulation_steps=1,
+            gradient_checkpointing_kwargs=None,
+        ),
+        environment_factories=None, environments=None, tools=None,
+        _generate=lambda _: ([[1]] * rows, [[1]] * rows, None, ["?"] * rows, None, {}, None, None),
+        _calculate_rewards=lambda *_: given,
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        pad_to_multiple_of=None, mask_truncated_completions=False, num_iterations=1, use_vllm=False, beta=0.0,
+        num_generations=rewards.shape[1], multi_objective_aggregation="sum_then_normalize", scale_rewards=scale,
+        reward_weights=torch.ones(1), reward_funcs=[None], reward_func_names=["reward"], log_multimodal=False,
+        _metrics=defaultdict(lambda: defaultdict(list)),
+        _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": [], "extra": {}},
+        _pending_extra_logs={}, _pending_metrics={},
+    )  # fmt: skip
+    made = trl.GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": "?"}] * rows)
+    return np.asarray(made["advantages"].numpy().reshape(rewards.shape))
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("batch", "batch"), ("none", "none"), ("group", "group")])
+def test_advantages_are_trls(kind: str, scale: str) -> None:
+    """Of GRPO's own scale, a group's deviation, TRL's has ddof 1 and ours 0, and another number is added to it."""
+    r = np.random.default_rng(4)
+    for answers in (2, 8):
+        rewards = (r.choice([0.0, 0.1, 1.0], (6, answers)) + r.normal(0, 0.05, (6, answers))).astype(np.float32)
+        rewards[0] = 1.0
+        weight = np.ones_like(rewards)
+        if answers > 2 and kind != "group":
+            weight[1, 0] = weight[2, :2] = 0
+        got = np.asarray(advantages(rewards, weight, kind))
+        expected = trl_advantages(rewards, weight, scale)
+        if kind == "group":
+            std = rewards.std(axis=1, keepdims=True)
+            expected = expected * (std * np.sqrt(answers / (answers - 1)) + 1e-4) / (std + 1e-6)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("discount", "gae_lambda"), [(1.0, 1.0), (1.0, 0.95), (0.9, 0.5), (0.97, 0.0)])

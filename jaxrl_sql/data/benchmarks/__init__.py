@@ -44,7 +44,7 @@ def load_split(root: str | Path, split: str, limit: int = 0) -> Loaded:
     """
     folder = Path(root) / split
     if (folder / "questions.jsonl").is_file() or not Path(root).exists():
-        return load_folder(folder, limit)
+        return load_plain(folder, limit, [])
     found = load_benchmark(root, split, limit)
     mute = tuple((one.uid, "has no answer") for one in found.examples if not one.answerable)
     return Loaded(tuple(one for one in found.examples if one.answerable), found.skipped + mute)

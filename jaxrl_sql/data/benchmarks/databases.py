@@ -38,6 +38,11 @@ class Databases:
             self._paths[db_id] = self._find(db_id) or self._find_other_case(db_id)
         return self._paths[db_id]
 
+    def root(self, db_id: str) -> Path | None:
+        """Return the folder, of those that are looked in, that has the database, or None."""
+        path = self.path(db_id)
+        return next((root for root in self.roots if path and Path(path).is_relative_to(root)), None)
+
     def fault(self, db_id: str, path: str = "") -> str:
         """Return why a database cannot be used, or an empty text; `path` where it is known."""
         if not path and (db_id in (".", "..") or any(character in db_id for character in "/\\\0")):

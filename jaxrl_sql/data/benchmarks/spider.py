@@ -134,16 +134,22 @@ def read_syn(folder: Path, split: str, notes: Notes) -> Found:
 
 
 def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Found:
-    """Return questions on Spider's databases; the set's own come first: Spider-DK changed three, under other names."""
+    """Return questions on Spider's databases, each in the first folder that has it.
+
+    The set's own come first: Spider-DK changed three, under other names. Then come those of Spider's folder beside it,
+    and last all other folders there, which may hold a part of them or another set's.
+    """
     own = [folder / name for name in _DATABASES]
-    others = [*beside(folder, _DATABASES), *beside(folder.parent, _DATABASES)]
-    others = [one for one in others if one.is_dir()]
-    spiders = sorted(others, key=lambda one: not is_spider(one.parent))[:1]
-    if spiders:
-        notes.append(f"Spider's databases are those of {spiders[0]}")
-    else:
+    others = [one for one in (*beside(folder, _DATABASES), *beside(folder.parent, _DATABASES)) if one.is_dir()]
+    others.sort(key=lambda one: not is_spider(one.parent))
+    databases = Databases([*own, *others], suites_of(folder))
+    wanted = {item.db_id for item in items}
+    roots = [root for db_id in sorted(wanted) if (root := databases.root(db_id)) and root not in own]
+    if roots:
+        notes.append(f"Spider's databases are those of {' and '.join(map(str, dict.fromkeys(roots)))}")
+    elif not all(databases.path(db_id) for db_id in wanted):
         notes.append(f"Spider's folder, with database/ in it, is expected beside {folder}: none is there")
-    return Found(items, Databases([*own, *spiders], suites_of(folder)), str(folder / file))
+    return Found(items, databases, str(folder / file))
 
 
 _TABLES = "tables.json, database/<db_id>/<db_id>.sqlite"

@@ -7,14 +7,17 @@ and the number of the others does not matter to it.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import itertools
 import json
 import math
+import os
 import random
 import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,8 @@ from jaxrl_sql.types import InputError
 
 # So many questions are measured at once.
 _CHUNK = 1024
+# What `synth.json` says of what was made, beside its spec and version.
+_COUNTED = ("questions", "databases", "grades", "tokens")
 
 
 def check_spec(spec: SynthSpec) -> None:
@@ -205,28 +210,70 @@ def _lengths(tokenizer: Any, path: Path, tally: _Tally) -> dict[str, float]:
 
 
 def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
-    """Return the report of what the folder holds when it was made by this version from this spec."""
+    """Return the report of what the folder holds, None where it is empty or not there.
+
+    Raises InputError where it holds something else: data of another spec or version, or a stranger's files.
+    """
+    if not out.exists() or not any(out.iterdir()):
+        return None
+    if not (out / "synth.json").exists():
+        raise InputError(f"synth: {out} is not empty and holds no synth.json; give another folder")
     try:
         found = json.loads((out / "synth.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if found.get("version") != VERSION or found.get("spec") != spec.record():
-        return None
-    return SynthReport(spec, found["questions"], found["databases"], found["grades"], found["tokens"], was_present=True)
+        there = {**_values(SynthSpec()), **found["spec"], "version": found["version"]}
+        questions, databases, grades, tokens = (found[name] for name in _COUNTED)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(
+            f"synth: {out}: its synth.json does not say what was made; name another folder, or remove this one"
+        ) from error
+    wanted = {**_values(spec), "version": VERSION}
+    differ = [f"{name}={there[name]}, not {value}" for name, value in wanted.items() if there[name] != value]
+    if differ:
+        raise InputError(
+            f"synth: {out} holds other data: {'; '.join(differ)}; name another folder (data.dir, --out), or remove this"
+        )
+    return SynthReport(spec, questions, databases, grades, tokens, was_present=True)
+
+
+def _values(spec: SynthSpec) -> dict[str, Any]:
+    return dataclasses.asdict(spec) | {"splits": list(spec.splits)}
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder: one process at a time makes data there, and the others find it made."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def generate(out: Path, spec: SynthSpec) -> SynthReport:
-    """Write the data set to `out`, or do nothing when it is there; InputError when spec or folder cannot be used."""
+    """Write the data set to `out`, or do nothing when it is there; InputError when spec or folder cannot be used.
+
+    It is made beside `out` and moved there when it is whole; nothing that lies there is removed or changed.
+    """
     check_spec(spec)
-    report = _present(out, spec)
-    if report is not None:
+    if report := _present(out, spec):
         return report
-    if out.exists() and any(out.iterdir()) and not (out / "synth.json").exists():
-        raise InputError(f"synth: {out} is not empty and holds no synth.json; give another folder")
-    for name in (*SPLITS, "tokenizer"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "synth.json").write_text("{}", encoding="utf-8")  # unfinished: the next run starts again
+    place = out.resolve()
+    with _alone_in(place.parent):
+        if report := _present(out, spec):
+            return report
+        scratch = place.with_name(f"{place.name}.unfinished")
+        shutil.rmtree(scratch, ignore_errors=True)  # of a process that was stopped midway
+        scratch.mkdir()
+        report = _make(scratch, spec)
+        scratch.replace(place)
+    return report
+
+
+def _make(out: Path, spec: SynthSpec) -> SynthReport:
+    """Write the data set to a folder that is empty."""
     tallies = {split: _write_split(out, spec, split) for split in SPLITS if split in spec.splits}
     tokens: dict[str, dict[str, float]] = {}
     if "train" in tallies:
@@ -245,7 +292,7 @@ def generate(out: Path, spec: SynthSpec) -> SynthReport:
     )
     kept = {
         "spec": spec.record(),
-        **{name: getattr(report, name) for name in ("questions", "databases", "grades", "tokens")},
+        **{name: getattr(report, name) for name in _COUNTED},
     }
     (out / "synth.json").write_text(json.dumps({"version": VERSION, **kept}, indent=1) + "\n", encoding="utf-8")
     return report

@@ -22,10 +22,29 @@ def test_none_only_subtracts_the_mean() -> None:
     np.testing.assert_allclose(got, [[0.7, -0.2, -0.2, -0.3]], atol=1e-6)
 
 
-def test_batch_uses_the_std_of_all_centred_rewards() -> None:
+def trl_batch(rewards: np.ndarray) -> np.ndarray:
+    """Scale as TRL's `scale_rewards="batch"`, which takes torch's `std`: of all rewards, with ddof 1."""
+    mean = rewards.mean(axis=1, keepdims=True)
+    return np.asarray((rewards - mean) / (rewards.std(ddof=1) + 1e-4))
+
+
+def test_batch_divides_by_the_std_of_all_rewards_as_trl_does() -> None:
+    rewards = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]], np.float32)
+    # mean 0.5, six deviations of 0.5: 6 · 0.25 / 5 = 0.3
+    got = advantages(rewards, np.ones((3, 2), np.float32), "batch")
+    unit = 0.5 / (np.sqrt(0.3) + 1e-4)
+    np.testing.assert_allclose(got, [[unit, -unit], [0.0, 0.0], [0.0, 0.0]], rtol=1e-5)
+    r = np.random.default_rng(0)
+    for shape in ((1, 2), (3, 4), (16, 8)):
+        rewards = r.choice([0.0, 0.1, 1.0], shape).astype(np.float32) + r.normal(0, 0.1, shape).astype(np.float32)
+        got = advantages(rewards, np.ones(shape, np.float32), "batch")
+        np.testing.assert_allclose(got, trl_batch(rewards), rtol=2e-5, atol=1e-6)
+
+
+def test_batch_centered_uses_the_std_of_all_centred_rewards() -> None:
     rewards = np.array([[1.0, 0.0], [0.5, 0.5]], np.float32)
     # centred: ±0.5, 0, 0 -> variance (0.25 + 0.25) / 4 = 0.125
-    got = advantages(rewards, np.ones((2, 2), np.float32), "batch")
+    got = advantages(rewards, np.ones((2, 2), np.float32), "batch_centered")
     unit = 0.5 / (np.sqrt(0.125) + EPSILON)
     np.testing.assert_allclose(got, [[unit, -unit], [0.0, 0.0]], rtol=1e-5)
 
@@ -35,14 +54,14 @@ def test_leave_one_out_compares_with_the_others() -> None:
     np.testing.assert_allclose(got, [[1 - 1 / 3, -2 / 3, 0.0, 0.0]], atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["group", "batch", "none", "leave_one_out"])
+@pytest.mark.parametrize("kind", ["group", "batch", "batch_centered", "none", "leave_one_out"])
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1.0, -1e6])
 def test_equal_rewards_give_exactly_zero(kind: str, reward: float) -> None:
     got = advantages(np.full((3, 8), reward, np.float32), np.ones((3, 8), np.float32), kind)
     assert (np.asarray(got) == 0.0).all()
 
 
-@pytest.mark.parametrize("kind", ["group", "none", "leave_one_out"])
+@pytest.mark.parametrize("kind", ["group", "batch", "batch_centered", "none", "leave_one_out"])
 def test_an_answer_of_weight_zero_is_not_in_the_statistics(kind: str) -> None:
     rewards = np.array([[1.0, 0.0, 99.0]], np.float32)
     got = np.asarray(advantages(rewards, np.array([[1.0, 1.0, 0.0]], np.float32), kind))

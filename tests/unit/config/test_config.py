@@ -205,6 +205,12 @@ def test_every_config_of_ours_loads(path: Path) -> None:
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
+@pytest.mark.parametrize("name", ["quickstart", "arctic-tiny"])
+def test_data_of_another_seed_have_a_folder_of_their_own(name: str) -> None:
+    found = {load_config(CONFIGS / f"{name}.yaml", [f"data.seed={seed}"]).data.dir for seed in (2, 5)}
+    assert found == {"data-cache/synth-2", "data-cache/synth-5"}
+
+
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_file_can_be_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CONFIGS.parent)

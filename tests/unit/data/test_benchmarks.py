@@ -141,6 +141,27 @@ def test_sets_on_spiders_databases_find_them_beside(spider: Path, tmp_path: Path
     assert (found.name, found.examples[0].db_path) == ("spider_realistic", str(spider / "database/d/d.sqlite"))
 
 
+def test_each_database_is_taken_from_the_sibling_that_has_it(tmp_path: Path) -> None:
+    """Folders of other sets hold databases too, and Spider's may be in several: none of these has the questions."""
+    realistic, dk = tmp_path / "spider-realistic", tmp_path / "Spider-DK"
+    write(realistic / "spider-realistic.json", [asked(0, "a"), asked(1, "b"), asked(2, "b"), asked(3, "gone")])
+    write(dk / "Spider-DK.json", [asked(0, "new_a"), asked(1, "a")])
+    other = database(dk / "database/new_a/new_a.sqlite")
+    database(tmp_path / "bird_some/databases/other/other.sqlite")
+    first = database(tmp_path / "spider_dev/databases/a/a.sqlite")
+    second = database(tmp_path / "spider_train/databases/b/b.sqlite")
+    found = load_benchmark(realistic)
+    assert [one.db_path for one in found.examples] == [str(first), str(second), str(second)]
+    assert found.skipped == (("spider_realistic_3", "no database gone"),)
+    assert found.notes == (f"Spider's databases are those of {first.parents[1]} and {second.parents[1]}",)
+    found = load_benchmark(dk)
+    assert [one.db_path for one in found.examples] == [str(other), str(first)]
+    database(tmp_path / "spider/database/a/a.sqlite")
+    write(tmp_path / "spider/dev.json", [asked(0, "a")])
+    write(tmp_path / "spider/tables.json", [])
+    assert load_benchmark(dk).examples[1].db_path == str(tmp_path / "spider/database/a/a.sqlite")
+
+
 def test_without_spiders_folder_that_is_told(tmp_path: Path) -> None:
     write(tmp_path / "sets/spider-realistic/spider-realistic.json", [asked(5)])
     with pytest.raises(InputError, match=r"no database d: 1"):

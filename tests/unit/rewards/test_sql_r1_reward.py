@@ -1,5 +1,6 @@
 """SQL-R1 from text to number: a format, a query that runs, its result, and the length of a full thought."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.rewards.extract import Reading
 from jaxrl_sql.rewards.score import Scored
@@ -139,19 +141,49 @@ def test_the_length_part_is_at_most_one_and_a_half() -> None:
     assert length_part(Reading(None, True, "", "")) == 0.0
 
 
-def test_every_database_of_the_folder_has_to_agree(executor: Executor, tmp_path: Path) -> None:
-    variants = {"a": "(1), (2)", "a_0": "(1), (2), (3)", "not_one": ""}
-    for name, rows in variants.items():
-        with closing(sqlite3.connect(tmp_path / f"{name}.{'sqlite' if rows else 'db'}")) as connection:
-            connection.execute("CREATE TABLE t(x)")
-            connection.execute(f"INSERT INTO t VALUES {rows or '(9)'}")
-            connection.commit()
+def rows(path: Path, values: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t(x)")
+        connection.execute(f"INSERT INTO t VALUES {values}")
+        connection.commit()
+    return str(path)
+
+
+def correct(executor: Executor, name: str, example: Example, sqls: list[str]) -> list[float]:
+    rewards = RECIPES[name].score(executor, [example] * len(sqls), [form(sql) for sql in sqls])
+    return [one.parts["correct"] for one in rewards]
+
+
+def test_every_database_of_the_suite_has_to_agree(executor: Executor, tmp_path: Path) -> None:
+    own, variant = rows(tmp_path / "a.sqlite", "(1), (2)"), rows(tmp_path / "suite" / "a_0.sqlite", "(1), (2), (3)")
     gold = "SELECT x FROM t"
-    example = Example("q", "a", str(tmp_path / "a.sqlite"), "?", gold)
-    answers = [form(gold), form("SELECT x FROM t WHERE x < 3"), form("SELECT 1 UNION ALL SELECT 2")]
+    sqls = [gold, "SELECT x FROM t WHERE x < 3", "SELECT 1 UNION ALL SELECT 2"]
+    example = Example("q", "a", own, "?", gold, suite=(own, variant))
+    assert correct(executor, "sql_r1", example, sqls) == [1.0, 0.0, 0.0]
+    assert correct(executor, "arctic", example, sqls) == [1.0, 1.0, 1.0]  # by the question's own database alone
 
-    def correct(name: str, texts: list[str]) -> list[float]:
-        return [one.parts["correct"] for one in RECIPES[name].score(executor, [example] * len(texts), texts)]
 
-    assert correct("sql_r1", answers) == [1.0, 0.0, 0.0]
-    assert correct("arctic", answers) == [1.0, 1.0, 1.0]  # by the question's own database alone
+def test_a_neighbouring_database_is_no_variant(executor: Executor, tmp_path: Path) -> None:
+    """All databases may lie in one folder: those of other questions have other tables, and no answer runs there."""
+    own = rows(tmp_path / "dev" / "database" / "a.sqlite", "(1), (2)")
+    with closing(sqlite3.connect(tmp_path / "dev" / "database" / "b.sqlite")) as connection:
+        connection.execute("CREATE TABLE other(y)")
+    questions = [{"db_id": "a", "question": "Which?", "query": "SELECT x FROM t"}]
+    (tmp_path / "dev" / "dev.json").write_text(json.dumps(questions), encoding="utf-8")
+    (example,) = load_split(tmp_path / "dev", "dev").examples
+    assert (example.db_path, example.suite) == (own, ())
+    recipe = RECIPES["sql_r1"]
+    answers = [form("SELECT x FROM t"), form("SELECT 3")]
+    scored = recipe.collect(recipe.submit(executor, [example] * 2, answers, recipe.style("chat")))
+    assert [(one.trusted, one.reward.parts["correct"]) for one in scored] == [(True, 1.0), (True, 0.0)]
+
+
+def test_training_on_the_plain_form_finds_the_variants(tmp_path: Path) -> None:
+    own = rows(tmp_path / "dev" / "databases" / "a" / "a.sqlite", "(1)")
+    beside = rows(tmp_path / "dev" / "databases" / "a" / "a_0.sqlite", "(1), (2)")
+    suite = rows(tmp_path / "dev_testsuite" / "databases" / "a" / "one.sqlite", "(3)")
+    question = {"id": "q", "db_id": "a", "question": "Which?", "sql": "SELECT x FROM t"}
+    (tmp_path / "dev" / "questions.jsonl").write_text(json.dumps(question) + "\n", encoding="utf-8")
+    (example,) = load_split(tmp_path, "dev").examples
+    assert example.suite == (own, beside, suite)

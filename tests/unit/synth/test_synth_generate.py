@@ -9,6 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_another_seed_makes_other_questions(made: Path, tmp_path: Path) -> None:
     assert len(first & {line["question"] for line in questions(tmp_path, "train")}) < 5
 
 
-def test_a_finished_folder_is_left_alone_and_another_spec_makes_it_anew(tmp_path: Path) -> None:
+def test_a_finished_folder_is_left_alone_and_another_spec_is_refused(tmp_path: Path) -> None:
     small = SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=8, dev_questions=8, vocab_size=400)
     assert not generate(tmp_path, small).was_present
     stamp = (tmp_path / "train/questions.jsonl").stat().st_mtime_ns
@@ -96,7 +97,36 @@ def test_a_finished_folder_is_left_alone_and_another_spec_makes_it_anew(tmp_path
     assert report.was_present
     assert report.questions == {"train": 8, "dev": 8, "dev_unseen": 8}
     assert (tmp_path / "train/questions.jsonl").stat().st_mtime_ns == stamp
-    assert not generate(tmp_path, SynthSpec(**{**small.__dict__, "seed": 1})).was_present
+    before = dumps(tmp_path)
+    with pytest.raises(InputError, match=f"synth: {tmp_path} holds other data: seed=0, not 1; name another folder"):
+        generate(tmp_path, dataclasses.replace(small, seed=1))
+    with pytest.raises(InputError, match=r"train_questions=8, not 9; talkative_share=0\.0, not 0\.5; rows=0, not 9;"):
+        generate(tmp_path, dataclasses.replace(small, train_questions=9, talkative_share=0.5, rows=9))
+    assert dumps(tmp_path) == before
+    record = (tmp_path / "synth.json").read_text()
+    (tmp_path / "synth.json").write_text(record.replace('"version": ', '"version": 9'))
+    with pytest.raises(InputError, match=r"holds other data: version=9\d, not \d;"):
+        generate(tmp_path, small)
+    (tmp_path / "synth.json").write_text("{}")
+    with pytest.raises(InputError, match=r"its synth.json does not say what was made"):
+        generate(tmp_path, small)
+    assert dumps(tmp_path) == before
+
+
+def test_what_was_stopped_midway_leaves_nothing_behind(tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    code = "import sys; from pathlib import Path; from jaxrl_sql.data.synth import SynthSpec, generate; "
+    code += "generate(Path(sys.argv[1]), SynthSpec())"
+    making = subprocess.Popen([sys.executable, "-c", code, str(out)])
+    while making.poll() is None and not list(tmp_path.glob("*/train/databases/*")):
+        time.sleep(0.01)
+    making.kill()
+    making.wait()
+    assert not out.exists()
+    small = SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=8, dev_questions=8, vocab_size=400)
+    assert not generate(out, small).was_present
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert len(dumps(out)) == 3
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

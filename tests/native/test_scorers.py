@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import random
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -47,6 +50,76 @@ def soft_f1(pair: Pair) -> float:
         return 0.0
     precision, recall = shared / (shared + surplus), shared / (shared + missing)
     return 2 * precision * recall / (precision + recall)
+
+
+# What pandas reads as no value.
+MISSING = set(
+    ",#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null".split(",")
+)
+INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*|[+-]?inf(inity)?", re.IGNORECASE)
+
+
+def through_csv(width: int, rows: Sequence[Row]) -> list[list[Any]]:
+    """Write rows to CSV and read the columns back, each with the type that all its texts allow."""
+    file = io.StringIO()
+    csv.writer(file).writerows([["" if value is None else str(value) for value in row] for row in rows])
+    file.seek(0)
+    found = list(csv.reader(file))
+    return [typed([row[c] for row in found]) for c in range(width)]
+
+
+def typed(texts: list[str]) -> list[Any]:
+    some = [text for text in texts if text not in MISSING]
+
+    def read(kind: Callable[[str], Any]) -> list[Any]:
+        return [None if text in MISSING else kind(text) for text in texts]
+
+    if some and all(text.lower() in ("true", "false") for text in some):
+        return read(lambda text: text.lower() == "true")
+    # Digits of more than 64 bits end the reading as numbers, unless a fraction did as numbers of integers before.
+    odd = next((text for text in some if not INTEGER.fullmatch(text) or int(text) >= 2**64), "")
+    is_huge = INTEGER.fullmatch(odd)
+    if not all(NUMBER.fullmatch(text) and (INTEGER.fullmatch(text) or finite(text)) for text in some) or is_huge:
+        return read(str)
+    if odd or len(some) < len(texts):
+        return read(float)
+    return read(int)
+
+
+def finite(text: str) -> bool:
+    return "inf" in text.lower() or math.isfinite(float(text))
+
+
+def spider2(pair: Pair, wanted: Sequence[int] = (), ignore_order: bool = True) -> float:
+    gold = through_csv(pair.gold_width, pair.gold)
+    chosen = [gold[c] for c in wanted or range(pair.gold_width)]
+    return float(
+        all(
+            any(same_vector(column, other, ignore_order) for other in values(through_csv(pair.width, pair.predicted)))
+            for column in values(chosen)
+        )
+    )
+
+
+def values(columns: list[list[Any]]) -> list[list[Any]]:
+    """Take columns out of a table: where all are of numbers and some of floats, all become floats; no value is 0."""
+    kinds = {float if value is None else type(value) for column in columns for value in column}
+    if kinds == {int, float}:
+        columns = [[value if value is None else float(value) for value in column] for column in columns]
+    return [[0 if value is None else value for value in column] for column in columns]
+
+
+def same_vector(one: list[Any], other: list[Any], ignore_order: bool) -> bool:
+    if ignore_order:
+        one, other = (sorted(v, key=lambda x: (str(x), isinstance(x, int | float))) for v in (one, other))
+    return len(one) == len(other) and all(map(same_value, one, other))
+
+
+def same_value(a: Any, b: Any) -> bool:
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9, abs_tol=0.01)
+    return bool(a == b)
 
 
 # --- Random pairs: alike more often than not. ---
@@ -206,7 +279,7 @@ def differing(given: Sequence[Pair], ours: Sequence[float], theirs: Sequence[flo
     return [one for one in zip(given, ours, theirs, strict=True) if abs(one[1] - one[2]) > 1e-12][:3]
 
 
-REFERENCES: dict[str, Callable[[Pair], float]] = {"soft_f1": soft_f1}
+REFERENCES: dict[str, Callable[[Pair], float]] = {"soft_f1": soft_f1, "spider2": spider2}
 
 
 @pytest.mark.parametrize("cells", CELLS)
@@ -216,11 +289,24 @@ def test_a_rule_is_its_scorers(executor: Executor, database: str, rule: str, cel
     assert not differing(given, verdicts(executor, database, rule, given), [REFERENCES[rule](one) for one in given])
 
 
+def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str) -> None:
+    given, draw = pairs(8, CELLS["numbers and their texts"]), random.Random(9)
+    wanted = [draw.sample(range(one.gold_width), draw.randint(0, one.gold_width)) for one in given]
+    ignored = [draw.random() < 0.5 for _ in given]
+    options = [{"condition_cols": a, "ignore_order": b} for a, b in zip(wanted, ignored, strict=True)]
+    theirs = [spider2(*one) for one in zip(given, wanted, ignored, strict=True)]
+    assert not differing(given, verdicts(executor, database, "spider2", given, options), theirs)
+
+
 @pytest.mark.parametrize(
     ("rule", "predicted", "gold", "expected"),
     [
         ("soft_f1", [(1, 1)], [(1, 2)], 0.8),
         ("soft_f1", [(1, 2)], [(1, 1)], 2 / 3),
+        ("spider2", [("1",), ("a",)], [("01",), ("a",)], 0.0),
+        ("spider2", [("1",), ("2",)], [("01",), ("2",)], 1.0),
+        ("spider2", [(5000000000.4,)], [(5000000000,)], 1.0),
+        ("spider2", [("NA",), ("x",)], [(None,), ("x",)], 1.0),
     ],
 )
 def test_examples(

@@ -3,6 +3,7 @@
 //! A rule takes two tables (and the gold's text, which `test_suite` looks at for ORDER BY) and gives a number in [0, 1].
 
 mod bird;
+mod csv;
 mod multiset;
 mod number;
 mod paverl;
@@ -131,7 +132,7 @@ pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options)
         Rule::Paverl => paverl::accuracy(predicted, gold.table, options.row_slack),
         Rule::ExB => f64::from(paverl::is_whole(predicted, gold.table, options.row_slack, options.surplus_columns)),
         Rule::Spider2 => {
-            let columns = Some(options.condition_cols.as_slice());
+            let columns = options.condition_cols.as_slice();
             f64::from(spider2::columns_found(predicted, gold.table, columns, options.ignore_order))
         }
         Rule::SoftF1 => soft_f1::soft_f1(predicted, gold.table),

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,12 @@ _DATABASES = (
 )
 _RESULTS = ("evaluation_suite/gold/exec_result", "gold/exec_result", "gold_exec_result", "exec_result")
 _DOCUMENTS = ("resource/documents", "documents", "external_knowledge")
-_INTEGER = re.compile(r"[+-]?\d{1,18}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,18}|[0-9]*\.[0-9]+|[0-9]+\.)(?:[eE][+-]?[0-9]{1,2})?")
+# What pandas, which the scorer reads CSV with, takes for no value.
+_MISSING = frozenset(
+    ",#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null".split(",")
+)
 
 
 def _questions(folder: Path) -> Path | None:
@@ -140,7 +144,7 @@ def _only(table: Table, columns: Sequence[int]) -> Table:
 
 
 def read_table(path: Path, notes: Notes) -> Table:
-    """Read a gold table: a column whose every value is a number is one of numbers, an empty value is NULL.
+    """Read a gold table: a column whose every value is a number is one of numbers; '', 'NA', 'None', 'nan' are NULL.
 
     Raises ValueError for a file without a header and for rows of another width.
     """
@@ -160,17 +164,15 @@ def read_table(path: Path, notes: Notes) -> Table:
 
 
 def _typed(values: Sequence[str]) -> list[Cell]:
-    """Give a column the type that its values allow, as reading CSV into a table does."""
-    some = [value for value in values if value != ""]
-    if some and all(_INTEGER.fullmatch(value) for value in some):
-        return [int(value) if value != "" else None for value in values]
-    try:
-        if some and not any("_" in value for value in some):
-            numbers = [float(value) if value != "" else None for value in values]
-            return [None if number is None or math.isnan(number) else number for number in numbers]
-    except ValueError:
-        pass
-    return [value if value != "" else None for value in values]
+    """Give a column the type that its values allow, as reading CSV into a table does.
+
+    Of numbers those that are plain: the comparison reads the others in text as it does the prediction's.
+    """
+    some = [value for value in values if value not in _MISSING]
+    kind: Callable[[str], Cell] = str
+    if some and all(_NUMBER.fullmatch(value) for value in some):
+        kind = int if all(_INTEGER.fullmatch(value) for value in some) else float
+    return [None if value in _MISSING else kind(value) for value in values]
 
 
 def _knowledge(folder: Path, name: str, uid: str, notes: Notes) -> str:

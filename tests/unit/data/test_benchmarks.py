@@ -11,6 +11,7 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import Benchmark, detect, load_benchmark, load_split
 from jaxrl_sql.data.benchmarks.bird import description_folder
+from jaxrl_sql.data.benchmarks.spider2 import read_table
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
 
@@ -294,6 +295,17 @@ def test_spider2_in_one_folder_and_a_gold_that_is_no_table(tmp_path: Path) -> No
     assert (uids(found), found.examples[0].evidence) == (["local1"], "in words")
     assert found.skipped == (("local2", "gold table: row 2 of local2.csv has not the 1 columns of its header"),)
     assert found.notes[0].startswith("no evaluation standard")
+
+
+def test_spider2_golds_have_the_types_that_csv_gives_them(tmp_path: Path) -> None:
+    """What is missing does not make numbers text, and text of digits stays text beside other text."""
+    long = "12345678901234567890123"
+    gold(
+        tmp_path / "g.csv", list("abcdef"), ["NA", "01", "1e3", "01", long, "None"], ["2", "x", ".5", "02", "1", "inf"]
+    )
+    names, rows = read_table(tmp_path / "g.csv", [])
+    assert names == tuple("abcdef")
+    assert rows == ((None, "01", 1000.0, 1, long, None), (2, "x", 0.5, 2, "1", "inf"))
 
 
 def test_ehrsql_has_questions_without_an_answer(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 
 mod bird;
 pub(crate) mod budget;
+mod csv;
 mod multiset;
 mod number;
 mod paverl;
@@ -134,7 +135,7 @@ pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options)
         Rule::Paverl => paverl::accuracy(predicted, gold.table, options.row_slack),
         Rule::ExB => f64::from(paverl::is_whole(predicted, gold.table, options.row_slack, options.surplus_columns)),
         Rule::Spider2 => {
-            let columns = Some(options.condition_cols.as_slice());
+            let columns = options.condition_cols.as_slice();
             f64::from(spider2::columns_found(predicted, gold.table, columns, options.ignore_order))
         }
         Rule::SoftF1 => soft_f1::soft_f1(predicted, gold.table),

@@ -35,7 +35,7 @@ pub(super) fn repr_float(value: f64) -> String {
 }
 
 /// Returns Python's `repr` of bytes.
-fn repr_bytes(bytes: &[u8]) -> String {
+pub(super) fn repr_bytes(bytes: &[u8]) -> String {
     let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };
     let mut text = format!("b{quote}");
     for byte in bytes {

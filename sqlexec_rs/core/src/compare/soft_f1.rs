@@ -19,11 +19,12 @@ pub(super) fn soft_f1(predicted: &Table, gold: &Table) -> f64 {
         spend(2 * predicted.width() * gold.width());
         let is_in_gold = |value: &Value<'_>| gold.row(*gold_row).any(|other| value.equals(other));
         let is_in_predicted = |value: &Value<'_>| predicted.row(*row).any(|other| value.equals(other));
-        let n_found = gold.row(*gold_row).filter(is_in_predicted).count();
-        let n_strange = predicted.row(*row).filter(|value| !is_in_gold(value)).count();
+        // Values that are found are the prediction's: in rows that repeat one there are not as many as of the gold's.
+        let n_found = predicted.row(*row).filter(is_in_gold).count();
+        let n_missing = gold.row(*gold_row).filter(|value| !is_in_predicted(value)).count();
         both += n_found as f64 / n_columns;
-        only_predicted += n_strange as f64 / n_columns;
-        only_gold += (gold.width() - n_found) as f64 / n_columns;
+        only_predicted += (predicted.width() - n_found) as f64 / n_columns;
+        only_gold += n_missing as f64 / n_columns;
     }
     only_predicted += (left.len() - n_paired) as f64;
     only_gold += (right.len() - n_paired) as f64;
@@ -62,6 +63,9 @@ mod tests {
         // Row 1: one of two found, one strange; row 2 is missing: precision 0.5 / 1, recall 0.5 / 2.
         let predicted = table(2, &[&[Integer(1), Text(b"x")], &[Integer(1), Text(b"x")]]);
         assert!((soft_f1(&predicted, &gold) - 2.0 * 0.5 * 0.25 / 0.75).abs() < 1e-15);
+        let row = |left, right| table(2, &[&[Integer(left), Integer(right)]]);
+        assert!((soft_f1(&row(1, 1), &row(1, 2)) - 0.8).abs() < 1e-15, "two of the prediction's values are found");
+        assert!((soft_f1(&row(1, 2), &row(1, 1)) - 2.0 / 3.0).abs() < 1e-15, "one is, and one is strange");
         assert_eq!(soft_f1(&table(1, &[]), &gold), 0.0);
         assert_eq!(soft_f1(&table(1, &[]), &table(2, &[])), 1.0);
     }

@@ -1,75 +1,79 @@
 //! `spider2`: every gold column that counts matches some predicted column (Spider 2.0).
 
 use super::budget::{spend, spend_on_sort};
-use super::number::parse;
+use super::csv::{Cell, column_through_csv};
 use super::pytext::repr_float;
 use crate::table::Table;
-use crate::value::Value;
 
-/// Numbers this close are equal.
+/// Numbers are equal this close, or within this share of the larger one.
 const TOLERANCE: f64 = 0.01;
-
-/// A value after CSV: a number, or text that is none. NULL and '' are the number 0.
-#[derive(Clone, Debug, PartialEq)]
-enum Cell {
-    Number(f64),
-    Text(Vec<u8>),
-}
+const SHARE: f64 = 1e-9;
 
 /// Tells whether each gold column (or those of `condition_cols`) matches a predicted one; a predicted column may serve twice.
-pub(super) fn columns_found(
-    predicted: &Table,
-    gold: &Table,
-    condition_cols: Option<&[usize]>,
-    ignore_order: bool,
-) -> bool {
+pub(super) fn columns_found(predicted: &Table, gold: &Table, condition_cols: &[usize], ignore_order: bool) -> bool {
     let all: Vec<usize> = (0..gold.width()).collect();
-    let wanted = condition_cols.filter(|columns| !columns.is_empty()).unwrap_or(&all);
+    let wanted = if condition_cols.is_empty() { &all } else { condition_cols };
     if predicted.n_rows() != gold.n_rows() {
         return wanted.is_empty();
     }
-    let columns =
-        |table: &Table| -> Vec<Vec<Cell>> { (0..table.width()).map(|c| column(table, c, ignore_order)).collect() };
-    let (of_predicted, of_gold) = (columns(predicted), columns(gold));
-    wanted.iter().all(|number| {
-        // A number beyond the gold's columns asks for a column that is not there, which nothing matches.
-        of_gold.get(*number).is_some_and(|gold| of_predicted.iter().any(|other| same(gold, other)))
-    })
+    if wanted.iter().any(|number| *number >= gold.width()) {
+        return false; // it asks for a column that is not there, which nothing matches
+    }
+    let of_gold = columns(gold, wanted, ignore_order);
+    let of_predicted = columns(predicted, &(0..predicted.width()).collect::<Vec<_>>(), ignore_order);
+    of_gold.iter().all(|gold| of_predicted.iter().any(|other| same(gold, other)))
 }
 
-fn column(table: &Table, number: usize, ignore_order: bool) -> Vec<Cell> {
-    let mut cells: Vec<Cell> = table.column(number).map(through_csv).collect();
+/// Returns some columns of a table as they come out of CSV, each sorted by itself as text when order is ignored.
+fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<Cell>> {
+    let mut columns: Vec<Vec<Cell>> = numbers.iter().map(|number| column_through_csv(table, *number)).collect();
     if ignore_order {
-        spend_on_sort(cells.len());
-        cells.sort_by_cached_key(as_text);
+        // Columns are taken out of a table together: where all are numbers and one has a point, integers have one too.
+        let has = |is_kind: fn(&Cell) -> bool| columns.iter().flatten().any(is_kind);
+        let are_widened = has(|cell| matches!(cell, Cell::Real(_) | Cell::Missing))
+            && !has(|cell| matches!(cell, Cell::Text(_) | Cell::Truth(_)));
+        for column in &mut columns {
+            spend_on_sort(column.len());
+            column.sort_by_cached_key(|cell| sort_key(cell, are_widened));
+        }
     }
-    cells
+    columns
 }
 
-fn through_csv(value: Value<'_>) -> Cell {
-    match value {
-        Value::Null | Value::Text(b"") => Cell::Number(0.0),
-        Value::Integer(i) => Cell::Number(i as f64),
-        Value::Real(r) => Cell::Number(r),
-        Value::Text(text) => parse(text).map_or_else(|| Cell::Text(text.to_vec()), Cell::Number),
-        Value::Blob(bytes) => Cell::Text([b"b'", bytes, b"'"].concat()),
-    }
-}
-
-/// 2, 2.0 and '2' are one number after CSV, so they sort as one text.
-fn as_text(cell: &Cell) -> Vec<u8> {
-    match cell {
-        Cell::Number(number) => repr_float(*number + 0.0).into_bytes(),
-        Cell::Text(text) => text.clone(),
-    }
+/// Returns Python's text of a value, and whether it is a number; what is missing has become the integer 0.
+fn sort_key(cell: &Cell, is_widened: bool) -> (Vec<u8>, bool) {
+    let text = match cell {
+        Cell::Text(text) => return (text.clone(), false),
+        Cell::Missing => "0".to_owned(),
+        Cell::Truth(truth) => if *truth { "True" } else { "False" }.to_owned(),
+        Cell::Integer(i) if is_widened => repr_float(*i as f64),
+        Cell::Integer(i) => i.to_string(),
+        Cell::Real(r) => repr_float(*r),
+    };
+    (text.into_bytes(), true)
 }
 
 fn same(left: &[Cell], right: &[Cell]) -> bool {
-    left.iter().zip(right).inspect(|_| spend(1)).all(|(a, b)| match (a, b) {
-        (Cell::Number(a), Cell::Number(b)) => a == b || (a - b).abs() <= TOLERANCE,
-        (Cell::Text(a), Cell::Text(b)) => a == b,
-        _ => false,
+    left.iter().zip(right).inspect(|_| spend(1)).all(|(a, b)| match (number(a), number(b)) {
+        (Some(a), Some(b)) => is_close(a, b),
+        _ => a == b,
     })
+}
+
+fn number(cell: &Cell) -> Option<f64> {
+    match cell {
+        Cell::Missing => Some(0.0),
+        Cell::Truth(truth) => Some(f64::from(*truth)),
+        Cell::Integer(i) => Some(*i as f64),
+        Cell::Real(r) => Some(*r),
+        Cell::Text(_) => None,
+    }
+}
+
+/// Compares as Python's `math.isclose` does.
+fn is_close(a: f64, b: f64) -> bool {
+    let difference = (a - b).abs();
+    a == b || (difference.is_finite() && difference <= TOLERANCE.max(SHARE * a.abs().max(b.abs())))
 }
 
 #[cfg(test)]
@@ -82,19 +86,38 @@ mod tests {
     fn columns_match_anywhere_and_rows_are_not_aligned() {
         let gold = table(2, &[&[Integer(1), Text(b"a")], &[Integer(2), Text(b"b")]]);
         let predicted = table(3, &[&[Text(b"b"), Null, Text(b"1")], &[Text(b"a"), Null, Real(2.009)]]);
-        assert!(columns_found(&predicted, &gold, None, true));
-        assert!(!columns_found(&predicted, &gold, None, false));
-        assert!(columns_found(&predicted, &gold, Some(&[0]), false));
-        assert!(!columns_found(&predicted, &gold, Some(&[7]), true));
+        assert!(columns_found(&predicted, &gold, &[], true));
+        assert!(!columns_found(&predicted, &gold, &[], false));
+        assert!(columns_found(&predicted, &gold, &[0], false));
+        assert!(!columns_found(&predicted, &gold, &[7], true));
     }
 
     #[test]
     fn null_is_zero_and_empty() {
         let of = |value| table(1, &[&[value]]);
-        assert!(columns_found(&of(Null), &of(Integer(0)), None, true));
-        assert!(columns_found(&of(Null), &of(Text(b"")), None, true));
-        assert!(!columns_found(&of(Integer(0)), &of(Text(b"x")), None, true));
-        assert!(!columns_found(&of(Real(2.02)), &of(Integer(2)), None, true));
-        assert!(!columns_found(&table(1, &[]), &of(Null), None, true));
+        for text in [&b""[..], b"NA", b"None", b"nan"] {
+            assert!(columns_found(&of(Null), &of(Text(text)), &[], true));
+        }
+        assert!(columns_found(&of(Null), &of(Integer(0)), &[], true));
+        assert!(!columns_found(&of(Integer(0)), &of(Text(b"x")), &[], true));
+        assert!(!columns_found(&of(Real(2.02)), &of(Integer(2)), &[], true));
+        assert!(!columns_found(&table(1, &[]), &of(Null), &[], true));
+    }
+
+    #[test]
+    fn large_numbers_are_equal_within_a_share_of_them() {
+        let of = |value| table(1, &[&[value]]);
+        assert!(columns_found(&of(Real(5_000_000_000.4)), &of(Integer(5_000_000_000)), &[], true));
+        assert!(!columns_found(&of(Real(500_000_000.8)), &of(Integer(500_000_000)), &[], true));
+        assert!(columns_found(&of(Real(f64::INFINITY)), &of(Text(b"inf")), &[], true));
+        assert!(!columns_found(&of(Real(f64::INFINITY)), &of(Real(1e300)), &[], true));
+    }
+
+    #[test]
+    fn the_type_is_the_columns() {
+        let of = |text| table(1, &[&[Text(text)], &[Text(b"a")]]);
+        assert!(!columns_found(&of(b"1"), &of(b"01"), &[], true));
+        assert!(columns_found(&table(1, &[&[Text(b"1")]]), &table(1, &[&[Text(b"01")]]), &[], true));
+        assert!(columns_found(&table(1, &[&[Text(b"True")]]), &table(1, &[&[Integer(1)]]), &[], true));
     }
 }

@@ -1,0 +1,316 @@
+"""Rules beside the published scorers, written again from their descriptions, on thousands of random pairs of tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import random
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from sqlexec_rs import Executor
+
+Row = tuple[Any, ...]
+N_PAIRS = 4000
+
+
+class Pair(NamedTuple):
+    """Two tables; their widths are told apart from their rows, of which there may be none."""
+
+    width: int
+    predicted: list[Row]
+    gold_width: int
+    gold: list[Row]
+
+
+# --- The references. ---
+
+
+def soft_f1(pair: Pair) -> float:
+    """BIRD mini-dev: of each row its own values that the gold row has, and those that only one of both has."""
+    if not pair.predicted and not pair.gold:
+        return 1.0
+    predicted, gold = list(dict.fromkeys(pair.predicted)), list(dict.fromkeys(pair.gold))
+    shared = surplus = missing = 0.0
+    for i in range(max(len(predicted), len(gold))):
+        if i >= len(gold):
+            surplus += 1
+        elif i >= len(predicted):
+            missing += 1
+        else:
+            shared += len([value for value in predicted[i] if value in gold[i]]) / len(gold[i])
+            surplus += len([value for value in predicted[i] if value not in gold[i]]) / len(gold[i])
+            missing += len([value for value in gold[i] if value not in predicted[i]]) / len(gold[i])
+    if not shared:
+        return 0.0
+    precision, recall = shared / (shared + surplus), shared / (shared + missing)
+    return 2 * precision * recall / (precision + recall)
+
+
+# What pandas reads as no value.
+MISSING = set(
+    ",#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null".split(",")
+)
+INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*|[+-]?inf(inity)?", re.IGNORECASE)
+
+
+def through_csv(width: int, rows: Sequence[Row]) -> list[list[Any]]:
+    """Write rows to CSV and read the columns back, each with the type that all its texts allow."""
+    file = io.StringIO()
+    csv.writer(file).writerows([["" if value is None else str(value) for value in row] for row in rows])
+    file.seek(0)
+    found = list(csv.reader(file))
+    return [typed([row[c] for row in found]) for c in range(width)]
+
+
+def typed(texts: list[str]) -> list[Any]:
+    some = [text for text in texts if text not in MISSING]
+
+    def read(kind: Callable[[str], Any]) -> list[Any]:
+        return [None if text in MISSING else kind(text) for text in texts]
+
+    if some and all(text.lower() in ("true", "false") for text in some):
+        return read(lambda text: text.lower() == "true")
+    # Digits of more than 64 bits end the reading as numbers, unless a fraction did as numbers of integers before.
+    odd = next((text for text in some if not INTEGER.fullmatch(text) or int(text) >= 2**64), "")
+    is_huge = INTEGER.fullmatch(odd)
+    if not all(NUMBER.fullmatch(text) and (INTEGER.fullmatch(text) or finite(text)) for text in some) or is_huge:
+        return read(str)
+    if odd or len(some) < len(texts):
+        return read(float)
+    return read(int)
+
+
+def finite(text: str) -> bool:
+    return "inf" in text.lower() or math.isfinite(float(text))
+
+
+def spider2(pair: Pair, wanted: Sequence[int] = (), ignore_order: bool = True) -> float:
+    gold = through_csv(pair.gold_width, pair.gold)
+    chosen = [gold[c] for c in wanted or range(pair.gold_width)]
+    return float(
+        all(
+            any(same_vector(column, other, ignore_order) for other in values(through_csv(pair.width, pair.predicted)))
+            for column in values(chosen)
+        )
+    )
+
+
+def values(columns: list[list[Any]]) -> list[list[Any]]:
+    """Take columns out of a table: where all are of numbers and some of floats, all become floats; no value is 0."""
+    kinds = {float if value is None else type(value) for column in columns for value in column}
+    if kinds == {int, float}:
+        columns = [[value if value is None else float(value) for value in column] for column in columns]
+    return [[0 if value is None else value for value in column] for column in columns]
+
+
+def same_vector(one: list[Any], other: list[Any], ignore_order: bool) -> bool:
+    if ignore_order:
+        one, other = (sorted(v, key=lambda x: (str(x), isinstance(x, int | float))) for v in (one, other))
+    return len(one) == len(other) and all(map(same_value, one, other))
+
+
+def same_value(a: Any, b: Any) -> bool:
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9, abs_tol=0.01)
+    return bool(a == b)
+
+
+# --- Random pairs: alike more often than not. ---
+
+
+def pairs(seed: int, cells: Sequence[Any], max_rows: int = 5) -> list[Pair]:
+    draw = random.Random(seed)
+    return [pair(draw, cells, max_rows) for _ in range(N_PAIRS)]
+
+
+def pair(draw: random.Random, cells: Sequence[Any], max_rows: int) -> Pair:
+    width = draw.randint(1, 3)
+    few = draw.sample(cells, min(len(cells), draw.randint(2, 6)))  # so that values repeat
+
+    def table(columns: int) -> list[Row]:
+        return [tuple(draw.choice(few) for _ in range(columns)) for _ in range(draw.randint(0, max_rows))]
+
+    gold = table(width)
+    kind = draw.choice(["other", "same width", "moved", "moved", "changed", "changed", "repeated", "shorter"])
+    if kind in ("other", "same width"):
+        other = width if kind == "same width" else draw.randint(1, 3)
+        return Pair(other, table(other), width, gold)
+    order = [*range(width)] if draw.random() < 0.5 else draw.sample(range(width), width)
+    predicted = [tuple(row[i] for i in order) for row in draw.sample(gold, len(gold))]
+    if kind == "changed" and predicted:
+        row, column = draw.randrange(len(predicted)), draw.randrange(width)
+        predicted[row] = (*predicted[row][:column], draw.choice(cells), *predicted[row][column + 1 :])
+    if kind == "repeated" and predicted:
+        predicted.append(draw.choice(predicted))
+    return Pair(width, predicted[:-1] if kind == "shorter" else predicted, width, gold)
+
+
+NUMBERS = [
+    None,
+    0,
+    1,
+    2,
+    10,
+    -1,
+    2**53 + 1,
+    2**62,
+    0.0,
+    -0.0,
+    1.0,
+    1.004,
+    1.0004,
+    1.02,
+    0.0625,
+    2.0015,
+    -0.0004,
+    1e-5,
+    1e16,
+]
+NUMBERS += [5000000000, 5000000000.4, 500000000, 500000000.8, 1.5e300, math.inf]
+TEXTS = [
+    "",
+    "a",
+    "b",
+    "é",
+    "1",
+    "01",
+    "1.0",
+    "1.004",
+    "2.5",
+    " 2 ",
+    "10",
+    "1e3",
+    ".5",
+    "5.",
+    "+5",
+    "-0",
+    "1_0",
+    "0x1",
+    "1e400",
+    "1e",
+]
+TEXTS += [
+    "NA",
+    "None",
+    "nan",
+    "NULL",
+    "n/a",
+    "na",
+    "NaN",
+    "-nan",
+    "inf",
+    "-Infinity",
+    "True",
+    "false",
+    "TRUE",
+    "it's",
+    'a,"b"',
+]
+TEXTS += ["12345678901234567890123", "18446744073709551615", "0", "a b", "1 2", "Infinity"]
+BLOBS = [b"", b"a", b"1", b"it's", b"\xff\n"]
+CELLS: dict[str, list[Any]] = {
+    "all": [*NUMBERS, *TEXTS, *BLOBS],
+    "numbers": NUMBERS,
+    "texts": [None, *TEXTS],
+    "numbers and their texts": [
+        None, 0, 1, 2, 10, 1000, 1.0, 2.5, 0.5, 1.004, "1", "1.0", "01", "2.5", "", "NA", "10", "nan", "1e3",
+    ],
+    "truths": [None, 0, 1, 0.0, 1.0, "True", "false", "TRUE", "FALSE", "NA", "x"],
+    "few": [0, 1, 1.0, "a", None],
+}  # fmt: skip
+
+
+# --- The tests. ---
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with Executor(threads=2) as ex:
+        yield ex
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("scorers") / "empty.sqlite"
+    sqlite3.connect(path).close()
+    path.touch()
+    return str(path)
+
+
+def literal(value: Any) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case bytes():
+            return f"x'{value.hex()}'"
+        case str():
+            return "'" + value.replace("'", "''") + "'"
+        case float() if math.isinf(value):
+            return "9e999"
+    return repr(value)
+
+
+def as_sql(width: int, rows: Sequence[Row]) -> str:
+    if not rows:
+        return "SELECT " + ", ".join(["1"] * width) + " WHERE 0"
+    return "VALUES " + ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
+
+
+def verdicts(
+    ex: Executor, database: str, rule: str, given: Sequence[Pair], options: Sequence[dict[str, Any]] | None = None
+) -> list[float]:
+    predicted = [as_sql(one.width, one.predicted) for one in given]
+    golds = [([f"c{i}" for i in range(one.gold_width)], one.gold) for one in given]
+    arrays = ex.score_many([database] * len(given), predicted, golds, rules=(rule,), options=options)
+    assert set(arrays["pred_status"].tolist()) == {0}, "every prediction runs"
+    return [float(value) for value in arrays[rule]]
+
+
+def differing(given: Sequence[Pair], ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[Pair, float, float]]:
+    """Return a few of the pairs that are judged differently, with both verdicts."""
+    assert 0.02 < sum(value == 1.0 for value in theirs) / len(theirs) < 0.98, "some are right, and some wrong"
+    return [one for one in zip(given, ours, theirs, strict=True) if abs(one[1] - one[2]) > 1e-12][:3]
+
+
+REFERENCES: dict[str, Callable[[Pair], float]] = {"soft_f1": soft_f1, "spider2": spider2}
+
+
+@pytest.mark.parametrize("cells", CELLS)
+@pytest.mark.parametrize("rule", REFERENCES)
+def test_a_rule_is_its_scorers(executor: Executor, database: str, rule: str, cells: str) -> None:
+    given = pairs(7, CELLS[cells])
+    assert not differing(given, verdicts(executor, database, rule, given), [REFERENCES[rule](one) for one in given])
+
+
+def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str) -> None:
+    given, draw = pairs(8, CELLS["numbers and their texts"]), random.Random(9)
+    wanted = [draw.sample(range(one.gold_width), draw.randint(0, one.gold_width)) for one in given]
+    ignored = [draw.random() < 0.5 for _ in given]
+    options = [{"condition_cols": a, "ignore_order": b} for a, b in zip(wanted, ignored, strict=True)]
+    theirs = [spider2(*one) for one in zip(given, wanted, ignored, strict=True)]
+    assert not differing(given, verdicts(executor, database, "spider2", given, options), theirs)
+
+
+@pytest.mark.parametrize(
+    ("rule", "predicted", "gold", "expected"),
+    [
+        ("soft_f1", [(1, 1)], [(1, 2)], 0.8),
+        ("soft_f1", [(1, 2)], [(1, 1)], 2 / 3),
+        ("spider2", [("1",), ("a",)], [("01",), ("a",)], 0.0),
+        ("spider2", [("1",), ("2",)], [("01",), ("2",)], 1.0),
+        ("spider2", [(5000000000.4,)], [(5000000000,)], 1.0),
+        ("spider2", [("NA",), ("x",)], [(None,), ("x",)], 1.0),
+    ],
+)
+def test_examples(
+    executor: Executor, database: str, rule: str, predicted: list[Row], gold: list[Row], expected: float
+) -> None:
+    one = Pair(len((predicted or [(0,)])[0]), predicted, len((gold or [(0,)])[0]), gold)
+    assert verdicts(executor, database, rule, [one]) == [pytest.approx(expected)]

@@ -96,6 +96,20 @@ test-tpu-plan: setup-dev $(STAMPS)/tpu-plan ## install the compiler for TPUs and
 	$(BIN)/python -c 'import libtpu' # without it the tests would be skipped and not fail
 	$(BIN)/python -m pytest -q -m slow tests/unit/commands/test_plan.py tests/unit/models/test_attention_tpu.py $(ARGS)
 
+# JAX with the CUDA plugin beside it complains wherever it finds no GPU: hence an environment of its own.
+GPU_PLAN := .venv-gpu-plan
+
+$(GPU_PLAN)/stamp: pyproject.toml $(RUST_FILES)
+	$(PY) -m venv $(GPU_PLAN)
+	$(GPU_PLAN)/bin/python -m pip install --quiet --disable-pip-version-check ./sqlexec_rs
+	$(GPU_PLAN)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,gpu-plan]'
+	@touch $@
+
+.PHONY: test-gpu-plan
+test-gpu-plan: $(GPU_PLAN)/stamp ## make .venv-gpu-plan with the compiler for GPUs and compile an update for four that are not there
+	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail
+	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/models/test_attention_gpu.py $(ARGS)
+
 .PHONY: check
 check: setup-dev ## lint, format, types; Python, Rust, and the stubs between them
 	$(BIN)/ruff check .
@@ -177,7 +191,7 @@ golds: setup-dev ## run every gold of Spider and compare the rows with apsw's (n
 	$(BIN)/python scripts/check_golds.py $(ARGS)
 
 .PHONY: clean
-clean: ## delete .venv, build outputs and caches; runs and data stay
-	rm -rf $(VENV) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## delete the environments, build outputs and caches; runs and data stay
+	rm -rf $(VENV) $(GPU_PLAN) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f sqlexec_rs/python/sqlexec_rs/sqlexec-worker
 	find jaxrl_sql tests scripts sqlexec_rs -type d -name __pycache__ -prune -exec rm -rf {} +

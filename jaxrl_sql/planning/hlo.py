@@ -159,9 +159,7 @@ def _defined(lines: list[str], name: str) -> str:
 
 def _collective(line: str, match: re.Match[str], computation: str, times: int) -> Collective:
     kind, chips = match[2], _group_size(line)
-    size = float(sum(_bytes(array) for array in _ARRAY.finditer(match[1])))
-    if match[3] and kind != "all-reduce":  # a start's type holds operand and result
-        size *= chips / (chips + 1) if kind == "all-gather" else 0.5
+    size = float(sum(_bytes(array) for array in _ARRAY.finditer(_result(match[1], kind, bool(match[3])))))
     if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):
         kind, size = "reduce-scatter", size / chips
     share = (chips - 1) / chips
@@ -173,6 +171,23 @@ def _collective(line: str, match: re.Match[str], computation: str, times: int) -
         "collective-permute": size,
     }[kind]
     return Collective(kind, received, 2 if kind == "collective-permute" else chips, times)
+
+
+def _result(type_: str, kind: str, is_start: bool) -> str:
+    """Return the type of what a collective leaves; a start's type is a tuple of operands, results and more.
+
+    Of an `all-reduce-start` alone it is the results' own.
+    """
+    if not is_start or kind == "all-reduce":
+        return type_
+    depth, parts = 0, [""]
+    for letter in type_.strip()[1:-1]:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts[1]
 
 
 def _bytes(array: re.Match[str]) -> int:

@@ -1,4 +1,6 @@
-"""Splash under `shard_map` on eight virtual devices: what one device computes, prompts and heads split or not.
+"""The fused backends on eight virtual devices: what one device computes, prompts and heads split or not.
+
+cuDNN is not there, but a stand-in that refuses what it refuses: queries and keys whose tokens or numbers are split.
 
 Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
 """
@@ -22,12 +24,13 @@ CASES = {"prompts-and-heads": (2, 2, 2, 4), "few-key-heads": (2, 1, 4, 4), "odd-
 def test_a_mesh_computes_what_one_device_computes(together: Any) -> None:
     ((out, _),) = together([__file__], 1)
     measured = json.loads(out.splitlines()[-1])
-    assert measured.keys() == CASES.keys()
+    assert measured.keys() == {f"{backend}: {case}" for backend in ("splash", "cudnn") for case in CASES}
     assert all(error < 1e-5 for errors in measured.values() for error in errors), measured
 
 
 def _measure() -> dict[str, list[float]]:
     """Return the relative errors of the value and of every gradient, by case."""
+    import dataclasses
     import math
 
     import jax
@@ -36,20 +39,31 @@ def _measure() -> dict[str, list[float]]:
 
     from jaxrl_sql.batch import Segment
     from jaxrl_sql.models import ModelConfig, init_params, prediction_states, shard_params
-    from jaxrl_sql.models.attention import splash
+    from jaxrl_sql.models.attention import cudnn, splash
+    from jaxrl_sql.models.spec import SlidingWindow
     from jaxrl_sql.parallel import make_mesh
 
-    config = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 64)
+    plain = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 64)
+    kernels = {
+        "splash": (plain, partial(splash.attend_tree, interpret=True)),
+        "cudnn": (
+            dataclasses.replace(plain, sliding=SlidingWindow(3, (True, False), 100.0)),
+            partial(cudnn.attend_tree, kernel=_strict),
+        ),
+    }
     g, p, t = 3, 7, 5
-    params = init_params(config, jax.random.key(0))
+    params = init_params(plain, jax.random.key(0))
 
-    def loss(params: Any, batch: Any, attention: Any) -> Any:
+    def loss(params: Any, batch: Any, config: Any, attention: Any) -> Any:
         tokens, length, completion, completion_len = batch
         states = prediction_states(
             params, config, (Segment(tokens, length),), completion, completion_len, attention=attention
         )
         inside = jnp.arange(t) < completion_len[..., None]
         return jnp.where(inside[..., None], jnp.sin(jnp.arange(32.0)) * states, 0.0).sum()
+
+    def value_and_gradient(config: Any, attention: Any) -> Any:
+        return jax.jit(jax.value_and_grad(partial(loss, config=config, attention=attention)))
 
     results = {}
     for name, (data, fsdp, tensor, b) in CASES.items():
@@ -61,16 +75,63 @@ def _measure() -> dict[str, list[float]]:
             r.integers(0, t + 1, (b, g)),
         )
         batch = tuple(jnp.asarray(x, jnp.int32) for x in batch)
-        expected = jax.jit(jax.value_and_grad(partial(loss, attention="xla")))(params, batch)
         mesh = make_mesh(data, fsdp, tensor, jax.devices()[: math.prod((data, fsdp, tensor))])
-        with jax.set_mesh(mesh):
-            own = partial(loss, attention=partial(splash.attend_tree, interpret=True))
-            got = jax.jit(jax.value_and_grad(own))(
-                shard_params(params, config, mesh), jax.device_put(batch, jax.NamedSharding(mesh, jax.P()))
-            )
-        pairs = zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
-        results[name] = [float(np.abs(np.asarray(a) - np.asarray(e)).max() / np.abs(e).max()) for a, e in pairs]
+        for backend, (config, attention) in kernels.items():
+            expected = value_and_gradient(config, "xla")(params, batch)
+            with jax.set_mesh(mesh):
+                got = value_and_gradient(config, attention)(
+                    shard_params(params, config, mesh), jax.device_put(batch, jax.NamedSharding(mesh, jax.P()))
+                )
+            pairs = zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
+            errors = [float(np.abs(np.asarray(a) - np.asarray(e)).max() / np.abs(e).max()) for a, e in pairs]
+            results[f"{backend}: {name}"] = errors
     return results
+
+
+def _strict(q: Any, k: Any, v: Any, *, scale: float, mask: Any = None, is_causal: bool = False) -> Any:
+    """Attend as JAX does, with the splits that cuDNN's kernels take: of rows and heads, q, k and v alike."""
+    import jax
+    from jax.experimental.custom_partitioning import custom_partitioning
+
+    plain = partial(jax.nn.dot_product_attention, scale=scale, is_causal=is_causal, implementation="xla")
+
+    def guarded(compute: Any, given: str, made: str) -> Any:
+        """Return a function that leaves its splits to the partitioner, and looks at them as JAX looks at cuDNN's."""
+
+        def partition(mesh: Any, operands: Any, results: Any) -> Any:
+            specs = [(*x.sharding.spec, None, None, None, None)[:4] for x in operands[:3]]
+            if any(spec != specs[0] or spec[1] is not None or spec[3] is not None for spec in specs):
+                raise ValueError(f"queries, keys and values are split as {specs}")
+            out = jax.tree.map(lambda _: jax.NamedSharding(mesh, jax.P(*specs[0])), results)
+            return mesh, compute, out, tuple(x.sharding for x in operands)
+
+        call = custom_partitioning(compute)
+        call.def_partition(partition=partition, sharding_rule=f"{given} -> {made}")
+        return call
+
+    queries, keys, seen = "b t h d", "b s k e", "" if mask is None else ", b o t s"
+
+    @jax.custom_vjp
+    def attend(*qkvm: Any) -> Any:
+        return forward(*qkvm)[0]
+
+    def forward(*qkvm: Any) -> Any:
+        read = guarded(
+            lambda q, k, v, *m: plain(q, k, v, mask=m[0] if m else None), f"{queries}, {keys}, b s k f{seen}", queries
+        )
+        return read(*qkvm), qkvm
+
+    def backward(qkvm: Any, g: Any) -> Any:
+        def gradients(q: Any, k: Any, v: Any, g: Any, *m: Any) -> Any:
+            return jax.vjp(lambda *x: plain(*x, mask=m[0] if m else None), q, k, v)[1](g)
+
+        made = f"{queries}, {keys}, b s k f"
+        pull = guarded(gradients, f"{made}, {queries}{seen}", made)
+        none = () if mask is None else (None,)
+        return (*pull(*qkvm[:3], g, *qkvm[3:]), *none)
+
+    attend.defvjp(forward, backward)
+    return attend(q, k, v) if mask is None else attend(q, k, v, mask)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,27 @@ none. The mask also carries sliding windows, whose flag the scan traces. What th
 tree: G copies of a prompt's keys while a layer is computed, and tiles of the mask that are read though nothing there
 is seen. (Two calls merged by their log-sum-exp would need neither, but JAX drops that number's gradient.)
 
+On a mesh each device gets its prompts and heads (`tree.on_mesh`): the kernel refuses tokens that are split, as they are
+between layers.
+
 JAX takes even lengths only where there is a gradient, so odd ones are padded by one position that no query sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_sql.models.attention.tree import Level, Window, narrow, reads_anything, valid_keys
+from jaxrl_sql.models.attention.tree import Level, Window, narrow, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
 
 DTYPES = ("bfloat16", "float16")
+Kernel = Callable[..., jax.Array]
+KERNEL: Kernel = partial(jax.nn.dot_product_attention, implementation="cudnn")
 
 
 def refusal(config: ModelConfig, dtype: Any) -> str | None:
@@ -49,29 +54,27 @@ def cannot(config: ModelConfig, dtype: Any, largest: int = 256) -> str | None:
 
 
 def attend_tree(
-    levels: Sequence[Level],
-    scale: float,
-    cap: float | None,
-    window: Window | None,
-    implementation: Literal["cudnn", "xla"] = "cudnn",
+    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, kernel: Kernel = KERNEL
 ) -> tuple[jax.Array, ...]:
     """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level.
 
-    `implementation`: JAX's, for tests of this arrangement where there is no GPU.
+    `kernel`: another with the arguments of JAX's, for tests of this arrangement where there is no GPU.
     """
     assert cap is None, "`refusal` comes first"
-    return tuple(_attend(tuple(levels[: i + 1]), scale, window, implementation) for i in range(len(levels)))
+
+    def attend(levels: tuple[Level, ...], window: Window | None) -> tuple[jax.Array, ...]:
+        return tuple(_attend(levels[: i + 1], scale, window, kernel) for i in range(len(levels)))
+
+    return on_mesh(attend, levels, window)
 
 
-def _attend(
-    levels: tuple[Level, ...], scale: float, window: Window | None, implementation: Literal["cudnn", "xla"]
-) -> jax.Array:
+def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kernel: Kernel) -> jax.Array:
     """Let the last level attend to all."""
     own = levels[-1]
     b, rows, t, h, size = own.q.shape
     q = own.q.reshape(b * rows, t, h, size)
     k, v = (jnp.concatenate([_as_rows(x, rows) for x in parts], axis=1) for parts in zip(*_pairs(levels), strict=True))
-    call = partial(jax.nn.dot_product_attention, *(_even(x, (1,)) for x in (q, k, v)), implementation=implementation)
+    call = partial(kernel, *(_even(x, (1,)) for x in (q, k, v)))
     if len(levels) == 1 and window is None:
         read = call(scale=scale, is_causal=True)
     else:

@@ -11,7 +11,7 @@ A sliding window is refused: it is counted in positions, and how far a completio
 depends on the prompt's length, which a static mask cannot know. Scores are scaled by scaling the queries, in their
 dtype: exact where the factor is a power of two (head size 64), else rounded once as the queries themselves were.
 
-JAX's partitioner does not look into a kernel, so on a mesh `shard_map` hands each device its prompts and heads.
+On a mesh each device gets its prompts and heads (`tree.on_mesh`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_sql.models.attention.tree import Level, Window, reads_anything, valid_keys
+from jaxrl_sql.models.attention.tree import Level, Window, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
-from jaxrl_sql.parallel.rules import split_of
 
 # Tile sizes, the largest that a sequence of at least eight of them takes: padding to a multiple is at most an eighth.
 TILES = (512, 256, 128)
-Q_AXES, K_AXES = ("batch", "heads", "none", "none"), ("batch", "kv_heads", "none", "none")
 
 
 def refusal(config: ModelConfig, dtype: Any) -> str | None:
@@ -46,6 +44,11 @@ def attend_tree(
 ) -> tuple[jax.Array, ...]:
     """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level."""
     assert window is None, "`refusal` comes first"
+    return on_mesh(lambda levels, _: _attend(levels, scale, cap, interpret), levels)
+
+
+def _attend(levels: tuple[Level, ...], scale: float, cap: float | None, interpret: bool) -> tuple[jax.Array, ...]:
+    """Attend on one device."""
     sizes = tuple((level.q.shape[1], level.q.shape[2]) for level in levels)
     total = sum(rows * t for rows, t in sizes)
     tile = next(tile for tile in TILES if total >= 8 * tile or tile == TILES[-1])
@@ -56,7 +59,7 @@ def attend_tree(
     )
     valid = jnp.concatenate([valid_keys(level).reshape(level.length.shape[0], -1) for level in levels], axis=1)
     valid = jnp.pad(valid, ((0, 0), (0, padding)))
-    read = _on_mesh(lambda q, k, v, valid: _kernel_call(sizes, tile, cap, interpret, q, k, v, valid), q, k, v, valid)
+    read = _kernel_call(sizes, tile, cap, interpret, q, k, v, valid)
     out, start = [], 0
     for i, (level, (rows, t)) in enumerate(zip(levels, sizes, strict=True)):
         piece = read[:, :, start : start + rows * t].reshape(read.shape[0], read.shape[1], rows, t, read.shape[3])
@@ -70,23 +73,6 @@ def _pack(xs: Sequence[jax.Array], padding: int) -> jax.Array:
     """Join levels [B,H,R,T,Q] to one sequence a prompt [B,H,S,Q], with zeros at its end."""
     joined = jnp.concatenate([x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in xs], axis=2)
     return jnp.pad(joined, ((0, 0), (0, 0), (0, padding), (0, 0)))
-
-
-def _on_mesh(call: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array) -> jax.Array:
-    """Run `call` on each device's share of prompts and heads, or as it is without a mesh."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return call(q, k, v, valid)
-    by_query, by_key = split_of(mesh, Q_AXES, q.shape), split_of(mesh, K_AXES, k.shape)
-    if by_query[1] != by_key[1]:
-        # Too few key heads to split as the queries are: give each query head its own.
-        k, v = (jnp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
-        by_key = by_query
-    by_token = jax.P(by_query[0], None)
-    split = jax.shard_map(
-        call, mesh=mesh, in_specs=(by_query, by_key, by_key, by_token), out_specs=by_query, check_vma=False
-    )
-    return split(q, k, v, valid)
 
 
 def _kernel_call(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from jaxrl_sql.parallel.rules import split_of
+
+Q_AXES = ("batch", "none", "none", "heads", "none")
+K_AXES = ("batch", "none", "kv_heads", "none", "none")
 
 
 class Level(NamedTuple):
@@ -54,3 +60,33 @@ def reads_anything(levels: tuple[Level, ...]) -> jax.Array:
     rows = levels[-1].length.shape[1]
     lengths = [jnp.repeat(level.length, rows // level.length.shape[1], axis=1) for level in levels]
     return jnp.stack(lengths).sum(axis=0) > 0
+
+
+def on_mesh(
+    attend: Callable[[tuple[Level, ...], Window | None], tuple[jax.Array, ...]],
+    levels: Sequence[Level],
+    window: Window | None = None,
+) -> tuple[jax.Array, ...]:
+    """Call a fused kernel with each device's share of prompts and heads, tokens whole; as it is without a mesh.
+
+    JAX's partitioner either cannot look into a kernel or may hand it a split that it refuses: between layers `tensor`
+    splits the tokens. Where it does not divide the key heads, each query head gets a copy of its own.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return attend(tuple(levels), window)
+    by_query, by_key = (split_of(mesh, axes, x.shape) for axes, x in ((Q_AXES, levels[0].q), (K_AXES, levels[0].k)))
+    if by_query[3] != by_key[2]:
+        ratio = levels[0].q.shape[3] // levels[0].k.shape[2]
+        levels = [level._replace(k=jnp.repeat(level.k, ratio, 2), v=jnp.repeat(level.v, ratio, 2)) for level in levels]
+        by_key = jax.P(by_query[0], None, by_query[3], None, None)
+    by_row = jax.P(by_query[0], None)
+    split = Level(by_query, by_key, by_key, by_row, by_row)  # type: ignore[arg-type] # a tree of specs
+    slides = False if window is None else window.slides
+
+    def share(levels: tuple[Level, ...], slides: bool | jax.Array) -> tuple[jax.Array, ...]:
+        return attend(levels, None if window is None else Window(window.size, slides))
+
+    specs = ((split,) * len(levels), jax.P())
+    out = (by_query,) * len(levels)
+    return jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)(tuple(levels), slides)

@@ -29,7 +29,7 @@ CAPPED = dataclasses.replace(CONFIG, attn_score_cap=3.0)
 # The same packing and masks as on the platform that each is for, computed where these tests run.
 HERE: dict[str, Callable[..., Any]] = {
     "splash": partial(splash.attend_tree, interpret=True),
-    "cudnn": partial(cudnn.attend_tree, implementation="xla"),
+    "cudnn": partial(cudnn.attend_tree, kernel=partial(jax.nn.dot_product_attention, implementation="xla")),
 }
 jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 

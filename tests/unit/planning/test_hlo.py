@@ -52,6 +52,9 @@ ENTRY %main (p0: bf16[48,64]) -> f32[8,16] {
 """
 
 
+FOUR, PAIRS = "replica_groups=[1,4]<=[4]", "source_target_pairs={{0,1},{1,0}}"
+
+
 def test_bytes_are_those_of_the_program_by_hand() -> None:
     assert received_by_kind(collectives(PROGRAM)) == {
         "all-gather": 28 * 192 * 64 * 2 * 3 / 4,
@@ -79,6 +82,15 @@ def test_a_loop_says_how_often_it_runs_in_either_way() -> None:
         ("%x = f32[16,8]{1,0} all-to-all(%p), replica_groups=[1,4]<=[4], dimensions={0}", 384.0),
         ("%x = f32[16,8]{1,0} collective-permute(%p), source_target_pairs={{0,1},{1,0}}", 512.0),
         ("%x = f32[16,8]{1,0} all-reduce-start(%p), replica_groups=[1,4]<=[4], to_apply=%add", 768.0),
+        ("%x = (f32[8]{0}, f32[120]{0}) all-reduce-start(%p, %q), replica_groups=[1,4]<=[4], to_apply=%add", 768.0),
+        (f"%x = ((f32[4,6]{{1,0}}, /*index=1*/f32[4,2]), (f32[16,6], f32[16,2])) all-gather-start(%p), {FOUR}", 384.0),
+        (
+            f"%x = ((f32[16,8]{{1,0:T(8,128)S(1)}}), f32[4,8]{{1,0:T(8,128)S(1)}}) reduce-scatter-start(%p), {FOUR}",
+            384.0,
+        ),
+        (f"%x = ((f32[16,6], f32[16,2]), (f32[4,6], f32[4,2]), u32[]) reduce-scatter-start(%p, %q), {FOUR}", 384.0),
+        (f"%x = ((f32[16,8]{{0,1}}), f32[16,8]{{0,1}}) all-to-all-start(%p), {FOUR}", 384.0),
+        (f"%x = (f32[16,8]{{1,0}}, f32[16,8]{{1,0}}, u32[], u32[]) collective-permute-start(%p), {PAIRS}", 512.0),
     ],
 )
 def test_each_kind_is_counted_by_what_a_chip_receives(line: str, received: float) -> None:

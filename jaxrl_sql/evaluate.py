@@ -23,8 +23,7 @@ from jaxrl_sql.config import TrainConfig, load_config, to_yaml
 from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark
 from jaxrl_sql.evals.judge import check_rules
 from jaxrl_sql.evals.numbers import Counts, Judged, judged, together
-from jaxrl_sql.evals.pairing import pair
-from jaxrl_sql.evals.predictions import read_predictions
+from jaxrl_sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.evals.records import Answered, Judging, Record
 from jaxrl_sql.evals.side_by_side import (
     METRICS,
@@ -145,7 +144,7 @@ def _set(config: TrainConfig, name: str, benchmark: Benchmark, predictions: str,
     counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
     if predictions:
         order = all_ids(benchmark)
-        paired = pair(read_predictions(predictions), examples, order, cfg.allow_missing, cfg.allow_extra)
+        paired = pair(read_predictions(predictions, cfg.sql_field), examples, order, cfg.allow_missing, cfg.allow_extra)
         notes += paired.notes
         sqls = paired.sqls
         asked = examples[: cfg.limit] if cfg.limit else examples
@@ -170,7 +169,7 @@ def all_ids(benchmark: Benchmark) -> list[str]:
 def settings_of(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
     """Return what the work is begun with: another question to the same folder is refused."""
     cfg = config.evaluate
-    free = ("data", "predictions", "out", "slots", "allow_missing", "allow_extra", "rules", "rule")
+    free = ("data", "predictions", "sql_field", "out", "slots", "allow_missing", "allow_extra", "rules", "rule")
     own = {f"evaluate.{key}": value for key, value in dataclasses.asdict(cfg).items() if key not in free}
     asked = {f"data.{key}": value for key, value in asked_by(config.data).items()}
     return {
@@ -354,6 +353,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--split", help="which part of it (default: the usual one)")
     parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help="one for each --data")
+    field = "where predicted SQL stands in --predictions, if not in pred_sql or sql"
+    parser.add_argument("--field", dest="sql_field", metavar="NAME", help=field)
     parser.add_argument("--model", help="a run folder, a Hugging Face folder or a GGUF file that answers")
     parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder to write; broken-off work goes on there")
@@ -394,7 +395,7 @@ def _whole(config: TrainConfig) -> int:
 def configuration(given: argparse.Namespace) -> TrainConfig:
     """Return the configuration that a command line asks for, its options on top."""
     beneath, above = defaults_for(given.model or load_config(given.config, given.overrides).model.checkpoint), {}
-    names = ("data", "split", "predictions", "allow_missing", "allow_extra")
+    names = ("data", "split", "predictions", "sql_field", "allow_missing", "allow_extra")
     above["evaluate"] = {name: getattr(given, name) for name in names if getattr(given, name)}
     above["evaluate"] |= {"out": str(given.out)} if given.out else {}
     above |= {"recipe": given.recipe} if given.recipe else {}

@@ -24,7 +24,7 @@ from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.benchmarks import Loaded, load_split
 from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts
+from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, plain_text
 from jaxrl_sql.data.synth import SynthSpec, generate
 from jaxrl_sql.evals.choices import Chosen, compare_choices, table
 from jaxrl_sql.recall import Memory, UnreachableError, endpoint_asker, engine_asker
@@ -200,6 +200,8 @@ def open_model(work: Work) -> Iterator[Model]:
         def as_prompt(text: str) -> Prompt:
             if config.data.prompt == "chat":
                 text = render_chat(tokenizer, [{"role": "user", "content": text}], THINKING[config.data.thinking], "")
+            else:
+                text = plain_text(tokenizer, text)
             return Prompt("judge", tuple(tokenizer.encode(text, add_special_tokens=False)), text)
 
         how = dataclasses.replace(how, stop=answerer.stops(config.sampling.stop))

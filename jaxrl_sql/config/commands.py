@@ -122,8 +122,9 @@ class EvaluateConfig:
 
     `data` are folders of benchmarks, `split` the part of each (empty: the one that it has, or its development part),
     `limit` the first so many questions of each (0: all). `predictions` are files, one a folder; without them
-    `model.checkpoint` answers, in the words of `recipe` and `data`. `allow_missing` leaves questions without a
-    prediction out of every share, `allow_extra` leaves out predictions for no question; else both are refused.
+    `model.checkpoint` answers, in the words of `recipe` and `data`. `sql_field` names where SQL stands in them
+    (empty: it is found, or refused where the gold could be taken for the prediction). `allow_missing` leaves questions
+    without a prediction out of every share, `allow_extra` leaves out predictions for none; else both are refused.
     `rules`: by what results are compared (empty: bird, refined, test_suite, and the benchmark's own); `rule` names
     the one that `accuracy` is by (empty: the benchmark's own). `strip_distinct` takes DISTINCT out of predictions and
     golds before they run, as Spider's own command does unless told otherwise.
@@ -137,6 +138,7 @@ class EvaluateConfig:
     split: str = ""
     limit: int = 0
     predictions: list[str] = field(default_factory=list)
+    sql_field: str = ""
     allow_missing: bool = False
     allow_extra: bool = False
     rules: list[str] = field(default_factory=list)

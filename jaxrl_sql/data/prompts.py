@@ -106,14 +106,14 @@ DIALECTS: dict[str, str] = {"sqlite": "SQLite", "mysql": "MySQL"}
 
 def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:
     """Return the style for models made from scratch: few tokens, and SQL alone for an answer."""
-    return PromptStyle("compact", partial(_bare_schema, schema), _compact_question, _compact_answer, _no_wrap, True)
+    return PromptStyle("compact", partial(_bare_schema, schema), _compact_question, _compact_answer, _plain_wrap, True)
 
 
 def tagged_style(
     hint: str, answer: Callable[[Example], Response], schema: ShowSchema = RENDERERS["compact"]
 ) -> PromptStyle:
     """Return the style of as few tokens whose answers have a form: the question ends with a `hint` at it."""
-    return PromptStyle("tagged", partial(_bare_schema, schema), partial(_tagged_question, hint), answer, _no_wrap)
+    return PromptStyle("tagged", partial(_bare_schema, schema), partial(_tagged_question, hint), answer, _plain_wrap)
 
 
 def chat_style(
@@ -154,8 +154,19 @@ def _tagged_question(hint: str, example: Example) -> str:
     return f"{_asked(example)}{dialect}{hint}\n"
 
 
-def _no_wrap(_tokenizer: Any, schema_text: str, question_text: str) -> tuple[str, str]:
-    return schema_text, question_text
+def plain_text(tokenizer: Any, text: str) -> str:
+    """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
+
+    A model that never saw a text without it must not be asked one. Chat templates write it themselves. Without a
+    tokenizer the text stays as it is.
+    """
+    begin = getattr(tokenizer, "bos_token", None)
+    begins = begin and tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id]
+    return f"{begin}{text}" if begins else text
+
+
+def _plain_wrap(tokenizer: Any, schema_text: str, question_text: str) -> tuple[str, str]:
+    return plain_text(tokenizer, schema_text), question_text
 
 
 def _chat_schema(show: ShowSchema, example: Example, schema: Schema) -> str:

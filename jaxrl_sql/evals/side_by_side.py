@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.evals.pairs import Paired, compare_runs
-from jaxrl_sql.evals.predictions import cases
 from jaxrl_sql.evals.records import Record, example_of, verdict_of
 from jaxrl_sql.evals.tables import Table, as_markdown
 from jaxrl_sql.evals.verdict import Verdict
+from jaxrl_sql.sqlenv.files import cases
 from jaxrl_sql.types import InputError
 
 RECORDS, METRICS = "records.jsonl", "metrics.json"

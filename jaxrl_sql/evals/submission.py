@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jaxrl_sql.evals.predictions import BIRD_MARK
+from jaxrl_sql.sqlenv.files import BIRD_MARK
 from jaxrl_sql.sqlenv.ports import SqlExecutor
 from jaxrl_sql.types import Example
 

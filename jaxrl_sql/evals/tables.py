@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_sql.evals.numbers import Judged
-from jaxrl_sql.evals.predictions import cases
+from jaxrl_sql.sqlenv.files import cases
 
 WORDS: Mapping[str, str] = {
     "order": "the rows come in another order than the gold asks for",

@@ -1,1 +1,1 @@
-"""Where SQL is run: `executor` is the only importer of the native module, `ports` what others ask of an executor."""
+"""Where SQL is run: `executor` and `files` alone import the native package, `ports` what others ask of an executor."""

@@ -21,6 +21,7 @@ from jaxrl_sql.evals.submission import NOTHING
 from jaxrl_sql.evaluate import main
 from jaxrl_sql.models.hf import load_tokenizer
 from jaxrl_sql.recipes import RECIPES
+from sqlexec_rs import cli
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MODEL = CONFIGS / "quickstart_start"
@@ -61,12 +62,15 @@ def numbers(out: Path) -> dict[str, float]:
 
 
 def judge(folder: Path, predictions: Path, out: Path, *more: str) -> int:
-    return main(["--data", str(folder), "--predictions", str(predictions), "--out", str(out), *LIMITS, *more])
+    """Judge predictions, which are for the most part golds here: that they are meant is said by the field's name."""
+    files = ["--predictions", str(predictions), "--field", "sql", "--out", str(out)]
+    return main(["--data", str(folder), *files, *LIMITS, *more])
 
 
 def test_golds_are_right_without_jax(data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = ["--data", str(data), "--split", "dev", "--predictions", str(write(golds)), "--out", str(out), *LIMITS]
+    files = ["--predictions", str(write(golds)), "--field", "sql", "--out", str(out)]
+    command = ["--data", str(data), "--split", "dev", *files, *LIMITS]
     program = (
         "import sys\nfrom jaxrl_sql.evaluate import main\ncode = main(sys.argv[1:])\n"
         "print([name for name in ('jax', 'torch', 'transformers') if name in sys.modules])\nsys.exit(code)\n"
@@ -86,6 +90,32 @@ def test_golds_are_right_without_jax(data: Path, golds: dict[str, str | None], w
         assert (one["status"], one["scores"]["bird"]) == ("ok", 1.0)
     assert {one["id"]: one["sql"] for one in lines(out / "predictions.jsonl")} == golds
     assert (out / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize("name", ["generated_sql", "model_output", "query"])
+def test_golds_are_scored_for_nobody(
+    name: str, data: Path, golds: dict[str, str | None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both commands refuse a file with the gold in `sql` and the answer elsewhere, in the same words."""
+    root, path, out = data / "dev/databases", tmp_path / "p.jsonl", tmp_path / "out"
+    begun = ["--data", str(data / "dev"), "--predictions", str(path), *LIMITS, "--out", str(out)]
+    score = ["score", "--pred", str(path), "--gold", str(data / "dev/questions.jsonl"), "--db-root", str(root)]
+    for answer, told in (("SELECT 1", f"hold one thing in sql and another in {name}"), ("I give up", "are the golds")):
+        entries = [{"id": uid, "sql": sql, name: answer} for uid, sql in golds.items()]
+        path.write_text("".join(json.dumps(one) + "\n" for one in entries))
+        assert main(begun) == 2
+        ours = capsys.readouterr().err
+        assert cli.main(score) == 2
+        assert capsys.readouterr().err.partition(": ")[2] == ours.partition(": ")[2]
+        assert f"{path}: 10 of 10" in ours
+        assert told in ours
+        assert "--field NAME" in ours
+        assert f"of the fields id, sql, {name}" in ours
+    assert not out.exists()
+    assert main([*begun, "--field", name]) == 0
+    assert numbers(out)["accuracy"] == 0.0
+    assert cli.main([*score, "--field", "sql"]) == 0
+    assert ["all", "10", "100.0"] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 @pytest.fixture
@@ -289,7 +319,7 @@ def test_what_cannot_be_judged_is_one_line(
     command: list[str], words: str, data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    path = str(write(golds))
+    path = str(write({**golds, next(iter(golds)): "SELECT 1"}))
     chosen = [
         "--data",
         str(data / "dev"),
@@ -428,6 +458,7 @@ def test_real_golds_in_birds_form_are_right(real_data: Path, tmp_path: Path) -> 
     path = tmp_path / "predict_dev.json"
     path.write_text(json.dumps(numbered))
     out = tmp_path / "out"
-    assert main(["--data", str(real_data / "bird_superhero"), "--predictions", str(path), "--out", str(out)]) == 0
+    files = ["--predictions", str(path), "--field", "sql", "--out", str(out)]
+    assert main(["--data", str(real_data / "bird_superhero"), *files]) == 0
     found = numbers(out)
     assert (found["count"], found["bird"], found["refined"], found["test_suite"]) == (129, 1.0, 1.0, 1.0)

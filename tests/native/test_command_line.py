@@ -136,6 +136,7 @@ def test_score_is_bird_s_and_spider_s(capsys: pytest.CaptureFixture[str], root: 
         ["all", "4", "50.0", "25.0"],
         [],
         ["predictions:", "ok", "3,", "syntax_error", "1"],
+        ["note:", f"{files[1]}:", *"4 predictions, read as BIRD's JSON object, paired by BIRD's numbers".split()],
         "note: 1 golds do not run, so nothing matches them".split(),
     ]
     assert "scored: 4 of 4 distinct items in" in err
@@ -158,16 +159,23 @@ def test_score_is_bird_s_and_spider_s(capsys: pytest.CaptureFixture[str], root: 
     assert "difficulty" not in out
 
 
-def test_score_counts_what_is_missing_and_strips_distinct(
+def test_score_leaves_out_what_is_missing_and_strips_distinct(
     capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "gold.sql").write_text("SELECT count(DISTINCT 1) FROM item\tshop\nSELECT 1\tshop\n", encoding="utf-8")
-    (tmp_path / "pred.txt").write_text("SELECT count(1) FROM item\n", encoding="utf-8")
-    files = ["--pred", tmp_path / "pred.txt", "--gold", tmp_path / "gold.sql", "--db-root", root]
-    code, out, _ = run(capsys, "score", *files)
-    assert (code, "all       2   0.0" in out) == (0, True)
-    assert "note: 1 of 2 predictions are missing and count as wrong" in out
-    assert "all       2  50.0" in run(capsys, "score", *files, "--strip-distinct")[1]
+    (tmp_path / "pred.json").write_text('{"0": "SELECT count(1) FROM item"}', encoding="utf-8")
+    files = ["--pred", tmp_path / "pred.json", "--gold", tmp_path / "gold.sql", "--db-root", root]
+    code, out, err = run(capsys, "score", *files)
+    assert (code, out) == (2, "")
+    assert "1 of 2 questions have no prediction (1): --allow-missing leaves them out of every share" in err
+    code, out, _ = run(capsys, "score", *files, "--allow-missing")
+    assert (code, "all       1   0.0" in out) == (0, True)
+    assert "1 questions have no prediction and are in no share (1)" in out
+    assert "all       1  100.0" in run(capsys, "score", *files, "--allow-missing", "--strip-distinct")[1]
+    (tmp_path / "pred.json").write_text('{"0": "SELECT count(1) FROM item", "1": null}', encoding="utf-8")
+    out = run(capsys, "score", *files)[1]
+    assert "all       2   0.0" in out
+    assert "1 predictions hold no SQL and count as wrong (1)" in out
 
 
 def test_score_refuses_files_in_one_line(capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path) -> None:
@@ -176,8 +184,9 @@ def test_score_refuses_files_in_one_line(capsys: pytest.CaptureFixture[str], roo
     files = ["--pred", tmp_path / "pred.jsonl", "--gold", tmp_path / "gold.sql", "--db-root", root]
     code, out, err = run(capsys, "score", *files)
     assert (code, out) == (2, "")
-    assert err == f"sqlexec_rs: {tmp_path / 'pred.jsonl'}:2: not JSON: Expecting ':' delimiter at column 16\n"
-    (tmp_path / "pred.jsonl").write_text("SELECT 1\nSELECT 1\n", encoding="utf-8")
+    told = "1 of 2 lines are not JSON (line 2): Expecting ':' delimiter: line 1 column 16 (char 15)"
+    assert err == f"sqlexec_rs: {tmp_path / 'pred.jsonl'}: {told}\n"
+    (tmp_path / "pred.jsonl").write_text("SELECT 1\nSELECT 2\n", encoding="utf-8")
     code, _, err = run(capsys, "score", *files)
     assert (code, err.count("\n")) == (2, 1)
     assert "gold.sql:2: there is no" in err

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from sqlexec_rs.files import Gold, InputError, Prediction, match, read_golds, read_predictions
+from sqlexec_rs.files import Gold, InputError, read_golds
+from sqlexec_rs.pairing import pair
+from sqlexec_rs.predictions import read_predictions
 
 MARK = "\t----- bird -----\t"
 
@@ -46,37 +48,37 @@ def test_golds_of_every_form(tmp_path: Path, content: Any, expected: list[tuple[
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("SELECT 1\n\nSELECT 2\tshop\n\n", [(None, "SELECT 1", None), (None, "", None), (None, "SELECT 2", None)]),
-        (
-            {"0": f"SELECT 1{MARK}shop", "1": 0, "2": "SELECT 2"},
-            [("0", "SELECT 1", "shop"), ("1", None, None), ("2", "SELECT 2", None)],
-        ),
-        (json.dumps({"0": f"SELECT 1{MARK}shop"}), [("0", "SELECT 1", "shop")]),
-        ('{"id": 1, "sql": "SELECT 1"}\n{"id": 2, "sql": null}', [("1", "SELECT 1", None), ("2", None, None)]),
-        ('{"id": 1, "sql": "SELECT 1"}', [("1", "SELECT 1", None)]),
-        (
-            [{"pred": "SELECT 1"}, {"pred": "SELECT 2", "db_id": "s"}],
-            [(None, "SELECT 1", None), (None, "SELECT 2", "s")],
-        ),
-        ("", []),
+        ("SELECT 1\n\nSELECT 2\tshop\n\n", ["SELECT 1", None, "SELECT 2\tshop", None]),
+        ({"0": f"SELECT 1{MARK}shop", "1": 0, "2": "SELECT 2"}, ["0:shop:SELECT 1", "1::None", "2::SELECT 2"]),
+        (json.dumps({"0": f"SELECT 1{MARK}shop"}), ["0:shop:SELECT 1"]),
+        ('{"id": 1, "sql": "SELECT 1"}\n{"id": 2, "sql": null}', ["1::SELECT 1", "2::None"]),
+        ('{"id": 1, "sql": "SELECT 1"}', ["1::SELECT 1"]),
+        ([{"pred": "SELECT 1"}, {"pred": "SELECT 2", "db_id": "s"}], ["SELECT 1", "SELECT 2"]),
     ],
 )
-def test_predictions_of_every_form(tmp_path: Path, content: Any, expected: list[tuple[Any, ...]]) -> None:
-    predictions = read_predictions(write(tmp_path / "pred", content))
-    assert [(one.uid, one.sql, one.db_id) for one in predictions] == expected
+def test_predictions_of_every_form(tmp_path: Path, content: Any, expected: list[str | None]) -> None:
+    made = read_predictions(write(tmp_path / "pred", content))
+    assert [f"{one.uid}:{one.db_id}:{one.sql}" if made.has_ids else one.sql for one in made.found] == expected
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"id": 1, "sql": "SELECT 1"}\n{"id": 2, "sql": }\n', r"pred:2: not JSON: Expecting value at column 18"),
-        ('{\n"0": "SELECT 1",\n"1": \n}', r"pred:4: not JSON"),
-        ('[\n{"sql": "SELECT 1"},\n]', r"pred:\d: not JSON"),
-        ('{"id": 1, "text": "SELECT 1"}\n{"id": 2, "text": "x"}', r"pred:1: no SQL under sql, SQL"),
-        ('{"id": 1, "sql": 3}', r"pred:1: sql must be text or null"),
-        ("[3]", r"pred: entry 0: a prediction must be a JSON object"),
-        ('{"id": 1, "sql": "a"}\n{"id": 1, "sql": "b"}', r"pred:2: id 1 stands at .*pred:1 already"),
-        ('{"id": 1, "sql": "a"}\n{"sql": "b"}', r"pred: some predictions have an id and some have none"),
+        (
+            '{"id": 1, "sql": "SELECT 1"}\n{"id": 2, "sql": }\n',
+            r"pred: 1 of 2 lines are not JSON \(line 2\): Expecting value: line 1 column 18",
+        ),
+        ('{\n"0": "SELECT 1",\n"1": \n}', r"pred: not JSON: Expecting value: line 4"),
+        ('[\n{"sql": "SELECT 1"},\n]', r"pred: not JSON: .*line \d"),
+        ('{"id": 1, "text": "SELECT 1"}\n{"id": 2, "text": "x"}', r"pred: 2 of 2 have no sql or SQL or query \(line 1"),
+        ('{"id": 1, "sql": 3}', r"pred: 1 of 1 hold SQL that is neither text nor null \(line 1\)"),
+        ("[3]", r"pred: 1 of 1 are no JSON object \(entry 0\)"),
+        (
+            '{"id": 1, "sql": "a"}\n{"id": 1, "sql": "b"}',
+            r"1 ids stand more than once \(1 at line 1 and line 2\)",
+        ),
+        ('{"id": 1, "sql": "a"}\n{"sql": "b"}', r"pred: 1 of 2 have no id or question_id or instance_id \(line 2\)"),
+        ("", r"pred: no predictions in it"),
     ],
 )
 def test_a_malformed_prediction_says_where(tmp_path: Path, content: str, message: str) -> None:
@@ -109,46 +111,52 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 
 def golds(*uids: str) -> list[Gold]:
-    return [Gold(uid, "shop", "SELECT 1", "", f"gold:{i}") for i, uid in enumerate(uids)]
+    return [Gold(uid, "shop", "SELECT 'right'", "", f"gold:{i}") for i, uid in enumerate(uids)]
 
 
-def predictions(*uids: str | None, sql: str = "SELECT 1", db_id: str | None = None) -> list[Prediction]:
-    return [Prediction(uid, sql, db_id, f"pred:{i}") for i, uid in enumerate(uids)]
+def matched(gold: list[Gold], path: Path, content: Any, **options: bool) -> dict[str, str | None]:
+    """Return the SQL of each gold's prediction."""
+    made = read_predictions(write(path, content))
+    return pair(made, gold, [one.uid for one in gold], **options).sqls
 
 
-def matched(gold: list[Gold], predicted: list[Prediction]) -> tuple[list[int | None], str]:
-    """Return the place of each gold's prediction, and the note."""
-    found, note = match(gold, predicted, Path("pred"))
-    return [None if one is None else predicted.index(one) for one in found], note
-
-
-def test_predictions_find_their_golds() -> None:
-    assert matched(golds("a", "b"), predictions("b", "a")) == ([1, 0], "")
-    assert matched(golds("a", "b"), predictions("b")) == (
-        [None, 0],
-        "1 of 2 predictions are missing and count as wrong",
-    )
-    assert matched(golds("a"), predictions("b", "a")) == ([1], "1 predictions are for no gold and are left out")
+def test_predictions_find_their_golds(tmp_path: Path) -> None:
+    path = tmp_path / "pred"
+    assert matched(golds("a", "b"), path, {"b": "SELECT 2", "a": "SELECT 1"}) == {"a": "SELECT 1", "b": "SELECT 2"}
+    assert matched(golds("a", "b"), path, {"b": "SELECT 2"}, allow_missing=True) == {"b": "SELECT 2"}
+    assert matched(golds("a"), path, {"b": "SELECT 2", "a": "SELECT 1"}, allow_extra=True) == {"a": "SELECT 1"}
     # BIRD numbers its predictions by place, whatever the questions' own numbers are.
-    assert matched(golds("11", "1", "40"), predictions("2", "0", "1")) == ([1, 2, 0], "")
-    assert matched(golds("1", "0"), predictions("0", "1")) == ([1, 0], "")
-    assert matched(golds("0", "1", "2"), predictions(None, None))[0] == [0, 1, None]
-    assert matched(golds("0"), [])[0] == [None]
+    bird = {str(i): f"SELECT {i}{MARK}shop" for i in (2, 0, 1)}
+    assert matched(golds("11", "1", "40"), path, bird) == {"11": "SELECT 0", "1": "SELECT 1", "40": "SELECT 2"}
+    assert matched(golds("1", "0", "2"), path, bird) == {"1": "SELECT 1", "0": "SELECT 0", "2": "SELECT 2"}
+    objects = [{"sql": "SELECT 0", "db_id": "shop"}, {"sql": None}]
+    assert matched(golds("x", "y"), path, objects) == {"x": "SELECT 0", "y": None}
 
 
-def test_blank_lines_are_skipped_as_spider_does_or_count() -> None:
-    blank = Prediction(None, "", None, "pred:9")
-    one, two = predictions(None, None)
-    assert matched(golds("0", "1"), [one, blank, two])[0] == [0, 2]
-    assert matched(golds("0", "1", "2"), [one, blank, two])[0] == [0, 1, 2]
+def test_blank_lines_are_skipped_as_spider_does_or_count(tmp_path: Path) -> None:
+    lines = "SELECT 1\n\nSELECT 2\n"
+    assert [*matched(golds("0", "1"), tmp_path / "pred", lines).values()] == ["SELECT 1", "SELECT 2"]
+    assert [*matched(golds("0", "1", "2"), tmp_path / "pred", lines).values()] == ["SELECT 1", None, "SELECT 2"]
 
 
-def test_what_cannot_belong_together_is_refused() -> None:
-    with pytest.raises(InputError, match="pred: no id is one of the golds'; the first is x"):
-        match(golds("a"), predictions("x"), Path("pred"))
-    with pytest.raises(InputError, match="pred: 2 predictions for 1 golds"):
-        match(golds("0"), predictions(None, None), Path("pred"))
-    with pytest.raises(InputError, match="pred:0: is for zoo, but gold:0 is for shop"):
-        match(golds("a"), predictions("a", db_id="zoo"), Path("pred"))
-    with pytest.raises(InputError, match="two golds have the same id"):
-        match(golds("a", "a"), predictions("a"), Path("pred"))
+@pytest.mark.parametrize(
+    ("uids", "content", "message"),
+    [
+        ("a", {"x": "SELECT 1"}, "pred: none of its 1 ids is a question's: they are x, and the questions' a"),
+        ("0", "SELECT 1\nSELECT 2\n", "pred: 2 lines for 1 questions"),
+        ("012", "SELECT 1\nSELECT 2\n", "pred: 2 lines for 3 questions"),
+        ("012", [{"sql": "SELECT 1"}, {"sql": "SELECT 2"}], "pred: 2 entries without ids for 3 questions"),
+        ("a", [{"id": "a", "sql": "SELECT 1", "db_id": "zoo"}], "entry 0 is for zoo, question a for shop"),
+        ("ab", {"a": "SELECT 1"}, "1 of 2 questions have no prediction .b.: --allow-missing"),
+        ("a", {"a": "SELECT 1", "b": "SELECT 1"}, "1 of 2 predictions are for no question here .b.: --allow-extra"),
+    ],
+)
+def test_what_cannot_belong_together_is_refused(tmp_path: Path, uids: str, content: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        matched(golds(*uids), tmp_path / "pred", content)
+
+
+def test_golds_of_the_same_id_are_refused(tmp_path: Path) -> None:
+    twice = [{"id": "a", "db_id": "shop", "sql": "SELECT 1"}] * 2
+    with pytest.raises(InputError, match=r"gold: 1 ids stand more than once \(a\)"):
+        read_golds(write(tmp_path / "gold", twice))

@@ -53,10 +53,14 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_score(parser: argparse.ArgumentParser) -> None:
-    files = "JSON lines with id and sql, BIRD's predict JSON, or one SQL a line"
+    files = "JSON lines or a CSV with id and sql, BIRD's predict JSON, a folder of ID.sql, or one SQL a line"
     parser.add_argument("--pred", type=Path, required=True, metavar="FILE", help=f"predictions: {files}")
     files = "JSON or JSON lines with db_id and SQL or query, or lines of SQL, tab, db_id"
     parser.add_argument("--gold", type=Path, required=True, metavar="FILE", help=f"golds: {files}")
+    field = "where the predicted SQL stands, if not in pred_sql or sql; with it golds may be scored against themselves"
+    parser.add_argument("--field", default="", metavar="NAME", help=field)
+    parser.add_argument("--allow-missing", action="store_true", help="leave questions without a prediction out")
+    parser.add_argument("--allow-extra", action="store_true", help="leave predictions for no question out")
     root = "the folder that holds DB_ID/DB_ID.sqlite"
     parser.add_argument("--db-root", type=Path, required=True, metavar="DIR", help=root)
     known = f"comma-separated, of {', '.join(RULE_NAMES)}; default: bird"

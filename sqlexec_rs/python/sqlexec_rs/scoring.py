@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sqlexec_rs._native import STATUS_NAMES, Executor, Limits
-from sqlexec_rs.files import Gold, InputError, Prediction, match, read_golds, read_predictions
+from sqlexec_rs.files import Gold, InputError, read_golds
+from sqlexec_rs.pairing import pair
+from sqlexec_rs.predictions import read_predictions
 from sqlexec_rs.progress import watch
 
 Item = dict[str, Any]
@@ -26,9 +28,11 @@ _DIFFICULTIES = ("easy", "simple", "medium", "moderate", "hard", "challenging", 
 def score(options: argparse.Namespace) -> int:
     """Score, print the tables, write the JSON, and return the exit code."""
     golds = read_golds(options.gold)
-    predictions, note = match(golds, read_predictions(options.pred), options.pred)
-    items = _score_items(golds, predictions, options)
-    notes = [note] if note else []
+    made = read_predictions(options.pred, options.field)
+    paired = pair(made, golds, [gold.uid for gold in golds], options.allow_missing, options.allow_extra)
+    asked = [gold for gold in golds if gold.uid in paired.sqls]
+    items = _score_items(asked, [paired.sqls[gold.uid] for gold in asked], options)
+    notes = list(paired.notes)
     failed = sum(item["gold_status"] != "ok" for item in items)
     if failed:
         notes.append(f"{failed} golds do not run, so nothing matches them")
@@ -55,16 +59,13 @@ def find_databases(root: Path, golds: Iterable[Gold]) -> dict[str, Path]:
     return found
 
 
-def _score_items(
-    golds: Sequence[Gold], predictions: Sequence[Prediction | None], options: argparse.Namespace
-) -> list[Item]:
+def _score_items(golds: Sequence[Gold], texts: Sequence[str | None], options: argparse.Namespace) -> list[Item]:
     databases = find_databases(options.db_root, golds)
     # In ROOT itself lie other databases: only a folder of the database's own holds its variants.
     suites = {
         db_id: sorted(path.parent.glob("*.sqlite")) if path.parent.name == db_id else [path]
         for db_id, path in databases.items()
     }
-    texts = [None if prediction is None else prediction.sql for prediction in predictions]
     answers = [gold.sql for gold in golds]
     choices = {"strip_distinct": options.strip_distinct}
     columns: dict[str, Any] = {}
@@ -81,15 +82,14 @@ def _score_items(
             job = executor.submit_score(paths, texts, answers, plain, options=choices)
             watch(job, "scored", sys.stderr)
             columns |= job.result()
-    return [_item(i, gold, predictions[i], columns, options.rules) for i, gold in enumerate(golds)]
+    return [_item(i, gold, columns, options.rules) for i, gold in enumerate(golds)]
 
 
-def _item(i: int, gold: Gold, prediction: Prediction | None, columns: dict[str, Any], rules: Sequence[str]) -> Item:
+def _item(i: int, gold: Gold, columns: dict[str, Any], rules: Sequence[str]) -> Item:
     return {
         "id": gold.uid,
         "db_id": gold.db_id,
         "difficulty": gold.difficulty,
-        "missing": prediction is None,
         "pred_status": STATUS_NAMES[columns["pred_status"][i]],
         "gold_status": STATUS_NAMES[columns["gold_status"][i]],
         "pred_ms": round(float(columns["pred_ms"][i]), 3),

@@ -6,11 +6,23 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from subprocess import run
+from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
-from jaxrl_sql.data.prompts import compact_style, make_prompt, make_prompt_parts, make_prompts
+from jaxrl_sql.data.prompts import (
+    PromptStyle,
+    compact_style,
+    make_prompt,
+    make_prompt_parts,
+    make_prompts,
+    message_texts,
+)
+from jaxrl_sql.data.rows import supervise
 from jaxrl_sql.data.schema import read_schema
+from jaxrl_sql.data.synth import train_tokenizer
+from jaxrl_sql.models.hf import load_tokenizer
 from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.types import Example, InputError
 
@@ -104,6 +116,51 @@ def test_chat_text_is_the_template_cut_after_the_schema(examples: list[Example])
         style.schema_part(examples[1], read_schema(examples[1].db_path))
     )
     assert style.answer(examples[1]) == "<answer>\n```sql\nSELECT nick FROM emps\n```\n</answer>"
+
+
+def begun_tokenizer(folder: Path, bos: str = "<|begin|>", template: str = "") -> Any:
+    """Return a tokenizer that begins texts with a token, as Gemma's and Llama 3's do; or, without `bos`, does not."""
+    tokenizer = train_tokenizer(["SELECT name FROM emps"], vocab_size=300)
+    if bos:
+        tokenizer.add_special_tokens({"bos_token": bos})
+        pieces = [(bos, tokenizer.bos_token_id)]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=pieces)
+    tokenizer.chat_template = template or tokenizer.chat_template
+    tokenizer.save_pretrained(folder)
+    return load_tokenizer(folder)
+
+
+TAGGED = RECIPES["arctic"].style("tagged")
+
+
+@pytest.mark.parametrize("style", [COMPACT, TAGGED], ids=["compact", "tagged"])
+@pytest.mark.parametrize("bos", ["<|begin|>", ""], ids=["begins", "does-not"])
+def test_a_prompt_is_the_text_that_transformers_encodes(
+    examples: list[Example], tmp_path: Path, style: PromptStyle, bos: str
+) -> None:
+    """Parts are tokenised apart, so that texts are compared: with what a tokenizer puts round a text of its own."""
+    tokenizer = begun_tokenizer(tmp_path, bos)
+    made = make_prompts(examples, style, tokenizer, 10_000).prompts
+    for prompt, (schema, question) in zip(made, [message_texts(one, style) for one in examples], strict=True):
+        theirs = tokenizer(schema + question)["input_ids"]
+        assert tokenizer.decode(prompt.token_ids) == tokenizer.decode(theirs) == prompt.text
+        assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(bos)
+    taught = supervise(examples, [style], tokenizer, 0, 10_000, 10_000)
+    parts = make_prompt_parts(examples[0], style, tokenizer)
+    for schema_ids in (*taught.schemas, parts.schema_ids):
+        assert schema_ids == made[0].token_ids[: len(schema_ids)]
+    assert tokenizer.bos_token_id not in (*taught.answers[0].token_ids, *parts.question_ids, *parts.answer_ids)
+
+
+@pytest.mark.parametrize("begin", ["{{ bos_token }}", ""], ids=["written", "not-written"])
+def test_a_chat_begins_as_its_template_says(examples: list[Example], tmp_path: Path, begin: str) -> None:
+    template = begin + "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
+    tokenizer = begun_tokenizer(tmp_path, template=template)
+    (prompt,) = make_prompts(examples[:1], CHAT, tokenizer, 10_000).prompts
+    said = [{"role": "user", "content": "".join(message_texts(examples[0], CHAT))}]
+    theirs = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+    assert tokenizer.decode(prompt.token_ids) == tokenizer.decode(theirs)
+    assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(begin)
 
 
 def test_chat_through_a_real_tokenizer(examples: list[Example]) -> None:

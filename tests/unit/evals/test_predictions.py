@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.evals.pairing import Paired, pair
-from jaxrl_sql.evals.predictions import BIRD_MARK, read_predictions
+from jaxrl_sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.evals.submission import NOTHING, one_line, write_submission
+from jaxrl_sql.sqlenv.files import BIRD_MARK, Paired
 from jaxrl_sql.types import Example, InputError
 
-QUESTIONS = [Example(f"q{i}", "shop" if i < 2 else "zoo", "x.sqlite", "?", "SELECT 1") for i in range(3)]
+QUESTIONS = [Example(f"q{i}", "shop" if i < 2 else "zoo", "x.sqlite", "?", "SELECT 'right'") for i in range(3)]
 IDS = [one.uid for one in QUESTIONS]
 SQLS = ["SELECT 1", "SELECT a,\n b FROM t -- all", 'SELECT "x, y"']
 
 
-def paired(path: Path, content: str | bytes, **options: bool) -> Paired:
+def paired(path: Path, content: str | bytes, field: str = "", **options: bool) -> Paired:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return pair(read_predictions(path), QUESTIONS, IDS, **options)
+    return pair(read_predictions(path, field), QUESTIONS, IDS, **options)
 
 
-def refusal(path: Path, content: str | bytes, **options: bool) -> str:
+def refusal(path: Path, content: str | bytes, field: str = "", **options: bool) -> str:
     with pytest.raises(InputError) as caught:
-        paired(path, content, **options)
+        paired(path, content, field, **options)
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(str(path))
@@ -140,9 +140,70 @@ def test_a_gold_beside_the_prediction_is_not_taken_for_it(gold: str, tmp_path: P
     assert list(paired(path, table).sqls.values()) == [f"SELECT {uid}" for uid in IDS]
     vague = [{"id": uid, gold: "SELECT gold", "prediction": "SELECT 1"} for uid in IDS]
     assert f"3 of 3 hold one thing in {gold} and another in prediction" in refusal(path, json.dumps(vague))
-    assert "names both" in refusal(path, table.replace("pred_sql", "prediction"))
+    answer = refusal(path, table.replace("pred_sql", "prediction"))
+    assert f"3 of 3 hold one thing in {gold.lower()} and another in prediction (line 2, line 3, line 4)" in answer
     same = [{"id": uid, gold: "SELECT 1", "prediction": "SELECT 1"} for uid in IDS]
     assert list(paired(path, json.dumps(same)).sqls.values()) == ["SELECT 1"] * 3
+
+
+NAMES = ("generated_sql", "predicted_query", "predict_sql", "model_output", "pred_query", "query", "SQL", "Predicted")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sql_in_two_fields_is_refused_and_chosen_by_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    entries = [
+        {"id": uid, "question": "With?", "sql": "SELECT x", name: sql} for uid, sql in zip(IDS, SQLS, strict=True)
+    ]
+    whole = json.dumps(entries)
+    told = f"hold one thing in sql and another in {name} (entry 0, entry 1, entry 2): --field NAME says which"
+    assert told in refusal(path, whole)
+    assert f"of the fields id, question, sql, {name}" in refusal(path, whole)
+    assert list(paired(path, whole, name).sqls.values()) == SQLS
+    assert list(paired(path, whole, "sql").sqls.values()) == ["SELECT x"] * 3
+    assert "3 of 3 have no answer (entry 0, entry 1, entry 2)" in refusal(path, whole, "answer")
+    fenced = [{**one, name: "```sql\nSELECT\n  x;\n```", "gold_sql": "SELECT y"} for one in entries]
+    assert list(paired(path, json.dumps(fenced)).sqls.values()) == ["SELECT x"] * 3, "the same SQL, and a gold by name"
+    if name.lower() != "sql":
+        table = f"id,sql,{name}\n" + "".join(f"{uid},SELECT x,SELECT y\n" for uid in IDS)
+        assert f"3 of 3 hold one thing in sql and another in {name.lower()}" in refusal(path, table)
+        assert list(paired(path, table, name).sqls.values()) == ["SELECT y"] * 3
+
+
+def test_answers_that_some_entries_lack_are_not_filled_with_golds(tmp_path: Path) -> None:
+    entries = [{"id": uid, "sql": "SELECT gold", "pred_sql": sql} for uid, sql in zip(IDS, SQLS, strict=True)]
+    del entries[1]["pred_sql"]
+    said = refusal(tmp_path / "p", json.dumps(entries))
+    assert "1 of 3 have no pred_sql (entry 1); --field NAME says where SQL stands, of the fields id, sql" in said
+
+
+def test_golds_are_no_predictions_unless_their_field_is_chosen(tmp_path: Path) -> None:
+    path, gold = tmp_path / "p", QUESTIONS[0].gold_sql
+    for whole in (
+        json_lines(*((uid, f"{gold} ;") for uid in IDS)),
+        json.dumps(dict.fromkeys(IDS, gold)),
+        f"{gold}\n" * 3,
+        "id,sql\n" + "".join(f"{uid},{gold}\n" for uid in IDS),
+    ):
+        assert "3 of 3 texts are the golds themselves" in refusal(path, whole)
+        assert "--field sql scores these" in refusal(path, whole)
+        assert len(paired(path, whole, "sql").sqls) == 3
+    assert len(paired(path, json_lines((IDS[0], gold), (IDS[1], gold), (IDS[2], "SELECT 1"))).sqls) == 3
+    assert "names no fields: --field can only be sql" in refusal(path, f"{gold}\n" * 3, "query")
+
+
+def test_a_table_is_not_read_as_lines(tmp_path: Path) -> None:
+    """A header and a row for all questions but one have as many lines as there are questions."""
+    path = tmp_path / "p.csv"
+    for header in ("id,model_sql", "key,answer", "question,my_sql"):
+        assert "--field NAME says where SQL stands" in refusal(path, f"{header}\nq0,SELECT 1\nq1,SELECT 2\n")
+    assert "2 entries without ids for 3 questions" in refusal(path, "sql\nSELECT 1\nSELECT 2\n")
+    assert list(paired(path, "sql,db_id\nSELECT 1,shop\n,shop\nSELECT 3,zoo\n").sqls.values()) == [
+        "SELECT 1", None, "SELECT 3",
+    ]  # fmt: skip
+    assert "1 predictions are for another database" in refusal(path, "sql,db_id\nSELECT 1,shop\n,zoo\nSELECT 3,zoo\n")
+    assert "header names sql more than once" in refusal(path, "id,sql,SQL\nq0,a,b\n")
+    assert len(paired(path, "SELECT a, id\nselect name,id\nWITH x,id\n").sqls) == 3
 
 
 def test_too_few_or_too_many_are_refused_or_told(tmp_path: Path) -> None:
@@ -180,7 +241,8 @@ def test_too_few_or_too_many_are_refused_or_told(tmp_path: Path) -> None:
         ("", "no predictions in it"),
         ("\n\n\n", "no predictions in it"),
         ("[]", "no predictions in it"),
-        ("id,sql\nq0,SELECT 1, 2\nq1,SELECT 2\n", "1 of 2 rows have no id or not the 2 columns of the header (line 2)"),
+        ("id,sql\nq0,SELECT 1, 2\nq1,SELECT 2\n", "1 of 2 rows have not the 2 columns of the header (line 2)"),
+        ("id,sql\nq0,SELECT 1\n,SELECT 2\n", "1 of 2 have no id or question_id or instance_id (line 3)"),
         ('id,sql\nq0,"SELECT 1\n', "not CSV"),
     ],
 )

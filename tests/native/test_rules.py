@@ -122,7 +122,9 @@ def same_column(left: Column, right: Column) -> bool:
         return True
     if "text" in {left[0], right[0]} or left[0] == right[0] == "int":
         return left[0] == right[0] and sorted(left[1]) == sorted(right[1])
-    prepared = [sorted(round(v, 3) if k == "float" else float(v) for v in values) for k, values in (left, right)]
+    prepared = [sorted(round(v, 3) if k == "float" else v for v in values) for k, values in (left, right)]
+    if left[0] != right[0]:
+        return prepared[0] == prepared[1]
     return len(prepared[0]) == len(prepared[1]) and all(map(close, *prepared))
 
 
@@ -279,6 +281,12 @@ def test_ex_b_is_all_of_paverl(executor: Executor, database: Path, pair: Pair, s
     is_whole = paverl(left, right, (width, other), slack) == pytest.approx(1.0, abs=1e-12)
     expected = float(is_whole and (surplus is None or width - other < surplus))
     assert ours(executor, database, "ex_b", pair, row_slack=slack, surplus_columns=surplus) == expected
+
+
+def test_an_integer_is_exact_beside_a_float(executor: Executor, database: Path) -> None:
+    found = [ours(executor, database, "paverl", (1, [(value,)], 1, [(7,)])) for value in (7, 7.0, 7.001, 6.999, "7")]
+    assert found == [1.0, 1.0, 0.0, 0.0, 1.0]
+    assert ours(executor, database, "paverl", (1, [(7.001,)], 1, [(7.0,)])) == 1.0
 
 
 def test_ex_b_counts_columns_beyond_the_golds(executor: Executor, database: Path) -> None:

@@ -51,6 +51,7 @@ CASES: dict[str, tuple[str, str, set[str], tuple[str, ...]]] = {
     ),
     "nearly equal": ("SELECT 0.5", "SELECT 0.503", {"spider2", "ex_b"}, ("values",)),
     "text of a number": ("SELECT 7", "SELECT '7'", {"spider2", "ex_b"}, ("values",)),
+    "nearly an integer": ("SELECT 7", "SELECT 7.001", {"spider2"}, ("values",)),
     "the LIMIT cuts ties": ("SELECT a FROM t ORDER BY c DESC LIMIT 1", "SELECT 2", set(), ("ties",)),
     "both empty": ("SELECT a FROM t WHERE a > 9", "SELECT a, b FROM t WHERE a > 9", set(EXACT), ()),
 }  # fmt: skip

@@ -177,12 +177,15 @@ impl Sorted {
 
     fn matches(&self, other: &Self) -> bool {
         let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_close(*a, *b));
-        let as_reals = |values: &[i64]| values.iter().map(|value| *value as f64).collect::<Vec<_>>();
+        // A count is right or wrong: integers have no tolerance, also against floats.
+        let same = |a: &[i64], b: &[f64]| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Value::Integer(*a).equals(Value::Real(*b)))
+        };
         match (self, other) {
             (Sorted::Text(a), Sorted::Text(b)) => a == b,
             (Sorted::Integer(a), Sorted::Integer(b)) => a == b,
             (Sorted::Real(a), Sorted::Real(b)) => close(a, b),
-            (Sorted::Integer(a), Sorted::Real(b)) | (Sorted::Real(b), Sorted::Integer(a)) => close(&as_reals(a), b),
+            (Sorted::Integer(a), Sorted::Real(b)) | (Sorted::Real(b), Sorted::Integer(a)) => same(a, b),
             (Sorted::Text(a), b) | (b, Sorted::Text(a)) => a.is_empty() && b.is_empty(),
         }
     }
@@ -274,7 +277,7 @@ fn round_to_3(value: f64) -> f64 {
 mod tests {
     use super::{accuracy, is_whole};
     use crate::table::tests::table;
-    use crate::value::Value::{Integer, Text};
+    use crate::value::Value::{Integer, Null, Real, Text};
 
     #[test]
     fn whole_is_every_row_and_column_with_few_others_beside() {
@@ -291,5 +294,16 @@ mod tests {
         assert!(
             is_whole(&table(1, &[]), &table(1, &[]), 0, None) && !is_whole(&table(0, &[]), &table(0, &[]), 0, None)
         );
+    }
+
+    #[test]
+    fn integers_are_exact_beside_floats() {
+        let (gold, near) = (table(1, &[&[Integer(5)]]), |by| table(1, &[&[Real(5.0 + by)]]));
+        assert_eq!(accuracy(&near(0.001), &gold, 0), 0.0);
+        assert_eq!(accuracy(&near(0.0), &gold, 0), 1.0);
+        assert_eq!(accuracy(&near(0.0004), &gold, 0), 1.0, "floats are rounded to three digits");
+        assert_eq!(accuracy(&near(0.001), &near(0.0), 0), 1.0);
+        let with_null = |value| table(1, &[&[value], &[Null]]);
+        assert_eq!(accuracy(&with_null(Real(5.001)), &with_null(Integer(5)), 0), 1.0, "a column of floats");
     }
 }

@@ -39,9 +39,9 @@ def judge(
     SQL of another dialect is translated first; what does not parse in it is a `syntax_error`. With two rules or more
     that say right or wrong, verdicts carry their `reasons`. `options` are the comparison's for all questions:
     `surplus_columns` (`ex_b`: a prediction has fewer than so many columns beyond the gold's; None, any number),
-    `row_slack` (`paverl` and `ex_b`: 30), `strip_distinct` (both texts, before they run), `ordered` (`test_suite`:
-    instead of what the gold's text says). `r_ves` runs right answers `timed_runs` times on `timer` (see
-    `timing_executor`). Raises InputError for an unknown rule or option, and for `r_ves` without a timer.
+    `row_slack` and `drop_duplicates` (`paverl` and `ex_b`: 30 and True), `strip_distinct` (both texts, before they
+    run), `ordered` (`test_suite`: instead of what the gold's text says). `r_ves` runs right answers `timed_runs` times
+    on `timer` (see `timing_executor`). Raises InputError for an unknown rule or option, and for `r_ves` without it.
     """
     check_rules(rules)
     if "r_ves" in rules and timer is None:

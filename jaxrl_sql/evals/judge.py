@@ -19,7 +19,7 @@ from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.types import Example, InputError
 
 # What the executor compares by, under the names that users see.
-_COMPARED = ("bird", "refined", "test_suite", "spider2", "qatch", "soft_f1", "paverl", "ex_b")
+_COMPARED = ("bird", "refined", "test_suite", "spider2", "qatch", "soft_f1", "paverl", "ex_b", "ehrsql")
 RULES = (*_COMPARED, "suite", "r_ves")
 """Every rule: those of the executor; `suite` asks `test_suite` of all databases of a question's suite."""
 

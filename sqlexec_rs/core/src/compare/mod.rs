@@ -4,6 +4,7 @@
 
 mod bird;
 mod csv;
+mod ehrsql;
 mod multiset;
 mod number;
 mod paverl;
@@ -38,12 +39,23 @@ pub enum Rule {
     Spider2,
     /// Micro F1 over the values of rows in order (BIRD mini-dev).
     SoftF1,
+    /// The first hundred sorted rows are equal as texts of rounded numbers (EHRSQL).
+    Ehrsql,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 8] =
-        [Rule::Bird, Rule::Refined, Rule::TestSuite, Rule::Qatch, Rule::Paverl, Rule::ExB, Rule::Spider2, Rule::SoftF1];
+    pub const ALL: [Rule; 9] = [
+        Rule::Bird,
+        Rule::Refined,
+        Rule::TestSuite,
+        Rule::Qatch,
+        Rule::Paverl,
+        Rule::ExB,
+        Rule::Spider2,
+        Rule::SoftF1,
+        Rule::Ehrsql,
+    ];
 
     /// Returns the name that users see.
     pub fn name(self) -> &'static str {
@@ -56,6 +68,7 @@ impl Rule {
             Rule::ExB => "ex_b",
             Rule::Spider2 => "spider2",
             Rule::SoftF1 => "soft_f1",
+            Rule::Ehrsql => "ehrsql",
         }
     }
 }
@@ -139,5 +152,6 @@ pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options)
             f64::from(spider2::columns_found(predicted, gold.table, columns, options.ignore_order))
         }
         Rule::SoftF1 => soft_f1::soft_f1(predicted, gold.table),
+        Rule::Ehrsql => f64::from(ehrsql::equal_as_text(predicted, gold.table)),
     }
 }

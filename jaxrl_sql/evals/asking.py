@@ -9,8 +9,9 @@ from jaxrl_sql.sqlenv.executor import score_rows
 from jaxrl_sql.sqlenv.ports import ScoreRow, SqlExecutor
 from jaxrl_sql.types import Example, Golds, InputError
 
-# PaVeRL-SQL's evaluation lets row counts differ by so many; its reward, which is the executor's default, by 5.
-ROW_SLACK = 30
+# PaVeRL-SQL's evaluation lets row counts differ by 30 and drops duplicates where too many rows are left; its reward,
+# which is the executor's default, lets them differ by 5 and drops none.
+EVALUATION: Mapping[str, Any] = {"row_slack": 30, "drop_duplicates": True}
 
 # A batch is what may be in flight at once: the results of its predictions are held until it is compared.
 CHUNK = 1024
@@ -37,7 +38,7 @@ class Answer(NamedTuple):
 
 def asked(example: Example, sql: str | None, options: Mapping[str, Any] | None = None) -> Asked:
     """Return the comparison on a question's own database; its own options come before those that are given."""
-    return Asked(example.db_path, sql, example.golds, {"row_slack": ROW_SLACK, **(options or {}), **example.options})
+    return Asked(example.db_path, sql, example.golds, {**EVALUATION, **(options or {}), **example.options})
 
 
 def compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str]) -> list[Answer]:

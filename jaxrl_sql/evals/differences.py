@@ -8,6 +8,7 @@
 | `cells` | the rows hold the same cells, moved differently from row to row |
 | `more_columns` | it has all that the gold has, and columns beside it |
 | `more_rows` | it has all that the gold has, and rows beside it |
+| `first_rows` | it has the same first hundred rows, sorted, and others behind them: EHRSQL looks at no more |
 | `values` | values are equal to one rule and not to another: 2 and 2.0, '2', NULL and 0, floats that are nearly equal |
 | `variants` | it is right on the question's database and wrong on others of its suite |
 
@@ -28,11 +29,14 @@ from jaxrl_sql.sqlenv.ports import SqlExecutor
 from jaxrl_sql.types import Example
 
 REASONS = (
-    "order", "duplicates", "column_order", "cells", "more_columns", "more_rows", "values", "variants", "ties",
+    "order", "duplicates", "column_order", "cells", "more_columns", "more_rows", "first_rows", "values", "variants",
+    "ties",
 )  # fmt: skip
 
 # Rules that say right or wrong of a result; the others grade it.
-EXACT = ("bird", "refined", "test_suite", "spider2", "ex_b")
+EXACT = ("bird", "refined", "test_suite", "spider2", "ex_b", "ehrsql")
+# The sorted rows that `ehrsql` compares.
+_FIRST = 100
 
 
 def with_reasons(
@@ -66,6 +70,7 @@ def _differ(verdict: Verdict) -> bool:
 def _reasons(verdict: Verdict, loose: Mapping[str, float]) -> tuple[str, ...]:
     says = {rule: verdict.is_right(rule) for rule in EXACT}
     is_same, has_no_more = loose["test_suite"] == 1.0, loose["ex_b"] == 1.0
+    is_long = min(verdict.pred_rows, verdict.gold_rows) >= _FIRST
     found = {
         "order": is_same and not says["test_suite"],
         "duplicates": says["bird"] and not says["refined"],
@@ -73,6 +78,7 @@ def _reasons(verdict: Verdict, loose: Mapping[str, float]) -> tuple[str, ...]:
         "cells": says["refined"] and not is_same and not says["bird"],
         "more_columns": says["ex_b"] and not has_no_more,
         "more_rows": says["ex_b"] and not says["bird"] and verdict.pred_rows > verdict.gold_rows,
+        "first_rows": says["ehrsql"] and is_long and not (says["bird"] or says["refined"] or is_same),
     }
     return tuple(name for name, holds in found.items() if holds) or ("values",)
 

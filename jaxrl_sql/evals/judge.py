@@ -19,7 +19,7 @@ from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.types import Example, InputError
 
 # What the executor compares by, under the names that users see.
-_COMPARED = ("bird", "refined", "test_suite", "spider2", "qatch", "soft_f1", "paverl", "ex_b")
+_COMPARED = ("bird", "refined", "test_suite", "spider2", "qatch", "soft_f1", "paverl", "ex_b", "ehrsql")
 RULES = (*_COMPARED, "suite", "r_ves")
 """Every rule: those of the executor; `suite` asks `test_suite` of all databases of a question's suite."""
 
@@ -39,9 +39,9 @@ def judge(
     SQL of another dialect is translated first; what does not parse in it is a `syntax_error`. With two rules or more
     that say right or wrong, verdicts carry their `reasons`. `options` are the comparison's for all questions:
     `surplus_columns` (`ex_b`: a prediction has fewer than so many columns beyond the gold's; None, any number),
-    `row_slack` (`paverl` and `ex_b`: 30), `strip_distinct` (both texts, before they run), `ordered` (`test_suite`:
-    instead of what the gold's text says). `r_ves` runs right answers `timed_runs` times on `timer` (see
-    `timing_executor`). Raises InputError for an unknown rule or option, and for `r_ves` without a timer.
+    `row_slack` and `drop_duplicates` (`paverl` and `ex_b`: 30 and True), `strip_distinct` (both texts, before they
+    run), `ordered` (`test_suite`: instead of what the gold's text says). `r_ves` runs right answers `timed_runs` times
+    on `timer` (see `timing_executor`). Raises InputError for an unknown rule or option, and for `r_ves` without it.
     """
     check_rules(rules)
     if "r_ves" in rules and timer is None:

@@ -15,6 +15,7 @@ WORDS: Mapping[str, str] = {
     "cells": "the rows hold the same cells in other columns, row by row",
     "more_columns": "all of the gold, and columns beside it",
     "more_rows": "all of the gold, and rows beside it",
+    "first_rows": "the same in the first hundred sorted rows, and not beyond",
     "values": "values that only some rules call equal: 2 and 2.0, '2', NULL and 0, nearly equal floats",
     "variants": "right on the question's database, wrong on others of its suite",
     "ties": "the gold's LIMIT cuts through rows that are equally good, whatever was predicted",

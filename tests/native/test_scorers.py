@@ -122,6 +122,22 @@ def same_value(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def ehrsql(pair: Pair) -> float:
+    """EHRSQL 2024: texts of rounded floats or of what is none, the first hundred of the sorted rows."""
+
+    def answer(rows: list[Row]) -> str:
+        return str(sorted([[text_of(value) for value in row] for row in rows])[:100])
+
+    return float(answer(pair.predicted) == answer(pair.gold))
+
+
+def text_of(value: Any) -> str:
+    try:
+        return str(round(float(value), 3))
+    except (TypeError, ValueError):
+        return str(value)
+
+
 # --- Random pairs: alike more often than not. ---
 
 
@@ -279,7 +295,7 @@ def differing(given: Sequence[Pair], ours: Sequence[float], theirs: Sequence[flo
     return [one for one in zip(given, ours, theirs, strict=True) if abs(one[1] - one[2]) > 1e-12][:3]
 
 
-REFERENCES: dict[str, Callable[[Pair], float]] = {"soft_f1": soft_f1, "spider2": spider2}
+REFERENCES: dict[str, Callable[[Pair], float]] = {"soft_f1": soft_f1, "spider2": spider2, "ehrsql": ehrsql}
 
 
 @pytest.mark.parametrize("cells", CELLS)
@@ -298,6 +314,19 @@ def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str)
     assert not differing(given, verdicts(executor, database, "spider2", given, options), theirs)
 
 
+def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str) -> None:
+    """Tables of about a hundred rows, which differ in a row that may stand before or behind the hundredth."""
+    draw = random.Random(10)
+    given = []
+    for _ in range(N_PAIRS // 10):
+        gold = [(i, draw.choice("ab")) for i in draw.sample(range(400), draw.choice([90, 99, 100, 101, 120, 150]))]
+        predicted = draw.sample(gold, len(gold))
+        if draw.random() < 0.7:
+            predicted[draw.randrange(len(predicted))] = (draw.randrange(400), "a")
+        given.append(Pair(2, predicted[: draw.choice([None, None, -1, 100])], 2, gold))
+    assert not differing(given, verdicts(executor, database, "ehrsql", given), [ehrsql(one) for one in given])
+
+
 @pytest.mark.parametrize(
     ("rule", "predicted", "gold", "expected"),
     [
@@ -307,6 +336,10 @@ def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str)
         ("spider2", [("1",), ("2",)], [("01",), ("2",)], 1.0),
         ("spider2", [(5000000000.4,)], [(5000000000,)], 1.0),
         ("spider2", [("NA",), ("x",)], [(None,), ("x",)], 1.0),
+        ("ehrsql", [("2.00049",), (None,)], [("None",), (2,)], 1.0),
+        ("ehrsql", [(1,), (1,)], [(1,)], 0.0),
+        ("ehrsql", [(1, 2)], [(2, 1)], 0.0),
+        ("ehrsql", [], [], 1.0),
     ],
 )
 def test_examples(
@@ -314,3 +347,8 @@ def test_examples(
 ) -> None:
     one = Pair(len((predicted or [(0,)])[0]), predicted, len((gold or [(0,)])[0]), gold)
     assert verdicts(executor, database, rule, [one]) == [pytest.approx(expected)]
+
+
+def test_undecodable_bytes_are_dropped_by_ehrsql(executor: Executor, database: str) -> None:
+    found = executor.score(database, "SELECT CAST(x'61ff62' AS TEXT)", "SELECT 'ab'", rules=("ehrsql",))
+    assert found["ehrsql"] == 1.0

@@ -18,7 +18,7 @@ from jaxrl_sql.sqlenv.executor import score_rows
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.types import Example
 
-RULES = ("bird", "refined", "test_suite", "qatch", "paverl", "spider2", "soft_f1")
+RULES = ("bird", "refined", "test_suite", "qatch", "paverl", "spider2", "soft_f1", "ehrsql")
 CONSTANTS: Mapping[str, str] = {
     "empty": "SELECT NULL WHERE 0",
     "0": "SELECT 0",

@@ -15,7 +15,7 @@ from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.sqlenv.executor import Executor, Limits, timing_executor
 from jaxrl_sql.types import Example, InputError
 
-EXACT = ("bird", "refined", "test_suite", "spider2", "ex_b")
+EXACT = ("bird", "refined", "test_suite", "spider2", "ex_b", "ehrsql")
 
 
 def question(db: str, gold: str, **more: Any) -> Example:
@@ -26,18 +26,21 @@ def one(executor: Executor, example: Example, sql: str | None, rules: Sequence[s
     return judge(executor, [example], [sql], rules, **more)[0]
 
 
+# 120 of them, of three digits.
+NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE i < 219)"
+
 # Gold and prediction; which of the exact rules call it right; why they differ.
 CASES: dict[str, tuple[str, str, set[str], tuple[str, ...]]] = {
     "the same": ("SELECT a, b FROM t", "SELECT a, b FROM t", set(EXACT), ()),
     "wrong": ("SELECT a FROM t", "SELECT b FROM t", set(), ()),
     "other order": (
         "SELECT a FROM t ORDER BY a", "SELECT a FROM t ORDER BY a DESC",
-        {"bird", "refined", "spider2", "ex_b"}, ("order",),
+        {"bird", "refined", "spider2", "ex_b", "ehrsql"}, ("order",),
     ),
     "no order was asked for": ("SELECT a FROM t", "SELECT a FROM t ORDER BY a DESC", set(EXACT), ()),
     "duplicates are missing": ("SELECT b FROM t", "SELECT DISTINCT b FROM t", {"bird"}, ("duplicates",)),
     "duplicates too many": (
-        "SELECT DISTINCT b FROM t", "SELECT b FROM t", {"bird"}, ("duplicates",),
+        "SELECT DISTINCT b FROM t", "SELECT b FROM t", {"bird", "ex_b"}, ("duplicates",),
     ),
     "columns in another order": (
         "SELECT a, b FROM t", "SELECT b, a FROM t", {"refined", "test_suite", "spider2", "ex_b"}, ("column_order",),
@@ -50,7 +53,12 @@ CASES: dict[str, tuple[str, str, set[str], tuple[str, ...]]] = {
         "SELECT b, a FROM t WHERE b = 'y'", "SELECT b, a FROM t WHERE b IN ('x', 'y')", {"ex_b"}, ("more_rows",),
     ),
     "nearly equal": ("SELECT 0.5", "SELECT 0.503", {"spider2", "ex_b"}, ("values",)),
-    "text of a number": ("SELECT 7", "SELECT '7'", {"spider2", "ex_b"}, ("values",)),
+    "text of a number": ("SELECT 7", "SELECT '7'", {"spider2", "ex_b", "ehrsql"}, ("values",)),
+    "rounded to three digits": ("SELECT 7.25", "SELECT 7.2504", {"spider2", "ex_b", "ehrsql"}, ("values",)),
+    "the hundredth row is the last that EHRSQL compares": (
+        f"{NUMBERS} SELECT i FROM n", f"{NUMBERS} SELECT i + 100 * (i > 199) FROM n", {"ehrsql"}, ("first_rows",),
+    ),
+    "nearly an integer": ("SELECT 7", "SELECT 7.001", {"spider2"}, ("values",)),
     "the LIMIT cuts ties": ("SELECT a FROM t ORDER BY c DESC LIMIT 1", "SELECT 2", set(), ("ties",)),
     "both empty": ("SELECT a FROM t WHERE a > 9", "SELECT a, b FROM t WHERE a > 9", set(EXACT), ()),
 }  # fmt: skip

@@ -5,6 +5,7 @@
 mod bird;
 pub(crate) mod budget;
 mod csv;
+mod ehrsql;
 mod multiset;
 mod number;
 mod paverl;
@@ -39,12 +40,23 @@ pub enum Rule {
     Spider2,
     /// Micro F1 over the values of rows in order (BIRD mini-dev).
     SoftF1,
+    /// The first hundred sorted rows are equal as texts of rounded numbers (EHRSQL).
+    Ehrsql,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 8] =
-        [Rule::Bird, Rule::Refined, Rule::TestSuite, Rule::Qatch, Rule::Paverl, Rule::ExB, Rule::Spider2, Rule::SoftF1];
+    pub const ALL: [Rule; 9] = [
+        Rule::Bird,
+        Rule::Refined,
+        Rule::TestSuite,
+        Rule::Qatch,
+        Rule::Paverl,
+        Rule::ExB,
+        Rule::Spider2,
+        Rule::SoftF1,
+        Rule::Ehrsql,
+    ];
 
     /// Returns the name that users see.
     pub fn name(self) -> &'static str {
@@ -57,6 +69,7 @@ impl Rule {
             Rule::ExB => "ex_b",
             Rule::Spider2 => "spider2",
             Rule::SoftF1 => "soft_f1",
+            Rule::Ehrsql => "ehrsql",
         }
     }
 }
@@ -85,6 +98,8 @@ pub struct Options {
     pub ordered: Option<bool>,
     /// `paverl`, `ex_b`: rows that the tables' counts may differ by (5 in the reward, 30 in the evaluation).
     pub row_slack: usize,
+    /// `paverl`, `ex_b`: rows of a longer prediction that come twice count once, where too many are left (not in the reward).
+    pub drop_duplicates: bool,
     /// `ex_b`: it has fewer than so many columns beyond the gold's; any number of them without it.
     pub surplus_columns: Option<usize>,
     /// DISTINCT is taken out of both SQL texts before they run.
@@ -98,6 +113,7 @@ impl Default for Options {
             ignore_order: true,
             ordered: None,
             row_slack: 5,
+            drop_duplicates: false,
             surplus_columns: None,
             strip_distinct: false,
         }
@@ -132,13 +148,14 @@ pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options)
             f64::from(test_suite::equal_up_to_columns(predicted, gold.table, is_ordered))
         }
         Rule::Qatch => qatch::cell_overlap(predicted, gold.table),
-        Rule::Paverl => paverl::accuracy(predicted, gold.table, options.row_slack),
-        Rule::ExB => f64::from(paverl::is_whole(predicted, gold.table, options.row_slack, options.surplus_columns)),
+        Rule::Paverl => paverl::accuracy(predicted, gold.table, options),
+        Rule::ExB => f64::from(paverl::is_whole(predicted, gold.table, options)),
         Rule::Spider2 => {
             let columns = options.condition_cols.as_slice();
             f64::from(spider2::columns_found(predicted, gold.table, columns, options.ignore_order))
         }
         Rule::SoftF1 => soft_f1::soft_f1(predicted, gold.table),
+        Rule::Ehrsql => f64::from(ehrsql::equal_as_text(predicted, gold.table)),
     }
 }
 

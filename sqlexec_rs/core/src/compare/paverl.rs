@@ -1,5 +1,9 @@
 //! `paverl`: acc of PaVeRL-SQL, the share of the gold's cells that the prediction has, column by column.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use super::Options;
 use super::budget::{spend, spend_on_sort};
 use super::number::{parse, parse_integer};
 use super::pytext::repr_float;
@@ -22,23 +26,23 @@ enum Column {
 }
 
 /// Returns acc in [0, 1]; tables whose row counts differ by more than `row_slack` share nothing.
-pub(super) fn accuracy(predicted: &Table, gold: &Table, row_slack: usize) -> f64 {
-    let (found, wanted) = matched(predicted, gold, row_slack);
+pub(super) fn accuracy(predicted: &Table, gold: &Table, options: &Options) -> f64 {
+    let (found, wanted) = matched(predicted, gold, options);
     if wanted == 0 { 0.0 } else { found as f64 / wanted as f64 }
 }
 
 /// Tells whether all rows and columns are found (`EX_b`), with fewer than so many columns beyond the gold's.
-pub(super) fn is_whole(predicted: &Table, gold: &Table, row_slack: usize, surplus_columns: Option<usize>) -> bool {
-    let (found, wanted) = matched(predicted, gold, row_slack);
+pub(super) fn is_whole(predicted: &Table, gold: &Table, options: &Options) -> bool {
+    let (found, wanted) = matched(predicted, gold, options);
     let surplus = predicted.width().saturating_sub(gold.width());
-    wanted > 0 && found == wanted && surplus_columns.is_none_or(|n| surplus < n)
+    wanted > 0 && found == wanted && options.surplus_columns.is_none_or(|n| surplus < n)
 }
 
 /// Returns how many cells of the gold are found, and how many there are; of a gold without rows its columns count.
-fn matched(predicted: &Table, gold: &Table, row_slack: usize) -> (usize, usize) {
+fn matched(predicted: &Table, gold: &Table, options: &Options) -> (usize, usize) {
     let (n_predicted, n_gold) = (predicted.n_rows(), gold.n_rows());
     let (of_predicted, of_gold) = (normalise(predicted), normalise(gold));
-    if gold.width() == 0 || n_predicted.abs_diff(n_gold) > row_slack || (n_gold == 0) != (n_predicted == 0) {
+    if gold.width() == 0 || n_predicted.abs_diff(n_gold) > options.row_slack || (n_gold == 0) != (n_predicted == 0) {
         return (0, n_gold.max(1) * gold.width());
     }
     if n_gold == 0 {
@@ -47,11 +51,11 @@ fn matched(predicted: &Table, gold: &Table, row_slack: usize) -> (usize, usize) 
     let n_columns = if n_predicted == n_gold {
         n_matched(&of_gold, &of_predicted)
     } else if n_predicted > n_gold {
-        filter_by_key(&of_gold, &of_predicted).map_or(0, |kept| n_matched(&of_gold, &kept))
+        filter_by_key(&of_gold, &of_predicted, options.drop_duplicates).map_or(0, |kept| n_matched(&of_gold, &kept))
     } else if of_gold.len() == 1 && key(&of_predicted).is_some_and(|key| is_sub_multiset(key, &of_gold[0])) {
         of_predicted.len() // the prediction is its own reference
     } else {
-        filter_by_key(&of_predicted, &of_gold).map_or(0, |kept| n_matched(&kept, &of_predicted))
+        filter_by_key(&of_predicted, &of_gold, false).map_or(0, |kept| n_matched(&kept, &of_predicted))
     };
     let n_rows = n_predicted.min(n_gold);
     (n_rows * n_columns.min(gold.width()), n_gold * gold.width())
@@ -113,12 +117,25 @@ fn key(columns: &[Column]) -> Option<&Column> {
 }
 
 /// Keeps the rows of the larger table that the smaller one's key column asks for; `None` when their number is not right.
-fn filter_by_key(smaller: &[Column], larger: &[Column]) -> Option<Vec<Column>> {
+/// Where there are too many, those that come again may be dropped first.
+fn filter_by_key(smaller: &[Column], larger: &[Column], drop_duplicates: bool) -> Option<Vec<Column>> {
     let key = key(smaller)?;
     let count = |rows: &[bool]| rows.iter().filter(|is_kept| **is_kept).count();
     let is_key = |rows: &Vec<bool>| count(rows) >= key.n_distinct();
-    let rows = larger.iter().filter_map(|column| column.rows_in(key)).find(is_key)?;
+    let mut rows = larger.iter().filter_map(|column| column.rows_in(key)).find(is_key)?;
+    if drop_duplicates && count(&rows) > key.len() {
+        keep_first_of_equal(larger, &mut rows);
+    }
     (count(&rows) == key.len()).then(|| larger.iter().map(|column| column.keep(&rows)).collect())
+}
+
+/// Of the rows that are kept and equal, keeps the first.
+fn keep_first_of_equal(columns: &[Column], rows: &mut [bool]) {
+    spend(rows.len() * columns.len());
+    let mut seen = HashSet::new();
+    for (row, is_kept) in rows.iter_mut().enumerate().filter(|(_, is_kept)| **is_kept) {
+        *is_kept = seen.insert(columns.iter().map(|column| column.value(row)).collect::<Vec<_>>());
+    }
 }
 
 /// Tells whether each value of `part` is in `whole` as often, floats within the tolerance.
@@ -179,12 +196,15 @@ impl Sorted {
     fn matches(&self, other: &Self) -> bool {
         spend(self.len());
         let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_close(*a, *b));
-        let as_reals = |values: &[i64]| values.iter().map(|value| *value as f64).collect::<Vec<_>>();
+        // A count is right or wrong: integers have no tolerance, also against floats.
+        let same = |a: &[i64], b: &[f64]| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Value::Integer(*a).equals(Value::Real(*b)))
+        };
         match (self, other) {
             (Sorted::Text(a), Sorted::Text(b)) => a == b,
             (Sorted::Integer(a), Sorted::Integer(b)) => a == b,
             (Sorted::Real(a), Sorted::Real(b)) => close(a, b),
-            (Sorted::Integer(a), Sorted::Real(b)) | (Sorted::Real(b), Sorted::Integer(a)) => close(&as_reals(a), b),
+            (Sorted::Integer(a), Sorted::Real(b)) | (Sorted::Real(b), Sorted::Integer(a)) => same(a, b),
             (Sorted::Text(a), b) | (b, Sorted::Text(a)) => a.is_empty() && b.len() == 0,
         }
     }
@@ -204,6 +224,15 @@ impl Column {
             Column::Text(values) => values.len(),
             Column::Real(values) => values.len(),
             Column::Integer(values) => values.len(),
+        }
+    }
+
+    /// Returns a value as bytes, the same for equal ones.
+    fn value(&self, row: usize) -> Cow<'_, [u8]> {
+        match self {
+            Column::Text(values) => Cow::Borrowed(&values[row]),
+            Column::Real(values) => Cow::Owned((values[row] + 0.0).to_bits().to_le_bytes().to_vec()),
+            Column::Integer(values) => Cow::Owned(values[row].to_le_bytes().to_vec()),
         }
     }
 
@@ -282,9 +311,17 @@ fn round_to_3(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Column, TOLERANCE, accuracy, is_close, is_whole};
+    use super::{Column, Options, TOLERANCE, Table, accuracy, is_close, is_whole};
     use crate::table::tests::table;
-    use crate::value::Value::{Integer, Text};
+    use crate::value::Value::{Integer, Null, Real, Text};
+
+    fn within(row_slack: usize) -> Options {
+        Options { row_slack, ..Options::default() }
+    }
+
+    fn whole(predicted: &Table, gold: &Table, row_slack: usize, surplus_columns: Option<usize>) -> bool {
+        is_whole(predicted, gold, &Options { surplus_columns, ..within(row_slack) })
+    }
 
     #[test]
     fn a_search_in_the_sorted_key_finds_what_a_walk_through_it_finds() {
@@ -301,16 +338,36 @@ mod tests {
     fn whole_is_every_row_and_column_with_few_others_beside() {
         let gold = table(1, &[&[Text(b"a")], &[Text(b"b")]]);
         let wider = table(2, &[&[Integer(1), Text(b"b")], &[Integer(2), Text(b"a")]]);
-        assert!(is_whole(&gold, &gold, 0, Some(1)));
-        assert!(is_whole(&wider, &gold, 0, None) && is_whole(&wider, &gold, 0, Some(2)));
-        assert!(!is_whole(&wider, &gold, 0, Some(1)), "a column beyond the gold's");
-        assert!(!is_whole(&gold, &wider, 0, None), "a column is missing");
-        assert_eq!(accuracy(&gold, &wider, 0), 0.5);
+        assert!(whole(&gold, &gold, 0, Some(1)));
+        assert!(whole(&wider, &gold, 0, None) && whole(&wider, &gold, 0, Some(2)));
+        assert!(!whole(&wider, &gold, 0, Some(1)), "a column beyond the gold's");
+        assert!(!whole(&gold, &wider, 0, None), "a column is missing");
+        assert_eq!(accuracy(&gold, &wider, &within(0)), 0.5);
         let longer = table(1, &[&[Text(b"b")], &[Text(b"c")], &[Text(b"a")]]);
-        assert!(is_whole(&longer, &gold, 1, None), "the gold's rows are found by their key");
-        assert!(!is_whole(&longer, &gold, 0, None) && !is_whole(&gold, &longer, 1, None));
-        assert!(
-            is_whole(&table(1, &[]), &table(1, &[]), 0, None) && !is_whole(&table(0, &[]), &table(0, &[]), 0, None)
-        );
+        assert!(whole(&longer, &gold, 1, None), "the gold's rows are found by their key");
+        assert!(!whole(&longer, &gold, 0, None) && !whole(&gold, &longer, 1, None));
+        assert!(whole(&table(1, &[]), &table(1, &[]), 0, None) && !whole(&table(0, &[]), &table(0, &[]), 0, None));
+    }
+
+    #[test]
+    fn integers_are_exact_beside_floats() {
+        let (gold, near) = (table(1, &[&[Integer(5)]]), |by| table(1, &[&[Real(5.0 + by)]]));
+        assert_eq!(accuracy(&near(0.001), &gold, &within(0)), 0.0);
+        assert_eq!(accuracy(&near(0.0), &gold, &within(0)), 1.0);
+        assert_eq!(accuracy(&near(0.0004), &gold, &within(0)), 1.0, "floats are rounded to three digits");
+        assert_eq!(accuracy(&near(0.001), &near(0.0), &within(0)), 1.0);
+        let with_null = |value| table(1, &[&[value], &[Null]]);
+        assert_eq!(accuracy(&with_null(Real(5.001)), &with_null(Integer(5)), &within(0)), 1.0, "a column of floats");
+    }
+
+    #[test]
+    fn a_forgotten_distinct_is_right_where_duplicates_are_dropped() {
+        let gold = table(2, &[&[Text(b"a"), Integer(1)], &[Text(b"b"), Integer(2)]]);
+        let rows = |last: &[_; 2]| table(2, &[&[Text(b"b"), Integer(2)], &[Text(b"a"), Integer(1)], last]);
+        let dropping = Options { drop_duplicates: true, ..within(5) };
+        assert!(is_whole(&rows(&[Text(b"a"), Integer(1)]), &gold, &dropping));
+        assert!(!is_whole(&rows(&[Text(b"a"), Integer(1)]), &gold, &within(5)));
+        assert!(!is_whole(&rows(&[Text(b"a"), Integer(3)]), &gold, &dropping), "another row");
+        assert!(!is_whole(&gold, &rows(&[Text(b"a"), Integer(1)]), &dropping), "the gold keeps its own");
     }
 }

@@ -1,4 +1,6 @@
-//! Python's text of a value, as far as `test_suite` sorts by it: `str(value) + str(type(value))`.
+//! Python's texts of values, as rules sort or compare by them, and its reading of floats.
+
+use std::borrow::Cow;
 
 use crate::value::Value;
 
@@ -57,6 +59,27 @@ pub(super) fn repr_bytes(bytes: &[u8]) -> String {
     text
 }
 
+/// Returns text without the bytes that are no UTF-8, as Python decodes it when it ignores errors.
+pub(super) fn drop_undecodable(text: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(text) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => Cow::Owned(text.utf8_chunks().map(|chunk| chunk.valid()).collect()),
+    }
+}
+
+/// Reads text as Python's `float` does: spaces around it, single underscores between digits, `inf` and `nan` in any case;
+/// of digits those of ASCII alone.
+pub(super) fn parse_float(text: &[u8]) -> Option<f64> {
+    let is_space = |c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c);
+    let text = std::str::from_utf8(text).ok()?.trim_matches(is_space);
+    let digit = |place: Option<usize>| place.and_then(|i| text.as_bytes().get(i)).is_some_and(u8::is_ascii_digit);
+    let is_between = |place: usize| digit(place.checked_sub(1)) && digit(Some(place + 1));
+    if !text.match_indices('_').all(|(place, _)| is_between(place)) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +103,17 @@ mod tests {
         for (value, text) in cases {
             assert_eq!(repr_float(value), text);
         }
+    }
+
+    #[test]
+    fn floats_are_read_as_in_python() {
+        for (text, number) in [("1_0.5_0", 10.5), (" 1e5\n", 1e5), ("+.5", 0.5), ("1.", 1.0), ("iNf", f64::INFINITY)] {
+            assert_eq!(parse_float(text.as_bytes()), Some(number), "{text}");
+        }
+        for text in ["", "_1", "1_", "1__0", "1_.5", "0x1", "1 2", "e5", ".", "infin", "None"] {
+            assert_eq!(parse_float(text.as_bytes()), None, "{text}");
+        }
+        assert!(parse_float(b"-NAN").is_some_and(f64::is_nan));
     }
 
     #[test]

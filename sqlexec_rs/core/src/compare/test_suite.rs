@@ -3,7 +3,7 @@
 use super::budget::spend_on_sort;
 use super::multiset::{equal_cells, hash_cells, same_set};
 use super::permute::some_permutation_agrees;
-use super::pytext::sort_key;
+use super::pytext::{drop_undecodable, sort_key};
 use crate::table::Table;
 use crate::value::{Value, exact_integer};
 
@@ -65,10 +65,7 @@ fn without_undecodable(table: &Table) -> Option<Table> {
     for row in 0..table.n_rows() {
         for value in table.row(row) {
             match value {
-                Value::Text(bytes) => {
-                    let text: String = bytes.utf8_chunks().map(|chunk| chunk.valid()).collect();
-                    clean.push(Value::Text(text.as_bytes()));
-                }
+                Value::Text(bytes) => clean.push(Value::Text(drop_undecodable(bytes).as_bytes())),
                 other => clean.push(other),
             }
         }

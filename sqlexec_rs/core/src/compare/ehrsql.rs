@@ -1,0 +1,109 @@
+//! `ehrsql`: the rows as lists of texts, sorted, are the same in the first hundred (EHRSQL's shared task of 2024).
+
+use super::pytext::{drop_undecodable, parse_float, repr_bytes, repr_float};
+use crate::table::Table;
+use crate::value::Value;
+
+/// Rows beyond these are not looked at.
+const N_ROWS: usize = 100;
+
+/// Numbers beyond this have no digits behind the point.
+const WHOLE: f64 = 4_503_599_627_370_496.0; // 2^52
+
+/// Tells whether the sorted rows agree in the first hundred; columns have to come in the gold's order.
+pub(super) fn equal_as_text(predicted: &Table, gold: &Table) -> bool {
+    first_rows(predicted) == first_rows(gold)
+}
+
+fn first_rows(table: &Table) -> Vec<Vec<Vec<u8>>> {
+    let row = |number| table.row(number).map(as_text).collect();
+    let mut rows: Vec<Vec<Vec<u8>>> = (0..table.n_rows()).map(row).collect();
+    if rows.len() > N_ROWS {
+        rows.select_nth_unstable(N_ROWS);
+        rows.truncate(N_ROWS);
+    }
+    rows.sort_unstable();
+    rows
+}
+
+/// Returns the text of a value: that of a float rounded to three digits wherever Python's `float` takes it, else its own.
+fn as_text(value: Value<'_>) -> Vec<u8> {
+    let number = match value {
+        Value::Null => None,
+        Value::Integer(i) => Some(i as f64),
+        Value::Real(r) => Some(r),
+        Value::Text(text) => parse_float(drop_undecodable(text).as_bytes()),
+        Value::Blob(bytes) => parse_float(bytes),
+    };
+    match (number, value) {
+        (Some(number), _) => repr_float(round_to_3(number)).into_bytes(),
+        (None, Value::Text(text)) => drop_undecodable(text).into_owned().into_bytes(),
+        (None, Value::Blob(bytes)) => repr_bytes(bytes).into_bytes(),
+        (None, _) => b"None".to_vec(),
+    }
+}
+
+/// Rounds as Python does, by the exact value and to the even digit.
+fn round_to_3(number: f64) -> f64 {
+    if number.abs() < WHOLE { format!("{number:.3}").parse().unwrap_or(number) } else { number }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{as_text, equal_as_text};
+    use crate::table::tests::table;
+    use crate::value::Value::{self, Blob, Integer, Null, Real, Text};
+
+    #[test]
+    fn values_are_texts_of_rounded_floats_or_their_own() {
+        let cases: [(Value<'_>, &str); 16] = [
+            (Null, "None"),
+            (Integer(2), "2.0"),
+            (Integer(i64::MAX), "9.223372036854776e+18"),
+            (Real(0.0625), "0.062"),
+            (Real(0.1875), "0.188"),
+            (Real(1.0005), "1.0"),
+            (Real(-0.0004), "-0.0"),
+            (Text(b" 2.5004 "), "2.5"),
+            (Text(b"1_000"), "1000.0"),
+            (Text(b"1__0"), "1__0"),
+            (Text(b"NaN"), "nan"),
+            (Text(b"-Infinity"), "-inf"),
+            (Text(b"1\xff2"), "12.0"),
+            (Text(b"a\xff "), "a "),
+            (Blob(b"7"), "7.0"),
+            (Blob(b"a"), "b'a'"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(as_text(value), text.as_bytes(), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_lists_without_order() {
+        let gold = table(2, &[&[Integer(1), Text(b"a")], &[Integer(1), Text(b"a")], &[Null, Real(0.5)]]);
+        let same = table(2, &[&[Null, Text(b"0.5001")], &[Real(1.0), Text(b"a")], &[Text(b"1"), Text(b"a")]]);
+        assert!(equal_as_text(&same, &gold));
+        assert!(
+            !equal_as_text(&table(2, &[&[Null, Real(0.5)], &[Integer(1), Text(b"a")]]), &gold),
+            "a row comes twice"
+        );
+        assert!(!equal_as_text(&table(2, &[&[Text(b"a"), Integer(1)]]), &table(2, &[&[Integer(1), Text(b"a")]])));
+        assert!(equal_as_text(&table(1, &[&[Text(b"None")]]), &table(1, &[&[Null]])));
+        assert!(equal_as_text(&table(1, &[]), &table(3, &[])));
+        assert!(!equal_as_text(&table(1, &[]), &table(1, &[&[Null]])));
+    }
+
+    #[test]
+    fn a_hundred_sorted_rows_count() {
+        let of = |numbers: &mut dyn Iterator<Item = i64>| {
+            let rows: Vec<[Value<'_>; 1]> = numbers.map(|n| [Integer(n)]).collect();
+            table(1, &rows.iter().map(<[Value<'_>; 1]>::as_slice).collect::<Vec<_>>())
+        };
+        let gold = of(&mut (100..250));
+        assert!(equal_as_text(&of(&mut (100..200).rev()), &gold));
+        assert!(equal_as_text(&of(&mut (100..200).chain(400..999)), &gold));
+        assert!(!equal_as_text(&of(&mut (100..199)), &gold));
+        assert!(!equal_as_text(&of(&mut (100..250).chain(10..11)), &gold), "another row is among the first");
+    }
+}

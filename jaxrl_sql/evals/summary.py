@@ -16,7 +16,7 @@ import numpy as np
 from jaxrl_sql.evals.differences import REASONS
 from jaxrl_sql.evals.features import features_of
 from jaxrl_sql.evals.hardness import spider_level
-from jaxrl_sql.evals.interval import RESAMPLES, interval
+from jaxrl_sql.evals.interval import RESAMPLES, share_interval
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example
 
@@ -157,7 +157,7 @@ def group_names(example: Example) -> list[str]:
 def _share(pairs: Sequence[tuple[Example, Verdict]], rule: str, seed: int, resamples: int) -> Share:
     scored = [(example.db_id, one.scores[rule]) for example, one in pairs if rule in one.scores]
     values = np.array([value for _, value in scored])
-    low, high = interval(values, [name for name, _ in scored], seed, resamples)
+    low, high = share_interval(values, [name for name, _ in scored], seed, resamples)
     return Share(float(values.sum()), len(scored), low, high)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.evals.dialogues import dialogue_metrics, turns_taken
-from jaxrl_sql.evals.interval import interval, resampled_means
+from jaxrl_sql.evals.interval import interval, resampled_means, share_interval
 from jaxrl_sql.evals.pairs import compare_runs, mcnemar
 from jaxrl_sql.evals.repeats import spread, weighted
 from jaxrl_sql.evals.summary import summarize
@@ -95,6 +95,28 @@ def test_intervals_draw_databases() -> None:
     assert interval(np.array([1.0, 1.0, 0.0, 0.0]), ["a", "a", "b", "b"]) == (0.0, 1.0)
     assert interval(np.array([1.0] * 5), list("abcde")) == (1.0, 1.0)
     assert interval(np.array([]), []) == (0.0, 0.0)
+
+
+def test_a_share_that_no_resample_moves_has_wilsons_interval() -> None:
+    databases = [f"d{i % 6}" for i in range(60)]
+    # z = 1.959964: the bound of 0 of n is z^2 / (n + z^2).
+    low, high = share_interval(np.zeros(60), databases)
+    assert (low, high) == (0.0, pytest.approx(3.841459 / 63.841459, abs=1e-6))
+    assert share_interval(np.ones(60), databases) == (pytest.approx(1 - high), 1.0)
+    assert share_interval(np.zeros(60), ["one"] * 60) == (low, high)
+    # Every database half right: databases tell nothing. Wilson's 5 of 10 is 0.2366 to 0.7634.
+    halves = share_interval(np.array([0.0, 1.0] * 5), [f"d{i // 2}" for i in range(10)])
+    assert halves == (pytest.approx(0.236593, abs=1e-6), pytest.approx(0.763407, abs=1e-6))
+    moved = np.array([1.0, 1.0, 0.0, 0.0])
+    assert share_interval(moved, ["a", "a", "b", "b"]) == interval(moved, ["a", "a", "b", "b"])
+    graded = share_interval(np.full(30, 0.1), [f"d{i % 7}" for i in range(30)])
+    assert graded == (pytest.approx(0.0346, abs=1e-4), pytest.approx(0.2562, abs=1e-4))
+    speed = share_interval(np.full(5, 1.118), list("abcde"))
+    assert speed == pytest.approx((1.118, 1.118)), "speed may exceed 1, and is no share"
+    assert share_interval(np.array([]), []) == (0.0, 0.0)
+    examples = [example(f"q{i}", databases[i]) for i in range(60)]
+    numbers = summarize(examples, [verdict(one.uid, 0.0) for one in examples], "bird").metrics()
+    assert (numbers["bird"], numbers["bird/low"], numbers["bird/high"]) == (0.0, 0.0, high)
 
 
 def test_one_database_is_resampled_by_question() -> None:

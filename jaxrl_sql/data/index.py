@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from jaxrl_sql.data.jsonl import as_latin
+from jaxrl_sql.data.written import written_whole
 from jaxrl_sql.types import InputError
 
 _CHUNK = 4 << 20
@@ -116,15 +116,8 @@ def _keep(place: Path, version: str, found: np.ndarray) -> Path:
     """Write an index whole or not at all, and remove those of what the file was before."""
     place.parent.mkdir(parents=True, exist_ok=True)
     kept = place.with_name(f"{place.name}{version}.npy")
-    with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
-        try:
-            np.save(file, found)
-            file.flush()
-        except OSError:
-            Path(file.name).unlink()
-            raise
-    Path(file.name).chmod(0o644)  # a temporary file is its owner's alone, and data is often shared
-    Path(file.name).replace(kept)
+    with written_whole(kept) as file:
+        np.save(file, found)
     own = re.compile(re.escape(place.name) + r"[0-9a-f]{16}-[0-9a-f]+\.npy")
     for old in place.parent.iterdir():
         if own.fullmatch(old.name) and old != kept:

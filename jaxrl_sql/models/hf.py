@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import save_file
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.families import FAMILIES
@@ -28,7 +27,7 @@ from jaxrl_sql.models.gguf_header import read_header
 from jaxrl_sql.models.gguf_tokenizer import gguf_tokenizer
 from jaxrl_sql.models.placing import place, reading_threads
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
-from jaxrl_sql.models.stored import StoredTensor, read_safetensors
+from jaxrl_sql.models.stored import StoredTensor, read_safetensors, write_safetensors
 from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
 from jaxrl_sql.types import InputError
@@ -182,8 +181,8 @@ def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]], shar
     total = 0
 
     def flush() -> None:
-        part = folder / f".part-{len(parts)}.safetensors"
-        save_file(held, part, metadata={"format": "pt"})
+        part = folder / f".{len(parts)}.safetensors"
+        write_safetensors(part, held)
         where.update(dict.fromkeys(held, len(parts)))
         parts.append(part)
         held.clear()

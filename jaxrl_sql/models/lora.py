@@ -24,10 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
+from jaxrl_sql.models.stored import write_safetensors
 from jaxrl_sql.models.value import policy_part
 from jaxrl_sql.parallel.rules import AnyMesh, sharding_of
 from jaxrl_sql.types import InputError
@@ -216,7 +217,7 @@ def save_adapters(folder: str | Path, config: ModelConfig, adapters: Adapters, b
     }
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_safetensors(folder / WEIGHTS_FILE, tensors)
     (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import save_file
 
 from jaxrl_sql.types import InputError
 
@@ -29,6 +30,17 @@ SAFETENSORS_DTYPES = {
     "BF16": BFLOAT16,
 }
 HEADER_BYTES = 100 << 20  # no header of a real model is longer: a number above is no length
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write tensors as a file of ordinary mode: safetensors' own is a temporary file's, for its owner alone."""
+    part = path.with_name(f".part-{path.name}")
+    part.unlink(missing_ok=True)
+    part.touch()  # as the umask has it
+    mode = part.stat().st_mode
+    save_file(dict(tensors), part, metadata={"format": "pt"})
+    part.chmod(mode)
+    part.replace(path)
 
 
 class Encoding(NamedTuple):

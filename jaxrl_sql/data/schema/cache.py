@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import NamedTuple, TypeVar
 
+from jaxrl_sql.data.written import written_whole
 from jaxrl_sql.types import InputError
 
 T = TypeVar("T")
@@ -71,19 +71,9 @@ def kept(
     found = make()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, dump(found))
+        with written_whole(path) as file:
+            file.write(dump(found))
     return found
-
-
-def _write(path: Path, content: bytes) -> None:
-    with NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
-        try:
-            file.write(content)
-            file.close()
-            Path(file.name).replace(path)
-        except OSError:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 @lru_cache(maxsize=1 << 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ def edit_config(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
     fields = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({name: value for name, value in fields.items() if value != "absent"}))
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027])
+def test_files_are_for_whom_the_umask_lets(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        for shard_bytes in (1 << 30, 4096, 1 << 30):  # the last over what the others left
+            save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), None, shard_bytes=shard_bytes)
+            found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+            assert any(name.endswith(".safetensors") for name in found)
+            assert set(found.values()) == {0o666 & ~umask}, found
+    finally:
+        os.umask(before)
 
 
 @CONFIGS

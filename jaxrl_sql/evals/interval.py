@@ -17,6 +17,7 @@ import numpy as np
 RESAMPLES = 2_000
 _LEVEL = 0.95
 _BLOCK = 500
+_EQUAL = 1e-9  # means of the same values differ by what was rounded when they were added up
 
 
 def resampled_means(values: np.ndarray, databases: Sequence[str], seed: int = 0, n: int = RESAMPLES) -> np.ndarray:
@@ -49,7 +50,7 @@ def share_interval(
     Resampled, or Wilson's where all resamples agree. What may exceed 1 (`r_ves`) is no share and always resampled.
     """
     low, high = interval(values, databases, seed, n)
-    if len(values) and low == high and values.min() >= 0 and values.max() <= 1:
+    if len(values) and high - low < _EQUAL and values.min() >= 0 and values.max() <= 1:
         return wilson(float(values.mean()), len(values))
     return low, high
 

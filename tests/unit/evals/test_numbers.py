@@ -109,7 +109,10 @@ def test_a_share_that_no_resample_moves_has_wilsons_interval() -> None:
     assert halves == (pytest.approx(0.236593, abs=1e-6), pytest.approx(0.763407, abs=1e-6))
     moved = np.array([1.0, 1.0, 0.0, 0.0])
     assert share_interval(moved, ["a", "a", "b", "b"]) == interval(moved, ["a", "a", "b", "b"])
-    assert share_interval(np.full(5, 1.118), list("abcde")) == (1.118, 1.118), "speed may exceed 1, and is no share"
+    graded = share_interval(np.full(30, 0.1), [f"d{i % 7}" for i in range(30)])
+    assert graded == (pytest.approx(0.0346, abs=1e-4), pytest.approx(0.2562, abs=1e-4))
+    speed = share_interval(np.full(5, 1.118), list("abcde"))
+    assert speed == pytest.approx((1.118, 1.118)), "speed may exceed 1, and is no share"
     assert share_interval(np.array([]), []) == (0.0, 0.0)
     examples = [example(f"q{i}", databases[i]) for i in range(60)]
     numbers = summarize(examples, [verdict(one.uid, 0.0) for one in examples], "bird").metrics()

@@ -165,14 +165,14 @@ def _reliability(pairs: Sequence[tuple[Example, Verdict]], own: str) -> dict[str
     """Return EHRSQL's reliability scores RS(0), RS(5), RS(10) and RS(N), N the number of questions (Lee et al. 2024).
 
     A right answer earns 1, and so does none where there is none; no answer where there is one earns 0, and whatever is
-    wrong costs 0, 5, 10 or N. Golds that fail are left out, and where all questions have answers it says nothing.
+    wrong costs 0, 5, 10 or N. No answer is right where the gold fails: its scorer takes that for an error that no
+    prediction equals. Where all questions have answers it says nothing.
     """
-    scored = [(example, one) for example, one in pairs if own in one.scores]
-    if all(example.answerable for example, _ in scored):
+    if all(example.answerable for example, _ in pairs) or not any(own in one.scores for _, one in pairs):
         return {}
-    right = sum(one.is_right(own) for _, one in scored)
-    silent = sum(one.status == "no_sql" and not one.is_right(own) for _, one in scored)
-    wrong, count = len(scored) - right - silent, len(scored)
+    right = sum(one.is_right(own) for _, one in pairs)
+    silent = sum(one.status == "no_sql" and not one.is_right(own) for _, one in pairs)
+    wrong, count = len(pairs) - right - silent, len(pairs)
     costs = {"0": 0, "5": 5, "10": 10, "N": count}
     return {name: (right - cost * wrong) / count for name, cost in costs.items()}
 

@@ -30,6 +30,8 @@ _RANGES = {
     "diastolic_bp": (60.0, 90.0),
     "mean_bp": (60.0, 110.0),
 }
+# MySQL's arithmetic on dates, which SQLite does by modifiers.
+_SHIFT = re.compile(r"DATE_(SUB|ADD)\((\w+\(\)|'[^']+')[, ]+INTERVAL (\d+) (MONTH|YEAR|DAY)\)")
 _BOUND = re.compile(rf"\b({'|'.join(_RANGES)})_(lower|upper)\b")
 
 
@@ -102,7 +104,7 @@ def _items(part: Path, split: str, notes: Notes) -> list[Item]:
         items.append(Item(uid, db_id, said(record, "question"), run, difficulty=said(record, "importance"), more=more))
     if changed:
         notes.append(
-            f"{part.name}/{split}: {changed} golds say current_time or the bounds of vital signs by name; they are "
+            f"{part.name}/{split}: {changed} golds name today or the bounds of vital signs; they are "
             "replaced as the published scorer does, and predictions have to be too"
         )
     return items
@@ -135,18 +137,38 @@ def _database(part: Path, db_id: str) -> str:
 
 
 def as_run(sql: str, now: str) -> str:
-    """Return SQL as the published scorers run it: `now` for current_time, numbers for the bounds of vital signs.
+    """Return SQL as the published scorers run it: the set's own date for today, numbers for the bounds of vital signs.
 
-    Both stand for what no database knows; format letters that SQLite writes in capitals are mended too.
+    Both stand for what no database knows. Today is `current_time`, `current_date`, `'now'`, `NOW()`, `CURDATE()` or
+    `CURTIME()`, written so; comparisons with a space inside, MySQL's DATE_ADD and DATE_SUB, and format letters that
+    SQLite writes in capitals are mended too. Lines stay apart; the scorers join them, and a comment swallows SQL.
     """
-    text = sql.replace("current_time", f"'{now}'").replace("< =", "<=").replace("> =", ">=").replace("! =", "!=")
+    date, time = now.split(" ")
+    text = sql.replace("< =", "<=").replace("> =", ">=").replace("! =", "!=")
+    text = _SHIFT.sub(_shifted, text)
+    today = {
+        "current_time": now,
+        "current_date": date,
+        "'now'": now,
+        "NOW()": now,
+        "CURDATE()": date,
+        "CURTIME()": time,
+    }
+    for name, moment in today.items():
+        text = text.replace(name, f"'{moment}'")
     text = _BOUND.sub(lambda found: str(_RANGES[found[1]][found[2] == "upper"]), text)
     return text.replace("%y", "%Y").replace("%j", "%J")
 
 
+def _shifted(found: re.Match[str]) -> str:
+    way, moment, number, unit = found.groups()
+    plural = "" if number == "1" else "s"
+    return f"datetime({moment}, '{'-' if way == 'SUB' else '+'}{number} {unit.lower()}{plural}')"
+
+
 EHRSQL = Format(
     "ehrsql",
-    "bird",
+    "ehrsql",
     "ehrsql",
     "<database>/valid.json with is_impossible, or <database>/valid/data.json and label.json; <database>.sqlite",
     is_ehrsql,

@@ -308,56 +308,6 @@ def test_spider2_golds_have_the_types_that_csv_gives_them(tmp_path: Path) -> Non
     assert rows == ((None, "01", 1000.0, 1, long, None), (2, "x", 0.5, 2, "1", "inf"))
 
 
-def test_ehrsql_has_questions_without_an_answer(tmp_path: Path) -> None:
-    part = tmp_path / "mimic_iii"
-    database(part / "mimic_iii.sqlite")
-    later = "SELECT a FROM t WHERE a < current_time AND a > heart_rate_lower AND a < heart_rate_upper"
-    write(
-        part / "valid.json",
-        [
-            {
-                "id": "x",
-                "db_id": "mimic3",
-                "question": "Who?",
-                "query": later,
-                "is_impossible": False,
-                "importance": "high",
-            },
-            {"id": "y", "db_id": "mimic3", "question": "Why?", "query": "nan", "is_impossible": True},
-        ],
-    )
-    found = load_benchmark(tmp_path)
-    assert (found.name, found.submission) == ("ehrsql", "ehrsql")
-    first, second = found.examples
-    assert first.gold_sql == "SELECT a FROM t WHERE a < '2105-12-31 23:59:00' AND a > 60.0 AND a < 100.0"
-    assert (first.answerable, first.difficulty, second.answerable, second.gold_sql) == (True, "high", False, "")
-    assert any(note.startswith("1 of 2 questions have no answer") for note in found.notes)
-    assert any("1 golds say current_time" in note for note in found.notes)
-    assert found.prepare is not None
-    assert found.prepare("SELECT current_time") == "SELECT '2105-12-31 23:59:00'"
-    loaded = load_split(tmp_path, "valid")
-    assert ([one.uid for one in loaded.examples], loaded.skipped) == (["x"], (("y", "has no answer"),))
-
-
-def test_the_shared_task_pairs_golds_by_id(tmp_path: Path) -> None:
-    database(tmp_path / "data/mimic_iv/mimic_iv.sqlite")
-    for split in ("train", "valid"):
-        folder = tmp_path / "data/mimic_iv" / split
-        questions = [{"id": "b", "question": "B?"}, {"id": "a", "question": "A?"}, {"id": "c", "question": "C?"}]
-        write(folder / "data.json", {"version": "1", "data": questions})
-        write(folder / "label.json", {"a": "SELECT 1", "b": "null"})
-    found = load_benchmark(tmp_path)
-    assert [(one.uid, one.gold_sql, one.answerable) for one in found.examples] == [
-        ("b", "", False),
-        ("a", "SELECT 1", True),
-    ]
-    assert found.skipped == (("c", "no sql"),)
-    assert len(load_benchmark(tmp_path, "train").examples) == 2
-    (tmp_path / "data/mimic_iv/valid/label.json").unlink()
-    with pytest.raises(InputError, match=r"label\.json: no such file"):
-        load_benchmark(tmp_path)
-
-
 def test_kaggledbqa_and_sciencebenchmark(tmp_path: Path) -> None:
     kaggle = tmp_path / "kaggle"
     database(kaggle / "databases/Soccer/Soccer.sqlite")

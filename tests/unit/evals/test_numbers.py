@@ -67,13 +67,13 @@ def test_reliability_pays_silence_where_there_is_no_answer_and_makes_errors_dear
         verdict("q0", 1.0),
         verdict("q1", 0.0),  # wrong
         verdict("q2", 0.0, status="no_sql"),  # silent: earns nothing, costs nothing
-        Verdict("q3", "SELECT 1", "ok", "timeout"),  # its gold fails: left out
+        Verdict("q3", "SELECT 1", "ok", "timeout"),  # its gold fails, so that nothing is right there
         verdict("m0", 1.0, status="no_sql"),  # silent, and right to be
         verdict("m1", 0.0),  # answers what has no answer: wrong
     ]
     numbers = summarize(examples, verdicts, "bird").metrics()
     found = [numbers[f"reliability/{cost}"] for cost in ("0", "5", "10", "N")]
-    assert found == pytest.approx([2 / 5, (2 - 2 * 5) / 5, (2 - 2 * 10) / 5, (2 - 2 * 5) / 5])
+    assert found == pytest.approx([2 / 6, (2 - 3 * 5) / 6, (2 - 3 * 10) / 6, (2 - 3 * 6) / 6])
 
 
 def test_a_group_without_a_score_has_no_number() -> None:

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -241,6 +241,7 @@ class Session:
         """Say how the run ends after a stop and return its exit code; raises HealthError for a run that is not well."""
         if self.illness:
             raise HealthError(self.illness)
+        self.checkpoints.wait()  # who reads the next line may end the machine
         self.note(f"stopped; go on with --resume {self.folder}")
         return self.request.exit_code or 0
 
@@ -320,10 +321,11 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
     if config.run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
     try:
-        with _opened(config, folder, is_first) as session:
-            yield session
-        if is_first:
-            write_report(folder)
+        with ExitStack() as closed:  # until all is written: a signal on the way out must not break what is being saved
+            with _opened(config, folder, is_first, closed) as session:
+                yield session
+            if is_first:
+                write_report(folder)
     except HealthError:
         if is_first:
             write_report(folder)
@@ -335,7 +337,8 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
 
 
 @contextmanager
-def _opened(config: TrainConfig, folder: Path, is_first: bool) -> Iterator[Session]:
+def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack) -> Iterator[Session]:
+    """Open what a session holds; signals are heard from its first step until `closed` is left."""
     boards = open_boards(folder, config.run.wandb, dataclasses.asdict(config)) if is_first else ()
     with (
         make_display(config.run.display if is_first else "none", _steps(config), title=folder.name) as display,
@@ -372,7 +375,8 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool) -> Iterator[Sessi
         )
         session.count_epochs()
         preflight(session)
-        with jax.set_mesh(session.mesh), stop_on_signals(display.note) as session.request:
+        session.request = closed.enter_context(stop_on_signals(display.note))
+        with jax.set_mesh(session.mesh):
             yield session
 
 

@@ -15,14 +15,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.command import run_command
 from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
 from jaxrl_sql.data.filters import Dropped, by_gold
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, message_texts
-from jaxrl_sql.data.source import training_questions
 from jaxrl_sql.evals.execution import execution_accuracy
 from jaxrl_sql.recipes import Recipe, find_recipe
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint

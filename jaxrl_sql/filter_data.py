@@ -15,17 +15,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.answering import Answerer, open_answerer, sampling_by, served, style_for
-from jaxrl_sql.command import run_command
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.filters import Dropped, Filtered, by_choice, by_gold, by_prompt, by_rate, by_text, without_repeats
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.data.shares import one_in
-from jaxrl_sql.data.source import training_questions
 from jaxrl_sql.evals.execution import execution_accuracy
-from jaxrl_sql.models.hf import load_tokenizer
-from jaxrl_sql.rng import Purpose
+from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.ops.rng import Purpose
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.policy_client import Answerer, open_answerer, sampling_by, served, style_for
+from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError

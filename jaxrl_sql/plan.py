@@ -13,10 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.command import prepare_process, told
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.hf import load_config as load_model_config
+from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.memory import in_bytes
@@ -24,7 +23,8 @@ from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.show import as_json, as_text, in_seconds
 from jaxrl_sql.planning.workload import drawn_answer
 from jaxrl_sql.recipes import find_recipe
-from jaxrl_sql.sources import new_shape
+from jaxrl_sql.run.command import prepare_process, told
+from jaxrl_sql.run.questions import new_shape
 from jaxrl_sql.types import InputError
 
 PROGRAMS = ("update", "score", "prefill", "decode")

@@ -22,15 +22,15 @@ import optax
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.step import init_state, make_step
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
-from jaxrl_sql.command import run_command
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.data.lessons import Lessons, rows_of
 from jaxrl_sql.data.pack import pack_rows
-from jaxrl_sql.data.rows import Row, word_tokens
-from jaxrl_sql.evaluation import evaluate_all
+from jaxrl_sql.data.sft_batches import Row, word_tokens
+from jaxrl_sql.data.sft_dataset import Lessons, rows_of
 from jaxrl_sql.models.lora import policy_params
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.evaluation import evaluate_all
+from jaxrl_sql.run.session import Session, open_session
 from jaxrl_sql.runtime.metrics import merge_metrics, reduce_metrics
-from jaxrl_sql.session import Session, open_session
 from jaxrl_sql.types import InputError
 
 

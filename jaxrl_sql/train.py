@@ -21,22 +21,22 @@ import numpy as np
 from jaxrl_sql.algo.optim import make_schedule
 from jaxrl_sql.algo.step import init_state
 from jaxrl_sql.algo.updates import Store, Updates, make_store, make_updates
-from jaxrl_sql.answering import whole_text
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.command import run_command
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.order import Order
-from jaxrl_sql.evaluation import evaluate_all
-from jaxrl_sql.experience import gather, in_flight, pack, taken_up
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.planning.workload import drawn_answer
 from jaxrl_sql.rollout import Engine
+from jaxrl_sql.run.collect import gather, in_flight, pack, taken_up
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.evaluation import evaluate_all
+from jaxrl_sql.run.policy_client import whole_text
+from jaxrl_sql.run.session import HurriedError, Session, open_session
+from jaxrl_sql.run.stages import Progress, Stage, has_risen
 from jaxrl_sql.runtime.metrics import reduce_metrics
-from jaxrl_sql.session import HurriedError, Session, open_session
 from jaxrl_sql.sft import run_sft
-from jaxrl_sql.stages import Progress, Stage, has_risen
 from jaxrl_sql.types import InputError
 
 

@@ -22,14 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_sql import rng
 from jaxrl_sql.batch import GroupBatch, pad_tokens
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.pack import pack_groups
 from jaxrl_sql.data.prompts import compact_style, make_prompts, prompt_texts
-from jaxrl_sql.data.synth.tokenizer import train_tokenizer
+from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
 from jaxrl_sql.models import ModelConfig, decode_step, init_decode_cache, init_params, prefill, unembed
 from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.ops import rng
 from jaxrl_sql.rollout import Engine, Sample, Sampling
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.runtime.memory import keep_freed_memory

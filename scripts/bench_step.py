@@ -29,10 +29,10 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
-from jaxrl_sql.distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.models import count_params, init_params
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.transformer import Block, hidden_states, unembedding
+from jaxrl_sql.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.rollout import Engine
 from jaxrl_sql.runtime.memory import keep_freed_memory
 

@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_sql.command import prepare_process
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import init_params, load_tokenizer
 from jaxrl_sql.parallel import make_mesh
@@ -33,6 +32,7 @@ from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.plan import Plan, make_plan
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.run.command import prepare_process
 
 SIZES = {"data": 1, "fsdp": 1, "tensor": 1}
 MIB = 1 << 20

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_sql import masked
 from jaxrl_sql.batch import GroupBatch
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.distribution import TokenLogprobs
+from jaxrl_sql.ops import masked
+from jaxrl_sql.ops.token_distribution import TokenLogprobs
 
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 

@@ -18,8 +18,8 @@ import optax
 
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.distribution import TokenLogprobs
-from jaxrl_sql.rounding import apply_updates
+from jaxrl_sql.ops.stochastic_rounding import apply_updates
+from jaxrl_sql.ops.token_distribution import TokenLogprobs
 
 LogprobFn = Callable[[Any, Any, GroupBatch], TokenLogprobs]
 LossFn = Callable[[TokenLogprobs, GroupBatch], losses.Loss]

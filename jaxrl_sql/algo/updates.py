@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl_sql import masked
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.algo.advantage import advantages, gae, pay_last
 from jaxrl_sql.algo.step import LogprobFn, Scorer, make_scorer, make_step, slice_prompts
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.ops import masked
 
 Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Advantage = Callable[[jax.Array, jax.Array], jax.Array]

@@ -74,9 +74,9 @@ class ModelConfigSection:
     `shape` names a published model's sizes (`models/shapes.py`) in place of the numbers here; `plan` takes it in place
     of a checkpoint too.
 
-    `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`). Weights are kept in
-    `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward pass
-    computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
+    `init` is `plain` or `copying` (attention that copies from the start, see `models/induction_init.py`). Weights are
+    kept in `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward
+    pass computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
     `attention` is the backend of prompts and updates (`models/attention/`): `auto` takes the platform's fused one where
     it serves.
     """

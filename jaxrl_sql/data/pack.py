@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_sql.batch import GroupBatch, Segment, bucket, pad_tokens
-from jaxrl_sql.data.rows import Answer, Row
+from jaxrl_sql.data.sft_batches import Answer, Row
 from jaxrl_sql.types import Trajectory
 
 

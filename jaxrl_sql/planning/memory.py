@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxrl_sql.config import OptimConfig, TrainConfig
-from jaxrl_sql.distribution import KEPT_BYTES
 from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
 from jaxrl_sql.models.attention import cudnn, for_platform, xla
+from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
-from jaxrl_sql.models.merging import POOL
 from jaxrl_sql.models.spec import leaf_of
 from jaxrl_sql.models.transformer import CARRIED
+from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, split_of
 from jaxrl_sql.planning.workload import PAGE, ROW_PAGE, Draw, Update, batch_ways, find_workload, head_ways, parts_here

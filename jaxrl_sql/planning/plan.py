@@ -14,8 +14,8 @@ from jaxrl_sql.planning.chips import Topology
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
 from jaxrl_sql.planning.memory import Sizes, abstract_mesh, estimate, is_fused
 from jaxrl_sql.planning.programs import Setting, programs
-from jaxrl_sql.planning.remedies import Remedy, remedies
-from jaxrl_sql.planning.work import Phase, answer_tokens, phases, step_seconds
+from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
+from jaxrl_sql.planning.suggestions import Remedy, remedies
 from jaxrl_sql.planning.workload import Workload, batch_ways, find_workload
 from jaxrl_sql.types import InputError
 

@@ -21,8 +21,8 @@ from jaxrl_sql.batch import GroupBatch, PyTree, Segment, TrainState
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, policy_params
 from jaxrl_sql.models.attention import for_platform
+from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
-from jaxrl_sql.models.merging import POOL
 from jaxrl_sql.models.paged import Pages, Pool
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask

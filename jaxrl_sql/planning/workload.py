@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import OptimConfig, TrainConfig
-from jaxrl_sql.distribution import KEPT_BYTES
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.rules import RULES
-from jaxrl_sql.rollout.intake import MAX_READERS
+from jaxrl_sql.rollout.prefill_queue import MAX_READERS
 
 PAGE, ROW_PAGE, CHUNK, PREFILL, KEPT = 64, 32, 16, 1024, 32_768  # the engine's own
 

@@ -14,17 +14,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_sql import rng
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.paged import Pool
+from jaxrl_sql.ops import rng
 from jaxrl_sql.parallel.rules import batch_ways
-from jaxrl_sql.rollout.call import Call, Limits
 from jaxrl_sql.rollout.decode import grow_pool, new_pool
-from jaxrl_sql.rollout.ledger import PromptBook
+from jaxrl_sql.rollout.kv_blocks import PromptBook
 from jaxrl_sql.rollout.sampling import Sample, Sampling
+from jaxrl_sql.rollout.scheduler import Call, Limits
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.rollout.stops import end_tokens, token_bytes
+from jaxrl_sql.rollout.stop_strings import end_tokens, token_bytes
 from jaxrl_sql.sqlenv.turns import Turns
 from jaxrl_sql.types import InputError, Prompt
 

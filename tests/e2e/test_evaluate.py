@@ -16,10 +16,10 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.prompts import make_prompts
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.submission import NOTHING
 from jaxrl_sql.evaluate import main
-from jaxrl_sql.models.hf import load_tokenizer
+from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.recipes import RECIPES
 from sqlexec_rs import cli
 

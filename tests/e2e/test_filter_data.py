@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.answering import style_for
 from jaxrl_sql.config import load_config
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.prompts import make_prompts
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.filter_data import main
-from jaxrl_sql.models.hf import load_checkpoint, load_tokenizer
+from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
+from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.rng import Purpose
 from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.run.policy_client import style_for
 
 MODEL = Path(__file__).parents[2] / "configs/quickstart_start"
 Start = Callable[..., list[str]]

@@ -21,7 +21,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 
 STEPS = 13  # 5 supervised, 8 of GRPO
 COMMAND = [sys.executable, str(Path(__file__).with_name("paying_command.py"))]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.train import main
 

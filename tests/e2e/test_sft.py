@@ -13,10 +13,10 @@ import pytest
 
 from jaxrl_sql import train
 from jaxrl_sql.config import load_config
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
+from jaxrl_sql.run.session import open_session
 from jaxrl_sql.runtime.checkpoint import Checkpoints
-from jaxrl_sql.session import open_session
 from jaxrl_sql.sft import main
 
 Start = Callable[..., list[str]]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
+from jaxrl_sql.run.stages import has_risen
 from jaxrl_sql.runtime.checkpoint import Checkpoints
-from jaxrl_sql.stages import has_risen
 from jaxrl_sql.train import main
 
 STEPS = 4

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, save_checkpoint
 from jaxrl_sql.models.lora import load_adapters, merge
 from jaxrl_sql.train import main

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
-from jaxrl_sql.verbal import main
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.verbal.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-very-secret"

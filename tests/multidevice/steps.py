@@ -19,9 +19,9 @@ from jaxrl_sql.algo.updates import make_updates
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.data.pack import pack_groups, pack_rows
-from jaxrl_sql.data.rows import Answer, Row
+from jaxrl_sql.data.sft_batches import Answer, Row
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, shard_params
-from jaxrl_sql.models.merging import POOL
+from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_of

@@ -19,7 +19,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path: Path) -> None:
     """Cold start, greedy answers, GRPO with the SQL shared out, checkpoints and the model, written once."""
-    from jaxrl_sql.data.synth import SynthSpec, generate
+    from jaxrl_sql.datagen.synth import SynthSpec, generate
     from jaxrl_sql.models import load_checkpoint
 
     data = tmp_path / "data"

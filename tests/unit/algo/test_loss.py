@@ -15,7 +15,7 @@ from jaxrl_sql.algo.loss import aggregate, grpo_loss, importance_weight, kl_pena
 from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.distribution import TokenLogprobs, penalize, truncate
+from jaxrl_sql.ops.token_distribution import TokenLogprobs, penalize, truncate
 
 PLAIN = GrpoConfig(max_importance_weight=0.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.data.pack import pack_groups, pack_rows
-from jaxrl_sql.data.rows import Answer, Row, RowOrder, Supervised, rename_words
+from jaxrl_sql.data.sft_batches import Answer, Row, RowOrder, Supervised, rename_words
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 

@@ -11,8 +11,8 @@ from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_here
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
-from jaxrl_sql.planning.remedies import remedies
-from jaxrl_sql.planning.work import Cost, phases
+from jaxrl_sql.planning.roofline import Cost, phases
+from jaxrl_sql.planning.suggestions import remedies
 from jaxrl_sql.planning.workload import find_workload
 from jaxrl_sql.rollout import Engine, Sampling
 from jaxrl_sql.types import InputError

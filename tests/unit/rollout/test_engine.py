@@ -12,8 +12,8 @@ import pytest
 
 from jaxrl_sql.models import ModelConfig, forward, init_params
 from jaxrl_sql.rollout import Engine, Sample, Sampling
-from jaxrl_sql.rollout.call import Call
 from jaxrl_sql.rollout.decode import copy_pages, decode_chunk, prefill_lanes
+from jaxrl_sql.rollout.scheduler import Call
 from jaxrl_sql.types import InputError, Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.answering import Sides
 from jaxrl_sql.models import ModelConfig, forward, init_params
 from jaxrl_sql.rollout import SQL_STOPS, Engine, Sample, Sampling, SqlTurns, Written
+from jaxrl_sql.run.policy_client import Sides
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.sqlenv.observe import observe
 from jaxrl_sql.sqlenv.turns import Observation, Said

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use super::WorkerConfig;
 use super::talk::{Answer, Bounds, Failure, Talk};
 use super::wire::{self, ConnectionCounts};
-use crate::cache::Flight;
-use crate::copies::Access;
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::stats::Stats;
+use crate::pool::cache::Flight;
+use crate::pool::stats::Stats;
+use crate::sqlite::in_memory_dbs::Access;
 
 /// Variables of the environment that a worker gets; the rest is none of its business.
 const ENVIRONMENT: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];

@@ -10,7 +10,7 @@ mod words;
 use std::time::Instant;
 
 use crate::request::Limits;
-use crate::sqlite::deadline::Control;
+use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::sandbox::Sandbox;
 
 use names::{Names, quoted};
@@ -23,7 +23,7 @@ pub(crate) use names::Kept;
 const MAX_STEPS: u64 = 2_000_000;
 
 /// Guesses what the name in SQLite's `message` was meant to be.
-pub(crate) fn hint(sandbox: &Sandbox, control: &Control, statement: &str, message: &str) -> Option<String> {
+pub(crate) fn hint(sandbox: &Sandbox, control: &RunGuard, statement: &str, message: &str) -> Option<String> {
     let missing = Missing::of(message)?;
     let (connection, kept) = sandbox.opened()?;
     let limits = Limits { timeout: None, vm_steps: Some(MAX_STEPS), ..Limits::default() };

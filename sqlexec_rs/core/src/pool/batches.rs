@@ -1,6 +1,6 @@
 //! A large batch in portions, each of which runs while the next is made.
 
-use crate::pool::csr_groups::Groups;
+use crate::pool::csr_groups::CsrGroups;
 use crate::result::hashed_str::NumberMap;
 
 /// Fewer items are not worth the way to the threads.
@@ -11,12 +11,12 @@ const MAX_PORTIONS: usize = 16;
 
 /// The numbers of a batch's items, in portions.
 #[derive(Debug)]
-pub struct Portions {
+pub struct Batches {
     order: Vec<u32>,
     n_items: usize,
 }
 
-impl Portions {
+impl Batches {
     /// Divides items, of each of which the address of its databases is given: those that share them stay together.
     pub fn new(databases: impl ExactSizeIterator<Item = usize> + Clone) -> Self {
         let n_all = databases.len();
@@ -29,7 +29,7 @@ impl Portions {
             *numbers.entry(address).or_insert(next)
         };
         let groups: Vec<u32> = databases.map(number_of).collect();
-        let order = Groups::new(numbers.len(), groups.iter().copied().zip(0..)).into_members();
+        let order = CsrGroups::new(numbers.len(), groups.iter().copied().zip(0..)).into_members();
         Self { order, n_items: MIN_ITEMS.max(n_all.div_ceil(MAX_PORTIONS)) }
     }
 
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn every_item_is_in_one_portion_and_databases_stay_together() {
         for n in [0, 1, MIN_ITEMS, MIN_ITEMS + 1, 100_000] {
-            let portions = Portions::new((0..n).map(|item| item % 3));
+            let portions = Batches::new((0..n).map(|item| item % 3));
             let all: Vec<u32> = portions.iter().flatten().copied().collect();
             assert!(portions.iter().count() <= MAX_PORTIONS);
             if n > MIN_ITEMS {

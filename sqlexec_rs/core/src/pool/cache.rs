@@ -35,7 +35,7 @@ impl From<&Key> for Key {
 
 /// A run that is queued or under way.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct InFlightQuery {
     pub(crate) key: Key,
     pub(crate) path: Arc<Path>,
     pub(crate) limits: Arc<Limits>,
@@ -57,17 +57,17 @@ pub(crate) struct Waiter {
 pub(crate) struct Handle(pub(crate) Arc<JobState>);
 
 /// The answer to a request.
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// An outcome from before; true when it was asked for as a gold.
     Kept(Arc<Outcome>),
     /// A run in flight, which the waiter has joined.
-    Joined(Arc<Flight>),
+    Joined(Arc<InFlightQuery>),
     /// A new flight, to be queued.
-    New(Arc<Flight>),
+    New(Arc<InFlightQuery>),
 }
 
 enum Entry {
-    Flying { flight: Arc<Flight>, waiters: Waiters, is_gold: bool },
+    Flying { flight: Arc<InFlightQuery>, waiters: Waiters, is_gold: bool },
     Done { outcome: Arc<Outcome>, is_gold: bool, last_used: u64 },
 }
 
@@ -191,8 +191,8 @@ impl Cache {
         key: Key,
         is_gold: bool,
         waiter: Waiter,
-        make_flight: impl FnOnce(Key) -> Flight,
-    ) -> Found {
+        make_flight: impl FnOnce(Key) -> InFlightQuery,
+    ) -> Lookup {
         self.clock += 1;
         let mut place = match self.entries.entry(key) {
             Place::Occupied(place) => place,
@@ -200,17 +200,17 @@ impl Cache {
                 let flight = Arc::new(make_flight(place.key().clone()));
                 let waiters = Waiters { first: Some(waiter), others: Vec::new() };
                 place.insert(Entry::Flying { flight: Arc::clone(&flight), waiters, is_gold });
-                return Found::New(flight);
+                return Lookup::New(flight);
             }
         };
         let (found, was_gold) = match place.get_mut() {
             Entry::Done { outcome, is_gold, last_used } => {
                 *last_used = self.clock;
-                (Found::Kept(Arc::clone(outcome)), *is_gold)
+                (Lookup::Kept(Arc::clone(outcome)), *is_gold)
             }
             Entry::Flying { flight, waiters, is_gold } => {
                 waiters.push(waiter);
-                (Found::Joined(Arc::clone(flight)), *is_gold)
+                (Lookup::Joined(Arc::clone(flight)), *is_gold)
             }
         };
         if is_gold && !was_gold {
@@ -235,7 +235,7 @@ impl Cache {
     }
 
     /// Ends a flight: keeps its outcome if it may be kept, and returns who waits for it.
-    pub(crate) fn land(&mut self, flight: &Arc<Flight>, outcome: Option<&Arc<Outcome>>) -> Waiters {
+    pub(crate) fn complete(&mut self, flight: &Arc<InFlightQuery>, outcome: Option<&Arc<Outcome>>) -> Waiters {
         let size = outcome.filter(|outcome| outcome.is_repeatable()).map(|outcome| entry_bytes(&flight.key, outcome));
         let EntryRef::Occupied(mut entry) = self.entries.entry_ref(&flight.key) else {
             return Waiters::default(); // every waiter cancelled
@@ -263,8 +263,8 @@ impl Cache {
     }
 
     /// Takes a job's waiters off the given flights; a flight that nobody waits for any more is cancelled.
-    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, flights: &[Arc<Flight>]) {
-        for Flight { key, .. } in flights.iter().map(Arc::as_ref) {
+    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, flights: &[Arc<InFlightQuery>]) {
+        for InFlightQuery { key, .. } in flights.iter().map(Arc::as_ref) {
             let Some(Entry::Flying { flight, waiters, .. }) = self.entries.get_mut(key) else { continue };
             if !waiters.remove(job) {
                 flight.cancel.store(true, Ordering::Relaxed);

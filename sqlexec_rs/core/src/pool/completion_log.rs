@@ -12,7 +12,7 @@ pub(crate) type Callback = Box<dyn FnOnce() + Send>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// This unit.
-    Unit(u32),
+    Comparison(u32),
     /// Nothing yet.
     Nothing,
     /// Nothing, and there is no more to come.
@@ -20,7 +20,7 @@ pub(crate) enum Next {
 }
 
 /// The arrivals of one job.
-pub(crate) struct Arrivals {
+pub(crate) struct CompletionLog {
     state: Mutex<State>,
     one_more: Condvar,
     all_here: Condvar,
@@ -35,7 +35,7 @@ struct State {
     callbacks: Vec<Callback>,
 }
 
-impl Arrivals {
+impl CompletionLog {
     /// Starts with no unit here.
     pub(crate) fn new() -> Self {
         let state = State { order: Vec::new(), n_units: None, n_listening: 0, callbacks: Vec::new() };
@@ -95,7 +95,7 @@ impl Arrivals {
         let mut state = self.lock();
         loop {
             if let Some(unit) = state.order.get(n_seen) {
-                return Next::Unit(*unit);
+                return Next::Comparison(*unit);
             }
             if state.n_units.is_some_and(|n_units| n_seen >= n_units) {
                 return Next::End;
@@ -126,7 +126,7 @@ fn call(callback: Callback) {
     let _ = catch_unwind(AssertUnwindSafe(callback));
 }
 
-impl fmt::Debug for Arrivals {
+impl fmt::Debug for CompletionLog {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (here, all) = self.progress();
         write!(formatter, "Arrivals({here} of {all})")
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn readers_see_the_order_and_the_end() {
-        let arrivals = Arrivals::new();
+        let arrivals = CompletionLog::new();
         arrivals.expect(3);
         assert_eq!(arrivals.wait_for_next(0, Duration::ZERO), Next::Nothing);
         thread::scope(|scope| {
@@ -154,7 +154,10 @@ mod tests {
             for unit in [2, 0, 1] {
                 arrivals.arrive(unit);
             }
-            assert_eq!(reader.join().unwrap(), [Next::Unit(2), Next::Unit(0), Next::Unit(1), Next::End]);
+            assert_eq!(
+                reader.join().unwrap(),
+                [Next::Comparison(2), Next::Comparison(0), Next::Comparison(1), Next::End]
+            );
         });
         assert!(arrivals.wait_for_all(Duration::ZERO));
         assert_eq!(arrivals.progress(), (3, 3));
@@ -162,7 +165,7 @@ mod tests {
 
     #[test]
     fn callbacks_are_called_once_by_the_last_unit_or_at_once() {
-        let arrivals = Arrivals::new();
+        let arrivals = CompletionLog::new();
         arrivals.expect(2);
         let calls = Arc::new(AtomicUsize::new(0));
         let count = |n: usize| {

@@ -2,13 +2,13 @@
 
 /// Numbers in groups.
 #[derive(Debug)]
-pub(crate) struct Groups {
+pub(crate) struct CsrGroups {
     members: Vec<u32>,
     /// The members of group `g` are `members[starts[g]..starts[g + 1]]`.
     starts: Vec<u32>,
 }
 
-impl Groups {
+impl CsrGroups {
     /// Sorts (group, member) pairs into `n_groups` groups, each in the order in which its members come.
     pub(crate) fn new(n_groups: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
         let mut starts = vec![0_u32; n_groups + 1];
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn members_keep_their_order() {
-        let groups = Groups::new(4, [(2, 5), (0, 1), (2, 3), (3, 0), (0, 1)].into_iter());
+        let groups = CsrGroups::new(4, [(2, 5), (0, 1), (2, 3), (3, 0), (0, 1)].into_iter());
         assert_eq!((0..4).map(|group| groups.of(group)).collect::<Vec<_>>(), [&[1, 1][..], &[], &[5, 3], &[0]]);
         assert_eq!(groups.all(), [1, 1, 5, 3, 0]);
     }

@@ -9,7 +9,7 @@ use crate::error::Fault;
 use crate::outcome::Outcome;
 use crate::pool::Job;
 use crate::pool::completion_log::{Callback, Next};
-use crate::pool::csr_groups::Groups;
+use crate::pool::csr_groups::CsrGroups;
 
 /// What a reader of a job's items finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum NextItem {
 /// Equal items share a run and end together; of those the first in the batch is seen first.
 pub struct Items {
     job: Job,
-    by_unit: Groups,
+    by_unit: CsrGroups,
     n_seen: usize,
     pending: VecDeque<u32>,
 }
@@ -43,7 +43,7 @@ impl Items {
             match self.job.state.arrivals.wait_for_next(self.n_seen, timeout) {
                 Next::Nothing => return Ok(NextItem::TimedOut),
                 Next::End => return Ok(NextItem::End),
-                Next::Unit(unit) => {
+                Next::Comparison(unit) => {
                     self.n_seen += 1;
                     self.pending.extend(self.by_unit.of(unit as usize));
                 }
@@ -61,7 +61,7 @@ impl Job {
     /// Starts to read the items in the order in which they end.
     pub fn items(&self) -> Items {
         let (_, n_units) = self.state.arrivals.progress();
-        let by_unit = Groups::new(n_units, self.state.unit_of().iter().copied().zip(0..));
+        let by_unit = CsrGroups::new(n_units, self.state.unit_of().iter().copied().zip(0..));
         let job = Self { state: Arc::clone(&self.state), shared: Arc::clone(&self.shared) };
         Items { job, by_unit, n_seen: 0, pending: VecDeque::new() }
     }

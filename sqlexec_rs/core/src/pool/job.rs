@@ -17,9 +17,9 @@ use crate::compare::score::{GoldSource, ReadyGold, Score, ScoreItem, score};
 use crate::compare::{Options, Rule};
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::Flight;
-use crate::pool::completion_log::Arrivals;
-use crate::pool::csr_groups::Groups;
+use crate::pool::cache::InFlightQuery;
+use crate::pool::completion_log::CompletionLog;
+use crate::pool::csr_groups::CsrGroups;
 use crate::pool::stats::Stats;
 use crate::request::Limits;
 
@@ -29,12 +29,12 @@ type Delivered = Result<Arc<Outcome>, Fault>;
 #[derive(Debug)]
 pub(crate) struct JobState {
     /// At least as many as there are distinct runs.
-    slots: Vec<Slot>,
+    slots: Vec<RunSlot>,
     planned: OnceLock<Planned>,
-    flights: OnceLock<Vec<Arc<Flight>>>,
+    flights: OnceLock<Vec<Arc<InFlightQuery>>>,
     wish: Wish,
     /// The units that have ended: scores of a score job, slots of an execute job.
-    pub(crate) arrivals: Arrivals,
+    pub(crate) arrivals: CompletionLog,
     stats: Arc<Stats>,
 }
 
@@ -63,12 +63,12 @@ impl Wish {
 struct Planned {
     n_slots: usize,
     /// The units that need a slot, as often as they do.
-    units_of: Groups,
+    units_of: CsrGroups,
     work: Work,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct RunSlot {
     content: Mutex<Content>,
     /// Units that have still to read it, as often as they need it.
     readers: AtomicU32,
@@ -96,7 +96,7 @@ pub(crate) enum Work {
 /// The comparisons of a score job.
 #[derive(Debug)]
 pub(crate) struct Scores {
-    pub(crate) units: Vec<Unit>,
+    pub(crate) units: Vec<Comparison>,
     /// The slots that units need, end to end.
     pub(crate) needs: Vec<u32>,
     pub(crate) unit_of: Vec<u32>,
@@ -105,7 +105,7 @@ pub(crate) struct Scores {
 
 /// One distinct score item.
 #[derive(Debug)]
-pub(crate) struct Unit {
+pub(crate) struct Comparison {
     /// Where its slots are in `needs`: the prediction's, one a database, and then those of each gold that is SQL.
     needs: Range<u32>,
     n_databases: u32,
@@ -116,7 +116,7 @@ pub(crate) struct Unit {
     score: OnceLock<Result<Score, Fault>>,
 }
 
-impl Unit {
+impl Comparison {
     pub(crate) fn new(item: ScoreItem, needs: Range<u32>) -> Self {
         Self {
             waiting: AtomicU32::new(needs.len() as u32),
@@ -149,7 +149,7 @@ impl Unit {
 }
 
 impl Scores {
-    fn needs(&self, unit: &Unit) -> &[u32] {
+    fn needs(&self, unit: &Comparison) -> &[u32] {
         &self.needs[unit.needs_at()]
     }
 }
@@ -157,21 +157,21 @@ impl Scores {
 impl JobState {
     /// Makes the state of a job with at most `max_slots` distinct runs, whose outcomes may be delivered from now on.
     pub(crate) fn new(max_slots: usize, wish: Wish, stats: Arc<Stats>) -> Self {
-        let slot = || Slot { content: Mutex::new(Content::Awaited), readers: AtomicU32::new(0) };
+        let slot = || RunSlot { content: Mutex::new(Content::Awaited), readers: AtomicU32::new(0) };
         let slots = std::iter::repeat_with(slot).take(max_slots).collect();
-        Self { slots, planned: OnceLock::new(), flights: OnceLock::new(), wish, arrivals: Arrivals::new(), stats }
+        Self { slots, planned: OnceLock::new(), flights: OnceLock::new(), wish, arrivals: CompletionLog::new(), stats }
     }
 
     /// Says, once, what is made of the first `n_slots` slots, and counts the outcomes that are here. Those that would make a
     /// comparison follow are returned, to be delivered anew.
     pub(crate) fn plan(&self, n_slots: usize, work: Work) -> Vec<(u32, Delivered)> {
         let (n_units, units_of) = match &work {
-            Work::Execute { .. } => (n_slots, Groups::new(n_slots, std::iter::empty())),
+            Work::Execute { .. } => (n_slots, CsrGroups::new(n_slots, std::iter::empty())),
             Work::Score(scores) => {
                 let needs = (0..)
                     .zip(&scores.units)
                     .flat_map(|(number, unit)| scores.needs(unit).iter().map(move |slot| (*slot, number)));
-                (scores.units.len(), Groups::new(n_slots, needs))
+                (scores.units.len(), CsrGroups::new(n_slots, needs))
             }
         };
         for (number, slot) in self.slots[..n_slots].iter().enumerate() {
@@ -215,12 +215,12 @@ impl JobState {
     }
 
     /// Remembers which flights to abandon on cancellation.
-    pub(crate) fn set_flights(&self, flights: Vec<Arc<Flight>>) {
+    pub(crate) fn set_flights(&self, flights: Vec<Arc<InFlightQuery>>) {
         let _ = self.flights.set(flights); // set once, right after the job was made
     }
 
     /// Returns the job's flights.
-    pub(crate) fn flights(&self) -> &[Arc<Flight>] {
+    pub(crate) fn flights(&self) -> &[Arc<InFlightQuery>] {
         self.flights.get().map_or(&[], Vec::as_slice)
     }
 
@@ -276,7 +276,7 @@ impl JobState {
         self.arrivals.arrive(number);
     }
 
-    fn score_unit(&self, unit: &Unit, needs: &[u32], rules: &[Rule]) -> Result<Score, Fault> {
+    fn score_unit(&self, unit: &Comparison, needs: &[u32], rules: &[Rule]) -> Result<Score, Fault> {
         let outcomes = needs.iter().map(|slot| self.outcome_at(*slot)).collect::<Result<Vec<_>, Fault>>()?;
         let n_databases = unit.n_databases as usize;
         let (predicted, mut of_golds) = outcomes.split_at(n_databases);

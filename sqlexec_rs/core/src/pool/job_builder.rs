@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::compare::score::ScoreItem;
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::{Flight, Found, Handle, Key, Waiter};
-use crate::pool::csr_groups::Groups;
+use crate::pool::cache::{Handle, InFlightQuery, Key, Lookup, Waiter};
+use crate::pool::csr_groups::CsrGroups;
 use crate::pool::job::{JobState, Wish};
 use crate::pool::plan::{Plan, PlannedRun, n_pairs};
 use crate::pool::queue::Task;
@@ -20,7 +20,7 @@ use crate::sqlite::dbfile::FileIdentity;
 const PORTION: usize = 256;
 
 /// A job to which items are still being added. To drop it cancels what was added.
-pub struct Launch {
+pub struct JobBuilder {
     shared: Arc<Shared>,
     limits: Arc<Limits>,
     plan: Plan,
@@ -37,7 +37,7 @@ struct Begun {
     ticket: u64,
     /// Tasks for which the queue keeps room.
     n_reserved: usize,
-    flights: Vec<Arc<Flight>>,
+    flights: Vec<Arc<InFlightQuery>>,
     is_open: bool,
 }
 
@@ -47,7 +47,7 @@ struct Database {
     state: Result<u32, Arc<Outcome>>,
 }
 
-impl Launch {
+impl JobBuilder {
     /// Begins; `n_pairs` is how many (database, SQL) pairs all items will ask for, duplicates included.
     pub(crate) fn new(shared: &Arc<Shared>, plan: Plan, limits: &Arc<Limits>, n_pairs: usize) -> Self {
         Self {
@@ -138,7 +138,8 @@ impl Launch {
         mark_golds(&self.shared, &self.plan, &self.databases, begun.limits_number);
         // By database, so that a thread stays with a connection and what it holds.
         let runs = &self.plan.runs;
-        let order = Groups::new(self.databases.len(), runs[n_old..].iter().map(|run| run.database).zip(n_old as u32..));
+        let order =
+            CsrGroups::new(self.databases.len(), runs[n_old..].iter().map(|run| run.database).zip(n_old as u32..));
         for portion in order.all().chunks(PORTION) {
             let tasks = begun.request(&self.shared, &self.limits, &self.databases, runs, portion);
             begun.n_reserved -= portion.len();
@@ -175,7 +176,7 @@ impl Launch {
     }
 }
 
-impl Drop for Launch {
+impl Drop for JobBuilder {
     fn drop(&mut self) {
         if let Some(begun) = self.begun.take().filter(|_| self.shared.check_process().is_ok()) {
             self.shared.queue.add(begun.ticket, std::iter::empty(), begun.n_reserved);
@@ -224,7 +225,7 @@ impl Begun {
             };
             let key = Key { db, limits: self.limits_number, sql: run.sql.clone() };
             let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
-            let make_flight = |key| Flight {
+            let make_flight = |key| InFlightQuery {
                 key,
                 path: Arc::clone(&database.path),
                 limits: Arc::clone(limits),
@@ -232,15 +233,15 @@ impl Begun {
                 is_for_cache: run.is_gold || keeps_candidates,
             };
             match cache.request(key, run.is_gold, waiter, make_flight) {
-                Found::Kept(outcome) => {
+                Lookup::Kept(outcome) => {
                     shared.stats.hit(run.is_gold);
                     here.push((*slot, outcome));
                 }
-                Found::Joined(flight) => {
+                Lookup::Joined(flight) => {
                     shared.stats.joined();
                     self.flights.push(flight);
                 }
-                Found::New(flight) => {
+                Lookup::New(flight) => {
                     self.flights.push(Arc::clone(&flight));
                     tasks.push(Task::Run(flight));
                 }

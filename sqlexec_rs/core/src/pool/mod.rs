@@ -22,10 +22,10 @@ use crate::compare::Rule;
 use crate::compare::score::{Score, ScoreItem};
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::batches::Portions;
+use crate::pool::batches::Batches;
 use crate::pool::cache::Cache;
 use crate::pool::job::JobState;
-use crate::pool::job_builder::Launch;
+use crate::pool::job_builder::JobBuilder;
 use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::{Queue, Task};
 use crate::pool::runner::Runner;
@@ -34,7 +34,7 @@ use crate::process::WorkerConfig;
 use crate::request::Limits;
 use crate::sqlite::busy::{self, Busy};
 use crate::sqlite::hooks;
-use crate::sqlite::in_memory_dbs::{Access, Copies};
+use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
 
 /// The stack of what runs SQL: SQLite's parser and code generator recurse with the depth of an expression.
 pub(crate) const STACK_BYTES: usize = 8 << 20;
@@ -115,7 +115,7 @@ impl Pool {
         // Threads share copies; of worker processes each has its own.
         let n_shares = if config.worker.is_some() { n_threads as u64 } else { 1 };
         let access = Access { copies_bytes: config.access.copies_bytes / n_shares, ..config.access };
-        let copies = Arc::new(Copies::new(access, &shared.stats));
+        let copies = Arc::new(InMemoryDbs::new(access, &shared.stats));
         let pool = Self { shared: Arc::clone(&shared), threads: Mutex::default(), n_threads };
         for number in 0..n_threads {
             let runner = Runner::new(config.worker.as_ref(), cap, &copies, &shared.stats)?;
@@ -148,8 +148,8 @@ impl Pool {
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        let mut launch = Launch::new(&self.shared, Plan::execution(pairs.len()), limits, pairs.len());
-        let portions = Portions::new(pairs.iter().map(|(path, _)| Arc::as_ptr(path).addr()));
+        let mut launch = JobBuilder::new(&self.shared, Plan::execution(pairs.len()), limits, pairs.len());
+        let portions = Batches::new(pairs.iter().map(|(path, _)| Arc::as_ptr(path).addr()));
         for numbers in portions.iter() {
             launch.add_pairs(numbers, pairs, keep_waiting)?;
         }
@@ -170,7 +170,7 @@ impl Pool {
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         let mut launch = self.launch_score(items.len(), items.iter().map(n_pairs).sum(), rules, limits)?;
-        let portions = Portions::new(items.iter().map(|item| item.databases.as_ptr().addr()));
+        let portions = Batches::new(items.iter().map(|item| item.databases.as_ptr().addr()));
         for numbers in portions.iter() {
             let portion = numbers.iter().map(|number| (*number, items[*number as usize].clone()));
             launch.add(portion, keep_waiting)?;
@@ -185,9 +185,9 @@ impl Pool {
         n_pairs: usize,
         rules: &[Rule],
         limits: &Arc<Limits>,
-    ) -> Result<Launch, Fault> {
+    ) -> Result<JobBuilder, Fault> {
         self.shared.check_process()?;
-        Ok(Launch::new(&self.shared, Plan::scoring(n_items, rules), limits, n_pairs))
+        Ok(JobBuilder::new(&self.shared, Plan::scoring(n_items, rules), limits, n_pairs))
     }
 
     /// Reads the counters, with what the caches and the queue hold now.
@@ -323,7 +323,7 @@ fn work(shared: &Arc<Shared>, mut runner: Runner) {
     let mut busy: Option<Busy> = None;
     loop {
         let rest = &mut || {
-            runner.rest();
+            runner.park();
             busy = None;
         };
         let Some((task, n_left)) = shared.queue.take(rest) else {
@@ -340,11 +340,11 @@ fn work(shared: &Arc<Shared>, mut runner: Runner) {
                 if let Ok(outcome) = &result {
                     shared.stats.ran(outcome.status);
                 }
-                let waiters = shared.cache().land(&flight, result.as_ref().ok());
+                let waiters = shared.cache().complete(&flight, result.as_ref().ok());
                 for waiter in waiters {
                     waiter.job.0.deliver(waiter.slot, result.clone());
                 }
-                runner.tidy();
+                runner.prune();
             }
         }
     }

@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 
 use crate::compare::Rule;
 use crate::compare::score::{GoldSource, ScoreItem};
-use crate::pool::job::{Scores, Unit, Work};
+use crate::pool::job::{Comparison, Scores, Work};
 use crate::result::hashed_str::{Hashed, NumberMap};
 use crate::result::value::combine;
 use crate::sqlite::scan::strip_distinct;
@@ -114,7 +114,7 @@ impl Plan {
     fn add_unit(&mut self, item: ScoreItem, needs: &[u32], start: usize) -> u32 {
         let Work::Score(scores) = &mut self.work else { return NONE };
         let number = scores.units.len() as u32;
-        scores.units.push(Unit::new(item, start as u32..needs.len() as u32));
+        scores.units.push(Comparison::new(item, start as u32..needs.len() as u32));
         self.last_unit_of.resize(self.runs.len(), NONE);
         let before =
             needs.get(start).map_or(NONE, |slot| std::mem::replace(&mut self.last_unit_of[*slot as usize], number));
@@ -165,7 +165,7 @@ impl Plan {
         })
     }
 
-    /// Adds the slots that an item needs, in the order that a [`Unit`] expects.
+    /// Adds the slots that an item needs, in the order that a [`Comparison`] expects.
     fn add_needs(&mut self, item: &ScoreItem, needs: &mut Vec<u32>, n_old: usize) {
         let strips = item.options.strip_distinct;
         let mut add = |sql: &Arc<str>, is_gold: bool| {

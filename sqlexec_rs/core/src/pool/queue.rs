@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::Flight;
+use crate::pool::cache::InFlightQuery;
 use crate::pool::job::JobState;
 
 /// How long a batch waits for room before its caller is asked whether it still wants to.
@@ -19,7 +19,7 @@ const ASK_PERIOD: Duration = Duration::from_millis(50);
 /// Work for a thread.
 pub(crate) enum Task {
     /// Run a query.
-    Run(Arc<Flight>),
+    Run(Arc<InFlightQuery>),
     /// Hand a kept outcome to a job; a task because a comparison may follow, which is no work for the caller's thread.
     Deliver(Arc<JobState>, u32, Arc<Outcome>),
     /// Free what is left of a job.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::Flight;
+use crate::pool::cache::InFlightQuery;
 use crate::pool::stats::Stats;
 use crate::process::{Remote, WorkerConfig};
 use crate::result::table_arena;
-use crate::sqlite::in_memory_dbs::Copies;
+use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::local::Local;
 
 /// The one or the other.
@@ -24,7 +24,7 @@ impl Runner {
     pub(crate) fn new(
         worker: Option<&WorkerConfig>,
         cap: usize,
-        copies: &Arc<Copies>,
+        copies: &Arc<InMemoryDbs>,
         stats: &Arc<Stats>,
     ) -> Result<Self, Fault> {
         Ok(match worker {
@@ -35,7 +35,7 @@ impl Runner {
 
     /// Runs a query; `more_wait` tells that others are to follow. A panic of ours is a fault, after which everything is
     /// opened anew.
-    pub(crate) fn run(&mut self, flight: &Flight, more_wait: bool) -> Result<Outcome, Fault> {
+    pub(crate) fn run(&mut self, flight: &InFlightQuery, more_wait: bool) -> Result<Outcome, Fault> {
         let run = || match self {
             Self::Thread(local) => Ok(local.run_in_burst(flight, more_wait)),
             Self::Process(remote) => remote.run(flight),
@@ -50,7 +50,7 @@ impl Runner {
     }
 
     /// Gives back what is kept from one query to the next, as there is none at the moment.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn park(&mut self) {
         if let Self::Thread(local) = self {
             local.release();
             table_arena::release();
@@ -58,9 +58,9 @@ impl Runner {
     }
 
     /// Does what can wait until the outcome is delivered.
-    pub(crate) fn tidy(&mut self) {
+    pub(crate) fn prune(&mut self) {
         if let Self::Process(remote) = self {
-            remote.tidy();
+            remote.prune();
         }
     }
 }

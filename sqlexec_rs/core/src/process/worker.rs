@@ -18,7 +18,7 @@ use crate::outcome::Outcome;
 use crate::pool::STACK_BYTES;
 use crate::pool::stats::Stats;
 use crate::sqlite::hooks;
-use crate::sqlite::in_memory_dbs::{Access, Copies};
+use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
 use crate::sqlite::local::Local;
 
 /// Bytes written at once: larger results go out while the pool's thread reads what went before.
@@ -91,7 +91,7 @@ fn serve(stream: UnixStream, answers: UnixStream, cap: usize, access: Access) ->
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, answers);
     let stats = Arc::new(Stats::default());
-    let mut local = Local::new(cap, &Arc::new(Copies::new(access, &stats)), &stats);
+    let mut local = Local::new(cap, &Arc::new(InMemoryDbs::new(access, &stats)), &stats);
     out.write_all(wire::greeting().as_bytes())?;
     out.flush()?;
     while let Some(request) = wire::read_request(&mut input)? {

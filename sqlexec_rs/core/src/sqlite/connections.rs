@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::outcome::{Outcome, Status};
 use crate::pool::stats::Stats;
 use crate::request::Caps;
-use crate::sqlite::deadline::Control;
-use crate::sqlite::in_memory_dbs::Copies;
+use crate::sqlite::deadline::RunGuard;
+use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::sandbox::Sandbox;
 use crate::sqlite::scan::Patterns;
 
@@ -35,8 +35,8 @@ pub(crate) struct Connections {
     /// The databases opened last, the newest at the end.
     passing: VecDeque<Arc<Path>>,
     n_closed_for_room: u64,
-    copies: Arc<Copies>,
-    control: Arc<Control>,
+    copies: Arc<InMemoryDbs>,
+    control: Arc<RunGuard>,
     stats: Arc<Stats>,
 }
 
@@ -51,7 +51,7 @@ struct Kept {
 
 impl Connections {
     /// Starts without a connection; `cap` is the most databases, and the most files, that stay open (but one and two may).
-    pub(crate) fn new(cap: usize, copies: Arc<Copies>, control: Arc<Control>, stats: Arc<Stats>) -> Self {
+    pub(crate) fn new(cap: usize, copies: Arc<InMemoryDbs>, control: Arc<RunGuard>, stats: Arc<Stats>) -> Self {
         Self {
             current: None,
             others: HashMap::new(),

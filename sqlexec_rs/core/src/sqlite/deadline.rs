@@ -1,7 +1,7 @@
 //! The bounds that stop a run: wall clock, CPU time of the thread, VM steps, cancellation.
 //!
 //! SQLite asks the progress handler every [`HANDLER_PERIOD`] instructions of its virtual machine. The handler belongs to a
-//! connection and lives as long; what it reads, the [`Control`], belongs to the worker thread and is armed for each run.
+//! connection and lives as long; what it reads, the [`RunGuard`], belongs to the worker thread and is armed for each run.
 //! Where SQLite works for long without the handler, the [`meter`] and the functions of ours ask as well.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +32,7 @@ const CPU_CHECK_EVERY: u32 = 4;
 
 /// Stops the run of one worker thread; shared with the progress handlers of its connections.
 #[derive(Debug, Default)]
-pub struct Control {
+pub struct RunGuard {
     run: Mutex<Run>,
     /// Calls of the handler since the run began to execute; only the worker's thread writes it.
     calls: AtomicU64,
@@ -52,7 +52,7 @@ struct Run {
     stop: Option<Stop>,
 }
 
-impl Control {
+impl RunGuard {
     /// Arms the bounds of a run, which starts now.
     pub fn arm(&self, limits: &Limits, cancel: Option<Arc<AtomicBool>>, now: Instant) {
         self.calls.store(0, Ordering::Relaxed);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn steps_count_only_while_executing() {
-        let control = Control::default();
+        let control = RunGuard::default();
         control.arm(&Limits { vm_steps: Some(1_500), ..limits() }, None, Instant::now());
         assert!((0..500).all(|_| !control.must_stop()));
         control.start_executing();
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_work_of_functions_counts_as_steps() {
-        let control = Control::default();
+        let control = RunGuard::default();
         control.arm(&Limits { vm_steps: Some(2_000), ..limits() }, None, Instant::now());
         control.start_executing();
         assert!((0..CALLS_A_PERIOD).all(|_| !control.must_stop()));
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_largest_budget_is_no_small_one() {
-        let control = Control::default();
+        let control = RunGuard::default();
         control.arm(&Limits { vm_steps: Some(u64::MAX), ..limits() }, None, Instant::now());
         control.start_executing();
         assert!((0..100 * CALLS_A_PERIOD).all(|_| !control.must_stop()));
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn steps_are_counted_beyond_32_bits() {
-        let control = Control::default();
+        let control = RunGuard::default();
         for (calls, low_bits, whole) in [
             (0, 7, 7),
             (3, 299, 299),
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn clocks_and_cancellation_stop() {
-        let control = Control::default();
+        let control = RunGuard::default();
         control.arm(&Limits { timeout: Some(Duration::ZERO), ..limits() }, None, Instant::now());
         assert!(control.must_stop_between_rows());
         assert_eq!(control.disarm(), Some(Stop::Wall));

@@ -14,7 +14,7 @@ use crate::request::Limits;
 use crate::result::table::Table;
 use crate::result::value::Value;
 use crate::sqlite::classify::{Phase, outcome_of};
-use crate::sqlite::deadline::Control;
+use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::hooks;
 use crate::sqlite::meter::{self, Refusal};
 use crate::sqlite::sandbox::Sandbox;
@@ -38,7 +38,7 @@ pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
 /// database needs one. Its clock began at `begun`.
 pub(crate) fn run(
     sandbox: &Sandbox,
-    control: &Control,
+    control: &RunGuard,
     sql: &str,
     limits: &Limits,
     cancel: Option<Arc<AtomicBool>>,
@@ -79,7 +79,7 @@ pub(crate) fn run(
 
 fn prepare_and_fetch(
     sandbox: &Sandbox,
-    control: &Control,
+    control: &RunGuard,
     sql: &str,
     limits: &Limits,
     patterns: Patterns,
@@ -127,7 +127,7 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Outcome {
     Outcome::failed(Status::DbError, format!("{}: {message}", path.display()))
 }
 
-fn fetch(statement: &mut Statement<'_>, control: &Control, mut table: Table, limits: &Limits) -> Outcome {
+fn fetch(statement: &mut Statement<'_>, control: &RunGuard, mut table: Table, limits: &Limits) -> Outcome {
     let width = table.width();
     let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
     let max_rows = usize::try_from(limits.max_rows).unwrap_or(usize::MAX);

@@ -28,7 +28,7 @@ impl Default for Access {
 }
 
 /// The copies that are in use, whoever uses them.
-pub(crate) struct Copies {
+pub(crate) struct InMemoryDbs {
     access: Access,
     in_use: Mutex<HashMap<Inode, Weak<Copied>>>,
     stats: Arc<Stats>,
@@ -50,7 +50,7 @@ struct Room {
     stats: Arc<Stats>,
 }
 
-impl Copies {
+impl InMemoryDbs {
     pub(crate) fn new(access: Access, stats: &Arc<Stats>) -> Self {
         Self { access, in_use: Mutex::default(), stats: Arc::clone(stats) }
     }

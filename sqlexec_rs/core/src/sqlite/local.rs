@@ -6,13 +6,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{Outcome, Status};
-use crate::pool::cache::Flight;
+use crate::pool::cache::InFlightQuery;
 use crate::pool::stats::Stats;
 use crate::request::Limits;
 use crate::sqlite::connections::Connections;
-use crate::sqlite::deadline::Control;
+use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::exec;
-use crate::sqlite::in_memory_dbs::Copies;
+use crate::sqlite::in_memory_dbs::InMemoryDbs;
 
 /// The longest that a database's lock is kept from one run to the next: a writer may wait as long.
 const LONGEST_HOLD: Duration = Duration::from_millis(5);
@@ -26,7 +26,7 @@ const MAX_TRIES: usize = 10;
 /// A thread's connections, and what stops a run on them.
 pub(crate) struct Local {
     connections: Connections,
-    control: Arc<Control>,
+    control: Arc<RunGuard>,
     held: Option<Held>,
 }
 
@@ -43,8 +43,8 @@ struct Held {
 
 impl Local {
     /// Starts without a connection; `cap` is the most that stay open.
-    pub(crate) fn new(cap: usize, copies: &Arc<Copies>, stats: &Arc<Stats>) -> Self {
-        let control = Arc::new(Control::default());
+    pub(crate) fn new(cap: usize, copies: &Arc<InMemoryDbs>, stats: &Arc<Stats>) -> Self {
+        let control = Arc::new(RunGuard::default());
         let connections = Connections::new(cap, Arc::clone(copies), Arc::clone(&control), Arc::clone(stats));
         Self { connections, control, held: None }
     }
@@ -61,7 +61,7 @@ impl Local {
 
     /// Runs a query of the pool, in the transaction of the one before it where that saw the same state of the same file;
     /// `more_wait` tells that it is worth to keep one.
-    pub(crate) fn run_in_burst(&mut self, flight: &Flight, more_wait: bool) -> Outcome {
+    pub(crate) fn run_in_burst(&mut self, flight: &InFlightQuery, more_wait: bool) -> Outcome {
         let now = Instant::now();
         let is_right =
             |held: &Held| held.state == flight.key.db && *held.path == *flight.path && now - held.since < LONGEST_HOLD;

@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::request::Limits;
-use crate::sqlite::deadline::Control;
+use crate::sqlite::deadline::RunGuard;
 
 /// Pieces of memory that a prepare may ask for. A count, so that the verdict is the same on every machine; see
 /// docs/executor.md for what it was measured on.
@@ -65,11 +65,11 @@ thread_local! {
         }
     };
     /// Apart from the counters, because it needs a destructor, which makes each access dearer.
-    static CONTROL: RefCell<Option<Arc<Control>>> = const { RefCell::new(None) };
+    static CONTROL: RefCell<Option<Arc<RunGuard>>> = const { RefCell::new(None) };
 }
 
 /// Starts to count for a run on this thread, whose clocks are `control`'s.
-pub(crate) fn arm(control: &Arc<Control>, limits: &Limits) {
+pub(crate) fn arm(control: &Arc<RunGuard>, limits: &Limits) {
     CONTROL.with_borrow_mut(|current| {
         if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, control)) {
             *current = Some(Arc::clone(control));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn when_the_time_is_over_everything_is_refused() {
-        let control = Arc::new(Control::default());
+        let control = Arc::new(RunGuard::default());
         let limits = Limits { timeout: Some(Duration::ZERO), heap_bytes: u64::MAX, temp_bytes: u64::MAX, ..limits() };
         control.arm(&limits, None, Instant::now());
         let asks: [fn() -> bool; 3] = [|| may_allocate(1), may_fetch_page, || may_write_temp(1, 1)];

@@ -19,7 +19,7 @@ use crate::hint;
 use crate::request::Caps;
 use crate::result::header::Header;
 use crate::sqlite::dbfile::{self, NoLog};
-use crate::sqlite::deadline::{Control, HANDLER_PERIOD};
+use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
 use crate::sqlite::hooks::{self, Action, Authorizer, Log};
 use crate::sqlite::in_memory_dbs::Copied;
 use crate::sqlite::scan::Patterns;
@@ -112,7 +112,7 @@ impl Seen {
 pub(crate) struct Sandbox {
     path: PathBuf,
     origin: Origin,
-    control: Arc<Control>,
+    control: Arc<RunGuard>,
     seen: Arc<Seen>,
     /// LIKE and GLOB are ours, which ask the bounds.
     guarded: Kept,
@@ -148,7 +148,7 @@ struct Kept {
 
 impl Sandbox {
     /// Prepares for the database file at `path`, which the first run opens; `is_immutable` promises that it does not change.
-    pub(crate) fn new(path: &Path, is_immutable: bool, control: &Arc<Control>, n_files: &Arc<AtomicUsize>) -> Self {
+    pub(crate) fn new(path: &Path, is_immutable: bool, control: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
         Self::of(path, if is_immutable { Origin::Immutable } else { Origin::File }, control, n_files)
     }
 
@@ -156,13 +156,13 @@ impl Sandbox {
     pub(crate) fn of_copy(
         path: &Path,
         copied: Arc<Copied>,
-        control: &Arc<Control>,
+        control: &Arc<RunGuard>,
         n_files: &Arc<AtomicUsize>,
     ) -> Self {
         Self::of(path, Origin::Copy(copied), control, n_files)
     }
 
-    fn of(path: &Path, origin: Origin, control: &Arc<Control>, n_files: &Arc<AtomicUsize>) -> Self {
+    fn of(path: &Path, origin: Origin, control: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
         Self {
             path: path.to_owned(),
             origin,
@@ -187,7 +187,7 @@ impl Sandbox {
         &self.path
     }
 
-    pub(crate) fn control(&self) -> &Arc<Control> {
+    pub(crate) fn control(&self) -> &Arc<RunGuard> {
         &self.control
     }
 
@@ -344,7 +344,7 @@ impl Drop for Sandbox {
 }
 
 /// Builds the walls around a connection.
-fn wall_in(connection: &mut Connection, control: &Arc<Control>, seen: &Arc<Seen>) -> rusqlite::Result<()> {
+fn wall_in(connection: &mut Connection, control: &Arc<RunGuard>, seen: &Arc<Seen>) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_lock))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
-use crate::sqlite::deadline::Control;
+use crate::sqlite::deadline::RunGuard;
 use text::TrimSet;
 use work::{Stopped, Work};
 
@@ -37,18 +37,18 @@ const TEXT: [(&CStr, c_int, Function); 9] = [
 const PATTERNS: [(&CStr, c_int, Function); 3] = [(c"like", 2, like), (c"like", 3, like), (c"glob", 2, glob)];
 
 /// Replaces the functions on texts.
-pub(crate) fn register_text(connection: &Connection, control: &Arc<Control>) -> rusqlite::Result<()> {
+pub(crate) fn register_text(connection: &Connection, control: &Arc<RunGuard>) -> rusqlite::Result<()> {
     TEXT.iter().try_for_each(|function| register(connection, control, *function))
 }
 
 /// Replaces LIKE and GLOB.
-pub(crate) fn register_patterns(connection: &Connection, control: &Arc<Control>) -> rusqlite::Result<()> {
+pub(crate) fn register_patterns(connection: &Connection, control: &Arc<RunGuard>) -> rusqlite::Result<()> {
     PATTERNS.iter().try_for_each(|function| register(connection, control, *function))
 }
 
 fn register(
     connection: &Connection,
-    control: &Arc<Control>,
+    control: &Arc<RunGuard>,
     (name, n_args, function): (&CStr, c_int, Function),
 ) -> rusqlite::Result<()> {
     let flags = ffi::SQLITE_UTF8 | ffi::SQLITE_DETERMINISTIC | ffi::SQLITE_INNOCUOUS;
@@ -76,7 +76,7 @@ fn register(
 
 unsafe extern "C" fn forget_control(control: *mut c_void) {
     // SAFETY: made by `Arc::into_raw` in `register`, given back once.
-    drop(unsafe { Arc::from_raw(control.cast_const().cast::<Control>()) });
+    drop(unsafe { Arc::from_raw(control.cast_const().cast::<RunGuard>()) });
 }
 
 /// Why a call has no result.
@@ -113,7 +113,7 @@ impl<'a> Call<'a> {
         // SAFETY: SQLite passes `n_args` values that live during the call, and the data that `register` gave.
         let (call, control) = unsafe {
             let args = std::slice::from_raw_parts(args, usize::try_from(n_args).unwrap_or(0));
-            (Call { context, args }, &*ffi::sqlite3_user_data(context).cast_const().cast::<Control>())
+            (Call { context, args }, &*ffi::sqlite3_user_data(context).cast_const().cast::<RunGuard>())
         };
         let result = catch_unwind(AssertUnwindSafe(|| {
             let mut work = Work::new(control);

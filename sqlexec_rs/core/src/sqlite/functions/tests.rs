@@ -9,7 +9,7 @@ use rusqlite::{Connection, ToSql};
 
 use super::{register_patterns, register_text};
 use crate::request::Limits;
-use crate::sqlite::deadline::Control;
+use crate::sqlite::deadline::RunGuard;
 
 /// A text of any bytes, as SQLite stores them.
 #[derive(Clone, Debug)]
@@ -182,7 +182,7 @@ fn lengths_meet_their_limits_as_in_sqlite() {
 #[test]
 fn what_takes_sqlite_minutes_is_quick_or_stops() {
     let ours = Connection::open_in_memory().unwrap();
-    let control: Arc<Control> = Arc::default();
+    let control: Arc<RunGuard> = Arc::default();
     register_text(&ours, &control).unwrap();
     register_patterns(&ours, &control).unwrap();
     let million = "printf('%.*c', 1000000, 'a')";

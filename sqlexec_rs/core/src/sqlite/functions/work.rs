@@ -1,6 +1,6 @@
 //! The work of a function, charged to the run's bounds while it goes on.
 
-use crate::sqlite::deadline::Control;
+use crate::sqlite::deadline::RunGuard;
 
 /// Work between two looks at the bounds: 64 KiB of text, some 10 to 60 µs.
 const CHECK_EVERY: usize = 64 << 10;
@@ -14,12 +14,12 @@ pub(super) struct Stopped;
 
 /// What one call has worked since the bounds were looked at, in bytes or comparisons.
 pub(super) struct Work<'a> {
-    control: &'a Control,
+    control: &'a RunGuard,
     unpaid: usize,
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(control: &'a Control) -> Self {
+    pub(super) fn new(control: &'a RunGuard) -> Self {
         Self { control, unpaid: 0 }
     }
 

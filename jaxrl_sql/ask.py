@@ -72,7 +72,7 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
     cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
     with (
         make_executor(config.executor) as executor,
-        open_answerer(config, executor, min(cfg.slots, cfg.samples), Purpose.EVAL) as answerer,
+        open_answerer(config, executor, min(cfg.max_num_seqs, cfg.samples), Purpose.EVAL) as answerer,
     ):
         check_turns(answerer.recipe, cfg.turns)
         how = sampling_by(cfg, cfg.samples, config.seed, answerer.stops(config.sampling.stop))

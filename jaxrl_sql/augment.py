@@ -51,7 +51,8 @@ def augment(config: TrainConfig) -> int:
     _refuse_strange_folder(out)
     loaded = training_questions(data)
     settings = {
-        "questions": f"{data.dir}/{data.train}", "keep": data.keep, "limit": data.limit_train, "seed": config.seed,
+        "questions": f"{data.dir}/{data.train}", "keep": data.include_ids, "limit": data.limit_train,
+        "seed": config.seed,
         "mysql_share": data.mysql_share or None,
         **{name: value for name, value in dataclasses.asdict(cfg).items() if name != "out"},
         **(settings_of(config.distill) if cfg.correct or cfg.fill_tries else {}),

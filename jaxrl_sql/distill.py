@@ -40,7 +40,7 @@ def distill(config: TrainConfig) -> int:
         if not value:
             raise InputError(f"distill.{name} is empty: it says which teacher to ask")
     recipe = find_recipe(config.recipe)
-    style = recipe.style_for(dataclasses.replace(data, prompt="chat", begin=""))
+    style = recipe.style_for(dataclasses.replace(data, prompt="chat", assistant_prefill=""))
     settings = {
         "questions": f"{data.dir}/{data.train}", "model": cfg.model, "recipe": config.recipe, "schema": data.schema,
         "thinking": data.thinking, "temperature": cfg.temperature, "max_tokens": cfg.max_tokens,

@@ -1,8 +1,9 @@
 """Choose what to train on: `python -m jaxrl_sql.filter_data --config FILE key.sub=value …` (section `filter`).
 
 Filters go from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers drawn from a model, and a
-subsample of what is left. The folder `filter.out` gets `kept.jsonl`, whose ids `data.keep` takes, `dropped.jsonl` with
-reasons and their numbers, and `counts.json`. Drawn answers are counted in `rates.jsonl`; a second run goes on from it.
+subsample of what is left. The folder `filter.out` gets `kept.jsonl`, whose ids `data.include_ids` takes,
+`dropped.jsonl` with reasons and their numbers, and `counts.json`. Drawn answers are counted in `rates.jsonl`; a second
+run goes on from it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def filter_data(config: TrainConfig) -> int:
             if cfg.samples and kept:
                 rates = draw_rates(config, executor, chosen_of(questions, kept))
                 kept = left(by_rate(kept, rates, cfg.low, cfg.high))
-        kept = left(by_choice(kept, one_in(kept, cfg.one_in), f"not one in {cfg.one_in}"))
+        kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
     sys.stdout.write(table(config.data.train, total, kept, dropped) + f"\n{out / 'kept.jsonl'}\n")
@@ -92,10 +93,10 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
     sampling = {f"sampling.{name}": value for name, value in dataclasses.asdict(config.sampling).items()}
     settings = {
         "questions": f"{data.dir}/{data.train}", "model": model.checkpoint, "recipe": config.recipe,
-        "prompt": data.prompt, "schema": data.schema, "thinking": data.thinking, "begin": data.begin,
+        "prompt": data.prompt, "schema": data.schema, "thinking": data.thinking, "begin": data.assistant_prefill,
         "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
         "pruned": data.max_prompt_tokens if data.prune else None, "mysql_share": data.mysql_share or None,
-        "samples": config.filter.samples, "seed": config.seed, **sampling, "sampling.slots": "any",
+        "samples": config.filter.samples, "seed": config.seed, **sampling, "rollout.max_num_seqs": "any",
         **config.executor.settings(),  # what runs within its limits, and so is right, is theirs too
     }  # fmt: skip
     with Journal(Path(config.filter.out) / "rates.jsonl", settings) as journal:
@@ -106,7 +107,7 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
             if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
         ]
         if starts:
-            with open_answerer(config, executor, config.sampling.slots, Purpose.DATA) as answerer:
+            with open_answerer(config, executor, config.rollout.max_num_seqs, Purpose.DATA) as answerer:
                 for start in starts:
                     for record in _rates_of(config, answerer, questions, start):
                         if record["id"] not in known:

@@ -88,12 +88,14 @@ def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
         return s.fresh_params()
     lessons = s.lessons
     optimizer = s.optimizer(cfg.optim, cfg.steps)
-    update = make_step(s.policy(), sft_loss, optimizer, cfg.accumulate)
+    update = make_step(s.policy(), sft_loss, optimizer, cfg.gradient_accumulation_steps)
     held_out_loss = make_held_out_loss(s, lessons)
     state, watch = begin_at(s, begin, optimizer)
     if s.agree_to_stop():
         return state.trainable, state.frozen
-    words = tuple(word for word in word_tokens(s.tokenizer) if word not in lessons.form) if cfg.rename else ()
+    words = (
+        tuple(word for word in word_tokens(s.tokenizer) if word not in lessons.form) if cfg.shuffle_identifiers else ()
+    )
     widest, window = bucket(lessons.longest), Window()
     for step in range(begin, cfg.steps):
         if watch.is_over:

@@ -74,7 +74,7 @@ def train(config: TrainConfig) -> int:
         loop = open_stage(s, stage, trainable, frozen, progress, begin)
         if not run_stage(s, loop, begin):
             return s.stopped()
-        if config.restart.steps:
+        if config.second_stage.steps:
             loop = open_second_stage(s, loop, begin)
             if not run_stage(s, loop, begin):
                 return s.stopped()
@@ -92,13 +92,13 @@ def train(config: TrainConfig) -> int:
 def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> Loop:
     """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
     grpo = s.config.grpo
-    optimizer = s.optimizer(stage.optim, stage.steps * grpo.epochs * grpo.minibatches)
+    optimizer = s.optimizer(stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
     policy = s.policy(s.config.sampling.temperature)
     loop = Loop(
         stage=stage,
         update=make_updates(policy, grpo, optimizer, s.recipe.loss, s.recipe.advantage),
-        store=make_store(policy, grpo.minibatches * grpo.accumulate),
-        engine=s.engine(None, s.config.sampling.slots),
+        store=make_store(policy, grpo.minibatches * grpo.gradient_accumulation_steps),
+        engine=s.engine(None, s.config.rollout.max_num_seqs),
         order=Order(len(s.train.prompts), s.config.seed),
         state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),
         progress=progress,
@@ -112,25 +112,30 @@ def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: 
 
 def open_second_stage(s: Session, first: Loop, begin: int) -> Loop:
     """Begin again from the best checkpoint of the first stage, at the rate that its evaluations suggest."""
-    restart, optim, trainable = s.config.restart, first.stage.optim, first.state.trainable
+    second_stage, optim, trainable = s.config.second_stage, first.stage.optim, first.state.trainable
     progress = first.progress
     if begin > first.stage.last:
         progress = Progress(**s.checkpoints.host(begin)["progress"])
     else:
         best = s.checkpoints.best()
         if best is None:
-            raise InputError(f"{s.folder}: no evaluated checkpoint for the second stage: eval.every is too large")
+            raise InputError(f"{s.folder}: no evaluated checkpoint for the second stage: validation.every is too large")
         trainable = s.restore(best, first.state)[0].trainable
-        updates = s.config.grpo.epochs * s.config.grpo.minibatches
+        updates = s.config.grpo.num_iterations * s.config.grpo.minibatches
         rate = float(make_schedule(optim, first.stage.steps * updates)((best - first.stage.first) * updates))
         rose = has_risen([worth for _, worth in progress.history])
         progress.rate = optim.lr if rose else rate / 2
         trend = "rose" if rose else "fluctuated"
         s.note(f"second stage from step {best}: accuracy {trend}, the rate begins at {progress.rate:.2g}")
     again = dataclasses.replace(
-        optim, lr=progress.rate, schedule="cosine", flat_steps=0, warmup_steps=0, final_lr_ratio=restart.final_lr_ratio
+        optim,
+        lr=progress.rate,
+        schedule="cosine",
+        flat_steps=0,
+        warmup_steps=0,
+        final_lr_ratio=second_stage.final_lr_ratio,
     )
-    stage = Stage("grpo2", first.stage.last, restart.steps, again)
+    stage = Stage("grpo2", first.stage.last, second_stage.steps, again)
     return open_stage(s, stage, trainable, first.state.frozen, progress, begin)
 
 
@@ -165,7 +170,7 @@ def _host(loop: Loop) -> dict[str, Any]:
 def evaluate_if_due(s: Session, loop: Loop, at: int) -> None:
     """Evaluate after step `at`, where it is one of those, or the last; a run that stops does so when it goes on."""
     stage, history = loop.stage, loop.progress.history
-    every = s.config.eval.every
+    every = s.config.validation.every
     if s.stop or (at != stage.last and not (every and (at - stage.first) % every == 0)):
         return
     numbers = evaluate_all(s, policy_params(loop.state.trainable, loop.state.frozen), at)
@@ -183,17 +188,24 @@ def grpo_step(s: Session, loop: Loop, at: int) -> None:
     loop.state, metrics = loop.update(loop.state, on_mesh(s, batch))
     numbers |= reduce_metrics(jax.device_get(metrics))
     ended = time.perf_counter()
-    updates = grpo.epochs * grpo.minibatches
+    updates = grpo.num_iterations * grpo.minibatches
     rate = make_schedule(stage.optim, stage.steps * updates)((at - 1 - stage.first) * updates)
     numbers |= {"optim/lr": float(rate), "time/update": ended - drawn, "time/step": ended - began}
     s.record(at, stage.name, numbers)
 
 
 def draw_block(s: Session, loop: Loop, number: int) -> dict[str, float]:
-    """Draw what the next `grpo.block` steps learn from; return the numbers of the draw."""
+    """Draw what the next `grpo.steps_per_generation` steps learn from; return the numbers of the draw."""
     grpo, state, progress = s.config.grpo, loop.state, loop.progress
     loop.engine.params = policy_params(state.trainable, state.frozen)
-    drawn = gather(s, loop.engine, loop.order, progress.cursor, number // grpo.block, grpo.prompts * grpo.block)
+    drawn = gather(
+        s,
+        loop.engine,
+        loop.order,
+        progress.cursor,
+        number // grpo.steps_per_generation,
+        grpo.prompts * grpo.steps_per_generation,
+    )
     loop.engine.params = None  # the updates donate them
     progress.cursor = drawn.cursor
     for group in drawn.groups[: s.config.run.samples_per_step]:
@@ -203,7 +215,7 @@ def draw_block(s: Session, loop: Loop, number: int) -> dict[str, float]:
     longest, widest = drawn_answer(s.config)[1], s.widest
     for start in range(0, len(drawn.chosen), grpo.prompts):
         batch = pack(drawn.chosen[start : start + grpo.prompts], longest, widest)
-        if grpo.block > 1:  # the policy that drew them will have moved on
+        if grpo.steps_per_generation > 1:  # the policy that drew them will have moved on
             known = loop.store(state, on_mesh(s, batch))
             old = {"old_logprobs": known.old_logprobs, "old_values": known.old_values}
             batch = dataclasses.replace(batch, **jax.tree.map(to_host, old))
@@ -224,7 +236,7 @@ def _reference(s: Session, trainable: Any, stage: Stage) -> Any:
     New adapters need none: without them the frozen base is the start. Of trained ones the copy is of adapters only.
     """
     is_base = s.config.model.lora.rank > 0 and stage.first == 0
-    return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl > 0 and not is_base else None
+    return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl_coef > 0 and not is_base else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -104,7 +104,7 @@ def whole_step(
     shape: Shape, draw: Callable[[Any], GroupBatch], policy: Any, reference: Any, optimizer: Any, advantage: jax.Array
 ) -> WholeStep:
     """Return a step of GRPO: answers drawn and packed by `draw`, scored by the reference, learned from."""
-    loss = partial(grpo_loss, cfg=GrpoConfig(kl=0.04), on_policy=True)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
     scorer, update = make_scorer(policy), make_step(policy, loss, optimizer)
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, float]]:
@@ -159,7 +159,7 @@ def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
 
 def time_updates(shape: Shape, params: Any, optimizer: Any, runs: int) -> bool:
     """Print the times of updates alone; say whether the goal is reached."""
-    loss = partial(grpo_loss, cfg=GrpoConfig(kl=0.04), on_policy=True)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
     steps = {
         "grouped": make_step(make_policy(MODEL), loss, optimizer),
         "repeated": make_step(plain_policy, loss, optimizer),

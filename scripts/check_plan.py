@@ -102,7 +102,7 @@ def measure_phases(path: Path, overrides: list[str], steps: int) -> dict[str, fl
     """Make a run of so many steps -> the median seconds of each phase, and tokens of a mean answer."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "jaxrl_sql.train", "--config", str(path), *overrides]
-        command += [f"run.dir={folder}/run", f"grpo.steps={steps}", "eval.every=0", "run.display=plain"]
+        command += [f"run.dir={folder}/run", f"grpo.steps={steps}", "validation.every=0", "run.display=plain"]
         subprocess.run(command, check=True, stdout=sys.stderr)
         lines = Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(json.loads, lines) if "time/step" in row]

@@ -157,7 +157,7 @@ def time_update(plan: Plan, config: ModelConfig, attention: str, rate: float) ->
     """Time a GRPO update with AdamW, keeping as much for the backward pass as memory allows."""
     batch = random_batch(plan, config)
     optimizer = make_optimizer(OptimConfig(lr=1e-6), 100)
-    loss = partial(grpo_loss, cfg=GrpoConfig(kl=0.04), on_policy=True)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
     for remat in REMATS:
         step = make_step(make_policy(config, remat=remat, attention=attention), loss, optimizer)
         try:

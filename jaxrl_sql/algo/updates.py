@@ -42,14 +42,16 @@ def make_updates(
     A recipe may bring its own `loss(scored, batch, cfg=, on_policy=) -> Loss`, and in place of a group's comparison
     `advantage(rewards [B,G], weight [B,G]) -> [B,G]`. Raises ValueError when B is not divided.
     """
-    is_ppo, in_reward = cfg.algorithm == "ppo", cfg.kl > 0 and cfg.kl_in == "reward"
-    needs_old = is_ppo or in_reward or cfg.epochs * cfg.minibatches > 1
+    is_ppo, in_reward = cfg.algorithm == "ppo", cfg.kl_coef > 0 and cfg.kl_in == "reward"
+    needs_old = is_ppo or in_reward or cfg.num_iterations * cfg.minibatches > 1
     objective = loss or (losses.ppo_loss if is_ppo else losses.grpo_loss)
     steps = {
-        on_policy: make_step(policy, partial(objective, cfg=cfg, on_policy=on_policy), optimizer, cfg.accumulate)
+        on_policy: make_step(
+            policy, partial(objective, cfg=cfg, on_policy=on_policy), optimizer, cfg.gradient_accumulation_steps
+        )
         for on_policy in (True, False)
     }
-    score = make_scorer(policy, parts=cfg.minibatches * cfg.accumulate)
+    score = make_scorer(policy, parts=cfg.minibatches * cfg.gradient_accumulation_steps)
     together = jax.jit(lambda told: losses.merge(jax.tree.map(lambda *x: jnp.stack(x), *told)))
     compare = jax.jit(partial(compared, cfg=cfg, advantage=advantage or partial(advantages, kind=cfg.advantage)))
 
@@ -59,13 +61,13 @@ def make_updates(
             raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {cfg.minibatches} minibatches")
         if needs_old and (batch.old_logprobs is None or (is_ppo and batch.old_values is None)):
             batch = _with_old(score, state, batch)
-        if cfg.kl > 0 and batch.reference_logprobs is None:
+        if cfg.kl_coef > 0 and batch.reference_logprobs is None:
             reference = score(state.reference, state.frozen, _as_drawn(batch))[0]
             batch = dataclasses.replace(batch, reference_logprobs=reference)
         found, metrics = compare(batch)
         batch = dataclasses.replace(batch, **found)
         update, told = steps[batch.old_logprobs is None], []
-        for start in [i * size for _ in range(cfg.epochs) for i in range(cfg.minibatches)]:
+        for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
             part = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
             state, new = update(state, part)
             told.append(new)
@@ -102,10 +104,10 @@ def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[
     mask = batch.trained()
     metrics: losses.Metrics = {}
     cost = jnp.zeros(mask.shape, jnp.float32)
-    if cfg.kl > 0 and cfg.kl_in == "reward":
+    if cfg.kl_coef > 0 and cfg.kl_in == "reward":
         old = losses.stored(batch.old_logprobs, "old_logprobs")
         kl = losses.kl_penalty(old, losses.stored(batch.reference_logprobs, "reference_logprobs"), mask, cfg.kl_kind)
-        metrics["policy/kl"], cost = masked.sum_and_count(kl, mask), cfg.kl * kl
+        metrics["policy/kl"], cost = masked.sum_and_count(kl, mask), cfg.kl_coef * kl
     if cfg.algorithm != "ppo":
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
     values = losses.stored(batch.old_values, "old_values: the policy has no value head")

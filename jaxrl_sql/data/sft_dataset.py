@@ -90,5 +90,5 @@ def rows_of(config: TrainConfig, lessons: Lessons, words: tuple[int, ...], step:
     cfg = config.sft
     rows = lessons.taught.rows(lessons.order.batch(step))
     rng = np.random.default_rng((config.seed, step))
-    rows = [rename_words(row, words, rng) if rng.random() < cfg.rename else row for row in rows]
+    rows = [rename_words(row, words, rng) if rng.random() < cfg.shuffle_identifiers else row for row in rows]
     return [whole(row) for row in rows] if cfg.loss_on == "text" else rows

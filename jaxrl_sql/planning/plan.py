@@ -124,7 +124,7 @@ def make_plan(
     made = [_measured(phase, found.get(phase.name)) for phase in phases(config, model, sizes, work, written)]
     plan = Plan(
         topology, sizes, count_params(model), work, memory, made, found, [],
-        answer_tokens(work, written, config.grpo.block), written,
+        answer_tokens(work, written, config.grpo.steps_per_generation), written,
     )  # fmt: skip
     have = topology.chip.memory
     return plan if plan.fits else plan._replace(remedies=remedies(config, model, sizes, longest, have, fused))

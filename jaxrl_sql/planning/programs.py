@@ -59,7 +59,9 @@ def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowe
     if work.update is not None:
         made["update"] = partial(lower_update, setting, work.update)
         if work.scored:
-            made["score"] = partial(lower_score, setting, work.update, work.updates // setting.config.grpo.epochs)
+            made["score"] = partial(
+                lower_score, setting, work.update, work.updates // setting.config.grpo.num_iterations
+            )
     draw = work.greedy if work.draw is None else work.draw
     made["prefill"] = partial(lower_prefill, setting, draw)
     made["decode"] = partial(lower_decode, setting, draw)
@@ -205,7 +207,7 @@ def _policy(setting: Setting) -> Callable[..., Any]:
 def _optimizer(setting: Setting) -> optax.GradientTransformation:
     config = setting.config
     decayed = None if config.model.lora.rank else decay_mask(setting.model)
-    updates = config.grpo.steps * config.grpo.epochs * config.grpo.minibatches
+    updates = config.grpo.steps * config.grpo.num_iterations * config.grpo.minibatches
     return make_optimizer(config.grpo.optim, updates, decayed)
 
 
@@ -222,7 +224,7 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_drawn: b
     if not is_drawn:
         found = {
             "old_logprobs": array(*per_token) if has_old else None,
-            "reference_logprobs": array(*per_token) if grpo.kl > 0 else None,
+            "reference_logprobs": array(*per_token) if grpo.kl_coef > 0 else None,
             "advantage": array(*per_token) if is_ppo else array(work.group, 1),
             "old_values": array(*per_token) if is_ppo else None,
             "returns": array(*per_token) if is_ppo else None,

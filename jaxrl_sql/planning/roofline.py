@@ -74,7 +74,7 @@ def phases(
     if work.update is None or work.draw is None:
         return []
     draw, update = work.draw, work.update
-    width, rounds = compute_width(config), config.grpo.block
+    width, rounds = compute_width(config), config.grpo.steps_per_generation
     mean = written or draw.answer
     answers = draw.questions * draw.group
     pieces = -(-draw.prompt // draw.prefilled[1]) * -(-draw.questions // draw.prefilled[0])

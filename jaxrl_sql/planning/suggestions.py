@@ -76,11 +76,11 @@ def _added_up(
 
 
 ORDER = (
-    "grpo.accumulate",
+    "grpo.gradient_accumulation_steps",
     "model.remat",
     "grpo.optim.moments",
-    "sampling.slots",
-    "eval.slots",
+    "rollout.max_num_seqs",
+    "validation.max_num_seqs",
     "model.lora.rank",
 )
 
@@ -91,9 +91,13 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
     ways = sizes["data"] * sizes["fsdp"]
     update = grpo.prompts // grpo.minibatches
     for parts in (2**i for i in range(1, 12)):
-        more = grpo.accumulate * parts
+        more = grpo.gradient_accumulation_steps * parts
         if update % more == 0 and update // more % ways == 0:
-            yield f"grpo.accumulate={more}", replace(config, grpo=replace(grpo, accumulate=more)), sizes
+            yield (
+                f"grpo.gradient_accumulation_steps={more}",
+                replace(config, grpo=replace(grpo, accumulate=more)),
+                sizes,
+            )
     if config.model.remat != "full":
         yield "model.remat=full", replace(config, model=replace(config.model, remat="full")), sizes
     if grpo.optim.kind == "adamw" and grpo.optim.moments != "bfloat16":
@@ -102,16 +106,28 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
     chips = ways * sizes["tensor"]
     for tensor in (1, 2, 4, 8):
         spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
-        if chips % tensor == 0 and update // grpo.accumulate % spread["fsdp"] == 0 and spread != dict(sizes):
+        if (
+            chips % tensor == 0
+            and update // grpo.gradient_accumulation_steps % spread["fsdp"] == 0
+            and spread != dict(sizes)
+        ):
             yield f"--mesh=1x{spread['fsdp']}x{tensor}", config, spread
     for share in (2, 4, 8):
-        if config.sampling.slots // share >= grpo.group:
-            slots = config.sampling.slots // share
-            yield f"sampling.slots={slots}", replace(config, sampling=replace(config.sampling, slots=slots)), sizes
+        if config.rollout.max_num_seqs // share >= grpo.num_generations:
+            slots = config.rollout.max_num_seqs // share
+            yield (
+                f"rollout.max_num_seqs={slots}",
+                replace(config, sampling=replace(config.sampling, slots=slots)),
+                sizes,
+            )
     for share in (2, 4, 8, 16):
-        if config.eval.slots // share >= ways:
-            slots = config.eval.slots // share
-            yield f"eval.slots={slots}", replace(config, eval=replace(config.eval, slots=slots)), sizes
+        if config.validation.max_num_seqs // share >= ways:
+            slots = config.validation.max_num_seqs // share
+            yield (
+                f"validation.max_num_seqs={slots}",
+                replace(config, eval=replace(config.validation, slots=slots)),
+                sizes,
+            )
     if not config.model.lora.rank:
         adapted = replace(config.model, lora=replace(config.model.lora, rank=16))
         yield "model.lora.rank=16", replace(config, model=adapted), sizes

@@ -60,7 +60,9 @@ class Recipe(NamedTuple):
         answer's own. Raises InputError for a name that is none, and for what needs a chat elsewhere.
         """
         if name != "chat" and (thinking != "template" or begin):
-            raise InputError(f"data.prompt={name} is no chat: data.thinking and data.begin need data.prompt=chat")
+            raise InputError(
+                f"data.prompt={name} is no chat: data.thinking and data.assistant_prefill need data.prompt=chat"
+            )
         show = self._show(name, schema)
         thinks = thinking == "think"
         answer = partial(self.taught, begun=begun_by(begin), thinks=thinks)
@@ -78,7 +80,7 @@ class Recipe(NamedTuple):
 
         They stand among a column's examples where the way of showing the database has some, else before the question.
         """
-        style = self.style(data.prompt, data.thinking, data.begin, data.schema)
+        style = self.style(data.prompt, data.thinking, data.assistant_prefill, data.schema)
         has_examples = self._show(data.prompt, data.schema) in SHOW_EXAMPLES
         return style._replace(retrieve=data.retrieve, in_question=data.matched == "question" or not has_examples)
 

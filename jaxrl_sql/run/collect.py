@@ -62,16 +62,16 @@ def gather(s: Session, engine: Engine, order: Order, cursor: int, number: int, p
     """Draw groups for draw `number` from the order's `cursor` on and choose `prompts` of them.
 
     Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
-    different reward, further rounds are drawn, up to `grpo.refills`. What is chosen are the groups whose rewards lie
-    furthest apart, so that a batch keeps its size when the cap is reached.
+    different reward, further rounds are drawn, up to `grpo.max_extra_generations`. What is chosen are the groups whose
+    rewards lie furthest apart, so that a batch keeps its size when the cap is reached.
     """
     grpo = s.config.grpo
     began, waited = time.perf_counter(), 0.0
     groups: list[Group] = []
     stats = RolloutStats()
-    for attempt in range(grpo.refills + 1):
+    for attempt in range(grpo.max_extra_generations + 1):
         asked, cursor = order.take(cursor, prompts * grpo.oversample)
-        drawn, seconds = draw_groups(s, engine, asked, number * (grpo.refills + 1) + attempt)
+        drawn, seconds = draw_groups(s, engine, asked, number * (grpo.max_extra_generations + 1) + attempt)
         groups += drawn
         waited += seconds
         stats = stats.plus(engine.stats)
@@ -102,7 +102,7 @@ def draw_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -
     other answers.
     """
     cfg, answerer = s.config.sampling, s.answerer(engine)
-    how = sampling_by(cfg, s.config.grpo.group, s.config.seed, answerer.stops(cfg.stop))
+    how = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, answerer.stops(cfg.stop))
     examples = [s.train.examples[i] for i in asked]
     prompts = [s.train.prompts[i] for i in asked]
     samples: list[dict[int, Sample]] = [{} for _ in asked]

@@ -25,8 +25,8 @@ def greedy_accuracy(
 
     None when the run is to stop before it is done.
     """
-    cfg = s.config.eval
-    engine = s.engine(params, cfg.slots, Purpose.EVAL)
+    cfg = s.config.validation
+    engine = s.engine(params, cfg.max_num_seqs, Purpose.EVAL)
     answerer = s.answerer(engine)
     budget = cfg.turns or s.config.sampling.turns
     total = s.config.sampling.max_total_tokens if budget > 1 else 0

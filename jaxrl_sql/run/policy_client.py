@@ -154,7 +154,7 @@ def model_answers(
     Raises InputError where none fits, and for several turns of a recipe that has one.
     """
     cfg, most = config.evaluate, config.data.max_prompt_tokens
-    with open_answerer(config, executor, cfg.slots, Purpose.EVAL) as answerer:
+    with open_answerer(config, executor, cfg.max_num_seqs, Purpose.EVAL) as answerer:
         check_turns(answerer.recipe, cfg.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():

@@ -87,12 +87,12 @@ def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
         yield drawn_answer(config)
     if config.sft.steps:
         yield "sft.max_completion_tokens", config.sft.max_completion_tokens
-    yield "eval.max_new_tokens", config.eval.max_new_tokens
+    yield "validation.max_new_tokens", config.validation.max_new_tokens
 
 
 def _programs(s: Session) -> str:
     """Tell the widths that prompts and completions are padded to, and how many programs that makes."""
-    few = s.config.run.few_programs
+    few = s.config.run.pad_to_max
     widths = [bucket(s.widest)] if few else _widths(s.train)
     greedy = {bucket(s.widest)} if few else {width for made in s.evals.values() for width in _widths(made)}
     said, updates, draws = [], 0, 0

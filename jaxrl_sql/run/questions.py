@@ -58,7 +58,8 @@ def _ready(config: TrainConfig, streamed: Streamed, executor: Executor, display:
     if config.sft.steps or config.sft.epochs:
         raise InputError(
             f"{data.dir}/{data.train}: the supervised phase holds its questions in memory, and there are "
-            f"{len(streamed):,}, over data.stream_above={data.stream_above}: choose by data.limit_train or data.keep"
+            f"{len(streamed):,}, over data.stream_above={data.stream_above}: choose by data.limit_train or "
+            f"data.include_ids"
         )
     display.note(
         f"{data.train}: {len(streamed):,} questions are read, and their golds run, as they are drawn: one that cannot "

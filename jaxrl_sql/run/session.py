@@ -150,7 +150,7 @@ class Session:
     @cached_property
     def widest(self) -> int:
         """Return the tokens of the longest prompt, which all are padded to; 0 where each is to its own bucket."""
-        if not self.config.run.few_programs:
+        if not self.config.run.pad_to_max:
             return 0
         return max(length for made in (self.train, *self.evals.values()) for length in made.lengths())
 
@@ -345,9 +345,11 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool) -> Iterator[Sessi
         Checkpoints(folder / "checkpoints", config.run.keep_checkpoints, config.run.keep_best) as checkpoints,
     ):
         recipe, data = find_recipe(config.recipe), config.data
-        if max(config.sampling.turns, config.eval.turns) > 1 and (recipe.turns is None or data.prompt == "compact"):
+        if max(config.sampling.turns, config.validation.turns) > 1 and (
+            recipe.turns is None or data.prompt == "compact"
+        ):
             single = f"recipe {recipe.name}" if recipe.turns is None else "data.prompt=compact"
-            raise InputError(f"{single} answers in one turn: sampling.turns and eval.turns must be 1")
+            raise InputError(f"{single} answers in one turn: sampling.turns and validation.turns must be 1")
         style = recipe.style_for(data)
         with processes.first_process_first("data"):
             train, evals = load_questions(config, executor, display)
@@ -377,7 +379,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool) -> Iterator[Sessi
 
 
 def _steps(config: TrainConfig) -> int:
-    return config.sft.steps + config.grpo.steps + config.restart.steps
+    return config.sft.steps + config.grpo.steps + config.second_stage.steps
 
 
 def _digest(questions: PromptSet) -> str:

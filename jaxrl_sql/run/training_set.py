@@ -14,18 +14,18 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 
 
 def training_questions(data: DataConfig) -> Loaded:
-    """Load `data.train`, made first where it is synthetic, down to the ids of `data.keep` and `data.limit_train`.
+    """Load `data.train`, generated first where it is synthetic, down to `data.include_ids` and `data.limit_train`.
 
     `data.mysql_share` of them ask for MySQL. Raises InputError as `load_split` does, and for ids that are not there.
     """
     if data.source == "synth":
         generate(Path(data.dir), SynthSpec(seed=data.seed))
-    if data.keep and (streamed := _huge(data)):
-        found = Loaded(tuple(keep_only(streamed.usable(), data.keep, data.limit_train)))
+    if data.include_ids and (streamed := _huge(data)):
+        found = Loaded(tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train)))
     else:
-        found = load_split(data.dir, data.train, 0 if data.keep else data.limit_train)
-        if data.keep:
-            kept = keep_only(found.examples, data.keep, data.limit_train)
+        found = load_split(data.dir, data.train, 0 if data.include_ids else data.limit_train)
+        if data.include_ids:
+            kept = keep_only(found.examples, data.include_ids, data.limit_train)
             found = Loaded(tuple(kept), found.skipped)
     return dataclasses.replace(found, examples=tuple(in_dialects(found.examples, data.mysql_share)))
 
@@ -33,10 +33,10 @@ def training_questions(data: DataConfig) -> Loaded:
 def streamed_questions(data: DataConfig) -> Streamed | None:
     """Open `data.train` to be read by number, where more than `data.stream_above` of its questions are asked for.
 
-    None where they are fewer, and where `data.keep` chooses among them: those are loaded. The first opening looks the
-    file through, which takes a minute for ten gigabytes.
+    None where they are fewer, and where `data.include_ids` chooses among them: those are loaded. The first opening
+    looks the file through, which takes a minute for ten gigabytes.
     """
-    if data.keep or 0 < data.limit_train <= data.stream_above:
+    if data.include_ids or 0 < data.limit_train <= data.stream_above:
         return None
     streamed = _huge(data)
     if streamed is None:

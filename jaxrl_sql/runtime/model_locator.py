@@ -65,10 +65,10 @@ def defaults_for(given: str) -> dict[str, Any]:
         "model": {name: getattr(run.model, name) for name in ("dtype", "compute_dtype", "attention")} | model,
         "sampling": {"stop": list(run.sampling.stop)},
         "evaluate": {
-            "turns": run.eval.turns or run.sampling.turns,
-            "max_new_tokens": run.eval.max_new_tokens,
+            "turns": run.validation.turns or run.sampling.turns,
+            "max_new_tokens": run.validation.max_new_tokens,
             "max_total_tokens": run.sampling.max_total_tokens,
-            "slots": run.eval.slots,
+            "slots": run.validation.max_num_seqs,
         },
     }
 

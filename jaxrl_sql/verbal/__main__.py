@@ -164,7 +164,7 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
     return {
         "questions": f"{data.dir}/{data.evals[0]}", "model": cfg.model if cfg.base_url else config.model.checkpoint,
         "endpoint": bool(cfg.base_url), "seed": config.seed, "recipe": config.recipe, "prompt": data.prompt,
-        "schema": data.schema, "thinking": data.thinking, "begin": data.begin, "stop": sampling.stop,
+        "schema": data.schema, "thinking": data.thinking, "begin": data.assistant_prefill, "stop": sampling.stop,
         "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
         **{name: getattr(cfg, name) for name in names}, **config.executor.settings(),
     }  # fmt: skip
@@ -178,7 +178,7 @@ def open_model(work: Work) -> Iterator[Model]:
     judge_how = Sampling(temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=config.seed)
     if cfg.base_url:
         recipe = find_recipe(config.recipe)
-        style = recipe.style_for(dataclasses.replace(config.data, prompt="chat", begin=""))
+        style = recipe.style_for(dataclasses.replace(config.data, prompt="chat", assistant_prefill=""))
         with open_endpoint(cfg, work.budget) as endpoint:
             ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
             yield Model(
@@ -191,7 +191,7 @@ def open_model(work: Work) -> Iterator[Model]:
                 judge_how,
             )
         return
-    with open_answerer(config, work.executor, config.sampling.slots, Purpose.EVAL) as answerer:
+    with open_answerer(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL) as answerer:
         style, tokenizer = answerer.style, answerer.engine.tokenizer
 
         def prompts(examples: Sequence[Example]) -> Sequence[Prompt]:

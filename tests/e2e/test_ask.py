@@ -16,7 +16,7 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models.formats.hf import load_checkpoint
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-QUICK = ["data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.slots=16"]
+QUICK = ["data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16"]
 
 
 @pytest.fixture(scope="module")

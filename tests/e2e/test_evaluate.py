@@ -339,7 +339,7 @@ def test_no_folder_is_named(write: Write, capsys: pytest.CaptureFixture[str]) ->
     assert "--data is missing" in capsys.readouterr().err
 
 
-QUICK = ("data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.slots=16")
+QUICK = ("data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16")
 
 
 def ask_model(folder: Path, out: Path, *more: str, model: Path = MODEL) -> int:

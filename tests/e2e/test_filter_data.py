@@ -66,7 +66,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
     (tmp_path / "noisy").write_text("noisy\n")
     command = arguments(
         f"data.dir={tmp_path}/data", f"filter.noisy={tmp_path}/noisy", "filter.max_sql_characters=500",
-        f"data.tokenizer={MODEL}", "filter.long_prompts=true", "filter.one_in=2",
+        f"data.tokenizer={MODEL}", "filter.long_prompts=true", "filter.subsample_every=2",
     )  # fmt: skip
     assert main(command) == 0
     kept = [one["id"] for one in lines(tmp_path / "out/kept.jsonl")]
@@ -94,7 +94,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
 
 SAMPLED = (
     f"model.checkpoint={MODEL}", "filter.samples=4", "filter.low=0.25", "filter.high=0.75",
-    "sampling.max_new_tokens=64", "sampling.slots=32",
+    "sampling.max_new_tokens=64", "rollout.max_num_seqs=32",
 )  # fmt: skip
 
 

@@ -34,8 +34,8 @@ B, G, T = 8, 2, 6
 END = "<end>"
 # A large epsilon: where a gradient is almost zero, Adam's step must not be its sign.
 OPTIM = OptimConfig(lr=1e-2, warmup_steps=1, eps=1e-2)
-GRPO = GrpoConfig(kl=0.05, aggregation="token_mean")
-PPO = GrpoConfig(kl=0.05, kl_in="reward", ratio="sequence", algorithm="ppo")
+GRPO = GrpoConfig(kl_coef=0.05, loss_agg_mode="token_mean")
+PPO = GrpoConfig(kl_coef=0.05, kl_in="reward", importance_sampling_level="sequence", algorithm="ppo")
 
 
 class Letters:

@@ -56,7 +56,7 @@ def random_batch(seed: int = 0) -> GroupBatch:
 LOSSES: dict[str, LossFn] = {
     "sft": sft_loss,
     **{
-        kind: partial(grpo_loss, cfg=GrpoConfig(kl=0.05, aggregation=kind, mask_truncated=True), on_policy=False)
+        kind: partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.05, loss_agg_mode=kind, mask_truncated=True), on_policy=False)
         for kind in ("token_mean", "sequence_mean", "constant")
     },
 }

@@ -47,7 +47,13 @@ def test_a_device_holds_its_share_of_the_weights() -> None:
 
 
 def test_caches_are_the_pages_that_an_engine_makes_for_the_longest() -> None:
-    cfg = config("sampling.slots=4", "grpo.prompts=4", "grpo.group=4", "sampling.max_new_tokens=70", "eval.slots=2")
+    cfg = config(
+        "rollout.max_num_seqs=4",
+        "grpo.prompts=4",
+        "grpo.num_generations=4",
+        "sampling.max_new_tokens=70",
+        "validation.max_num_seqs=2",
+    )
     draw = find_workload(cfg, 100, 1).draw
     assert draw is not None
     # 4 prompts of 128 (the bucket of 100), 2 pages of 64 each; 4 rows of 96, 3 pages of 32 each; pools are buckets.
@@ -57,9 +63,9 @@ def test_caches_are_the_pages_that_an_engine_makes_for_the_longest() -> None:
 
 
 def test_an_engine_that_begins_at_its_largest_has_those_pages() -> None:
-    """The plan's pools are those of `run.few_programs`, which an engine makes at its first call."""
+    """The plan's pools are those of `run.pad_to_max`, which an engine makes at its first call."""
 
-    cfg = config("sampling.slots=4", "grpo.prompts=4", "grpo.group=4", "sampling.max_new_tokens=40")
+    cfg = config("rollout.max_num_seqs=4", "grpo.prompts=4", "grpo.num_generations=4", "sampling.max_new_tokens=40")
     draw = find_workload(cfg, 100, 1).draw
     assert draw is not None
     engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), slots=4, widest=100)
@@ -74,7 +80,7 @@ def test_fewer_bytes_with_each_remedy() -> None:
     base = ("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     mesh, shape = abstract_mesh(1, 4, 1), published_shape("qwen3-4b")
     plain = estimate(config(*base), shape, mesh, 1000).total
-    for change in ("grpo.accumulate=4", "model.remat=full", "model.lora.rank=16"):
+    for change in ("grpo.gradient_accumulation_steps=4", "model.remat=full", "model.lora.rank=16"):
         assert estimate(config(*base, change), shape, mesh, 1000).total < plain, change
 
 
@@ -100,13 +106,13 @@ def test_remedies_are_added_up_on_other_meshes_too_and_the_harshest_comes_last()
     }
     wide = found["--mesh=1x2x8"]
     assert wide.total <= have
-    assert "grpo.accumulate=" in wide.words
+    assert "grpo.gradient_accumulation_steps=" in wide.words
     assert "lora" not in wide.words
     assert all(one.total <= have for one in found.values())
 
 
 def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
-    cfg = load_config("configs/arctic.yaml", ["grpo.accumulate=4"])
+    cfg = load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     shape = published_shape("qwen2.5-coder-7b")
     sizes = {"data": 1, "fsdp": 32, "tensor": 1}
     found = estimate(cfg, shape, abstract_mesh(**sizes), 8192)
@@ -141,8 +147,8 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
     plan = make_plan(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
     assert not plan.fits
     assert plan.total > topology.chip.memory
-    assert "grpo.accumulate=4" in [one.words for one in plan.remedies]
-    better = load_config("configs/arctic.yaml", ["grpo.accumulate=4"])
+    assert "grpo.gradient_accumulation_steps=4" in [one.words for one in plan.remedies]
+    better = load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     assert make_plan(better, shape, topology, mesh_sizes("1x32x1", 32), 8192).fits
 
 

@@ -46,10 +46,10 @@ def state_of(cfg: TrainConfig) -> TrainState:
     "overrides",
     [
         (),
-        ("grpo.kl=0.1",),
+        ("grpo.kl_coef=0.1",),
         ("grpo.optim.moments=bfloat16",),
         ("model.lora.rank=4",),
-        ("model.lora.rank=4", "model.lora.targets=[q, v]", "grpo.kl=0.1", "sft.steps=1"),
+        ("model.lora.rank=4", "model.lora.targets=[q, v]", "grpo.kl_coef=0.1", "sft.steps=1"),
     ],
 )
 def test_weights_and_optimizer_are_what_the_state_holds(overrides: tuple[str, ...], mesh: jax.sharding.Mesh) -> None:
@@ -58,14 +58,14 @@ def test_weights_and_optimizer_are_what_the_state_holds(overrides: tuple[str, ..
     assert sizes.weights == 4 * count_params(MODEL)
     gradients, moments = nbytes(state.trainable), nbytes(state.opt_state)
     assert gradients + moments - 64 <= sizes.training <= gradients + moments  # beside moments stand a few counters
-    assert sizes.reference == (nbytes(state.trainable) if "grpo.kl=0.1" in overrides else 0)
+    assert sizes.reference == (nbytes(state.trainable) if "grpo.kl_coef=0.1" in overrides else 0)
 
 
 def test_half_the_width_is_half_the_weights_and_less_is_kept_with_remat(mesh: jax.sharding.Mesh) -> None:
     plain = estimate(config(), MODEL, mesh, 100)
     half = estimate(config("model.dtype=bfloat16"), MODEL, mesh, 100)
     again = estimate(config("model.remat=full"), MODEL, mesh, 100)
-    parts = estimate(config("grpo.accumulate=4"), MODEL, mesh, 100)
+    parts = estimate(config("grpo.gradient_accumulation_steps=4"), MODEL, mesh, 100)
     assert half.weights * 2 == plain.weights
     assert again.activations < plain.activations
     assert parts.activations * 4 == plain.activations

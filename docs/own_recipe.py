@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from jaxrl_sql.recipes import RECIPES, Observe, Recipe
-from jaxrl_sql.rewards.extract import Reading, said
+from jaxrl_sql.rewards.extract import ParsedResponse, said
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Example, Response, Reward
 
@@ -21,13 +21,13 @@ def respond(example: Example, _observe: Observe | None) -> Response:
     return f"{example.reasoning}\nSQL: {example.taught_sql}"
 
 
-def read(response: Response) -> Reading:
+def read(response: Response) -> ParsedResponse:
     """Find the query; the form is right when it is there once."""
     think, mark, sql = said(response).partition("\nSQL:")
-    return Reading(sql.strip() or None, well_formed=bool(mark) and "\nSQL:" not in sql, think=think)
+    return ParsedResponse(sql.strip() or None, well_formed=bool(mark) and "\nSQL:" not in sql, think=think)
 
 
-def reward(reading: Reading, row: ScoreRow) -> Reward:
+def reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Pay nothing for a wrong form; the parts are logged by name, each with its mean."""
     correct, partial = float(row.matches("bird")), row.value("qatch")
     total = 0.2 * correct + 0.8 * partial if reading.well_formed else 0.0

@@ -67,12 +67,12 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
     if not read_schema(db).tables:
         raise InputError(f"--db {db}: the database has no tables")
     from jaxrl_sql.ops.rng import Purpose  # noqa: PLC0415  and what is wrong so far is told before)
-    from jaxrl_sql.run.policy_client import answers, check_turns, open_answerer, sampling_by  # noqa: PLC0415 (slow to import,
+    from jaxrl_sql.run.policy_client import answers, check_turns, open_policy_client, sampling_by  # noqa: PLC0415 (slow to import,
 
     cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
     with (
         make_executor(config.executor) as executor,
-        open_answerer(config, executor, min(cfg.max_num_seqs, cfg.samples), Purpose.EVAL) as answerer,
+        open_policy_client(config, executor, min(cfg.max_num_seqs, cfg.samples), Purpose.EVAL) as answerer,
     ):
         check_turns(answerer.recipe, cfg.turns)
         how = sampling_by(cfg, cfg.samples, config.seed, answerer.stops(config.sampling.stop))

@@ -47,8 +47,8 @@ class GroupBatch:
     completion: jax.Array
     completion_len: jax.Array
     loss_mask: jax.Array
-    drawn_logprobs: jax.Array
-    sampler_logprobs: jax.Array
+    behavior_logprobs: jax.Array
+    rollout_logprobs: jax.Array
     reward: jax.Array
     weight: jax.Array
     truncated: jax.Array

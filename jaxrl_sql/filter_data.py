@@ -25,7 +25,7 @@ from jaxrl_sql.evals.execution import execution_accuracy
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.run.command import run_command
-from jaxrl_sql.run.policy_client import Answerer, open_answerer, sampling_by, served, style_for
+from jaxrl_sql.run.policy_client import PolicyClient, open_policy_client, sampling_by, served, style_for
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
@@ -107,7 +107,7 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
             if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
         ]
         if starts:
-            with open_answerer(config, executor, config.rollout.max_num_seqs, Purpose.DATA) as answerer:
+            with open_policy_client(config, executor, config.rollout.max_num_seqs, Purpose.DATA) as answerer:
                 for start in starts:
                     for record in _rates_of(config, answerer, questions, start):
                         if record["id"] not in known:
@@ -116,7 +116,7 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
         return {record["id"]: (record["right"], record["of"]) for record in journal.records}
 
 
-def _rates_of(config: TrainConfig, answerer: Answerer, questions: PromptSet, start: int) -> list[dict[str, Any]]:
+def _rates_of(config: TrainConfig, answerer: PolicyClient, questions: PromptSet, start: int) -> list[dict[str, Any]]:
     """Answer a chunk of the questions and count what is right; a function of the seed and the chunk's number."""
     cfg = config.sampling
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]

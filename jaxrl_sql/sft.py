@@ -25,7 +25,7 @@ from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.pack import pack_rows
 from jaxrl_sql.data.sft_batches import Row, word_tokens
-from jaxrl_sql.data.sft_dataset import Lessons, rows_of
+from jaxrl_sql.data.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.evaluation import evaluate_all
@@ -86,32 +86,34 @@ def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
     cfg = s.config.sft
     if cfg.steps == 0:
         return s.fresh_params()
-    lessons = s.lessons
+    sft_dataset = s.sft_dataset
     optimizer = s.optimizer(cfg.optim, cfg.steps)
     update = make_step(s.policy(), sft_loss, optimizer, cfg.gradient_accumulation_steps)
-    held_out_loss = make_held_out_loss(s, lessons)
+    held_out_loss = make_held_out_loss(s, sft_dataset)
     state, watch = begin_at(s, begin, optimizer)
     if s.agree_to_stop():
         return state.trainable, state.frozen
     words = (
-        tuple(word for word in word_tokens(s.tokenizer) if word not in lessons.form) if cfg.shuffle_identifiers else ()
+        tuple(word for word in word_tokens(s.tokenizer) if word not in sft_dataset.form)
+        if cfg.shuffle_identifiers
+        else ()
     )
-    widest, window = bucket(lessons.longest), Window()
+    max_prompt_bucket, window = bucket(sft_dataset.longest), Window()
     for step in range(begin, cfg.steps):
         if watch.is_over:
             break
-        rows = rows_of(s.config, lessons, words, step)
-        batch = pack(s, rows, widest)
+        rows = rows_of(s.config, sft_dataset, words, step)
+        batch = pack(s, rows, max_prompt_bucket)
         window.steps += 1
         window.tokens += sum(len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows)
-        window.positions += cfg.databases * (widest + cfg.questions * batch.completion.shape[-1])
+        window.positions += cfg.databases * (max_prompt_bucket + cfg.questions * batch.completion.shape[-1])
         state, metrics = update(state, s.to_mesh(batch, cfg.databases))
         at = step + 1
         is_last = at == cfg.steps
         is_measured = is_last or (cfg.eval_every > 0 and at % cfg.eval_every == 0)
         if at % cfg.log_every == 0 or is_measured:
             numbers = reduce_metrics(jax.device_get(metrics)) | window.numbers()
-            if is_measured and lessons.held:
+            if is_measured and sft_dataset.held:
                 numbers["sft/held_out_loss"] = held_out_loss(state)
                 if watch.see(numbers["sft/held_out_loss"]) and cfg.patience:
                     state = dataclasses.replace(state, reference=_copy(state.trainable))
@@ -139,7 +141,7 @@ def begin_at(s: Session, begin: int, optimizer: optax.GradientTransformation) ->
 
     The best parameters so far stand where GRPO has its reference: saved with the rest, and never donated.
     """
-    cfg, skipped = s.config.sft, s.lessons.skipped
+    cfg, skipped = s.config.sft, s.sft_dataset.skipped
     for reason, count in Counter(reason for _, reason in skipped).items():
         s.note(f"sft: skipped {count} ({reason}), such as {next(uid for uid, why in skipped if why == reason)}")
     trainable, frozen = s.fresh_params()
@@ -153,13 +155,13 @@ def begin_at(s: Session, begin: int, optimizer: optax.GradientTransformation) ->
     return state, watch
 
 
-def pack(s: Session, rows: Sequence[Row], widest: int) -> GroupBatch:
+def pack(s: Session, rows: Sequence[Row], max_prompt_bucket: int) -> GroupBatch:
     """Pack this process's part of a batch."""
     cfg = s.config.sft
-    return pack_rows(rows, cfg.databases, cfg.questions, widest, s.rows_here(cfg.databases))
+    return pack_rows(rows, cfg.databases, cfg.questions, max_prompt_bucket, s.rows_here(cfg.databases))
 
 
-def make_held_out_loss(s: Session, lessons: Lessons) -> Callable[[TrainState], float]:
+def make_held_out_loss(s: Session, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
     """Return the function that measures the loss on the answers of the held-out questions, a mean over tokens."""
     policy, rows = s.policy(), s.config.sft.databases
 
@@ -168,7 +170,7 @@ def make_held_out_loss(s: Session, lessons: Lessons) -> Callable[[TrainState], f
         return sft_loss(policy(trainable, frozen, batch), batch).metrics
 
     def loss(state: TrainState) -> float:
-        batches = (s.to_mesh(pack(s, found, bucket(lessons.longest)), rows) for found in lessons.held_rows())
+        batches = (s.to_mesh(pack(s, found, bucket(sft_dataset.longest)), rows) for found in sft_dataset.held_rows())
         found = [jax.device_get(measure(state.trainable, state.frozen, batch)) for batch in batches]
         return reduce_metrics(merge_metrics(*found))["sft/loss"]
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxrl_sql.algo.optim import make_schedule
 from jaxrl_sql.algo.step import init_state
-from jaxrl_sql.algo.updates import Store, Updates, make_store, make_updates
+from jaxrl_sql.algo.updates import OldLogprobFn, Updates, make_old_logprob_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.order import Order
@@ -29,11 +29,11 @@ from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.planning.workload import drawn_answer
 from jaxrl_sql.rollout import Engine
-from jaxrl_sql.run.collect import gather, in_flight, pack, taken_up
+from jaxrl_sql.run.collect import collect_batch, from_arrays, pack, to_arrays
 from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.evaluation import evaluate_all
 from jaxrl_sql.run.policy_client import whole_text
-from jaxrl_sql.run.session import HurriedError, Session, open_session
+from jaxrl_sql.run.session import PreemptedError, Session, open_session
 from jaxrl_sql.run.stages import Progress, Stage, has_risen
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.sft import run_sft
@@ -41,17 +41,17 @@ from jaxrl_sql.types import InputError
 
 
 @dataclass
-class Loop:
-    """A stage on its way: what a step reads, and what it leaves for the next (`flight`: batches not learned yet)."""
+class StageState:
+    """What a stage's steps read and leave for the next; `rollout_buffer` holds the batches that are not learned yet."""
 
     stage: Stage
     update: Updates
-    store: Store
+    store: OldLogprobFn
     engine: Engine
     order: Order
     state: TrainState
     progress: Progress
-    flight: list[GroupBatch] = field(default_factory=list)
+    rollout_buffer: list[GroupBatch] = field(default_factory=list)
 
 
 def train(config: TrainConfig) -> int:
@@ -69,7 +69,7 @@ def train(config: TrainConfig) -> int:
             progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
             if s.agree_to_stop():
                 return s.stopped()
-            progress.history.append([first, s.worth(progress.before)])
+            progress.history.append([first, s.score(progress.before)])
         stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
         loop = open_stage(s, stage, trainable, frozen, progress, begin)
         if not run_stage(s, loop, begin):
@@ -89,15 +89,15 @@ def train(config: TrainConfig) -> int:
     return 0
 
 
-def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> Loop:
+def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> StageState:
     """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
     grpo = s.config.grpo
     optimizer = s.optimizer(stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
     policy = s.policy(s.config.sampling.temperature)
-    loop = Loop(
+    loop = StageState(
         stage=stage,
         update=make_updates(policy, grpo, optimizer, s.recipe.loss, s.recipe.advantage),
-        store=make_store(policy, grpo.minibatches * grpo.gradient_accumulation_steps),
+        store=make_old_logprob_fn(policy, grpo.minibatches * grpo.gradient_accumulation_steps),
         engine=s.engine(None, s.config.rollout.max_num_seqs),
         order=Order(len(s.train.prompts), s.config.seed),
         state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),
@@ -106,11 +106,11 @@ def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: 
     if stage.first < begin <= stage.last:
         loop.state, host, arrays = s.restore(begin, loop.state)
         loop.progress = Progress(**host["progress"])
-        loop.flight = taken_up(arrays)
+        loop.rollout_buffer = from_arrays(arrays)
     return loop
 
 
-def open_second_stage(s: Session, first: Loop, begin: int) -> Loop:
+def open_second_stage(s: Session, first: StageState, begin: int) -> StageState:
     """Begin again from the best checkpoint of the first stage, at the rate that its evaluations suggest."""
     second_stage, optim, trainable = s.config.second_stage, first.stage.optim, first.state.trainable
     progress = first.progress
@@ -123,7 +123,7 @@ def open_second_stage(s: Session, first: Loop, begin: int) -> Loop:
         trainable = s.restore(best, first.state)[0].trainable
         updates = s.config.grpo.num_iterations * s.config.grpo.minibatches
         rate = float(make_schedule(optim, first.stage.steps * updates)((best - first.stage.first) * updates))
-        rose = has_risen([worth for _, worth in progress.history])
+        rose = has_risen([score for _, score in progress.history])
         progress.rate = optim.lr if rose else rate / 2
         trend = "rose" if rose else "fluctuated"
         s.note(f"second stage from step {best}: accuracy {trend}, the rate begins at {progress.rate:.2g}")
@@ -139,35 +139,35 @@ def open_second_stage(s: Session, first: Loop, begin: int) -> Loop:
     return open_stage(s, stage, trainable, first.state.frozen, progress, begin)
 
 
-def run_stage(s: Session, loop: Loop, begin: int) -> bool:
+def run_stage(s: Session, loop: StageState, begin: int) -> bool:
     """Make a stage's steps from the run's step `begin` on; return False when the run has been asked to stop."""
     stage = loop.stage
     if stage.first < begin <= stage.last:
         evaluate_if_due(s, loop, begin)  # the run may have stopped before it was,
-        s.save(begin, loop.state, _host(loop), in_flight(loop.flight))  # and its checkpoint is not rated then
+        s.save(begin, loop.state, _host(loop), to_arrays(loop.rollout_buffer))  # and its checkpoint is not rated then
     if s.agree_to_stop():
         return False
     for at in range(max(begin, stage.first) + 1, stage.last + 1):
         try:
             grpo_step(s, loop, at)
-        except HurriedError:  # before the step changed anything
+        except PreemptedError:  # before the step changed anything
             if at - 1 > stage.first:
-                s.save(at - 1, loop.state, _host(loop), in_flight(loop.flight))
+                s.save(at - 1, loop.state, _host(loop), to_arrays(loop.rollout_buffer))
             s.agree_to_stop()
             return False
         s.agree_to_stop()
         evaluate_if_due(s, loop, at)
         s.agree_to_stop()
-        if s.save_if_due(at, loop.state, _host(loop), in_flight(loop.flight), is_last=at == stage.last):
+        if s.save_if_due(at, loop.state, _host(loop), to_arrays(loop.rollout_buffer), is_last=at == stage.last):
             return False
     return True
 
 
-def _host(loop: Loop) -> dict[str, Any]:
+def _host(loop: StageState) -> dict[str, Any]:
     return {"phase": loop.stage.name, "progress": dataclasses.asdict(loop.progress)}
 
 
-def evaluate_if_due(s: Session, loop: Loop, at: int) -> None:
+def evaluate_if_due(s: Session, loop: StageState, at: int) -> None:
     """Evaluate after step `at`, where it is one of those, or the last; a run that stops does so when it goes on."""
     stage, history = loop.stage, loop.progress.history
     every = s.config.validation.every
@@ -175,16 +175,16 @@ def evaluate_if_due(s: Session, loop: Loop, at: int) -> None:
         return
     numbers = evaluate_all(s, policy_params(loop.state.trainable, loop.state.frozen), at)
     if numbers and history[-1][0] != at:
-        history.append([at, s.worth(numbers)])
+        history.append([at, s.score(numbers)])
 
 
-def grpo_step(s: Session, loop: Loop, at: int) -> None:
+def grpo_step(s: Session, loop: StageState, at: int) -> None:
     """Make the run's step `at` of GRPO (they count from 1, the cold start's too) and record it."""
     grpo, stage = s.config.grpo, loop.stage
     began = time.perf_counter()
-    numbers = {} if loop.flight else draw_block(s, loop, at - 1 - s.config.sft.steps)
+    numbers = {} if loop.rollout_buffer else collect_rollouts(s, loop, at - 1 - s.config.sft.steps)
     drawn = time.perf_counter()
-    batch = loop.flight.pop(0)
+    batch = loop.rollout_buffer.pop(0)
     loop.state, metrics = loop.update(loop.state, on_mesh(s, batch))
     numbers |= reduce_metrics(jax.device_get(metrics))
     ended = time.perf_counter()
@@ -194,11 +194,11 @@ def grpo_step(s: Session, loop: Loop, at: int) -> None:
     s.record(at, stage.name, numbers)
 
 
-def draw_block(s: Session, loop: Loop, number: int) -> dict[str, float]:
+def collect_rollouts(s: Session, loop: StageState, number: int) -> dict[str, float]:
     """Draw what the next `grpo.steps_per_generation` steps learn from; return the numbers of the draw."""
     grpo, state, progress = s.config.grpo, loop.state, loop.progress
     loop.engine.params = policy_params(state.trainable, state.frozen)
-    drawn = gather(
+    drawn = collect_batch(
         s,
         loop.engine,
         loop.order,
@@ -212,14 +212,14 @@ def draw_block(s: Session, loop: Loop, number: int) -> dict[str, float]:
         one, text = group.scored[0], whole_text(group.responses[0])
         at = s.config.sft.steps + number + 1
         s.write_sample(at, loop.stage.name, group.example, text, one.sql, one.status, one.reward.total)
-    longest, widest = drawn_answer(s.config)[1], s.widest
+    longest, max_prompt_bucket = drawn_answer(s.config)[1], s.max_prompt_bucket
     for start in range(0, len(drawn.chosen), grpo.prompts):
-        batch = pack(drawn.chosen[start : start + grpo.prompts], longest, widest)
+        batch = pack(drawn.chosen[start : start + grpo.prompts], longest, max_prompt_bucket)
         if grpo.steps_per_generation > 1:  # the policy that drew them will have moved on
             known = loop.store(state, on_mesh(s, batch))
             old = {"old_logprobs": known.old_logprobs, "old_values": known.old_values}
             batch = dataclasses.replace(batch, **jax.tree.map(to_host, old))
-        loop.flight.append(batch)
+        loop.rollout_buffer.append(batch)
     return drawn.numbers
 
 

@@ -31,7 +31,7 @@ from jaxrl_sql.plan import model_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.plan import Plan, make_plan
 from jaxrl_sql.planning.programs import Setting, programs
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.run.command import prepare_process
 
 SIZES = {"data": 1, "fsdp": 1, "tensor": 1}
@@ -83,10 +83,10 @@ def measure_drawing(config: TrainConfig) -> Measured:
     assert draw is not None
     before = resident()
     params = init_params(shape, jax.random.key(0), jnp.dtype(config.model.dtype))
-    engine = Engine(shape, params, load_tokenizer(config.model.checkpoint), draw.slots, widest=draw.prompt)
+    engine = Engine(shape, params, load_tokenizer(config.model.checkpoint), draw.slots, max_prompt_bucket=draw.prompt)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 256, draw.prompt).tolist() for _ in range(draw.questions)]
-    how = Sampling(max_new_tokens=config.sampling.max_new_tokens, n=draw.group)
+    how = SamplingParams(max_new_tokens=config.sampling.max_new_tokens, n=draw.group)
     list(engine.generate(prompts, how))  # compiles
     compiling = resident() - before - held()
     peak = peak_of(lambda: list(engine.generate(prompts, how)))

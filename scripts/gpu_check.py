@@ -34,7 +34,7 @@ from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.attention import BACKENDS, choose
 from jaxrl_sql.models.flops import decode_bytes, grouped_forward_flops, update_flops
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.types import InputError
 
 # What the update tries in turn while memory does not suffice: keep projections, keep nothing.
@@ -85,8 +85,8 @@ def random_batch(plan: Plan, config: ModelConfig) -> GroupBatch:
         completion=jnp.asarray(ids((b, g, t))),
         completion_len=jnp.full((b, g), t),
         loss_mask=jnp.ones((b, g, t), bool),
-        drawn_logprobs=per_token,
-        sampler_logprobs=per_token,
+        behavior_logprobs=per_token,
+        rollout_logprobs=per_token,
         old_logprobs=per_token,
         reference_logprobs=per_token,
         reward=jnp.zeros((b, g)),
@@ -229,7 +229,7 @@ def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, ba
 
     def draw(tokens: int) -> None:
         engine.prompts.forget()
-        samples = list(engine.generate(prompts, Sampling(n=g, max_new_tokens=tokens)))
+        samples = list(engine.generate(prompts, SamplingParams(n=g, max_new_tokens=tokens)))
         assert all(len(sample.token_ids) == tokens for sample in samples), "a row stopped early"
 
     prefill_s = timed(partial(draw, 1), plan.runs)

@@ -55,8 +55,8 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
     if cfg.dual_clip > 1.0:
         surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.dual_clip * advantage), surrogate)
-    correction, capped = importance_weight(old, batch.drawn_logprobs, mask, cfg.tis_clip_max)
-    delta = jnp.where(mask, jnp.abs(old - batch.sampler_logprobs), 0.0)
+    correction, capped = importance_weight(old, batch.behavior_logprobs, mask, cfg.tis_clip_max)
+    delta = jnp.where(mask, jnp.abs(old - batch.rollout_logprobs), 0.0)
     per_token = -correction * surrogate - cfg.entropy_bonus * scored.entropy
     metrics = {
         "policy/entropy": masked.sum_and_count(scored.entropy, mask),

@@ -20,7 +20,7 @@ from jaxrl_sql.ops import masked
 
 Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Advantage = Callable[[jax.Array, jax.Array], jax.Array]
-Store = Callable[[TrainState, GroupBatch], GroupBatch]
+OldLogprobFn = Callable[[TrainState, GroupBatch], GroupBatch]
 
 
 def make_updates(
@@ -37,7 +37,8 @@ def make_updates(
     and every epoch takes the same pieces in the same order.
 
     A batch that arrives with `old_logprobs` is learned against those: batch RL, where answers of one fixed policy are
-    drawn in bulk, given their log-probabilities by `make_store`, and learned by many calls, the policy moving on.
+    drawn in bulk, given their log-probabilities by `make_old_logprob_fn`, and learned by many calls, the policy moving
+    on.
 
     A recipe may bring its own `loss(scored, batch, cfg=, on_policy=) -> Loss`, and in place of a group's comparison
     `advantage(rewards [B,G], weight [B,G]) -> [B,G]`. Raises ValueError when B is not divided.
@@ -76,7 +77,7 @@ def make_updates(
     return updates
 
 
-def make_store(policy: LogprobFn, parts: int = 1) -> Store:
+def make_old_logprob_fn(policy: LogprobFn, parts: int = 1) -> OldLogprobFn:
     """Return the function that fills in a batch's old log-probabilities, and values where the policy has a value head.
 
     Log-probabilities that the batch holds already are kept. The batch is scored in `parts`, one after another.

@@ -41,7 +41,7 @@ class Row(NamedTuple):
     answers: tuple[Answer, ...]
 
 
-class Supervised(NamedTuple):
+class SftBatch(NamedTuple):
     """Tokenised examples: `schemas[i]` is shared by all of its database, `answers[i]` ends with the end token.
 
     With `forms` of them, item i is taught in the epochs whose number is `turns[i]` modulo that.
@@ -66,7 +66,7 @@ def supervise(
     max_prompt: int,
     max_completion: int,
     pruning: Pruning | None = None,
-) -> Supervised:
+) -> SftBatch:
     """Tokenise examples and the answers they teach; leave out, with a reason, what exceeds either length in tokens.
 
     Each example is taught in every style's form, in one an epoch; its id says which comes first. `pruning` is as
@@ -89,7 +89,7 @@ def supervise(
             turns.append((rank(example.uid, "form") + number) % len(styles))
     if not answers:
         raise InputError(f"none of {len(examples)} examples fits {max_prompt} + {max_completion} tokens")
-    return Supervised(tuple(schemas), tuple(answers), tuple(skipped), tuple(turns), len(styles))
+    return SftBatch(tuple(schemas), tuple(answers), tuple(skipped), tuple(turns), len(styles))
 
 
 def make_answer(
@@ -121,7 +121,7 @@ def word_tokens(tokenizer: Any) -> tuple[int, ...]:
     return tuple(i for i, text in texts if text.isalpha() and text.isascii() and not text.isupper())
 
 
-def rename_words(row: Row, words: tuple[int, ...], rng: np.random.Generator) -> Row:
+def shuffle_identifiers(row: Row, words: tuple[int, ...], rng: np.random.Generator) -> Row:
     """Replace the word tokens of a row's names and values by random others, alike in schema, questions and answers.
 
     What is asked stays the same up to its names, which can now only be copied from the schema and the question, not
@@ -152,7 +152,7 @@ class RowOrder:
     """
 
     def __init__(
-        self, taught: Supervised, questions: int, databases: int, seed: int, width: Callable[[int], int]
+        self, taught: SftBatch, questions: int, databases: int, seed: int, width: Callable[[int], int]
     ) -> None:
         members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(taught.forms)]
         for i, (schema, answer, turn) in enumerate(zip(taught.schemas, taught.answers, taught.turns, strict=True)):

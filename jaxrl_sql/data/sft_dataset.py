@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptStyle, Pruning, Tokenizer
-from jaxrl_sql.data.sft_batches import Row, RowOrder, Supervised, encode, rename_words, supervise, whole
+from jaxrl_sql.data.sft_batches import Row, RowOrder, SftBatch, encode, shuffle_identifiers, supervise, whole
 from jaxrl_sql.data.shares import hold_out
 from jaxrl_sql.data.traces import load_traces, with_traces
 from jaxrl_sql.types import Example
@@ -18,15 +18,15 @@ from jaxrl_sql.types import Example
 _NO_QUESTION = "a trace of no question that is taught"
 
 
-class Lessons(NamedTuple):
+class SftDataset(NamedTuple):
     """What is taught and what is held out, each with the order of its batches, and the longest schema of all.
 
     `form` are the tokens that every answer of a form has, its tags and what is asked of it, whatever the question.
     """
 
-    taught: Supervised
+    taught: SftBatch
     order: RowOrder
-    held: Supervised | None
+    held: SftBatch | None
     held_order: RowOrder | None
     longest: int
     skipped: tuple[tuple[str, str], ...]
@@ -39,14 +39,14 @@ class Lessons(NamedTuple):
         return [self.held.rows(self.held_order.batch(i)) for i in range(self.held_order.batches(1))]
 
 
-def make_lessons(
+def make_sft_dataset(
     config: TrainConfig,
     examples: Sequence[Example],
     styles: Sequence[PromptStyle],
     tokenizer: Tokenizer,
     end_token: int,
     width: Callable[[int], int],
-) -> Lessons:
+) -> SftDataset:
     """Tokenise the training questions, those that are held out apart; `width` tells which lengths make one batch.
 
     Raises InputError when none of either fits.
@@ -56,7 +56,7 @@ def make_lessons(
 
     traces = load_traces(config.data.traces) if config.data.traces else {}
 
-    def made(chosen: Sequence[Example]) -> tuple[Supervised, RowOrder]:
+    def made(chosen: Sequence[Example]) -> tuple[SftBatch, RowOrder]:
         shown = with_traces(chosen, traces)
         if cfg.traces == "sql":
             shown = [dataclasses.replace(example, reasoning="") for example in shown]
@@ -70,7 +70,7 @@ def make_lessons(
     held, held_order = made(kept_back) if kept_back else (None, None)
     schemas = (*taught.schemas, *(held.schemas if held else ()))
     skipped = (*taught.skipped, *(held.skipped if held else ()), *((uid, _NO_QUESTION) for uid in strange))
-    return Lessons(taught, order, held, held_order, max(len(schema) for schema in schemas), skipped, form)
+    return SftDataset(taught, order, held, held_order, max(len(schema) for schema in schemas), skipped, form)
 
 
 def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Tokenizer) -> frozenset[int]:
@@ -85,10 +85,10 @@ def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Toke
     return frozenset(token for text in texts for token in encode(tokenizer, text))
 
 
-def rows_of(config: TrainConfig, lessons: Lessons, words: tuple[int, ...], step: int) -> list[Row]:
+def rows_of(config: TrainConfig, sft_dataset: SftDataset, words: tuple[int, ...], step: int) -> list[Row]:
     """Return the rows of a step, some with their words renamed, as a function of (seed, step)."""
     cfg = config.sft
-    rows = lessons.taught.rows(lessons.order.batch(step))
+    rows = sft_dataset.taught.rows(sft_dataset.order.batch(step))
     rng = np.random.default_rng((config.seed, step))
-    rows = [rename_words(row, words, rng) if rng.random() < cfg.shuffle_identifiers else row for row in rows]
+    rows = [shuffle_identifiers(row, words, rng) if rng.random() < cfg.shuffle_identifiers else row for row in rows]
     return [whole(row) for row in rows] if cfg.loss_on == "text" else rows

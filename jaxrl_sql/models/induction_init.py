@@ -33,7 +33,7 @@ SLOW_TURN = 0.005
 COPY_GAIN = 3.0
 
 
-def init_copying(params: Any, config: ModelConfig, key: jax.Array) -> Any:
+def init_induction(params: Any, config: ModelConfig, key: jax.Array) -> Any:
     """Replace embeddings and attention weights of fresh parameters by ones that copy; the MLPs stay as they are.
 
     Raises InputError when query heads share key heads, when a head is wider than the model, and for sliding layers or

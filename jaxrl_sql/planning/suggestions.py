@@ -12,21 +12,21 @@ from jaxrl_sql.planning.memory import abstract_mesh, estimate
 from jaxrl_sql.types import InputError
 
 
-class Remedy(NamedTuple):
+class Suggestion(NamedTuple):
     """A change and what it would lead to: words as a user writes them, bytes in all on the fullest device."""
 
     words: str
     total: int
 
 
-def remedies(
+def suggest(
     config: TrainConfig,
     model: ModelConfig,
     sizes: Mapping[str, int],
     longest: int,
     have: int,
     fused: bool | None = None,
-) -> list[Remedy]:
+) -> list[Suggestion]:
     """Return changes that make a run fit `have` bytes a device, the gentlest first.
 
     Each is tried alone; where none does, they are added up in their order until together they do, on this mesh and on
@@ -34,7 +34,8 @@ def remedies(
     total above `have`.
     """
     alone = [
-        Remedy(words, _total(changed, model, mesh, longest, fused)) for words, changed, mesh in _changes(config, sizes)
+        Suggestion(words, _total(changed, model, mesh, longest, fused))
+        for words, changed, mesh in _changes(config, sizes)
     ]
     if fitting := [one for one in alone if one.total <= have]:
         return fitting
@@ -51,7 +52,7 @@ def _added_up(
     longest: int,
     have: int,
     fused: bool | None,
-) -> Remedy:
+) -> Suggestion:
     """Add up changes on a mesh that `said` names until the run fits, or there are no more.
 
     What one change leads to may hide what another would, since phases do not need their memory at the same time: so
@@ -72,7 +73,7 @@ def _added_up(
                 break  # from the gentlest again
         else:
             taken += 1
-    return Remedy(" ".join(filter(None, words.values())), total)
+    return Suggestion(" ".join(filter(None, words.values())), total)
 
 
 ORDER = (

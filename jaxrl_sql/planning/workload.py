@@ -86,7 +86,7 @@ class Workload(NamedTuple):
     updates: made on each draw's batch; scored: how often a batch is scored before them (old policy, reference).
     """
 
-    lessons: Update | None
+    sft_dataset: Update | None
     update: Update | None
     draw: Draw | None
     greedy: Draw
@@ -141,8 +141,9 @@ def logit_pieces(model: ModelConfig, work: Update, ways: int) -> int:
 def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
     """Return what a run computes with prompts of up to `longest` tokens on a mesh that cuts batches into `ways`."""
     grpo, sft, width = config.grpo, config.sft, bucket(longest)
-    lessons = Update(
-        sft.databases, sft.questions, width, bucket(sft.max_completion_tokens), sft.gradient_accumulation_steps, sft.optim
+    sft_dataset = Update(
+        sft.databases, sft.questions, width, bucket(sft.max_completion_tokens),
+        sft.gradient_accumulation_steps, sft.optim
     )  # fmt: skip
     answer = bucket(drawn_answer(config)[1])
     update = Update(
@@ -156,7 +157,7 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
     asked = grpo.prompts * grpo.oversample * grpo.steps_per_generation
     has_grpo = grpo.steps > 0
     return Workload(
-        lessons=lessons if sft.steps else None,
+        sft_dataset=sft_dataset if sft.steps else None,
         update=update if has_grpo else None,
         draw=_draw(config.rollout.max_num_seqs, asked, grpo.num_generations, width, answer, ways) if has_grpo else None,
         greedy=_draw(

@@ -43,7 +43,7 @@ class Kept(NamedTuple):
 
 
 @dataclass
-class PromptBook:
+class PrefixCache:
     """The pages of prompts: `total` of those being answered, and up to `room` that are kept.
 
     A kept page is known by the number of the one before it and its tokens. Numbers are never given twice, so that a
@@ -128,7 +128,7 @@ class PromptBook:
         self.known.clear()
 
 
-class RowBook:
+class BlockTable:
     """The pages of rows: table [N,J], each row's pages in order, `total` where there is none."""
 
     def __init__(self, size: int, rows: int, columns: int, total: int) -> None:
@@ -164,7 +164,7 @@ class RowBook:
         return np.where(np.arange(self.pages.shape[1]) < self.held[:, None], self.pages, self.total).astype(np.int32)
 
 
-def way_back(table: np.ndarray, total: int, size: int) -> tuple[Any, Any]:
+def block_owner(table: np.ndarray, total: int, size: int) -> tuple[Any, Any]:
     """Return owner [Y] and start [Y] of each of `total` pages in a table [X,J]; X owns a page that nobody holds."""
     owner = np.full(total, len(table), np.int32)
     start = np.zeros(total, np.int32)

@@ -17,8 +17,8 @@ from jaxrl_sql.models.paged import Pages
 from jaxrl_sql.ops import rng
 from jaxrl_sql.ops.token_distribution import Drawing
 from jaxrl_sql.rollout.decode import Lanes, Request, copy_pages, empty_lanes, empty_request, mark_seen, prefill_lanes
-from jaxrl_sql.rollout.kv_blocks import Opened, OutOfPagesError, way_back
-from jaxrl_sql.rollout.sampling import Sampling
+from jaxrl_sql.rollout.kv_blocks import Opened, OutOfPagesError, block_owner
+from jaxrl_sql.rollout.sampling import SamplingParams
 from jaxrl_sql.types import Prompt
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Intake:
         engine: Engine,
         params: Any,
         prompts: Sequence[Prompt],
-        hows: Sequence[Sampling],
+        hows: Sequence[SamplingParams],
         served: Collection[int],
         first_state: Mapping[tuple[str, ...], int],
         step: int,
@@ -84,7 +84,7 @@ class Intake:
             for first in range(0, hows[i].n, self.readers)
         )
         longest = max((len(prompts[i].token_ids) for i in served), default=1)
-        self.columns = -(-bucket(max(longest, engine.widest)) // size)
+        self.columns = -(-bucket(max(longest, engine.max_prompt_bucket)) // size)
         lanes = 2 * n
         self.lanes: dict[int, Lane] = {}
         self.free_lanes = list(range(lanes - 1, -1, -1))
@@ -99,7 +99,9 @@ class Intake:
         self.keys = np.asarray(_keys(seeds, np.int32(step), engine.purpose, max((how.n for how in hows), default=1)))
         # Those that rows read, and where the pool is to last, those that are let in ahead of them.
         most = min(lanes, len(self.queue), 1 + -(-3 * n // self.readers))
-        shared = engine.shared_pool(most * self.columns if engine.widest else n * self.columns // self.readers)
+        shared = engine.shared_pool(
+            most * self.columns if engine.max_prompt_bucket else n * self.columns // self.readers
+        )
         penalizes = any(how.repetition_penalty != 1 for how in hows)
         self.hidden, self.seen = empty_lanes(engine.config, lanes, shared.k[0].dtype, penalizes)
 
@@ -112,7 +114,7 @@ class Intake:
         """Return the lanes as the device needs them."""
         total = self.engine.prompts.total
         table: Any = np.minimum(self.table, total)
-        pages = Pages(table, *way_back(table, total, self.engine.limits.page_size))
+        pages = Pages(table, *block_owner(table, total, self.engine.limits.page_size))
         lengths: Any = self.lengths.copy()
         return Lanes(pages, lengths, self.hidden, self.seen)
 
@@ -210,7 +212,7 @@ class Intake:
                     ends[row] = lane
             engine.shared, self.hidden = prefill_lanes(
                 self.params, engine.config, engine.shared, self.hidden, tokens, stretch, start, table, ends,
-                bool(engine.widest or ((start > 0) & (stretch > 0)).any()), engine.compute_dtype,
+                bool(engine.max_prompt_bucket or ((start > 0) & (stretch > 0)).any()), engine.compute_dtype,
             )  # fmt: skip
             engine.stats.padded_tokens += tokens.size
             start = np.minimum(start + width, length)
@@ -233,7 +235,7 @@ class Intake:
 
     def _copied(self, copies: Sequence[tuple[int, int]]) -> int:
         """Return how many pages the program copies that is to copy these."""
-        all_of_a_batch = self.engine.shape_of(1, 1)[0] * self.columns if self.engine.widest else 0
+        all_of_a_batch = self.engine.shape_of(1, 1)[0] * self.columns if self.engine.max_prompt_bucket else 0
         return bucket(max(len(copies), all_of_a_batch), 8)
 
     def _keep(self, copies: Sequence[tuple[int, int]]) -> None:

@@ -14,12 +14,12 @@ import numpy as np
 from jaxrl_sql.batch import bucket, pad_tokens
 from jaxrl_sql.models.paged import Pages
 from jaxrl_sql.rollout.decode import End, Features, Lanes, Log, decode_chunk, empty_rows, go_on, let_go
-from jaxrl_sql.rollout.kv_blocks import OutOfPagesError, RowBook, way_back
+from jaxrl_sql.rollout.kv_blocks import BlockTable, OutOfPagesError, block_owner
 from jaxrl_sql.rollout.prefill_queue import Intake
-from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, Sample, Sampling
+from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, Sample, SamplingParams
 from jaxrl_sql.rollout.stop_strings import cut_after_stop, make_stops
 from jaxrl_sql.sqlenv.executor import ExecutorError
-from jaxrl_sql.sqlenv.turns import Observation, TurnPolicy, Turns, Written
+from jaxrl_sql.sqlenv.turns import Action, Environment, PendingObservation, Turns
 from jaxrl_sql.types import Prompt, Turn
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Answer:
     full: list[np.ndarray] = field(default_factory=list)
     drawn: list[np.ndarray] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-    policy: TurnPolicy | None = None
+    policy: Environment | None = None
     text: str = ""
 
     def end_turn(self, say: Callable[[tuple[int, ...]], str]) -> str:
@@ -81,7 +81,7 @@ class Call:
     """
 
     def __init__(
-        self, engine: Engine, prompts: Sequence[Prompt], hows: Sequence[Sampling], step: int, turns: Turns | None
+        self, engine: Engine, prompts: Sequence[Prompt], hows: Sequence[SamplingParams], step: int, turns: Turns | None
     ) -> None:
         self.engine, self.prompts, self.hows, self.turns = engine, prompts, hows, turns
         self.params = engine.params
@@ -99,7 +99,7 @@ class Call:
             engine, self.params, prompts, hows, served, self.stops.first, step, pauses=turns is not None
         )
         self.answers: dict[int, Answer] = {}
-        self.observations: dict[int, Observation] = {}
+        self.observations: dict[int, PendingObservation] = {}
         self.complete: list[int] = []
         self._open_rows()
 
@@ -125,10 +125,10 @@ class Call:
         """Make the rows on the device and the book of their pages."""
         engine, n, size = self.engine, self.engine.slots, self.engine.limits.row_page_size
         columns = -(-bucket(self.longest, size) // size)
-        own = engine.own_pool(n * columns if engine.widest else n)
+        own = engine.own_pool(n * columns if engine.max_prompt_bucket else n)
         lanes, dtype = len(self.intake.lengths), own.k[0].dtype
         self.rows = empty_rows(engine.config, n, lanes, self.intake.readers, dtype, self.features.penalizes)
-        self.book = RowBook(size, n, columns, own.pages)
+        self.book = BlockTable(size, n, columns, own.pages)
         self.row_length = np.zeros(n, np.int64)
         self.fresh_from = np.zeros(n, np.int64)
         self.ended_lately = max(n // 3 + 1, 1)
@@ -179,7 +179,7 @@ class Call:
             self.book.grow(self.engine.grow_own(full.missing).pages)
             self.book.cover(reach)
         table = self.book.table()
-        return Pages(table, *way_back(table, self.book.total, self.book.size))
+        return Pages(table, *block_owner(table, self.book.total, self.book.size))
 
     def _ask(self) -> Log:
         """Ask for the next chunk."""
@@ -244,7 +244,7 @@ class Call:
             if answer.policy is None:
                 answer.policy = self.turns(place.prompt, place.sample)
             try:
-                observation = answer.policy.next(Written(text, reason))
+                observation = answer.policy.next(Action(text, reason))
             except ExecutorError as error:
                 return self._finish(number, text, "failed", str(error))
             if observation is not None and answer.length() < how.longest:
@@ -271,7 +271,7 @@ class Call:
             index=place.sample,
             token_ids=tuple(token for turn in answer.turns for token in turn.token_ids),
             logprobs=tuple(x for turn in answer.turns for x in turn.logprobs or blank[id(turn)]),
-            drawn_logprobs=tuple(x for turn in answer.turns for x in turn.drawn_logprobs or blank[id(turn)]),
+            behavior_logprobs=tuple(x for turn in answer.turns for x in turn.behavior_logprobs or blank[id(turn)]),
             text=text,
             finish_reason=reason,
             turns=tuple(answer.turns),

@@ -1,7 +1,7 @@
 """From questions to groups of paid answers: draw, execute while others are still written, score.
 
-`draw_groups` is one round of it. `gather` is what a step learns from: as many rounds as dynamic sampling asks for, and
-the groups whose rewards say most.
+`draw_groups` is one round of it. `collect_batch` is what a step learns from: as many rounds as dynamic sampling asks
+for, and the groups whose rewards say most.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.data.order import Order
 from jaxrl_sql.data.pack import pack_groups
 from jaxrl_sql.parallel.processes import exchange, share
-from jaxrl_sql.rewards.score import Scored, TextJob
+from jaxrl_sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.rollout import Engine, Sample
 from jaxrl_sql.rollout.sampling import ASSISTANT
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.run.policy_client import Sides, response, sampling_by, served
-from jaxrl_sql.run.session import HurriedError, Session
+from jaxrl_sql.run.policy_client import EnvStates, response, sampling_by, served
+from jaxrl_sql.run.session import PreemptedError, Session
 from jaxrl_sql.runtime import signals
 from jaxrl_sql.types import Example, Response, Reward, Trajectory, Turn
 
@@ -35,7 +35,7 @@ class Group(NamedTuple):
     example: Example
     trajectories: list[Trajectory]
     responses: list[Response]
-    scored: list[Scored]
+    scored: list[ScoredResponse]
 
     @property
     def rewards(self) -> list[float]:
@@ -49,7 +49,7 @@ class Group(NamedTuple):
         return [float(gold_ok and one.trusted) for one in self.scored]
 
 
-class Gathered(NamedTuple):
+class RolloutBatch(NamedTuple):
     """What was drawn (`groups`), which of them to learn from, the cursor after them, and numbers to log."""
 
     groups: list[Group]
@@ -58,7 +58,7 @@ class Gathered(NamedTuple):
     numbers: dict[str, float]
 
 
-def gather(s: Session, engine: Engine, order: Order, cursor: int, number: int, prompts: int) -> Gathered:
+def collect_batch(s: Session, engine: Engine, order: Order, cursor: int, number: int, prompts: int) -> RolloutBatch:
     """Draw groups for draw `number` from the order's `cursor` on and choose `prompts` of them.
 
     Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
@@ -91,7 +91,7 @@ def gather(s: Session, engine: Engine, order: Order, cursor: int, number: int, p
         "speed/tokens_per_s": tokens / took,
         "speed/sql_per_s": sum(map(len, rewards)) / took,
     }
-    return Gathered(groups, [groups[i] for i in sorted(kept)], cursor, numbers)
+    return RolloutBatch(groups, [groups[i] for i in sorted(kept)], cursor, numbers)
 
 
 def draw_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -> tuple[list[Group], float]:
@@ -108,10 +108,10 @@ def draw_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -
     samples: list[dict[int, Sample]] = [{} for _ in asked]
     jobs: list[dict[int, TextJob]] = [{} for _ in asked]
     mine = share(len(asked))
-    sides = Sides()
-    for sample in map(served, answerer.draw(examples, prompts, how, number, cfg.turns, sides)):
-        if s.hurries(signals.ENDED):
-            raise HurriedError
+    env_states = EnvStates()
+    for sample in map(served, answerer.draw(examples, prompts, how, number, cfg.turns, env_states)):
+        if s.should_abort(signals.ENDED):
+            raise PreemptedError
         at = sample.prompt_index
         samples[at][sample.index] = sample
         if at in mine:
@@ -122,20 +122,22 @@ def draw_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -
     groups = []
     for i, scored in enumerate(verdicts):
         ordered = [samples[i][g] for g in range(how.n)]
-        learned = [one._replace(stop=sides.stop(i, g) or one.stop) for g, one in enumerate(scored)]
+        learned = [one._replace(stop=env_states.stop(i, g) or one.stop) for g, one in enumerate(scored)]
         trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
         groups.append(Group(examples[i], trajectories, [response(one) for one in ordered], learned))
     return groups, waited
 
 
-def pack(groups: Sequence[Group], longest: int, widest: int = 0) -> GroupBatch:
-    """Pack groups for the update, on the host: T is the bucket of `longest` tokens, P that of `widest` or more."""
+def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0) -> GroupBatch:
+    """Pack groups for the update, on the host: T is the bucket of `longest`, P of `max_prompt_bucket` or more."""
     rewards = np.array([group.rewards for group in groups], np.float32)
     weights = np.array([group.weights for group in groups], np.float32)
-    return pack_groups([group.trajectories for group in groups], rewards, weights, longest, widest=widest)
+    return pack_groups(
+        [group.trajectories for group in groups], rewards, weights, longest, max_prompt_bucket=max_prompt_bucket
+    )
 
 
-def in_flight(batches: Sequence[GroupBatch]) -> dict[str, np.ndarray]:
+def to_arrays(batches: Sequence[GroupBatch]) -> dict[str, np.ndarray]:
     """Name the arrays of batches that are drawn and not learned, for a checkpoint."""
     arrays: dict[str, Any] = {}
     for i, batch in enumerate(batches):
@@ -146,8 +148,8 @@ def in_flight(batches: Sequence[GroupBatch]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def taken_up(arrays: Mapping[str, Any]) -> list[GroupBatch]:
-    """Make batches again of what `in_flight` named."""
+def from_arrays(arrays: Mapping[str, Any]) -> list[GroupBatch]:
+    """Make batches again of what `to_arrays` named."""
     batches = []
     for i in range(len({name.partition("/")[0] for name in arrays})):
         own = {name.partition("/")[2]: value for name, value in arrays.items() if name.partition("/")[0] == str(i)}
@@ -165,11 +167,11 @@ def is_equal(groups: Sequence[Group]) -> np.ndarray:
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 
 
-def _verdicts(s: Session, jobs: list[list[TextJob]]) -> list[list[Scored]]:
+def _verdicts(s: Session, jobs: list[list[TextJob]]) -> list[list[ScoredResponse]]:
     """Wait for what this process's executor owes, and return what all of them found, in order."""
     own = [[s.recipe.collect(job)[0] for job in group] for group in jobs]
     told = exchange([[(*dataclasses.astuple(one.reward), *one[1:]) for one in group] for group in own])
-    return [[Scored(Reward(total, parts), *rest) for total, parts, *rest in group] for group in told]
+    return [[ScoredResponse(Reward(total, parts), *rest) for total, parts, *rest in group] for group in told]
 
 
 def _written(groups: Sequence[Group]) -> list[Turn]:

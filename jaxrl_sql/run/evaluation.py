@@ -11,7 +11,7 @@ from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.evals.execution import ExecutionRecord, ExecutionSummary, execution_accuracy, summarize
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel.processes import exchange, share
-from jaxrl_sql.rollout import Sampling
+from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.run.policy_client import response, whole_text
 from jaxrl_sql.run.session import Session
@@ -31,10 +31,10 @@ def greedy_accuracy(
     budget = cfg.turns or s.config.sampling.turns
     total = s.config.sampling.max_total_tokens if budget > 1 else 0
     stop = answerer.stops(s.config.sampling.stop)
-    how = Sampling(temperature=0.0, max_new_tokens=cfg.max_new_tokens, max_total_tokens=total, stop=stop)
+    how = SamplingParams(temperature=0.0, max_new_tokens=cfg.max_new_tokens, max_total_tokens=total, stop=stop)
     said: list[Response] = [""] * len(questions.prompts)
     for sample in answerer.draw(questions.examples, questions.prompts, how, budget=budget):
-        if s.hurries():
+        if s.should_abort():
             return None
         if sample.error:
             s.note(f"not answered: {sample.error}")

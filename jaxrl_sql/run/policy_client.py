@@ -18,14 +18,14 @@ from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.recipes import Recipe, find_recipe
-from jaxrl_sql.rewards.extract import Reading
-from jaxrl_sql.rollout import Engine, Sample, Sampling, Turns
+from jaxrl_sql.rewards.extract import ParsedResponse
+from jaxrl_sql.rollout import Engine, Sample, SamplingParams, Turns
 from jaxrl_sql.sqlenv.executor import Executor
-from jaxrl_sql.sqlenv.turns import TurnPolicy
+from jaxrl_sql.sqlenv.turns import Environment
 from jaxrl_sql.types import Example, InputError, Prompt, Response
 
 
-class Sides(dict[tuple[int, int], TurnPolicy]):
+class EnvStates(dict[tuple[int, int], Environment]):
     """The environment's side of each answer, by prompt and sample: what was observed may not be worth learning from."""
 
     def kept(self, begin: Turns) -> Turns:
@@ -38,7 +38,7 @@ class Sides(dict[tuple[int, int], TurnPolicy]):
         return side.stop if side else ""
 
 
-class Answerer(NamedTuple):
+class PolicyClient(NamedTuple):
     """A policy that can be asked: its engine, the recipe and style of its prompts, and what runs its queries."""
 
     engine: Engine
@@ -50,21 +50,21 @@ class Answerer(NamedTuple):
         self,
         examples: Sequence[Example],
         prompts: Sequence[Prompt],
-        how: Sampling,
+        how: SamplingParams,
         number: int = 0,
         budget: int = 1,
-        sides: Sides | None = None,
+        env_states: EnvStates | None = None,
     ) -> Iterator[Sample]:
         """Yield `how.n` samples a prompt as they finish; `examples[i]` is the question of `prompts[i]`.
 
         `number` names the draw: another number, other answers. With a `budget` above 1 a recipe of several turns has so
-        many, and `sides` keeps the environment's; what was sampled in vain has an `error`.
+        many, and `env_states` keeps the environment's; what was sampled in vain has an `error`.
         """
         begin = self._dialogues(examples, budget)
-        turns = begin if begin is None or sides is None else sides.kept(begin)
+        turns = begin if begin is None or env_states is None else env_states.kept(begin)
         return self.engine.generate(prompts, how, number, turns=turns)
 
-    def reading(self, sample: Sample) -> Reading:
+    def reading(self, sample: Sample) -> ParsedResponse:
         """Return what is found in an answer."""
         return self.recipe.reading(response(sample), self.style)
 
@@ -81,7 +81,7 @@ class Answerer(NamedTuple):
 
 
 @contextmanager
-def open_answerer(config: TrainConfig, executor: Executor, slots: int, purpose: Purpose) -> Iterator[Answerer]:
+def open_policy_client(config: TrainConfig, executor: Executor, slots: int, purpose: Purpose) -> Iterator[PolicyClient]:
     """Open `model.checkpoint` to draw answers from, on the mesh, asked as `recipe` and `data` say.
 
     Raises InputError for a model or tokenizer that cannot be read.
@@ -95,7 +95,7 @@ def open_answerer(config: TrainConfig, executor: Executor, slots: int, purpose: 
         tokenizer = load_tokenizer(config.data.tokenizer or model.checkpoint)
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         engine = Engine(shape, params, tokenizer, slots, purpose, compute_dtype=compute, is_exact=True)
-        yield Answerer(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
+        yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
 
 
 def style_for(config: TrainConfig, tokenizer: Any) -> PromptStyle:
@@ -104,9 +104,9 @@ def style_for(config: TrainConfig, tokenizer: Any) -> PromptStyle:
     return recipe.opened(recipe.style_for(config.data), tokenizer)
 
 
-def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, stop: Sequence[str]) -> Sampling:
+def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
     """Return how `n` answers a prompt are drawn by a section's numbers."""
-    return Sampling(
+    return SamplingParams(
         temperature=section.temperature,
         top_k=section.top_k,
         top_p=section.top_p,
@@ -154,7 +154,7 @@ def model_answers(
     Raises InputError where none fits, and for several turns of a recipe that has one.
     """
     cfg, most = config.evaluate, config.data.max_prompt_tokens
-    with open_answerer(config, executor, cfg.max_num_seqs, Purpose.EVAL) as answerer:
+    with open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL) as answerer:
         check_turns(answerer.recipe, cfg.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
@@ -193,9 +193,9 @@ def check_turns(recipe: Recipe, turns: int) -> None:
 
 
 def answers(
-    answerer: Answerer,
+    answerer: PolicyClient,
     asked: Sequence[tuple[Example, Prompt]],
-    how: Sampling,
+    how: SamplingParams,
     number: int = 0,
     budget: int = 1,
     tick: Tick | None = None,

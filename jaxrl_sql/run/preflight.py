@@ -18,8 +18,8 @@ from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.models import param_shardings
 from jaxrl_sql.parallel import rules
 from jaxrl_sql.planning.chips import machine_memory
-from jaxrl_sql.planning.memory import Sizes, estimate, in_bytes, is_fused
-from jaxrl_sql.planning.suggestions import remedies
+from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused
+from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import drawn_answer
 from jaxrl_sql.types import InputError
 
@@ -49,7 +49,7 @@ def preflight(s: Session) -> None:
             "use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or optim.kind=adafactor"
         )
     if have and sizes.total > have:
-        found = remedies(s.config, s.model, s.mesh.shape, max(lengths), have, fused)
+        found = suggest(s.config, s.model, s.mesh.shape, max(lengths), have, fused)
         helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
         s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
     _check_disk(s, sizes)
@@ -93,8 +93,8 @@ def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
 def _programs(s: Session) -> str:
     """Tell the widths that prompts and completions are padded to, and how many programs that makes."""
     few = s.config.run.pad_to_max
-    widths = [bucket(s.widest)] if few else _widths(s.train)
-    greedy = {bucket(s.widest)} if few else {width for made in s.evals.values() for width in _widths(made)}
+    widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.train)
+    greedy = {bucket(s.max_prompt_bucket)} if few else {width for made in s.evals.values() for width in _widths(made)}
     said, updates, draws = [], 0, 0
     if s.config.sft.steps:
         width = bucket(max(widths))
@@ -126,7 +126,7 @@ def device_memory(mesh: jax.sharding.Mesh) -> int:
     return int((device.memory_stats() or {}).get("bytes_limit", 0))
 
 
-def _check_disk(s: Session, sizes: Sizes) -> None:
+def _check_disk(s: Session, sizes: MemoryEstimate) -> None:
     """Refuse a disk without room for a checkpoint; warn where those that are kept will not all fit."""
     trained = sizes.training + sizes.reference  # what a gradient takes, the parameters take in the file
     one = trained * math.prod(s.mesh.shape[axis] for axis in ("fsdp", "tensor"))

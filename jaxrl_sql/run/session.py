@@ -25,10 +25,10 @@ from jaxrl_sql.algo.step import LogprobFn
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.config import OptimConfig, TrainConfig
 from jaxrl_sql.data.prompts import PromptSet, PromptStyle
-from jaxrl_sql.data.sft_dataset import Lessons, make_lessons
+from jaxrl_sql.data.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.models import ModelConfig, count_params, init_params, shard_params
 from jaxrl_sql.models.formats.hf import load_checkpoint, save_checkpoint
-from jaxrl_sql.models.induction_init import init_copying
+from jaxrl_sql.models.induction_init import init_induction
 from jaxrl_sql.models.lora import init_adapters, merge, save_adapters
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import decay_mask, policy_part
@@ -39,7 +39,7 @@ from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.rollout import Engine
 from jaxrl_sql.rollout.stop_strings import end_tokens
-from jaxrl_sql.run.policy_client import Answerer
+from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.preflight import preflight
 from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
 from jaxrl_sql.runtime.checkpoint import Arrays, Checkpoints
@@ -54,7 +54,7 @@ from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
 
 
-class HurriedError(JaxrlSqlError):
+class PreemptedError(JaxrlSqlError):
     """A step was left while its answers were drawn, with nothing changed: a machine about to go does not wait."""
 
 
@@ -82,25 +82,25 @@ class Session:
     health: Health
     request: StopRequest = dataclasses.field(default_factory=StopRequest)
     evaluation: tuple[int, dict[str, float]] | None = None
-    illness: str = ""
+    stop_reason: str = ""
     stop: bool = False
     policies: dict[float, LogprobFn] = dataclasses.field(default_factory=dict)
 
     @cached_property
-    def lessons(self) -> Lessons:
+    def sft_dataset(self) -> SftDataset:
         """Return what the supervised phase teaches."""
         data, end = self.config.data, end_tokens(self.tokenizer)[-1]
         recipes = [find_recipe(name) for name in self.config.sft.formats] or [self.recipe]
         made = ((one, one.style_for(data)) for one in recipes)
         plain = [(one, one.opened(style, self.tokenizer)) for one, style in made]
         styles = [one.in_dialogues(style, self.executor, self.config.sampling.turns) for one, style in plain]
-        return make_lessons(self.config, self.train.examples, styles, self.tokenizer, end, bucket)
+        return make_sft_dataset(self.config, self.train.examples, styles, self.tokenizer, end, bucket)
 
     def count_epochs(self) -> None:
         """Turn `sft.epochs`, where they are asked for, into `sft.steps` of this run's configuration."""
         sft = self.config.sft
         if sft.epochs:
-            sft = dataclasses.replace(sft, steps=self.lessons.order.batches(sft.epochs))
+            sft = dataclasses.replace(sft, steps=self.sft_dataset.order.batches(sft.epochs))
             self.config = dataclasses.replace(self.config, sft=sft)
 
     def note(self, text: str) -> None:
@@ -129,7 +129,7 @@ class Session:
         key = rng.base_key(self.config.seed, rng.Purpose.INIT)
         params = init_params(self.model, key, jnp.dtype(model.dtype))
         if model.init == "copying":
-            params = init_copying(params, self.model, key)
+            params = init_induction(params, self.model, key)
         return shard_params(params, self.model, self.mesh)
 
     def policy(self, temperature: float = 1.0) -> LogprobFn:
@@ -144,19 +144,26 @@ class Session:
         """Return an engine that draws answers from `params` as the trainer computes them."""
         dtype = self._compute_dtype()
         return Engine(
-            self.model, params, self.tokenizer, slots, purpose, compute_dtype=dtype, is_exact=True, widest=self.widest
+            self.model,
+            params,
+            self.tokenizer,
+            slots,
+            purpose,
+            compute_dtype=dtype,
+            is_exact=True,
+            max_prompt_bucket=self.max_prompt_bucket,
         )
 
     @cached_property
-    def widest(self) -> int:
+    def max_prompt_bucket(self) -> int:
         """Return the tokens of the longest prompt, which all are padded to; 0 where each is to its own bucket."""
         if not self.config.run.pad_to_max:
             return 0
         return max(length for made in (self.train, *self.evals.values()) for length in made.lengths())
 
-    def answerer(self, engine: Engine) -> Answerer:
+    def answerer(self, engine: Engine) -> PolicyClient:
         """Return what answers by an engine's policy, asked as the run asks."""
-        return Answerer(engine, self.recipe, self.style, self.executor)
+        return PolicyClient(engine, self.recipe, self.style, self.executor)
 
     def _compute_dtype(self) -> str | None:
         name = self.config.model.compute_dtype
@@ -166,7 +173,7 @@ class Session:
         """Return a phase's optimizer; norms and biases do not decay (adapters are matrices all of them)."""
         return make_optimizer(cfg, steps, None if self.config.model.lora.rank else decay_mask(self.model))
 
-    def worth(self, numbers: Mapping[str, float]) -> float:
+    def score(self, numbers: Mapping[str, float]) -> float:
         """Return what an evaluation says by `run.best_by`; 0 of one that was cut short.
 
         Raises InputError when no number has that name and the best checkpoints are to be kept.
@@ -192,8 +199,8 @@ class Session:
             "evaluation": evaluation,
         }
         is_rated = evaluation is not None and (host.get("phase") != "sft" or not self.config.grpo.steps)
-        worth = best_by(self.config.run.best_by, evaluation[1]) if evaluation and is_rated else None
-        metrics = None if worth is None else {"best_by": worth}
+        score = best_by(self.config.run.best_by, evaluation[1]) if evaluation and is_rated else None
+        metrics = None if score is None else {"best_by": score}
         self.checkpoints.save(step, dataclasses.replace(state, frozen=None), {**host, "run": known}, arrays, metrics)
 
     def save_if_due(
@@ -229,7 +236,7 @@ class Session:
             self.stop, self.request.exit_code = True, min(codes)
         return self.stop
 
-    def hurries(self, code: int | None = None) -> bool:
+    def should_abort(self, code: int | None = None) -> bool:
         """Say whether what can be made again later is better left: somebody waits for the end (of exit code `code`).
 
         Only of a run of one process, which may do so whenever it likes.
@@ -239,8 +246,8 @@ class Session:
 
     def stopped(self) -> int:
         """Say how the run ends after a stop and return its exit code; raises HealthError for a run that is not well."""
-        if self.illness:
-            raise HealthError(self.illness)
+        if self.stop_reason:
+            raise HealthError(self.stop_reason)
         self.note(f"stopped; go on with --resume {self.folder}")
         return self.request.exit_code or 0
 
@@ -274,8 +281,8 @@ class Session:
         """
         self.metrics.write(step, {"phase": phase, **numbers})
         self.display.update(step, {"phase": phase, **numbers})
-        if illness := self.health.check(step, phase, numbers):
-            self.illness, self.request.exit_code = illness, UNHEALTHY
+        if stop_reason := self.health.check(step, phase, numbers):
+            self.stop_reason, self.request.exit_code = stop_reason, UNHEALTHY
 
     def write_sample(
         self, step: int, phase: str, example: Example, text: str, sql: str | None, status: str, reward: float

@@ -27,9 +27,9 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.choices import Chosen, compare_choices, table
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import Recipe, find_recipe
-from jaxrl_sql.rollout import Sampling
+from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.run.command import run_command
-from jaxrl_sql.run.policy_client import open_answerer
+from jaxrl_sql.run.policy_client import open_policy_client
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
@@ -56,8 +56,8 @@ class Model(NamedTuple):
     style: PromptStyle
     prompts: Callable[[Sequence[Example]], Sequence[str | Prompt]]
     as_prompt: Callable[[str], str | Prompt]
-    how: Sampling
-    judge_how: Sampling
+    how: SamplingParams
+    judge_how: SamplingParams
 
 
 @dataclasses.dataclass
@@ -174,8 +174,8 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
 def open_model(work: Work) -> Iterator[Model]:
     """Open the endpoint, or else the checkpoint, to be asked by the journal first."""
     config, cfg = work.config, work.config.verbal
-    how = Sampling(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=config.seed)
-    judge_how = Sampling(temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=config.seed)
+    how = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=config.seed)
+    judge_how = SamplingParams(temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=config.seed)
     if cfg.base_url:
         recipe = find_recipe(config.recipe)
         style = recipe.style_for(dataclasses.replace(config.data, prompt="chat", assistant_prefill=""))
@@ -191,7 +191,7 @@ def open_model(work: Work) -> Iterator[Model]:
                 judge_how,
             )
         return
-    with open_answerer(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL) as answerer:
+    with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL) as answerer:
         style, tokenizer = answerer.style, answerer.engine.tokenizer
 
         def prompts(examples: Sequence[Example]) -> Sequence[Prompt]:

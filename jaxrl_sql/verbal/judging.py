@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxrl_sql.rollout.engine import Engine
-from jaxrl_sql.rollout.sampling import Sampling
+from jaxrl_sql.rollout.sampling import SamplingParams
 from jaxrl_sql.sqlenv.dialect import normal_form
 from jaxrl_sql.sqlenv.ports import SqlExecutor
 from jaxrl_sql.types import InputError, Prompt
@@ -41,7 +41,7 @@ class Request(NamedTuple):
     stage: str
     round: int
     prompt: str | Prompt
-    how: Sampling
+    how: SamplingParams
 
 
 # Requests of one stage and round -> the texts of each, in order; None for one that was not answered.
@@ -136,7 +136,7 @@ def find_candidates(
     questions: Sequence[Question],
     read: ReadSql,
     want: int,
-    how: Sampling,
+    how: SamplingParams,
     attempts: int = ATTEMPTS_EACH,
 ) -> list[Candidates]:
     """Draw answers in rounds of `want` until each question has that many distinct candidates, or no attempts are left.
@@ -163,7 +163,7 @@ def judge(
     ask: Ask,
     questions: Sequence[Question],
     candidates: Sequence[Candidates],
-    how: Sampling,
+    how: SamplingParams,
     rounds: int = 20,
     normalise: bool = False,
     as_prompt: Callable[[str], str | Prompt] = str,
@@ -208,8 +208,8 @@ def choose_by_judging(
     executor: SqlExecutor,
     questions: Sequence[Question],
     read: ReadSql,
-    how: Sampling,
-    judge_how: Sampling,
+    how: SamplingParams,
+    judge_how: SamplingParams,
     want: int = 10,
     attempts: int = ATTEMPTS_EACH,
     rounds: int = 20,
@@ -249,7 +249,7 @@ def read_scores(reply: str, count: int) -> tuple[float, ...] | None:
     return tuple(min(max(float(number), 0.0), 1.0) for number in numbers)
 
 
-def _request(question: Question, stage: str, number: int, prompt: str | Prompt, how: Sampling, n: int) -> Request:
+def _request(question: Question, stage: str, number: int, prompt: str | Prompt, how: SamplingParams, n: int) -> Request:
     """Ask for `n` answers with a seed of their own: neighbouring seeds, questions and rounds must not share any."""
     seed = zlib.crc32(f"{how.seed}/{question.uid}/{stage}/{number}".encode()) & 0x7FFFFFFF
     return Request(question.uid, stage, number, prompt, dataclasses.replace(how, n=n, seed=seed))

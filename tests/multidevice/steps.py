@@ -26,7 +26,7 @@ from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_of
 from jaxrl_sql.parallel.processes import gathered
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, 1e4, 1e-6, False, True, False, 96)
@@ -113,7 +113,7 @@ def measure(
             numbers[kind] = {"metrics": metrics, "parameters": state.trainable, "optimizer": state.opt_state}
         engine = Engine(CONFIG, params, Letters(), slots=B * G)
         for name, temperature in (("tokens", 0.0), ("drawn", 1.0)):
-            samples = engine.generate(make_prompts(), Sampling(temperature=temperature, max_new_tokens=T, n=G))
+            samples = engine.generate(make_prompts(), SamplingParams(temperature=temperature, max_new_tokens=T, n=G))
             numbers[name] = {f"{s.prompt_index}.{s.index}": np.array(s.token_ids) for s in samples}
         misplaced += _pools(engine, mesh)
     named = jax.tree.leaves_with_path(numbers)

@@ -57,8 +57,8 @@ def make_batch(seed: int) -> tuple[np.ndarray, np.ndarray, GroupBatch]:
         completion=jnp.zeros(shape, jnp.int32),
         completion_len=jnp.asarray(r.integers(1, T + 1, (B, G))),
         loss_mask=jnp.asarray(mask),
-        drawn_logprobs=near(0.2),
-        sampler_logprobs=near(0.2),
+        behavior_logprobs=near(0.2),
+        rollout_logprobs=near(0.2),
         reward=jnp.zeros((B, G)),
         weight=jnp.ones((B, G)),
         truncated=jnp.zeros((B, G), bool),
@@ -77,7 +77,7 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
 
     inside = np.arange(T) < np.asarray(batch.completion_len)[..., None]
     weights, _ = importance_weight(
-        batch.old_logprobs, batch.drawn_logprobs, batch.trained(), cfg.tis_clip_max  # type: ignore[arg-type]
+        batch.old_logprobs, batch.behavior_logprobs, batch.trained(), cfg.tis_clip_max  # type: ignore[arg-type]
     )  # fmt: skip
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (logprob, entropy, None),

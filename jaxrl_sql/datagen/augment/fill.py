@@ -20,7 +20,7 @@ from sqlglot import exp
 from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table
 from jaxrl_sql.data.schema.render import quote_name
 from jaxrl_sql.datagen.augment.change import Change
-from jaxrl_sql.datagen.augment.required_rows import Slot, Witness, read_witness, value_for
+from jaxrl_sql.datagen.augment.required_rows import RequiredRows, Slot, read_required_rows, value_for
 from jaxrl_sql.datagen.augment.ties import is_tied
 
 _OPCODES = 1_000_000_000
@@ -52,7 +52,7 @@ def fill(
     with _bounded(connection):
         clear = _clear(connection, others)
         for branch, reuses, more in itertools.product((0, 1), (True, False), (0, 1)):
-            witness = read_witness(sql, schema, lambda inner: _scalar(connection, inner), branch)
+            witness = read_required_rows(sql, schema, lambda inner: _scalar(connection, inner), branch)
             if witness is None:
                 return why
             connection.execute("SAVEPOINT filling")
@@ -178,7 +178,7 @@ class _Inserting:
         self.tables = {table.name.lower(): table for table in schema.tables}
         self.done: list[_Inserted] = []
 
-    def rows_for(self, witness: Witness, reuses: bool, copies: int) -> None:
+    def rows_for(self, witness: RequiredRows, reuses: bool, copies: int) -> None:
         """Insert what is missing of a witness, and `copies` more of the row that refers to the others."""
         self.witness = witness
         self.fixed: dict[Slot, Any] = {}

@@ -34,7 +34,7 @@ _MOST_COPIES = 50
 
 
 @dataclass
-class Witness:
+class RequiredRows:
     """Rows (their tables, in the order of the query), conditions (slot, sign, value), and equal slots by a parent each.
 
     Beside those of comparisons there are the signs `like`, `null`, `known` (not NULL), and `new`: no value that is
@@ -53,7 +53,7 @@ class Witness:
         return slot
 
 
-def read_witness(sql: str, schema: Schema, scalar: Scalar, branch: int = 0) -> Witness | None:
+def read_required_rows(sql: str, schema: Schema, scalar: Scalar, branch: int = 0) -> RequiredRows | None:
     """Return what a query needs; None where it cannot be read, or needs no table."""
     try:
         tree = sqlglot.parse_one(sql, read="sqlite")
@@ -78,7 +78,7 @@ class _Reader:
     def __init__(self, schema: Schema, scalar: Scalar, branch: int) -> None:
         self.tables = {table.name.lower(): table for table in schema.tables}
         self.scalar, self.branch = scalar, branch
-        self.found = Witness()
+        self.found = RequiredRows()
         self.ctes: dict[str, exp.Expression] = {}
         self.opened: set[int] = set()
 

@@ -8,14 +8,14 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from jaxrl_sql.datagen.synth.question_builder import Draft, NoFit, Scene
+from jaxrl_sql.datagen.synth.question_builder import NoFit, QuestionBuilder, QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import GRADES, Database, Question, SynthSpec
 from jaxrl_sql.datagen.synth.templates_easy import EASY
 from jaxrl_sql.datagen.synth.templates_extra import EXTRA
 from jaxrl_sql.datagen.synth.templates_hard import HARD
 from jaxrl_sql.datagen.synth.templates_medium import MEDIUM
 
-Template = Callable[[Scene], Draft]
+Template = Callable[[QuestionBuilder], QuestionCandidate]
 TEMPLATES: dict[str, tuple[tuple[Template, int], ...]] = dict(zip(GRADES, (EASY, MEDIUM, HARD, EXTRA), strict=True))
 Run = Callable[[str], Sequence[tuple[object, ...]]]
 MAX_RESULT_ROWS = 400
@@ -51,7 +51,7 @@ def ask_questions(
     def run(sql: str) -> list[tuple[object, ...]]:
         return connection.execute(sql).fetchmany(MAX_RESULT_ROWS + 1)
 
-    scene = Scene(rng, database)
+    scene = QuestionBuilder(rng, database)
     asked: set[str] = set()
     questions: list[Question] = []
     quota = grade_quota(count, mix)
@@ -91,7 +91,7 @@ def grade_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
     return shares
 
 
-def _try(scene: Scene, run: Run, template: Template, grade: str) -> Question | None:
+def _try(scene: QuestionBuilder, run: Run, template: Template, grade: str) -> Question | None:
     try:
         draft = template(scene)
     except NoFit:
@@ -106,7 +106,7 @@ def _try(scene: Scene, run: Run, template: Template, grade: str) -> Question | N
     return Question(text, draft.sql, grade) if text else None
 
 
-def worded(scene: Scene, draft: Draft) -> str:
+def worded(scene: QuestionBuilder, draft: QuestionCandidate) -> str:
     """Draw one of a draft's wordings; "" where it stutters."""
     text = BEFORE_VOWEL.sub("an ", scene.one(draft.texts))
     return "" if STUTTER.search(text) else text

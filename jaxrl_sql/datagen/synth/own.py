@@ -17,7 +17,7 @@ from jaxrl_sql.datagen.copy_database import copy_database
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.ask import TEMPLATES, Template, grade_quota, is_answer, is_one_answer, worded
 from jaxrl_sql.datagen.synth.own_read import Read, Run, read_own
-from jaxrl_sql.datagen.synth.question_builder import Draft, NoFit, Scene
+from jaxrl_sql.datagen.synth.question_builder import NoFit, QuestionBuilder, QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import Question
 from jaxrl_sql.sqlenv.dialect import from_sqlite, normal_form, to_sqlite
 from jaxrl_sql.types import InputError
@@ -49,7 +49,9 @@ class _Asking:
         self.run = run
         self.rng = rng
         # A template of the hard grade joins, so that a reference that leads nowhere drops out; others count on it.
-        self.scenes = {grade: Scene(rng, read.joined if grade == "hard" else read.whole) for grade in TEMPLATES}
+        self.scenes = {
+            grade: QuestionBuilder(rng, read.joined if grade == "hard" else read.whole) for grade in TEMPLATES
+        }
         self.tried: Counter[str] = Counter()
         self.texts: set[str] = set()
         self.sqls: set[str] = set()
@@ -88,7 +90,7 @@ class _Asking:
         self.sqls.add(sql)
         return Question(text, draft.sql, grade)
 
-    def _fault(self, draft: Draft) -> str:
+    def _fault(self, draft: QuestionCandidate) -> str:
         """Return why the SQL of a draft is no gold, or an empty text."""
         rows = self.run(draft.sql) if len(draft.sql) <= _LONGEST_SQL else None
         if rows is None:

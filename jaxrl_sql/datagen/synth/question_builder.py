@@ -1,7 +1,8 @@
 """Give question templates what they choose from: tables, columns, values of rows, and conditions in words and SQL.
 
-A template is a function of a `Scene` that returns a `Draft` (several wordings, one SQL), or raises `NoFit` when the
-database has nothing for it. Every choice comes from the scene's generator, so a seed decides all.
+A template is a function of a `QuestionBuilder` that returns a `QuestionCandidate` (several wordings, one SQL), or
+raises `NoFit` when the database has nothing for it. Every choice comes from the scene's generator, so a seed decides
+all.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class NoFit(Exception):  # noqa: N818 - it is a signal to the caller, not a faul
 
 
 @dataclass(frozen=True)
-class Draft:
+class QuestionCandidate:
     """A question in several wordings and its SQL.
 
     `order_check` selects the sort keys up to the cut and one more: all must differ, or the answer is not one answer.
@@ -85,7 +86,7 @@ def literal(value: Value) -> str:
     return "NULL" if value is None else repr(value)
 
 
-class Scene:
+class QuestionBuilder:
     """A database and a generator, with the choices that templates share."""
 
     def __init__(self, rng: random.Random, database: Database) -> None:

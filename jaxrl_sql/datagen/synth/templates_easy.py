@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.datagen.synth.question_builder import MEASURE, NUMERIC, SORTABLE, Draft, Scene, listing, literal
+from jaxrl_sql.datagen.synth.question_builder import (
+    MEASURE,
+    NUMERIC,
+    SORTABLE,
+    QuestionBuilder,
+    QuestionCandidate,
+    listing,
+    literal,
+)
 
 
-def list_filtered(s: Scene) -> Draft:
+def list_filtered(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the rows that meet a condition."""
     table = s.table()
     shown = s.shown(table)
     where = s.condition(table, without=(shown,))
     texts = listing(s.say(shown), f"{s.many(table)} {where.words}")
-    return Draft(texts, f"SELECT {shown.name} FROM {table.name} WHERE {where.sql}")
+    return QuestionCandidate(texts, f"SELECT {shown.name} FROM {table.name} WHERE {where.sql}")
 
 
-def list_two_columns(s: Scene) -> Draft:
+def list_two_columns(s: QuestionBuilder) -> QuestionCandidate:
     """Show two columns of the rows that meet a condition."""
     table = s.table()
     first = s.shown(table)
     second = s.shown(table, (first,))
     where = s.condition(table, without=(first, second))
     texts = listing(f"{s.say(first)} and {s.say(second)}", f"{s.many(table)} {where.words}")
-    return Draft(texts, f"SELECT {first.name}, {second.name} FROM {table.name} WHERE {where.sql}")
+    return QuestionCandidate(texts, f"SELECT {first.name}, {second.name} FROM {table.name} WHERE {where.sql}")
 
 
-def count_all(s: Scene) -> Draft:
+def count_all(s: QuestionBuilder) -> QuestionCandidate:
     """Count the rows of a table."""
     table = s.table()
     many = s.many(table)
@@ -35,10 +43,10 @@ def count_all(s: Scene) -> Draft:
         f"Give the total number of {many}.",
         f"How many {many} do we have in total?",
     )
-    return Draft(texts, f"SELECT COUNT(*) FROM {table.name}")
+    return QuestionCandidate(texts, f"SELECT COUNT(*) FROM {table.name}")
 
 
-def count_filtered(s: Scene) -> Draft:
+def count_filtered(s: QuestionBuilder) -> QuestionCandidate:
     """Count the rows that meet a condition."""
     table = s.table()
     where = s.condition(table)
@@ -50,25 +58,25 @@ def count_filtered(s: Scene) -> Draft:
         f"Find the number of {things}.",
         f"How many {things} exist?",
     )
-    return Draft(texts, f"SELECT COUNT(*) FROM {table.name} WHERE {where.sql}")
+    return QuestionCandidate(texts, f"SELECT COUNT(*) FROM {table.name} WHERE {where.sql}")
 
 
-def aggregate_all(s: Scene) -> Draft:
+def aggregate_all(s: QuestionBuilder) -> QuestionCandidate:
     """Aggregate a measure over a table."""
     table = s.table_with(*SORTABLE)
     sql, said = s.aggregate(s.column(table, SORTABLE))
     texts = _aggregate_texts(said, f"all {s.many(table)}")
-    return Draft(texts, f"SELECT {sql} FROM {table.name}")
+    return QuestionCandidate(texts, f"SELECT {sql} FROM {table.name}")
 
 
-def aggregate_filtered(s: Scene) -> Draft:
+def aggregate_filtered(s: QuestionBuilder) -> QuestionCandidate:
     """Aggregate a measure over the rows that meet a condition."""
     table = s.table_with(*MEASURE)
     column = s.column(table, MEASURE)
     sql, said = s.aggregate(column)
     where = s.condition(table, without=(column,))
     texts = _aggregate_texts(said, f"{s.many(table)} {where.words}")
-    return Draft(texts, f"SELECT {sql} FROM {table.name} WHERE {where.sql}")
+    return QuestionCandidate(texts, f"SELECT {sql} FROM {table.name} WHERE {where.sql}")
 
 
 def _aggregate_texts(said: str, things: str) -> tuple[str, ...]:
@@ -81,7 +89,7 @@ def _aggregate_texts(said: str, things: str) -> tuple[str, ...]:
     )
 
 
-def look_up(s: Scene) -> Draft:
+def look_up(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the row with a given label."""
     table = s.table(lambda table: table.label is not None)
     label = s.label(table)
@@ -95,20 +103,20 @@ def look_up(s: Scene) -> Draft:
         f"Which {said} does the {table.singular} with {label.words} {value} have?",
         f"Give the {said} of the {table.singular} with the {label.words} {value}.",
     )
-    return Draft(texts, f"SELECT {shown.name} FROM {table.name} WHERE {label.name} = {literal(value)}")
+    return QuestionCandidate(texts, f"SELECT {shown.name} FROM {table.name} WHERE {label.name} = {literal(value)}")
 
 
-def list_both(s: Scene) -> Draft:
+def list_both(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the rows that meet two conditions."""
     table = s.table()
     shown = s.shown(table)
     first = s.condition(table, without=(shown,))
     second = s.condition(table, without=(shown, first.column))
     texts = listing(s.say(shown), f"{s.many(table)} {first.words} and {second.words}")
-    return Draft(texts, f"SELECT {shown.name} FROM {table.name} WHERE {first.sql} AND {second.sql}")
+    return QuestionCandidate(texts, f"SELECT {shown.name} FROM {table.name} WHERE {first.sql} AND {second.sql}")
 
 
-def count_either(s: Scene) -> Draft:
+def count_either(s: QuestionBuilder) -> QuestionCandidate:
     """Count the rows that have one of two categories."""
     table = s.table_with("category")
     column = s.column(table, ("category",))
@@ -122,10 +130,10 @@ def count_either(s: Scene) -> Draft:
         f"Find the number of {many} where the {said} is either {one} or {other}.",
     )
     sql = f"SELECT COUNT(*) FROM {table.name} WHERE {column.name} = {literal(one)} OR {column.name} = {literal(other)}"
-    return Draft(texts, sql)
+    return QuestionCandidate(texts, sql)
 
 
-def two_aggregates(s: Scene) -> Draft:
+def two_aggregates(s: QuestionBuilder) -> QuestionCandidate:
     """Show the lowest and the highest value of a measure."""
     table = s.table_with(*NUMERIC)
     column = s.column(table, NUMERIC)
@@ -136,16 +144,16 @@ def two_aggregates(s: Scene) -> Draft:
         f"Find the lowest and highest {said} among {many}.",
         f"Give the smallest and largest {said} of the {many}.",
     )
-    return Draft(texts, f"SELECT MIN({column.name}), MAX({column.name}) FROM {table.name}")
+    return QuestionCandidate(texts, f"SELECT MIN({column.name}), MAX({column.name}) FROM {table.name}")
 
 
-def list_all(s: Scene) -> Draft:
+def list_all(s: QuestionBuilder) -> QuestionCandidate:
     """Show one or two columns of every row."""
     table = s.table()
     first = s.shown(table)
     second = s.shown(table, (first,))
     texts = listing(f"{s.say(first)} and {s.say(second)}", s.many(table))
-    return Draft(texts, f"SELECT {first.name}, {second.name} FROM {table.name}")
+    return QuestionCandidate(texts, f"SELECT {first.name}, {second.name} FROM {table.name}")
 
 
 EASY = (

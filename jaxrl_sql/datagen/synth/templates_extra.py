@@ -6,10 +6,10 @@ from jaxrl_sql.datagen.synth.question_builder import (
     MEASURE,
     SORTABLE,
     Condition,
-    Draft,
     Link,
     NoFit,
-    Scene,
+    QuestionBuilder,
+    QuestionCandidate,
     listing,
     literal,
 )
@@ -20,7 +20,7 @@ def _named(link: Link) -> bool:
     return link.parent.label is not None
 
 
-def above_average(s: Scene) -> Draft:
+def above_average(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of, or count, the rows above or below the average of a measure."""
     table = s.table_with(*MEASURE)
     column = s.column(table, MEASURE)
@@ -36,12 +36,12 @@ def above_average(s: Scene) -> Draft:
             f"Find the number of {things}.",
             f"What is the number of {things}?",
         )
-        return Draft(texts, f"SELECT COUNT(*) {clause}")
+        return QuestionCandidate(texts, f"SELECT COUNT(*) {clause}")
     shown = s.shown(table, (column,))
-    return Draft(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
+    return QuestionCandidate(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
 
 
-def above_group_average(s: Scene) -> Draft:
+def above_group_average(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the rows above the average of the rows that meet a condition."""
     table = s.table_with(*MEASURE)
     column = s.column(table, MEASURE)
@@ -59,12 +59,12 @@ def above_group_average(s: Scene) -> Draft:
     )
     things = f"{many} {words.format(c=said, f=said_function, m=many, w=where.words)}"
     inner = f"SELECT {function}({column.name}) FROM {table.name} WHERE {where.sql}"
-    return Draft(
+    return QuestionCandidate(
         listing(s.say(shown), things), f"SELECT {shown.name} FROM {table.name} WHERE {column.name} > ({inner})"
     )
 
 
-def at_extreme(s: Scene) -> Draft:
+def at_extreme(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of all rows that hold the highest or the lowest value."""
     table = s.table_with(*SORTABLE)
     column = s.column(table, SORTABLE)
@@ -78,10 +78,10 @@ def at_extreme(s: Scene) -> Draft:
         f"Find the {what} of {many} whose {said} is the {rank} {said}.",
     )
     inner = f"SELECT {function}({column.name}) FROM {table.name}"
-    return Draft(texts, f"SELECT {shown.name} FROM {table.name} WHERE {column.name} = ({inner})")
+    return QuestionCandidate(texts, f"SELECT {shown.name} FROM {table.name} WHERE {column.name} = ({inner})")
 
 
-def above_one_row(s: Scene) -> Draft:
+def above_one_row(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the rows above the row with a given label."""
     table = s.table(lambda table: table.label is not None)
     label, column = s.label(table), s.column(table, SORTABLE)
@@ -100,10 +100,10 @@ def above_one_row(s: Scene) -> Draft:
         f"Show the {what} of all {many} with {said} {words} than {one}.",
     )
     inner = f"SELECT {column.name} FROM {table.name} WHERE {label.name} = {literal(value)}"
-    return Draft(texts, f"SELECT {label.name} FROM {table.name} WHERE {column.name} {sign} ({inner})")
+    return QuestionCandidate(texts, f"SELECT {label.name} FROM {table.name} WHERE {column.name} {sign} ({inner})")
 
 
-def in_children(s: Scene) -> Draft:
+def in_children(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the parents whose key is among the children that meet a condition, or is not."""
     link = s.link()
     shown = s.shown(link.parent)
@@ -117,10 +117,12 @@ def in_children(s: Scene) -> Draft:
     )
     inner = f"SELECT {link.key.column} FROM {link.child.name} WHERE {where.sql}"
     word = "IN" if is_in else "NOT IN"
-    return Draft(texts, f"SELECT {shown.name} FROM {link.parent.name} WHERE {link.key.target} {word} ({inner})")
+    return QuestionCandidate(
+        texts, f"SELECT {shown.name} FROM {link.parent.name} WHERE {link.key.target} {word} ({inner})"
+    )
 
 
-def without_children(s: Scene) -> Draft:
+def without_children(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of, or count, the parents that have no child."""
     link = s.link()
     words = s.one(("that have no {}", "without any {}", "that do not have any {}", "with no {}"))
@@ -134,18 +136,18 @@ def without_children(s: Scene) -> Draft:
             f"Find the number of {things}.",
             f"What is the number of {things}?",
         )
-        return Draft(texts, f"SELECT COUNT(*) {clause}")
+        return QuestionCandidate(texts, f"SELECT COUNT(*) {clause}")
     shown = s.shown(link.parent)
-    return Draft(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
+    return QuestionCandidate(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
 
 
-def _two_conditions(s: Scene, table: Table, shown: Column) -> tuple[Condition, Condition]:
+def _two_conditions(s: QuestionBuilder, table: Table, shown: Column) -> tuple[Condition, Condition]:
     first = s.condition(table, without=(shown,))
     second = s.condition(table, without=(shown, first.column))
     return first, second
 
 
-def set_of_rows(s: Scene) -> Draft:
+def set_of_rows(s: QuestionBuilder) -> QuestionCandidate:
     """Combine two filters of one table by UNION, INTERSECT or EXCEPT on its label."""
     table = s.table(lambda table: table.label is not None)
     label = s.label(table)
@@ -173,10 +175,10 @@ def set_of_rows(s: Scene) -> Draft:
         ),
     }[word]
     left = f"SELECT {label.name} FROM {table.name} WHERE {first.sql}"
-    return Draft(texts, f"{left} {word} SELECT {label.name} FROM {table.name} WHERE {second.sql}")
+    return QuestionCandidate(texts, f"{left} {word} SELECT {label.name} FROM {table.name} WHERE {second.sql}")
 
 
-def parents_of_both(s: Scene) -> Draft:
+def parents_of_both(s: QuestionBuilder) -> QuestionCandidate:
     """Show the labels of parents that have children of one category and of another (or not of the other)."""
     link = s.link(_named)
     label = s.label(link.parent)
@@ -200,10 +202,10 @@ def parents_of_both(s: Scene) -> Draft:
             f"Show the {what} of {owners} having {many} with {said} {one} and none whose {said} is {other}.",
         )
     half = f"SELECT T2.{label.name} FROM {link.join} WHERE T1.{column.name} = "
-    return Draft(texts, f"{half}{literal(one)} {word} {half}{literal(other)}")
+    return QuestionCandidate(texts, f"{half}{literal(one)} {word} {half}{literal(other)}")
 
 
-def average_count(s: Scene) -> Draft:
+def average_count(s: QuestionBuilder) -> QuestionCandidate:
     """Average (or take the extreme of) the number of children a parent has, by a common table expression."""
     link = s.link()
     function, word = s.one((("AVG", "average"), ("MAX", "maximum"), ("MIN", "minimum")))
@@ -215,10 +217,10 @@ def average_count(s: Scene) -> Draft:
         f"Show the {word} number of {many} for a {parent} that has any.",
     )
     inner = f"SELECT COUNT(*) AS n FROM {link.child.name} GROUP BY {link.key.column}"
-    return Draft(texts, f"WITH counts AS ({inner}) SELECT {function}(n) FROM counts")
+    return QuestionCandidate(texts, f"WITH counts AS ({inner}) SELECT {function}(n) FROM counts")
 
 
-def totals_above(s: Scene) -> Draft:
+def totals_above(s: QuestionBuilder) -> QuestionCandidate:
     """Count the parents whose total or average is above a value, or above the mean of all, by a CTE."""
     link = s.link()
     column = s.column(link.child, MEASURE)
@@ -232,10 +234,10 @@ def totals_above(s: Scene) -> Draft:
     )
     inner = f"SELECT {function}({column.name}) AS n FROM {link.child.name} GROUP BY {link.key.column}"
     sql = f"WITH totals AS ({inner}) SELECT COUNT(*) FROM totals WHERE n > (SELECT AVG(n) FROM totals)"
-    return Draft(texts, sql)
+    return QuestionCandidate(texts, sql)
 
 
-def same_as_extreme_parent(s: Scene) -> Draft:
+def same_as_extreme_parent(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of, or count, the children of the parent at an extreme, by a nested query."""
     link = s.link()
     key = s.column(link.parent, SORTABLE)
@@ -259,9 +261,9 @@ def same_as_extreme_parent(s: Scene) -> Draft:
             f"Find the number of {many} of {owner}.",
             f"What is the number of {many} linked to {owner}?",
         )
-        return Draft(texts, f"SELECT COUNT(*) {clause}", check)
+        return QuestionCandidate(texts, f"SELECT COUNT(*) {clause}", check)
     shown = s.shown(link.child)
-    return Draft(listing(s.say(shown), f"{many} of {owner}"), f"SELECT {shown.name} {clause}", check)
+    return QuestionCandidate(listing(s.say(shown), f"{many} of {owner}"), f"SELECT {shown.name} {clause}", check)
 
 
 EXTRA = (

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.datagen.synth.question_builder import MEASURE, Draft, Link, NoFit, Scene, listing, literal
+from jaxrl_sql.datagen.synth.question_builder import (
+    MEASURE,
+    Link,
+    NoFit,
+    QuestionBuilder,
+    QuestionCandidate,
+    listing,
+    literal,
+)
 
 
 def _named(link: Link) -> bool:
     return link.parent.label is not None
 
 
-def _parent_condition(s: Scene, link: Link) -> tuple[str, str]:
+def _parent_condition(s: QuestionBuilder, link: Link) -> tuple[str, str]:
     """Draw a condition on the parent: a given label or any other; SQL, and words after the singular or `a`."""
     if link.parent.label is not None and s.rng.random() < 0.5:
         label = link.parent.label
@@ -20,7 +28,7 @@ def _parent_condition(s: Scene, link: Link) -> tuple[str, str]:
     return where.sql, f"{s.many(link.parent)} {where.words}"
 
 
-def children_of(s: Scene) -> Draft:
+def children_of(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the children of parents that meet a condition."""
     link = s.link()
     shown = s.shown(link.child)
@@ -33,10 +41,10 @@ def children_of(s: Scene) -> Draft:
         f"Find the {what} of every one of the {many} belonging to {owner}.",
         f"For {owner}, show the {what} of the {many}.",
     )
-    return Draft(texts, f"SELECT T1.{shown.name} FROM {link.join} WHERE {sql}")
+    return QuestionCandidate(texts, f"SELECT T1.{shown.name} FROM {link.join} WHERE {sql}")
 
 
-def count_children_of(s: Scene) -> Draft:
+def count_children_of(s: QuestionBuilder) -> QuestionCandidate:
     """Count the children of parents that meet a condition."""
     link = s.link()
     sql, owner = _parent_condition(s, link)
@@ -48,10 +56,10 @@ def count_children_of(s: Scene) -> Draft:
         f"Find the number of {many} that belong to {owner}.",
         f"How many {many} are there for {owner}?",
     )
-    return Draft(texts, f"SELECT COUNT(*) FROM {link.join} WHERE {sql}")
+    return QuestionCandidate(texts, f"SELECT COUNT(*) FROM {link.join} WHERE {sql}")
 
 
-def aggregate_children_of(s: Scene) -> Draft:
+def aggregate_children_of(s: QuestionBuilder) -> QuestionCandidate:
     """Aggregate a measure of the children of parents that meet a condition."""
     link = s.link()
     aggregate, said = s.aggregate(s.column(link.child, MEASURE), "T1.")
@@ -63,10 +71,10 @@ def aggregate_children_of(s: Scene) -> Draft:
         f"Show the {said} of all {many} linked to {owner}.",
         f"Give the {said} over the {many} belonging to {owner}.",
     )
-    return Draft(texts, f"SELECT {aggregate} FROM {link.join} WHERE {sql}")
+    return QuestionCandidate(texts, f"SELECT {aggregate} FROM {link.join} WHERE {sql}")
 
 
-def both_sides(s: Scene) -> Draft:
+def both_sides(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the child and one of its parent, under a condition on the child."""
     link = s.link(_named)
     shown, label = s.shown(link.child), s.label(link.parent)
@@ -80,10 +88,10 @@ def both_sides(s: Scene) -> Draft:
         f"For {things}, give the {what} and the {owner}.",
         f"Find the {what} together with the {owner} for {things}.",
     )
-    return Draft(texts, f"SELECT T1.{shown.name}, T2.{label.name} FROM {link.join} WHERE {where.sql}")
+    return QuestionCandidate(texts, f"SELECT T1.{shown.name}, T2.{label.name} FROM {link.join} WHERE {where.sql}")
 
 
-def parents_with(s: Scene) -> Draft:
+def parents_with(s: QuestionBuilder) -> QuestionCandidate:
     """Show the label of the parents that have a child that meets a condition."""
     link = s.link(_named)
     label = s.label(link.parent)
@@ -95,10 +103,10 @@ def parents_with(s: Scene) -> Draft:
         f"Show the distinct {label.words} of the {owners} linked to {things}.",
         f"Find the unique {label.words} of all {owners} with any {things}.",
     )
-    return Draft(texts, f"SELECT DISTINCT T2.{label.name} FROM {link.join} WHERE {where.sql}")
+    return QuestionCandidate(texts, f"SELECT DISTINCT T2.{label.name} FROM {link.join} WHERE {where.sql}")
 
 
-def count_per_parent(s: Scene) -> Draft:
+def count_per_parent(s: QuestionBuilder) -> QuestionCandidate:
     """Count the children of every parent."""
     link = s.link(_named)
     label, key = s.label(link.parent), link.parent.key.name
@@ -111,10 +119,10 @@ def count_per_parent(s: Scene) -> Draft:
         f"List the {what} of every {parent} together with the number of {many}.",
         f"Count the {many} of each {parent} and give its {what}.",
     )
-    return Draft(texts, f"SELECT T2.{label.name}, COUNT(*) FROM {link.join} GROUP BY T2.{key}")
+    return QuestionCandidate(texts, f"SELECT T2.{label.name}, COUNT(*) FROM {link.join} GROUP BY T2.{key}")
 
 
-def aggregate_per_parent(s: Scene) -> Draft:
+def aggregate_per_parent(s: QuestionBuilder) -> QuestionCandidate:
     """Aggregate a measure of the children of every parent."""
     link = s.link(_named)
     label, key = s.label(link.parent), link.parent.key.name
@@ -126,10 +134,10 @@ def aggregate_per_parent(s: Scene) -> Draft:
         f"Show the {what} of each {parent} and the {said} of its {many}.",
         f"List the {what} of every {parent} with the {said} of its {many}.",
     )
-    return Draft(texts, f"SELECT T2.{label.name}, {aggregate} FROM {link.join} GROUP BY T2.{key}")
+    return QuestionCandidate(texts, f"SELECT T2.{label.name}, {aggregate} FROM {link.join} GROUP BY T2.{key}")
 
 
-def aggregate_per_parent_category(s: Scene) -> Draft:
+def aggregate_per_parent_category(s: QuestionBuilder) -> QuestionCandidate:
     """Aggregate the children, or count them, by a category of the parent."""
     link = s.link()
     group = s.column(link.parent, ("category",))
@@ -145,10 +153,10 @@ def aggregate_per_parent_category(s: Scene) -> Draft:
         f"Show each {parent} {by} and the {said}.",
         f"Find the {said} per {by} of the {parent}.",
     )
-    return Draft(texts, f"SELECT T2.{group.name}, {aggregate} FROM {link.join} GROUP BY T2.{group.name}")
+    return QuestionCandidate(texts, f"SELECT T2.{group.name}, {aggregate} FROM {link.join} GROUP BY T2.{group.name}")
 
 
-def having_count(s: Scene) -> Draft:
+def having_count(s: QuestionBuilder) -> QuestionCandidate:
     """Show the label of parents with at least some number of children."""
     link = s.link(_named)
     label, key = s.label(link.parent), link.parent.key.name
@@ -167,7 +175,9 @@ def having_count(s: Scene) -> Draft:
         f"Find the {what} of all {owners} having {phrase} {many}.",
         f"Show the {what} of every {link.parent.singular} with {phrase} {many}.",
     )
-    return Draft(texts, f"SELECT T2.{label.name} FROM {link.join} GROUP BY T2.{key} HAVING COUNT(*) {sign} {k}")
+    return QuestionCandidate(
+        texts, f"SELECT T2.{label.name} FROM {link.join} GROUP BY T2.{key} HAVING COUNT(*) {sign} {k}"
+    )
 
 
 def _counts(link: Link) -> dict[object, int]:
@@ -178,7 +188,7 @@ def _counts(link: Link) -> dict[object, int]:
     return counts
 
 
-def most_children(s: Scene) -> Draft:
+def most_children(s: QuestionBuilder) -> QuestionCandidate:
     """Show the label of the parent with the most children."""
     link = s.link(_named)
     label, key = s.label(link.parent), link.parent.key.name
@@ -190,10 +200,10 @@ def most_children(s: Scene) -> Draft:
         f"Show the {what} of the {parent} with the highest number of {many}.",
     )
     rest = f"FROM {link.join} GROUP BY T2.{key} ORDER BY COUNT(*) DESC LIMIT"
-    return Draft(texts, f"SELECT T2.{label.name} {rest} 1", f"SELECT COUNT(*) {rest} 2")
+    return QuestionCandidate(texts, f"SELECT T2.{label.name} {rest} 1", f"SELECT COUNT(*) {rest} 2")
 
 
-def top_parents_by_sum(s: Scene) -> Draft:
+def top_parents_by_sum(s: QuestionBuilder) -> QuestionCandidate:
     """Show the label of the parents with the highest total or average of a measure."""
     link = s.link(_named)
     label, key = s.label(link.parent), link.parent.key.name
@@ -218,10 +228,10 @@ def top_parents_by_sum(s: Scene) -> Draft:
         )
     order = f"{function}(T1.{column.name})"
     rest = f"FROM {link.join} GROUP BY T2.{key} ORDER BY {order} DESC LIMIT"
-    return Draft(texts, f"SELECT T2.{label.name} {rest} {k}", f"SELECT {order} {rest} {k + 1}")
+    return QuestionCandidate(texts, f"SELECT T2.{label.name} {rest} {k}", f"SELECT {order} {rest} {k + 1}")
 
 
-def having_average(s: Scene) -> Draft:
+def having_average(s: QuestionBuilder) -> QuestionCandidate:
     """Show the categories of one table whose average is above a value."""
     table = s.table(lambda table: any(c.kind == "category" for c in table.columns))
     group, column = s.column(table, ("category",)), s.column(table, MEASURE)
@@ -235,10 +245,10 @@ def having_average(s: Scene) -> Draft:
         f"Find every {by} for which the average {said} of the {many} is {relation} {middle}.",
     )
     rest = f"GROUP BY {group.name} HAVING AVG({column.name}) {sign} {literal(middle)}"
-    return Draft(texts, f"SELECT {group.name} FROM {table.name} {rest}")
+    return QuestionCandidate(texts, f"SELECT {group.name} FROM {table.name} {rest}")
 
 
-def most_common(s: Scene) -> Draft:
+def most_common(s: QuestionBuilder) -> QuestionCandidate:
     """Show the most or least common category of one table."""
     table = s.table_with("category")
     group = s.column(table, ("category",))
@@ -253,10 +263,10 @@ def most_common(s: Scene) -> Draft:
         f"Show the {rank} frequent {by} of {many}.",
     )
     rest = f"FROM {table.name} GROUP BY {group.name} ORDER BY COUNT(*) {way} LIMIT"
-    return Draft(texts, f"SELECT {group.name} {rest} 1", f"SELECT COUNT(*) {rest} 2")
+    return QuestionCandidate(texts, f"SELECT {group.name} {rest} 1", f"SELECT COUNT(*) {rest} 2")
 
 
-def over_two_joins(s: Scene) -> Draft:
+def over_two_joins(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of a grandchild, or count them, under a condition on the grandparent."""
     low = s.link(lambda link: link.parent.foreign)
     key, _ = s.one(low.parent.foreign)
@@ -274,9 +284,11 @@ def over_two_joins(s: Scene) -> Draft:
             f"Find the number of {many} of {middle} linked to {owner}.",
             f"What is the number of {many} for the {middle} of {owner}?",
         )
-        return Draft(texts, f"SELECT COUNT(*) {clause}")
+        return QuestionCandidate(texts, f"SELECT COUNT(*) {clause}")
     shown = s.shown(low.child)
-    return Draft(listing(s.say(shown), f"{many} of the {middle} of {owner}"), f"SELECT T1.{shown.name} {clause}")
+    return QuestionCandidate(
+        listing(s.say(shown), f"{many} of the {middle} of {owner}"), f"SELECT T1.{shown.name} {clause}"
+    )
 
 
 HARD = (

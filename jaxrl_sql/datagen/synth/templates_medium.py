@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.datagen.synth.question_builder import MEASURE, SORTABLE, Draft, NoFit, Scene, listing, literal
+from jaxrl_sql.datagen.synth.question_builder import (
+    MEASURE,
+    SORTABLE,
+    NoFit,
+    QuestionBuilder,
+    QuestionCandidate,
+    listing,
+    literal,
+)
 from jaxrl_sql.datagen.synth.spec import Column
 
 
@@ -16,7 +24,7 @@ def _order(column: Column, is_highest: bool) -> str:
     return f"{column.name} DESC" if is_highest else f"{column.name} ASC"
 
 
-def ordered(s: Scene) -> Draft:
+def ordered(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of every row in an order."""
     table = s.table_with(*SORTABLE)
     key = s.column(table, SORTABLE)
@@ -32,10 +40,10 @@ def ordered(s: Scene) -> Draft:
         f"Sort the {many} by {by} in {way} order and show the {what}.",
     )
     sql = f"SELECT {shown.name} FROM {table.name} ORDER BY {_order(key, is_highest)}"
-    return Draft(texts, sql, sort_check=f"SELECT {key.name}, {shown.name} FROM {table.name}")
+    return QuestionCandidate(texts, sql, sort_check=f"SELECT {key.name}, {shown.name} FROM {table.name}")
 
 
-def ordered_filtered(s: Scene) -> Draft:
+def ordered_filtered(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the rows that meet a condition, in an order."""
     table = s.table_with(*SORTABLE)
     key = s.column(table, SORTABLE)
@@ -52,10 +60,10 @@ def ordered_filtered(s: Scene) -> Draft:
     )
     rest = f"FROM {table.name} WHERE {where.sql}"
     sql = f"SELECT {shown.name} {rest} ORDER BY {_order(key, is_highest)}"
-    return Draft(texts, sql, sort_check=f"SELECT {key.name}, {shown.name} {rest}")
+    return QuestionCandidate(texts, sql, sort_check=f"SELECT {key.name}, {shown.name} {rest}")
 
 
-def top_k(s: Scene) -> Draft:
+def top_k(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the k first rows in an order."""
     table = s.table_with(*SORTABLE)
     key = s.column(table, SORTABLE)
@@ -70,10 +78,10 @@ def top_k(s: Scene) -> Draft:
         f"Find the {k} {many} with the {rank} {by} and show the {what}.",
     )
     rest = f"FROM {table.name} ORDER BY {_order(key, is_highest)} LIMIT"
-    return Draft(texts, f"SELECT {shown.name} {rest} {k}", f"SELECT {key.name} {rest} {k + 1}")
+    return QuestionCandidate(texts, f"SELECT {shown.name} {rest} {k}", f"SELECT {key.name} {rest} {k + 1}")
 
 
-def superlative(s: Scene) -> Draft:
+def superlative(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the first row in an order."""
     table = s.table_with(*SORTABLE)
     key = s.column(table, SORTABLE)
@@ -88,10 +96,10 @@ def superlative(s: Scene) -> Draft:
         f"Give the {what} for the {table.singular} whose {by} is the {rank}.",
     )
     rest = f"FROM {table.name} ORDER BY {_order(key, is_highest)} LIMIT"
-    return Draft(texts, f"SELECT {shown.name} {rest} 1", f"SELECT {key.name} {rest} 2")
+    return QuestionCandidate(texts, f"SELECT {shown.name} {rest} 1", f"SELECT {key.name} {rest} 2")
 
 
-def superlative_filtered(s: Scene) -> Draft:
+def superlative_filtered(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the first row in an order, among those that meet a condition."""
     table = s.table_with(*SORTABLE)
     key = s.column(table, SORTABLE)
@@ -107,10 +115,10 @@ def superlative_filtered(s: Scene) -> Draft:
         f"Considering only {things}, which one has the {rank} {by}? Give the {what}.",
     )
     rest = f"FROM {table.name} WHERE {where.sql} ORDER BY {_order(key, is_highest)} LIMIT"
-    return Draft(texts, f"SELECT {shown.name} {rest} 1", f"SELECT {key.name} {rest} 2")
+    return QuestionCandidate(texts, f"SELECT {shown.name} {rest} 1", f"SELECT {key.name} {rest} 2")
 
 
-def distinct_values(s: Scene) -> Draft:
+def distinct_values(s: QuestionBuilder) -> QuestionCandidate:
     """Show the different values of a column, of all rows or of those that meet a condition."""
     table = s.table(lambda table: _repeated(s, table.columns))
     column = s.one(_repeated(s, table.columns))
@@ -125,10 +133,10 @@ def distinct_values(s: Scene) -> Draft:
         f"Give every {said} of {things} without repetition.",
     )
     clause = f" WHERE {where.sql}" if where else ""
-    return Draft(texts, f"SELECT DISTINCT {column.name} FROM {table.name}{clause}")
+    return QuestionCandidate(texts, f"SELECT DISTINCT {column.name} FROM {table.name}{clause}")
 
 
-def count_distinct(s: Scene) -> Draft:
+def count_distinct(s: QuestionBuilder) -> QuestionCandidate:
     """Count the different values of a column."""
     table = s.table(lambda table: _repeated(s, table.columns))
     column = s.one(_repeated(s, table.columns))
@@ -139,10 +147,10 @@ def count_distinct(s: Scene) -> Draft:
         f"What is the number of different {said} values among {many}?",
         f"Find the number of unique {said} values of the {many}.",
     )
-    return Draft(texts, f"SELECT COUNT(DISTINCT {column.name}) FROM {table.name}")
+    return QuestionCandidate(texts, f"SELECT COUNT(DISTINCT {column.name}) FROM {table.name}")
 
 
-def _repeated(s: Scene, columns: tuple[Column, ...]) -> list[Column]:
+def _repeated(s: QuestionBuilder, columns: tuple[Column, ...]) -> list[Column]:
     del s
     return [
         column
@@ -151,7 +159,7 @@ def _repeated(s: Scene, columns: tuple[Column, ...]) -> list[Column]:
     ]
 
 
-def between(s: Scene) -> Draft:
+def between(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of, or count, the rows whose value lies in a range."""
     table = s.table_with(*SORTABLE)
     column = s.column(table, SORTABLE)
@@ -169,12 +177,12 @@ def between(s: Scene) -> Draft:
             f"Find the number of {things}.",
             f"What is the number of {things}?",
         )
-        return Draft(texts, f"SELECT COUNT(*) {clause}")
+        return QuestionCandidate(texts, f"SELECT COUNT(*) {clause}")
     shown = s.shown(table, (column,))
-    return Draft(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
+    return QuestionCandidate(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
 
 
-def like(s: Scene) -> Draft:
+def like(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of, or count, the rows whose text holds a word or starts with a letter."""
     table = s.table_with("text")
     column = s.column(table, ("text",))
@@ -198,12 +206,12 @@ def like(s: Scene) -> Draft:
             f"Find the number of {things}.",
             f"What is the number of {things}?",
         )
-        return Draft(texts, f"SELECT COUNT(*) {clause}")
+        return QuestionCandidate(texts, f"SELECT COUNT(*) {clause}")
     shown = s.shown(table)
-    return Draft(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
+    return QuestionCandidate(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
 
 
-def null_test(s: Scene) -> Draft:
+def null_test(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of, or count, the rows where a value is missing or known."""
     table = s.table(lambda table: any(column.has_nulls for column in table.columns))
     column = s.one([column for column in table.columns if column.has_nulls])
@@ -223,12 +231,12 @@ def null_test(s: Scene) -> Draft:
             f"Find the number of {things}.",
             f"What is the number of {things}?",
         )
-        return Draft(texts, f"SELECT COUNT(*) {clause}")
+        return QuestionCandidate(texts, f"SELECT COUNT(*) {clause}")
     shown = s.shown(table, (column,))
-    return Draft(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
+    return QuestionCandidate(listing(s.say(shown), things), f"SELECT {shown.name} {clause}")
 
 
-def unequal(s: Scene) -> Draft:
+def unequal(s: QuestionBuilder) -> QuestionCandidate:
     """Show a column of the rows that do not have a category."""
     table = s.table_with("category")
     column = s.column(table, ("category",))
@@ -236,12 +244,12 @@ def unequal(s: Scene) -> Draft:
     value = s.value(column)
     words = s.one(("whose {} is not {}", "with a {} other than {}", "where the {} is different from {}"))
     things = f"{s.many(table)} {words.format(s.say(column), value)}"
-    return Draft(
+    return QuestionCandidate(
         listing(s.say(shown), things), f"SELECT {shown.name} FROM {table.name} WHERE {column.name} != {literal(value)}"
     )
 
 
-def count_by_category(s: Scene) -> Draft:
+def count_by_category(s: QuestionBuilder) -> QuestionCandidate:
     """Count the rows of every category."""
     table = s.table_with("category")
     column = s.column(table, ("category",))
@@ -253,10 +261,10 @@ def count_by_category(s: Scene) -> Draft:
         f"Show each {said} and the number of {many} with it.",
         f"List every {said} together with how many {many} have it.",
     )
-    return Draft(texts, f"SELECT {column.name}, COUNT(*) FROM {table.name} GROUP BY {column.name}")
+    return QuestionCandidate(texts, f"SELECT {column.name}, COUNT(*) FROM {table.name} GROUP BY {column.name}")
 
 
-def aggregate_by_category(s: Scene) -> Draft:
+def aggregate_by_category(s: QuestionBuilder) -> QuestionCandidate:
     """Aggregate a measure for every category."""
     table = s.table(lambda table: {"category"} < {column.kind for column in table.columns})
     group = s.column(table, ("category",))
@@ -269,7 +277,7 @@ def aggregate_by_category(s: Scene) -> Draft:
         f"Find the {said} of {many} per {by}.",
         f"Give every {by} with the {said} of the {many}.",
     )
-    return Draft(texts, f"SELECT {group.name}, {sql} FROM {table.name} GROUP BY {group.name}")
+    return QuestionCandidate(texts, f"SELECT {group.name}, {sql} FROM {table.name} GROUP BY {group.name}")
 
 
 MEDIUM = (

@@ -28,8 +28,8 @@ def make_batch(lengths: list[list[int]], width: int, **given: Any) -> GroupBatch
         completion=jnp.zeros((b, g, width), jnp.int32),
         completion_len=jnp.array(lengths),
         loss_mask=jnp.ones((b, g, width), bool),
-        drawn_logprobs=per_token,
-        sampler_logprobs=per_token,
+        behavior_logprobs=per_token,
+        rollout_logprobs=per_token,
         old_logprobs=per_token,
         reference_logprobs=per_token,
         advantage=jnp.ones((b, g, 1)),
@@ -211,7 +211,7 @@ def test_the_sequence_ratio_is_clipped_as_one_and_has_gspos_gradient() -> None:
 def test_a_tokens_importance_weight_is_its_own_under_a_sequence_ratio_too() -> None:
     cfg = GrpoConfig(importance_sampling_level="sequence", tis_clip_max=3.0)
     drawn = -jnp.log(jnp.array([[[1.0, 0.5, 5.0]]]))  # weights exp(0 - drawn) = 1, 0.5, and 5, capped at 3
-    batch = make_batch([[3]], 3, drawn_logprobs=drawn)
+    batch = make_batch([[3]], 3, behavior_logprobs=drawn)
 
     def objective(logprob: jax.Array) -> jax.Array:
         return grpo_loss(scored(logprob), batch, cfg, on_policy=False).sum
@@ -278,7 +278,7 @@ SAMPLERS = {
 def _expected_update(drawn: jax.Array, cap: float) -> jax.Array:
     """Take E over tokens as the sampler draws them (`drawn`, log-probabilities) of the loss's gradient, exactly."""
     cfg = dataclasses.replace(PLAIN, max_importance_weight=cap)
-    everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], drawn_logprobs=drawn[:, None, None])
+    everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], behavior_logprobs=drawn[:, None, None])
 
     def one(theta: jax.Array, token: int) -> jax.Array:
         batch = slice_prompts(everything, token, token + 1)

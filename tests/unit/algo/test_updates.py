@@ -16,7 +16,7 @@ import pytest
 from jaxrl_sql.algo.advantage import EPSILON, advantages
 from jaxrl_sql.algo.loss import Loss, aggregate, grpo_loss
 from jaxrl_sql.algo.step import init_state, make_step, slice_prompts
-from jaxrl_sql.algo.updates import compared, make_store, make_updates
+from jaxrl_sql.algo.updates import compared, make_old_logprob_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.ops.token_distribution import TokenLogprobs, score
@@ -47,8 +47,8 @@ def make_batch(seed: int = 0, b: int = B, **given: Any) -> GroupBatch:
         completion=jnp.asarray(r.integers(0, V, shape)),
         completion_len=jnp.asarray(r.integers(1, T + 1, shape[:2])),
         loss_mask=jnp.asarray(r.random(shape) < 0.8),
-        drawn_logprobs=jnp.full(shape, -1.8),
-        sampler_logprobs=jnp.full(shape, -1.8),
+        behavior_logprobs=jnp.full(shape, -1.8),
+        rollout_logprobs=jnp.full(shape, -1.8),
         reward=jnp.asarray(r.random(shape[:2]), jnp.float32),
         weight=jnp.ones(shape[:2]),
         truncated=jnp.zeros(shape[:2], bool),
@@ -118,7 +118,7 @@ def test_a_batch_that_brings_its_old_logprobs_is_learned_against_them() -> None:
     cfg = dataclasses.replace(PLAIN, kl_coef=0.1, kl_in="reward")
     drawer, reference, blocks = make_theta(1), make_theta(2), [make_batch(0), make_batch(3)]
     state = init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference)
-    kept = [make_store(table)(state, block) for block in blocks]
+    kept = [make_old_logprob_fn(table)(state, block) for block in blocks]
     updates = make_updates(table, cfg, SGD)
     state, first = updates(state, kept[0])
     state, second = updates(state, kept[1])
@@ -126,14 +126,14 @@ def test_a_batch_that_brings_its_old_logprobs_is_learned_against_them() -> None:
     assert float(first["policy/ratio_max"][0]) == pytest.approx(1.0, abs=1e-6)
     assert float(second["policy/ratio_max"][0]) > 1.001
     # The KL is that of the policy that drew, so the policy's move between the calls does not show in it.
-    again = make_store(table)(init_state(drawer, SGD), blocks[1])
+    again = make_old_logprob_fn(table)(init_state(drawer, SGD), blocks[1])
     _, alone = updates(init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference), again)
     assert float(second["policy/kl"][0]) == pytest.approx(float(alone["policy/kl"][0]), rel=1e-6)
 
 
 def test_what_was_stored_is_kept_when_it_is_stored_again() -> None:
     batch = make_batch(old_logprobs=jnp.full((B, G, T), -7.0))
-    stored = make_store(table)(init_state(make_theta(1), SGD), batch)
+    stored = make_old_logprob_fn(table)(init_state(make_theta(1), SGD), batch)
     assert (np.asarray(stored.old_logprobs) == -7.0).all()
 
 

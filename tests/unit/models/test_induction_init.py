@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.models import ModelConfig, forward, init_params
-from jaxrl_sql.models.induction_init import init_copying
+from jaxrl_sql.models.induction_init import init_induction
 from jaxrl_sql.types import InputError
 
 CONFIG = ModelConfig("qwen3", 512, 128, 3, 2, 2, 64, 64, 1e4, 1e-6, True, True, False, 256)
@@ -20,7 +20,7 @@ def gain(copying: bool) -> float:
     """Return by how many nats the second half of a sequence, which repeats the first, is likelier than the first."""
     params = init_params(CONFIG, jax.random.key(0))
     if copying:
-        params = init_copying(params, CONFIG, jax.random.key(1))
+        params = init_induction(params, CONFIG, jax.random.key(1))
     half = np.random.default_rng(0).permutation(512)[:80]
     tokens = np.concatenate([half, half])
     logprobs = jax.nn.log_softmax(forward(params, CONFIG, jnp.array([tokens]), jnp.array([160]))[0])
@@ -35,7 +35,7 @@ def test_a_repeated_sequence_is_expected_only_with_the_copying_start() -> None:
 
 def test_it_only_replaces_embeddings_and_attention_and_depends_on_the_key() -> None:
     plain = init_params(CONFIG, jax.random.key(0))
-    a, b = (init_copying(plain, CONFIG, jax.random.key(i)) for i in (1, 2))
+    a, b = (init_induction(plain, CONFIG, jax.random.key(i)) for i in (1, 2))
     assert jax.tree.structure(a) == jax.tree.structure(plain)
     for (path, x), y in zip(jax.tree.leaves_with_path(a), jax.tree.leaves(plain), strict=True):
         assert x.shape == y.shape
@@ -47,4 +47,4 @@ def test_it_only_replaces_embeddings_and_attention_and_depends_on_the_key() -> N
 def test_shared_key_heads_are_refused() -> None:
     shared = dataclasses.replace(CONFIG, n_kv_heads=1)
     with pytest.raises(InputError, match="n_kv_heads"):
-        init_copying(init_params(shared, jax.random.key(0)), shared, jax.random.key(0))
+        init_induction(init_params(shared, jax.random.key(0)), shared, jax.random.key(0))

@@ -12,9 +12,9 @@ from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_here
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
-from jaxrl_sql.planning.suggestions import remedies
+from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import find_workload
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.types import InputError
 
 MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 1024)
@@ -68,9 +68,9 @@ def test_an_engine_that_begins_at_its_largest_has_those_pages() -> None:
     cfg = config("rollout.max_num_seqs=4", "grpo.prompts=4", "grpo.num_generations=4", "sampling.max_new_tokens=40")
     draw = find_workload(cfg, 100, 1).draw
     assert draw is not None
-    engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), slots=4, widest=100)
+    engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), slots=4, max_prompt_bucket=100)
     prompts = [[1 + i] * 100 for i in range(4)]
-    list(engine.generate(prompts, Sampling(max_new_tokens=40, n=4)))
+    list(engine.generate(prompts, SamplingParams(max_new_tokens=40, n=4)))
     assert engine.shared is not None
     assert engine.own is not None
     assert (engine.shared.pages, engine.own.pages) == (draw.shared_pages, draw.own_pages)
@@ -88,10 +88,10 @@ def test_remedies_fit_or_say_that_nothing_does() -> None:
     cfg = config("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     sizes, shape = {"data": 1, "fsdp": 4, "tensor": 1}, published_shape("qwen3-4b")
     have = CHIPS["v5p"].memory
-    found = remedies(cfg, shape, sizes, 1000, have)
+    found = suggest(cfg, shape, sizes, 1000, have)
     assert found
     assert all(one.total <= have for one in found)
-    (last,) = remedies(cfg, shape, sizes, 1000, 1 << 20)
+    (last,) = suggest(cfg, shape, sizes, 1000, 1 << 20)
     assert last.total > 1 << 20
     assert "model.remat=full" in last.words
 
@@ -102,7 +102,7 @@ def test_remedies_are_added_up_on_other_meshes_too_and_the_harshest_comes_last()
     shape, have = published_shape("qwen3-4b"), CHIPS["v5e"].memory
     found = {
         one.words.partition(" ")[0]: one
-        for one in remedies(cfg, shape, {"data": 1, "fsdp": 16, "tensor": 1}, 8192, have)
+        for one in suggest(cfg, shape, {"data": 1, "fsdp": 16, "tensor": 1}, 8192, have)
     }
     wide = found["--mesh=1x2x8"]
     assert wide.total <= have
@@ -147,7 +147,7 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
     plan = make_plan(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
     assert not plan.fits
     assert plan.total > topology.chip.memory
-    assert "grpo.gradient_accumulation_steps=4" in [one.words for one in plan.remedies]
+    assert "grpo.gradient_accumulation_steps=4" in [one.words for one in plan.suggest]
     better = load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     assert make_plan(better, shape, topology, mesh_sizes("1x32x1", 32), 8192).fits
 

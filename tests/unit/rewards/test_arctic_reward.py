@@ -7,7 +7,7 @@ import pytest
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.rewards.arctic import arctic_reward, read_arctic
-from jaxrl_sql.rewards.extract import Reading, read_plain
+from jaxrl_sql.rewards.extract import ParsedResponse, read_plain
 from jaxrl_sql.rewards.score import collect, submit_texts
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.sqlenv.ports import ScoreRow
@@ -135,4 +135,4 @@ def test_the_prompt_style_says_how_answers_are_read(executor: Executor, db: str)
     ],
 )
 def test_the_table_of_the_paper(row: ScoreRow, total: float) -> None:
-    assert arctic_reward(Reading(None), row).total == total
+    assert arctic_reward(ParsedResponse(None), row).total == total

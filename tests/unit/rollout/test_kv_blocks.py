@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_sql.rollout.kv_blocks import OutOfPagesError, PromptBook, RowBook, way_back
+from jaxrl_sql.rollout.kv_blocks import BlockTable, OutOfPagesError, PrefixCache, block_owner
 
 SIZE = 4
 
 
-def book_of(pages: int, room: int = 9) -> PromptBook:
-    book = PromptBook(SIZE, room)
+def book_of(pages: int, room: int = 9) -> PrefixCache:
+    book = PrefixCache(SIZE, room)
     book.grow(pages)
     return book
 
@@ -96,7 +96,7 @@ def test_pages_of_prompts_are_held_once_and_hold_what_is_said(data: st.DataObjec
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=12))
 def test_rows_hold_what_they_need_and_no_page_twice(needs: list[list[int]]) -> None:
-    book = RowBook(SIZE, 3, 6, 7)
+    book = BlockTable(SIZE, 3, 6, 7)
     for need in needs:
         before, total = book.table(), book.total
         try:
@@ -118,8 +118,8 @@ def test_rows_hold_what_they_need_and_no_page_twice(needs: list[list[int]]) -> N
 
 
 def test_the_way_back_names_owner_and_place() -> None:
-    owner, start = way_back(np.array([[2, 5], [0, 5]], np.int32), 4, SIZE)
+    owner, start = block_owner(np.array([[2, 5], [0, 5]], np.int32), 4, SIZE)
     assert owner.tolist() == [1, 2, 0, 2]
     assert start.tolist() == [0, 0, 0, 0]
-    owner, start = way_back(np.array([[1, 3]], np.int32), 4, SIZE)
+    owner, start = block_owner(np.array([[1, 3]], np.int32), 4, SIZE)
     assert start.tolist() == [0, 0, 0, 4]

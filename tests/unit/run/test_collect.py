@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxrl_sql.rewards.score import Scored
+from jaxrl_sql.rewards.score import ScoredResponse
 from jaxrl_sql.rollout import Sample
-from jaxrl_sql.run.collect import Group, in_flight, is_equal, pack, taken_up
+from jaxrl_sql.run.collect import Group, from_arrays, is_equal, pack, to_arrays
 from jaxrl_sql.run.policy_client import response
 from jaxrl_sql.types import Example, Prompt, Reward, Trajectory, Turn
 
@@ -19,7 +19,7 @@ def group(rewards: list[float], golds: list[str] | None = None, stops: list[str]
     turns = (Turn("assistant", (5, 6), (-0.1, -0.2), (-0.1, -0.2), "ab"), Turn("environment", (7,), text="c"))
     trajectories = [Trajectory(Prompt("q", (1, 2, 3), ""), i, turns, "stop") for i in range(n)]
     scored = [
-        Scored(Reward(reward), "SELECT 1", "ok", gold, stop)
+        ScoredResponse(Reward(reward), "SELECT 1", "ok", gold, stop)
         for reward, gold, stop in zip(rewards, golds or ["ok"] * n, stops or [""] * n, strict=True)
     ]
     return Group(EXAMPLE, trajectories, ["x"] * n, scored)
@@ -40,14 +40,14 @@ def test_groups_that_are_paid_alike_are_told(rewards: list[float], equal: bool) 
 
 def test_batches_in_flight_come_back_as_they_were() -> None:
     batches = [pack([group([1.0, 0.0]), group([0.5, 0.5])], 8), pack([group([0.1, 0.2])], 8)]
-    again = taken_up(in_flight(batches))
+    again = from_arrays(to_arrays(batches))
     assert len(again) == 2
     for one, other in zip(batches, again, strict=True):
         assert one.old_logprobs is None is other.old_logprobs
-        for name in ("completion", "loss_mask", "reward", "weight", "drawn_logprobs"):
+        for name in ("completion", "loss_mask", "reward", "weight", "behavior_logprobs"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
         np.testing.assert_array_equal(one.shared[0].tokens, other.shared[0].tokens)
-    assert taken_up(in_flight([])) == []
+    assert from_arrays(to_arrays([])) == []
 
 
 def test_what_an_answer_says_keeps_who_said_it() -> None:

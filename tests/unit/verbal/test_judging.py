@@ -16,7 +16,7 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.models import ModelConfig, init_params
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import InputError
 from jaxrl_sql.verbal.judging import (
@@ -32,7 +32,7 @@ from jaxrl_sql.verbal.judging import (
     read_scores,
 )
 
-HOW = Sampling(temperature=1.0, seed=3)
+HOW = SamplingParams(temperature=1.0, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_ties_are_broken_at_random_and_again_the_same_way(db: str) -> None:
     def winners(seed: int) -> list[str | None]:
         script = Script(lambda call, prompt, g: "<scores>0.3, 0.3, 0.1</scores>")
         questions = [question(db, str(i)) for i in range(30)]
-        verdicts = judge(script, questions, [found("A", "B", "C")] * 30, Sampling(seed=seed), rounds=3)
+        verdicts = judge(script, questions, [found("A", "B", "C")] * 30, SamplingParams(seed=seed), rounds=3)
         return [verdict.sql for verdict in verdicts]
 
     first = winners(0)
@@ -270,7 +270,7 @@ def test_a_real_engine_answers_and_judges(db: str, executor: Executor, tmp_path:
     config = ModelConfig("qwen3", 128, 32, 1, 2, 1, 16, 48, 1e4, 1e-6, True, True, False, 2048)
     engine = Engine(config, init_params(config, jax.random.key(0)), Bytes(), slots=8)
     ask = engine_ask(engine)
-    how = Sampling(max_new_tokens=6, seed=1)
+    how = SamplingParams(max_new_tokens=6, seed=1)
 
     def run() -> tuple[str | None, ...]:
         verdicts = choose_by_judging(
@@ -296,6 +296,6 @@ def test_an_engine_refuses_a_prompt_that_is_too_long_and_the_judge_goes_on(db: s
     config = ModelConfig("qwen3", 128, 32, 1, 2, 1, 16, 48, 1e4, 1e-6, True, True, False, 64)
     ask = engine_ask(Engine(config, init_params(config, jax.random.key(0)), Bytes(), slots=4))
     assert len(judge_text("about q", ["A", "B"])) > 64
-    (verdict,) = judge(ask, [question(db)], [found("A", "B")], Sampling(max_new_tokens=4), rounds=2)
+    (verdict,) = judge(ask, [question(db)], [found("A", "B")], SamplingParams(max_new_tokens=4), rounds=2)
     assert (verdict.replies, verdict.unread) == ((), 2)
     assert verdict.sql in {"A", "B"}

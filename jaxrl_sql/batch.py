@@ -69,7 +69,8 @@ class TrainState:
     """Everything that an update reads and writes.
 
     step: int32 scalar; trainable: the parameters that move; frozen: the base under adapters, or None;
-    reference: the reference policy, or None where it is not needed; opt_state: optax's.
+    reference: the reference policy, or None where it is not needed; opt_state: optax's; best: the best parameters so
+    far, where early stopping goes back to them (supervised learning), else None.
     """
 
     step: jax.Array
@@ -77,6 +78,7 @@ class TrainState:
     frozen: PyTree
     reference: PyTree
     opt_state: PyTree
+    best: PyTree = None
 
 
 def bucket(length: int, smallest: int = 32) -> int:

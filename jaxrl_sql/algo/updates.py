@@ -20,7 +20,36 @@ from jaxrl_sql.ops import masked
 
 Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Advantage = Callable[[jax.Array, jax.Array], jax.Array]
+AdvantageFn = Callable[[TrainState, GroupBatch], tuple[GroupBatch, losses.Metrics]]
 OldLogprobFn = Callable[[TrainState, GroupBatch], GroupBatch]
+
+
+def make_advantage_fn(policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage | None = None) -> AdvantageFn:
+    """Return the function that fills in what a batch's answers are compared with, and their advantages.
+
+    Each where it is needed: old log-probabilities (and values) under the state's policy, reference log-probabilities,
+    the KL taken off the rewards, advantages over the whole batch.
+
+    A batch that arrives with `old_logprobs` keeps them: batch RL, where answers of one fixed policy are generated in
+    bulk, given their log-probabilities by `make_old_logprob_fn`, and learned by many calls, the policy moving on.
+
+    A recipe may bring its own `advantage(rewards [B,G], weight [B,G]) -> [B,G]` in place of a group's comparison.
+    """
+    is_ppo, in_reward = cfg.algorithm == "ppo", cfg.kl_coef > 0 and cfg.kl_in == "reward"
+    needs_old = is_ppo or in_reward or cfg.num_iterations * cfg.minibatches > 1
+    score = make_scorer(policy, parts=cfg.minibatches * cfg.gradient_accumulation_steps)
+    compare = jax.jit(partial(compared, cfg=cfg, advantage=advantage or partial(advantages, kind=cfg.advantage)))
+
+    def fill_in(state: TrainState, batch: GroupBatch) -> tuple[GroupBatch, losses.Metrics]:
+        if needs_old and (batch.old_logprobs is None or (is_ppo and batch.old_values is None)):
+            batch = _with_old(score, state, batch)
+        if cfg.kl_coef > 0 and batch.reference_logprobs is None:
+            reference = score(state.reference, state.frozen, _as_sampled(batch))[0]
+            batch = dataclasses.replace(batch, reference_logprobs=reference)
+        found, metrics = compare(batch)
+        return dataclasses.replace(batch, **found), metrics
+
+    return fill_in
 
 
 def make_updates(
@@ -28,51 +57,31 @@ def make_updates(
     cfg: GrpoConfig,
     optimizer: optax.GradientTransformation,
     loss: Callable[..., losses.Loss] | None = None,
-    advantage: Advantage | None = None,
 ) -> Updates:
-    """Return the function that makes a step's `epochs` x `minibatches` updates on a batch of any B they divide.
+    """Return the function that makes a step's `num_iterations` x `minibatches` updates on a batch with advantages.
 
-    Before the first of them, each where it is needed: old log-probabilities (and values) under the state's policy,
-    reference log-probabilities, the KL taken off the rewards, advantages over the whole batch. Groups are never split,
-    and every epoch takes the same pieces in the same order.
-
-    A batch that arrives with `old_logprobs` is learned against those: batch RL, where answers of one fixed policy are
-    drawn in bulk, given their log-probabilities by `make_old_logprob_fn`, and learned by many calls, the policy moving
-    on.
-
-    A recipe may bring its own `loss(scored, batch, cfg=, on_policy=) -> Loss`, and in place of a group's comparison
-    `advantage(rewards [B,G], weight [B,G]) -> [B,G]`. Raises ValueError when B is not divided.
+    Groups are never split, and every iteration takes the same pieces in the same order. A recipe may bring its own
+    `loss(scored, batch, cfg=, on_policy=) -> Loss`. Raises ValueError when B is not divided by the minibatches.
     """
-    is_ppo, in_reward = cfg.algorithm == "ppo", cfg.kl_coef > 0 and cfg.kl_in == "reward"
-    needs_old = is_ppo or in_reward or cfg.num_iterations * cfg.minibatches > 1
-    objective = loss or (losses.ppo_loss if is_ppo else losses.grpo_loss)
+    objective = loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
     steps = {
         on_policy: make_step(
             policy, partial(objective, cfg=cfg, on_policy=on_policy), optimizer, cfg.gradient_accumulation_steps
         )
         for on_policy in (True, False)
     }
-    score = make_scorer(policy, parts=cfg.minibatches * cfg.gradient_accumulation_steps)
-    together = jax.jit(lambda told: losses.merge(jax.tree.map(lambda *x: jnp.stack(x), *told)))
-    compare = jax.jit(partial(compared, cfg=cfg, advantage=advantage or partial(advantages, kind=cfg.advantage)))
+    merge = jax.jit(lambda metrics: losses.merge(jax.tree.map(lambda *x: jnp.stack(x), *metrics)))
 
     def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, losses.Metrics]:
         size, rest = divmod(batch.completion.shape[0], cfg.minibatches)
         if rest:
             raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {cfg.minibatches} minibatches")
-        if needs_old and (batch.old_logprobs is None or (is_ppo and batch.old_values is None)):
-            batch = _with_old(score, state, batch)
-        if cfg.kl_coef > 0 and batch.reference_logprobs is None:
-            reference = score(state.reference, state.frozen, _as_drawn(batch))[0]
-            batch = dataclasses.replace(batch, reference_logprobs=reference)
-        found, metrics = compare(batch)
-        batch = dataclasses.replace(batch, **found)
-        update, told = steps[batch.old_logprobs is None], []
+        update, metrics_list = steps[batch.old_logprobs is None], []
         for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
             part = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
-            state, new = update(state, part)
-            told.append(new)
-        return state, {**together(told), **metrics}
+            state, metrics = update(state, part)
+            metrics_list.append(metrics)
+        return state, merge(metrics_list)
 
     return updates
 
@@ -86,12 +95,12 @@ def make_old_logprob_fn(policy: LogprobFn, parts: int = 1) -> OldLogprobFn:
 
 
 def _with_old(score: Scorer, state: TrainState, batch: GroupBatch) -> GroupBatch:
-    logprob, value = score(state.trainable, state.frozen, _as_drawn(batch))
+    logprob, value = score(state.trainable, state.frozen, _as_sampled(batch))
     logprob = logprob if batch.old_logprobs is None else batch.old_logprobs
     return dataclasses.replace(batch, old_logprobs=logprob, old_values=value)
 
 
-def _as_drawn(batch: GroupBatch) -> GroupBatch:
+def _as_sampled(batch: GroupBatch) -> GroupBatch:
     """Return a batch without what was found since: what it knows already makes no scorer's program of its own."""
     return dataclasses.replace(batch, old_logprobs=None, old_values=None, reference_logprobs=None)
 

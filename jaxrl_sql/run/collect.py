@@ -23,6 +23,7 @@ from jaxrl_sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.rollout import Engine, Sample
 from jaxrl_sql.rollout.sampling import ASSISTANT
 from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.run.build import make_client
 from jaxrl_sql.run.policy_client import EnvStates, response, sampling_by, served
 from jaxrl_sql.run.session import PreemptedError, Session
 from jaxrl_sql.runtime import signals
@@ -101,7 +102,7 @@ def draw_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -
     each sees all answers, and executes those of its share of the questions. `number` names the draw: another number,
     other answers.
     """
-    cfg, answerer = s.config.sampling, s.answerer(engine)
+    cfg, answerer = s.config.sampling, make_client(s, engine)
     how = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, answerer.stops(cfg.stop))
     examples = [s.train.examples[i] for i in asked]
     prompts = [s.train.prompts[i] for i in asked]

@@ -13,6 +13,7 @@ from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.run.build import make_client, make_engine
 from jaxrl_sql.run.policy_client import response, whole_text
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.types import Response
@@ -26,8 +27,8 @@ def greedy_accuracy(
     None when the run is to stop before it is done.
     """
     cfg = s.config.validation
-    engine = s.engine(params, cfg.max_num_seqs, Purpose.EVAL)
-    answerer = s.answerer(engine)
+    engine = make_engine(s, params, cfg.max_num_seqs, Purpose.EVAL)
+    answerer = make_client(s, engine)
     budget = cfg.turns or s.config.sampling.turns
     total = s.config.sampling.max_total_tokens if budget > 1 else 0
     stop = answerer.stops(s.config.sampling.stop)

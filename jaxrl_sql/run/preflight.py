@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import jax
 
@@ -21,10 +20,8 @@ from jaxrl_sql.planning.chips import machine_memory
 from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import drawn_answer
+from jaxrl_sql.run.session import Session
 from jaxrl_sql.types import InputError
-
-if TYPE_CHECKING:
-    from jaxrl_sql.run.session import Session
 
 
 def preflight(s: Session) -> None:

@@ -136,19 +136,19 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
     assert "sft: skipped 1 (a trace of no question that is taught), such as ?" in capsys.readouterr().out
     config = load_config(None, command)
     with open_session(dataclasses.replace(config, run=dataclasses.replace(config.run, resume=True))) as s:
-        lessons = s.lessons
+        dataset = s.sft_dataset
         assert len(s.train.examples) == 12
-        too_long = [uid for uid, reason in lessons.skipped if reason == "question and answer over 600 tokens"]
-        assert len(lessons.taught.answers) + len(too_long) == 12 * 3
+        too_long = [uid for uid, reason in dataset.skipped if reason == "question and answer over 600 tokens"]
+        assert len(dataset.taught.answers) + len(too_long) == 12 * 3
         assert questions[0]["id"] not in too_long
-        texts = [s.tokenizer.decode(answer.token_ids) for answer in lessons.taught.answers[:3]]
+        texts = [s.tokenizer.decode(answer.token_ids) for answer in dataset.taught.answers[:3]]
         assert [tag in text for text, tag in zip(texts, ("<think>", "<reasoning>", "<sql>"), strict=True)] == [True] * 3
         assert all(f"trace {questions[0]['id']}" in text for text in texts)
-        dialogue = lessons.taught.answers[2]
+        dialogue = dataset.taught.answers[2]
         read = [t for t, is_learned in zip(dialogue.token_ids, dialogue.learned, strict=True) if not is_learned]
         assert s.tokenizer.decode(read).count("<observation>") == 1
         assert "<observation>" not in s.tokenizer.decode(
             [t for t, is_learned in zip(dialogue.token_ids, dialogue.learned, strict=True) if is_learned]
         )
         tags = set(s.tokenizer.encode("think answer sql reasoning solution observation", add_special_tokens=False))
-        assert {t for t in tags if s.tokenizer.decode([t]).isalpha()} <= lessons.form
+        assert {t for t in tags if s.tokenizer.decode([t]).isalpha()} <= dataset.form

@@ -15,7 +15,7 @@ import optax
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_step
-from jaxrl_sql.algo.updates import make_updates
+from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.data.pack import pack_groups, pack_rows
@@ -105,7 +105,7 @@ def measure(
                 f"batch {leaf.shape}" for leaf in jax.tree.leaves(batch) if not _lies(leaf, batch_sharding(mesh))
             ]
             policy = make_policy(CONFIG)
-            step = make_step(policy, sft_loss, optimizer) if kind == "sft" else make_updates(policy, GRPO, optimizer)
+            step = make_step(policy, sft_loss, optimizer) if kind == "sft" else grpo_step(policy, GRPO, optimizer)
             for number in range(2):  # the first warms up from a small rate; the second compiles nothing new
                 misplaced += _misplaced(f"{kind} before step {number}", state, mesh)
                 state, metrics = step(state, batch)
@@ -126,6 +126,18 @@ def make_reference(params: Any) -> Any:
     return jax.tree.map(lambda x: 1.2 * x, params)
 
 
+def grpo_step(policy: Any, cfg: GrpoConfig, optimizer: Any) -> Any:
+    """Return a step's comparison and updates, in order."""
+    compare, update = make_advantage_fn(policy, cfg), make_updates(policy, cfg, optimizer)
+
+    def step(state: Any, batch: GroupBatch) -> tuple[Any, Any]:
+        batch, found = compare(state, batch)
+        state, metrics = update(state, batch)
+        return state, {**metrics, **found}
+
+    return step
+
+
 def measure_ppo(mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
     """Make two steps of PPO with a sequence ratio and the KL in the reward -> arrays by name."""
     optimizer = make_optimizer(OPTIM, 10)
@@ -133,7 +145,7 @@ def measure_ppo(mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
         own = add_value_head(jax.tree.map(lambda x: x.copy(), params), CONFIG, mesh)
         state = init_state(own, optimizer, reference=make_reference(params))
         batch = shard_batch(make_batch("ppo", rows_here(mesh, B)), mesh, B)
-        updates = make_updates(make_policy(CONFIG), PPO, optimizer)
+        updates = grpo_step(make_policy(CONFIG), PPO, optimizer)
         for _ in range(2):
             state, metrics = updates(state, batch)
     named = jax.tree.leaves_with_path({"metrics": metrics, "parameters": state.trainable})

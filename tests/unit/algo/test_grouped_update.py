@@ -14,8 +14,8 @@ import pytest
 from jaxrl_sql.algo.loss import grpo_loss, sft_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
-from jaxrl_sql.algo.updates import make_updates
-from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
+from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.lora import init_adapters
@@ -153,7 +153,15 @@ def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: s
     policy, trainable, frozen, reference = make_case(case)
     optimizer = optax.sgd(1.0)
     # Groups of one cannot be compared, so what is compared here are the rewards as they are.
-    updates = jit(make_updates(policy, case.cfg, optimizer, advantage=lambda reward, weight: (reward - 0.5) * weight))
+    compare = make_advantage_fn(policy, case.cfg, advantage=lambda reward, weight: (reward - 0.5) * weight)
+    update = make_updates(policy, case.cfg, optimizer)
+
+    @jit
+    def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
+        batch, found = compare(state, batch)
+        state, metrics = update(state, batch)
+        return state, {**metrics, **found}
+
     batch = several_turns()
     results = [
         updates(init_state(trainable, optimizer, frozen, reference), given) for given in (batch, repeated(batch))

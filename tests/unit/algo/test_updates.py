@@ -16,8 +16,8 @@ import pytest
 from jaxrl_sql.algo.advantage import EPSILON, advantages
 from jaxrl_sql.algo.loss import Loss, aggregate, grpo_loss
 from jaxrl_sql.algo.step import init_state, make_step, slice_prompts
-from jaxrl_sql.algo.updates import compared, make_old_logprob_fn, make_updates
-from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.algo.updates import compared, make_advantage_fn, make_old_logprob_fn, make_updates
+from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.ops.token_distribution import TokenLogprobs, score
 
@@ -59,7 +59,19 @@ def make_batch(seed: int = 0, b: int = B, **given: Any) -> GroupBatch:
 def learn(cfg: GrpoConfig, batch: GroupBatch, start: Any = None, reference: Any = None, **own: Any) -> Any:
     start = make_theta(1) if start is None else start
     state = init_state(jax.tree.map(jnp.copy, start), SGD, reference=reference)
-    return make_updates(table, cfg, SGD, **own)(state, batch)
+    return grpo_step(cfg, **own)(state, batch)
+
+
+def grpo_step(cfg: GrpoConfig, loss: Any = None, advantage: Any = None) -> Any:
+    """Return a step's comparison and updates, in order."""
+    compare, update = make_advantage_fn(table, cfg, advantage), make_updates(table, cfg, SGD, loss)
+
+    def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
+        batch, found = compare(state, batch)
+        state, metrics = update(state, batch)
+        return state, {**metrics, **found}
+
+    return step
 
 
 def assert_same(got: Any, want: Any) -> None:
@@ -119,7 +131,7 @@ def test_a_batch_that_brings_its_old_logprobs_is_learned_against_them() -> None:
     drawer, reference, blocks = make_theta(1), make_theta(2), [make_batch(0), make_batch(3)]
     state = init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference)
     kept = [make_old_logprob_fn(table)(state, block) for block in blocks]
-    updates = make_updates(table, cfg, SGD)
+    updates = grpo_step(cfg)
     state, first = updates(state, kept[0])
     state, second = updates(state, kept[1])
     np.testing.assert_array_equal(kept[1].old_logprobs, table(drawer, None, blocks[1]).logprob)
@@ -268,7 +280,7 @@ def test_ppo_learns_values_and_the_better_token() -> None:
     r = np.random.default_rng(5)
     start = {"theta": jnp.zeros((T, V)), "value": jnp.zeros(T)}
     state = init_state(start, SGD)
-    updates = make_updates(table, cfg, SGD)
+    updates = grpo_step(cfg)
     explained = []
     for seed in range(8):
         tokens = r.integers(0, V, (B, G, T))

@@ -30,7 +30,7 @@ class Draw(NamedTuple):
 class TokenLogprobs(NamedTuple):
     """What the trainer sees of a completion: log-probability and entropy of each token's distribution, [B,G,T].
 
-    `value`, where the policy has a value head: what it expects to be paid from the token on, [B,G,T].
+    `value`, where the policy has a value head: what it expects to be rewarded from the token on, [B,G,T].
     """
 
     logprob: jax.Array

@@ -1,4 +1,4 @@
-"""From questions to groups of paid answers: draw, execute while others are still written, score.
+"""From questions to groups of rewarded answers: draw, execute while others are still written, score.
 
 `draw_groups` is one round of it. `collect_batch` is what a step learns from: as many rounds as dynamic sampling asks
 for, and the groups whose rewards say most.
@@ -40,7 +40,7 @@ class Group(NamedTuple):
 
     @property
     def rewards(self) -> list[float]:
-        """Return what each answer is paid."""
+        """Return what each answer is rewarded."""
         return [one.reward.total for one in self.scored]
 
     @property
@@ -163,7 +163,7 @@ def from_arrays(arrays: Mapping[str, Any]) -> list[GroupBatch]:
 
 
 def is_equal(groups: Sequence[Group]) -> np.ndarray:
-    """Tell of each group whether all its answers are paid alike: [B] bool; a single answer has no equal."""
+    """Tell of each group whether all its answers are rewarded alike: [B] bool; a single answer has no equal."""
     rewards, weights = (np.array([getattr(group, of) for group in groups]) for of in ("rewards", "weights"))
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 

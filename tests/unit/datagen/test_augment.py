@@ -119,7 +119,7 @@ def test_what_cannot_be_filled_says_why_and_leaves_nothing(
 
 
 def test_rows_make_no_tie_in_another_gold(connection: sqlite3.Connection, path: Path) -> None:
-    """A row like Bob's would be paid as much as Bob: whoever is paid best must stay one."""
+    """A row like Bob's would be rewarded as much as Bob: whoever is rewarded best must stay one."""
     best = 'SELECT name FROM "work er" ORDER BY pay DESC LIMIT 1'
     sql = "SELECT name FROM \"work er\" WHERE name = 'Cy'"
     filled = 0

@@ -20,7 +20,7 @@ from jaxrl_sql.sqlenv.turns import SQL_STOPS, Action
 from jaxrl_sql.types import Example, InputError, Response
 
 SQL = "SELECT nick FROM emps WHERE dept = 1"
-# What a right answer in the right form is paid, at most; SQL-R1's length part comes on top.
+# What a right answer in the right form is rewarded, at most; SQL-R1's length part comes on top.
 TOP = {"sql_r1": 6.0, "paverl": 10.0}
 MULTI = ("skyrl_sql", "skyrl_sql_no_schema")
 

@@ -47,7 +47,7 @@ CASES = {
     "over the row cap, as the gold": (LARGE, FENCE.format(LARGE), 0.0, "too_large"),
     "no sql": (NAMES, "<think>so</think> I do not know.", 0.0, "no_sql"),
     "sql only in the think": (NAMES, "<think>```sql\nSELECT name FROM emp\n```</think>", 0.0, "no_sql"),
-    "the last block is paid": (NAMES, FENCE.format("SELECT id FROM emp") + FENCE.format(NAMES), 1.0, "ok"),
+    "the last block is rewarded": (NAMES, FENCE.format("SELECT id FROM emp") + FENCE.format(NAMES), 1.0, "ok"),
     "raw select": (NAMES, "</think>SELECT name FROM emp\n\nThat is all.", 1.0, "ok"),
     "raw select behind prose": (NAMES, "</think>I select the names: SELECT name FROM emp", 1.0, "ok"),
     "raw select in lower case": (NAMES, "</think>Here: select name from emp\n\nI Select it.", 1.0, "ok"),

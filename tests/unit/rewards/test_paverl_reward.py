@@ -86,7 +86,7 @@ def test_the_best_of_several_golds_counts(score: Score) -> None:
 
 
 def test_a_small_share_pays_less_than_running_alone() -> None:
-    """The paper's scale: a twentieth of the gold is paid as much as none of it."""
+    """The paper's scale: a twentieth of the gold is rewarded as much as none of it."""
     reading = ParsedResponse("SELECT", True)
     paid = [paverl_reward(reading, ScoreRow("ok", "ok", {"paverl": acc})).total for acc in (0.0, 0.04, 0.05, 0.5)]
     assert paid == pytest.approx([0.5, 0.4, 0.5, 5.0])

@@ -32,7 +32,7 @@ def form(sql: str, think: str = "abc") -> str:
 
 
 def match(think: int, answer: int, sql: int) -> float:
-    """Return what a match is paid whose texts have so many characters."""
+    """Return what a match is rewarded whose texts have so many characters."""
     return 6 + 0.5 * min(1.0, (think + answer) / 2048) + sql / answer
 
 

@@ -1,4 +1,4 @@
-"""Groups of paid answers: what may be learned from, which are alike, and how batches in flight are kept."""
+"""Groups of rewarded answers: what may be learned from, which are alike, and how batches in flight are kept."""
 
 from __future__ import annotations
 

@@ -72,19 +72,19 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
     cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
     with (
         make_executor(config.executor) as executor,
-        open_policy_client(config, executor, min(cfg.max_num_seqs, cfg.samples), Purpose.EVAL) as answerer,
+        open_policy_client(config, executor, min(cfg.max_num_seqs, cfg.samples), Purpose.EVAL) as client,
     ):
-        check_turns(answerer.recipe, cfg.turns)
-        how = sampling_by(cfg, cfg.samples, config.seed, answerer.stops(config.sampling.stop))
+        check_turns(client.recipe, cfg.turns)
+        how = sampling_by(cfg, cfg.samples, config.seed, client.stops(config.sampling.stop))
 
         def ask(question: str) -> Reply:
             nonlocal asked
             example = Example(f"question {asked}", db.stem, str(db), question, "", evidence)
-            prompt = make_prompt(example, answerer.style, answerer.engine.tokenizer, most)
+            prompt = make_prompt(example, client.style, client.engine.tokenizer, most)
             if prompt is None:
                 raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
-            room = answerer.engine.config.max_positions - len(prompt.token_ids)  # a person wants what there is
-            (answered,) = answers(answerer, [(example, prompt)], how.within(room), asked, cfg.turns)
+            room = client.engine.config.max_positions - len(prompt.token_ids)  # a person wants what there is
+            (answered,) = answers(client, [(example, prompt)], how.within(room), asked, cfg.turns)
             asked += 1
             if answered.fault:
                 raise InputError(f"not answered: {answered.fault}")

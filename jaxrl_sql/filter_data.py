@@ -107,23 +107,23 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
             if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
         ]
         if starts:
-            with open_policy_client(config, executor, config.rollout.max_num_seqs, Purpose.DATA) as answerer:
+            with open_policy_client(config, executor, config.rollout.max_num_seqs, Purpose.DATA) as client:
                 for start in starts:
-                    for record in _rates_of(config, answerer, questions, start):
+                    for record in _rates_of(config, client, questions, start):
                         if record["id"] not in known:
                             journal.add(record)
                     sys.stdout.write(f"answered {min(start + _CHUNK, len(questions.examples))} questions\n")
         return {record["id"]: (record["right"], record["of"]) for record in journal.records}
 
 
-def _rates_of(config: TrainConfig, answerer: PolicyClient, questions: PromptSet, start: int) -> list[dict[str, Any]]:
+def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, start: int) -> list[dict[str, Any]]:
     """Answer a chunk of the questions and count what is right; a function of the seed and the chunk's number."""
     cfg = config.sampling
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
-    how = sampling_by(cfg, config.filter.samples, config.seed, answerer.stops(cfg.stop))
-    samples = [*map(served, answerer.draw(examples, prompts, how, start // _CHUNK, cfg.turns))]
+    how = sampling_by(cfg, config.filter.samples, config.seed, client.stops(cfg.stop))
+    samples = [*map(served, client.generate(examples, prompts, how, start // _CHUNK, cfg.turns))]
     asked = [examples[sample.prompt_index] for sample in samples]
-    records = execution_accuracy(answerer.executor, asked, [answerer.reading(sample).sql for sample in samples])[1]
+    records = execution_accuracy(client.executor, asked, [client.reading(sample).sql for sample in samples])[1]
     right = Counter(record.uid for record in records if record.correct)
     return [{"id": example.uid, "right": right[example.uid], "of": how.n} for example in examples]
 

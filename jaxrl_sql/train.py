@@ -39,7 +39,7 @@ from jaxrl_sql.data.order import Order
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
-from jaxrl_sql.planning.workload import drawn_answer
+from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.rollout import Engine
 from jaxrl_sql.run.build import export_model, make_engine, make_optimizer, make_params, make_policy
 from jaxrl_sql.run.collect import collect_batch, from_arrays, pack, to_arrays
@@ -170,7 +170,7 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, flo
         one, text = group.scored[0], whole_text(group.responses[0])
         at = s.config.sft.steps + number + 1
         s.write_sample(at, phase.stage.name, group.example, text, one.sql, one.status, one.reward.total)
-    longest = drawn_answer(s.config)[1]
+    longest = longest_answer(s.config)[1]
     for start in range(0, len(found.chosen), grpo.prompts):
         batch = pack(found.chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)
         if steps > 1:  # the policy that sampled them will have moved on

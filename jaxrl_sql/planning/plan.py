@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Say whether a chip has room for it; so it has where nobody knows."""
+        """Say whether a chip has room for it; True for a chip of unknown memory."""
         return not self.topology.chip.memory or self.total <= self.topology.chip.memory
 
     @property

@@ -111,7 +111,7 @@ def parts_here(draw: Draw, ways: int) -> list[tuple[int, int, int]]:
     return [(pages, min(owners + 1, pages), readers) for pages, owners, readers in pools]
 
 
-def drawn_answer(config: TrainConfig) -> tuple[str, int]:
+def longest_answer(config: TrainConfig) -> tuple[str, int]:
     """Return (key, tokens) of the longest answer that is drawn to be learned from, all of its turns together."""
     sampling = config.sampling
     if sampling.turns > 1 and sampling.max_total_tokens > sampling.max_new_tokens:
@@ -145,7 +145,7 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
         sft.databases, sft.questions, width, bucket(sft.max_completion_tokens),
         sft.gradient_accumulation_steps, sft.optim
     )  # fmt: skip
-    answer = bucket(drawn_answer(config)[1])
+    answer = bucket(longest_answer(config)[1])
     update = Update(
         grpo.prompts // grpo.minibatches,
         grpo.num_generations,

@@ -1,7 +1,7 @@
-"""From questions to groups of rewarded answers: draw, execute while others are still written, score.
+"""Collect rollouts: sample groups of answers, execute each while others are still being written, reward them.
 
-`draw_groups` is one round of it. `collect_batch` is what a step learns from: as many rounds as dynamic sampling asks
-for, and the groups whose rewards say most.
+`generate_groups` is one round. `collect_batch` is what a step learns from: as many rounds as dynamic sampling asks for,
+and the groups whose rewards lie furthest apart.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Group(NamedTuple):
 
     @property
     def rewards(self) -> list[float]:
-        """Return what each answer is rewarded."""
+        """Return the reward of each answer."""
         return [one.reward.total for one in self.scored]
 
     @property
@@ -51,7 +51,7 @@ class Group(NamedTuple):
 
 
 class RolloutBatch(NamedTuple):
-    """What was drawn (`groups`), which of them to learn from, the cursor after them, and numbers to log."""
+    """All that was generated (`groups`), which of them to learn from, the cursor after them, and numbers to log."""
 
     groups: list[Group]
     chosen: list[Group]
@@ -60,11 +60,11 @@ class RolloutBatch(NamedTuple):
 
 
 def collect_batch(s: Session, engine: Engine, order: Order, cursor: int, number: int, prompts: int) -> RolloutBatch:
-    """Draw groups for draw `number` from the order's `cursor` on and choose `prompts` of them.
+    """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
 
     Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
-    different reward, further rounds are drawn, up to `grpo.max_extra_generations`. What is chosen are the groups whose
-    rewards lie furthest apart, so that a batch keeps its size when the cap is reached.
+    different reward, further rounds are generated, up to `grpo.max_extra_generations`. What is chosen are the groups
+    whose rewards lie furthest apart, so that a batch keeps its size when the cap is reached.
     """
     grpo = s.config.grpo
     began, waited = time.perf_counter(), 0.0
@@ -72,11 +72,11 @@ def collect_batch(s: Session, engine: Engine, order: Order, cursor: int, number:
     stats = RolloutStats()
     for attempt in range(grpo.max_extra_generations + 1):
         asked, cursor = order.take(cursor, prompts * grpo.oversample)
-        drawn, seconds = draw_groups(s, engine, asked, number * (grpo.max_extra_generations + 1) + attempt)
-        groups += drawn
+        sampled, seconds = generate_groups(s, engine, asked, number * (grpo.max_extra_generations + 1) + attempt)
+        groups += sampled
         waited += seconds
         stats = stats.plus(engine.stats)
-        if np.count_nonzero(~is_equal(groups)) >= prompts:
+        if np.count_nonzero(~has_equal_rewards(groups)) >= prompts:
             break
     took = time.perf_counter() - began
     rewards, weights = [group.rewards for group in groups], [group.weights for group in groups]
@@ -95,22 +95,22 @@ def collect_batch(s: Session, engine: Engine, order: Order, cursor: int, number:
     return RolloutBatch(groups, [groups[i] for i in sorted(kept)], cursor, numbers)
 
 
-def draw_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -> tuple[list[Group], float]:
-    """Draw a group for each of the training questions `asked` -> groups, seconds waited for SQL after the last answer.
+def generate_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -> tuple[list[Group], float]:
+    """Sample a group of answers to each training question `asked` -> groups, seconds waited for SQL after the last one.
 
     Each finished answer goes to the executor at once, while the others are still being written. Of several processes
-    each sees all answers, and executes those of its share of the questions. `number` names the draw: another number,
-    other answers.
+    each sees all answers, and executes those of its share of the questions. `number` names the rollout: another
+    number, other answers.
     """
-    cfg, answerer = s.config.sampling, make_client(s, engine)
-    how = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, answerer.stops(cfg.stop))
+    cfg, client = s.config.sampling, make_client(s, engine)
+    how = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
     examples = [s.train.examples[i] for i in asked]
     prompts = [s.train.prompts[i] for i in asked]
     samples: list[dict[int, Sample]] = [{} for _ in asked]
     jobs: list[dict[int, TextJob]] = [{} for _ in asked]
     mine = share(len(asked))
     env_states = EnvStates()
-    for sample in map(served, answerer.draw(examples, prompts, how, number, cfg.turns, env_states)):
+    for sample in map(served, client.generate(examples, prompts, how, number, cfg.turns, env_states)):
         if s.should_abort(signals.ENDED):
             raise PreemptedError
         at = sample.prompt_index
@@ -118,7 +118,7 @@ def draw_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -
         if at in mine:
             jobs[at][sample.index] = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
     began = time.perf_counter()
-    verdicts = _verdicts(s, [[jobs[i][g] for g in range(how.n)] for i in mine])
+    verdicts = _collect_rewards(s, [[jobs[i][g] for g in range(how.n)] for i in mine])
     waited = time.perf_counter() - began
     groups = []
     for i, scored in enumerate(verdicts):
@@ -162,13 +162,13 @@ def from_arrays(arrays: Mapping[str, Any]) -> list[GroupBatch]:
     return batches
 
 
-def is_equal(groups: Sequence[Group]) -> np.ndarray:
+def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
     """Tell of each group whether all its answers are rewarded alike: [B] bool; a single answer has no equal."""
     rewards, weights = (np.array([getattr(group, of) for group in groups]) for of in ("rewards", "weights"))
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 
 
-def _verdicts(s: Session, jobs: list[list[TextJob]]) -> list[list[ScoredResponse]]:
+def _collect_rewards(s: Session, jobs: list[list[TextJob]]) -> list[list[ScoredResponse]]:
     """Wait for what this process's executor owes, and return what all of them found, in order."""
     own = [[s.recipe.collect(job)[0] for job in group] for group in jobs]
     told = exchange([[(*dataclasses.astuple(one.reward), *one[1:]) for one in group] for group in own])
@@ -192,7 +192,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return {
         "reward/mean": sum(one.reward.total for one in scored) / len(scored),
         "reward/std_within_group": float(np.mean([np.std(group.rewards) for group in groups])),
-        "reward/zero_variance": float(np.mean(is_equal(groups))),
+        "reward/zero_variance": float(np.mean(has_equal_rewards(groups))),
         "reward/nonzero": float(np.mean([one.reward.total > 0 for one in scored])),
         "reward/well_formed": sum(one.well_formed for one in scored) / len(scored),
         **{f"reward/{name}": value / len(scored) for name, value in parts.items()},

@@ -28,13 +28,13 @@ def greedy_accuracy(
     """
     cfg = s.config.validation
     engine = make_engine(s, params, cfg.max_num_seqs, Purpose.EVAL)
-    answerer = make_client(s, engine)
+    client = make_client(s, engine)
     budget = cfg.turns or s.config.sampling.turns
     total = s.config.sampling.max_total_tokens if budget > 1 else 0
-    stop = answerer.stops(s.config.sampling.stop)
+    stop = client.stops(s.config.sampling.stop)
     how = SamplingParams(temperature=0.0, max_new_tokens=cfg.max_new_tokens, max_total_tokens=total, stop=stop)
     said: list[Response] = [""] * len(questions.prompts)
-    for sample in answerer.draw(questions.examples, questions.prompts, how, budget=budget):
+    for sample in client.generate(questions.examples, questions.prompts, how, budget=budget):
         if s.should_abort():
             return None
         if sample.error:

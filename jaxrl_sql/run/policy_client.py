@@ -1,6 +1,6 @@
-"""What answers questions: a policy in its engine, asked in a recipe's words, with the database at hand.
+"""A client of the policy: samples answers to questions from an engine, prompted and read as a recipe does.
 
-Training, evaluation, the choice of questions and `ask` all draw their answers here; what they do with them is theirs.
+Training, evaluation, `filter_data` and `ask` all sample their answers here; what they do with them is theirs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PolicyClient(NamedTuple):
     style: PromptStyle
     executor: Executor
 
-    def draw(
+    def generate(
         self,
         examples: Sequence[Example],
         prompts: Sequence[Prompt],
@@ -57,8 +57,8 @@ class PolicyClient(NamedTuple):
     ) -> Iterator[Sample]:
         """Yield `how.n` samples a prompt as they finish; `examples[i]` is the question of `prompts[i]`.
 
-        `number` names the draw: another number, other answers. With a `budget` above 1 a recipe of several turns has so
-        many, and `env_states` keeps the environment's; what was sampled in vain has an `error`.
+        `number` names the rollout: another number, other answers. With a `budget` above 1 a recipe of several turns has
+        so many, and `env_states` keeps the environment's; what was sampled in vain has an `error`.
         """
         begin = self._dialogues(examples, budget)
         turns = begin if begin is None or env_states is None else env_states.kept(begin)
@@ -154,11 +154,11 @@ def model_answers(
     Raises InputError where none fits, and for several turns of a recipe that has one.
     """
     cfg, most = config.evaluate, config.data.max_prompt_tokens
-    with open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL) as answerer:
-        check_turns(answerer.recipe, cfg.turns)
+    with open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL) as client:
+        check_turns(client.recipe, cfg.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
-            made = make_prompts(examples, answerer.style, answerer.engine.tokenizer, most)
+            made = make_prompts(examples, client.style, client.engine.tokenizer, most)
             prompts[name] = {prompt.uid: prompt for prompt in made.prompts}
             if made.skipped:
                 tell(f"{name}: {len(made.skipped)} prompts are over data.max_prompt_tokens={most} and count as wrong")
@@ -167,16 +167,16 @@ def model_answers(
             if not made.prompts:
                 raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={most}")
 
-        def draw(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
-            how = sampling_by(cfg, cfg.samples, config.seed + run, answerer.stops(config.sampling.stop))
+        def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
+            how = sampling_by(cfg, cfg.samples, config.seed + run, client.stops(config.sampling.stop))
             asked = [(one, prompts[name][one.uid]) for one in examples if one.uid in prompts[name]]
-            made = answers(answerer, asked, how, number, cfg.turns, tick)
+            made = answers(client, asked, how, number, cfg.turns, tick)
             _tell_faults(name, [(one.uid, said.fault) for (one, _), said in zip(asked, made, strict=True)], tell)
             answered = {one.uid: said for (one, _), said in zip(asked, made, strict=True)}
             long = Answered((), fault=f"prompt over {most} tokens")
             return [answered.get(one.uid, long) for one in examples]
 
-        yield draw
+        yield generate
 
 
 def _tell_faults(name: str, faults: Sequence[tuple[str, str]], tell: Callable[[str], None]) -> None:
@@ -193,7 +193,7 @@ def check_turns(recipe: Recipe, turns: int) -> None:
 
 
 def answers(
-    answerer: PolicyClient,
+    client: PolicyClient,
     asked: Sequence[tuple[Example, Prompt]],
     how: SamplingParams,
     number: int = 0,
@@ -208,7 +208,7 @@ def answers(
     found: list[dict[int, Sample]] = [{} for _ in asked]
     faults: dict[int, str] = {}
     examples, prompts = [one for one, _ in asked], [prompt for _, prompt in asked]
-    for sample in answerer.draw(examples, prompts, how, number, budget):
+    for sample in client.generate(examples, prompts, how, number, budget):
         if sample.error:
             faults[sample.prompt_index] = sample.error
         else:
@@ -222,6 +222,6 @@ def answers(
             made.append(Answered((), prompt=prompt.text, fault=faults[i]))
             continue
         ordered = [samples[g] for g in range(how.n)]
-        sqls = tuple(answerer.reading(one).sql for one in ordered)
+        sqls = tuple(client.reading(one).sql for one in ordered)
         made.append(Answered(sqls, tuple(response(one) for one in ordered), prompt.text))
     return made

@@ -19,7 +19,7 @@ from jaxrl_sql.parallel import rules
 from jaxrl_sql.planning.chips import machine_memory
 from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused
 from jaxrl_sql.planning.suggestions import suggest
-from jaxrl_sql.planning.workload import drawn_answer
+from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.types import InputError
 
@@ -81,7 +81,7 @@ def check_positions(s: Session) -> None:
 def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
     """Yield (key, tokens) of the longest answers of each phase that the run has."""
     if config.grpo.steps:
-        yield drawn_answer(config)
+        yield longest_answer(config)
     if config.sft.steps:
         yield "sft.max_completion_tokens", config.sft.max_completion_tokens
     yield "validation.max_new_tokens", config.validation.max_new_tokens
@@ -98,7 +98,7 @@ def _programs(s: Session) -> str:
         said.append(f"sft pads schemas to {width} at most and answers to {bucket(s.config.sft.max_completion_tokens)}")
         updates += 1
     if s.config.grpo.steps:
-        said.append(f"grpo pads to {_listed(widths)} + {bucket(drawn_answer(s.config)[1])}")
+        said.append(f"grpo pads to {_listed(widths)} + {bucket(longest_answer(s.config)[1])}")
         updates += len(widths)
         draws += len(widths)
     draws += len(greedy)

@@ -41,7 +41,7 @@ from jaxrl_sql.types import Example, InputError, JaxrlSqlError
 
 
 class PreemptedError(JaxrlSqlError):
-    """A step was left while its answers were drawn, with nothing changed: a machine about to go does not wait."""
+    """A step was left while its answers were being sampled, with nothing changed: the machine is about to go."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Session:
             self.config = dataclasses.replace(self.config, sft=sft)
 
     def note(self, text: str) -> None:
-        """Tell the user something, once, outside the progress display."""
+        """Show the user a line, outside of the progress display."""
         self.display.note(text)
 
     @cached_property
@@ -109,22 +109,22 @@ class Session:
         return rules.shard_batch(batch, self.mesh, rows)
 
     def agree_to_stop(self) -> bool:
-        """Let a wish to stop that one process has seen stop all of them after the same step; say whether they stop."""
+        """Exchange requests to stop, so that all processes stop after the same step; return whether they do."""
         codes = [code for code in processes.exchange([self.request.exit_code]) if code is not None]
         if codes:
             self.stop, self.request.exit_code = True, min(codes)
         return self.stop
 
     def should_abort(self, code: int | None = None) -> bool:
-        """Say whether what can be made again later is better left: somebody waits for the end (of exit code `code`).
+        """Return whether to leave work that a resumed run makes again: a stop was requested (of exit code `code`).
 
-        Only of a run of one process, which may do so whenever it likes.
+        Only in a run of one process: several stop after the same step.
         """
         is_meant = self.request.is_made and code in {None, self.request.exit_code}
         return is_meant and jax.process_count() == 1
 
     def stopped(self) -> int:
-        """Say how the run ends after a stop and return its exit code; raises HealthError for a run that is not well."""
+        """Report that the run was stopped and return its exit code; raise HealthError for a run that cannot learn."""
         if self.stop_reason:
             raise HealthError(self.stop_reason)
         self.note(f"stopped; go on with --resume {self.folder}")

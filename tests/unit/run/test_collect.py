@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl_sql.rewards.score import ScoredResponse
 from jaxrl_sql.rollout import Sample
-from jaxrl_sql.run.collect import Group, from_arrays, is_equal, pack, to_arrays
+from jaxrl_sql.run.collect import Group, from_arrays, has_equal_rewards, pack, to_arrays
 from jaxrl_sql.run.policy_client import response
 from jaxrl_sql.types import Example, Prompt, Reward, Trajectory, Turn
 
@@ -35,7 +35,7 @@ def test_one_failing_gold_takes_the_weight_of_its_whole_group() -> None:
     ("rewards", "equal"), [([1.0, 1.0], True), ([1.0, 0.0], False), ([0.3], False), ([-1.0, -1.0, -1.0], True)]
 )
 def test_groups_that_are_paid_alike_are_told(rewards: list[float], equal: bool) -> None:
-    assert is_equal([group(rewards)]).tolist() == [equal]
+    assert has_equal_rewards([group(rewards)]).tolist() == [equal]
 
 
 def test_batches_in_flight_come_back_as_they_were() -> None:

@@ -15,7 +15,7 @@ from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.lora import init_adapters
 from jaxrl_sql.parallel.mesh import make_mesh
 from jaxrl_sql.planning.memory import estimate
-from jaxrl_sql.planning.workload import drawn_answer
+from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.run.preflight import device_memory
 
 MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 1024)
@@ -82,9 +82,9 @@ def test_the_machine_says_what_it_has(mesh: jax.sharding.Mesh) -> None:
 
 
 def test_all_turns_together_are_an_answer() -> None:
-    assert drawn_answer(config()) == ("sampling.max_new_tokens", 96)
+    assert longest_answer(config()) == ("sampling.max_new_tokens", 96)
     several = config(
         "sampling.turns=3", "sampling.max_total_tokens=300", "recipe=skyrl_sql", "data.prompt=tagged",
         "data.max_prompt_tokens=384",
     )  # fmt: skip
-    assert drawn_answer(several) == ("sampling.max_total_tokens", 300)
+    assert longest_answer(several) == ("sampling.max_total_tokens", 300)

@@ -40,7 +40,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
 
     The surrogate is min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A) (Schulman et al. 2017, arXiv:1707.06347;
     separate bounds: DAPO, arXiv:2503.14476), for A < 0 bounded below by dual_clip A when that is above 1 (Ye et al.
-    2020, arXiv:1912.09729). It is weighted by exp(old - drawn), detached and capped at `max_importance_weight`, token
+    2020, arXiv:1912.09729). It is weighted by exp(old - drawn), detached and capped at `tis_clip_max`, token
     by token, which corrects for a sampler that drew from another distribution (0 leaves the weight out).
 
     `on_policy` says that this is the only update on the batch: old is then the policy itself, detached. Otherwise

@@ -2,7 +2,7 @@
 
 Domains (`domains_*.py`, read by `notation`) are spaces of databases; `draw` takes one database from a domain, `ask`
 draws questions on it from templates by grade and keeps those whose gold answers something, `habit` gives some of them a
-talkative teacher's demonstration, `tokenizer` trains the BPE
+teacher of extra columns's demonstration, `tokenizer` trains the BPE
 on the training split, `generate` writes all of it in the layout of the benchmarks. `own` asks by the same templates of
 somebody's own databases, which `own_read` reads as the generator's nouns.
 """

@@ -37,7 +37,9 @@ def _parser() -> argparse.ArgumentParser:
         value = getattr(default, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default {value}")
     parser.add_argument("--decorated-share", type=float, default=default.decorated_share, help="of training databases")
-    parser.add_argument("--talkative-share", type=float, default=default.talkative_share, help="of demonstrations")
+    parser.add_argument(
+        "--extra-columns-share", type=float, default=default.extra_columns_share, help="of demonstrations"
+    )
     parser.add_argument("--splits", nargs="+", default=default.splits, help=f"some of {', '.join(SPLITS)}; default all")
     parser.add_argument("--rows", type=int, default=0, help="mean rows a table; default 1,000 to 3,000 a database")
     for grade in GRADES:

@@ -1,4 +1,4 @@
-"""Give a gold the habit of a talkative teacher: show what was filtered or sorted by, next to what was asked for.
+"""Give a gold the habit of a teacher of extra columns: show what was filtered or sorted by, next to what was asked for.
 
 Language models do so all the time, and a comparison of results counts it as wrong. A cold start that imitates such
 answers has something to unlearn that execution alone can tell it.

@@ -55,7 +55,7 @@ def check_spec(spec: SynthSpec) -> None:
             raise InputError(f"synth: {name} must be at least 1, not {getattr(spec, name)}")
     if not 0 <= spec.decorated_share <= 1:
         raise InputError(f"synth: decorated_share must lie in [0, 1], not {spec.decorated_share}")
-    for name in ("talkative_share", "mysql_share"):
+    for name in ("extra_columns_share", "mysql_share"):
         if not 0 <= getattr(spec, name) <= 1:
             raise InputError(f"synth: {name} must lie in [0, 1], not {getattr(spec, name)}")
     _check_choices(spec)
@@ -112,9 +112,9 @@ def _make_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Databa
                 asked = _in_dialects(rng, asked, connection, spec.mysql_share)
         finally:
             connection.close()
-        if split == "train" and spec.talkative_share:
+        if split == "train" and spec.extra_columns_share:
             rng = random.Random(f"{spec.seed}/{split}/{db_id}/demonstrations")
-            asked = demonstrated(rng, asked, spec.talkative_share)
+            asked = demonstrated(rng, asked, spec.extra_columns_share)
         yield database, asked
 
 

@@ -24,8 +24,8 @@ Value = str | int | float | None
 class SynthSpec:
     """Say what to generate: the seed, databases and questions a split, how much of training is decorated.
 
-    `talkative_share` is the share of the training questions with a demonstration in the habit of a talkative teacher
-    (`habit.py`), of those where the habit can show itself.
+    `extra_columns_share` is the share of the training questions with a demonstration in the habit of a teacher of extra
+    columns (`habit.py`), of those where the habit can show itself.
 
     `splits` are those that are made; the tokenizer is the training split's. `rows` is the mean number of rows a table
     (0: 1,000 to 3,000 rows a database). The grades get shares of the questions in the ratio of `easy` to `extra`.
@@ -40,7 +40,7 @@ class SynthSpec:
     dev_questions: int = 20
     decorated_share: float = 0.3
     vocab_size: int = 1024
-    talkative_share: float = 0.0
+    extra_columns_share: float = 0.0
     splits: tuple[str, ...] = SPLITS
     rows: int = 0
     easy: float = 35.0

@@ -277,7 +277,7 @@ SAMPLERS = {
 
 def _expected_update(drawn: jax.Array, cap: float) -> jax.Array:
     """Take E over tokens as the sampler draws them (`drawn`, log-probabilities) of the loss's gradient, exactly."""
-    cfg = dataclasses.replace(PLAIN, max_importance_weight=cap)
+    cfg = dataclasses.replace(PLAIN, tis_clip_max=cap)
     everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], behavior_logprobs=drawn[:, None, None])
 
     def one(theta: jax.Array, token: int) -> jax.Array:

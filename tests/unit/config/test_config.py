@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
 from jaxrl_sql.config import CHOICES, TrainConfig, load_config, to_yaml
+from jaxrl_sql.config.check import flatten
+from jaxrl_sql.config.renamed import RENAMED
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -32,8 +35,8 @@ def test_no_file_gives_the_defaults() -> None:
 
 def test_file_wins_over_base_and_command_line_over_both(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    write(tmp_path, "base.yaml", "seed: 1\ngrpo: {group: 4, steps: 7}\ndata: {evals: [a, b]}\n")
-    path = write(tmp_path / "sub", "run.yaml", "base: ../base.yaml\ngrpo:\n  group: 16\n  optim: {lr: 1e-5}\n")
+    write(tmp_path, "base.yaml", "seed: 1\ngrpo: {num_generations: 4, steps: 7}\ndata: {evals: [a, b]}\n")
+    path = write(tmp_path / "sub", "run.yaml", "base: ../base.yaml\ngrpo: {num_generations: 16, optim: {lr: 1e-5}}\n")
     config = load_config(path, ["grpo.steps=9", "data.evals=[c]", "run.dir=2024"])
     assert (config.seed, config.grpo.num_generations, config.grpo.steps) == (1, 16, 9)
     assert (config.grpo.optim.lr, config.grpo.optim.schedule) == (1e-5, "constant")
@@ -53,8 +56,8 @@ def test_a_value_may_refer_to_another() -> None:
 @pytest.mark.parametrize(
     ("override", "key", "nearest"),
     [
-        ("grpo.goup=3", "grpo.goup", "grpo.num_generations"),
-        ("gpro.group=3", "gpro.group", "grpo.num_generations"),
+        ("grpo.num_generation=3", "grpo.num_generation", "grpo.num_generations"),
+        ("gpro.num_generations=3", "gpro.num_generations", "grpo.num_generations"),
         ("vm_steps=3", "vm_steps", "executor.vm_steps"),
         ("grpo.num_generations.size=3", "grpo.num_generations.size", "grpo.num_generations"),
         ("sft.optim.learning_rate=3", "sft.optim.learning_rate", "sft.optim."),
@@ -67,9 +70,9 @@ def test_unknown_key_is_refused_with_the_nearest(override: str, key: str, neares
 
 
 def test_unknown_key_names_the_file_it_stands_in(tmp_path: Path) -> None:
-    base = write(tmp_path, "base.yaml", "grpo: {grup: 4}\n")
+    base = write(tmp_path, "base.yaml", "grpo: {num_generation: 4}\n")
     path = write(tmp_path, "run.yaml", "base: base.yaml\n")
-    assert refusal(path) == f"{base}: unknown key grpo.grup; the nearest is grpo.num_generations"
+    assert refusal(path) == f"{base}: unknown key grpo.num_generation; the nearest is grpo.num_generations"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
     assert refusal(broken).startswith(f"{broken}:")
     assert "key: value" in refusal(write(tmp_path, "list.yaml", "- a\n- b\n"))
     assert load_config(write(tmp_path, "empty.yaml", "")) == TrainConfig()
-    write(tmp_path, "a.yaml", "seed: 1\ngrpo: {group: 4}\n")
+    write(tmp_path, "a.yaml", "seed: 1\ngrpo: {num_generations: 4}\n")
     write(tmp_path, "b.yaml", "seed: 2\n")
     both = load_config(write(tmp_path, "both.yaml", "base: [a.yaml, b.yaml]\n"))
     assert (both.seed, both.grpo.num_generations) == (2, 4)
@@ -241,3 +244,10 @@ def test_the_papers_seconds_are_steps_and_the_clock_is_far(name: str, seconds: f
     assert executor.timeout_ms >= 10 * 1000 * seconds
     with make_executor(dataclasses.replace(executor, threads=1)) as running:  # what the native limits can hold
         assert (running.limits.vm_steps, running.limits.timeout_ms) == (executor.vm_steps, executor.timeout_ms)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_key_is_refused_by_its_new_name(old: str, new: str) -> None:
+    with pytest.raises(InputError, match=rf"^command line: {re.escape(old)} is called {re.escape(new)} now$"):
+        load_config(None, [f"{old}=1"])
+    assert new in dict(flatten(dataclasses.asdict(TrainConfig())))

@@ -1,4 +1,4 @@
-"""The talkative teacher: one column more, only where a query filters or sorts by one that it does not show."""
+"""The teacher of extra columns: one column more, only where a query filters or sorts by one that it does not show."""
 
 from __future__ import annotations
 

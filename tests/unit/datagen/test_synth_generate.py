@@ -79,7 +79,7 @@ def test_sets_that_were_made_before_stay_what_they_are(made: Path) -> None:
     spec = json.loads((made / "synth.json").read_text())["spec"]
     assert list(spec) == [
         "seed", "train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions", "decorated_share",
-        "vocab_size", "talkative_share",
+        "vocab_size", "extra_columns_share",
     ]  # fmt: skip
 
 
@@ -100,8 +100,10 @@ def test_a_finished_folder_is_left_alone_and_another_spec_is_refused(tmp_path: P
     before = dumps(tmp_path)
     with pytest.raises(InputError, match=f"synth: {tmp_path} holds other data: seed=0, not 1; name another folder"):
         generate(tmp_path, dataclasses.replace(small, seed=1))
-    with pytest.raises(InputError, match=r"train_questions=8, not 9; talkative_share=0\.0, not 0\.5; rows=0, not 9;"):
-        generate(tmp_path, dataclasses.replace(small, train_questions=9, talkative_share=0.5, rows=9))
+    with pytest.raises(
+        InputError, match=r"train_questions=8, not 9; extra_columns_share=0\.0, not 0\.5; rows=0, not 9;"
+    ):
+        generate(tmp_path, dataclasses.replace(small, train_questions=9, extra_columns_share=0.5, rows=9))
     assert dumps(tmp_path) == before
     record = (tmp_path / "synth.json").read_text()
     (tmp_path / "synth.json").write_text(record.replace('"version": ', '"version": 9'))
@@ -247,8 +249,8 @@ def test_training_decorates_its_share_and_dev_none(tmp_path: Path) -> None:
 
 
 def test_demonstrations_are_for_training_alone_and_change_nothing_else(made: Path, tmp_path: Path) -> None:
-    out = tmp_path / "talkative"
-    generate(out, dataclasses.replace(SPEC, talkative_share=0.6))
+    out = tmp_path / "extra_columns"
+    generate(out, dataclasses.replace(SPEC, extra_columns_share=0.6))
     for split in SPLITS:
         plain, taught = questions(made, split), questions(out, split)
         wordy = [line.pop("demonstration") for line in taught if "demonstration" in line]

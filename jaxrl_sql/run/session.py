@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -127,6 +127,7 @@ class Session:
         """Report that the run was stopped and return its exit code; raise HealthError for a run that cannot learn."""
         if self.stop_reason:
             raise HealthError(self.stop_reason)
+        self.checkpoints.wait()  # who reads the next line may end the machine
         self.note(f"stopped; go on with --resume {self.folder}")
         return self.request.exit_code or 0
 
@@ -194,10 +195,11 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
     if config.run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
     try:
-        with _opened(config, folder, is_first) as session:
-            yield session
-        if is_first:
-            write_report(folder)
+        with ExitStack() as closed:  # until all is written: a signal on the way out must not break what is being saved
+            with _opened(config, folder, is_first, closed) as session:
+                yield session
+            if is_first:
+                write_report(folder)
     except HealthError:
         if is_first:
             write_report(folder)
@@ -209,7 +211,8 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
 
 
 @contextmanager
-def _opened(config: TrainConfig, folder: Path, is_first: bool) -> Iterator[Session]:
+def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack) -> Iterator[Session]:
+    """Open what a session holds; signals are heard until `closed` is left."""
     boards = open_boards(folder, config.run.wandb, dataclasses.asdict(config)) if is_first else ()
     with (
         make_display(config.run.display if is_first else "none", _steps(config), title=folder.name) as display,
@@ -247,7 +250,8 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool) -> Iterator[Sessi
             health=Health(config.health),
         )
         session.count_epochs()
-        with jax.set_mesh(session.mesh), stop_on_signals(display.note) as session.request:
+        session.request = closed.enter_context(stop_on_signals(display.note))
+        with jax.set_mesh(session.mesh):
             yield session
 
 

@@ -216,6 +216,31 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(("first", "second", "code"), [("INT", "TERM", 130), ("TERM", "INT", 0), ("TERM", "TERM", 0)])
+def test_signals_while_a_stopped_run_is_closed_break_nothing(
+    first: str, second: str, code: int, arguments: Arguments, tmp_path: Path
+) -> None:
+    """Stopped in its first step, and told again while the report is written: as schedulers and impatient people do."""
+    run = tmp_path / "run"
+    program = (
+        "import os, signal, sys\nfrom jaxrl_sql import train\nwhole = train.on_mesh\n"
+        f"def asked(*given): os.kill(os.getpid(), signal.SIG{first}); return whole(*given)\n"
+        "train.on_mesh = asked\nsys.exit(train.main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", program, *arguments(run)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while line := process.stdout.readline():
+        if line.startswith("stopped; go on with --resume"):
+            assert saved_steps(run) == [1], "it is told when it is so"
+            process.send_signal(getattr(signal, f"SIG{second}"))
+            break
+    _, error = process.communicate(timeout=240)
+    assert (process.returncode, error) == (code, "")
+    assert (run / "report.html").exists()
+    assert [row["phase"] for row in lines(run / "metrics.jsonl")] == ["eval", "grpo"]
+
+
 def test_a_second_ctrl_c_stops_at_once(arguments: Arguments, tmp_path: Path) -> None:
     """A step that takes minutes is not waited for."""
     run = tmp_path / "run"

@@ -18,7 +18,8 @@ import optax
 
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.ops.stochastic_rounding import apply_updates
+from jaxrl_sql.ops.linear import wide_slots, with_slots
+from jaxrl_sql.ops.stochastic_rounding import apply_updates, widen
 from jaxrl_sql.ops.token_distribution import TokenLogprobs
 
 LogprobFn = Callable[[Any, Any, GroupBatch], TokenLogprobs]
@@ -38,7 +39,7 @@ def init_state(
 def make_step(
     logprobs: LogprobFn, loss: LossFn, optimizer: optax.GradientTransformation, accumulate: int = 1
 ) -> StepFn:
-    """Return the update: score, loss, gradient of sum / weight, optimizer.
+    """Return the update: score, loss, gradient of sum / weight in float32, optimizer.
 
     With `accumulate` above 1 the batch goes through in that many parts of whole groups, one after another, and their
     gradients add up: less is held at a time. Each part's sum is divided by the weight of the whole batch, so the
@@ -50,15 +51,16 @@ def make_step(
         count, trainable, opt_state = moving
         weight = _weight(loss, batch)
 
-        def objective(trainable: Any, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
-            result = loss(logprobs(trainable, frozen, part), part)
+        def objective(slots: Any, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
+            result = loss(logprobs(with_slots(trainable, slots), frozen, part), part)
             return result.sum / jnp.maximum(weight, 1.0), result.metrics
 
+        # By slots, so that gradients are float32 whatever the weights are kept in.
         gradient = jax.grad(objective, has_aux=True)
-        grads, metrics = _over_parts(partial(gradient, trainable), batch, accumulate)
+        grads, metrics = _over_parts(partial(gradient, wide_slots(trainable)), batch, accumulate)
         updates, opt_state = optimizer.update(grads, opt_state, trainable)
         trainable = apply_updates(trainable, updates, count)
-        sizes = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(trainable)}
+        sizes = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(widen(trainable))}
         metrics = {**metrics, **{name: (size, jnp.ones(())) for name, size in sizes.items()}}
         return (count + 1, trainable, opt_state), metrics
 
@@ -113,7 +115,7 @@ def _over_parts(
 
     first = jax.tree.map(lambda x: x[0], cut)
     shapes = jax.eval_shape(gradient, first)[0]
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), shapes)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     grads, stacked = jax.lax.scan(add, zeros, cut)
     return grads, losses.merge(stacked)
 

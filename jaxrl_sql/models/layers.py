@@ -1,13 +1,17 @@
-"""The pieces of a layer beside attention: norm and activations."""
+"""The pieces of a decoder beside attention: the look-up of tokens, norm and activations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from jaxrl_sql.ops.linear import AnyWeight, gradient_of, scale, value_of, widened, without_slot
+from jaxrl_sql.parallel.rules import constrain
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
@@ -15,7 +19,33 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float, from_one: bool = False) -> jax.Array:
+# The width of the table is gathered before the look-up: for one split both ways the partitioner would copy all.
+TABLE = ("vocab", "none")
+
+
+@jax.custom_vjp
+def lookup(table: AnyWeight, tokens: jax.Array) -> jax.Array:
+    """Take the rows of a table [V,D] that tokens [...] name -> [...,D].
+
+    Their gradients are added up in float32: in bfloat16 a token's sum stands still after some hundred places.
+    """
+    return constrain(value_of(table), TABLE)[tokens]
+
+
+def _lookup_forward(table: AnyWeight, tokens: jax.Array) -> tuple[jax.Array, tuple[AnyWeight, jax.Array]]:
+    return lookup(table, tokens), (without_slot(table), tokens)
+
+
+def _lookup_backward(kept: tuple[AnyWeight, jax.Array], g: jax.Array) -> tuple[Any, None]:
+    table, tokens = kept
+    total = jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32))
+    return gradient_of(table, constrain(total, TABLE)), None
+
+
+lookup.defvjp(_lookup_forward, _lookup_backward)
+
+
+def rms_norm(x: jax.Array, weight: AnyWeight, eps: float, from_one: bool = False) -> jax.Array:
     """Normalise [...,D] to root mean square 1 and scale by `weight` [D]; in float32, returned in x's dtype.
 
     `from_one`: the weight is stored as its distance from 1, and the scaling is in float32 too (Gemma's way).
@@ -23,5 +53,5 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, from_one: bool = False
     wide = x.astype(jnp.float32)
     normed = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     if from_one:
-        return (normed * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
-    return normed.astype(x.dtype) * weight.astype(x.dtype)
+        return (normed * (1.0 + widened(weight))).astype(x.dtype)
+    return scale(normed.astype(x.dtype), weight)

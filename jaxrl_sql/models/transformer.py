@@ -11,7 +11,7 @@ carries that as a flag a layer, and where a config has no such layers nothing of
 Masks and positions come from lengths, never from token values. Everything here is a pure function of its
 arguments; `compute_dtype` (default: the parameters' own) is the dtype of activations and matrix products, while
 norms, scores and softmax are in float32 always. Weights are brought to it where they are used, and their gradients
-are in the weights' own dtype.
+are summed in float32 (`linear.py`).
 
 Beside a layer's weight `q` may stand `q_lora`, the low-rank pair that is added to it (`lora.py`).
 """
@@ -35,10 +35,10 @@ from jaxrl_sql.models.attention import TreeAttention, choose
 from jaxrl_sql.models.attention.tree import Level, Window, narrow
 from jaxrl_sql.models.attention.xla import KeyPart, attend
 from jaxrl_sql.models.cache import DecodeCache, PrefixCache
-from jaxrl_sql.models.layers import ACTIVATIONS, rms_norm
+from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
-from jaxrl_sql.ops.linear import linear
+from jaxrl_sql.ops.linear import AnyWeight, linear, shift
 from jaxrl_sql.ops.token_distribution import soft_cap
 from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError
@@ -111,7 +111,7 @@ def window_of(config: ModelConfig, kind: Kind) -> Window | None:
     return None if config.sliding is None or kind is False else Window(config.sliding.size, kind)
 
 
-def norm(config: ModelConfig, x: jax.Array, weight: jax.Array) -> jax.Array:
+def norm(config: ModelConfig, x: jax.Array, weight: AnyWeight) -> jax.Array:
     """Norm states or heads [...,D] in the model's way."""
     return rms_norm(x, weight, config.norm_eps, config.norms_from_one)
 
@@ -135,7 +135,7 @@ def heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tu
     """Project normed states x [B,R,T,D] to queries [B,R,T,H,Q], keys and values [B,R,K,T,Q], positions applied."""
     q, k, v = (_project(layer, name, x) for name in ("q", "k", "v"))
     if config.qkv_bias:
-        q, k, v = (y + layer[f"{name}_bias"].astype(y.dtype) for name, y in (("q", q), ("k", k), ("v", v)))
+        q, k, v = (shift(y, layer[f"{name}_bias"]) for name, y in (("q", q), ("k", k), ("v", v)))
     if config.qk_norm:
         q, k = norm(config, q, layer["q_norm"]), norm(config, k, layer["k_norm"])
     q, k, v = rotate(q, angles), jnp.swapaxes(rotate(k, angles), 2, 3), jnp.swapaxes(v, 2, 3)
@@ -190,9 +190,7 @@ def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
 
 def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -> jax.Array:
     """Look up tokens [B,R,T] -> [B,R,T,D], scaled by the root of D where the model does that."""
-    # The width is gathered before the lookup: what the partitioner finds for a table split both ways is to copy all.
-    table = constrain(params["embed"], ("vocab", "none"))
-    x = table[tokens]
+    x = lookup(params["embed"], tokens)
     x = x if dtype is None else x.astype(dtype)
     if config.scale_embeddings:
         # The factor is rounded to the dtype of activations before it multiplies, as Gemma's weights were trained.
@@ -244,7 +242,7 @@ def hidden_states(
     return _run(params, config, blocks, remat, compute_dtype, attention, keep=False)[0]
 
 
-def unembedding(params: PyTree, config: ModelConfig) -> jax.Array:
+def unembedding(params: PyTree, config: ModelConfig) -> AnyWeight:
     """Return the matrix from states to logits, [D,V]."""
     return params["embed"].T if config.tie_embeddings else params["unembed"]
 
@@ -268,8 +266,9 @@ def forward(
 
 def last_state(hidden: jax.Array, length: jax.Array) -> jax.Array:
     """Pick the state of the last valid position: [B,P,D], [B] -> [B,D] (position 0 of an empty row)."""
-    index = jnp.maximum(length - 1, 0)[:, None, None]
-    return jnp.take_along_axis(hidden, index, axis=1)[:, 0]
+    # Selected and not looked up: the gradient of a look-up is a scatter, which adds in the type of the states.
+    is_last = jnp.arange(hidden.shape[1]) == jnp.maximum(length - 1, 0)[:, None]
+    return jnp.sum(jnp.where(is_last[..., None], hidden, 0), axis=1)
 
 
 def prediction_states(

@@ -28,10 +28,10 @@ def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransforma
     """
 
     def init(params: Any) -> Narrow:
-        return Narrow(jnp.zeros((), jnp.int32), _narrow(inner.init(_widen(params)), jax.random.key(0)))
+        return Narrow(jnp.zeros((), jnp.int32), _narrow(inner.init(widen(params)), jax.random.key(0)))
 
     def update(grads: Any, state: Narrow, params: Any = None) -> tuple[Any, Narrow]:
-        updates, new = inner.update(_widen(grads), _widen(state.state), params)
+        updates, new = inner.update(widen(grads), widen(state.state), params)
         key = jax.random.fold_in(jax.random.key(0), state.updates)
         return updates, Narrow(state.updates + 1, _narrow(new, key))
 
@@ -42,10 +42,10 @@ def in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformat
     """Keep the state of an optimizer in float32, whatever the parameters are in: optax makes it of their type."""
 
     def init(params: Any) -> Any:
-        return inner.init(_widen(params))
+        return inner.init(widen(params))
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return inner.update(_widen(grads), state, params)
+        return inner.update(widen(grads), state, params)
 
     return optax.GradientTransformation(init, update)
 
@@ -66,7 +66,7 @@ def apply_updates(params: Any, updates: Any, step: jax.Array) -> Any:
     return jax.tree.map(moved, params, updates)
 
 
-def _widen(tree: Any) -> Any:
+def widen(tree: Any) -> Any:
     """Bring floating-point leaves to float32."""
     return jax.tree.map(lambda x: x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_sql.ops.linear import linear
+from jaxrl_sql.ops.linear import AnyWeight, linear
 
 KEPT_BYTES = 256 << 20
 
@@ -177,7 +177,7 @@ score.defvjp(_score_forward, _score_backward)
 
 def token_logprobs(
     hidden: jax.Array,
-    unembedding: jax.Array,
+    unembedding: AnyWeight,
     targets: jax.Array,
     temperature: float,
     kept_bytes: int = KEPT_BYTES,

@@ -98,7 +98,7 @@ def estimate(
         reference=trained * trained_width if copied else 0,
         caches=_caches(config, model, mesh, work.draw or work.greedy),
         evaluation=_caches(config, model, mesh, work.greedy) if work.draw else 0,
-        gradients=trained * (trained_width + (4 if parts > 1 else 0)) if learns else 0,
+        gradients=trained * 4 * (2 if parts > 1 else 1) if learns else 0,  # float32, and those of a part beside them
         activations=max((_activations(config, model, mesh, one, fused) for one in updates), default=0),
         drawing=_drawing(config, model, mesh, work.draw or work.greedy),
     )
@@ -211,12 +211,12 @@ def _logits(model: ModelConfig, targets: int, tensor: int) -> int:
 
 
 def _gathered(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, learns: bool) -> int:
-    """Return the bytes of what is split along `fsdp` and stands whole while it is used, with gradients if it learns."""
+    """Return the bytes of what is split along `fsdp` and stands whole while it is used; with the tables' gradients."""
     if mesh.shape["fsdp"] == 1:
         return 0
     tables = (1 if model.tie_embeddings else 2) * model.vocab_size * model.d_model
-    whole = (2 if learns else 1) * tables + 2 * layer_weights(model)
-    return whole * compute_width(config) // mesh.shape["tensor"]
+    used = (tables + 2 * layer_weights(model)) * compute_width(config)
+    return (used + (4 * tables if learns else 0)) // mesh.shape["tensor"]
 
 
 def _drawing(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, draw: Draw) -> int:

@@ -67,6 +67,7 @@ def test_half_the_width_is_half_the_weights_and_less_is_kept_with_remat(mesh: ja
     again = estimate(config("model.remat=full"), MODEL, mesh, 100)
     parts = estimate(config("grpo.gradient_accumulation_steps=4"), MODEL, mesh, 100)
     assert half.weights * 2 == plain.weights
+    assert half.gradients == plain.gradients, "float32 reaches the optimizer, whatever the weights are kept in"
     assert again.activations < plain.activations
     assert parts.activations * 4 == plain.activations
 

@@ -1,0 +1,119 @@
+"""Trap: weights in bfloat16, tokens that stand a thousand times. Their gradients are float32's, sums and all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.extend.core import Jaxpr, jaxprs_in_params
+
+from jaxrl_sql.algo.loss import grpo_loss, sft_loss
+from jaxrl_sql.algo.optim import make_optimizer
+from jaxrl_sql.algo.step import LossFn, init_state, make_step
+from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.config import GrpoConfig, OptimConfig
+from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models.policy import make_policy
+
+V, D = 48, 16
+TIED = ModelConfig("qwen2", V, D, 1, 2, 1, 8, 24, 1e4, 1e-6, True, False, True, 1024)
+UNTIED = dataclasses.replace(TIED, family="qwen3", tie_embeddings=False, qk_norm=True, qkv_bias=False)
+GEMMA = dataclasses.replace(TIED, family="gemma3_text", norms_from_one=True, post_norms=True, scale_embeddings=True)
+B, G, P, T = 4, 2, 512, 128
+LOSSES: dict[str, LossFn] = {"sft": sft_loss, "grpo": partial(grpo_loss, cfg=GrpoConfig(kl=0.05), on_policy=True)}
+# Keeps the gradients, as they reach it, in place of an optimizer's state.
+KEEPS = optax.GradientTransformation(
+    lambda params: jax.tree.map(jnp.zeros_like, params),
+    lambda grads, _, params: (jax.tree.map(jnp.zeros_like, params), grads),
+)
+
+
+@pytest.fixture(scope="module")
+def batch() -> GroupBatch:
+    """Make a batch of 3,072 tokens with Zipf frequencies: the first stands more than a thousand times."""
+    rng = np.random.default_rng(0)
+    share = np.arange(1, V + 1) ** -1.3
+    drawn = rng.choice(V, B * (P + G * T), p=share / share.sum()).astype(np.int32)
+    assert np.bincount(drawn)[0] > 1000
+    tokens = {
+        name: jnp.asarray(rng.normal(-4, 0.3, (B, G, T)), jnp.float32)
+        for name in ("drawn_logprobs", "sampler_logprobs", "reference_logprobs")
+    }
+    return GroupBatch(
+        shared=(Segment(jnp.asarray(drawn[: B * P].reshape(B, P)), jnp.full((B,), P)),),
+        completion=jnp.asarray(drawn[B * P :].reshape(B, G, T)),
+        completion_len=jnp.full((B, G), T),
+        loss_mask=jnp.ones((B, G, T), bool),
+        reward=jnp.ones((B, G)),
+        weight=jnp.ones((B, G)),
+        advantage=jnp.asarray(rng.normal(size=(B, G, 1)), jnp.float32),
+        truncated=jnp.zeros((B, G), bool),
+        **tokens,
+    )
+
+
+def policy(config: ModelConfig, remat: str = "none", compute: Any = None) -> Any:
+    """Return a policy whose logits of a part of the batch are cut into four pieces."""
+    return make_policy(config, remat=remat, compute_dtype=compute, kept_bytes=B * G * T * V)
+
+
+def delivered(params: Any, scored: Any, loss: str, batch: GroupBatch, parts: int) -> Any:
+    """Return the gradients that the optimizer gets."""
+    step = jax.jit(make_step(scored, LOSSES[loss], KEEPS, parts))
+    return step(init_state(params, KEEPS), batch)[0].opt_state
+
+
+@pytest.mark.parametrize(
+    ("config", "loss", "remat", "parts"),
+    [(TIED, "sft", "none", 1), (TIED, "grpo", "full", 2), (UNTIED, "grpo", "none", 1), (GEMMA, "sft", "query,key", 1)],
+    ids=["tied-sft", "tied-grpo-full-parts", "untied-grpo", "gemma-sft-named"],
+)
+def test_trap_a_gradient_summed_in_bfloat16_stands_still(
+    batch: GroupBatch, config: ModelConfig, loss: str, remat: str, parts: int
+) -> None:
+    narrow = init_params(config, jax.random.key(0), jnp.bfloat16)
+    # The same numbers, whose gradients are float32's own, computed in bfloat16 too: only sums can differ.
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), narrow)
+    got = delivered(narrow, policy(config, remat), loss, batch, parts)
+    want = delivered(wide, policy(config, remat, "bfloat16"), loss, batch, parts)
+    for (path, one), other in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):
+        assert one.dtype == jnp.float32, path
+        assert jnp.linalg.norm(one - other) <= 0.01 * jnp.linalg.norm(other), path
+    for name in ("embed",) if config.tie_embeddings else ("embed", "unembed"):
+        ours, theirs = (x[name] if name == "embed" else x[name].T for x in (got, want))
+        error = jnp.linalg.norm(ours - theirs, axis=1) / jnp.linalg.norm(theirs, axis=1)
+        assert error.max() <= 0.01, (name, int(error.argmax()))
+
+
+def test_trap_nothing_is_scattered_in_bfloat16_and_no_table_added_up(batch: GroupBatch) -> None:
+    optimizer = make_optimizer(OptimConfig(), 10)
+    for config in (TIED, UNTIED):
+        params = init_params(config, jax.random.key(0), jnp.bfloat16)
+        step = make_step(policy(config, "full"), sft_loss, optimizer, 2)
+        program = jax.make_jaxpr(step)(init_state(params, optimizer), batch)
+        sums = [
+            (equation.primitive.name, str(out.aval))
+            for equation in equations(program.jaxpr)
+            for out in equation.outvars
+            if equation.primitive.name in {"add", "add_any", "scatter-add", "scatter_add"}
+            and out.aval.dtype == jnp.bfloat16
+            and ("scatter" in equation.primitive.name or sorted(out.aval.shape) == sorted((V, D)))
+        ]
+        assert sums == []
+        adds = [one for one in equations(program.jaxpr) if one.primitive.name in {"scatter-add", "scatter_add"}]
+        assert any(out.aval.shape == (V, D) for one in adds for out in one.outvars), "the look-up has a gradient"
+
+
+def equations(jaxpr: Jaxpr) -> Iterator[Any]:
+    """Yield all equations of a program, those of its parts too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)

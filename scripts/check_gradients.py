@@ -38,7 +38,7 @@ def zipf_batch() -> tuple[GroupBatch, np.ndarray]:
     prompt, completion = drawn[: B * P].reshape(B, P), drawn[B * P :].reshape(B, G, T)
     ones = jnp.ones((B, G, T))
     answers = dict.fromkeys(("reward", "weight"), jnp.ones((B, G)))
-    tokens = dict.fromkeys(("drawn_logprobs", "sampler_logprobs"), ones)
+    tokens = dict.fromkeys(("behavior_logprobs", "rollout_logprobs"), ones)
     batch = GroupBatch(
         shared=(Segment(jnp.asarray(prompt), jnp.full((B,), P)),),
         completion=jnp.asarray(completion), completion_len=jnp.full((B, G), T), loss_mask=ones > 0,

@@ -169,7 +169,7 @@ def all_ids(benchmark: Benchmark) -> list[str]:
 def settings_of(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
     """Return what the work is begun with: another question to the same folder is refused."""
     cfg = config.evaluate
-    free = ("data", "predictions", "sql_field", "out", "slots", "allow_missing", "allow_extra", "rules", "rule")
+    free = ("data", "predictions", "sql_field", "out", "max_num_seqs", "allow_missing", "allow_extra", "rules", "rule")
     own = {f"evaluate.{key}": value for key, value in dataclasses.asdict(cfg).items() if key not in free}
     asked = {f"data.{key}": value for key, value in asked_by(config.data).items()}
     return {

@@ -96,7 +96,7 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
         if update % more == 0 and update // more % ways == 0:
             yield (
                 f"grpo.gradient_accumulation_steps={more}",
-                replace(config, grpo=replace(grpo, accumulate=more)),
+                replace(config, grpo=replace(grpo, gradient_accumulation_steps=more)),
                 sizes,
             )
     if config.model.remat != "full":
@@ -118,7 +118,7 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
             slots = config.rollout.max_num_seqs // share
             yield (
                 f"rollout.max_num_seqs={slots}",
-                replace(config, sampling=replace(config.sampling, slots=slots)),
+                replace(config, rollout=replace(config.rollout, max_num_seqs=slots)),
                 sizes,
             )
     for share in (2, 4, 8, 16):
@@ -126,7 +126,7 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
             slots = config.validation.max_num_seqs // share
             yield (
                 f"validation.max_num_seqs={slots}",
-                replace(config, eval=replace(config.validation, slots=slots)),
+                replace(config, validation=replace(config.validation, max_num_seqs=slots)),
                 sizes,
             )
     if not config.model.lora.rank:

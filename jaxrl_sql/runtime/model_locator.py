@@ -19,7 +19,7 @@ BENCHMARK_LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 300_000, "max_rows"
 # What of the section `data` says which questions there are, and not how one is put.
 _CHOOSES = (
     "source", "dir", "seed", "train", "evals", "vocab_size", "limit_train", "limit_eval", "drop_empty_gold",
-    "mysql_share", "keep", "traces", "prune", "stream_above",
+    "mysql_share", "include_ids", "traces", "prune", "stream_above",
 )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def defaults_for(given: str) -> dict[str, Any]:
             "turns": run.validation.turns or run.sampling.turns,
             "max_new_tokens": run.validation.max_new_tokens,
             "max_total_tokens": run.sampling.max_total_tokens,
-            "slots": run.validation.max_num_seqs,
+            "max_num_seqs": run.validation.max_num_seqs,
         },
     }
 

@@ -104,7 +104,7 @@ def test_aggregations_by_hand(kind: str, expected: float) -> None:
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
 def test_trap_masks_padding_changes_nothing(kind: str) -> None:
-    cfg = dataclasses.replace(PLAIN, aggregation=kind)
+    cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind)
     rng = np.random.default_rng(0)
     logprob = rng.normal(-1, 0.2, (2, 3, 4))
     lengths = [[4, 2, 1], [3, 3, 0]]
@@ -115,7 +115,7 @@ def test_trap_masks_padding_changes_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
 def test_trap_denominators_parts_add_up_to_the_whole(kind: str) -> None:
-    cfg = dataclasses.replace(PLAIN, aggregation=kind)
+    cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind)
     logprob = np.random.default_rng(1).normal(-1, 0.3, (4, 2, 3))
     batch = make_batch([[3, 1], [2, 2], [1, 3], [0, 1]], 3)
     whole = grpo_loss(scored(logprob), batch, cfg, on_policy=False)

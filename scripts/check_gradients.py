@@ -89,12 +89,12 @@ def main() -> int:
         for against in ("sums", "all"):
             want = dict(rows_of(ways[against]))[name]
             size = np.linalg.norm(want, axis=1)
-            error, norm = (np.linalg.norm(x, axis=1) / size for x in (got - want, got))
+            error, norm = (np.linalg.norm(x, axis=1) / np.maximum(size, 1e-30) for x in (got - want, got))
             for low, high in CLASSES:
-                some = (counts >= low) & (counts < high)
+                some = (counts >= low) & (counts < high) & (size > 0)
                 errors = f"{np.median(error[some]):.2%} | {error[some].max():.2%}"
                 print(f"{name}, {against} | {low:,} to {high:,} | {some.sum()} | {errors} | {norm[some].mean():.3f}")
-            worst = max(worst, error[counts > 0].max()) if against == "sums" else worst
+            worst = max(worst, error.max()) if against == "sums" else worst
     got_leaves = dict(jax.tree.leaves_with_path(ways["got"]))
     for path, leaf in jax.tree.leaves_with_path(ways["sums"]):
         off = np.linalg.norm(np.asarray(got_leaves[path], np.float64) - leaf) / np.linalg.norm(leaf)

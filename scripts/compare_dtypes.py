@@ -4,8 +4,8 @@
 follows from the one before it) at a high rate in float32, is rounded to bfloat16, and then learns another one in each
 way from the same batches: float32 throughout; float32 weights under bfloat16 compute; weights in bfloat16, whose
 updates are rounded by chance (`rounding.py`); and those rounded to the nearest. Printed are the loss on held-out text
-before and after, and of the way that the weights went: how far from float32's it ends as a share of that, the cosine
-between the two, and its length.
+before and after; the KL divergence there from what was begun with, and from what float32 came to; and of the way that
+the weights went how far from float32's it ends as a share of that, the cosine between the two, and its length.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import OptimConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, forward, init_params
 from jaxrl_sql.models.policy import make_policy
 
 VOCAB, B, G, P, T, BATCHES = 64, 4, 4, 8, 32, 32
@@ -93,11 +93,20 @@ def main() -> int:
     begun = jax.tree.map(lambda x: x.astype(jnp.bfloat16), begun)
     wide = jax.tree.map(lambda x: x.astype(jnp.float32), begun)
     taught, held = make_batches(second, 1, BATCHES), jax.tree.map(lambda x: x[0], make_batches(second, 2, 1))
-    score = jax.jit(make_policy(CONFIG))
     chance = algo_step.apply_updates
+    text = jnp.concatenate([held.shared[0].tokens, held.completion[:, 0]], axis=1)
+    lengths = jnp.full(len(text), P + T)
+
+    @jax.jit
+    def predicted(params: Any) -> jax.Array:
+        return jax.nn.log_softmax(forward(params, CONFIG, text, lengths)[:, P - 1 : -1])
 
     def loss(params: Any) -> float:
-        return -float(jnp.mean(score(params, None, held).logprob))
+        return -float(jnp.mean(jnp.take_along_axis(predicted(params), text[:, P:, None], axis=-1)))
+
+    def divergence(params: Any, other: Any) -> float:
+        p, q = predicted(params), predicted(other)
+        return float(jnp.mean(jnp.sum(jnp.exp(p) * (p - q), axis=-1)))
 
     ways: dict[str, tuple[Any, Any, Callable[..., Any]]] = {
         "float32": (wide, None, chance),
@@ -106,19 +115,20 @@ def main() -> int:
         "bfloat16, rounded to the nearest": (begun, None, nearest),
     }
     print(f"{given.steps} updates; held-out loss before: {loss(wide):.4f}")
-    print("lr | weights | held-out loss | off float32's way | cosine | root mean square of the way")
+    print("lr | weights | loss | KL from the start | KL from float32's | off its way | cosine | length of the way")
     for rate in given.rates:
-        exact = np.zeros(0)
+        exact, reached = np.zeros(0), wide
         for name, (params, compute, apply) in ways.items():
             algo_step.apply_updates = apply
             ended = learn(jax.tree.map(jnp.copy, params), compute, rate, given.steps, taught)
             ended = jax.tree.map(lambda x: x.astype(jnp.float32), ended)
             moved = flat(ended) - flat(wide)
-            exact = exact if exact.size else moved
+            exact, reached = (exact, reached) if exact.size else (moved, ended)
             off = np.linalg.norm(moved - exact) / np.linalg.norm(exact)
             cosine = moved @ exact / np.linalg.norm(moved) / np.linalg.norm(exact)
             way = f"{off:.3f} | {cosine:.3f} | {np.sqrt(np.mean(moved**2)):.2e}"
-            print(f"{rate:g} | {name} | {loss(ended):.4f} | {way}", flush=True)
+            apart = f"{divergence(ended, wide):.6f} | {divergence(ended, reached):.6f}"
+            print(f"{rate:g} | {name} | {loss(ended):.4f} | {apart} | {way}", flush=True)
     return 0
 
 

@@ -41,6 +41,7 @@ def make_advantage_fn(policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage |
     compare = jax.jit(partial(compared, cfg=cfg, advantage=advantage or partial(advantages, kind=cfg.advantage)))
 
     def fill_in(state: TrainState, batch: GroupBatch) -> tuple[GroupBatch, losses.Metrics]:
+        _minibatch_size(batch, cfg)
         if needs_old and (batch.old_logprobs is None or (is_ppo and batch.old_values is None)):
             batch = _with_old(score, state, batch)
         if cfg.kl_coef > 0 and batch.reference_logprobs is None:
@@ -73,9 +74,7 @@ def make_updates(
     merge = jax.jit(lambda metrics: losses.merge(jax.tree.map(lambda *x: jnp.stack(x), *metrics)))
 
     def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, losses.Metrics]:
-        size, rest = divmod(batch.completion.shape[0], cfg.minibatches)
-        if rest:
-            raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {cfg.minibatches} minibatches")
+        size = _minibatch_size(batch, cfg)
         update, metrics_list = steps[batch.old_logprobs is None], []
         for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
             part = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
@@ -84,6 +83,14 @@ def make_updates(
         return state, merge(metrics_list)
 
     return updates
+
+
+def _minibatch_size(batch: GroupBatch, cfg: GrpoConfig) -> int:
+    """Return the prompts of a minibatch; raise ValueError when B is not divided by the minibatches."""
+    size, rest = divmod(batch.completion.shape[0], cfg.minibatches)
+    if rest:
+        raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {cfg.minibatches} minibatches")
+    return size
 
 
 def make_old_logprob_fn(policy: LogprobFn, parts: int = 1) -> OldLogprobFn:

@@ -189,8 +189,8 @@ def _update(
 ) -> Cost:
     """Return the cost of an update: with remat each layer runs forward twice.
 
-    Forward and backward bring a layer's weights together, and its gradient is added up over `fsdp`; an embedding's is
-    added up whole.
+    Forward and backward bring a layer's weights together, and its gradient, in float32, is added up over `fsdp`; an
+    embedding's is added up whole.
     """
     tensor, data = sizes["tensor"], sizes["data"]
     forward = grouped_forward_flops(model, work.prompts, work.prompt, work.group, work.answer)
@@ -199,9 +199,9 @@ def _update(
     held = whole / sizes["fsdp"] / tensor
     stream = _stream(model, sizes, work, width)
     summed = learns * (2 if model.tie_embeddings else 1)  # whole, or to a piece a chip
-    link = work.parts * _come_together(
-        model, sizes, work, width, layers=2 + learns, embedding=1 + 2 * learns, logits=2 + summed
-    )
+    weights = _come_together(model, sizes, work, width, layers=2, embedding=1, logits=2)
+    gradients = _come_together(model, sizes, work, 4, layers=learns, embedding=2 * learns, logits=summed)
+    link = work.parts * (weights + gradients)
     link += 2 * 4 * held * _others(data) * learns + 4 * passes * stream * _others(tensor)
     state = held * (20 if learns else 4)  # weights, gradients and moments, read and written
     moved = passes * (12 * stream + _layer_traffic(model, sizes, work, width))

@@ -215,7 +215,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
     if (found := _make_bad_model(kind, data, folder)) is not None:
         return found
     if kind == "unknown key":
-        return ["grpo.grop=4"]
+        return ["grpo.num_generation=4"]
     if kind == "wrong type":
         return ["grpo.steps=many"]
     if kind == "no data":
@@ -241,7 +241,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("unknown key", "group"),
+        ("unknown key", "num_generations"),
         ("wrong type", "grpo.steps"),
         ("no data", "nowhere"),
         ("no checkpoint", "nowhere"),

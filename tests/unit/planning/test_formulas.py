@@ -7,13 +7,14 @@ import pytest
 
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, count_params, init_params
+from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_here
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
 from jaxrl_sql.planning.suggestions import suggest
-from jaxrl_sql.planning.workload import find_workload
+from jaxrl_sql.planning.workload import find_workload, logit_pieces
 from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.types import InputError
 
@@ -189,3 +190,21 @@ def test_activations_of_half_the_width_keep_keys_of_half_the_width() -> None:
     wide = estimate(config(), MODEL, abstract_mesh(1, 1, 1), 100)
     narrow = estimate(config("model.compute_dtype=bfloat16"), MODEL, abstract_mesh(1, 1, 1), 100)
     assert (narrow.caches * 2, narrow.weights) == (wide.caches, wide.weights)
+
+
+def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in() -> None:
+    """Between weights in bfloat16 and in float32 lie two bytes of each weight that comes together, and no gradient's."""
+    sizes, received = {"data": 1, "fsdp": 4, "tensor": 1}, []
+    for dtype in ("bfloat16", "float32"):
+        cfg = config(f"model.dtype={dtype}")
+        work = find_workload(cfg, 100, 4)
+        assert work.update is not None
+        (update,) = [one for one in phases(cfg, MODEL, sizes, work) if one.name == "update"]
+        received.append(update.cost.link)
+    again = logit_pieces(MODEL, work.update, 4)
+    table = MODEL.vocab_size * MODEL.d_model
+    weights = 2 * MODEL.n_layers * layer_weights(MODEL) + (1 + 2 * again) * table
+    gradients = MODEL.n_layers * layer_weights(MODEL) + (2 + again) * table
+    assert MODEL.tie_embeddings
+    assert received[0] == pytest.approx(0.75 * (2 * weights + 4 * gradients))
+    assert received[1] == pytest.approx(0.75 * (4 * weights + 4 * gradients))

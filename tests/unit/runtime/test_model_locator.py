@@ -16,7 +16,7 @@ def run(tmp_path: Path) -> Path:
     (tmp_path / "run/model").mkdir(parents=True)
     (tmp_path / "run/config.yaml").write_text(
         "recipe: skyrl_sql\ndata: {prompt: tagged, schema: ddl, tokenizer: gone}\n"
-        "sampling: {turns: 4, max_total_tokens: 700, stop: [END]}\neval: {max_new_tokens: 200}\n"
+        "sampling: {turns: 4, max_total_tokens: 700, stop: [END]}\nvalidation: {max_new_tokens: 200}\n"
         "model: {dtype: bfloat16}\n"
     )
     return tmp_path / "run"

@@ -118,6 +118,7 @@ check: setup-dev ## lint, format, types; Python, Rust, and the stubs between the
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	$(BIN)/python scripts/check_stubs.py
+	$(BIN)/python scripts/check_words.py
 
 .PHONY: fix
 fix: setup-dev ## format the code and mend what the linter can

@@ -2,8 +2,8 @@
 
 Every command takes it by its place, `recipe=docs/own_recipe.py:MINE`: a run keeps that, and is asked again by it.
 
-The model writes its query after `SQL:` on a line of its own, whatever stands before it, and is paid for the share of
-the gold's cells that it found (QATCH), with a fifth kept for those whose result is exactly the gold's.
+The model writes its query after `SQL:` on a line of its own, whatever stands before it, and is rewarded for the share
+of the gold's cells that it found (QATCH), with a fifth kept for those whose result is exactly the gold's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from jaxrl_sql.recipes import RECIPES, Observe, Recipe
-from jaxrl_sql.rewards.extract import Reading, said
+from jaxrl_sql.rewards.extract import ParsedResponse, said
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Example, Response, Reward
 
@@ -21,13 +21,13 @@ def respond(example: Example, _observe: Observe | None) -> Response:
     return f"{example.reasoning}\nSQL: {example.taught_sql}"
 
 
-def read(response: Response) -> Reading:
+def read(response: Response) -> ParsedResponse:
     """Find the query; the form is right when it is there once."""
     think, mark, sql = said(response).partition("\nSQL:")
-    return Reading(sql.strip() or None, well_formed=bool(mark) and "\nSQL:" not in sql, think=think)
+    return ParsedResponse(sql.strip() or None, well_formed=bool(mark) and "\nSQL:" not in sql, think=think)
 
 
-def reward(reading: Reading, row: ScoreRow) -> Reward:
+def reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Pay nothing for a wrong form; the parts are logged by name, each with its mean."""
     correct, partial = float(row.matches("bird")), row.value("qatch")
     total = 0.2 * correct + 0.8 * partial if reading.well_formed else 0.0
@@ -48,6 +48,6 @@ MINE = Recipe(
 if __name__ == "__main__":
     from jaxrl_sql.train import main
 
-    # No model writes this form yet, and answers without it are paid nothing: some supervised steps come first.
+    # No model writes this form yet, and answers without it are rewarded nothing: some supervised steps come first.
     taught = ["sft.steps=60", "sft.databases=4", "sft.questions=12", "sft.optim.lr=2.0e-3", "sft.optim.warmup_steps=10"]
     sys.exit(main(sys.argv[1:] and [f"recipe={__file__}:MINE", *taught, *sys.argv[1:]]))

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from jaxrl_sql.command import EXIT_CODES, prepare_process, told
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.data.prompts import make_prompt
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.evals.vote import Ballot, ballots, choose
+from jaxrl_sql.run.command import EXIT_CODES, prepare_process, told
+from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
-from jaxrl_sql.runtime.trained import defaults_for
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response
 
@@ -66,25 +66,25 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
         raise InputError(f"--db {db}: no such file")
     if not read_schema(db).tables:
         raise InputError(f"--db {db}: the database has no tables")
-    from jaxrl_sql.answering import answers, check_turns, open_answerer, sampling_by  # noqa: PLC0415 (slow to import,
-    from jaxrl_sql.rng import Purpose  # noqa: PLC0415  and what is wrong so far is told before)
+    from jaxrl_sql.ops.rng import Purpose  # noqa: PLC0415  and what is wrong so far is told before)
+    from jaxrl_sql.run.policy_client import answers, check_turns, open_policy_client, sampling_by  # noqa: PLC0415 (slow to import,
 
     cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
     with (
         make_executor(config.executor) as executor,
-        open_answerer(config, executor, min(cfg.slots, cfg.samples), Purpose.EVAL) as answerer,
+        open_policy_client(config, executor, min(cfg.max_num_seqs, cfg.samples), Purpose.EVAL) as client,
     ):
-        check_turns(answerer.recipe, cfg.turns)
-        how = sampling_by(cfg, cfg.samples, config.seed, answerer.stops(config.sampling.stop))
+        check_turns(client.recipe, cfg.turns)
+        how = sampling_by(cfg, cfg.samples, config.seed, client.stops(config.sampling.stop))
 
         def ask(question: str) -> Reply:
             nonlocal asked
             example = Example(f"question {asked}", db.stem, str(db), question, "", evidence)
-            prompt = make_prompt(example, answerer.style, answerer.engine.tokenizer, most)
+            prompt = make_prompt(example, client.style, client.engine.tokenizer, most)
             if prompt is None:
                 raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
-            room = answerer.engine.config.max_positions - len(prompt.token_ids)  # a person wants what there is
-            (answered,) = answers(answerer, [(example, prompt)], how.within(room), asked, cfg.turns)
+            room = client.engine.config.max_positions - len(prompt.token_ids)  # a person wants what there is
+            (answered,) = answers(client, [(example, prompt)], how.within(room), asked, cfg.turns)
             asked += 1
             if answered.fault:
                 raise InputError(f"not answered: {answered.fault}")

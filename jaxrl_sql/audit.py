@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.command import told
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.data.audit import Finding, Set, audit_golds, shared_databases, shared_questions, shared_sql
 from jaxrl_sql.data.benchmarks import load_benchmark
+from jaxrl_sql.datagen.audit import Finding, Set, audit_golds, shared_databases, shared_questions, shared_sql
+from jaxrl_sql.run.command import told
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
 

@@ -20,15 +20,15 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.command import run_command
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.correction import Correspondence, correct, correspondence, rows_asked, settings_of
-from jaxrl_sql.data.augment import Change, Donor, add_tables, fill, fill_by
-from jaxrl_sql.data.copies import copy_database
 from jaxrl_sql.data.filters import Dropped, by_gold, by_text, without_repeats
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.data.source import training_questions
+from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
+from jaxrl_sql.datagen.copy_database import copy_database
+from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked, settings_of
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
@@ -51,7 +51,8 @@ def augment(config: TrainConfig) -> int:
     _refuse_strange_folder(out)
     loaded = training_questions(data)
     settings = {
-        "questions": f"{data.dir}/{data.train}", "keep": data.keep, "limit": data.limit_train, "seed": config.seed,
+        "questions": f"{data.dir}/{data.train}", "keep": data.include_ids, "limit": data.limit_train,
+        "seed": config.seed,
         "mysql_share": data.mysql_share or None,
         **{name: value for name, value in dataclasses.asdict(cfg).items() if name != "out"},
         **(settings_of(config.distill) if cfg.correct or cfg.fill_tries else {}),

@@ -32,8 +32,8 @@ class GroupBatch:
     shared: segments that precede the completions, in order (one today: the prompt)
     completion [B,G,T] int32, completion_len [B,G] int32
     loss_mask [B,G,T] bool: tokens that the policy wrote and that are trained on
-    drawn_logprobs [B,G,T] float32: of each token under the distribution it was drawn from
-    sampler_logprobs [B,G,T] float32: under the sampler's full temperature-scaled distribution
+    behavior_logprobs [B,G,T] float32: of each token under the distribution it was drawn from
+    rollout_logprobs [B,G,T] float32: under the sampler's full temperature-scaled distribution
     reward [B,G] float32, weight [B,G] float32 (0 drops a completion), truncated [B,G] bool
 
     What the update finds out itself stands last, None until then:
@@ -47,8 +47,8 @@ class GroupBatch:
     completion: jax.Array
     completion_len: jax.Array
     loss_mask: jax.Array
-    drawn_logprobs: jax.Array
-    sampler_logprobs: jax.Array
+    behavior_logprobs: jax.Array
+    rollout_logprobs: jax.Array
     reward: jax.Array
     weight: jax.Array
     truncated: jax.Array
@@ -69,7 +69,8 @@ class TrainState:
     """Everything that an update reads and writes.
 
     step: int32 scalar; trainable: the parameters that move; frozen: the base under adapters, or None;
-    reference: the reference policy, or None where it is not needed; opt_state: optax's.
+    reference: the reference policy, or None where it is not needed; opt_state: optax's; best: the best parameters so
+    far, where early stopping goes back to them (supervised learning), else None.
     """
 
     step: jax.Array
@@ -77,6 +78,7 @@ class TrainState:
     frozen: PyTree
     reference: PyTree
     opt_state: PyTree
+    best: PyTree = None
 
 
 def bucket(length: int, smallest: int = 32) -> int:

@@ -15,14 +15,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.command import run_command
 from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
 from jaxrl_sql.data.filters import Dropped, by_gold
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, message_texts
-from jaxrl_sql.data.source import training_questions
 from jaxrl_sql.evals.execution import execution_accuracy
 from jaxrl_sql.recipes import Recipe, find_recipe
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
@@ -40,7 +40,7 @@ def distill(config: TrainConfig) -> int:
         if not value:
             raise InputError(f"distill.{name} is empty: it says which teacher to ask")
     recipe = find_recipe(config.recipe)
-    style = recipe.style_for(dataclasses.replace(data, prompt="chat", begin=""))
+    style = recipe.style_for(dataclasses.replace(data, prompt="chat", assistant_prefill=""))
     settings = {
         "questions": f"{data.dir}/{data.train}", "model": cfg.model, "recipe": config.recipe, "schema": data.schema,
         "thinking": data.thinking, "temperature": cfg.temperature, "max_tokens": cfg.max_tokens,

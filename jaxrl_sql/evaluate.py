@@ -18,13 +18,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.command import EXIT_CODES, prepare_process, told
 from jaxrl_sql.config import TrainConfig, load_config, to_yaml
 from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark
-from jaxrl_sql.evals.judge import check_rules
 from jaxrl_sql.evals.numbers import Counts, Judged, judged, together
 from jaxrl_sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.evals.records import Answered, Judging, Record
+from jaxrl_sql.evals.score_predictions import check_rules
 from jaxrl_sql.evals.side_by_side import (
     METRICS,
     RECORDS,
@@ -35,11 +34,12 @@ from jaxrl_sql.evals.side_by_side import (
 )
 from jaxrl_sql.evals.submission import write_results, write_submission
 from jaxrl_sql.evals.tables import Table, overview, tables
+from jaxrl_sql.run.command import EXIT_CODES, prepare_process, told
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.model_locator import asked_by, defaults_for
 from jaxrl_sql.runtime.tables import show_table
-from jaxrl_sql.runtime.trained import asked_by, defaults_for
 from jaxrl_sql.sqlenv.executor import Executor, make_executor, timing_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -169,7 +169,7 @@ def all_ids(benchmark: Benchmark) -> list[str]:
 def settings_of(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
     """Return what the work is begun with: another question to the same folder is refused."""
     cfg = config.evaluate
-    free = ("data", "predictions", "sql_field", "out", "slots", "allow_missing", "allow_extra", "rules", "rule")
+    free = ("data", "predictions", "sql_field", "out", "max_num_seqs", "allow_missing", "allow_extra", "rules", "rule")
     own = {f"evaluate.{key}": value for key, value in dataclasses.asdict(cfg).items() if key not in free}
     asked = {f"data.{key}": value for key, value in asked_by(config.data).items()}
     return {
@@ -267,7 +267,7 @@ def _answers(config: TrainConfig, sets: Sequence[Set], executor: Executor, displ
     if not config.model.checkpoint:
         yield lambda one, _part, examples, _tick: [Answered((one.sqls[example.uid],)) for example in examples]
         return
-    from jaxrl_sql.answering import model_answers  # noqa: PLC0415 (predictions are judged without jax)
+    from jaxrl_sql.run.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
     with model_answers(config, executor, {one.name: one.examples for one in sets}, display.note) as draw:
         yield lambda one, part, examples, tick: draw(one.name, examples, part.run, part.start // part.size, tick)

@@ -1,8 +1,9 @@
 """Choose what to train on: `python -m jaxrl_sql.filter_data --config FILE key.sub=value …` (section `filter`).
 
 Filters go from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers drawn from a model, and a
-subsample of what is left. The folder `filter.out` gets `kept.jsonl`, whose ids `data.keep` takes, `dropped.jsonl` with
-reasons and their numbers, and `counts.json`. Drawn answers are counted in `rates.jsonl`; a second run goes on from it.
+subsample of what is left. The folder `filter.out` gets `kept.jsonl`, whose ids `data.include_ids` takes,
+`dropped.jsonl` with reasons and their numbers, and `counts.json`. Drawn answers are counted in `rates.jsonl`; a second
+run goes on from it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.answering import Answerer, open_answerer, sampling_by, served, style_for
-from jaxrl_sql.command import run_command
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.filters import Dropped, Filtered, by_choice, by_gold, by_prompt, by_rate, by_text, without_repeats
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.data.shares import one_in
-from jaxrl_sql.data.source import training_questions
 from jaxrl_sql.evals.execution import execution_accuracy
-from jaxrl_sql.models.hf import load_tokenizer
-from jaxrl_sql.rng import Purpose
+from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.ops.rng import Purpose
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.policy_client import PolicyClient, open_policy_client, sampling_by, served, style_for
+from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
@@ -58,7 +59,7 @@ def filter_data(config: TrainConfig) -> int:
             if cfg.samples and kept:
                 rates = draw_rates(config, executor, chosen_of(questions, kept))
                 kept = left(by_rate(kept, rates, cfg.low, cfg.high))
-        kept = left(by_choice(kept, one_in(kept, cfg.one_in), f"not one in {cfg.one_in}"))
+        kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
     sys.stdout.write(table(config.data.train, total, kept, dropped) + f"\n{out / 'kept.jsonl'}\n")
@@ -92,10 +93,10 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
     sampling = {f"sampling.{name}": value for name, value in dataclasses.asdict(config.sampling).items()}
     settings = {
         "questions": f"{data.dir}/{data.train}", "model": model.checkpoint, "recipe": config.recipe,
-        "prompt": data.prompt, "schema": data.schema, "thinking": data.thinking, "begin": data.begin,
+        "prompt": data.prompt, "schema": data.schema, "thinking": data.thinking, "begin": data.assistant_prefill,
         "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
         "pruned": data.max_prompt_tokens if data.prune else None, "mysql_share": data.mysql_share or None,
-        "samples": config.filter.samples, "seed": config.seed, **sampling, "sampling.slots": "any",
+        "samples": config.filter.samples, "seed": config.seed, **sampling, "rollout.max_num_seqs": "any",
         **config.executor.settings(),  # what runs within its limits, and so is right, is theirs too
     }  # fmt: skip
     with Journal(Path(config.filter.out) / "rates.jsonl", settings) as journal:
@@ -106,23 +107,23 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
             if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
         ]
         if starts:
-            with open_answerer(config, executor, config.sampling.slots, Purpose.DATA) as answerer:
+            with open_policy_client(config, executor, config.rollout.max_num_seqs, Purpose.DATA) as client:
                 for start in starts:
-                    for record in _rates_of(config, answerer, questions, start):
+                    for record in _rates_of(config, client, questions, start):
                         if record["id"] not in known:
                             journal.add(record)
                     sys.stdout.write(f"answered {min(start + _CHUNK, len(questions.examples))} questions\n")
         return {record["id"]: (record["right"], record["of"]) for record in journal.records}
 
 
-def _rates_of(config: TrainConfig, answerer: Answerer, questions: PromptSet, start: int) -> list[dict[str, Any]]:
+def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, start: int) -> list[dict[str, Any]]:
     """Answer a chunk of the questions and count what is right; a function of the seed and the chunk's number."""
     cfg = config.sampling
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
-    how = sampling_by(cfg, config.filter.samples, config.seed, answerer.stops(cfg.stop))
-    samples = [*map(served, answerer.draw(examples, prompts, how, start // _CHUNK, cfg.turns))]
+    how = sampling_by(cfg, config.filter.samples, config.seed, client.stops(cfg.stop))
+    samples = [*map(served, client.generate(examples, prompts, how, start // _CHUNK, cfg.turns))]
     asked = [examples[sample.prompt_index] for sample in samples]
-    records = execution_accuracy(answerer.executor, asked, [answerer.reading(sample).sql for sample in samples])[1]
+    records = execution_accuracy(client.executor, asked, [client.reading(sample).sql for sample in samples])[1]
     right = Counter(record.uid for record in records if record.correct)
     return [{"id": example.uid, "right": right[example.uid], "of": how.n} for example in examples]
 

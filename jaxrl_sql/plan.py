@@ -13,18 +13,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.command import prepare_process, told
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.hf import load_config as load_model_config
+from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.memory import in_bytes
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.show import as_json, as_text, in_seconds
-from jaxrl_sql.planning.workload import drawn_answer
+from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.recipes import find_recipe
-from jaxrl_sql.sources import new_shape
+from jaxrl_sql.run.command import prepare_process, told
+from jaxrl_sql.run.questions import new_shape
 from jaxrl_sql.types import InputError
 
 PROGRAMS = ("update", "score", "prefill", "decode")
@@ -57,7 +57,7 @@ def plan(given: argparse.Namespace) -> int:
     config = load_config(given.config, overrides)
     topology, wanted = find_topology(given.topology), _wanted(given.compile)
     model, loss = model_shape(config), find_recipe(config.recipe).loss
-    key, most = drawn_answer(config)
+    key, most = longest_answer(config)
     if not 0 <= given.answer_tokens <= most:
         raise InputError(f"--answer-tokens {given.answer_tokens:g}: a mean answer has up to {key}={most} tokens")
     mesh = config.mesh

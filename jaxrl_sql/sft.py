@@ -12,25 +12,26 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import optax
 
 from jaxrl_sql.algo.loss import sft_loss
-from jaxrl_sql.algo.step import init_state, make_step
+from jaxrl_sql.algo.step import StepFn, init_state, make_step
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
-from jaxrl_sql.command import run_command
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.data.lessons import Lessons, rows_of
 from jaxrl_sql.data.pack import pack_rows
-from jaxrl_sql.data.rows import Row, word_tokens
-from jaxrl_sql.evaluation import evaluate_all
+from jaxrl_sql.data.sft_batches import Row, word_tokens
+from jaxrl_sql.data.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.models.lora import policy_params
+from jaxrl_sql.run.build import export_model, make_optimizer, make_params, make_policy
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.evaluation import evaluate_all
+from jaxrl_sql.run.lifecycle import Snapshot, open_run, restore, run_phase
+from jaxrl_sql.run.session import Session
 from jaxrl_sql.runtime.metrics import merge_metrics, reduce_metrics
-from jaxrl_sql.session import Session, open_session
 from jaxrl_sql.types import InputError
 
 
@@ -81,92 +82,130 @@ class Window:
         }
 
 
+@dataclass
+class SftPhase:
+    """The supervised steps as `run_phase` drives them."""
+
+    session: Session
+    dataset: SftDataset
+    state: TrainState
+    watch: Watch
+    update: StepFn
+    held_out_loss: Callable[[TrainState], float]
+    words: tuple[int, ...]
+    window: Window = field(default_factory=Window)
+    first: int = 0
+
+    @property
+    def last(self) -> int:
+        """Return the run's step after which the phase is over."""
+        return self.session.config.sft.steps
+
+    @property
+    def evaluate_every(self) -> int:
+        """Return after how many steps the policy is evaluated."""
+        return self.session.config.sft.eval_every
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the held-out loss has not become better for too long."""
+        return self.watch.is_over
+
+    def step(self, at: int) -> None:
+        """Make step `at`; record it where it is one of `sft.log_every` or is measured."""
+        s, cfg = self.session, self.session.config.sft
+        rows = rows_of(s.config, self.dataset, self.words, at - 1)
+        width = bucket(self.dataset.longest)
+        batch = pack(s, rows, width)
+        self.window.steps += 1
+        self.window.tokens += sum(
+            len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows
+        )
+        self.window.positions += cfg.databases * (width + cfg.questions * batch.completion.shape[-1])
+        self.state, metrics = self.update(self.state, s.to_mesh(batch, cfg.databases))
+        is_measured = at == self.last or (cfg.eval_every > 0 and at % cfg.eval_every == 0)
+        if at % cfg.log_every == 0 or is_measured:
+            numbers = reduce_metrics(jax.device_get(metrics)) | self.window.numbers()
+            if is_measured and self.dataset.held:
+                numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
+                if self.watch.see(numbers["sft/held_out_loss"]) and cfg.patience:
+                    self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
+            s.record(at, "sft", numbers)
+            self.window = Window()
+
+    def policy_params(self, at: int) -> Any:
+        """Return the policy as it stands, and at the end the one that the phase leaves."""
+        return policy_params(self.result if at == self.last else self.state.trainable, self.state.frozen)
+
+    @property
+    def result(self) -> Any:
+        """Return the parameters that the phase leaves: the best where those are kept."""
+        return self.state.best if self.session.config.sft.patience else self.state.trainable
+
+    def evaluated(self, _at: int, _numbers: Mapping[str, float]) -> None:
+        """Begin a new window: the time of an evaluation is not a step's."""
+        self.window = Window()
+
+    def snapshot(self) -> Snapshot:
+        """Return what a checkpoint holds."""
+        return Snapshot(self.state, {"phase": "sft", "watch": self.watch.host()})
+
+
 def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
     """Teach the answers from step `begin` to `sft.steps`; return (trainable, frozen), when stopped early too."""
     cfg = s.config.sft
     if cfg.steps == 0:
-        return s.fresh_params()
-    lessons = s.lessons
-    optimizer = s.optimizer(cfg.optim, cfg.steps)
-    update = make_step(s.policy(), sft_loss, optimizer, cfg.accumulate)
-    held_out_loss = make_held_out_loss(s, lessons)
-    state, watch = begin_at(s, begin, optimizer)
-    if s.agree_to_stop():
-        return state.trainable, state.frozen
-    words = tuple(word for word in word_tokens(s.tokenizer) if word not in lessons.form) if cfg.rename else ()
-    widest, window = bucket(lessons.longest), Window()
-    for step in range(begin, cfg.steps):
-        if watch.is_over:
-            break
-        rows = rows_of(s.config, lessons, words, step)
-        batch = pack(s, rows, widest)
-        window.steps += 1
-        window.tokens += sum(len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows)
-        window.positions += cfg.databases * (widest + cfg.questions * batch.completion.shape[-1])
-        state, metrics = update(state, s.to_mesh(batch, cfg.databases))
-        at = step + 1
-        is_last = at == cfg.steps
-        is_measured = is_last or (cfg.eval_every > 0 and at % cfg.eval_every == 0)
-        if at % cfg.log_every == 0 or is_measured:
-            numbers = reduce_metrics(jax.device_get(metrics)) | window.numbers()
-            if is_measured and lessons.held:
-                numbers["sft/held_out_loss"] = held_out_loss(state)
-                if watch.see(numbers["sft/held_out_loss"]) and cfg.patience:
-                    state = dataclasses.replace(state, reference=_copy(state.trainable))
-            s.record(at, "sft", numbers)
-            window = Window()
-        if is_measured and not s.agree_to_stop():
-            evaluate_all(s, _taught(s, state, is_last), at)
-            window = Window()
-        s.agree_to_stop()
-        if s.save_if_due(at, state, {"phase": "sft", "watch": watch.host()}, is_last=is_last or watch.is_over):
-            break
-    if watch.is_over:
-        s.note(f"sft: ended at step {int(state.step)}: held-out loss {watch.best:.4f} was not bettered since")
-    return state.reference if cfg.patience else state.trainable, state.frozen
+        return make_params(s)
+    phase = open_sft(s, begin)
+    run_phase(s, phase, begin)
+    if phase.is_over:
+        s.note(
+            f"sft: ended at step {int(phase.state.step)}: held-out loss {phase.watch.best:.4f} was not bettered since"
+        )
+    return phase.result, phase.state.frozen
 
 
-def _taught(s: Session, state: TrainState, is_last: bool) -> Any:
-    """Return the policy as it stands, and at the end the one that the phase leaves: the best where that is kept."""
-    best = state.reference if s.config.sft.patience and is_last else state.trainable
-    return policy_params(best, state.frozen)
-
-
-def begin_at(s: Session, begin: int, optimizer: optax.GradientTransformation) -> tuple[TrainState, Watch]:
-    """Return the state before step `begin`, new or from a checkpoint, and what its held-out loss has been.
-
-    The best parameters so far stand where GRPO has its reference: saved with the rest, and never donated.
-    """
-    cfg, skipped = s.config.sft, s.lessons.skipped
-    for reason, count in Counter(reason for _, reason in skipped).items():
-        s.note(f"sft: skipped {count} ({reason}), such as {next(uid for uid, why in skipped if why == reason)}")
-    trainable, frozen = s.fresh_params()
-    state = init_state(trainable, optimizer, frozen, _copy(trainable) if cfg.patience else None)
+def open_sft(s: Session, begin: int) -> SftPhase:
+    """Make what the supervised steps need, new or from the checkpoint of step `begin`."""
+    cfg, dataset = s.config.sft, s.sft_dataset
+    for reason, count in Counter(reason for _, reason in dataset.skipped).items():
+        s.note(f"sft: skipped {count} ({reason}), such as {next(uid for uid, why in dataset.skipped if why == reason)}")
+    optimizer = make_optimizer(s, cfg.optim, cfg.steps)
+    trainable, frozen = make_params(s)
+    state = init_state(trainable, optimizer, frozen)
+    state = dataclasses.replace(state, best=_copy(trainable) if cfg.patience else None)
     watch = Watch(cfg.patience)
     if begin:
-        state, host, _ = s.restore(begin, state)
+        state, host, _ = restore(s, begin, state)
         watch.restore(host["watch"])
-        if begin == cfg.steps or (cfg.eval_every and begin % cfg.eval_every == 0):
-            evaluate_all(s, _taught(s, state, begin == cfg.steps), begin)  # where a stop came before it
-    return state, watch
+    words = tuple(word for word in word_tokens(s.tokenizer) if word not in dataset.form)
+    return SftPhase(
+        session=s,
+        dataset=dataset,
+        state=state,
+        watch=watch,
+        update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps),
+        held_out_loss=make_held_out_loss(s, dataset),
+        words=words if cfg.shuffle_identifiers else (),
+    )
 
 
-def pack(s: Session, rows: Sequence[Row], widest: int) -> GroupBatch:
+def pack(s: Session, rows: Sequence[Row], max_prompt_bucket: int) -> GroupBatch:
     """Pack this process's part of a batch."""
     cfg = s.config.sft
-    return pack_rows(rows, cfg.databases, cfg.questions, widest, s.rows_here(cfg.databases))
+    return pack_rows(rows, cfg.databases, cfg.questions, max_prompt_bucket, s.rows_here(cfg.databases))
 
 
-def make_held_out_loss(s: Session, lessons: Lessons) -> Callable[[TrainState], float]:
+def make_held_out_loss(s: Session, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
     """Return the function that measures the loss on the answers of the held-out questions, a mean over tokens."""
-    policy, rows = s.policy(), s.config.sft.databases
+    policy, rows = make_policy(s), s.config.sft.databases
 
     @jax.jit
     def measure(trainable: Any, frozen: Any, batch: GroupBatch) -> Any:
         return sft_loss(policy(trainable, frozen, batch), batch).metrics
 
     def loss(state: TrainState) -> float:
-        batches = (s.to_mesh(pack(s, found, bucket(lessons.longest)), rows) for found in lessons.held_rows())
+        batches = (s.to_mesh(pack(s, found, bucket(sft_dataset.longest)), rows) for found in sft_dataset.held_rows())
         found = [jax.device_get(measure(state.trainable, state.frozen, batch)) for batch in batches]
         return reduce_metrics(merge_metrics(*found))["sft/loss"]
 
@@ -185,13 +224,13 @@ def sft(config: TrainConfig) -> int:
     if not (config.sft.steps or config.sft.epochs):
         raise InputError("config: sft.steps=0 and sft.epochs=0 teach nothing: set one of them, such as sft.steps=100")
     config = dataclasses.replace(config, grpo=dataclasses.replace(config.grpo, steps=0))
-    with open_session(config) as s:
+    with open_run(config) as s:
         trainable, frozen = run_sft(s, s.resume_step())
         if s.stop:
             return s.stopped()
         if not evaluate_all(s, policy_params(trainable, frozen), s.config.sft.steps):
             return s.stopped()
-        s.note(f"model: {s.export(trainable, frozen)}")
+        s.note(f"model: {export_model(s, trainable, frozen)}")
     return 0
 
 

@@ -1,9 +1,14 @@
 """The main path: `python -m jaxrl_sql.train --config configs/quickstart.yaml`.
 
-One GRPO step, in order: take questions, draw a group of answers to each, run every finished answer's SQL while the
-others are still being written, turn the verdicts into rewards, compare each answer with its group, and push the
-policy toward the better ones. Before the first step there may be a supervised cold start (`sft.py`), and after the
-last a second stage that begins again from the best checkpoint of the first.
+One step of GRPO, as `grpo_step` makes it:
+
+1. Sample a group of answers to each question, and execute every finished answer's SQL while others are being written.
+2. Reward each answer by its verdict (`run/collect.py` does both; `collect_rollouts` packs what comes of it).
+3. Compare each answer with its group: the advantage.
+4. Update the policy toward the better answers.
+
+Before the first step there may be a supervised cold start (`sft.py`), and after the last a second stage that begins
+again from the best checkpoint of the first. Stopping, resuming, evaluating and saving stand in `run/lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,46 +25,91 @@ import numpy as np
 
 from jaxrl_sql.algo.optim import make_schedule
 from jaxrl_sql.algo.step import init_state
-from jaxrl_sql.algo.updates import Store, Updates, make_store, make_updates
-from jaxrl_sql.answering import whole_text
+from jaxrl_sql.algo.updates import (
+    AdvantageFn,
+    OldLogprobFn,
+    Updates,
+    make_advantage_fn,
+    make_old_logprob_fn,
+    make_updates,
+)
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.command import run_command
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.order import Order
-from jaxrl_sql.evaluation import evaluate_all
-from jaxrl_sql.experience import gather, in_flight, pack, taken_up
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
-from jaxrl_sql.planning.workload import drawn_answer
+from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.rollout import Engine
+from jaxrl_sql.run.build import export_model, make_engine, make_optimizer, make_params, make_policy
+from jaxrl_sql.run.collect import collect_batch, from_arrays, pack, to_arrays
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.evaluation import evaluate_all
+from jaxrl_sql.run.lifecycle import Snapshot, open_run, restore, run_phase, score
+from jaxrl_sql.run.policy_client import whole_text
+from jaxrl_sql.run.session import Session
+from jaxrl_sql.run.stages import Progress, Stage, has_risen
 from jaxrl_sql.runtime.metrics import reduce_metrics
-from jaxrl_sql.session import HurriedError, Session, open_session
 from jaxrl_sql.sft import run_sft
-from jaxrl_sql.stages import Progress, Stage, has_risen
 from jaxrl_sql.types import InputError
 
 
 @dataclass
-class Loop:
-    """A stage on its way: what a step reads, and what it leaves for the next (`flight`: batches not learned yet)."""
+class GrpoPhase:
+    """A stage of GRPO as `run_phase` drives it; `rollout_buffer` holds the batches that are not learned yet."""
 
+    session: Session
     stage: Stage
+    advantage: AdvantageFn
     update: Updates
-    store: Store
+    old_logprobs: OldLogprobFn
     engine: Engine
     order: Order
     state: TrainState
     progress: Progress
-    flight: list[GroupBatch] = field(default_factory=list)
+    rollout_buffer: list[GroupBatch] = field(default_factory=list)
+    is_over: bool = False
+
+    @property
+    def first(self) -> int:
+        """Return the run's step before the stage's first."""
+        return self.stage.first
+
+    @property
+    def last(self) -> int:
+        """Return the run's step after which the stage is over."""
+        return self.stage.last
+
+    @property
+    def evaluate_every(self) -> int:
+        """Return after how many steps the policy is evaluated."""
+        return self.session.config.validation.every
+
+    def step(self, at: int) -> None:
+        """Make the run's step `at`."""
+        grpo_step(self.session, self, at)
+
+    def policy_params(self, _at: int) -> Any:
+        """Return the policy as it stands."""
+        return policy_params(self.state.trainable, self.state.frozen)
+
+    def evaluated(self, at: int, numbers: Mapping[str, float]) -> None:
+        """Keep the course of the evaluations, which a second stage looks at."""
+        if self.progress.history[-1][0] != at:
+            self.progress.history.append([at, score(self.session, numbers)])
+
+    def snapshot(self) -> Snapshot:
+        """Return what a checkpoint holds: batches that are not learned yet go with it."""
+        host = {"phase": self.stage.name, "progress": dataclasses.asdict(self.progress)}
+        return Snapshot(self.state, host, to_arrays(self.rollout_buffer))
 
 
 def train(config: TrainConfig) -> int:
     """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code."""
-    with open_session(config) as s:
+    with open_run(config) as s:
         config = s.config  # epochs are steps by now
         begin, first = s.resume_step(), config.sft.steps
-        trainable, frozen = run_sft(s, begin) if begin <= first else s.fresh_params()
+        trainable, frozen = run_sft(s, begin) if begin <= first else make_params(s)
         if s.stop:
             return s.stopped()
         progress = Progress()
@@ -69,146 +119,66 @@ def train(config: TrainConfig) -> int:
             progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
             if s.agree_to_stop():
                 return s.stopped()
-            progress.history.append([first, s.worth(progress.before)])
+            progress.history.append([first, score(s, progress.before)])
         stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
-        loop = open_stage(s, stage, trainable, frozen, progress, begin)
-        if not run_stage(s, loop, begin):
+        phase = open_stage(s, stage, trainable, frozen, progress, begin)
+        if not run_phase(s, phase, begin):
             return s.stopped()
-        if config.restart.steps:
-            loop = open_second_stage(s, loop, begin)
-            if not run_stage(s, loop, begin):
+        if config.second_stage.steps:
+            phase = open_second_stage(s, phase, begin)
+            if not run_phase(s, phase, begin):
                 return s.stopped()
-        state, before = loop.state, loop.progress.before
-        after = evaluate_all(s, policy_params(state.trainable, frozen), loop.stage.last)
+        state, before = phase.state, phase.progress.before
+        after = evaluate_all(s, policy_params(state.trainable, frozen), phase.last)
         if not after:
             return s.stopped()
-        s.note(f"model: {s.export(state.trainable, frozen)}")
+        s.note(f"model: {export_model(s, state.trainable, frozen)}")
         for name in s.evals:
             old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
             s.note(f"{name}: greedy accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
     return 0
 
 
-def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> Loop:
-    """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
-    grpo = s.config.grpo
-    optimizer = s.optimizer(stage.optim, stage.steps * grpo.epochs * grpo.minibatches)
-    policy = s.policy(s.config.sampling.temperature)
-    loop = Loop(
-        stage=stage,
-        update=make_updates(policy, grpo, optimizer, s.recipe.loss, s.recipe.advantage),
-        store=make_store(policy, grpo.minibatches * grpo.accumulate),
-        engine=s.engine(None, s.config.sampling.slots),
-        order=Order(len(s.train.prompts), s.config.seed),
-        state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),
-        progress=progress,
-    )
-    if stage.first < begin <= stage.last:
-        loop.state, host, arrays = s.restore(begin, loop.state)
-        loop.progress = Progress(**host["progress"])
-        loop.flight = taken_up(arrays)
-    return loop
-
-
-def open_second_stage(s: Session, first: Loop, begin: int) -> Loop:
-    """Begin again from the best checkpoint of the first stage, at the rate that its evaluations suggest."""
-    restart, optim, trainable = s.config.restart, first.stage.optim, first.state.trainable
-    progress = first.progress
-    if begin > first.stage.last:
-        progress = Progress(**s.checkpoints.host(begin)["progress"])
-    else:
-        best = s.checkpoints.best()
-        if best is None:
-            raise InputError(f"{s.folder}: no evaluated checkpoint for the second stage: eval.every is too large")
-        trainable = s.restore(best, first.state)[0].trainable
-        updates = s.config.grpo.epochs * s.config.grpo.minibatches
-        rate = float(make_schedule(optim, first.stage.steps * updates)((best - first.stage.first) * updates))
-        rose = has_risen([worth for _, worth in progress.history])
-        progress.rate = optim.lr if rose else rate / 2
-        trend = "rose" if rose else "fluctuated"
-        s.note(f"second stage from step {best}: accuracy {trend}, the rate begins at {progress.rate:.2g}")
-    again = dataclasses.replace(
-        optim, lr=progress.rate, schedule="cosine", flat_steps=0, warmup_steps=0, final_lr_ratio=restart.final_lr_ratio
-    )
-    stage = Stage("grpo2", first.stage.last, restart.steps, again)
-    return open_stage(s, stage, trainable, first.state.frozen, progress, begin)
-
-
-def run_stage(s: Session, loop: Loop, begin: int) -> bool:
-    """Make a stage's steps from the run's step `begin` on; return False when the run has been asked to stop."""
-    stage = loop.stage
-    if stage.first < begin <= stage.last:
-        evaluate_if_due(s, loop, begin)  # the run may have stopped before it was,
-        s.save(begin, loop.state, _host(loop), in_flight(loop.flight))  # and its checkpoint is not rated then
-    if s.agree_to_stop():
-        return False
-    for at in range(max(begin, stage.first) + 1, stage.last + 1):
-        try:
-            grpo_step(s, loop, at)
-        except HurriedError:  # before the step changed anything
-            if at - 1 > stage.first:
-                s.save(at - 1, loop.state, _host(loop), in_flight(loop.flight))
-            s.agree_to_stop()
-            return False
-        s.agree_to_stop()
-        evaluate_if_due(s, loop, at)
-        s.agree_to_stop()
-        if s.save_if_due(at, loop.state, _host(loop), in_flight(loop.flight), is_last=at == stage.last):
-            return False
-    return True
-
-
-def _host(loop: Loop) -> dict[str, Any]:
-    return {"phase": loop.stage.name, "progress": dataclasses.asdict(loop.progress)}
-
-
-def evaluate_if_due(s: Session, loop: Loop, at: int) -> None:
-    """Evaluate after step `at`, where it is one of those, or the last; a run that stops does so when it goes on."""
-    stage, history = loop.stage, loop.progress.history
-    every = s.config.eval.every
-    if s.stop or (at != stage.last and not (every and (at - stage.first) % every == 0)):
-        return
-    numbers = evaluate_all(s, policy_params(loop.state.trainable, loop.state.frozen), at)
-    if numbers and history[-1][0] != at:
-        history.append([at, s.worth(numbers)])
-
-
-def grpo_step(s: Session, loop: Loop, at: int) -> None:
+def grpo_step(s: Session, phase: GrpoPhase, at: int) -> None:
     """Make the run's step `at` of GRPO (they count from 1, the cold start's too) and record it."""
-    grpo, stage = s.config.grpo, loop.stage
+    grpo, stage = s.config.grpo, phase.stage
     began = time.perf_counter()
-    numbers = {} if loop.flight else draw_block(s, loop, at - 1 - s.config.sft.steps)
-    drawn = time.perf_counter()
-    batch = loop.flight.pop(0)
-    loop.state, metrics = loop.update(loop.state, on_mesh(s, batch))
-    numbers |= reduce_metrics(jax.device_get(metrics))
+    numbers = {}
+    if not phase.rollout_buffer:
+        numbers = collect_rollouts(s, phase, at - 1 - s.config.sft.steps)
+    collected = time.perf_counter()
+    batch = on_mesh(s, phase.rollout_buffer.pop(0))
+    batch, compared = phase.advantage(phase.state, batch)
+    phase.state, metrics = phase.update(phase.state, batch)
+    numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
     ended = time.perf_counter()
-    updates = grpo.epochs * grpo.minibatches
+    updates = grpo.num_iterations * grpo.minibatches
     rate = make_schedule(stage.optim, stage.steps * updates)((at - 1 - stage.first) * updates)
-    numbers |= {"optim/lr": float(rate), "time/update": ended - drawn, "time/step": ended - began}
+    numbers |= {"optim/lr": float(rate), "time/update": ended - collected, "time/step": ended - began}
     s.record(at, stage.name, numbers)
 
 
-def draw_block(s: Session, loop: Loop, number: int) -> dict[str, float]:
-    """Draw what the next `grpo.block` steps learn from; return the numbers of the draw."""
-    grpo, state, progress = s.config.grpo, loop.state, loop.progress
-    loop.engine.params = policy_params(state.trainable, state.frozen)
-    drawn = gather(s, loop.engine, loop.order, progress.cursor, number // grpo.block, grpo.prompts * grpo.block)
-    loop.engine.params = None  # the updates donate them
-    progress.cursor = drawn.cursor
-    for group in drawn.groups[: s.config.run.samples_per_step]:
+def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, float]:
+    """Sample, execute and reward what the next `grpo.steps_per_generation` steps learn from; return its numbers."""
+    grpo, state, progress = s.config.grpo, phase.state, phase.progress
+    phase.engine.params = policy_params(state.trainable, state.frozen)
+    steps = grpo.steps_per_generation
+    found = collect_batch(s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps)
+    phase.engine.params = None  # the updates donate them
+    progress.cursor = found.cursor
+    for group in found.groups[: s.config.run.samples_per_step]:
         one, text = group.scored[0], whole_text(group.responses[0])
         at = s.config.sft.steps + number + 1
-        s.write_sample(at, loop.stage.name, group.example, text, one.sql, one.status, one.reward.total)
-    longest, widest = drawn_answer(s.config)[1], s.widest
-    for start in range(0, len(drawn.chosen), grpo.prompts):
-        batch = pack(drawn.chosen[start : start + grpo.prompts], longest, widest)
-        if grpo.block > 1:  # the policy that drew them will have moved on
-            known = loop.store(state, on_mesh(s, batch))
+        s.write_sample(at, phase.stage.name, group.example, text, one.sql, one.status, one.reward.total)
+    longest = longest_answer(s.config)[1]
+    for start in range(0, len(found.chosen), grpo.prompts):
+        batch = pack(found.chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)
+        if steps > 1:  # the policy that sampled them will have moved on
+            known = phase.old_logprobs(state, on_mesh(s, batch))
             old = {"old_logprobs": known.old_logprobs, "old_values": known.old_values}
             batch = dataclasses.replace(batch, **jax.tree.map(to_host, old))
-        loop.flight.append(batch)
-    return drawn.numbers
+        phase.rollout_buffer.append(batch)
+    return found.numbers
 
 
 def on_mesh(s: Session, batch: GroupBatch) -> GroupBatch:
@@ -218,13 +188,65 @@ def on_mesh(s: Session, batch: GroupBatch) -> GroupBatch:
     return s.to_mesh(jax.tree.map(lambda x: x[here], batch), rows)
 
 
+def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> GrpoPhase:
+    """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
+    grpo = s.config.grpo
+    optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
+    policy = make_policy(s, s.config.sampling.temperature)
+    phase = GrpoPhase(
+        session=s,
+        stage=stage,
+        advantage=make_advantage_fn(policy, grpo, s.recipe.advantage),
+        update=make_updates(policy, grpo, optimizer, s.recipe.loss),
+        old_logprobs=make_old_logprob_fn(policy, grpo.minibatches * grpo.gradient_accumulation_steps),
+        engine=make_engine(s, None, s.config.rollout.max_num_seqs),
+        order=Order(len(s.train.prompts), s.config.seed),
+        state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),
+        progress=progress,
+    )
+    if stage.first < begin <= stage.last:
+        phase.state, host, arrays = restore(s, begin, phase.state)
+        phase.progress = Progress(**host["progress"])
+        phase.rollout_buffer = from_arrays(arrays)
+    return phase
+
+
+def open_second_stage(s: Session, first: GrpoPhase, begin: int) -> GrpoPhase:
+    """Begin again from the best checkpoint of the first stage, at the rate that its evaluations suggest."""
+    second_stage, optim, trainable = s.config.second_stage, first.stage.optim, first.state.trainable
+    progress = first.progress
+    if begin > first.last:
+        progress = Progress(**s.checkpoints.host(begin)["progress"])
+    else:
+        best = s.checkpoints.best()
+        if best is None:
+            raise InputError(f"{s.folder}: no evaluated checkpoint for the second stage: validation.every is too large")
+        trainable = restore(s, best, first.state)[0].trainable
+        updates = s.config.grpo.num_iterations * s.config.grpo.minibatches
+        rate = float(make_schedule(optim, first.stage.steps * updates)((best - first.first) * updates))
+        rose = has_risen([rating for _, rating in progress.history])
+        progress.rate = optim.lr if rose else rate / 2
+        trend = "rose" if rose else "fluctuated"
+        s.note(f"second stage from step {best}: accuracy {trend}, the rate begins at {progress.rate:.2g}")
+    again = dataclasses.replace(
+        optim,
+        lr=progress.rate,
+        schedule="cosine",
+        flat_steps=0,
+        warmup_steps=0,
+        final_lr_ratio=second_stage.final_lr_ratio,
+    )
+    stage = Stage("grpo2", first.last, second_stage.steps, again)
+    return open_stage(s, stage, trainable, first.state.frozen, progress, begin)
+
+
 def _reference(s: Session, trainable: Any, stage: Stage) -> Any:
     """Keep a copy of what a stage starts from as the reference policy, where the KL penalty needs one.
 
     New adapters need none: without them the frozen base is the start. Of trained ones the copy is of adapters only.
     """
     is_base = s.config.model.lora.rank > 0 and stage.first == 0
-    return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl > 0 and not is_base else None
+    return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl_coef > 0 and not is_base else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -88,7 +88,7 @@ class Prompt:
 class Turn:
     """One side's contribution to a trajectory.
 
-    `logprobs` are under the full temperature-scaled distribution, `drawn_logprobs` under the (possibly truncated)
+    `logprobs` are under the full temperature-scaled distribution, `behavior_logprobs` under the (possibly truncated)
     distribution that the token was drawn from; both are empty for turns that the environment wrote. `text` is what the
     tokens say, without the one that ends the turn.
     """
@@ -96,7 +96,7 @@ class Turn:
     role: str
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] = ()
-    drawn_logprobs: tuple[float, ...] = ()
+    behavior_logprobs: tuple[float, ...] = ()
     text: str = ""
 
 

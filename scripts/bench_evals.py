@@ -17,8 +17,8 @@ from pathlib import Path
 
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.evals.features import features_of
-from jaxrl_sql.evals.judge import RULES, judge
 from jaxrl_sql.evals.parse import parsed
+from jaxrl_sql.evals.score_predictions import RULES, judge
 from jaxrl_sql.evals.summary import summarize
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.sqlenv.executor import Executor, Limits

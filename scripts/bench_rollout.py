@@ -22,15 +22,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_sql import rng
 from jaxrl_sql.batch import GroupBatch, pad_tokens
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.pack import pack_groups
 from jaxrl_sql.data.prompts import compact_style, make_prompts, prompt_texts
-from jaxrl_sql.data.synth.tokenizer import train_tokenizer
+from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
 from jaxrl_sql.models import ModelConfig, decode_step, init_decode_cache, init_params, prefill, unembed
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.rollout import Engine, Sample, Sampling
+from jaxrl_sql.ops import rng
+from jaxrl_sql.rollout import Engine, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.types import Prompt, Trajectory, Turn
@@ -125,7 +125,7 @@ def engine_run(engine: Engine, load: Load) -> tuple[int, list[Sample]]:
     """Write all samples with the engine -> tokens written, and the samples."""
     # Each run computes all prompts, as the fixed batch does.
     engine.prompts.forget()
-    how = Sampling(n=load.lengths.shape[1], max_new_tokens=int(load.lengths.max()))
+    how = SamplingParams(n=load.lengths.shape[1], max_new_tokens=int(load.lengths.max()))
     samples = list(engine.generate(load.prompts, how))
     return sum(len(sample.token_ids) for sample in samples), samples
 
@@ -179,7 +179,7 @@ def packed(load: Load, samples: Sequence[Sample]) -> GroupBatch:
     """Pack samples as training does, all of weight 1."""
     groups: list[list[Trajectory]] = [[] for _ in load.prompts]
     for s in sorted(samples, key=lambda s: (s.prompt_index, s.index)):
-        turn = Turn("assistant", s.token_ids, s.logprobs, s.drawn_logprobs)
+        turn = Turn("assistant", s.token_ids, s.logprobs, s.behavior_logprobs)
         groups[s.prompt_index].append(Trajectory(load.prompts[s.prompt_index], s.index, (turn,), s.finish_reason))
     ones = np.ones(load.lengths.shape, np.float32)
     return pack_groups(groups, ones, ones, int(load.lengths.max()))
@@ -191,7 +191,7 @@ def mismatch(params: Any, load: Load) -> float:
     batch = packed(load, engine_run(engine, load)[1])
     trained = jax.jit(make_policy(MODEL))(params, None, batch).logprob
     mask = np.asarray(batch.trained())
-    return float(np.abs(np.asarray(trained) - np.asarray(batch.sampler_logprobs))[mask].mean())
+    return float(np.abs(np.asarray(trained) - np.asarray(batch.rollout_logprobs))[mask].mean())
 
 
 def spider_reuse(params: Any, data: str) -> bool:
@@ -203,7 +203,7 @@ def spider_reuse(params: Any, data: str) -> bool:
     made = make_prompts(examples, style, tokenizer, 3000)
     engine = Engine(MODEL, params, tokenizer, 64)
     began = time.perf_counter()
-    done = list(engine.generate(made.prompts, Sampling(temperature=0.0, max_new_tokens=8)))
+    done = list(engine.generate(made.prompts, SamplingParams(temperature=0.0, max_new_tokens=8)))
     seconds = time.perf_counter() - began
     print(f"{len(done)} questions, {engine.stats.prompt_tokens:,} prompt tokens, {seconds:.1f} s with compilation")
     return line("share of prompt tokens reused over Spider's dev questions", engine.stats.reuse, 0.5)

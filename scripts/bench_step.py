@@ -29,10 +29,10 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
-from jaxrl_sql.distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.models import count_params, init_params
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.transformer import Block, hidden_states, unembedding
+from jaxrl_sql.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.rollout import Engine
 from jaxrl_sql.runtime.memory import keep_freed_memory
 
@@ -69,8 +69,8 @@ def random_batch(b: int, p: int, g: int, t: int) -> GroupBatch:
         completion=jnp.asarray(r.integers(0, MODEL.vocab_size, (b, g, t))),
         completion_len=jnp.full((b, g), t),
         loss_mask=jnp.ones((b, g, t), bool),
-        drawn_logprobs=per_token,
-        sampler_logprobs=per_token,
+        behavior_logprobs=per_token,
+        rollout_logprobs=per_token,
         old_logprobs=per_token,
         reference_logprobs=per_token,
         reward=jnp.zeros((b, g)),
@@ -104,7 +104,7 @@ def whole_step(
     shape: Shape, draw: Callable[[Any], GroupBatch], policy: Any, reference: Any, optimizer: Any, advantage: jax.Array
 ) -> WholeStep:
     """Return a step of GRPO: answers drawn and packed by `draw`, scored by the reference, learned from."""
-    loss = partial(grpo_loss, cfg=GrpoConfig(kl=0.04), on_policy=True)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
     scorer, update = make_scorer(policy), make_step(policy, loss, optimizer)
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, float]]:
@@ -159,7 +159,7 @@ def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
 
 def time_updates(shape: Shape, params: Any, optimizer: Any, runs: int) -> bool:
     """Print the times of updates alone; say whether the goal is reached."""
-    loss = partial(grpo_loss, cfg=GrpoConfig(kl=0.04), on_policy=True)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
     steps = {
         "grouped": make_step(make_policy(MODEL), loss, optimizer),
         "repeated": make_step(plain_policy, loss, optimizer),

@@ -38,7 +38,7 @@ def zipf_batch() -> tuple[GroupBatch, np.ndarray]:
     prompt, completion = drawn[: B * P].reshape(B, P), drawn[B * P :].reshape(B, G, T)
     ones = jnp.ones((B, G, T))
     answers = dict.fromkeys(("reward", "weight"), jnp.ones((B, G)))
-    tokens = dict.fromkeys(("drawn_logprobs", "sampler_logprobs"), ones)
+    tokens = dict.fromkeys(("behavior_logprobs", "rollout_logprobs"), ones)
     batch = GroupBatch(
         shared=(Segment(jnp.asarray(prompt), jnp.full((B,), P)),),
         completion=jnp.asarray(completion), completion_len=jnp.full((B, G), T), loss_mask=ones > 0,
@@ -70,7 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--untied", action="store_true", help="a matrix to logits of its own")
     parser.add_argument("--remat", default="none")
-    parser.add_argument("--parts", type=int, default=1, help="grpo.accumulate")
+    parser.add_argument("--parts", type=int, default=1, help="grpo.gradient_accumulation_steps")
     given = parser.parse_args()
     config = ModelConfig("qwen2", VOCAB, 64, 1, 2, 1, 32, 128, 1e4, 1e-6, not given.untied, False, True, P + T)
     batch, counts = zipf_batch()

@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_sql.command import prepare_process
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import init_params, load_tokenizer
 from jaxrl_sql.parallel import make_mesh
@@ -32,7 +31,8 @@ from jaxrl_sql.plan import model_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.plan import Plan, make_plan
 from jaxrl_sql.planning.programs import Setting, programs
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
+from jaxrl_sql.run.command import prepare_process
 
 SIZES = {"data": 1, "fsdp": 1, "tensor": 1}
 MIB = 1 << 20
@@ -83,10 +83,10 @@ def measure_drawing(config: TrainConfig) -> Measured:
     assert draw is not None
     before = resident()
     params = init_params(shape, jax.random.key(0), jnp.dtype(config.model.dtype))
-    engine = Engine(shape, params, load_tokenizer(config.model.checkpoint), draw.slots, widest=draw.prompt)
+    engine = Engine(shape, params, load_tokenizer(config.model.checkpoint), draw.slots, max_prompt_bucket=draw.prompt)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 256, draw.prompt).tolist() for _ in range(draw.questions)]
-    how = Sampling(max_new_tokens=config.sampling.max_new_tokens, n=draw.group)
+    how = SamplingParams(max_new_tokens=config.sampling.max_new_tokens, n=draw.group)
     list(engine.generate(prompts, how))  # compiles
     compiling = resident() - before - held()
     peak = peak_of(lambda: list(engine.generate(prompts, how)))
@@ -102,7 +102,7 @@ def measure_phases(path: Path, overrides: list[str], steps: int) -> dict[str, fl
     """Make a run of so many steps -> the median seconds of each phase, and tokens of a mean answer."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "jaxrl_sql.train", "--config", str(path), *overrides]
-        command += [f"run.dir={folder}/run", f"grpo.steps={steps}", "eval.every=0", "run.display=plain"]
+        command += [f"run.dir={folder}/run", f"grpo.steps={steps}", "validation.every=0", "run.display=plain"]
         subprocess.run(command, check=True, stdout=sys.stderr)
         lines = Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(json.loads, lines) if "time/step" in row]

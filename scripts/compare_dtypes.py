@@ -53,7 +53,7 @@ def make_batches(language: Language, seed: int, count: int) -> GroupBatch:
     prompt, completion = text[:, :P].reshape(count, B * G, P), text[:, P:].reshape(count, B * G, 1, T)
     ones = jnp.ones(completion.shape)
     answers = dict.fromkeys(("reward", "weight"), ones[..., 0])
-    tokens = dict.fromkeys(("drawn_logprobs", "sampler_logprobs"), ones)
+    tokens = dict.fromkeys(("behavior_logprobs", "rollout_logprobs"), ones)
     return GroupBatch(
         shared=(Segment(jnp.asarray(prompt), jnp.full(prompt.shape[:2], P)),),
         completion=jnp.asarray(completion), completion_len=jnp.full(completion.shape[:3], T), loss_mask=ones > 0,

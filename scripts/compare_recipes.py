@@ -52,10 +52,10 @@ def experiments() -> list[Experiment]:
         Experiment("skyrl_sql, one turn", "skyrl_sql_single"),
         Experiment("skyrl_sql, then one turn", "skyrl_sql_single", model_of="skyrl_sql"),
         Experiment("skyrl_sql, one turn, then several", "skyrl_sql", model_of="skyrl_sql, one turn"),
-        Experiment("arctic, batch RL", "arctic_batch", ("grpo.block=8",)),
+        Experiment("arctic, batch RL", "arctic_batch", ("grpo.steps_per_generation=8",)),
         Experiment("arctic, PPO", "arctic", ("grpo.algorithm=ppo",)),
-        Experiment("arctic, groups of 4", "arctic", ("grpo.group=4", "grpo.prompts=16")),
-        Experiment("arctic, groups of 16", "arctic", ("grpo.group=16", "grpo.prompts=4")),
+        Experiment("arctic, groups of 4", "arctic", ("grpo.num_generations=4", "grpo.prompts=16")),
+        Experiment("arctic, groups of 16", "arctic", ("grpo.num_generations=16", "grpo.prompts=4")),
         Experiment("arctic, batch scale", "arctic", ("grpo.advantage=batch",)),
         Experiment("arctic, from the base", "arctic", ("model.checkpoint=configs/quickstart_start",)),
     ]
@@ -80,14 +80,20 @@ def run(out: Path, experiment: Experiment, seed: int, steps: int, overrides: Seq
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
     common = [
         f"seed={seed}", f"run.dir={folder}", "run.display=plain", f"run.compilation_cache={out / 'cache'}",
-        f"grpo.steps={steps}", "grpo.prompts=8", "grpo.group=8", "restart.steps=0", "eval.every=8",
+        f"grpo.steps={steps}", "grpo.prompts=8", "grpo.num_generations=8", "second_stage.steps=0", "validation.every=8",
         "data.limit_train=4000", "grpo.minibatches=1",
-        "data.limit_eval=120", "sampling.slots=64", "eval.slots=96", "run.checkpoint_every=100000", "run.keep_best=0",
-        "run.few_programs=false",
+        "data.limit_eval=120", "rollout.max_num_seqs=64", "validation.max_num_seqs=96", "run.checkpoint_every=100000",
+        "run.keep_best=0",
+        "run.pad_to_max=false",
         "grpo.optim.lr=2e-4", "grpo.optim.schedule=constant", "grpo.optim.flat_steps=0", "grpo.optim.warmup_steps=3",
     ]  # fmt: skip
     if experiment.config == "paverl":  # two stages of half the steps, as the system has
-        common += [f"grpo.steps={steps // 2}", f"restart.steps={steps - steps // 2}", "eval.every=4", "run.keep_best=1"]
+        common += [
+            f"grpo.steps={steps // 2}",
+            f"second_stage.steps={steps - steps // 2}",
+            "validation.every=4",
+            "run.keep_best=1",
+        ]
     if experiment.model_of:
         other = next(one for one in experiments() if one.name == experiment.model_of)
         common += [f"model.checkpoint={folder_of(out, other, seed) / 'model'}", "grpo.steps=0"]

@@ -14,8 +14,8 @@ import numpy as np
 
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import load_tokenizer, save_checkpoint
+from jaxrl_sql.run.questions import model_config
 from jaxrl_sql.runtime.checkpoint import Checkpoints
-from jaxrl_sql.sources import model_config
 from jaxrl_sql.types import InputError
 
 

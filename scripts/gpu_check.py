@@ -34,7 +34,7 @@ from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.attention import BACKENDS, choose
 from jaxrl_sql.models.flops import decode_bytes, grouped_forward_flops, update_flops
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.types import InputError
 
 # What the update tries in turn while memory does not suffice: keep projections, keep nothing.
@@ -85,8 +85,8 @@ def random_batch(plan: Plan, config: ModelConfig) -> GroupBatch:
         completion=jnp.asarray(ids((b, g, t))),
         completion_len=jnp.full((b, g), t),
         loss_mask=jnp.ones((b, g, t), bool),
-        drawn_logprobs=per_token,
-        sampler_logprobs=per_token,
+        behavior_logprobs=per_token,
+        rollout_logprobs=per_token,
         old_logprobs=per_token,
         reference_logprobs=per_token,
         reward=jnp.zeros((b, g)),
@@ -157,7 +157,7 @@ def time_update(plan: Plan, config: ModelConfig, attention: str, rate: float) ->
     """Time a GRPO update with AdamW, keeping as much for the backward pass as memory allows."""
     batch = random_batch(plan, config)
     optimizer = make_optimizer(OptimConfig(lr=1e-6), 100)
-    loss = partial(grpo_loss, cfg=GrpoConfig(kl=0.04), on_policy=True)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
     for remat in REMATS:
         step = make_step(make_policy(config, remat=remat, attention=attention), loss, optimizer)
         try:
@@ -229,7 +229,7 @@ def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, ba
 
     def draw(tokens: int) -> None:
         engine.prompts.forget()
-        samples = list(engine.generate(prompts, Sampling(n=g, max_new_tokens=tokens)))
+        samples = list(engine.generate(prompts, SamplingParams(n=g, max_new_tokens=tokens)))
         assert all(len(sample.token_ids) == tokens for sample in samples), "a row stopped early"
 
     prefill_s = timed(partial(draw, 1), plan.runs)

@@ -114,7 +114,7 @@ rehearse() {
     work=$(mktemp -d)
     rm -rf "$RUN" "$PARTS"
     PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" scripts/gpu_spider.py tiny "$work/tiny.gguf" || die "no model"
-    PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" -m jaxrl_sql.data.synth --out "$work/data" --seed 1 --train-dbs 4 \
+    PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" -m jaxrl_sql.datagen.synth --out "$work/data" --seed 1 --train-dbs 4 \
         --dev-dbs 2 --unseen-dbs 2 --train-questions 12 --dev-questions 6 --vocab-size 512 || die "no data"
     pack "$work/tiny.gguf" "$work/data" train dev_unseen || die "packing failed"
     rm -rf "$work"

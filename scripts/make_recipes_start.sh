@@ -6,7 +6,7 @@ rm -rf runs/recipes_tokens runs/recipes_sft
 .venv/bin/python scripts/add_tokens.py configs/quickstart_start runs/recipes_tokens \
     '<think>' '</think>' '<answer>' '</answer>' '<reasoning>' '</reasoning>' '<sql>' '</sql>' \
     '<solution>' '</solution>' '<observation>' '</observation>' '```sql' '```'
-.venv/bin/python -m jaxrl_sql.data.synth --out data-cache/synth_traces \
-    --seed 1 --train-dbs 360 --train-questions 60 --talkative-share 0.75
+.venv/bin/python -m jaxrl_sql.datagen.synth --out data-cache/synth_traces \
+    --seed 1 --train-dbs 360 --train-questions 60 --extra-columns-share 0.75
 .venv/bin/python -m jaxrl_sql.sft --config configs/recipes_sft.yaml
 .venv/bin/python scripts/export_checkpoint.py runs/recipes_sft 450 configs/recipes_start

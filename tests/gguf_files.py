@@ -1,7 +1,7 @@
 """GGUF files as llama.cpp's converter writes them, made with package `gguf` from models of ours.
 
 What the converter does to names and weights is said here a second time, from its side: names come from package gguf's
-own table, and the reader of `jaxrl_sql.models.gguf` has to undo the rest.
+own table, and the reader of `jaxrl_sql.models.formats.gguf` has to undo the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.hf import _hf_tensors
+from jaxrl_sql.models.formats.hf import _hf_tensors
 
 ARCHITECTURES = {"gemma3_text": "gemma3", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 NO_ARCHITECTURE = {"tokenizer", "general", "split"}

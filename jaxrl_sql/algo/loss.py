@@ -12,10 +12,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_sql import masked
 from jaxrl_sql.batch import GroupBatch
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.distribution import TokenLogprobs
+from jaxrl_sql.ops import masked
+from jaxrl_sql.ops.token_distribution import TokenLogprobs
 
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
@@ -40,7 +40,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
 
     The surrogate is min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A) (Schulman et al. 2017, arXiv:1707.06347;
     separate bounds: DAPO, arXiv:2503.14476), for A < 0 bounded below by dual_clip A when that is above 1 (Ye et al.
-    2020, arXiv:1912.09729). It is weighted by exp(old - drawn), detached and capped at `max_importance_weight`, token
+    2020, arXiv:1912.09729). It is weighted by exp(old - drawn), detached and capped at `tis_clip_max`, token
     by token, which corrects for a sampler that drew from another distribution (0 leaves the weight out).
 
     `on_policy` says that this is the only update on the batch: old is then the policy itself, detached. Otherwise
@@ -50,13 +50,13 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     advantage = stored(batch.advantage, "advantage")
     old = stored(scored.logprob if on_policy else batch.old_logprobs, "old_logprobs, which several updates need")
     old = jax.lax.stop_gradient(old)
-    ratio = policy_ratio(scored.logprob, old, mask, cfg.ratio)
+    ratio = policy_ratio(scored.logprob, old, mask, cfg.importance_sampling_level)
     clipped = jnp.clip(ratio, 1.0 - cfg.clip_low, 1.0 + cfg.clip_high)
     surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
     if cfg.dual_clip > 1.0:
         surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.dual_clip * advantage), surrogate)
-    correction, capped = importance_weight(old, batch.drawn_logprobs, mask, cfg.max_importance_weight)
-    delta = jnp.where(mask, jnp.abs(old - batch.sampler_logprobs), 0.0)
+    correction, capped = importance_weight(old, batch.behavior_logprobs, mask, cfg.tis_clip_max)
+    delta = jnp.where(mask, jnp.abs(old - batch.rollout_logprobs), 0.0)
     per_token = -correction * surrogate - cfg.entropy_bonus * scored.entropy
     metrics = {
         "policy/entropy": masked.sum_and_count(scored.entropy, mask),
@@ -70,14 +70,14 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
         "policy/sampler_delta_mean": masked.sum_and_count(delta, mask),
         "policy/sampler_delta_max": (masked.masked_max(delta, mask), jnp.ones(())),
     }
-    if cfg.kl > 0 and cfg.kl_in == "loss":
+    if cfg.kl_coef > 0 and cfg.kl_in == "loss":
         if cfg.kl_kind == "k1":
             raise ValueError("k1 as a loss has zero expected gradient: take k2 or k3, or put the KL in the reward")
         reference = stored(batch.reference_logprobs, "reference_logprobs")
         kl = kl_penalty(scored.logprob, reference, mask, cfg.kl_kind)
-        per_token = per_token + cfg.kl * kl
+        per_token = per_token + cfg.kl_coef * kl
         metrics["policy/kl"] = masked.sum_and_count(kl, mask)
-    total, weight = aggregate(per_token, mask, cfg.aggregation)
+    total, weight = aggregate(per_token, mask, cfg.loss_agg_mode)
     return Loss(total, weight, {**metrics, "policy/loss": (total, weight)})
 
 
@@ -94,7 +94,7 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
     if cfg.value_clip > 0:
         near = before + jnp.clip(value - before, -cfg.value_clip, cfg.value_clip)
         error = jnp.maximum(error, (near - target) ** 2)
-    total, weight = aggregate(0.5 * error, mask, cfg.aggregation)
+    total, weight = aggregate(0.5 * error, mask, cfg.loss_agg_mode)
     return Loss(policy.sum + cfg.value_coef * total, weight, {**policy.metrics, "value/loss": (total, weight)})
 
 

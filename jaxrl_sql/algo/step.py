@@ -18,9 +18,9 @@ import optax
 
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.distribution import TokenLogprobs
-from jaxrl_sql.linear import wide_slots, with_slots
-from jaxrl_sql.rounding import apply_updates, widen
+from jaxrl_sql.ops.linear import wide_slots, with_slots
+from jaxrl_sql.ops.stochastic_rounding import apply_updates, widen
+from jaxrl_sql.ops.token_distribution import TokenLogprobs
 
 LogprobFn = Callable[[Any, Any, GroupBatch], TokenLogprobs]
 LossFn = Callable[[TokenLogprobs, GroupBatch], losses.Loss]

@@ -11,16 +11,46 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl_sql import masked
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.algo.advantage import advantages, gae, pay_last
 from jaxrl_sql.algo.step import LogprobFn, Scorer, make_scorer, make_step, slice_prompts
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.ops import masked
 
 Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Advantage = Callable[[jax.Array, jax.Array], jax.Array]
-Store = Callable[[TrainState, GroupBatch], GroupBatch]
+AdvantageFn = Callable[[TrainState, GroupBatch], tuple[GroupBatch, losses.Metrics]]
+OldLogprobFn = Callable[[TrainState, GroupBatch], GroupBatch]
+
+
+def make_advantage_fn(policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage | None = None) -> AdvantageFn:
+    """Return the function that fills in what a batch's answers are compared with, and their advantages.
+
+    Each where it is needed: old log-probabilities (and values) under the state's policy, reference log-probabilities,
+    the KL taken off the rewards, advantages over the whole batch.
+
+    A batch that arrives with `old_logprobs` keeps them: batch RL, where answers of one fixed policy are generated in
+    bulk, given their log-probabilities by `make_old_logprob_fn`, and learned by many calls, the policy moving on.
+
+    A recipe may bring its own `advantage(rewards [B,G], weight [B,G]) -> [B,G]` in place of a group's comparison.
+    """
+    is_ppo, in_reward = cfg.algorithm == "ppo", cfg.kl_coef > 0 and cfg.kl_in == "reward"
+    needs_old = is_ppo or in_reward or cfg.num_iterations * cfg.minibatches > 1
+    score = make_scorer(policy, parts=cfg.minibatches * cfg.gradient_accumulation_steps)
+    compare = jax.jit(partial(compared, cfg=cfg, advantage=advantage or partial(advantages, kind=cfg.advantage)))
+
+    def fill_in(state: TrainState, batch: GroupBatch) -> tuple[GroupBatch, losses.Metrics]:
+        _minibatch_size(batch, cfg)
+        if needs_old and (batch.old_logprobs is None or (is_ppo and batch.old_values is None)):
+            batch = _with_old(score, state, batch)
+        if cfg.kl_coef > 0 and batch.reference_logprobs is None:
+            reference = score(state.reference, state.frozen, _as_sampled(batch))[0]
+            batch = dataclasses.replace(batch, reference_logprobs=reference)
+        found, metrics = compare(batch)
+        return dataclasses.replace(batch, **found), metrics
+
+    return fill_in
 
 
 def make_updates(
@@ -28,53 +58,42 @@ def make_updates(
     cfg: GrpoConfig,
     optimizer: optax.GradientTransformation,
     loss: Callable[..., losses.Loss] | None = None,
-    advantage: Advantage | None = None,
 ) -> Updates:
-    """Return the function that makes a step's `epochs` x `minibatches` updates on a batch of any B they divide.
+    """Return the function that makes a step's `num_iterations` x `minibatches` updates on a batch with advantages.
 
-    Before the first of them, each where it is needed: old log-probabilities (and values) under the state's policy,
-    reference log-probabilities, the KL taken off the rewards, advantages over the whole batch. Groups are never split,
-    and every epoch takes the same pieces in the same order.
-
-    A batch that arrives with `old_logprobs` is learned against those: batch RL, where answers of one fixed policy are
-    drawn in bulk, given their log-probabilities by `make_store`, and learned by many calls, the policy moving on.
-
-    A recipe may bring its own `loss(scored, batch, cfg=, on_policy=) -> Loss`, and in place of a group's comparison
-    `advantage(rewards [B,G], weight [B,G]) -> [B,G]`. Raises ValueError when B is not divided.
+    Groups are never split, and every iteration takes the same pieces in the same order. A recipe may bring its own
+    `loss(scored, batch, cfg=, on_policy=) -> Loss`. Raises ValueError when B is not divided by the minibatches.
     """
-    is_ppo, in_reward = cfg.algorithm == "ppo", cfg.kl > 0 and cfg.kl_in == "reward"
-    needs_old = is_ppo or in_reward or cfg.epochs * cfg.minibatches > 1
-    objective = loss or (losses.ppo_loss if is_ppo else losses.grpo_loss)
+    objective = loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
     steps = {
-        on_policy: make_step(policy, partial(objective, cfg=cfg, on_policy=on_policy), optimizer, cfg.accumulate)
+        on_policy: make_step(
+            policy, partial(objective, cfg=cfg, on_policy=on_policy), optimizer, cfg.gradient_accumulation_steps
+        )
         for on_policy in (True, False)
     }
-    score = make_scorer(policy, parts=cfg.minibatches * cfg.accumulate)
-    together = jax.jit(lambda told: losses.merge(jax.tree.map(lambda *x: jnp.stack(x), *told)))
-    compare = jax.jit(partial(compared, cfg=cfg, advantage=advantage or partial(advantages, kind=cfg.advantage)))
+    merge = jax.jit(lambda metrics: losses.merge(jax.tree.map(lambda *x: jnp.stack(x), *metrics)))
 
     def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, losses.Metrics]:
-        size, rest = divmod(batch.completion.shape[0], cfg.minibatches)
-        if rest:
-            raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {cfg.minibatches} minibatches")
-        if needs_old and (batch.old_logprobs is None or (is_ppo and batch.old_values is None)):
-            batch = _with_old(score, state, batch)
-        if cfg.kl > 0 and batch.reference_logprobs is None:
-            reference = score(state.reference, state.frozen, _as_drawn(batch))[0]
-            batch = dataclasses.replace(batch, reference_logprobs=reference)
-        found, metrics = compare(batch)
-        batch = dataclasses.replace(batch, **found)
-        update, told = steps[batch.old_logprobs is None], []
-        for start in [i * size for _ in range(cfg.epochs) for i in range(cfg.minibatches)]:
+        size = _minibatch_size(batch, cfg)
+        update, metrics_list = steps[batch.old_logprobs is None], []
+        for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
             part = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
-            state, new = update(state, part)
-            told.append(new)
-        return state, {**together(told), **metrics}
+            state, metrics = update(state, part)
+            metrics_list.append(metrics)
+        return state, merge(metrics_list)
 
     return updates
 
 
-def make_store(policy: LogprobFn, parts: int = 1) -> Store:
+def _minibatch_size(batch: GroupBatch, cfg: GrpoConfig) -> int:
+    """Return the prompts of a minibatch; raise ValueError when B is not divided by the minibatches."""
+    size, rest = divmod(batch.completion.shape[0], cfg.minibatches)
+    if rest:
+        raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {cfg.minibatches} minibatches")
+    return size
+
+
+def make_old_logprob_fn(policy: LogprobFn, parts: int = 1) -> OldLogprobFn:
     """Return the function that fills in a batch's old log-probabilities, and values where the policy has a value head.
 
     Log-probabilities that the batch holds already are kept. The batch is scored in `parts`, one after another.
@@ -83,12 +102,12 @@ def make_store(policy: LogprobFn, parts: int = 1) -> Store:
 
 
 def _with_old(score: Scorer, state: TrainState, batch: GroupBatch) -> GroupBatch:
-    logprob, value = score(state.trainable, state.frozen, _as_drawn(batch))
+    logprob, value = score(state.trainable, state.frozen, _as_sampled(batch))
     logprob = logprob if batch.old_logprobs is None else batch.old_logprobs
     return dataclasses.replace(batch, old_logprobs=logprob, old_values=value)
 
 
-def _as_drawn(batch: GroupBatch) -> GroupBatch:
+def _as_sampled(batch: GroupBatch) -> GroupBatch:
     """Return a batch without what was found since: what it knows already makes no scorer's program of its own."""
     return dataclasses.replace(batch, old_logprobs=None, old_values=None, reference_logprobs=None)
 
@@ -102,10 +121,10 @@ def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[
     mask = batch.trained()
     metrics: losses.Metrics = {}
     cost = jnp.zeros(mask.shape, jnp.float32)
-    if cfg.kl > 0 and cfg.kl_in == "reward":
+    if cfg.kl_coef > 0 and cfg.kl_in == "reward":
         old = losses.stored(batch.old_logprobs, "old_logprobs")
         kl = losses.kl_penalty(old, losses.stored(batch.reference_logprobs, "reference_logprobs"), mask, cfg.kl_kind)
-        metrics["policy/kl"], cost = masked.sum_and_count(kl, mask), cfg.kl * kl
+        metrics["policy/kl"], cost = masked.sum_and_count(kl, mask), cfg.kl_coef * kl
     if cfg.algorithm != "ppo":
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
     values = losses.stored(batch.old_values, "old_values: the policy has no value head")

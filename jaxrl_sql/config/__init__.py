@@ -16,7 +16,6 @@ from jaxrl_sql.config.commands import (
 from jaxrl_sql.config.load import load_config, to_yaml
 from jaxrl_sql.config.sections import (
     DataConfig,
-    EvalConfig,
     ExecutorConfig,
     GrpoConfig,
     HealthConfig,
@@ -24,11 +23,13 @@ from jaxrl_sql.config.sections import (
     MeshConfig,
     ModelConfigSection,
     OptimConfig,
-    RestartConfig,
+    RolloutConfig,
     RunConfig,
     SamplingConfig,
+    SecondStageConfig,
     SftConfig,
     TrainConfig,
+    ValidationConfig,
 )
 
 __all__ = [
@@ -37,7 +38,6 @@ __all__ = [
     "DataConfig",
     "DistillConfig",
     "EndpointConfig",
-    "EvalConfig",
     "EvaluateConfig",
     "ExecutorConfig",
     "FilterConfig",
@@ -47,11 +47,13 @@ __all__ = [
     "MeshConfig",
     "ModelConfigSection",
     "OptimConfig",
-    "RestartConfig",
+    "RolloutConfig",
     "RunConfig",
     "SamplingConfig",
+    "SecondStageConfig",
     "SftConfig",
     "TrainConfig",
+    "ValidationConfig",
     "VerbalConfig",
     "check_config",
     "load_config",

@@ -26,11 +26,11 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "grpo.optim.moments": ("float32", "bfloat16"),
     "sft.optim.schedule": ("constant", "cosine", "linear"),
     "grpo.optim.schedule": ("constant", "cosine", "linear"),
-    "grpo.aggregation": ("sequence_mean", "token_mean", "constant"),
+    "grpo.loss_agg_mode": ("sequence_mean", "token_mean", "constant"),
     "grpo.advantage": ("group", "batch", "batch_centered", "none", "leave_one_out"),
     "grpo.kl_kind": ("k1", "k2", "k3"),
     "grpo.kl_in": ("loss", "reward"),
-    "grpo.ratio": ("token", "sequence"),
+    "grpo.importance_sampling_level": ("token", "sequence"),
     "grpo.algorithm": ("grpo", "ppo"),
     "model.init": ("plain", "copying"),
     "model.attention": ("auto", "xla", "cudnn", "splash"),
@@ -49,12 +49,16 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 POSITIVE = (
     "data.max_prompt_tokens model.d_model model.n_layers model.n_heads model.n_kv_heads model.head_dim model.d_ff "
     "model.max_positions model.rope_theta model.lora.alpha sft.databases sft.questions sft.max_completion_tokens "
-    "sft.log_every sft.accumulate sampling.temperature sampling.repetition_penalty sampling.max_new_tokens "
-    "sampling.slots grpo.prompts grpo.oversample grpo.block grpo.minibatches grpo.accumulate grpo.epochs grpo.group "
+    "sft.log_every sft.gradient_accumulation_steps sampling.temperature sampling.repetition_penalty "
+    "sampling.max_new_tokens "
+    "rollout.max_num_seqs grpo.prompts grpo.oversample grpo.steps_per_generation grpo.minibatches "
+    "grpo.gradient_accumulation_steps grpo.num_iterations grpo.num_generations "
     "sampling.turns "
-    "executor.timeout_ms executor.vm_steps executor.max_rows executor.max_bytes eval.max_new_tokens eval.slots "
-    "run.checkpoint_every run.keep_checkpoints filter.one_in "
-    "evaluate.repetition_penalty evaluate.samples evaluate.runs evaluate.turns evaluate.max_new_tokens evaluate.slots "
+    "executor.timeout_ms executor.vm_steps executor.max_rows executor.max_bytes validation.max_new_tokens "
+    "validation.max_num_seqs "
+    "run.checkpoint_every run.keep_checkpoints filter.subsample_every "
+    "evaluate.repetition_penalty evaluate.samples evaluate.runs evaluate.turns evaluate.max_new_tokens "
+    "evaluate.max_num_seqs "
     "distill.samples distill.wanted distill.max_tokens distill.concurrency distill.timeout_s "
     "verbal.candidates verbal.attempts verbal.rounds verbal.temperature verbal.max_tokens verbal.judge_max_tokens "
     "verbal.batch verbal.concurrency verbal.timeout_s "
@@ -92,12 +96,18 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         f"grpo.minibatches={grpo.minibatches} must divide grpo.prompts={grpo.prompts}",
     )
     yield (
-        grpo.prompts // grpo.minibatches % grpo.accumulate == 0,
-        f"grpo.accumulate={grpo.accumulate} must divide the {grpo.prompts // grpo.minibatches} prompts of an update",
+        grpo.prompts // grpo.minibatches % grpo.gradient_accumulation_steps == 0,
+        (
+            f"grpo.gradient_accumulation_steps={grpo.gradient_accumulation_steps} must divide the "
+            f"{grpo.prompts // grpo.minibatches} prompts of an update"
+        ),
     )
     yield (
-        config.sft.databases % config.sft.accumulate == 0,
-        f"sft.accumulate={config.sft.accumulate} must divide sft.databases={config.sft.databases}",
+        config.sft.databases % config.sft.gradient_accumulation_steps == 0,
+        (
+            f"sft.gradient_accumulation_steps={config.sft.gradient_accumulation_steps} must divide "
+            f"sft.databases={config.sft.databases}"
+        ),
     )
     yield from _turn_claims(config)
     yield 0 < sampling.top_p <= 1, f"sampling.top_p={sampling.top_p} must be above 0 and at most 1"
@@ -203,9 +213,13 @@ def _evaluate_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
 
 def _turn_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     """Yield what must hold of several turns, blocks and a second stage."""
-    data, grpo, sampling, restart = config.data, config.grpo, config.sampling, config.restart
+    data, grpo, sampling, second_stage = config.data, config.grpo, config.sampling, config.second_stage
     yield 0 <= data.mysql_share <= 1, f"data.mysql_share={data.mysql_share} must be at most 1"
-    turns, total, each = max(sampling.turns, config.eval.turns), sampling.max_total_tokens, sampling.max_new_tokens
+    turns, total, each = (
+        max(sampling.turns, config.validation.turns),
+        sampling.max_total_tokens,
+        sampling.max_new_tokens,
+    )
     yield (
         turns == 1 or total > each,
         f"sampling.max_total_tokens={total} bounds all {turns} turns: it must be above sampling.max_new_tokens={each}",
@@ -215,25 +229,31 @@ def _turn_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         "data.prompt=compact answers with SQL alone, in one turn: several turns need data.prompt=tagged or chat",
     )
     yield (
-        grpo.steps % grpo.block == 0,
-        f"grpo.block={grpo.block} must divide grpo.steps={grpo.steps}",
+        grpo.steps % grpo.steps_per_generation == 0,
+        f"grpo.steps_per_generation={grpo.steps_per_generation} must divide grpo.steps={grpo.steps}",
     )
     yield (
-        not restart.steps or (config.eval.every > 0 and config.run.keep_best > 0),
-        f"restart.steps={restart.steps} goes on from the best evaluated checkpoint: set eval.every and run.keep_best",
+        not second_stage.steps or (config.validation.every > 0 and config.run.keep_best > 0),
+        (
+            f"second_stage.steps={second_stage.steps} goes on from the best evaluated checkpoint: set "
+            "validation.every and run.keep_best"
+        ),
     )
-    yield not restart.steps or grpo.steps > 0, "restart.steps needs a first stage: grpo.steps must be above 0"
+    yield not second_stage.steps or grpo.steps > 0, "second_stage.steps needs a first stage: grpo.steps must be above 0"
     yield (
         turns == 1 or config.mesh.processes == 1,
         f"{turns} turns are for one process yet: mesh.processes={config.mesh.processes} must be 1",
     )
     yield (
-        turns == 1 or config.eval.max_new_tokens <= total,
-        f"eval.max_new_tokens={config.eval.max_new_tokens} must be at most sampling.max_total_tokens={total}",
+        turns == 1 or config.validation.max_new_tokens <= total,
+        (
+            f"validation.max_new_tokens={config.validation.max_new_tokens} must be at most "
+            f"sampling.max_total_tokens={total}"
+        ),
     )
     yield (
-        not restart.steps or restart.steps % grpo.block == 0,
-        f"grpo.block={grpo.block} must divide restart.steps={restart.steps}",
+        not second_stage.steps or second_stage.steps % grpo.steps_per_generation == 0,
+        f"grpo.steps_per_generation={grpo.steps_per_generation} must divide second_stage.steps={second_stage.steps}",
     )
 
 
@@ -241,8 +261,11 @@ def _objective_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     """Yield what must hold for the objective to be what it is called."""
     grpo, sampling = config.grpo, config.sampling
     yield (
-        grpo.group >= 2 or grpo.steps == 0 or grpo.algorithm == "ppo",
-        f"grpo.group={grpo.group} must be 2 or more: an advantage compares answers; or take grpo.algorithm=ppo",
+        grpo.num_generations >= 2 or grpo.steps == 0 or grpo.algorithm == "ppo",
+        (
+            f"grpo.num_generations={grpo.num_generations} must be 2 or more: an advantage compares answers; "
+            "or take grpo.algorithm=ppo"
+        ),
     )
     yield grpo.clip_low <= 1, f"grpo.clip_low={grpo.clip_low} must be at most 1"
     yield (
@@ -250,11 +273,11 @@ def _objective_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         f"grpo.dual_clip={grpo.dual_clip} must be above 1, or 0 to leave it out",
     )
     yield (
-        grpo.kl == 0 or grpo.kl_kind != "k1" or grpo.kl_in == "reward",
+        grpo.kl_coef == 0 or grpo.kl_kind != "k1" or grpo.kl_in == "reward",
         "grpo.kl_kind=k1 as a loss has zero expected gradient: take k2 or k3, or grpo.kl_in=reward",
     )
-    cap = grpo.max_importance_weight
-    yield cap == 0 or cap >= 1, f"grpo.max_importance_weight={cap} must be 1 or more, or 0 to leave the weight out"
+    cap = grpo.tis_clip_max
+    yield cap == 0 or cap >= 1, f"grpo.tis_clip_max={cap} must be 1 or more, or 0 to leave the weight out"
     truncations = {
         f"sampling.top_k={sampling.top_k}": sampling.top_k > 0,
         f"sampling.top_p={sampling.top_p}": sampling.top_p < 1,
@@ -264,7 +287,7 @@ def _objective_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     truncated = ", ".join(name for name, is_on in truncations.items() if is_on)
     yield (
         not truncated or cap > 0 or grpo.steps == 0,
-        f"{truncated} draws from another distribution than is trained: grpo.max_importance_weight=0 must be above 0",
+        f"{truncated} draws from another distribution than is trained: grpo.tis_clip_max=0 must be above 0",
     )
     for key, value in (("discount", grpo.discount), ("gae_lambda", grpo.gae_lambda)):
         yield value <= 1, f"grpo.{key}={value} must be at most 1"
@@ -278,7 +301,7 @@ def _shape_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         f"model.n_kv_heads={model.n_kv_heads} must divide model.n_heads={model.n_heads}",
     )
     yield model.head_dim % 2 == 0, f"model.head_dim={model.head_dim} must be even: rotary positions turn pairs"
-    answer = max(config.sampling.max_new_tokens, config.sft.max_completion_tokens, config.eval.max_new_tokens)
+    answer = max(config.sampling.max_new_tokens, config.sft.max_completion_tokens, config.validation.max_new_tokens)
     need = config.data.max_prompt_tokens + answer
     yield (
         need <= model.max_positions,

@@ -13,7 +13,7 @@ class FilterConfig:
     depends on the machine), under `min_sql_characters` or over `max_sql_characters`, or in the file of ids `noisy`.
     Questions: `repeats` of one on the same database, and with `long_prompts` those over `data.max_prompt_tokens`. With
     `samples` answers a question drawn from `model.checkpoint` as `sampling` says, the share of right ones must lie in
-    [`low`, `high`]. Of what is left every `one_in`-th stays. `out` is the folder that is written.
+    [`low`, `high`]. Of what is left every `subsample_every`-th stays. `out` is the folder that is written.
     """
 
     out: str = "runs/filter"
@@ -29,7 +29,7 @@ class FilterConfig:
     samples: int = 0
     low: float = 0.0
     high: float = 1.0
-    one_in: int = 1
+    subsample_every: int = 1
 
 
 @dataclass(frozen=True)
@@ -156,4 +156,4 @@ class EvaluateConfig:
     turns: int = 1
     max_new_tokens: int = 1024
     max_total_tokens: int = 0
-    slots: int = 64
+    max_num_seqs: int = 64

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxrl_sql.config.check import check_config, flatten
+from jaxrl_sql.config.renamed import RENAMED
 from jaxrl_sql.config.sections import TrainConfig
 from jaxrl_sql.types import InputError
 
@@ -104,6 +105,8 @@ def _check_keys(values: Mapping[str, Any], origin: str) -> None:
     """Refuse a key of one source that is none, with the nearest that is, and a value that is not of its key's type."""
     known = dict(flatten(dataclasses.asdict(TrainConfig())))
     for key, value in flatten(values):
+        if key in RENAMED:
+            raise InputError(f"{origin}: {key} is called {RENAMED[key]} now")
         if key not in known:
             if any(name.startswith(f"{key}.") for name in known):
                 raise InputError(f"{origin}: {key} is a section and needs keys below it, not {value!r}")

@@ -16,18 +16,18 @@ class DataConfig:
     folder of `dir` with questions.jsonl and databases/). `limit_train` and `limit_eval` of 0 mean all.
     `prompt` is `compact` (answers are SQL alone), `tagged` (as short, answers in the recipe's form), or `chat`, which
     goes through the tokenizer's chat template: `thinking` is `think` or `no_think` where a template has that switch,
-    and `begin` the first words of every answer, which are not the model's. `schema` is how the database is shown:
-    `compact`, `ddl`, `omnisql` or `profile` (with values), `names_only`, or `recipe` (in a chat the recipe's way, else
-    compact). `mysql_share` of the training questions ask for MySQL, which is translated to be run.
-    `keep` names a file of ids, such as `filter_data` writes: other training questions are left out. `traces` names a
-    file of reasoning and SQL by id, such as `distill` writes, which the supervised phase teaches in place of the golds.
-    A training set of more than `stream_above` questions is read as its questions are drawn (0: never), and their golds
-    run then; the supervised phase does not take it.
-    Without a `tokenizer` folder the checkpoint's is taken, or the synthetic data's, or one of `vocab_size` is trained.
-    With `prune` a training prompt over `max_prompt_tokens` shows less of its schema and is not left out: keys and what
-    the gold reads stay. `retrieve` is how many values that the question names are shown (0: none; OmniSQL: 20), by
-    `matched` first among a column's `examples`, where the schema has any, or before the `question`, which leaves the
-    schema the same for all questions of a database, so that it is computed once.
+    and `assistant_prefill` the first words of every answer, which are not the model's. `schema` is how the database is
+    shown: `compact`, `ddl`, `omnisql` or `profile` (with values), `names_only`, or `recipe` (in a chat the recipe's
+    way, else compact). `mysql_share` of the training questions ask for MySQL, which is translated to be run.
+    `include_ids` names a file of ids, such as `filter_data` writes: other training questions are left out. `traces`
+    names a file of reasoning and SQL by id, such as `distill` writes, which the supervised phase teaches in place of
+    the golds. A training set of more than `stream_above` questions is read as its questions are drawn (0: never), and
+    their golds run then; the supervised phase does not take it. Without a `tokenizer` folder the checkpoint's is taken,
+    or the synthetic data's, or one of `vocab_size` is trained. With `prune` a training prompt over `max_prompt_tokens`
+    shows less of its schema and is not left out: keys and what the gold reads stay. `retrieve` is how many values that
+    the question names are shown (0: none; OmniSQL: 20), by `matched` first among a column's `examples`, where the
+    schema has any, or before the `question`, which leaves the schema the same for all questions of a database, so that
+    it is computed once.
     """
 
     source: str = "synth"
@@ -39,14 +39,14 @@ class DataConfig:
     vocab_size: int = 4096
     prompt: str = "compact"
     thinking: str = "template"
-    begin: str = ""
+    assistant_prefill: str = ""
     max_prompt_tokens: int = 384
     limit_train: int = 0
     limit_eval: int = 0
     drop_empty_gold: bool = True
     mysql_share: float = 0.0
     schema: str = "recipe"
-    keep: str = ""
+    include_ids: str = ""
     traces: str = ""
     stream_above: int = 100_000
     prune: bool = False
@@ -74,9 +74,9 @@ class ModelConfigSection:
     `shape` names a published model's sizes (`models/shapes.py`) in place of the numbers here; `plan` takes it in place
     of a checkpoint too.
 
-    `init` is `plain` or `copying` (attention that copies from the start, see `models/copying.py`). Weights are kept in
-    `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward pass
-    computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
+    `init` is `plain` or `copying` (attention that copies from the start, see `models/induction_init.py`). Weights are
+    kept in `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward
+    pass computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
     `attention` is the backend of prompts and updates (`models/attention/`): `auto` takes the platform's fused one where
     it serves.
     """
@@ -130,8 +130,9 @@ class SftConfig:
     """The supervised cold start: `databases` x `questions` a batch; 0 steps skip it.
 
     `loss_on` is `answer` (completions only) or `text` (the question too: for a model made from scratch, which has yet
-    to learn the language). `accumulate` cuts a batch into that many parts, computed one after another. `rename` is the
-    share of schemas whose words are replaced by random others, so that names are copied and not remembered.
+    to learn the language). `gradient_accumulation_steps` cuts a batch into that many parts, computed one after another.
+    `shuffle_identifiers` is the share of schemas whose words are replaced by random others, so that names are copied
+    and not remembered.
 
     `epochs` above 0 says how long in place of `steps`. `held_out` is the share of the training questions that are not
     taught; their loss is measured every `eval_every` steps and at the end, and after `patience` measurements in a row
@@ -145,8 +146,8 @@ class SftConfig:
     questions: int = 16
     max_completion_tokens: int = 160
     loss_on: str = "answer"
-    accumulate: int = 1
-    rename: float = 0.0
+    gradient_accumulation_steps: int = 1
+    shuffle_identifiers: float = 0.0
     log_every: int = 20
     eval_every: int = 0
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -159,7 +160,7 @@ class SftConfig:
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How answers are drawn in training, `slots` side by side.
+    """How answers are sampled in training.
 
     top_k 0, top_p 1, min_p 0 and repetition_penalty 1 mean the full distribution; strings in `stop` end an answer (or a
     turn), beside the recipe's. With `turns` above 1, where the recipe has several, `max_new_tokens` is for each of the
@@ -173,27 +174,33 @@ class SamplingConfig:
     repetition_penalty: float = 1.0
     stop: list[str] = field(default_factory=list)
     max_new_tokens: int = 96
-    slots: int = 128
     turns: int = 1
     max_total_tokens: int = 0
 
 
 @dataclass(frozen=True)
-class GrpoConfig:
-    """The objective and its numbers (RL steps of `prompts` x `group` answers; `minibatches` updates a step).
+class RolloutConfig:
+    """What the engine that samples training answers has: `max_num_seqs` decode slots, answers written side by side."""
 
-    `accumulate` cuts each update's batch into that many parts, computed one after another for less memory.
+    max_num_seqs: int = 128
+
+
+@dataclass(frozen=True)
+class GrpoConfig:
+    """The objective and its numbers (RL steps of `prompts` x `num_generations` answers; `minibatches` updates a step).
+
+    `gradient_accumulation_steps` cuts each update's batch into that many parts, computed one after another for less
+    memory.
 
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
-    Up to `refills` more rounds are drawn while too few do. One draw of the policy serves the updates of `block` steps
-    (1: online; more: batch RL, on stored log-probabilities).
-    aggregation: sequence_mean | token_mean | constant; advantage: group | batch | batch_centered | none |
-    leave_one_out (`batch` divides by the deviation of all rewards, as TRL does, `batch_centered` by that of the rewards
-    without their groups' means);
-    kl_kind: k1 | k2 | k3, with coefficient `kl` (0: no KL), as a loss or taken off the reward by `kl_in` loss | reward
-    (k1 in the reward only); `max_importance_weight` caps exp(old - drawn), 0 leaves that weight out.
-    ratio: token | sequence (GSPO), the second with clip bounds of its own size (its paper: 3e-4 and 4e-4).
-    `epochs`: how often a step's batch is learned, `minibatches` updates each time.
+    Up to `max_extra_generations` more rounds are drawn while too few do. One draw of the policy serves the updates of
+    `steps_per_generation` steps (1: online; more: batch RL, on stored log-probabilities). loss_agg_mode: sequence_mean
+    | token_mean | constant; advantage: group | batch | batch_centered | none | leave_one_out (`batch` divides by the
+    deviation of all rewards, as TRL does, `batch_centered` by that of the rewards without their groups' means);
+    kl_kind: k1 | k2 | k3, with coefficient `kl_coef` (0: no KL), as a loss or taken off the reward by `kl_in` loss |
+    reward (k1 in the reward only); `tis_clip_max` caps exp(old - drawn), 0 leaves that weight out.
+    importance_sampling_level: token | sequence (GSPO), the second with clip bounds of its own size (its paper: 3e-4 and
+    4e-4). `num_iterations`: how often a step's batch is learned, `minibatches` updates each time.
 
     algorithm: grpo | ppo. PPO has a value head instead of a group to compare with, so `advantage` is not read and a
     group may be 1: advantages are GAE's with `discount` and `gae_lambda`, normalised over the batch's trained tokens.
@@ -203,25 +210,25 @@ class GrpoConfig:
     steps: int = 100
     prompts: int = 16
     oversample: int = 1
-    refills: int = 0
-    block: int = 1
-    group: int = 8
+    max_extra_generations: int = 0
+    steps_per_generation: int = 1
+    num_generations: int = 8
     minibatches: int = 1
-    accumulate: int = 1
+    gradient_accumulation_steps: int = 1
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float = 0.0
-    kl: float = 0.0
+    kl_coef: float = 0.0
     kl_kind: str = "k3"
     entropy_bonus: float = 0.0
-    aggregation: str = "token_mean"
+    loss_agg_mode: str = "token_mean"
     advantage: str = "group"
     mask_truncated: bool = False
-    max_importance_weight: float = 2.0
+    tis_clip_max: float = 2.0
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-4, schedule="constant", warmup_steps=5))
-    epochs: int = 1
+    num_iterations: int = 1
     kl_in: str = "loss"
-    ratio: str = "token"
+    importance_sampling_level: str = "token"
     algorithm: str = "grpo"
     gae_lambda: float = 1.0
     discount: float = 1.0
@@ -230,7 +237,7 @@ class GrpoConfig:
 
 
 @dataclass(frozen=True)
-class RestartConfig:
+class SecondStageConfig:
     """A second stage of `steps` steps from the best evaluated checkpoint of the first (PaVeRL-SQL); 0 steps: none.
 
     Its rate begins at that of the first stage's peak when accuracy rose and levelled off, at half of the rate that the
@@ -262,7 +269,7 @@ class ExecutorConfig:
 
 
 @dataclass(frozen=True)
-class EvalConfig:
+class ValidationConfig:
     """Greedy evaluation before and after training, and every `every` steps (0: never in between).
 
     `turns`: how many the policy has; 0: as in training.
@@ -270,7 +277,7 @@ class EvalConfig:
 
     every: int = 0
     max_new_tokens: int = 96
-    slots: int = 128
+    max_num_seqs: int = 128
     turns: int = 0
 
 
@@ -294,7 +301,7 @@ class RunConfig:
     A checkpoint is saved every `checkpoint_every` steps, and after each evaluation when the `keep_best` best by
     `best_by` are kept beside the newest: a metric by its whole name, or a word such as `accuracy`, which is the mean of
     `eval/<split>/accuracy` over the splits; more is better. `wandb` names a project there to send the numbers to.
-    `few_programs` compiles a third of the programs, each for the most there is: all prompts are padded to the longest,
+    `pad_to_max` compiles a third of the programs, each for the most there is: all prompts are padded to the longest,
     and caches begin at their largest. For runs that are short beside their compiler.
     """
 
@@ -308,7 +315,7 @@ class RunConfig:
     keep_best: int = 0
     best_by: str = "accuracy"
     wandb: str = ""
-    few_programs: bool = False
+    pad_to_max: bool = False
 
 
 @dataclass(frozen=True)
@@ -316,12 +323,12 @@ class HealthConfig:
     """When a run that learns nothing any more stops; what is no finite number always stops it.
 
     `entropy_floor`, in nats a token: below it for `entropy_steps` steps in a row the run stops (0: never).
-    `equal_steps`: so many steps in a row in which no group's answers differ in reward stop it (0: never).
+    `zero_advantage_patience`: so many steps in a row in which no group's answers differ in reward stop it (0: never).
     """
 
     entropy_floor: float = 0.0
     entropy_steps: int = 10
-    equal_steps: int = 100
+    zero_advantage_patience: int = 100
 
 
 @dataclass(frozen=True)
@@ -337,10 +344,11 @@ class TrainConfig:
     model: ModelConfigSection = field(default_factory=ModelConfigSection)
     sft: SftConfig = field(default_factory=SftConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
-    restart: RestartConfig = field(default_factory=RestartConfig)
+    second_stage: SecondStageConfig = field(default_factory=SecondStageConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     run: RunConfig = field(default_factory=RunConfig)
     health: HealthConfig = field(default_factory=HealthConfig)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_sql.batch import GroupBatch, Segment, bucket, pad_tokens
-from jaxrl_sql.data.rows import Answer, Row
+from jaxrl_sql.data.sft_batches import Answer, Row
 from jaxrl_sql.types import Trajectory
 
 
@@ -50,16 +50,16 @@ def pack_groups(
     weight: np.ndarray,
     longest: int,
     here: Sequence[int] | None = None,
-    widest: int = 0,
+    max_prompt_bucket: int = 0,
 ) -> GroupBatch:
     """Pack B groups of G trajectories with their rewards and weights [B,G] for the policy loss.
 
-    P is the bucket of the longest prompt, or of `widest` tokens where that is more, T that of `longest`, the most
-    tokens that a completion may have. Tokens that the environment wrote are left out of the loss mask. `here` names the
-    groups to pack, where not all are: the shape is the whole batch's all the same.
+    P is the bucket of the longest prompt, or of `max_prompt_bucket` tokens where that is more, T that of `longest`, the
+    most tokens that a completion may have. Tokens that the environment wrote are left out of the loss mask. `here`
+    names the groups to pack, where not all are: the shape is the whole batch's all the same.
     """
     width = bucket(longest)
-    prompt_width = bucket(max(widest, *(len(group[0].prompt.token_ids) for group in groups)))
+    prompt_width = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
     if here is not None:
         groups, reward, weight = [groups[i] for i in here], reward[list(here)], weight[list(here)]
     b, g = weight.shape
@@ -75,7 +75,7 @@ def pack_groups(
             if turn.logprobs:
                 mask[i, at:end] = True
                 sampler[i, at:end] = turn.logprobs
-                drawn[i, at:end] = turn.drawn_logprobs
+                drawn[i, at:end] = turn.behavior_logprobs
             at = end
     shape = (b, g, width)
     return _group_batch(
@@ -85,8 +85,8 @@ def pack_groups(
         length.reshape(b, g),
         loss_mask=mask.reshape(shape),
         weight=weight.astype(np.float32),
-        drawn_logprobs=drawn.reshape(shape),
-        sampler_logprobs=sampler.reshape(shape),
+        behavior_logprobs=drawn.reshape(shape),
+        rollout_logprobs=sampler.reshape(shape),
         reward=reward.astype(np.float32),
         truncated=np.array([t.finish_reason == "length" for t in flat]).reshape(b, g),
     )
@@ -97,8 +97,8 @@ def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: 
     per_token = np.zeros(completion.shape, np.float32)
     per_answer = np.zeros(completion_len.shape, np.float32)
     unread: dict[str, Any] = {
-        "drawn_logprobs": per_token,
-        "sampler_logprobs": per_token,
+        "behavior_logprobs": per_token,
+        "rollout_logprobs": per_token,
         "reward": per_answer,
         "truncated": per_answer.astype(bool),
     }

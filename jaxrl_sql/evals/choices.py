@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from jaxrl_sql.evals.judge import judge
 from jaxrl_sql.evals.pairs import compare_runs
+from jaxrl_sql.evals.score_predictions import judge
 from jaxrl_sql.evals.summary import summarize
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.evals.vote import ballots, choose

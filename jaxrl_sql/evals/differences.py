@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxrl_sql.evals.asking import asked, compare
+from jaxrl_sql.evals.compare import asked, compare
 from jaxrl_sql.evals.ties import cuts_through_ties
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.sqlenv.dialect import to_sqlite

@@ -1,9 +1,9 @@
 """R-VES: how fast right answers are, beside their golds (BIRD).
 
 A prediction that is right by BIRD's comparison is run in turn with its gold, several times. The ratios gold / predicted
-of each pair of runs are averaged without those beyond three standard deviations, and the mean is paid in steps: from 2
-on 1.25, from 1 on 1, from 0.5 on 0.75, from 0.25 on 0.5, below 0.25. A question's score is the root of that, 0 for a
-wrong answer; the leaderboard shows the mean times 100, so that 111.8 is the highest.
+of each pair of runs are averaged without those beyond three standard deviations, and the mean is rewarded in steps:
+from 2 on 1.25, from 1 on 1, from 0.5 on 0.75, from 0.25 on 0.5, below 0.25. A question's score is the root of that, 0
+for a wrong answer; the leaderboard shows the mean times 100, so that 111.8 is the highest.
 
 Times depend on the machine and on what else runs on it: everything here runs alone and one after the other.
 """

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxrl_sql.evals.judge import judge
+from jaxrl_sql.evals.score_predictions import judge
 from jaxrl_sql.sqlenv.ports import SqlExecutor
 from jaxrl_sql.types import Example
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxrl_sql.evals.judge import judge
+from jaxrl_sql.evals.score_predictions import judge
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.evals.vote import Ballot, Choice, ballots, choose, pass_curve, vote_curve
 from jaxrl_sql.sqlenv.dialect import to_sqlite

@@ -8,7 +8,7 @@ decoding keeps, `lora` what is trained beside frozen weights, `families` how Hug
 from __future__ import annotations
 
 from jaxrl_sql.models.cache import DecodeCache, PrefixCache, init_decode_cache
-from jaxrl_sql.models.hf import load_checkpoint, load_config, load_tokenizer, save_checkpoint
+from jaxrl_sql.models.formats.hf import load_checkpoint, load_config, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, init_adapters, load_adapters, merge, policy_params, save_adapters
 from jaxrl_sql.models.spec import (
     ModelConfig,

@@ -27,8 +27,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from jaxrl_sql.batch import PyTree
+from jaxrl_sql.models.formats.tensor_files import write_safetensors
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
-from jaxrl_sql.models.stored import write_safetensors
 from jaxrl_sql.models.value import policy_part
 from jaxrl_sql.parallel.rules import AnyMesh, sharding_of
 from jaxrl_sql.types import InputError

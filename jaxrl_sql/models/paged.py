@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.batch import PyTree
+from jaxrl_sql.models.attention.paged import POOL, Reach, Read, Score, attend_pages
 from jaxrl_sql.models.attention.tree import narrow
 from jaxrl_sql.models.attention.xla import KeyPart, attend
-from jaxrl_sql.models.merging import POOL, Reach, Read, Score, attend_pages
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import (
     Kind,

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxrl_sql.batch import GroupBatch
-from jaxrl_sql.distribution import KEPT_BYTES, TokenLogprobs, token_logprobs
 from jaxrl_sql.models.attention import TreeAttention
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import prediction_states, unembedding
 from jaxrl_sql.models.value import ActorCritic, state_values
+from jaxrl_sql.ops.token_distribution import KEPT_BYTES, TokenLogprobs, token_logprobs
 from jaxrl_sql.parallel.rules import batch_ways
 
 

@@ -31,8 +31,6 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.batch import PyTree, Segment
-from jaxrl_sql.distribution import soft_cap
-from jaxrl_sql.linear import AnyWeight, linear, shift
 from jaxrl_sql.models.attention import TreeAttention, choose
 from jaxrl_sql.models.attention.tree import Level, Window, narrow
 from jaxrl_sql.models.attention.xla import KeyPart, attend
@@ -40,6 +38,8 @@ from jaxrl_sql.models.cache import DecodeCache, PrefixCache
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.ops.linear import AnyWeight, linear, shift
+from jaxrl_sql.ops.token_distribution import soft_cap
 from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError
 

@@ -1,4 +1,4 @@
-"""A value head beside the policy, for PPO: what an answer is expected to be paid, told from the policy's own states.
+"""A value head beside the policy, for PPO: the reward that an answer is expected to get, from the policy's own states.
 
 The head is one linear map on the final states that predict each completion token, so a prompt is computed once here
 too. Its loss moves the decoder below it as well, through the policy's weights or adapters. Whatever takes trainable

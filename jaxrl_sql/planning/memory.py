@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxrl_sql.config import OptimConfig, TrainConfig
-from jaxrl_sql.distribution import KEPT_BYTES
 from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
 from jaxrl_sql.models.attention import cudnn, for_platform, xla
+from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
-from jaxrl_sql.models.merging import POOL
 from jaxrl_sql.models.spec import leaf_of
 from jaxrl_sql.models.transformer import CARRIED
+from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, split_of
 from jaxrl_sql.planning.workload import PAGE, ROW_PAGE, Draw, Update, batch_ways, find_workload, head_ways, parts_here
@@ -29,7 +29,7 @@ from jaxrl_sql.planning.workload import PAGE, ROW_PAGE, Draw, Update, batch_ways
 GIB, MIB = 1 << 30, 1 << 20
 
 
-class Sizes(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """Bytes on the fullest device.
 
     weights: of the policy, or its frozen base; adapters: trained beside it; optimizer: what it keeps; reference: the
@@ -74,22 +74,24 @@ def abstract_mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
     return AbstractMesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def estimate(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, longest: int, fused: bool | None = None) -> Sizes:
+def estimate(
+    config: TrainConfig, model: ModelConfig, mesh: AnyMesh, longest: int, fused: bool | None = None
+) -> MemoryEstimate:
     """Estimate what the fullest device will hold; `longest` is the longest prompt in tokens.
 
     `fused`: whether attention never writes its scores to memory (None: as the configuration says, and `auto` does).
     Raises InputError for weights that the mesh does not divide.
     """
     work = find_workload(config, longest, batch_ways(mesh.shape))
-    learns = work.update or work.lessons
+    learns = work.update or work.sft_dataset
     lora, width = config.model.lora.rank > 0, int(jnp.dtype(config.model.dtype).itemsize)
     held = params_here(model, mesh)
     trained, trained_width = (_adapters_here(config, model, mesh), 4) if lora else (held, width)
-    copied = config.grpo.steps > 0 and config.grpo.kl > 0 and not (lora and not config.sft.steps)
+    copied = config.grpo.steps > 0 and config.grpo.kl_coef > 0 and not (lora and not config.sft.steps)
     fused = config.model.attention != "xla" if fused is None else fused
-    updates = [work for work in (work.lessons, work.update) if work is not None]
+    updates = [work for work in (work.sft_dataset, work.update) if work is not None]
     parts = max((work.parts for work in updates), default=1)
-    return Sizes(
+    return MemoryEstimate(
         weights=held * width,
         adapters=trained * trained_width if lora and learns else 0,
         optimizer=trained * _moments(learns.optim) if learns else 0,

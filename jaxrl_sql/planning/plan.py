@@ -12,10 +12,10 @@ from jaxrl_sql.models import ModelConfig, count_params
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.planning.chips import Topology
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
-from jaxrl_sql.planning.memory import Sizes, abstract_mesh, estimate, is_fused
+from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused
 from jaxrl_sql.planning.programs import Setting, programs
-from jaxrl_sql.planning.remedies import Remedy, remedies
-from jaxrl_sql.planning.work import Phase, answer_tokens, phases, step_seconds
+from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
+from jaxrl_sql.planning.suggestions import Suggestion, suggest
 from jaxrl_sql.planning.workload import Workload, batch_ways, find_workload
 from jaxrl_sql.types import InputError
 
@@ -46,10 +46,10 @@ class Plan(NamedTuple):
     sizes: Mapping[str, int]
     params: int
     work: Workload
-    memory: Sizes
+    memory: MemoryEstimate
     phases: list[Phase]
     programs: Mapping[str, Compiled]
-    remedies: list[Remedy]
+    suggest: list[Suggestion]
     tokens: float
     written: float
 
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Say whether a chip has room for it; so it has where nobody knows."""
+        """Say whether a chip has room for it; True for a chip of unknown memory."""
         return not self.topology.chip.memory or self.total <= self.topology.chip.memory
 
     @property
@@ -124,10 +124,10 @@ def make_plan(
     made = [_measured(phase, found.get(phase.name)) for phase in phases(config, model, sizes, work, written)]
     plan = Plan(
         topology, sizes, count_params(model), work, memory, made, found, [],
-        answer_tokens(work, written, config.grpo.block), written,
+        answer_tokens(work, written, config.grpo.steps_per_generation), written,
     )  # fmt: skip
     have = topology.chip.memory
-    return plan if plan.fits else plan._replace(remedies=remedies(config, model, sizes, longest, have, fused))
+    return plan if plan.fits else plan._replace(suggest=suggest(config, model, sizes, longest, have, fused))
 
 
 def check_batch(config: TrainConfig, work: Workload, sizes: Mapping[str, int]) -> None:

@@ -21,8 +21,8 @@ from jaxrl_sql.batch import GroupBatch, PyTree, Segment, TrainState
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, policy_params
 from jaxrl_sql.models.attention import for_platform
+from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
-from jaxrl_sql.models.merging import POOL
 from jaxrl_sql.models.paged import Pages, Pool
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask
@@ -59,7 +59,9 @@ def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowe
     if work.update is not None:
         made["update"] = partial(lower_update, setting, work.update)
         if work.scored:
-            made["score"] = partial(lower_score, setting, work.update, work.updates // setting.config.grpo.epochs)
+            made["score"] = partial(
+                lower_score, setting, work.update, work.updates // setting.config.grpo.num_iterations
+            )
     draw = work.greedy if work.draw is None else work.draw
     made["prefill"] = partial(lower_prefill, setting, draw)
     made["decode"] = partial(lower_decode, setting, draw)
@@ -205,7 +207,7 @@ def _policy(setting: Setting) -> Callable[..., Any]:
 def _optimizer(setting: Setting) -> optax.GradientTransformation:
     config = setting.config
     decayed = None if config.model.lora.rank else decay_mask(setting.model)
-    updates = config.grpo.steps * config.grpo.epochs * config.grpo.minibatches
+    updates = config.grpo.steps * config.grpo.num_iterations * config.grpo.minibatches
     return make_optimizer(config.grpo.optim, updates, decayed)
 
 
@@ -222,7 +224,7 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_drawn: b
     if not is_drawn:
         found = {
             "old_logprobs": array(*per_token) if has_old else None,
-            "reference_logprobs": array(*per_token) if grpo.kl > 0 else None,
+            "reference_logprobs": array(*per_token) if grpo.kl_coef > 0 else None,
             "advantage": array(*per_token) if is_ppo else array(work.group, 1),
             "old_values": array(*per_token) if is_ppo else None,
             "returns": array(*per_token) if is_ppo else None,
@@ -232,8 +234,8 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_drawn: b
         completion=array(*per_token, dtype=jnp.int32),
         completion_len=array(*per_answer, dtype=jnp.int32),
         loss_mask=array(*per_token, dtype=bool),
-        drawn_logprobs=array(*per_token),
-        sampler_logprobs=array(*per_token),
+        behavior_logprobs=array(*per_token),
+        rollout_logprobs=array(*per_token),
         reward=array(*per_answer),
         weight=array(*per_answer),
         truncated=array(*per_answer, dtype=bool),

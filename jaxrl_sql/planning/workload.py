@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import OptimConfig, TrainConfig
-from jaxrl_sql.distribution import KEPT_BYTES
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.rules import RULES
-from jaxrl_sql.rollout.intake import MAX_READERS
+from jaxrl_sql.rollout.prefill_queue import MAX_READERS
 
 PAGE, ROW_PAGE, CHUNK, PREFILL, KEPT = 64, 32, 16, 1024, 32_768  # the engine's own
 
@@ -86,7 +86,7 @@ class Workload(NamedTuple):
     updates: made on each draw's batch; scored: how often a batch is scored before them (old policy, reference).
     """
 
-    lessons: Update | None
+    sft_dataset: Update | None
     update: Update | None
     draw: Draw | None
     greedy: Draw
@@ -111,7 +111,7 @@ def parts_here(draw: Draw, ways: int) -> list[tuple[int, int, int]]:
     return [(pages, min(owners + 1, pages), readers) for pages, owners, readers in pools]
 
 
-def drawn_answer(config: TrainConfig) -> tuple[str, int]:
+def longest_answer(config: TrainConfig) -> tuple[str, int]:
     """Return (key, tokens) of the longest answer that is drawn to be learned from, all of its turns together."""
     sampling = config.sampling
     if sampling.turns > 1 and sampling.max_total_tokens > sampling.max_new_tokens:
@@ -122,8 +122,13 @@ def drawn_answer(config: TrainConfig) -> tuple[str, int]:
 def needs_old(config: TrainConfig) -> bool:
     """Say whether the old policy's log-probabilities are found apart, before the updates (`algo.updates`)."""
     grpo = config.grpo
-    in_reward = grpo.kl > 0 and grpo.kl_in == "reward"
-    return grpo.algorithm == "ppo" or in_reward or grpo.epochs * grpo.minibatches > 1 or grpo.block > 1
+    in_reward = grpo.kl_coef > 0 and grpo.kl_in == "reward"
+    return (
+        grpo.algorithm == "ppo"
+        or in_reward
+        or grpo.num_iterations * grpo.minibatches > 1
+        or grpo.steps_per_generation > 1
+    )
 
 
 def logit_pieces(model: ModelConfig, work: Update, ways: int) -> int:
@@ -136,20 +141,35 @@ def logit_pieces(model: ModelConfig, work: Update, ways: int) -> int:
 def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
     """Return what a run computes with prompts of up to `longest` tokens on a mesh that cuts batches into `ways`."""
     grpo, sft, width = config.grpo, config.sft, bucket(longest)
-    lessons = Update(
-        sft.databases, sft.questions, width, bucket(sft.max_completion_tokens), sft.accumulate, sft.optim
+    sft_dataset = Update(
+        sft.databases, sft.questions, width, bucket(sft.max_completion_tokens),
+        sft.gradient_accumulation_steps, sft.optim
     )  # fmt: skip
-    answer = bucket(drawn_answer(config)[1])
-    update = Update(grpo.prompts // grpo.minibatches, grpo.group, width, answer, grpo.accumulate, grpo.optim)
-    asked = grpo.prompts * grpo.oversample * grpo.block
+    answer = bucket(longest_answer(config)[1])
+    update = Update(
+        grpo.prompts // grpo.minibatches,
+        grpo.num_generations,
+        width,
+        answer,
+        grpo.gradient_accumulation_steps,
+        grpo.optim,
+    )
+    asked = grpo.prompts * grpo.oversample * grpo.steps_per_generation
     has_grpo = grpo.steps > 0
     return Workload(
-        lessons=lessons if sft.steps else None,
+        sft_dataset=sft_dataset if sft.steps else None,
         update=update if has_grpo else None,
-        draw=_draw(config.sampling.slots, asked, grpo.group, width, answer, ways) if has_grpo else None,
-        greedy=_draw(config.eval.slots, config.eval.slots, 1, width, bucket(config.eval.max_new_tokens), ways),
-        updates=grpo.epochs * grpo.minibatches if has_grpo else 0,
-        scored=(needs_old(config) + (grpo.kl > 0)) if has_grpo else 0,
+        draw=_draw(config.rollout.max_num_seqs, asked, grpo.num_generations, width, answer, ways) if has_grpo else None,
+        greedy=_draw(
+            config.validation.max_num_seqs,
+            config.validation.max_num_seqs,
+            1,
+            width,
+            bucket(config.validation.max_new_tokens),
+            ways,
+        ),
+        updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
+        scored=(needs_old(config) + (grpo.kl_coef > 0)) if has_grpo else 0,
     )
 
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.data.prompts import PromptStyle, ShowSchema, chat_style, compact_style, tagged_style
 from jaxrl_sql.data.schema.render import RENDERERS, SHOW_EXAMPLES
-from jaxrl_sql.rewards.extract import Read, Reading, begun_by, read_plain, with_beginning
-from jaxrl_sql.rewards.score import RewardRule, Scored, TextJob, collect, submit_texts
+from jaxrl_sql.rewards.extract import ParsedResponse, Read, begun_by, read_plain, with_beginning
+from jaxrl_sql.rewards.score import RewardRule, ScoredResponse, TextJob, collect, submit_texts
 from jaxrl_sql.sqlenv.ports import SqlExecutor
-from jaxrl_sql.sqlenv.turns import TurnPolicy, Written
+from jaxrl_sql.sqlenv.turns import Action, Environment
 from jaxrl_sql.types import Example, InputError, Response, Reward
 
 Observe = Callable[[str], str]
@@ -45,7 +45,7 @@ class Recipe(NamedTuple):
     reward: RewardRule
     options: Mapping[str, Any] = MappingProxyType({})
     stops: tuple[str, ...] = ()
-    turns: Callable[[Any, Example, int], TurnPolicy] | None = None
+    turns: Callable[[Any, Example, int], Environment] | None = None
     advantage: Callable[..., Any] | None = None
     loss: Callable[..., Any] | None = None
     thinking_instruction: str = ""
@@ -60,7 +60,9 @@ class Recipe(NamedTuple):
         answer's own. Raises InputError for a name that is none, and for what needs a chat elsewhere.
         """
         if name != "chat" and (thinking != "template" or begin):
-            raise InputError(f"data.prompt={name} is no chat: data.thinking and data.begin need data.prompt=chat")
+            raise InputError(
+                f"data.prompt={name} is no chat: data.thinking and data.assistant_prefill need data.prompt=chat"
+            )
         show = self._show(name, schema)
         thinks = thinking == "think"
         answer = partial(self.taught, begun=begun_by(begin), thinks=thinks)
@@ -78,7 +80,7 @@ class Recipe(NamedTuple):
 
         They stand among a column's examples where the way of showing the database has some, else before the question.
         """
-        style = self.style(data.prompt, data.thinking, data.begin, data.schema)
+        style = self.style(data.prompt, data.thinking, data.assistant_prefill, data.schema)
         has_examples = self._show(data.prompt, data.schema) in SHOW_EXAMPLES
         return style._replace(retrieve=data.retrieve, in_question=data.matched == "question" or not has_examples)
 
@@ -126,7 +128,7 @@ class Recipe(NamedTuple):
         policy = self.turns(executor, example, turns)
 
         def observe(sql: str) -> str:
-            observation = policy.next(Written(f"<sql>{sql}</sql>", "stop"))
+            observation = policy.next(Action(f"<sql>{sql}</sql>", "stop"))
             if observation is None:
                 raise InputError(f"{example.uid}: a response of more than {turns} turns")
             return observation.result()
@@ -143,7 +145,7 @@ class Recipe(NamedTuple):
 
         return style._replace(answer=answer)
 
-    def reading(self, response: Response, style: PromptStyle, begun: str = "") -> Reading:
+    def reading(self, response: Response, style: PromptStyle, begun: str = "") -> ParsedResponse:
         """Read a response to a prompt of a style: whole where answers are raw SQL, else in the recipe's own way.
 
         `begun` is the tag that the prompt's text ends with (`rewards.extract.begun_by`), if the style does not know it.
@@ -164,7 +166,7 @@ class Recipe(NamedTuple):
         read = partial(self.reading, style=style, begun=begun)
         return submit_texts(executor, examples, responses, read, self.rules, self.options)
 
-    def collect(self, job: TextJob) -> list[Scored]:
+    def collect(self, job: TextJob) -> list[ScoredResponse]:
         """Wait for a submitted job; rewards, SQL and statuses in order."""
         return collect(job, self.reward)
 
@@ -173,7 +175,7 @@ class Recipe(NamedTuple):
     ) -> list[Reward]:
         """Score responses in the recipe's form and wait; `begun` is the tag that their prompts ended with."""
 
-        def read(response: Response) -> Reading:
+        def read(response: Response) -> ParsedResponse:
             return self.read(with_beginning(response, begun))
 
         job = submit_texts(executor, examples, responses, read, self.rules, self.options)

@@ -10,7 +10,7 @@ from jaxrl_sql.data.schema import RENDERERS, read_schema
 from jaxrl_sql.recipes.recipe import Observe, Recipe
 from jaxrl_sql.rewards.skyrl_sql import RULE, read_skyrl_sql, skyrl_sql_reward
 from jaxrl_sql.sqlenv.executor import exploratory
-from jaxrl_sql.sqlenv.turns import SQL_STOPS, SqlTurns, TurnPolicy
+from jaxrl_sql.sqlenv.turns import SQL_STOPS, Environment, SqlTurns
 from jaxrl_sql.types import Example, Response
 
 _LOOP = (
@@ -57,7 +57,7 @@ def _respond_by_looking_up(example: Example, observe: Observe | None) -> Respons
     ]
 
 
-def _turns(executor: Any, example: Example, turns: int) -> TurnPolicy:
+def _turns(executor: Any, example: Example, turns: int) -> Environment:
     return SqlTurns(executor, example.db_path, turns, exploratory(executor.limits), example.dialect)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 
-from jaxrl_sql.rewards.extract import Reading, bare_blocks, last_enclosed, said, sql_blocks
+from jaxrl_sql.rewards.extract import ParsedResponse, bare_blocks, last_enclosed, said, sql_blocks
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Response, Reward
 
@@ -20,7 +20,7 @@ _UPPER_SELECT = re.compile(r"\bSELECT\b")
 _RAW_END = re.compile(r"\n[ \t\r]*\n|</answer>")
 
 
-def read_arctic(response: Response) -> Reading:
+def read_arctic(response: Response) -> ParsedResponse:
     """Find the SQL of a response in Arctic-Text2SQL-R1's way.
 
     Only what follows the first `</think>` counts, or everything when there is none (so it does not matter whether the
@@ -42,7 +42,7 @@ def read_arctic(response: Response) -> Reading:
     blocks = [block for block in sql_blocks(rest) if len(block) > _MIN_BLOCK]
     sql = blocks[-1] if blocks else _last_bare_select(rest) or _last_json_sql(rest) or _raw_select(rest)
     think = head.strip().removeprefix("<think>").strip() if tag else ""
-    return Reading(sql, well_formed, think, answer)
+    return ParsedResponse(sql, well_formed, think, answer)
 
 
 def _last_bare_select(text: str) -> str | None:
@@ -74,7 +74,7 @@ def _raw_select(text: str) -> str | None:
     return _RAW_END.split(text[start.start() :], maxsplit=1)[0].strip()
 
 
-def arctic_reward(reading: Reading, row: ScoreRow) -> Reward:
+def arctic_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 1 / 0.1 / 0 with parts `correct`, `executes` and `format` (each 0 or 1; the form earns nothing)."""
     executes, correct = row.executes, row.matches(RULE)
     total = 1.0 if correct else _EXECUTES if executes else 0.0

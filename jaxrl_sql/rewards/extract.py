@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxrl_sql.types import Response
 
 
-class Reading(NamedTuple):
+class ParsedResponse(NamedTuple):
     """What is found in a response: its SQL (None: it has none), whether the form is right, and the texts of its parts.
 
     `queries` are those that a dialogue asked the environment to run, in order.
@@ -26,7 +26,7 @@ class Reading(NamedTuple):
     queries: tuple[str, ...] = ()
 
 
-Read = Callable[[Response], Reading]
+Read = Callable[[Response], ParsedResponse]
 
 _SQL_FENCE = re.compile(r"```sql(?![A-Za-z0-9_])")
 _ANY_CASE_FENCE = re.compile(_SQL_FENCE.pattern, re.IGNORECASE)
@@ -57,10 +57,10 @@ def with_beginning(response: Response, begun: str) -> Response:
     return [(role, begun + text), *rest]
 
 
-def read_plain(response: Response) -> Reading:
+def read_plain(response: Response) -> ParsedResponse:
     """Take the whole text as SQL: for models that were taught to answer with a query and nothing else."""
     text = said(response).strip()
-    return Reading(text or None, answer=text)
+    return ParsedResponse(text or None, answer=text)
 
 
 def sql_blocks(text: str, any_case: bool = False) -> list[str]:

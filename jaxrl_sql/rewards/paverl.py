@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.rewards.extract import Reading, said, sql_blocks
+from jaxrl_sql.rewards.extract import ParsedResponse, said, sql_blocks
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Response, Reward
 
@@ -12,7 +12,7 @@ _EXECUTES = 0.5
 _FULL = 10.0
 
 
-def read_paverl(response: Response) -> Reading:
+def read_paverl(response: Response) -> ParsedResponse:
     """Find the SQL: the last closed ```sql block, if it has at least 16 characters (stripped); else there is none.
 
     The form is right when there is such a block; the thought stands before the first.
@@ -20,10 +20,10 @@ def read_paverl(response: Response) -> Reading:
     text = said(response)
     blocks = sql_blocks(text)
     sql = blocks[-1] if blocks and len(blocks[-1]) >= _MIN_BLOCK else None
-    return Reading(sql, sql is not None, text.partition("```sql")[0].strip(), text.strip())
+    return ParsedResponse(sql, sql is not None, text.partition("```sql")[0].strip(), text.strip())
 
 
-def paverl_reward(reading: Reading, row: ScoreRow) -> Reward:
+def paverl_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 0 for a query that fails, 0.5 for one that finds nothing of the gold, else 10 times what it finds.
 
     What it finds is `partial`, between 0 and 1; `correct` is all of it.

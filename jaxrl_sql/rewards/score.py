@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxrl_sql.rewards.extract import Read, Reading
+from jaxrl_sql.rewards.extract import ParsedResponse, Read
 from jaxrl_sql.sqlenv.dialect import to_sqlite
 from jaxrl_sql.sqlenv.executor import score_rows
 from jaxrl_sql.sqlenv.ports import NO_SQL, NOT_TRANSLATED, ScoreRow, SqlExecutor, SqlJob
 from jaxrl_sql.types import Example, Golds, Response, Reward
 
-RewardRule = Callable[[Reading, ScoreRow], Reward]
+RewardRule = Callable[[ParsedResponse, ScoreRow], Reward]
 
 # Of Spider's test suites: variants of a database, and a query is right where all of them agree.
 _SUITE_RULE = "test_suite"
@@ -24,7 +24,7 @@ _SUITE_RULE = "test_suite"
 _CLOCK_STOPS = frozenset({"wall", "cpu", "cancelled"})
 
 
-class Scored(NamedTuple):
+class ScoredResponse(NamedTuple):
     """A response's reward, its SQL (None: it had none), the statuses by name, and what stopped it, if anything."""
 
     reward: Reward
@@ -58,7 +58,7 @@ class TextJob(NamedTuple):
     """
 
     executor: SqlExecutor
-    readings: tuple[Reading, ...]
+    readings: tuple[ParsedResponse, ...]
     settled: tuple[ScoreRow | None, ...]
     requests: tuple[_Request, ...]
     rules: tuple[str, ...]
@@ -112,7 +112,7 @@ def _databases(example: Example, rules: Sequence[str]) -> str | list[str]:
     return [*example.suite] if example.suite and _SUITE_RULE in rules else example.db_path
 
 
-def collect(job: TextJob, reward: RewardRule) -> list[Scored]:
+def collect(job: TextJob, reward: RewardRule) -> list[ScoredResponse]:
     """Wait for a job and pay each response, in the order in which they were submitted.
 
     A run that only the wall clock stopped is tried once more by itself: a verdict should not depend on the load.
@@ -123,7 +123,9 @@ def collect(job: TextJob, reward: RewardRule) -> list[Scored]:
     for reading, verdict in zip(job.readings, job.settled, strict=True):
         row = next(ran) if verdict is None else verdict
         paid = reward(reading, row)
-        scored.append(Scored(paid, reading.sql, row.pred_status, row.gold_status, row.stop, reading.well_formed))
+        scored.append(
+            ScoredResponse(paid, reading.sql, row.pred_status, row.gold_status, row.stop, reading.well_formed)
+        )
     return scored
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from jaxrl_sql.rewards.extract import Reading, enclosed
+from jaxrl_sql.rewards.extract import ParsedResponse, enclosed
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.sqlenv.turns import asked_sql
 from jaxrl_sql.types import Response, Reward
@@ -16,7 +16,7 @@ _THOUGHT = re.compile(r"\s*<think>(?:(?!<(?:think|sql|solution)>).)*?</think>", 
 _LOOKUP = re.compile(r"\bpragma|\bsqlite_(?:master|schema)\b", re.IGNORECASE)
 
 
-def read_skyrl_sql(response: Response) -> Reading:
+def read_skyrl_sql(response: Response) -> ParsedResponse:
     """Find the solution, which is run as it stands, the queries before it, and whether the dialogue's form is right.
 
     It is iff there is exactly one `<solution>`, closed once, with no tag inside; at least one thought; and a thought,
@@ -37,7 +37,7 @@ def read_skyrl_sql(response: Response) -> Reading:
     queries = tuple(asked for turn in turns if (asked := asked_sql(turn)) is not None)
     solution = solutions[-1] if solutions else ""
     well_formed = plain and bool(thoughts) and answered
-    return Reading(solution or None, well_formed, "\n".join(thoughts), solution, queries)
+    return ParsedResponse(solution or None, well_formed, "\n".join(thoughts), solution, queries)
 
 
 def _turns(response: Response) -> Sequence[str]:
@@ -64,7 +64,7 @@ def _turns_of_text(rest: str) -> list[str]:
         rest = following
 
 
-def skyrl_sql_reward(reading: Reading, row: ScoreRow) -> Reward:
+def skyrl_sql_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Return -1 for a wrong form, 1 for a right result, else 0; the counts of `conduct` are among the parts."""
     executes, correct = row.executes, row.matches(RULE)
     total = float(correct) if reading.well_formed else -1.0
@@ -72,7 +72,7 @@ def skyrl_sql_reward(reading: Reading, row: ScoreRow) -> Reward:
     return Reward(total, {name: float(value) for name, value in parts.items()})
 
 
-def conduct(reading: Reading) -> dict[str, int]:
+def conduct(reading: ParsedResponse) -> dict[str, int]:
     """Count queries, look-ups of the schema among them, and those asked before; tell if the solution was never tried.
 
     Queries are the same when only white space, case and a semicolon at the end differ.

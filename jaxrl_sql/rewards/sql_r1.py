@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.rewards.extract import Reading, last_enclosed, said, sql_blocks
+from jaxrl_sql.rewards.extract import ParsedResponse, last_enclosed, said, sql_blocks
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Response, Reward
 
@@ -11,7 +11,7 @@ _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _FULL_LENGTH = 2048
 
 
-def read_sql_r1(response: Response) -> Reading:
+def read_sql_r1(response: Response) -> ParsedResponse:
     """Find thought, answer and SQL: the last non-empty ```sql block (lower case) inside the answer.
 
     The form is right iff each of the four tags occurs exactly once, in order, and the answer holds such a block. Of a
@@ -24,10 +24,10 @@ def read_sql_r1(response: Response) -> Reading:
     in_order = all(text.count(tag) == 1 for tag in _TAGS) and places == sorted(places)
     blocks = [block for block in sql_blocks(answer) if block]
     found = blocks or [block for block in sql_blocks(text) if block]
-    return Reading(found[-1] if found else None, in_order and bool(blocks), think, answer)
+    return ParsedResponse(found[-1] if found else None, in_order and bool(blocks), think, answer)
 
 
-def sql_r1_reward(reading: Reading, row: ScoreRow) -> Reward:
+def sql_r1_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Return -1 for a wrong form or a query that does not run, 0 for another result, 6 and the length part for a match.
 
     The paper's sum is format (1 or -1) + execution (2 or -2) + result (3 or -3) + length, of which the later ones are
@@ -47,7 +47,7 @@ def sql_r1_reward(reading: Reading, row: ScoreRow) -> Reward:
     return Reward(total, {name: float(value) for name, value in parts.items()})
 
 
-def length_part(reading: Reading) -> float:
+def length_part(reading: ParsedResponse) -> float:
     """Return half the share of 2,048 characters that thought and answer fill, plus the share of SQL in the answer.
 
     Lengths are of the stripped texts; the SQL's white space is collapsed for this count alone. At most 1.5.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jaxrl_sql.rewards.extract import Reading, bare_blocks, said, sql_blocks
+from jaxrl_sql.rewards.extract import ParsedResponse, bare_blocks, said, sql_blocks
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Response, Reward
 
@@ -18,7 +18,7 @@ _FORMAT_SHARE = 0.05
 _GATE = 0.1
 
 
-def read_think2sql(response: Response) -> Reading:
+def read_think2sql(response: Response) -> ParsedResponse:
     """Find the SQL: in the last closed answer, or else the whole text, the last ```sql fence, another fence, or all.
 
     Tags and fences may be in any case. The form is right iff the whole trimmed text is one `<reasoning>…</reasoning>`
@@ -31,20 +31,20 @@ def read_think2sql(response: Response) -> Reading:
     place = answer if answers else text
     blocks = sql_blocks(place, any_case=True) or bare_blocks(place)
     sql = (blocks[-1] if blocks else place).strip(" \t\r\n`")
-    return Reading(sql or None, form is not None, form["think"].strip() if form else "", answer)
+    return ParsedResponse(sql or None, form is not None, form["think"].strip() if form else "", answer)
 
 
-def exfm_reward(reading: Reading, row: ScoreRow) -> Reward:
+def exfm_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 0.95 EX + 0.05 format."""
     return _shares(row.matches("refined"), reading, row)
 
 
-def qafm_reward(reading: Reading, row: ScoreRow) -> Reward:
+def qafm_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 0.95 QATCH + 0.05 format."""
     return _shares(row.value("qatch"), reading, row)
 
 
-def gate_reward(reading: Reading, row: ScoreRow) -> Reward:
+def gate_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
     """Return 0 for a query that does not run, QATCH where it is above 0.1, else 0.1 for a right form and 0 without."""
     qatch = row.value("qatch")
     if not row.executes:
@@ -56,11 +56,11 @@ def gate_reward(reading: Reading, row: ScoreRow) -> Reward:
     return Reward(total, _parts(reading, row))
 
 
-def _shares(result: float, reading: Reading, row: ScoreRow) -> Reward:
+def _shares(result: float, reading: ParsedResponse, row: ScoreRow) -> Reward:
     return Reward((1.0 - _FORMAT_SHARE) * result + _FORMAT_SHARE * reading.well_formed, _parts(reading, row))
 
 
-def _parts(reading: Reading, row: ScoreRow) -> dict[str, float]:
+def _parts(reading: ParsedResponse, row: ScoreRow) -> dict[str, float]:
     return {
         "correct": float(row.matches("refined")),
         "executes": float(row.executes),

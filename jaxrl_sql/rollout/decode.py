@@ -15,10 +15,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jaxrl_sql import distribution, rng
-from jaxrl_sql.distribution import Drawing
 from jaxrl_sql.models import ModelConfig, paged, unembed
 from jaxrl_sql.models.paged import Pages, Pool, Readers
+from jaxrl_sql.ops import rng, token_distribution
+from jaxrl_sql.ops.token_distribution import Drawing
 from jaxrl_sql.parallel.rules import constrain
 
 
@@ -53,7 +53,7 @@ class Request:
 
     number: of the answer in the call (-1: none); lane, reader: the prompt, and as which of its readers; limit: length
     at which it ends; first: the state of its stop strings' automaton; pause: whether an end waits for the host;
-    key [X,2] uint32: its random numbers; how: its distribution.
+    key [X,2] uint32: its random numbers; how: its token_distribution.
     """
 
     number: jax.Array
@@ -217,7 +217,7 @@ def decode_chunk(
         request = rows.request
         logits = unembed(params, config, rows.hidden)
         keys = jax.vmap(rng.fold)(jax.random.wrap_key_data(request.key), rows.length)
-        draw = distribution.draw(keys, logits, request.how, rows.seen, features.truncates, features.samples)
+        draw = token_distribution.draw(keys, logits, request.how, rows.seen, features.truncates, features.samples)
         is_open = rows.state == State.OPEN
         length = rows.length + is_open
         matched = jnp.where(is_open, table[rows.matched, draw.token].astype(jnp.int32), rows.matched)

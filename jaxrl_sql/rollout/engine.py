@@ -14,17 +14,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_sql import rng
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.paged import Pool
+from jaxrl_sql.ops import rng
 from jaxrl_sql.parallel.rules import batch_ways
-from jaxrl_sql.rollout.call import Call, Limits
 from jaxrl_sql.rollout.decode import grow_pool, new_pool
-from jaxrl_sql.rollout.ledger import PromptBook
-from jaxrl_sql.rollout.sampling import Sample, Sampling
+from jaxrl_sql.rollout.kv_blocks import PrefixCache
+from jaxrl_sql.rollout.sampling import Sample, SamplingParams
+from jaxrl_sql.rollout.scheduler import Call, Limits
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.rollout.stops import end_tokens, token_bytes
+from jaxrl_sql.rollout.stop_strings import end_tokens, token_bytes
 from jaxrl_sql.sqlenv.turns import Turns
 from jaxrl_sql.types import InputError, Prompt
 
@@ -37,8 +37,9 @@ class Engine:
     decoded side by side; pages hold `page_size` tokens of a prompt or `row_page_size` of an answer; a chunk is `chunk`
     steps; `prefill_tokens` are run at once. Where observations are awaited, `is_exact` lets no row go on before all of
     those that were asked for with it: what is computed beside what then never depends on how fast SQL ran.
-    Pools of pages begin small and grow with what is asked, and a new size is a new program; `widest`, the tokens of the
-    longest prompt to come, makes them at once for all that may be asked, and all prefills of one size (0: as needed).
+    Pools of pages begin small and grow with what is asked, and a new size is a new program; `max_prompt_bucket`, the
+    tokens of the longest prompt to come, makes them at once for all that may be asked, and all prefills of one size (0:
+    as needed).
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Engine:
         kept_tokens: int = 32_768,
         compute_dtype: Any = None,
         is_exact: bool = False,
-        widest: int = 0,
+        max_prompt_bucket: int = 0,
     ) -> None:
         for name, value in (("slot", slots), ("token a page", min(page_size, row_page_size)), ("step", chunk)):
             if value < 1:
@@ -67,10 +68,10 @@ class Engine:
         self.limits = Limits(page_size, row_page_size, chunk, max(prefill_tokens, page_size))
         self.compute_dtype = compute_dtype
         self.is_exact = is_exact
-        self.widest = widest
+        self.max_prompt_bucket = max_prompt_bucket
         self.stats = RolloutStats()
         self.stop_ids = end_tokens(tokenizer)
-        self.prompts = PromptBook(page_size, kept_tokens // page_size)
+        self.prompts = PrefixCache(page_size, kept_tokens // page_size)
         self.shared: Pool | None = None
         self.kept: Pool | None = None
         self.own: Pool | None = None
@@ -113,7 +114,7 @@ class Engine:
     def generate(
         self,
         prompts: Sequence[Prompt | str | Sequence[int]],
-        sampling: Sampling | Sequence[Sampling],
+        sampling: SamplingParams | Sequence[SamplingParams],
         step: int = 0,
         turns: Turns | None = None,
     ) -> Iterator[Sample]:
@@ -126,7 +127,7 @@ class Engine:
         """
         if isinstance(prompts, str | Prompt):
             raise InputError("prompts is a list: put a single prompt into one")
-        hows = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
+        hows = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         if len(hows) != len(prompts):
             raise InputError(f"{len(hows)} samplings for {len(prompts)} prompts: one for all, or one for each")
         if turns is not None and jax.process_count() > 1:
@@ -152,21 +153,21 @@ class Engine:
     def drop_pools(self) -> None:
         """Let all pages go; the next call makes new ones."""
         self.shared = self.own = self.kept = None
-        self.prompts = PromptBook(self.limits.page_size, self.prompts.room)
+        self.prompts = PrefixCache(self.limits.page_size, self.prompts.room)
 
     @property
     def stretch(self) -> int:
         """Return how many tokens of a row are run at once, at most."""
         most = self.limits.prefill_tokens
-        return min(bucket(self.widest, self.limits.page_size), most) if self.widest else most
+        return min(bucket(self.max_prompt_bucket, self.limits.page_size), most) if self.max_prompt_bucket else most
 
     def has_room(self, rows: int, tokens: int) -> bool:
         """Tell whether so many rows, of so many tokens in all, are run at once."""
-        return rows <= self.shape_of(1, 1)[0] if self.widest else tokens <= self.limits.prefill_tokens
+        return rows <= self.shape_of(1, 1)[0] if self.max_prompt_bucket else tokens <= self.limits.prefill_tokens
 
     def shape_of(self, rows: int, tokens: int, smallest: int = 32) -> tuple[int, int]:
-        """Return (rows, tokens a row) of the program that runs so many, one of few; the only one with `widest`."""
-        if self.widest:
+        """Return (rows, tokens a row) of the smallest program that runs so many."""
+        if self.max_prompt_bucket:
             return max(self.limits.prefill_tokens // self.stretch, 1), self.stretch
         return 1 << (rows - 1).bit_length(), min(bucket(tokens, smallest), self.stretch)
 
@@ -180,7 +181,7 @@ class Engine:
 
     def _at_first(self, pool: Pool | None, pages: int, grow: Callable[[int], Pool]) -> Pool:
         missing = pages - (0 if pool is None else pool.pages)
-        return grow(missing) if pool is None or (self.widest and missing > 0) else pool
+        return grow(missing) if pool is None or (self.max_prompt_bucket and missing > 0) else pool
 
     def grow_shared(self, missing: int) -> Pool:
         """Make room for `missing` more pages of prompts."""
@@ -191,7 +192,7 @@ class Engine:
     def grow_kept(self, pages: int) -> Pool:
         """Make room for `pages` kept pages in all."""
         have = 0 if self.kept is None else self.kept.pages
-        pages = self.prompts.room if self.widest else pages
+        pages = self.prompts.room if self.max_prompt_bucket else pages
         self.kept = self._grown(self.kept, self.limits.page_size, max(pages - have, 0))
         return self.kept
 

@@ -11,7 +11,7 @@ ASSISTANT, ENVIRONMENT = "assistant", "environment"
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How to draw `n` answers a prompt.
 
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution whole (the
@@ -56,7 +56,7 @@ class Sampling:
             if not holds:
                 raise InputError(f"sampling: {message}")
 
-    def within(self, room: int) -> Sampling:
+    def within(self, room: int) -> SamplingParams:
         """Return the same, with answers that end where a model has no position left: after `room` tokens (or 1)."""
         most = max(room, 1)
         return replace(
@@ -88,8 +88,8 @@ class Sample:
     `finish_reason`: `stop` (`token_ids` end with the stop token, or with the token that completes a stop string; `text`
     leaves the token out, and ends with the string), `length`, `refused` (the request cannot be served, and there are no
     tokens) or `failed` (what should have answered a turn did not); `error` says why of the last two. `logprobs` are
-    under the full distribution at the temperature, `drawn_logprobs` under the one that the token was drawn from; `text`
-    is what the policy wrote last.
+    under the full distribution at the temperature, `behavior_logprobs` under the one that the token was drawn from;
+    `text` is what the policy wrote last.
 
     `turns` hold the same tokens by who wrote them (`assistant`, `environment`). Over several turns `token_ids` are all
     of them, in order, and the log-probabilities of what the environment wrote are 0; `written` says who wrote which.
@@ -99,7 +99,7 @@ class Sample:
     index: int
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    drawn_logprobs: tuple[float, ...]
+    behavior_logprobs: tuple[float, ...]
     text: str
     finish_reason: str
     turns: tuple[Turn, ...] = ()

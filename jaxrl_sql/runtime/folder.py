@@ -20,7 +20,7 @@ from jaxrl_sql.types import InputError, JaxrlSqlError
 CONFIG, METRICS, SAMPLES, CHECKPOINTS = "config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints"
 
 FREE = (
-    "run.", "health.", "eval.every", "sft.log_every", "sft.eval_every", "executor.threads", "executor.isolation",
+    "run.", "health.", "validation.every", "sft.log_every", "sft.eval_every", "executor.threads", "executor.isolation",
     "filter.", "distill.", "augment.", "evaluate.",
 )  # fmt: skip
 """Keys (or what they begin with) that may be others when a run goes on."""
@@ -116,7 +116,7 @@ def _is_free(key: str, old: TrainConfig) -> bool:
     """Say whether a key has no part in what a run computes: how often it evaluates has where that decides something."""
     if key == "sft.eval_every" and old.sft.patience:
         return False
-    if key in {"eval.every", "run.keep_best", "run.best_by"} and old.restart.steps:
+    if key in {"validation.every", "run.keep_best", "run.best_by"} and old.second_stage.steps:
         return False
     return key.startswith(FREE)
 
@@ -124,7 +124,7 @@ def _is_free(key: str, old: TrainConfig) -> bool:
 def _is_only_longer(key: str, old: TrainConfig, new: TrainConfig) -> bool:
     """Say whether another number of steps changes nothing before the end: a schedule may look at the end."""
     if key == "grpo.steps":
-        return new.grpo.optim.schedule == "constant" and not old.restart.steps
+        return new.grpo.optim.schedule == "constant" and not old.second_stage.steps
     return (
         key == "sft.steps"
         and not old.sft.patience

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from jaxrl_sql.runtime.boards import Board, TensorBoard
+from jaxrl_sql.runtime.trackers import Board, TensorBoard
 
 Metrics = Mapping[str, tuple[Any, Any]]
 

@@ -1,4 +1,4 @@
-"""What SQLite runs and MySQL does not: an answer that uses it must not be paid because SQLite stands in for MySQL.
+"""What SQLite runs and MySQL does not: an answer that uses it must not be rewarded because SQLite stands in for MySQL.
 
 A text is judged by its words, before it is parsed: the parser makes one of `IIF` and `IF`, and cuts what is surplus.
 The lists are of what models write; MySQL refuses more than that.

@@ -25,14 +25,14 @@ _SOLUTION = "</solution>"
 _TAG = re.compile(r"<(?=/?(?:think|reasoning|sql|solution|observation|answer)>)", re.IGNORECASE)
 
 
-class Written(NamedTuple):
+class Action(NamedTuple):
     """What the policy wrote in a turn, and why it ended: `stop` or `length`."""
 
     text: str
     finish_reason: str
 
 
-class Observation(Protocol):
+class PendingObservation(Protocol):
     """A text that the environment will answer with."""
 
     def done(self) -> bool:
@@ -44,22 +44,22 @@ class Observation(Protocol):
         ...
 
 
-class TurnPolicy(Protocol):
+class Environment(Protocol):
     """The environment's side of one answer; `stop` names the bound that cut an observation short, if it was a clock."""
 
     stop: str
 
-    def next(self, written: Written) -> Observation | None:
+    def next(self, written: Action) -> PendingObservation | None:
         """Take what was written; return what answers it, or None when the answer is complete."""
         ...
 
 
 # Makes the environment's side of an answer from the prompt's index and the sample's.
-Turns = Callable[[int, int], TurnPolicy]
+Turns = Callable[[int, int], Environment]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Observation:
     """An observation that is there at once."""
 
     text: str
@@ -172,7 +172,7 @@ class SqlTurns:
         if self.turns < 1:
             raise InputError(f"turns={self.turns} must be at least 1")
 
-    def next(self, written: Written) -> Observation | None:
+    def next(self, written: Action) -> PendingObservation | None:
         """Run what was asked for, or say how to ask."""
         self.made += 1
         left = self.turns - self.made
@@ -181,10 +181,10 @@ class SqlTurns:
             return None
         asked = asked_sql(text)
         if asked is None:
-            return Said(_framed("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", left))
+            return Observation(_framed("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", left))
         sql = to_sqlite(asked, self.dialect)
         if sql is None:
-            return Said(wrap(f"syntax_error: not one statement of {self.dialect}", left))
+            return Observation(wrap(f"syntax_error: not one statement of {self.dialect}", left))
         return SqlResult(sql, self._submit, left, self._doubt)
 
     def _doubt(self, stop: str) -> None:

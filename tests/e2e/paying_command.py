@@ -1,6 +1,6 @@
 """The training command with a recipe that pays for how answers begin: a policy that knows nothing yet differs in that.
 
-A script for tests that need groups whose answers are paid unequally from the first step on.
+A script for tests that need groups whose answers are rewarded unequally from the first step on.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.ask import main
-from jaxrl_sql.data.synth import SynthSpec, generate
-from jaxrl_sql.models.hf import load_checkpoint
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.models.formats.hf import load_checkpoint
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-QUICK = ["data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.slots=16"]
+QUICK = ["data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16"]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_questions_are_read_until_an_empty_line(
     db, questions = asked
     opened: list[object] = []
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{questions[0]}\n{'why ' * 300}\n{questions[1]}\n\n{questions[2]}\n"))
-    monkeypatch.setattr("jaxrl_sql.answering.load_checkpoint", _counted(opened))
+    monkeypatch.setattr("jaxrl_sql.run.policy_client.load_checkpoint", _counted(opened))
     assert main(command(db, "data.max_prompt_tokens=320")) == 0
     shown = capsys.readouterr()
     assert shown.out.count("SELECT") >= 2
@@ -110,7 +110,7 @@ def test_a_dialogue_is_held_as_the_run_taught_it(
     shutil.copytree(CONFIGS / "recipes_start", tmp_path / "run/model")
     (tmp_path / "run/config.yaml").write_text(
         "recipe: skyrl_sql\ndata: {prompt: tagged, max_prompt_tokens: 320}\n"
-        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\neval: {max_new_tokens: 96, slots: 16}\n"
+        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\nvalidation: {max_new_tokens: 96, max_num_seqs: 16}\n"
     )
     for question in questions[:3]:
         assert main(command(db, question, "--explain", model=tmp_path / "run")) in (0, 1)

@@ -13,7 +13,7 @@ import pytest
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.prompts import make_prompts
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.train import main
@@ -42,9 +42,10 @@ def test_one_compilation_a_bucket(tmp_path: Path, compiled: Counter[str]) -> Non
     save_checkpoint(tmp_path / "start", model, init_params(model, jax.random.key(0)), tokenizer)
     arguments = [
         "data.source=folder", f"data.dir={data}", "data.evals=[dev,dev_unseen]", "data.max_prompt_tokens=320",
-        f"model.checkpoint={tmp_path}/start", "sampling.max_new_tokens=12", "sampling.slots=4", "grpo.steps=6",
-        "grpo.prompts=2", "grpo.oversample=2", "grpo.group=2", "grpo.advantage=batch", "eval.slots=4",
-        "eval.max_new_tokens=12", f"run.dir={tmp_path}/run", "run.display=none",
+        f"model.checkpoint={tmp_path}/start", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "grpo.steps=6",
+        "grpo.prompts=2", "grpo.oversample=2", "grpo.num_generations=2", "grpo.advantage=batch",
+        "validation.max_num_seqs=4",
+        "validation.max_new_tokens=12", f"run.dir={tmp_path}/run", "run.display=none",
     ]  # fmt: skip
     lengths = {}
     for split in ("train", "dev", "dev_unseen"):

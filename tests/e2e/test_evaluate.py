@@ -16,10 +16,10 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.prompts import make_prompts
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.submission import NOTHING
 from jaxrl_sql.evaluate import main
-from jaxrl_sql.models.hf import load_tokenizer
+from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.recipes import RECIPES
 from sqlexec_rs import cli
 
@@ -339,7 +339,7 @@ def test_no_folder_is_named(write: Write, capsys: pytest.CaptureFixture[str]) ->
     assert "--data is missing" in capsys.readouterr().err
 
 
-QUICK = ("data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.slots=16")
+QUICK = ("data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16")
 
 
 def ask_model(folder: Path, out: Path, *more: str, model: Path = MODEL) -> int:
@@ -410,7 +410,7 @@ def run(tmp_path: Path) -> Path:
     shutil.copytree(CONFIGS / "recipes_start", folder / "model")
     (folder / "config.yaml").write_text(
         "recipe: skyrl_sql\ndata: {prompt: tagged, max_prompt_tokens: 320}\n"
-        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\neval: {max_new_tokens: 96, slots: 16}\n"
+        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\nvalidation: {max_new_tokens: 96, max_num_seqs: 16}\n"
     )
     return folder
 

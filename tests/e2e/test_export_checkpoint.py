@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint, load_tokenizer
 from jaxrl_sql.train import main
 
@@ -33,8 +33,9 @@ def test_what_is_exported_is_the_policy_of_that_step(
         "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
         "data.max_prompt_tokens=320", "model.d_model=16", "model.n_layers=1", "model.n_heads=1", "model.n_kv_heads=1",
         "model.head_dim=16", "model.d_ff=16", "sft.steps=1", "sft.databases=2", "sft.questions=2", "grpo.steps=1",
-        "grpo.prompts=2", "grpo.group=2", "grpo.algorithm=ppo", "sampling.max_new_tokens=8", "sampling.slots=4",
-        "eval.slots=4", "eval.max_new_tokens=8", "run.checkpoint_every=1", "run.display=none",
+        "grpo.prompts=2", "grpo.num_generations=2", "grpo.algorithm=ppo", "sampling.max_new_tokens=8",
+        "rollout.max_num_seqs=4",
+        "validation.max_num_seqs=4", "validation.max_new_tokens=8", "run.checkpoint_every=1", "run.display=none",
     ]  # fmt: skip
     assert main(common) == 0
     for step in (1, 2):  # supervised, and with a value head

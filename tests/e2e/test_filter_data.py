@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.answering import style_for
 from jaxrl_sql.config import load_config
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.prompts import make_prompts
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.filter_data import main
-from jaxrl_sql.models.hf import load_checkpoint, load_tokenizer
+from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
+from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.rng import Purpose
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
+from jaxrl_sql.run.policy_client import style_for
 
 MODEL = Path(__file__).parents[2] / "configs/quickstart_start"
 Start = Callable[..., list[str]]
@@ -66,7 +66,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
     (tmp_path / "noisy").write_text("noisy\n")
     command = arguments(
         f"data.dir={tmp_path}/data", f"filter.noisy={tmp_path}/noisy", "filter.max_sql_characters=500",
-        f"data.tokenizer={MODEL}", "filter.long_prompts=true", "filter.one_in=2",
+        f"data.tokenizer={MODEL}", "filter.long_prompts=true", "filter.subsample_every=2",
     )  # fmt: skip
     assert main(command) == 0
     kept = [one["id"] for one in lines(tmp_path / "out/kept.jsonl")]
@@ -94,7 +94,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
 
 SAMPLED = (
     f"model.checkpoint={MODEL}", "filter.samples=4", "filter.low=0.25", "filter.high=0.75",
-    "sampling.max_new_tokens=64", "sampling.slots=32",
+    "sampling.max_new_tokens=64", "rollout.max_num_seqs=32",
 )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def by_hand(data: Path) -> dict[str, int]:
     prompts = make_prompts(examples, style, tokenizer, 10_000).prompts
     right: Counter[str] = Counter()
     for sample in Engine(config, params, tokenizer, 32, Purpose.DATA).generate(
-        prompts, Sampling(temperature=1.0, max_new_tokens=64, n=4, seed=0)
+        prompts, SamplingParams(temperature=1.0, max_new_tokens=64, n=4, seed=0)
     ):
         example = examples[sample.prompt_index]
         right[example.uid] += rows(example.db_path, sample.text) == rows(example.db_path, example.gold_sql)

@@ -21,7 +21,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 
 STEPS = 13  # 5 supervised, 8 of GRPO
 COMMAND = [sys.executable, str(Path(__file__).with_name("paying_command.py"))]
@@ -49,10 +49,12 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
             "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
             "data.max_prompt_tokens=192", "data.evals=[dev]", "model.d_model=48", "model.n_layers=2",
             "model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=12", "model.d_ff=64", "sft.steps=5",
-            "sft.databases=2", "sft.questions=4", "sft.log_every=2", "sft.eval_every=3", "sft.rename=0.5",
-            "sft.max_completion_tokens=128", "grpo.steps=8", "grpo.block=2", "grpo.prompts=4", "grpo.group=4",
-            "grpo.minibatches=2", "grpo.kl=0.01", "grpo.entropy_bonus=0.05", "sampling.max_new_tokens=24",
-            "sampling.slots=8", "eval.every=3", "eval.slots=8", "eval.max_new_tokens=24", "run.checkpoint_every=3",
+            "sft.databases=2", "sft.questions=4", "sft.log_every=2", "sft.eval_every=3", "sft.shuffle_identifiers=0.5",
+            "sft.max_completion_tokens=128", "grpo.steps=8", "grpo.steps_per_generation=2", "grpo.prompts=4",
+            "grpo.num_generations=4",
+            "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.entropy_bonus=0.05", "sampling.max_new_tokens=24",
+            "rollout.max_num_seqs=8", "validation.every=3", "validation.max_num_seqs=8",
+            "validation.max_new_tokens=24", "run.checkpoint_every=3",
             "run.keep_best=1", "run.display=none", "data.limit_train=16", "data.limit_eval=4", *overrides,
         ]  # fmt: skip
 

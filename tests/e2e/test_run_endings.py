@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.train import main
 
@@ -34,8 +34,10 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> Arguments:
             "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
             "data.evals=[dev]", "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
             "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "sft.steps=0", "grpo.steps=6", "grpo.prompts=2",
-            "grpo.group=2", "grpo.entropy_bonus=0.05", "grpo.optim.warmup_steps=0", "sampling.max_new_tokens=12",
-            "sampling.slots=4", "eval.slots=4", "eval.max_new_tokens=12", "run.checkpoint_every=1",
+            "grpo.num_generations=2", "grpo.entropy_bonus=0.05", "grpo.optim.warmup_steps=0",
+            "sampling.max_new_tokens=12",
+            "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "validation.max_new_tokens=12",
+            "run.checkpoint_every=1",
             "run.keep_checkpoints=9", "run.display=plain", "data.limit_train=4", *overrides,
         ]  # fmt: skip
 
@@ -82,12 +84,12 @@ def test_groups_that_are_paid_alike_stop_the_run_with_a_checkpoint(
 ) -> None:
     """A policy that knows nothing is never paid: no group's answers differ, and nothing would ever be learned."""
     run = tmp_path / "run"
-    assert main(arguments(run, "health.equal_steps=3", "run.checkpoint_every=99")) == 3
+    assert main(arguments(run, "health.zero_advantage_patience=3", "run.checkpoint_every=99")) == 3
     error = capsys.readouterr().err
-    assert "for 3 steps (health.equal_steps) the answers of every group had one reward (mean 0)" in error
+    assert "for 3 steps (health.zero_advantage_patience) the answers of every group had one reward (mean 0)" in error
     assert "sft.steps" in error
     assert saved_steps(run) == [3]
-    assert main(["--resume", str(run), "health.equal_steps=0"]) == 0
+    assert main(["--resume", str(run), "health.zero_advantage_patience=0"]) == 0
     assert [row["step"] for row in lines(run / "metrics.jsonl")] == [0, 1, 2, 3, 4, 5, 6, 6]
 
 
@@ -242,7 +244,13 @@ def test_signals_while_a_stopped_run_is_closed_break_nothing(
 def test_a_second_ctrl_c_stops_at_once(arguments: Arguments, tmp_path: Path) -> None:
     """A step that takes minutes is not waited for."""
     run = tmp_path / "run"
-    long = ["grpo.steps=3", "grpo.group=64", "grpo.prompts=16", "sampling.max_new_tokens=512", "sampling.slots=4"]
+    long = [
+        "grpo.steps=3",
+        "grpo.num_generations=64",
+        "grpo.prompts=16",
+        "sampling.max_new_tokens=512",
+        "rollout.max_num_seqs=4",
+    ]
     command = [sys.executable, "-m", "jaxrl_sql.train", *arguments(run, *long)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics, deadline = run / "metrics.jsonl", time.monotonic() + 300

@@ -13,10 +13,10 @@ import pytest
 
 from jaxrl_sql import train
 from jaxrl_sql.config import load_config
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
+from jaxrl_sql.run.session import open_session
 from jaxrl_sql.runtime.checkpoint import Checkpoints
-from jaxrl_sql.session import open_session
 from jaxrl_sql.sft import main
 
 Start = Callable[..., list[str]]
@@ -33,7 +33,8 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> Start:
             "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
             "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "sft.databases=2", "sft.questions=4",
             "sft.log_every=1", "sft.max_completion_tokens=128", "sft.optim.schedule=constant",
-            "sft.optim.warmup_steps=0", "eval.slots=4", "eval.max_new_tokens=8", "run.checkpoint_every=1",
+            "sft.optim.warmup_steps=0", "validation.max_num_seqs=4", "validation.max_new_tokens=8",
+            "run.checkpoint_every=1",
             "run.keep_checkpoints=9", "run.display=plain", *overrides,
         ]  # fmt: skip
 
@@ -92,7 +93,8 @@ def test_grpo_begins_with_the_best_and_goes_on_alike(early: Path, arguments: Sta
     """The first GRPO step of so small a rate leaves the parameters as good as they were."""
     run = tmp_path / "run"
     grpo = (
-        "grpo.steps=2", "grpo.prompts=2", "grpo.group=2", "sampling.max_new_tokens=8", "sampling.slots=4",
+        "grpo.steps=2", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8",
+        "rollout.max_num_seqs=4",
         "grpo.optim.lr=1e-30",
     )  # fmt: skip
     assert train.main(arguments(run, *EARLY, *grpo)) == 0
@@ -127,26 +129,26 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*told, {**told[0], "id": "?"}]))
     command = [
         *command, "recipe=skyrl_sql", "sft.formats=[arctic, think2sql, skyrl_sql]", "data.prompt=tagged",
-        "sampling.turns=3", "sampling.max_total_tokens=400", "sft.epochs=3", f"data.keep={tmp_path}/kept.jsonl",
-        f"data.traces={tmp_path}/traces.jsonl", "sft.max_completion_tokens=600", "sft.rename=0.5",
+        "sampling.turns=3", "sampling.max_total_tokens=400", "sft.epochs=3", f"data.include_ids={tmp_path}/kept.jsonl",
+        f"data.traces={tmp_path}/traces.jsonl", "sft.max_completion_tokens=600", "sft.shuffle_identifiers=0.5",
     ]  # fmt: skip
     assert main(command) == 0
     assert "sft: skipped 1 (a trace of no question that is taught), such as ?" in capsys.readouterr().out
     config = load_config(None, command)
     with open_session(dataclasses.replace(config, run=dataclasses.replace(config.run, resume=True))) as s:
-        lessons = s.lessons
+        dataset = s.sft_dataset
         assert len(s.train.examples) == 12
-        too_long = [uid for uid, reason in lessons.skipped if reason == "question and answer over 600 tokens"]
-        assert len(lessons.taught.answers) + len(too_long) == 12 * 3
+        too_long = [uid for uid, reason in dataset.skipped if reason == "question and answer over 600 tokens"]
+        assert len(dataset.taught.answers) + len(too_long) == 12 * 3
         assert questions[0]["id"] not in too_long
-        texts = [s.tokenizer.decode(answer.token_ids) for answer in lessons.taught.answers[:3]]
+        texts = [s.tokenizer.decode(answer.token_ids) for answer in dataset.taught.answers[:3]]
         assert [tag in text for text, tag in zip(texts, ("<think>", "<reasoning>", "<sql>"), strict=True)] == [True] * 3
         assert all(f"trace {questions[0]['id']}" in text for text in texts)
-        dialogue = lessons.taught.answers[2]
+        dialogue = dataset.taught.answers[2]
         read = [t for t, is_learned in zip(dialogue.token_ids, dialogue.learned, strict=True) if not is_learned]
         assert s.tokenizer.decode(read).count("<observation>") == 1
         assert "<observation>" not in s.tokenizer.decode(
             [t for t, is_learned in zip(dialogue.token_ids, dialogue.learned, strict=True) if is_learned]
         )
         tags = set(s.tokenizer.encode("think answer sql reasoning solution observation", add_special_tokens=False))
-        assert {t for t in tags if s.tokenizer.decode([t]).isalpha()} <= lessons.form
+        assert {t for t in tags if s.tokenizer.decode([t]).isalpha()} <= dataset.form

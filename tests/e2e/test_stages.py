@@ -9,24 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
+from jaxrl_sql.run.stages import has_risen
 from jaxrl_sql.runtime.checkpoint import Checkpoints
-from jaxrl_sql.stages import has_risen
 from jaxrl_sql.train import main
 
 STEPS = 4
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "batch RL": ("grpo.block=2", "grpo.kl=0.01"),
+    "batch RL": ("grpo.steps_per_generation=2", "grpo.kl_coef=0.01"),
     "two stages": (
-        "recipe=paverl", "grpo.steps=2", "restart.steps=2", "eval.every=1", "run.keep_best=1", "data.mysql_share=0.5",
+        "recipe=paverl", "grpo.steps=2", "second_stage.steps=2", "validation.every=1", "run.keep_best=1",
+        "data.mysql_share=0.5",
     ),
     "several turns": (
         "recipe=skyrl_sql", "sampling.turns=3", "sampling.stop=[e]", "sampling.max_total_tokens=200",
-        "eval.turns=1", "sampling.top_p=0.9",
+        "validation.turns=1", "sampling.top_p=0.9",
     ),
-    "a value head": ("grpo.algorithm=ppo", "grpo.epochs=2", "model.lora.rank=2"),
-    "refills": ("grpo.refills=2", "grpo.minibatches=2", "grpo.kl=0.01", "grpo.kl_in=reward"),
+    "a value head": ("grpo.algorithm=ppo", "grpo.num_iterations=2", "model.lora.rank=2"),
+    "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.kl_in=reward"),
 }  # fmt: skip
 
 
@@ -42,8 +43,9 @@ def arguments(data: Path, run: Path, variant: str) -> list[str]:
         "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
         "data.prompt=tagged", "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
         "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "grpo.entropy_bonus=0.05", f"grpo.steps={STEPS}",
-        "grpo.prompts=2", "grpo.group=2", "sampling.max_new_tokens=12", "sampling.slots=4", "eval.slots=4",
-        "eval.max_new_tokens=12", "run.checkpoint_every=1", "run.keep_checkpoints=9", "run.display=plain",
+        "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4",
+        "validation.max_num_seqs=4",
+        "validation.max_new_tokens=12", "run.checkpoint_every=1", "run.keep_checkpoints=9", "run.display=plain",
         *VARIANTS[variant],
     ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.train import main
 
@@ -22,8 +22,9 @@ def test_a_streamed_run_draws_what_a_loaded_one_draws(tmp_path: Path, capsys: py
     arguments = [
         "data.source=folder", f"data.dir={data}", "data.evals=[dev]", "data.max_prompt_tokens=320",
         "data.drop_empty_gold=false", f"model.checkpoint={tmp_path}/start", "sampling.max_new_tokens=8",
-        "sampling.slots=4", "grpo.steps=2", "grpo.prompts=2", "grpo.group=2", "eval.slots=4", "eval.max_new_tokens=8",
-        "run.few_programs=true", "run.display=plain",
+        "rollout.max_num_seqs=4", "grpo.steps=2", "grpo.prompts=2", "grpo.num_generations=2",
+        "validation.max_num_seqs=4", "validation.max_new_tokens=8",
+        "run.pad_to_max=true", "run.display=plain",
     ]  # fmt: skip
     said = {}
     for name, above in (("loaded", 0), ("streamed", 5)):

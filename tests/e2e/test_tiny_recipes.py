@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.train import main
 
 ROOT = Path(__file__).parents[2]

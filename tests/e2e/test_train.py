@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, save_checkpoint
 from jaxrl_sql.models.lora import load_adapters, merge
 from jaxrl_sql.train import main
@@ -43,8 +43,9 @@ def arguments(data: Path) -> Start:
             "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
             "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "sft.steps=2", "sft.databases=2",
             "sft.questions=4", "sft.log_every=1", "sft.max_completion_tokens=128", "grpo.steps=3", "grpo.prompts=2",
-            "grpo.group=2", "grpo.kl=0.01", "sampling.max_new_tokens=12", "sampling.slots=4", "eval.slots=4",
-            "eval.max_new_tokens=12", "run.checkpoint_every=1", "run.keep_checkpoints=9", "run.display=plain",
+            "grpo.num_generations=2", "grpo.kl_coef=0.01", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4",
+            "validation.max_num_seqs=4",
+            "validation.max_new_tokens=12", "run.checkpoint_every=1", "run.keep_checkpoints=9", "run.display=plain",
             *overrides,
         ]  # fmt: skip
 
@@ -107,7 +108,12 @@ def test_trap_resume_is_bit_equal_to_a_run_that_was_not_stopped(
         assert (np.asarray(got["layers"][name]) == np.asarray(leaf)).all(), name
 
 
-LORA = ("model.lora.rank=2", "model.lora.targets=[q, o, down]", "grpo.accumulate=2", "grpo.entropy_bonus=0.05")
+LORA = (
+    "model.lora.rank=2",
+    "model.lora.targets=[q, o, down]",
+    "grpo.gradient_accumulation_steps=2",
+    "grpo.entropy_bonus=0.05",
+)
 
 
 @pytest.mark.parametrize("steps", [0, 2])
@@ -209,7 +215,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
     if (found := _make_bad_model(kind, data, folder)) is not None:
         return found
     if kind == "unknown key":
-        return ["grpo.grop=4"]
+        return ["grpo.num_generation=4"]
     if kind == "wrong type":
         return ["grpo.steps=many"]
     if kind == "no data":
@@ -235,7 +241,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("unknown key", "group"),
+        ("unknown key", "num_generations"),
         ("wrong type", "grpo.steps"),
         ("no data", "nowhere"),
         ("no checkpoint", "nowhere"),

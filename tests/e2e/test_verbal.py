@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.data.synth import SynthSpec, generate
-from jaxrl_sql.verbal import main
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.verbal.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-very-secret"
@@ -283,7 +283,7 @@ def test_a_model_of_our_own_chooses_among_its_candidates(
     generate(data, SynthSpec(seed=2, train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=2, dev_questions=8))
     command = [
         "recipe=paverl", "data.source=folder", f"data.dir={data}", "data.evals=[dev]", "data.prompt=tagged",
-        "model.checkpoint=configs/recipes_start", "sampling.slots=16", "run.display=plain", "verbal.candidates=3",
+        "model.checkpoint=configs/recipes_start", "rollout.max_num_seqs=16", "run.display=plain", "verbal.candidates=3",
         "verbal.attempts=2", "verbal.rounds=2", "verbal.max_tokens=64", "verbal.judge_max_tokens=8", "verbal.batch=6",
         "verbal.temperature=1",
     ]  # fmt: skip

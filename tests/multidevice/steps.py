@@ -15,18 +15,18 @@ import optax
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_step
-from jaxrl_sql.algo.updates import make_updates
+from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.data.pack import pack_groups, pack_rows
-from jaxrl_sql.data.rows import Answer, Row
+from jaxrl_sql.data.sft_batches import Answer, Row
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, shard_params
-from jaxrl_sql.models.merging import POOL
+from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_of
 from jaxrl_sql.parallel.processes import gathered
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, 1e4, 1e-6, False, True, False, 96)
@@ -34,8 +34,8 @@ B, G, T = 8, 2, 6
 END = "<end>"
 # A large epsilon: where a gradient is almost zero, Adam's step must not be its sign.
 OPTIM = OptimConfig(lr=1e-2, warmup_steps=1, eps=1e-2)
-GRPO = GrpoConfig(kl=0.05, aggregation="token_mean")
-PPO = GrpoConfig(kl=0.05, kl_in="reward", ratio="sequence", algorithm="ppo")
+GRPO = GrpoConfig(kl_coef=0.05, loss_agg_mode="token_mean")
+PPO = GrpoConfig(kl_coef=0.05, kl_in="reward", importance_sampling_level="sequence", algorithm="ppo")
 
 
 class Letters:
@@ -105,7 +105,7 @@ def measure(
                 f"batch {leaf.shape}" for leaf in jax.tree.leaves(batch) if not _lies(leaf, batch_sharding(mesh))
             ]
             policy = make_policy(CONFIG)
-            step = make_step(policy, sft_loss, optimizer) if kind == "sft" else make_updates(policy, GRPO, optimizer)
+            step = make_step(policy, sft_loss, optimizer) if kind == "sft" else grpo_step(policy, GRPO, optimizer)
             for number in range(2):  # the first warms up from a small rate; the second compiles nothing new
                 misplaced += _misplaced(f"{kind} before step {number}", state, mesh)
                 state, metrics = step(state, batch)
@@ -113,7 +113,7 @@ def measure(
             numbers[kind] = {"metrics": metrics, "parameters": state.trainable, "optimizer": state.opt_state}
         engine = Engine(CONFIG, params, Letters(), slots=B * G)
         for name, temperature in (("tokens", 0.0), ("drawn", 1.0)):
-            samples = engine.generate(make_prompts(), Sampling(temperature=temperature, max_new_tokens=T, n=G))
+            samples = engine.generate(make_prompts(), SamplingParams(temperature=temperature, max_new_tokens=T, n=G))
             numbers[name] = {f"{s.prompt_index}.{s.index}": np.array(s.token_ids) for s in samples}
         misplaced += _pools(engine, mesh)
     named = jax.tree.leaves_with_path(numbers)
@@ -126,6 +126,18 @@ def make_reference(params: Any) -> Any:
     return jax.tree.map(lambda x: 1.2 * x, params)
 
 
+def grpo_step(policy: Any, cfg: GrpoConfig, optimizer: Any) -> Any:
+    """Return a step's comparison and updates, in order."""
+    compare, update = make_advantage_fn(policy, cfg), make_updates(policy, cfg, optimizer)
+
+    def step(state: Any, batch: GroupBatch) -> tuple[Any, Any]:
+        batch, found = compare(state, batch)
+        state, metrics = update(state, batch)
+        return state, {**metrics, **found}
+
+    return step
+
+
 def measure_ppo(mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
     """Make two steps of PPO with a sequence ratio and the KL in the reward -> arrays by name."""
     optimizer = make_optimizer(OPTIM, 10)
@@ -133,7 +145,7 @@ def measure_ppo(mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
         own = add_value_head(jax.tree.map(lambda x: x.copy(), params), CONFIG, mesh)
         state = init_state(own, optimizer, reference=make_reference(params))
         batch = shard_batch(make_batch("ppo", rows_here(mesh, B)), mesh, B)
-        updates = make_updates(make_policy(CONFIG), PPO, optimizer)
+        updates = grpo_step(make_policy(CONFIG), PPO, optimizer)
         for _ in range(2):
             state, metrics = updates(state, batch)
     named = jax.tree.leaves_with_path({"metrics": metrics, "parameters": state.trainable})

@@ -47,7 +47,7 @@ def _measure() -> dict[str, dict[str, Any]]:
     drawn = rng.choice(vocab, b * (p + g * t), p=share / share.sum()).astype(np.int32)
     ones = np.ones((b, g, t), np.float32)
     answers: Any = dict.fromkeys(("reward", "weight"), ones[..., 0])
-    tokens: Any = dict.fromkeys(("drawn_logprobs", "sampler_logprobs"), ones)
+    tokens: Any = dict.fromkeys(("behavior_logprobs", "rollout_logprobs"), ones)
     host: Any = GroupBatch(
         shared=(Segment(drawn[: b * p].reshape(b, p), np.full((b,), p, np.int32)),),  # type: ignore[arg-type]
         completion=drawn[b * p :].reshape(b, g, t), completion_len=np.full((b, g), t, np.int32),  # type: ignore[arg-type]

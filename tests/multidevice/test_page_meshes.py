@@ -54,7 +54,7 @@ def _measure() -> dict[str, tuple[float, bool]]:
     import jax
     import numpy as np
 
-    from jaxrl_sql.models.merging import POOL
+    from jaxrl_sql.models.attention.paged import POOL
     from jaxrl_sql.parallel import make_mesh
     from jaxrl_sql.parallel.rules import split_of
 
@@ -81,7 +81,7 @@ def _problem(case: Case, r: Any) -> tuple[Callable[[Any, Any], Any], Any, list[l
     import jax.numpy as jnp
     import numpy as np
 
-    from jaxrl_sql.models.merging import Read, Score, attend_pages
+    from jaxrl_sql.models.attention.paged import Read, Score, attend_pages
     from jaxrl_sql.models.paged import Readers, reach_own, reach_shared
 
     prompt = np.array([5, 16, 9])

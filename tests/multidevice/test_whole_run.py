@@ -19,7 +19,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path: Path) -> None:
     """Cold start, greedy answers, GRPO with the SQL shared out, checkpoints and the model, written once."""
-    from jaxrl_sql.data.synth import SynthSpec, generate
+    from jaxrl_sql.datagen.synth import SynthSpec, generate
     from jaxrl_sql.models import load_checkpoint
 
     data = tmp_path / "data"
@@ -29,8 +29,9 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
         "data.evals=[dev]", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=2",
         "model.head_dim=16", "model.d_ff=48", "model.max_positions=1024", "sft.steps=1", "sft.databases=4",
         "sft.questions=2", "sft.log_every=1", "grpo.entropy_bonus=0.01", "grpo.steps=2", "grpo.prompts=4",
-        "grpo.group=2",
-        "sampling.max_new_tokens=8", "sampling.slots=8", "eval.slots=4", "eval.max_new_tokens=8", "mesh.data=2",
+        "grpo.num_generations=2",
+        "sampling.max_new_tokens=8", "rollout.max_num_seqs=8", "validation.max_num_seqs=4",
+        "validation.max_new_tokens=8", "mesh.data=2",
         "mesh.fsdp=2", "mesh.tensor=2", "run.display=plain", "run.checkpoint_every=1", "run.keep_checkpoints=9",
     ]  # fmt: skip
     for processes in (1, 2):

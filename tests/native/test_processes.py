@@ -36,9 +36,23 @@ def parent_and_state(pid: int) -> tuple[int, str]:
 
 
 def workers(parent: int) -> list[int]:
-    """Return the children of a process that are workers, ended ones that nobody has waited for included."""
+    """Return the children of a process that are workers, ended ones that nobody has waited for included.
+
+    Those of executors that other tests of this process hold are none of ours.
+    """
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [pid for pid in pids if parent_and_state(pid)[0] == parent and name_of(pid) == "sqlexec-worker"]
+    own = [pid for pid in pids if pid not in OTHERS and parent_and_state(pid)[0] == parent]
+    return [pid for pid in own if name_of(pid) == "sqlexec-worker"]
+
+
+OTHERS: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def own_workers_alone() -> None:
+    """Leave out the workers that were there before the test."""
+    OTHERS.clear()
+    OTHERS.update(workers(os.getpid()))
 
 
 def name_of(pid: int) -> str:

@@ -20,7 +20,7 @@ from jaxrl_sql.algo.advantage import advantages, gae
 from jaxrl_sql.algo.loss import grpo_loss, importance_weight, ppo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.distribution import TokenLogprobs
+from jaxrl_sql.ops.token_distribution import TokenLogprobs
 
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
 trl = pytest.importorskip("trl.trainer.grpo_trainer", reason="needs trl: install the extra `parity`")
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.parity
 B, G, T = 3, 4, 7
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {},
-    "token mean of a part": {"aggregation": "token_mean", "clip_high": 0.28},
-    "token mean of all": {"aggregation": "token_mean", "trl": "dapo", "kl": 0.04},
-    "constant": {"aggregation": "constant", "clip_low": 0.1},
-    "sequence ratio": {"ratio": "sequence", "clip_low": 0.03, "clip_high": 0.04},
-    "dual clip, kl": {"dual_clip": 1.4, "kl": 0.1},
-    "importance weights, kl": {"max_importance_weight": 1.1, "kl": 0.1, "clip_high": 0.3},
-    "entropy bonus": {"entropy_bonus": 0.02, "aggregation": "token_mean"},
+    "token mean of a part": {"loss_agg_mode": "token_mean", "clip_high": 0.28},
+    "token mean of all": {"loss_agg_mode": "token_mean", "trl": "dapo", "kl_coef": 0.04},
+    "constant": {"loss_agg_mode": "constant", "clip_low": 0.1},
+    "sequence ratio": {"importance_sampling_level": "sequence", "clip_low": 0.03, "clip_high": 0.04},
+    "dual clip, kl": {"dual_clip": 1.4, "kl_coef": 0.1},
+    "importance weights, kl": {"tis_clip_max": 1.1, "kl_coef": 0.1, "clip_high": 0.3},
+    "entropy bonus": {"entropy_bonus": 0.02, "loss_agg_mode": "token_mean"},
 }  # fmt: skip
 TRL_LOSS = {"sequence_mean": "grpo", "token_mean": "bnpo", "constant": "dr_grpo"}
 
@@ -57,8 +57,8 @@ def make_batch(seed: int) -> tuple[np.ndarray, np.ndarray, GroupBatch]:
         completion=jnp.zeros(shape, jnp.int32),
         completion_len=jnp.asarray(r.integers(1, T + 1, (B, G))),
         loss_mask=jnp.asarray(mask),
-        drawn_logprobs=near(0.2),
-        sampler_logprobs=near(0.2),
+        behavior_logprobs=near(0.2),
+        rollout_logprobs=near(0.2),
         reward=jnp.zeros((B, G)),
         weight=jnp.ones((B, G)),
         truncated=jnp.zeros((B, G), bool),
@@ -77,7 +77,7 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
 
     inside = np.arange(T) < np.asarray(batch.completion_len)[..., None]
     weights, _ = importance_weight(
-        batch.old_logprobs, batch.drawn_logprobs, batch.trained(), cfg.max_importance_weight  # type: ignore[arg-type]
+        batch.old_logprobs, batch.behavior_logprobs, batch.trained(), cfg.tis_clip_max  # type: ignore[arg-type]
     )  # fmt: skip
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (logprob, entropy, None),
@@ -86,13 +86,13 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
         ),
         accelerator=SimpleNamespace(gather=lambda x: x, reduce=lambda x, **_: x, num_processes=1, sync_gradients=False),
         model=SimpleNamespace(training=True),
-        importance_sampling_level=cfg.ratio,
+        importance_sampling_level=cfg.importance_sampling_level,
         loss_type=kind,
-        beta=cfg.kl,
+        beta=cfg.kl_coef,
         epsilon_low=cfg.clip_low,
         epsilon_high=cfg.clip_high,
         max_completion_length=T,
-        use_vllm=cfg.max_importance_weight > 0,
+        use_vllm=cfg.tis_clip_max > 0,
         vllm_importance_sampling_correction=True,
         top_entropy_quantile=1.0,
         off_policy_mask_threshold=None,
@@ -120,8 +120,8 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
 
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_gradients_are_trls(name: str) -> None:
-    changes = {"aggregation": "sequence_mean", "max_importance_weight": 0.0, **CASES[name]}
-    kind = changes.pop("trl", TRL_LOSS[changes["aggregation"]])
+    changes = {"loss_agg_mode": "sequence_mean", "tis_clip_max": 0.0, **CASES[name]}
+    kind = changes.pop("trl", TRL_LOSS[changes["loss_agg_mode"]])
     cfg = GrpoConfig(**changes)
     for seed in range(3):
         logprob, entropy, batch = make_batch(seed)
@@ -204,7 +204,7 @@ def test_gae_is_the_sum_that_defines_it(discount: float, gae_lambda: float) -> N
 
 def test_ppos_loss_and_gradients_are_those_of_its_paper() -> None:
     """min(ratio A, clip(ratio) A) with an advantage a token, and the clipped value error as in its released code."""
-    cfg = GrpoConfig(algorithm="ppo", value_coef=0.7, value_clip=0.1, max_importance_weight=0.0)
+    cfg = GrpoConfig(algorithm="ppo", value_coef=0.7, value_clip=0.1, tis_clip_max=0.0)
     logprob, entropy, batch = make_batch(9)
     r = np.random.default_rng(10)
     values, before, returns, advantage = (r.normal(0, 0.2, (B, G, T)).astype(np.float32) for _ in range(4))

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_sql.distribution import soft_cap
 from jaxrl_sql.models.attention.tree import Level, Window, narrow, valid_keys
+from jaxrl_sql.ops.token_distribution import soft_cap
 
 # A score far below any real one, yet finite: exp(HIDDEN - floor) is 0 and its gradient is 0 and never NaN.
 HIDDEN = -1e30

@@ -62,62 +62,32 @@ compile_error!(
     "sqlexec_core needs Unix: it tells files apart by device and inode, and its workers by process id and signal"
 );
 
-mod arrivals;
-pub mod arrow;
-mod busy;
-mod cache;
-mod cell;
-mod classify;
 pub mod compare;
-mod connections;
-mod copies;
-mod dbfile;
-pub mod deadline;
 mod error;
-mod exec;
-mod functions;
-mod groups;
-mod header;
 mod hint;
-mod hooks;
-mod index;
-mod items;
-mod job;
-mod launch;
-mod local;
-mod meter;
-mod mix;
 mod outcome;
-mod plan;
 mod pool;
-mod portions;
-mod pretty;
 mod process;
-mod queue;
 mod request;
-mod runner;
-mod sandbox;
-mod scan;
-mod score;
-mod stats;
-mod store;
-mod table;
-pub mod texts;
-mod value;
+mod result;
+mod sqlite;
 
+pub use compare::score::{GoldSource, Score, ScoreItem};
 pub use compare::{Options, Rule};
-pub use copies::Access;
 pub use error::Fault;
-pub use items::{Items, NextItem};
-pub use launch::Launch;
 pub use outcome::{Outcome, Status, Stop};
+pub use pool::batches::Batches;
+pub use pool::items::{Items, NextItem};
+pub use pool::job_builder::JobBuilder;
 pub use pool::{Config, Job, Pool};
-pub use portions::Portions;
 pub use process::{WorkerConfig, worker_main};
 pub use request::{Caps, Limits};
-pub use score::{GoldSource, Score, ScoreItem};
-pub use table::{CELL_BYTES, Table};
-pub use value::Value;
+pub use result::arrow;
+pub use result::hashed_str as texts;
+pub use result::table::{CELL_BYTES, Table};
+pub use result::value::Value;
+pub use sqlite::deadline;
+pub use sqlite::in_memory_dbs::Access;
 
 /// Returns the version of the SQLite that was compiled in.
 pub fn sqlite_version() -> &'static str {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::table::Table;
+use crate::result::table::Table;
 
 /// How a run ended. Bad SQL is data, so each of these is an answer and none an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

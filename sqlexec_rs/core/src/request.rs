@@ -6,7 +6,7 @@ use rusqlite::limits::Limit;
 
 /// The bounds of one run. `None` means no bound of that kind.
 ///
-/// The VM-step budget counts in units of [`STEP_PERIOD`](crate::deadline::STEP_PERIOD): it is rounded up, and it is the same on every machine.
+/// The VM-step budget counts in units of [`STEP_PERIOD`](crate::sqlite::deadline::STEP_PERIOD): it is rounded up, and it is the same on every machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Wall time of prepare and execution, queueing excluded.

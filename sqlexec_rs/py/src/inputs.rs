@@ -13,7 +13,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use sqlexec_core::texts::Hashed;
-use sqlexec_core::{GoldSource, Options, Portions, Rule, ScoreItem, Table};
+use sqlexec_core::{Batches, GoldSource, Options, Rule, ScoreItem, Table};
 
 use crate::convert::table_from_python;
 use crate::outcome::Outcome;
@@ -260,8 +260,8 @@ impl Batch<'_> {
     }
 
     /// Returns the portions in which to take them.
-    pub(crate) fn portions(&self) -> Portions {
-        Portions::new(self.databases.iter().map(|paths| paths.as_ptr().addr()))
+    pub(crate) fn portions(&self) -> Batches {
+        Batches::new(self.databases.iter().map(|paths| paths.as_ptr().addr()))
     }
 
     /// Takes the items with these numbers. Where one object is the gold of items that follow each other, as it is in a group

@@ -27,7 +27,7 @@ TIED = ModelConfig("qwen2", V, D, 1, 2, 1, 8, 24, 1e4, 1e-6, True, False, True, 
 UNTIED = dataclasses.replace(TIED, family="qwen3", tie_embeddings=False, qk_norm=True, qkv_bias=False)
 GEMMA = dataclasses.replace(TIED, family="gemma3_text", norms_from_one=True, post_norms=True, scale_embeddings=True)
 B, G, P, T = 4, 2, 512, 128
-LOSSES: dict[str, LossFn] = {"sft": sft_loss, "grpo": partial(grpo_loss, cfg=GrpoConfig(kl=0.05), on_policy=True)}
+LOSSES: dict[str, LossFn] = {"sft": sft_loss, "grpo": partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.05), on_policy=True)}
 # Keeps the gradients, as they reach it, in place of an optimizer's state.
 KEEPS = optax.GradientTransformation(
     lambda params: jax.tree.map(jnp.zeros_like, params),
@@ -44,7 +44,7 @@ def batch() -> GroupBatch:
     assert np.bincount(drawn)[0] > 1000
     tokens = {
         name: jnp.asarray(rng.normal(-4, 0.3, (B, G, T)), jnp.float32)
-        for name in ("drawn_logprobs", "sampler_logprobs", "reference_logprobs")
+        for name in ("behavior_logprobs", "rollout_logprobs", "reference_logprobs")
     }
     return GroupBatch(
         shared=(Segment(jnp.asarray(drawn[: B * P].reshape(B, P)), jnp.full((B,), P)),),

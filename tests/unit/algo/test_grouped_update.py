@@ -14,8 +14,8 @@ import pytest
 from jaxrl_sql.algo.loss import grpo_loss, sft_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
-from jaxrl_sql.algo.updates import make_updates
-from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
+from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.lora import init_adapters
@@ -36,8 +36,8 @@ def random_batch(seed: int, width: int = P) -> GroupBatch:
         completion=r.integers(0, 64, shape).astype(np.int32),  # type: ignore[arg-type]
         completion_len=r.integers(1, T + 1, (B, G)).astype(np.int32),  # type: ignore[arg-type]
         loss_mask=r.random(shape) < 0.8,  # type: ignore[arg-type]
-        drawn_logprobs=r.normal(-4, 0.3, shape).astype(np.float32),  # type: ignore[arg-type]
-        sampler_logprobs=r.normal(-4, 0.3, shape).astype(np.float32),  # type: ignore[arg-type]
+        behavior_logprobs=r.normal(-4, 0.3, shape).astype(np.float32),  # type: ignore[arg-type]
+        rollout_logprobs=r.normal(-4, 0.3, shape).astype(np.float32),  # type: ignore[arg-type]
         old_logprobs=r.normal(-4.2, 0.2, shape).astype(np.float32),  # type: ignore[arg-type]
         reference_logprobs=r.normal(-4.2, 0.2, shape).astype(np.float32),  # type: ignore[arg-type]
         advantage=r.normal(0, 1, (B, G, 1)).astype(np.float32),  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def repeated(batch: GroupBatch) -> GroupBatch:
 def test_grouped_equals_repeated_in_loss_and_every_gradient_leaf(objective: str, remat: str) -> None:
     params = init_params(CONFIG, jax.random.key(0))
     policy = make_policy(CONFIG, temperature=0.9, remat=remat)
-    cfg = GrpoConfig(kl=0.05, entropy_bonus=0.01, clip_high=0.3)
+    cfg = GrpoConfig(kl_coef=0.05, entropy_bonus=0.01, clip_high=0.3)
 
     def mean_loss(p: Any, batch: GroupBatch) -> jax.Array:
         scored = policy(p, None, batch)
@@ -80,7 +80,7 @@ def test_grouped_equals_repeated_in_loss_and_every_gradient_leaf(objective: str,
 def test_a_step_moves_the_policy_toward_the_better_answer() -> None:
     policy = make_policy(CONFIG)
     optimizer = make_optimizer(OptimConfig(lr=1e-2, warmup_steps=0, schedule="constant"), 10)
-    cfg = GrpoConfig(max_importance_weight=0.0)
+    cfg = GrpoConfig(tis_clip_max=0.0)
     batch = dataclasses.replace(
         random_batch(1), advantage=np.tile(np.array([1.0, -1.0, 0.0, 0.0], np.float32), (B, 1))[..., None],  # type: ignore[arg-type]
         loss_mask=np.ones((B, G, T), bool),  # type: ignore[arg-type]
@@ -108,12 +108,14 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "sequence ratio, remat": Case(GrpoConfig(ratio="sequence", aggregation="sequence_mean", epochs=2), remat="full"),
-    "kl in the reward, chunks": Case(GrpoConfig(kl=0.3, kl_in="reward", kl_kind="k1"), kept_bytes=4 * 64 * 30),
-    "kl as a loss, adapters": Case(GrpoConfig(kl=0.3, kl_kind="k2", epochs=2), rank=3),
+    "sequence ratio, remat": Case(
+        GrpoConfig(importance_sampling_level="sequence", loss_agg_mode="sequence_mean", num_iterations=2), remat="full"
+    ),
+    "kl in the reward, chunks": Case(GrpoConfig(kl_coef=0.3, kl_in="reward", kl_kind="k1"), kept_bytes=4 * 64 * 30),
+    "kl as a loss, adapters": Case(GrpoConfig(kl_coef=0.3, kl_kind="k2", num_iterations=2), rank=3),
     "ppo": Case(GrpoConfig(algorithm="ppo", gae_lambda=0.9, value_clip=0.0), remat="query,key"),
     "ppo, adapters, chunks, remat": Case(
-        GrpoConfig(algorithm="ppo", kl=0.3, kl_in="reward", mask_truncated=True), 3, "full", 4 * 64 * 30
+        GrpoConfig(algorithm="ppo", kl_coef=0.3, kl_in="reward", mask_truncated=True), 3, "full", 4 * 64 * 30
     ),
 }
 
@@ -151,7 +153,15 @@ def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: s
     policy, trainable, frozen, reference = make_case(case)
     optimizer = optax.sgd(1.0)
     # Groups of one cannot be compared, so what is compared here are the rewards as they are.
-    updates = jit(make_updates(policy, case.cfg, optimizer, advantage=lambda reward, weight: (reward - 0.5) * weight))
+    compare = make_advantage_fn(policy, case.cfg, advantage=lambda reward, weight: (reward - 0.5) * weight)
+    update = make_updates(policy, case.cfg, optimizer)
+
+    @jit
+    def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
+        batch, found = compare(state, batch)
+        state, metrics = update(state, batch)
+        return state, {**metrics, **found}
+
     batch = several_turns()
     results = [
         updates(init_state(trainable, optimizer, frozen, reference), given) for given in (batch, repeated(batch))
@@ -162,7 +172,7 @@ def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: s
         scale = float(np.abs(np.asarray(want - first)).max())
         assert scale > 0, path
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-5 * scale + 1e-6, err_msg=str(path))
-    assert int(together.step) == int(alone.step) == case.cfg.epochs
+    assert int(together.step) == int(alone.step) == case.cfg.num_iterations
     for key, (amount, weight) in metrics.items():
         np.testing.assert_allclose(amount, expected[key][0], rtol=1e-4, atol=1e-5, err_msg=key)
         np.testing.assert_allclose(weight, expected[key][1], rtol=1e-4, err_msg=key)

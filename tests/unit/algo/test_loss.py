@@ -15,9 +15,9 @@ from jaxrl_sql.algo.loss import aggregate, grpo_loss, importance_weight, kl_pena
 from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.distribution import TokenLogprobs, penalize, truncate
+from jaxrl_sql.ops.token_distribution import TokenLogprobs, penalize, truncate
 
-PLAIN = GrpoConfig(max_importance_weight=0.0)
+PLAIN = GrpoConfig(tis_clip_max=0.0)
 
 
 def make_batch(lengths: list[list[int]], width: int, **given: Any) -> GroupBatch:
@@ -28,8 +28,8 @@ def make_batch(lengths: list[list[int]], width: int, **given: Any) -> GroupBatch
         completion=jnp.zeros((b, g, width), jnp.int32),
         completion_len=jnp.array(lengths),
         loss_mask=jnp.ones((b, g, width), bool),
-        drawn_logprobs=per_token,
-        sampler_logprobs=per_token,
+        behavior_logprobs=per_token,
+        rollout_logprobs=per_token,
         old_logprobs=per_token,
         reference_logprobs=per_token,
         advantage=jnp.ones((b, g, 1)),
@@ -104,7 +104,7 @@ def test_aggregations_by_hand(kind: str, expected: float) -> None:
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
 def test_trap_masks_padding_changes_nothing(kind: str) -> None:
-    cfg = dataclasses.replace(PLAIN, aggregation=kind)
+    cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind)
     rng = np.random.default_rng(0)
     logprob = rng.normal(-1, 0.2, (2, 3, 4))
     lengths = [[4, 2, 1], [3, 3, 0]]
@@ -115,7 +115,7 @@ def test_trap_masks_padding_changes_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
 def test_trap_denominators_parts_add_up_to_the_whole(kind: str) -> None:
-    cfg = dataclasses.replace(PLAIN, aggregation=kind)
+    cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind)
     logprob = np.random.default_rng(1).normal(-1, 0.3, (4, 2, 3))
     batch = make_batch([[3, 1], [2, 2], [1, 3], [0, 1]], 3)
     whole = grpo_loss(scored(logprob), batch, cfg, on_policy=False)
@@ -133,7 +133,7 @@ def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
     batch = make_batch([[0, 0]], 3, weight=jnp.zeros((1, 2)))
 
     def objective(logprob: jax.Array) -> jax.Array:
-        result = grpo_loss(scored(logprob), batch, dataclasses.replace(PLAIN, kl=0.1), False)
+        result = grpo_loss(scored(logprob), batch, dataclasses.replace(PLAIN, kl_coef=0.1), False)
         return result.sum / jnp.maximum(result.weight, 1.0)
 
     x = jnp.full((1, 2, 3), -jnp.inf)
@@ -194,7 +194,7 @@ def test_the_sequence_ratio_is_clipped_as_one_and_has_gspos_gradient() -> None:
     The loss is the mean over answers of -min(s A, clip(s) A) = -(1.2 - 0.9 + 1.1) / 3, and s of n tokens has the
     gradient s / n at each of them: 0 for the first, 0.9 / 3 / 3 for the second's, -1.1 / 3 for the third's.
     """
-    cfg = dataclasses.replace(PLAIN, ratio="sequence", aggregation="sequence_mean")
+    cfg = dataclasses.replace(PLAIN, importance_sampling_level="sequence", loss_agg_mode="sequence_mean")
     batch = make_batch([[2, 3, 1]], 3, advantage=jnp.array([[[1.0], [-1.0], [1.0]]]))
     shares = jnp.array([[[0.5, 1.5, 9.0], [3.0, 0.0, 0.0], [1.0, 9.0, 9.0]]])
     logs = jnp.log(jnp.array([2.0, 0.9, 1.1]))[None, :, None] * shares
@@ -209,9 +209,9 @@ def test_the_sequence_ratio_is_clipped_as_one_and_has_gspos_gradient() -> None:
 
 
 def test_a_tokens_importance_weight_is_its_own_under_a_sequence_ratio_too() -> None:
-    cfg = GrpoConfig(ratio="sequence", max_importance_weight=3.0)
+    cfg = GrpoConfig(importance_sampling_level="sequence", tis_clip_max=3.0)
     drawn = -jnp.log(jnp.array([[[1.0, 0.5, 5.0]]]))  # weights exp(0 - drawn) = 1, 0.5, and 5, capped at 3
-    batch = make_batch([[3]], 3, drawn_logprobs=drawn)
+    batch = make_batch([[3]], 3, behavior_logprobs=drawn)
 
     def objective(logprob: jax.Array) -> jax.Array:
         return grpo_loss(scored(logprob), batch, cfg, on_policy=False).sum
@@ -229,14 +229,14 @@ def test_the_entropy_bonus_is_a_mean_over_the_trained_tokens() -> None:
 def test_the_kl_loss_is_added_with_its_coefficient() -> None:
     # d = reference - logprob = ln 2 and 0: k3 is 2 - ln 2 - 1 and 0; the surrogate is 0 with A = 0.
     batch = make_batch([[2]], 2, advantage=jnp.zeros((1, 1, 1)), reference_logprobs=jnp.array([[[math.log(2), 0.0]]]))
-    cfg = dataclasses.replace(PLAIN, kl=0.3, kl_kind="k3")
+    cfg = dataclasses.replace(PLAIN, kl_coef=0.3, kl_kind="k3")
     assert value(jnp.zeros((1, 1, 2)), batch, cfg) == pytest.approx(0.3 * (1 - math.log(2)) / 2)
     assert value(jnp.zeros((1, 1, 2)), batch, dataclasses.replace(cfg, kl_in="reward")) == 0.0
 
 
 def test_k1_as_a_loss_is_refused_with_what_to_take_instead() -> None:
     with pytest.raises(ValueError, match="k1 as a loss has zero expected gradient: take k2 or k3"):
-        value([[[0.0]]], make_batch([[1]], 1), dataclasses.replace(PLAIN, kl=0.1, kl_kind="k1"))
+        value([[[0.0]]], make_batch([[1]], 1), dataclasses.replace(PLAIN, kl_coef=0.1, kl_kind="k1"))
 
 
 def test_the_value_loss_takes_the_worse_of_value_and_clipped_value() -> None:
@@ -277,8 +277,8 @@ SAMPLERS = {
 
 def _expected_update(drawn: jax.Array, cap: float) -> jax.Array:
     """Take E over tokens as the sampler draws them (`drawn`, log-probabilities) of the loss's gradient, exactly."""
-    cfg = dataclasses.replace(PLAIN, max_importance_weight=cap)
-    everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], drawn_logprobs=drawn[:, None, None])
+    cfg = dataclasses.replace(PLAIN, tis_clip_max=cap)
+    everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], behavior_logprobs=drawn[:, None, None])
 
     def one(theta: jax.Array, token: int) -> jax.Array:
         batch = slice_prompts(everything, token, token + 1)

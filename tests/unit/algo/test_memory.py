@@ -41,7 +41,7 @@ def random_batch(seed: int = 0) -> GroupBatch:
         "loss_mask": r.random(shape) < 0.8,
         **{
             name: r.normal(-4, 0.3, shape).astype(np.float32)
-            for name in ("drawn_logprobs", "sampler_logprobs", "old_logprobs", "reference_logprobs")
+            for name in ("behavior_logprobs", "rollout_logprobs", "old_logprobs", "reference_logprobs")
         },
         "reward": r.random((B, G)).astype(np.float32),
         "advantage": r.normal(0, 1, (B, G, 1)).astype(np.float32),
@@ -56,7 +56,7 @@ def random_batch(seed: int = 0) -> GroupBatch:
 LOSSES: dict[str, LossFn] = {
     "sft": sft_loss,
     **{
-        kind: partial(grpo_loss, cfg=GrpoConfig(kl=0.05, aggregation=kind, mask_truncated=True), on_policy=False)
+        kind: partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.05, loss_agg_mode=kind, mask_truncated=True), on_policy=False)
         for kind in ("token_mean", "sequence_mean", "constant")
     },
 }

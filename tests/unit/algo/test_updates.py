@@ -16,13 +16,13 @@ import pytest
 from jaxrl_sql.algo.advantage import EPSILON, advantages
 from jaxrl_sql.algo.loss import Loss, aggregate, grpo_loss
 from jaxrl_sql.algo.step import init_state, make_step, slice_prompts
-from jaxrl_sql.algo.updates import compared, make_store, make_updates
-from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.algo.updates import compared, make_advantage_fn, make_old_logprob_fn, make_updates
+from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.distribution import TokenLogprobs, score
+from jaxrl_sql.ops.token_distribution import TokenLogprobs, score
 
 B, G, T, V = 4, 3, 5, 6
-PLAIN = GrpoConfig(max_importance_weight=0.0)
+PLAIN = GrpoConfig(tis_clip_max=0.0)
 PPO = dataclasses.replace(PLAIN, algorithm="ppo")
 SGD = optax.sgd(0.5)
 
@@ -47,8 +47,8 @@ def make_batch(seed: int = 0, b: int = B, **given: Any) -> GroupBatch:
         completion=jnp.asarray(r.integers(0, V, shape)),
         completion_len=jnp.asarray(r.integers(1, T + 1, shape[:2])),
         loss_mask=jnp.asarray(r.random(shape) < 0.8),
-        drawn_logprobs=jnp.full(shape, -1.8),
-        sampler_logprobs=jnp.full(shape, -1.8),
+        behavior_logprobs=jnp.full(shape, -1.8),
+        rollout_logprobs=jnp.full(shape, -1.8),
         reward=jnp.asarray(r.random(shape[:2]), jnp.float32),
         weight=jnp.ones(shape[:2]),
         truncated=jnp.zeros(shape[:2], bool),
@@ -59,7 +59,19 @@ def make_batch(seed: int = 0, b: int = B, **given: Any) -> GroupBatch:
 def learn(cfg: GrpoConfig, batch: GroupBatch, start: Any = None, reference: Any = None, **own: Any) -> Any:
     start = make_theta(1) if start is None else start
     state = init_state(jax.tree.map(jnp.copy, start), SGD, reference=reference)
-    return make_updates(table, cfg, SGD, **own)(state, batch)
+    return grpo_step(cfg, **own)(state, batch)
+
+
+def grpo_step(cfg: GrpoConfig, loss: Any = None, advantage: Any = None) -> Any:
+    """Return a step's comparison and updates, in order."""
+    compare, update = make_advantage_fn(table, cfg, advantage), make_updates(table, cfg, SGD, loss)
+
+    def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
+        batch, found = compare(state, batch)
+        state, metrics = update(state, batch)
+        return state, {**metrics, **found}
+
+    return step
 
 
 def assert_same(got: Any, want: Any) -> None:
@@ -87,7 +99,7 @@ def test_one_update_is_the_gradient_of_the_clipped_loss_at_ratio_one() -> None:
 
 
 def test_trap_several_updates_all_compare_with_the_policy_before_the_first() -> None:
-    cfg = dataclasses.replace(PLAIN, epochs=2, minibatches=2, clip_high=0.02)
+    cfg = dataclasses.replace(PLAIN, num_iterations=2, minibatches=2, clip_high=0.02)
     batch, start = make_batch(), make_theta(1)
     state, metrics = learn(cfg, batch)
     known = dataclasses.replace(
@@ -115,25 +127,25 @@ def test_trap_several_updates_without_stored_old_logprobs_are_an_error() -> None
 
 def test_a_batch_that_brings_its_old_logprobs_is_learned_against_them() -> None:
     """Batch RL: two calls learn what one fixed policy drew, and the second still compares with that one."""
-    cfg = dataclasses.replace(PLAIN, kl=0.1, kl_in="reward")
+    cfg = dataclasses.replace(PLAIN, kl_coef=0.1, kl_in="reward")
     drawer, reference, blocks = make_theta(1), make_theta(2), [make_batch(0), make_batch(3)]
     state = init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference)
-    kept = [make_store(table)(state, block) for block in blocks]
-    updates = make_updates(table, cfg, SGD)
+    kept = [make_old_logprob_fn(table)(state, block) for block in blocks]
+    updates = grpo_step(cfg)
     state, first = updates(state, kept[0])
     state, second = updates(state, kept[1])
     np.testing.assert_array_equal(kept[1].old_logprobs, table(drawer, None, blocks[1]).logprob)
     assert float(first["policy/ratio_max"][0]) == pytest.approx(1.0, abs=1e-6)
     assert float(second["policy/ratio_max"][0]) > 1.001
     # The KL is that of the policy that drew, so the policy's move between the calls does not show in it.
-    again = make_store(table)(init_state(drawer, SGD), blocks[1])
+    again = make_old_logprob_fn(table)(init_state(drawer, SGD), blocks[1])
     _, alone = updates(init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference), again)
     assert float(second["policy/kl"][0]) == pytest.approx(float(alone["policy/kl"][0]), rel=1e-6)
 
 
 def test_what_was_stored_is_kept_when_it_is_stored_again() -> None:
     batch = make_batch(old_logprobs=jnp.full((B, G, T), -7.0))
-    stored = make_store(table)(init_state(make_theta(1), SGD), batch)
+    stored = make_old_logprob_fn(table)(init_state(make_theta(1), SGD), batch)
     assert (np.asarray(stored.old_logprobs) == -7.0).all()
 
 
@@ -148,7 +160,7 @@ def test_kl_in_the_reward_comes_off_before_answers_are_compared(kind: str) -> No
     sums = {
         "k1": (0.4, -0.3), "k2": (0.04, 0.045), "k3": (2 * (math.exp(-0.2) - 0.8), math.exp(0.3) - 1.3)
     }[kind]  # fmt: skip
-    cfg = dataclasses.replace(PLAIN, kl=0.5, kl_in="reward", kl_kind=kind, advantage="none")
+    cfg = dataclasses.replace(PLAIN, kl_coef=0.5, kl_in="reward", kl_kind=kind, advantage="none")
     batch = make_batch(
         completion=jnp.zeros((1, 2, 2), jnp.int32), completion_len=jnp.array([[2, 2]]),
         loss_mask=jnp.array([[[True, True], [True, False]]]), reward=jnp.array([[1.0, 0.0]]),
@@ -164,13 +176,13 @@ def test_kl_in_the_reward_comes_off_before_answers_are_compared(kind: str) -> No
 
 def test_kl_in_the_reward_is_a_smaller_reward_and_nothing_else() -> None:
     batch, start, reference = make_batch(), make_theta(1), make_theta(2)
-    cfg = dataclasses.replace(PLAIN, kl=0.2, kl_in="reward", kl_kind="k1", advantage="leave_one_out")
+    cfg = dataclasses.replace(PLAIN, kl_coef=0.2, kl_in="reward", kl_kind="k1", advantage="leave_one_out")
     mask = np.asarray(batch.trained())
     gap = np.asarray(table(start, None, batch).logprob - table(reference, None, batch).logprob)
     less = dataclasses.replace(batch, reward=batch.reward - 0.2 * np.where(mask, gap, 0).sum(-1))
     got, _ = learn(cfg, batch, reference=reference)
-    want, _ = learn(dataclasses.replace(cfg, kl=0.0), less)
-    plain, _ = learn(dataclasses.replace(cfg, kl=0.0), batch)
+    want, _ = learn(dataclasses.replace(cfg, kl_coef=0.0), less)
+    plain, _ = learn(dataclasses.replace(cfg, kl_coef=0.0), batch)
     assert_same(got.trainable, want.trainable)
     assert np.abs(np.asarray(got.trainable["theta"] - plain.trainable["theta"])).max() > 1e-3
 
@@ -178,7 +190,7 @@ def test_kl_in_the_reward_is_a_smaller_reward_and_nothing_else() -> None:
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 @pytest.mark.parametrize("kl_in", ["reward", "loss"])
 def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: str, kl_in: str) -> None:
-    cfg = dataclasses.replace(PLAIN, kl=0.2, kl_in=kl_in, algorithm=algorithm, advantage="batch")
+    cfg = dataclasses.replace(PLAIN, kl_coef=0.2, kl_in=kl_in, algorithm=algorithm, advantage="batch")
     weight = jnp.ones((B, G)).at[1, 2].set(0.0)
     start = {**make_theta(1), "value": jnp.linspace(0.0, 0.5, T)}
     start = start if algorithm == "ppo" else make_theta(1)
@@ -199,10 +211,16 @@ def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: s
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kl": 0.1, "kl_in": "reward"},
-        {"kl": 0.1, "kl_kind": "k2", "ratio": "sequence", "aggregation": "sequence_mean", "advantage": "batch"},
-        {"algorithm": "ppo", "gae_lambda": 0.9, "kl": 0.1, "kl_in": "reward", "epochs": 2},
-        {"aggregation": "constant", "mask_truncated": True, "entropy_bonus": 0.1, "dual_clip": 2.0},
+        {"kl_coef": 0.1, "kl_in": "reward"},
+        {
+            "kl_coef": 0.1,
+            "kl_kind": "k2",
+            "importance_sampling_level": "sequence",
+            "loss_agg_mode": "sequence_mean",
+            "advantage": "batch",
+        },
+        {"algorithm": "ppo", "gae_lambda": 0.9, "kl_coef": 0.1, "kl_in": "reward", "num_iterations": 2},
+        {"loss_agg_mode": "constant", "mask_truncated": True, "entropy_bonus": 0.1, "dual_clip": 2.0},
     ],
 )
 @pytest.mark.parametrize("parts", [2, 4])
@@ -212,7 +230,7 @@ def test_accumulation_changes_no_option(changes: dict[str, Any], parts: int) -> 
     start = make_theta(1) | ({"value": jnp.linspace(0.0, 0.5, T)} if cfg.algorithm == "ppo" else {})
     batch = make_batch(truncated=jnp.zeros((B, G), bool).at[0].set(True).at[2, 1].set(True))
     whole, expected = learn(cfg, batch, start, make_theta(2))
-    got, metrics = learn(dataclasses.replace(cfg, accumulate=parts), batch, start, make_theta(2))
+    got, metrics = learn(dataclasses.replace(cfg, gradient_accumulation_steps=parts), batch, start, make_theta(2))
     assert_same(got.trainable, whole.trainable)
     assert_same(metrics, expected)
 
@@ -228,7 +246,7 @@ def test_a_recipe_may_bring_its_own_advantage_and_loss() -> None:
 
     def plain_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool) -> Loss:
         assert on_policy
-        return Loss(*aggregate(-scored.logprob * batch.advantage, batch.trained(), cfg.aggregation), {})
+        return Loss(*aggregate(-scored.logprob * batch.advantage, batch.trained(), cfg.loss_agg_mode), {})
 
     got, _ = learn(PLAIN, make_batch(), advantage=signs, loss=plain_loss)
     want, _ = learn(PLAIN, make_batch(), advantage=signs)
@@ -258,11 +276,11 @@ def test_ppo_compares_with_its_values_and_not_with_the_group() -> None:
 
 def test_ppo_learns_values_and_the_better_token() -> None:
     """The first token alone decides the reward: its values rise to the mean reward, and so does its probability."""
-    cfg = dataclasses.replace(PPO, epochs=2, minibatches=2, value_clip=0.0, value_coef=2.0)
+    cfg = dataclasses.replace(PPO, num_iterations=2, minibatches=2, value_clip=0.0, value_coef=2.0)
     r = np.random.default_rng(5)
     start = {"theta": jnp.zeros((T, V)), "value": jnp.zeros(T)}
     state = init_state(start, SGD)
-    updates = make_updates(table, cfg, SGD)
+    updates = grpo_step(cfg)
     explained = []
     for seed in range(8):
         tokens = r.integers(0, V, (B, G, T))
@@ -286,7 +304,7 @@ def test_a_policy_without_a_value_head_cannot_be_trained_by_ppo() -> None:
 
 
 def test_every_number_that_tells_of_an_update_is_there() -> None:
-    cfg = dataclasses.replace(PPO, kl=0.1, max_importance_weight=1.5)
+    cfg = dataclasses.replace(PPO, kl_coef=0.1, tis_clip_max=1.5)
     start = make_theta(1) | {"value": jnp.zeros(T)}
     _, metrics = learn(cfg, make_batch(), start, make_theta(2))
     assert metrics.keys() == {

@@ -14,7 +14,14 @@ import pytest
 
 from jaxrl_sql import plan
 
-SEVEN = ["--config", "configs/arctic.yaml", "model.shape=qwen2.5-coder-7b", "grpo.accumulate=4", "--compile", "none"]
+SEVEN = [
+    "--config",
+    "configs/arctic.yaml",
+    "model.shape=qwen2.5-coder-7b",
+    "grpo.gradient_accumulation_steps=4",
+    "--compile",
+    "none",
+]
 
 
 def test_the_best_of_the_meshes_that_fit_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,10 +44,10 @@ def test_the_best_of_the_meshes_that_fit_is_named(capsys: pytest.CaptureFixture[
 
 
 def test_what_does_not_fit_says_so_and_what_helps(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan.main([*SEVEN, "--topology", "v5p:4x4x2", "--mesh=1x32x1", "grpo.accumulate=1"]) == 0
+    assert plan.main([*SEVEN, "--topology", "v5p:4x4x2", "--mesh=1x32x1", "grpo.gradient_accumulation_steps=1"]) == 0
     text = capsys.readouterr().out
     assert "it does not fit: " in text
-    assert "grpo.accumulate=4" in text
+    assert "grpo.gradient_accumulation_steps=4" in text
 
 
 @pytest.mark.parametrize(
@@ -76,7 +83,13 @@ def test_without_libtpu_a_tpu_is_told_how_to_get_it(
 
 
 def test_this_machine_is_a_topology_too(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["model.d_model=32", "model.n_layers=2", "grpo.prompts=2", "sampling.slots=4", "eval.slots=2"]
+    small = [
+        "model.d_model=32",
+        "model.n_layers=2",
+        "grpo.prompts=2",
+        "rollout.max_num_seqs=4",
+        "validation.max_num_seqs=2",
+    ]
     assert plan.main(["--topology", "cpu", "--compile", "prefill", "--json", *small]) == 0
     (one,) = json.loads(capsys.readouterr().out)["plans"]
     assert one["programs"]["prefill"]["arguments"] > 0
@@ -88,8 +101,10 @@ def test_this_machine_is_a_topology_too(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_small_run_compiles_for_four_chips(tmp_path: Path) -> None:
     """All programs of a step; the update's attention is splash, which the compiler takes apart no further."""
     small = [
-        "model.dtype=bfloat16", "model.n_layers=1", "model.attention=splash", "grpo.prompts=4", "grpo.group=2",
-        "sampling.slots=8", "sampling.max_new_tokens=32", "data.max_prompt_tokens=64", "eval.slots=4",
+        "model.dtype=bfloat16", "model.n_layers=1", "model.attention=splash", "grpo.prompts=4",
+        "grpo.num_generations=2",
+        "rollout.max_num_seqs=8", "sampling.max_new_tokens=32", "data.max_prompt_tokens=64",
+        "validation.max_num_seqs=4",
     ]  # fmt: skip
     command = [sys.executable, "-m", "jaxrl_sql.plan", "--topology", "v5e:2x2", "--mesh", "1x4x1", "--json", *small]
     env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}

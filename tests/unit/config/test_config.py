@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
 from jaxrl_sql.config import CHOICES, TrainConfig, load_config, to_yaml
+from jaxrl_sql.config.check import flatten
+from jaxrl_sql.config.renamed import RENAMED
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -32,10 +35,10 @@ def test_no_file_gives_the_defaults() -> None:
 
 def test_file_wins_over_base_and_command_line_over_both(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    write(tmp_path, "base.yaml", "seed: 1\ngrpo: {group: 4, steps: 7}\ndata: {evals: [a, b]}\n")
-    path = write(tmp_path / "sub", "run.yaml", "base: ../base.yaml\ngrpo:\n  group: 16\n  optim: {lr: 1e-5}\n")
+    write(tmp_path, "base.yaml", "seed: 1\ngrpo: {num_generations: 4, steps: 7}\ndata: {evals: [a, b]}\n")
+    path = write(tmp_path / "sub", "run.yaml", "base: ../base.yaml\ngrpo: {num_generations: 16, optim: {lr: 1e-5}}\n")
     config = load_config(path, ["grpo.steps=9", "data.evals=[c]", "run.dir=2024"])
-    assert (config.seed, config.grpo.group, config.grpo.steps) == (1, 16, 9)
+    assert (config.seed, config.grpo.num_generations, config.grpo.steps) == (1, 16, 9)
     assert (config.grpo.optim.lr, config.grpo.optim.schedule) == (1e-5, "constant")
     assert (config.data.evals, config.run.dir) == (["c"], "2024")
 
@@ -53,10 +56,10 @@ def test_a_value_may_refer_to_another() -> None:
 @pytest.mark.parametrize(
     ("override", "key", "nearest"),
     [
-        ("grpo.goup=3", "grpo.goup", "grpo.group"),
-        ("gpro.group=3", "gpro.group", "grpo.group"),
+        ("grpo.num_generation=3", "grpo.num_generation", "grpo.num_generations"),
+        ("gpro.num_generations=3", "gpro.num_generations", "grpo.num_generations"),
         ("vm_steps=3", "vm_steps", "executor.vm_steps"),
-        ("grpo.group.size=3", "grpo.group.size", "grpo.group"),
+        ("grpo.num_generations.size=3", "grpo.num_generations.size", "grpo.num_generations"),
         ("sft.optim.learning_rate=3", "sft.optim.learning_rate", "sft.optim."),
     ],
 )
@@ -67,17 +70,17 @@ def test_unknown_key_is_refused_with_the_nearest(override: str, key: str, neares
 
 
 def test_unknown_key_names_the_file_it_stands_in(tmp_path: Path) -> None:
-    base = write(tmp_path, "base.yaml", "grpo: {grup: 4}\n")
+    base = write(tmp_path, "base.yaml", "grpo: {num_generation: 4}\n")
     path = write(tmp_path, "run.yaml", "base: base.yaml\n")
-    assert refusal(path) == f"{base}: unknown key grpo.grup; the nearest is grpo.group"
+    assert refusal(path) == f"{base}: unknown key grpo.num_generation; the nearest is grpo.num_generations"
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("grpo.group=many", "a whole number"),
-        ("grpo.group=1.5", "a whole number"),
-        ("grpo.group=true", "a whole number"),
+        ("grpo.num_generations=many", "a whole number"),
+        ("grpo.num_generations=1.5", "a whole number"),
+        ("grpo.num_generations=true", "a whole number"),
         ("grpo.optim.lr=fast", "a finite number"),
         ("grpo.optim.lr=null", "a finite number"),
         ("grpo.optim.lr=.inf", "a finite number"),
@@ -111,28 +114,37 @@ def test_every_choice_is_accepted(key: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["grpo.group=1"], "2 or more"),
+        (["grpo.num_generations=1"], "2 or more"),
         (["grpo.prompts=8", "grpo.minibatches=3"], "must divide"),
         (["sampling.top_p=0"], "sampling.top_p"),
         (["sampling.top_p=1.5"], "sampling.top_p"),
         (["sampling.temperature=0"], "above 0"),
-        (["grpo.kl=-1"], "0 or more"),
+        (["grpo.kl_coef=-1"], "0 or more"),
         (["grpo.optim.beta2=1"], "below 1"),
         (["grpo.dual_clip=0.5"], "grpo.dual_clip"),
-        (["grpo.group=1", "grpo.advantage=batch"], "grpo.algorithm=ppo"),
-        (["grpo.kl=0.1", "grpo.kl_kind=k1"], "grpo.kl_kind=k1 as a loss has zero expected gradient: take k2 or k3"),
-        (["grpo.max_importance_weight=0.5"], "must be 1 or more, or 0"),
-        (["sampling.top_k=20", "grpo.max_importance_weight=0"], "sampling.top_k=20 draws from another distribution"),
-        (["sampling.top_p=0.9", "grpo.max_importance_weight=0"], "grpo.max_importance_weight=0 must be above 0"),
-        (["sampling.min_p=0.1", "grpo.max_importance_weight=0"], "sampling.min_p=0.1"),
-        (["sampling.repetition_penalty=1.1", "grpo.max_importance_weight=0"], "sampling.repetition_penalty=1.1"),
-        (["grpo.epochs=0"], "grpo.epochs=0 must be above 0"),
+        (["grpo.num_generations=1", "grpo.advantage=batch"], "grpo.algorithm=ppo"),
+        (
+            ["grpo.kl_coef=0.1", "grpo.kl_kind=k1"],
+            "grpo.kl_kind=k1 as a loss has zero expected gradient: take k2 or k3",
+        ),
+        (["grpo.tis_clip_max=0.5"], "must be 1 or more, or 0"),
+        (["sampling.top_k=20", "grpo.tis_clip_max=0"], "sampling.top_k=20 draws from another distribution"),
+        (["sampling.top_p=0.9", "grpo.tis_clip_max=0"], "grpo.tis_clip_max=0 must be above 0"),
+        (["sampling.min_p=0.1", "grpo.tis_clip_max=0"], "sampling.min_p=0.1"),
+        (["sampling.repetition_penalty=1.1", "grpo.tis_clip_max=0"], "sampling.repetition_penalty=1.1"),
+        (["grpo.num_iterations=0"], "grpo.num_iterations=0 must be above 0"),
         (["grpo.gae_lambda=1.1"], "grpo.gae_lambda=1.1 must be at most 1"),
         (["mesh.data=0"], "mesh"),
         (["mesh.data=-1"], "only one axis"),
         (["data.evals=[]"], "data.evals"),
-        (["grpo.prompts=8", "grpo.minibatches=2", "grpo.accumulate=3"], "grpo.accumulate=3 must divide the 4 prompts"),
-        (["sft.databases=8", "sft.accumulate=3"], "sft.accumulate=3 must divide sft.databases=8"),
+        (
+            ["grpo.prompts=8", "grpo.minibatches=2", "grpo.gradient_accumulation_steps=3"],
+            "grpo.gradient_accumulation_steps=3 must divide the 4 prompts",
+        ),
+        (
+            ["sft.databases=8", "sft.gradient_accumulation_steps=3"],
+            "sft.gradient_accumulation_steps=3 must divide sft.databases=8",
+        ),
         (["grpo.optim.kind=adafactor", "grpo.optim.moments=bfloat16"], "grpo.optim.moments=bfloat16 is for adamw"),
         (["model.lora.rank=-1"], "model.lora.rank"),
         (["model.lora.alpha=0"], "model.lora.alpha=0"),
@@ -157,11 +169,11 @@ def test_numbers_that_no_run_could_use_are_refused(overrides: list[str], words: 
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["grpo.group=1", "grpo.algorithm=ppo"],
-        ["grpo.kl=0.1", "grpo.kl_kind=k1", "grpo.kl_in=reward"],
-        ["grpo.max_importance_weight=0"],
+        ["grpo.num_generations=1", "grpo.algorithm=ppo"],
+        ["grpo.kl_coef=0.1", "grpo.kl_kind=k1", "grpo.kl_in=reward"],
+        ["grpo.tis_clip_max=0"],
         ["sampling.top_k=20", "sampling.top_p=0.95", "sampling.repetition_penalty=1.1"],
-        ["sampling.top_k=20", "grpo.max_importance_weight=0", "grpo.steps=0"],
+        ["sampling.top_k=20", "grpo.tis_clip_max=0", "grpo.steps=0"],
     ],
 )
 def test_what_is_refused_beside_something_else_is_accepted_without_it(overrides: list[str]) -> None:
@@ -179,10 +191,10 @@ def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
     assert refusal(broken).startswith(f"{broken}:")
     assert "key: value" in refusal(write(tmp_path, "list.yaml", "- a\n- b\n"))
     assert load_config(write(tmp_path, "empty.yaml", "")) == TrainConfig()
-    write(tmp_path, "a.yaml", "seed: 1\ngrpo: {group: 4}\n")
+    write(tmp_path, "a.yaml", "seed: 1\ngrpo: {num_generations: 4}\n")
     write(tmp_path, "b.yaml", "seed: 2\n")
     both = load_config(write(tmp_path, "both.yaml", "base: [a.yaml, b.yaml]\n"))
-    assert (both.seed, both.grpo.group) == (2, 4)
+    assert (both.seed, both.grpo.num_generations) == (2, 4)
     loop = write(tmp_path, "loop.yaml", "base: loop.yaml\n")
     assert "itself" in refusal(loop)
     assert "base" in refusal(write(tmp_path, "number.yaml", "base: 3\n"))
@@ -191,7 +203,7 @@ def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_configs_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        load_config(None).grpo.group = 3  # type: ignore[misc]
+        load_config(None).grpo.num_generations = 3  # type: ignore[misc]
 
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
@@ -232,3 +244,10 @@ def test_the_papers_seconds_are_steps_and_the_clock_is_far(name: str, seconds: f
     assert executor.timeout_ms >= 10 * 1000 * seconds
     with make_executor(dataclasses.replace(executor, threads=1)) as running:  # what the native limits can hold
         assert (running.limits.vm_steps, running.limits.timeout_ms) == (executor.vm_steps, executor.timeout_ms)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_key_is_refused_by_its_new_name(old: str, new: str) -> None:
+    with pytest.raises(InputError, match=rf"^command line: {re.escape(old)} is called {re.escape(new)} now$"):
+        load_config(None, [f"{old}=1"])
+    assert new in dict(flatten(dataclasses.asdict(TrainConfig())))

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import load_benchmark, load_split
 from jaxrl_sql.data.benchmarks.ehrsql import as_run
-from jaxrl_sql.evals.judge import judge
+from jaxrl_sql.evals.score_predictions import judge
 from jaxrl_sql.evals.summary import summarize
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError

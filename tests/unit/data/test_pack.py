@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.data.pack import pack_groups, pack_rows
-from jaxrl_sql.data.rows import Answer, Row, RowOrder, Supervised, rename_words
+from jaxrl_sql.data.sft_batches import Answer, Row, RowOrder, SftBatch, shuffle_identifiers
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 
@@ -50,8 +50,8 @@ def test_groups_keep_who_wrote_each_token() -> None:
     batch = pack_groups([group], reward=ones, weight=ones, longest=8)
     assert np.asarray(batch.completion)[0, 0, :8].tolist() == [3, 4, 5, 6, 7, 8, 0, 0]
     assert np.asarray(batch.trained())[0, 0, :8].tolist() == [True, True, False, False, False, True, False, False]
-    np.testing.assert_allclose(np.asarray(batch.sampler_logprobs)[0, 0, [0, 1, 5]], [-0.5, -0.6, -0.7])
-    np.testing.assert_allclose(np.asarray(batch.drawn_logprobs)[0, 0, :2], [-0.4, -0.5])
+    np.testing.assert_allclose(np.asarray(batch.rollout_logprobs)[0, 0, [0, 1, 5]], [-0.5, -0.6, -0.7])
+    np.testing.assert_allclose(np.asarray(batch.behavior_logprobs)[0, 0, :2], [-0.4, -0.5])
     assert np.asarray(batch.truncated).tolist() == [[False, True]]
 
 
@@ -60,11 +60,11 @@ def test_too_long_for_the_width_raises_instead_of_cutting() -> None:
         pack_rows([Row((1, 2, 3), (ends_in((1,), 1),))], 1, 1, 2)
 
 
-def _taught() -> Supervised:
+def _taught() -> SftBatch:
     r = np.random.default_rng(0)
     schemas = tuple((d,) for d in r.integers(0, 5, 200).tolist())
     answers = tuple(ends_in(tuple(range(n)), 1) for n in r.integers(1, 90, 200).tolist())
-    return Supervised(schemas, answers, (), (0,) * 200)
+    return SftBatch(schemas, answers, (), (0,) * 200)
 
 
 def test_every_example_comes_once_an_epoch_with_its_own_schema_and_width() -> None:
@@ -94,7 +94,7 @@ def test_the_order_is_a_function_of_seed_and_number() -> None:
 def test_renaming_is_one_to_one_and_alike_in_schema_question_and_answer() -> None:
     row = Row((10, 1, 11, 1, 12), (ends_in((2, 10, 3, 11, 10), 2), ends_in((2, 13, 14, 13), 1, frozenset({3, 13}))))
     words = tuple(range(10, 40))
-    got = rename_words(row, words, np.random.default_rng(0))
+    got = shuffle_identifiers(row, words, np.random.default_rng(0))
     pairs = set(zip(row.prompt, got.prompt, strict=True))
     for old, new in zip(row.answers, got.answers, strict=True):
         assert old.learned == new.learned
@@ -105,4 +105,4 @@ def test_renaming_is_one_to_one_and_alike_in_schema_question_and_answer() -> Non
     assert len({mapping[i] for i in (10, 11, 12, 13)}) == 4
     assert mapping[14] == 14, "a word that is in no schema and no SQL was renamed"
     assert {mapping[i] for i in (10, 11, 12, 13)} <= set(words)
-    assert got != rename_words(row, words, np.random.default_rng(1))
+    assert got != shuffle_identifiers(row, words, np.random.default_rng(1))

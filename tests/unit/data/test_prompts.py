@@ -19,10 +19,10 @@ from jaxrl_sql.data.prompts import (
     make_prompts,
     message_texts,
 )
-from jaxrl_sql.data.rows import supervise
 from jaxrl_sql.data.schema import read_schema
-from jaxrl_sql.data.synth import train_tokenizer
-from jaxrl_sql.models.hf import load_tokenizer
+from jaxrl_sql.data.sft_batches import supervise
+from jaxrl_sql.datagen.synth import train_tokenizer
+from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.types import Example, InputError
 
@@ -165,7 +165,7 @@ def test_a_chat_begins_as_its_template_says(examples: list[Example], tmp_path: P
 
 def test_chat_through_a_real_tokenizer(examples: list[Example]) -> None:
     pytest.importorskip("jinja2", reason="transformers renders chat templates with jinja2")
-    from jaxrl_sql.data.synth import train_tokenizer
+    from jaxrl_sql.datagen.synth import train_tokenizer
 
     tokenizer = train_tokenizer(["SELECT name FROM emps"], vocab_size=300)
     (prompt,) = make_prompts(examples[:1], CHAT, tokenizer, 10_000).prompts

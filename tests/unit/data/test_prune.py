@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl_sql.data.prompts import Pruning, compact_style, make_prompt_parts, make_prompts
-from jaxrl_sql.data.rows import supervise
 from jaxrl_sql.data.schema import Column, ForeignKey, Schema, Table, compact, ddl, prune, read_schema, used_by
 from jaxrl_sql.data.schema.prune import keys_of, part_of, used_by_all
+from jaxrl_sql.data.sft_batches import supervise
 from jaxrl_sql.data.stream import open_stream, stream_prompts
 from jaxrl_sql.types import Example
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.audit import main as audit
-from jaxrl_sql.data.augment import Change, fill
 from jaxrl_sql.data.benchmarks import load_folder
 from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.data.synth.__main__ import main as synth
+from jaxrl_sql.datagen.augment import Change, fill
+from jaxrl_sql.datagen.synth.__main__ import main as synth
 
 ROOT = Path(os.environ.get("JAXRL_SQL_DATA", ""))
 pytestmark = [

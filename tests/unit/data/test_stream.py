@@ -12,8 +12,8 @@ import pytest
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.data.benchmarks import lines, load_benchmark
 from jaxrl_sql.data.prompts import compact_style, make_prompts
-from jaxrl_sql.data.source import streamed_questions, training_questions
 from jaxrl_sql.data.stream import Stream, Streamed, open_stream, spread, stream_prompts
+from jaxrl_sql.run.training_set import streamed_questions, training_questions
 from jaxrl_sql.types import InputError
 
 

@@ -21,7 +21,7 @@ import sqlglot
 from sqlglot import exp
 
 from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.evals.judge import judge
+from jaxrl_sql.evals.score_predictions import judge
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.types import Example
 

@@ -196,8 +196,8 @@ def random_batch(b: int, g: int, p: int, t: int) -> GroupBatch:
         completion=jnp.asarray(r.integers(0, 64, (b, g, t))),
         completion_len=jnp.asarray(completion_len),
         loss_mask=jnp.asarray(r.random((b, g, t)) < 0.8),
-        drawn_logprobs=per_token,
-        sampler_logprobs=per_token,
+        behavior_logprobs=per_token,
+        rollout_logprobs=per_token,
         old_logprobs=per_token,
         reference_logprobs=per_token,
         # Of one sign: a loss that cancels to nearly nothing could not be compared.
@@ -210,7 +210,7 @@ def random_batch(b: int, g: int, p: int, t: int) -> GroupBatch:
 
 def loss_and_gradients(config: ModelConfig, attention: Any, batch: GroupBatch, remat: str = "none") -> Any:
     policy = make_policy(config, 0.9, remat, attention=attention)
-    cfg = GrpoConfig(kl=0.05, entropy_bonus=0.01, clip_high=0.3)
+    cfg = GrpoConfig(kl_coef=0.05, entropy_bonus=0.01, clip_high=0.3)
 
     def mean_loss(params: Any) -> jax.Array:
         result = grpo_loss(policy(params, None, batch), batch, cfg, on_policy=False)

@@ -101,7 +101,9 @@ def _compile(key_heads: int) -> tuple[int, int]:
     fused_attention_stablehlo.check_cudnn_version = lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100
     programs.for_platform = lambda *_: cudnn.attend_tree
     devices = topologies.get_topology_desc(platform="cuda", target_config=_target(), topology="1x1x4").devices
-    config = load_config(None, ["model.dtype=bfloat16", "grpo.prompts=4", "grpo.group=2", "sampling.max_new_tokens=32"])
+    config = load_config(
+        None, ["model.dtype=bfloat16", "grpo.prompts=4", "grpo.num_generations=2", "sampling.max_new_tokens=32"]
+    )
     model = ModelConfig("qwen3", 512, 128, 1, 4, key_heads, 32, 256, 1e4, 1e-6, True, True, False, 1024)
     update = find_workload(config, 60, 2).update
     assert update is not None

@@ -12,10 +12,10 @@ from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_here
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
-from jaxrl_sql.planning.remedies import remedies
-from jaxrl_sql.planning.work import Cost, phases
+from jaxrl_sql.planning.roofline import Cost, phases
+from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import find_workload, logit_pieces
-from jaxrl_sql.rollout import Engine, Sampling
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.types import InputError
 
 MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 1024)
@@ -48,7 +48,13 @@ def test_a_device_holds_its_share_of_the_weights() -> None:
 
 
 def test_caches_are_the_pages_that_an_engine_makes_for_the_longest() -> None:
-    cfg = config("sampling.slots=4", "grpo.prompts=4", "grpo.group=4", "sampling.max_new_tokens=70", "eval.slots=2")
+    cfg = config(
+        "rollout.max_num_seqs=4",
+        "grpo.prompts=4",
+        "grpo.num_generations=4",
+        "sampling.max_new_tokens=70",
+        "validation.max_num_seqs=2",
+    )
     draw = find_workload(cfg, 100, 1).draw
     assert draw is not None
     # 4 prompts of 128 (the bucket of 100), 2 pages of 64 each; 4 rows of 96, 3 pages of 32 each; pools are buckets.
@@ -58,14 +64,14 @@ def test_caches_are_the_pages_that_an_engine_makes_for_the_longest() -> None:
 
 
 def test_an_engine_that_begins_at_its_largest_has_those_pages() -> None:
-    """The plan's pools are those of `run.few_programs`, which an engine makes at its first call."""
+    """The plan's pools are those of `run.pad_to_max`, which an engine makes at its first call."""
 
-    cfg = config("sampling.slots=4", "grpo.prompts=4", "grpo.group=4", "sampling.max_new_tokens=40")
+    cfg = config("rollout.max_num_seqs=4", "grpo.prompts=4", "grpo.num_generations=4", "sampling.max_new_tokens=40")
     draw = find_workload(cfg, 100, 1).draw
     assert draw is not None
-    engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), slots=4, widest=100)
+    engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), slots=4, max_prompt_bucket=100)
     prompts = [[1 + i] * 100 for i in range(4)]
-    list(engine.generate(prompts, Sampling(max_new_tokens=40, n=4)))
+    list(engine.generate(prompts, SamplingParams(max_new_tokens=40, n=4)))
     assert engine.shared is not None
     assert engine.own is not None
     assert (engine.shared.pages, engine.own.pages) == (draw.shared_pages, draw.own_pages)
@@ -75,7 +81,7 @@ def test_fewer_bytes_with_each_remedy() -> None:
     base = ("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     mesh, shape = abstract_mesh(1, 4, 1), published_shape("qwen3-4b")
     plain = estimate(config(*base), shape, mesh, 1000).total
-    for change in ("grpo.accumulate=4", "model.remat=full", "model.lora.rank=16"):
+    for change in ("grpo.gradient_accumulation_steps=4", "model.remat=full", "model.lora.rank=16"):
         assert estimate(config(*base, change), shape, mesh, 1000).total < plain, change
 
 
@@ -83,10 +89,10 @@ def test_remedies_fit_or_say_that_nothing_does() -> None:
     cfg = config("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     sizes, shape = {"data": 1, "fsdp": 4, "tensor": 1}, published_shape("qwen3-4b")
     have = CHIPS["v5p"].memory
-    found = remedies(cfg, shape, sizes, 1000, have)
+    found = suggest(cfg, shape, sizes, 1000, have)
     assert found
     assert all(one.total <= have for one in found)
-    (last,) = remedies(cfg, shape, sizes, 1000, 1 << 20)
+    (last,) = suggest(cfg, shape, sizes, 1000, 1 << 20)
     assert last.total > 1 << 20
     assert "model.remat=full" in last.words
 
@@ -97,17 +103,17 @@ def test_remedies_are_added_up_on_other_meshes_too_and_the_harshest_comes_last()
     shape, have = published_shape("qwen3-4b"), CHIPS["v5e"].memory
     found = {
         one.words.partition(" ")[0]: one
-        for one in remedies(cfg, shape, {"data": 1, "fsdp": 16, "tensor": 1}, 8192, have)
+        for one in suggest(cfg, shape, {"data": 1, "fsdp": 16, "tensor": 1}, 8192, have)
     }
     wide = found["--mesh=1x2x8"]
     assert wide.total <= have
-    assert "grpo.accumulate=" in wide.words
+    assert "grpo.gradient_accumulation_steps=" in wide.words
     assert "lora" not in wide.words
     assert all(one.total <= have for one in found.values())
 
 
 def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
-    cfg = load_config("configs/arctic.yaml", ["grpo.accumulate=4"])
+    cfg = load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     shape = published_shape("qwen2.5-coder-7b")
     sizes = {"data": 1, "fsdp": 32, "tensor": 1}
     found = estimate(cfg, shape, abstract_mesh(**sizes), 8192)
@@ -142,8 +148,8 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
     plan = make_plan(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
     assert not plan.fits
     assert plan.total > topology.chip.memory
-    assert "grpo.accumulate=4" in [one.words for one in plan.remedies]
-    better = load_config("configs/arctic.yaml", ["grpo.accumulate=4"])
+    assert "grpo.gradient_accumulation_steps=4" in [one.words for one in plan.suggest]
+    better = load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     assert make_plan(better, shape, topology, mesh_sizes("1x32x1", 32), 8192).fits
 
 
@@ -187,7 +193,7 @@ def test_activations_of_half_the_width_keep_keys_of_half_the_width() -> None:
 
 
 def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in() -> None:
-    """Between weights in bfloat16 and in float32 lie two bytes of each weight that comes together, and no gradient's."""
+    """What weights in bfloat16 save is two bytes of each weight that comes together, and none of a gradient."""
     sizes, received = {"data": 1, "fsdp": 4, "tensor": 1}, []
     for dtype in ("bfloat16", "float32"):
         cfg = config(f"model.dtype={dtype}")
@@ -198,7 +204,8 @@ def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in()
     again = logit_pieces(MODEL, work.update, 4)
     table = MODEL.vocab_size * MODEL.d_model
     weights = 2 * MODEL.n_layers * layer_weights(MODEL) + (1 + 2 * again) * table
-    gradients = MODEL.n_layers * layer_weights(MODEL) + (2 + again) * table
+    # A tied table is added up whole, which is twice what a piece a chip takes: by the look-up, and in each piece.
+    gradients = MODEL.n_layers * layer_weights(MODEL) + (2 + 2 * again) * table
     assert MODEL.tie_embeddings
     assert received[0] == pytest.approx(0.75 * (2 * weights + 4 * gradients))
     assert received[1] == pytest.approx(0.75 * (4 * weights + 4 * gradients))

@@ -23,8 +23,9 @@ from jaxrl_sql.planning.workload import Workload, find_workload
 # Large enough that what is not told apart (lengths, tables, keys) is little beside weights and pages.
 MODEL = ModelConfig("qwen3", 512, 256, 2, 4, 2, 32, 1024, 1e4, 1e-6, True, True, False, 1024)
 SMALL = (
-    "grpo.prompts=2", "grpo.group=2", "sampling.slots=4", "sampling.max_new_tokens=32", "eval.slots=2",
-    "eval.max_new_tokens=32",
+    "grpo.prompts=2", "grpo.num_generations=2", "rollout.max_num_seqs=4", "sampling.max_new_tokens=32",
+    "validation.max_num_seqs=2",
+    "validation.max_new_tokens=32",
 )  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def nbytes(tree: Any) -> int:
         (),
         ("model.dtype=bfloat16", "grpo.optim.moments=bfloat16"),
         ("model.lora.rank=4",),
-        ("grpo.algorithm=ppo", "grpo.group=1"),
+        ("grpo.algorithm=ppo", "grpo.num_generations=1"),
         ("grpo.optim.kind=adafactor",),
     ],
 )
@@ -67,7 +68,7 @@ def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None
 
 @pytest.mark.parametrize(
     "overrides",
-    [("grpo.kl=0.1", "grpo.minibatches=2"), ("model.lora.rank=8", "model.dtype=bfloat16", "model.remat=full")],
+    [("grpo.kl_coef=0.1", "grpo.minibatches=2"), ("model.lora.rank=8", "model.dtype=bfloat16", "model.remat=full")],
 )
 def test_arguments_are_what_the_formulas_say(overrides: tuple[str, ...]) -> None:
     made, work = setting(*overrides)
@@ -81,7 +82,7 @@ def test_arguments_are_what_the_formulas_say(overrides: tuple[str, ...]) -> None
     pools = said.caches - kept
     # What a decode step is told beside them: tables, keys and states of rows and lanes.
     assert held["decode"] == pytest.approx(model + pools, rel=0.02)
-    assert ("score" in held) == ("grpo.kl=0.1" in overrides)
+    assert ("score" in held) == ("grpo.kl_coef=0.1" in overrides)
 
 
 def test_a_penalty_on_repetition_makes_a_decode_that_has_seen_tokens() -> None:

@@ -9,7 +9,7 @@ import pytest
 from jaxrl_sql.config import load_config, to_yaml
 from jaxrl_sql.recipes import find_recipe
 from jaxrl_sql.runtime.folder import resumed_config
-from jaxrl_sql.runtime.trained import defaults_for
+from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.types import InputError
 
 OWN = f"{Path(__file__).parents[3] / 'docs' / 'own_recipe.py'}:MINE"

@@ -16,11 +16,11 @@ from jaxrl_sql.data.prompts import make_prompt_parts, make_prompts, prompt_texts
 from jaxrl_sql.recipes import RECIPES, find_recipe
 from jaxrl_sql.rewards.extract import begun_by, with_beginning
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
-from jaxrl_sql.sqlenv.turns import SQL_STOPS, Written
+from jaxrl_sql.sqlenv.turns import SQL_STOPS, Action
 from jaxrl_sql.types import Example, InputError, Response
 
 SQL = "SELECT nick FROM emps WHERE dept = 1"
-# What a right answer in the right form is paid, at most; SQL-R1's length part comes on top.
+# What a right answer in the right form is rewarded, at most; SQL-R1's length part comes on top.
 TOP = {"sql_r1": 6.0, "paverl": 10.0}
 MULTI = ("skyrl_sql", "skyrl_sql_no_schema")
 
@@ -127,7 +127,7 @@ def test_a_dialogue_is_taught_as_the_environment_answers(
     assert last.endswith("</solution>")
     assert recipe.turns is not None
     policy = recipe.turns(executor, example, turns)
-    from_loop = policy.next(Written(first, "stop"))
+    from_loop = policy.next(Action(first, "stop"))
     assert from_loop is not None
     assert from_loop.result() == seen
     assert ("CREATE TABLE emps" in seen and "spare" not in seen) if name.endswith("schema") else "Ada\nCy\nBo" in seen

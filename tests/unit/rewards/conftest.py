@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.rewards.score import Scored
+from jaxrl_sql.rewards.score import ScoredResponse
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, Response
 
@@ -20,7 +20,7 @@ INSERT INTO emp VALUES (1, 'Ada', 10.0, 1), (2, 'Bo', 20.5, 1), (3, 'Cy', NULL, 
 CREATE TABLE hits(n INT);
 """
 
-Score = Callable[..., Scored]
+Score = Callable[..., ScoredResponse]
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +45,7 @@ def score(executor: Executor, db: str) -> Score:
 
     def run(
         name: str, gold: str | tuple[str, ...], response: Response, begun: str = "", dialect: str = "sqlite"
-    ) -> Scored:
+    ) -> ScoredResponse:
         first, *others = (gold,) if isinstance(gold, str) else gold
         example = Example("q", "emp", db, "?", first, dialect=dialect, other_golds=tuple(others))
         recipe = RECIPES[name]

@@ -7,7 +7,7 @@ import pytest
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.rewards.arctic import arctic_reward, read_arctic
-from jaxrl_sql.rewards.extract import Reading, read_plain
+from jaxrl_sql.rewards.extract import ParsedResponse, read_plain
 from jaxrl_sql.rewards.score import collect, submit_texts
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.sqlenv.ports import ScoreRow
@@ -47,7 +47,7 @@ CASES = {
     "over the row cap, as the gold": (LARGE, FENCE.format(LARGE), 0.0, "too_large"),
     "no sql": (NAMES, "<think>so</think> I do not know.", 0.0, "no_sql"),
     "sql only in the think": (NAMES, "<think>```sql\nSELECT name FROM emp\n```</think>", 0.0, "no_sql"),
-    "the last block is paid": (NAMES, FENCE.format("SELECT id FROM emp") + FENCE.format(NAMES), 1.0, "ok"),
+    "the last block is rewarded": (NAMES, FENCE.format("SELECT id FROM emp") + FENCE.format(NAMES), 1.0, "ok"),
     "raw select": (NAMES, "</think>SELECT name FROM emp\n\nThat is all.", 1.0, "ok"),
     "raw select behind prose": (NAMES, "</think>I select the names: SELECT name FROM emp", 1.0, "ok"),
     "raw select in lower case": (NAMES, "</think>Here: select name from emp\n\nI Select it.", 1.0, "ok"),
@@ -135,4 +135,4 @@ def test_the_prompt_style_says_how_answers_are_read(executor: Executor, db: str)
     ],
 )
 def test_the_table_of_the_paper(row: ScoreRow, total: float) -> None:
-    assert arctic_reward(Reading(None), row).total == total
+    assert arctic_reward(ParsedResponse(None), row).total == total

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from jaxrl_sql.rewards.extract import Reading
+from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.rewards.paverl import paverl_reward, read_paverl
-from jaxrl_sql.rewards.score import Scored
+from jaxrl_sql.rewards.score import ScoredResponse
 from jaxrl_sql.sqlenv.ports import ScoreRow
 
-Score = Callable[..., Scored]
+Score = Callable[..., ScoredResponse]
 
 NAMES = "SELECT name FROM emp"
 BOTH = "SELECT name, id FROM emp"
@@ -86,12 +86,12 @@ def test_the_best_of_several_golds_counts(score: Score) -> None:
 
 
 def test_a_small_share_pays_less_than_running_alone() -> None:
-    """The paper's scale: a twentieth of the gold is paid as much as none of it."""
-    reading = Reading("SELECT", True)
+    """The paper's scale: a twentieth of the gold is rewarded as much as none of it."""
+    reading = ParsedResponse("SELECT", True)
     paid = [paverl_reward(reading, ScoreRow("ok", "ok", {"paverl": acc})).total for acc in (0.0, 0.04, 0.05, 0.5)]
     assert paid == pytest.approx([0.5, 0.4, 0.5, 5.0])
 
 
 def test_the_thought_is_what_stands_before_the_block() -> None:
     reading = read_paverl(block(NAMES, "One.\n\nTwo.\n"))
-    assert reading == Reading(NAMES, True, "One.\n\nTwo.", block(NAMES, "One.\n\nTwo.\n"))
+    assert reading == ParsedResponse(NAMES, True, "One.\n\nTwo.", block(NAMES, "One.\n\nTwo.\n"))

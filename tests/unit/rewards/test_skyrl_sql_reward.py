@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.rewards.score import Scored
+from jaxrl_sql.rewards.score import ScoredResponse
 from jaxrl_sql.rewards.skyrl_sql import conduct, read_skyrl_sql
 from jaxrl_sql.sqlenv.executor import Executor, Limits, exploratory
-from jaxrl_sql.sqlenv.turns import SqlTurns, Written, wrap
+from jaxrl_sql.sqlenv.turns import Action, SqlTurns, wrap
 from jaxrl_sql.types import Example, Response
 
-Score = Callable[..., Scored]
+Score = Callable[..., ScoredResponse]
 
 NAMES = "SELECT name FROM emp"
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r"
@@ -139,7 +139,7 @@ def converse(
     said = []
     for text in texts:
         said.append(("assistant", text))
-        observation = policy.next(Written(text, "stop"))
+        observation = policy.next(Action(text, "stop"))
         if observation is None:
             break
         said.append(("environment", observation.result()))
@@ -230,7 +230,7 @@ def test_of_a_result_over_the_row_cap_the_first_rows_are_seen(sql: str, executor
 
 
 def test_a_result_is_there_when_its_first_rows_are(executor: Executor, db: str) -> None:
-    asked = SqlTurns(executor, db).next(Written("<sql>SELECT a.n FROM hits a, hits b</sql>", "stop"))
+    asked = SqlTurns(executor, db).next(Action("<sql>SELECT a.n FROM hits a, hits b</sql>", "stop"))
     assert asked is not None
     began = time.monotonic()
     while not asked.done():

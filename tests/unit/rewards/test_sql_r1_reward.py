@@ -10,14 +10,14 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.rewards.extract import Reading
-from jaxrl_sql.rewards.score import Scored
+from jaxrl_sql.rewards.extract import ParsedResponse
+from jaxrl_sql.rewards.score import ScoredResponse
 from jaxrl_sql.rewards.sql_r1 import length_part, read_sql_r1, sql_r1_reward
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Example
 
-Score = Callable[..., Scored]
+Score = Callable[..., ScoredResponse]
 
 NAMES = "SELECT name FROM emp"
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r"
@@ -32,7 +32,7 @@ def form(sql: str, think: str = "abc") -> str:
 
 
 def match(think: int, answer: int, sql: int) -> float:
-    """Return what a match is paid whose texts have so many characters."""
+    """Return what a match is rewarded whose texts have so many characters."""
     return 6 + 0.5 * min(1.0, (think + answer) / 2048) + sql / answer
 
 
@@ -106,7 +106,7 @@ def test_the_example_of_the_paper_s_formula(score: Score) -> None:
     answer = "```sql\nselect a from t\n```"
     assert len(answer) == 26
     reading = read_sql_r1(f"<think>abc</think><answer>{answer}</answer>")
-    assert reading == Reading("select a from t", True, "abc", answer)
+    assert reading == ParsedResponse("select a from t", True, "abc", answer)
     row = ScoreRow("ok", "ok", {"test_suite": 1.0})
     assert sql_r1_reward(reading, row).total == pytest.approx(6.584003, abs=5e-7)
 
@@ -137,8 +137,8 @@ def test_what_did_not_run_is_no_match(row: ScoreRow, total: float) -> None:
 
 
 def test_the_length_part_is_at_most_one_and_a_half() -> None:
-    assert length_part(Reading("x" * 26, True, "t" * 5000, "x" * 26)) == 1.5
-    assert length_part(Reading(None, True, "", "")) == 0.0
+    assert length_part(ParsedResponse("x" * 26, True, "t" * 5000, "x" * 26)) == 1.5
+    assert length_part(ParsedResponse(None, True, "", "")) == 0.0
 
 
 def rows(path: Path, values: str) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from jaxrl_sql.rewards.score import Scored
+from jaxrl_sql.rewards.score import ScoredResponse
 from jaxrl_sql.rewards.think2sql import gate_reward, read_think2sql
 from jaxrl_sql.sqlenv.ports import ScoreRow
 
-Score = Callable[..., Scored]
+Score = Callable[..., ScoredResponse]
 
 NAMES = "SELECT name FROM emp"
 IDS = "SELECT id FROM emp"

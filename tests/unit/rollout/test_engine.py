@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.models import ModelConfig, forward, init_params
-from jaxrl_sql.rollout import Engine, Sample, Sampling
-from jaxrl_sql.rollout.call import Call
+from jaxrl_sql.rollout import Engine, Sample, SamplingParams
 from jaxrl_sql.rollout.decode import copy_pages, decode_chunk, prefill_lanes
+from jaxrl_sql.rollout.scheduler import Call
 from jaxrl_sql.types import InputError, Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
@@ -49,7 +49,7 @@ def make_prompts(*lengths: int) -> list[Prompt]:
 
 def run(prompts: list[Prompt], slots: int = 16, step: int = 0, **how: Any) -> dict[tuple[int, int], Sample]:
     engine = Engine(CONFIG, PARAMS, Letters(), slots)
-    samples = list(engine.generate(prompts, Sampling(**how), step))
+    samples = list(engine.generate(prompts, SamplingParams(**how), step))
     found = {(s.prompt_index, s.index): s for s in samples}
     assert len(found) == len(samples)
     return found
@@ -82,7 +82,7 @@ def test_logprobs_are_those_of_the_model(how: dict[str, Any]) -> None:
         full = jax.nn.log_softmax(logits[start : start + len(sample.token_ids)] / temperature)
         picked = np.asarray(full)[np.arange(len(sample.token_ids)), list(sample.token_ids)]
         np.testing.assert_allclose(sample.logprobs, picked, atol=1e-4)
-        gap = np.array(sample.drawn_logprobs) - picked
+        gap = np.array(sample.behavior_logprobs) - picked
         if len(how) == 1 and temperature != 1.0:
             np.testing.assert_allclose(gap, 0, atol=1e-4)
         else:
@@ -124,9 +124,14 @@ def test_steps_and_seeds_draw_differently_and_replay_exactly() -> None:
 
 def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
     prompts = [*make_prompts(120, 5), Prompt("empty", (), ""), Prompt("odd", (1, 99), "")]
-    hows = [Sampling(max_new_tokens=20), Sampling(max_new_tokens=4), Sampling(), Sampling(max_new_tokens=4)]
+    hows = [
+        SamplingParams(max_new_tokens=20),
+        SamplingParams(max_new_tokens=4),
+        SamplingParams(),
+        SamplingParams(max_new_tokens=4),
+    ]
     engine = Engine(CONFIG, PARAMS, Letters(), 4)
-    hows.append(Sampling(stop=("ab", "%"), max_new_tokens=4))
+    hows.append(SamplingParams(stop=("ab", "%"), max_new_tokens=4))
     found = {s.prompt_index: s for s in engine.generate([*prompts, prompts[1]], hows)}
     assert [found[i].finish_reason == "refused" for i in range(5)] == [True, False, True, True, True]
     for index, word in ((0, "max_positions"), (2, "max_positions"), (3, "token id"), (4, "'%'")):
@@ -138,15 +143,15 @@ def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
         ({"max_total_tokens": 5}, "max_total_tokens"), ({"seed": -1}, "seed"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=word):
-            Sampling(**bad)
+            SamplingParams(**bad)
     with pytest.raises(InputError, match="one for each"):
-        list(engine.generate(prompts, [Sampling()]))
+        list(engine.generate(prompts, [SamplingParams()]))
     with pytest.raises(InputError, match="list"):
-        list(engine.generate("abc", Sampling()))
+        list(engine.generate("abc", SamplingParams()))
 
 
 def test_weights_that_diverged_or_are_of_another_type_leave_nothing_behind() -> None:
-    prompts, how = make_prompts(20, 9), Sampling(temperature=0.0, max_new_tokens=8)
+    prompts, how = make_prompts(20, 9), SamplingParams(temperature=0.0, max_new_tokens=8)
     engine = Engine(CONFIG, jax.tree.map(lambda x: x * jnp.nan, PARAMS), NoEnd(), 2, page_size=8)
     list(engine.generate(prompts, how))
     engine.params = PARAMS
@@ -161,7 +166,7 @@ def test_little_room_for_what_is_kept_gives_the_same_answers() -> None:
     r = np.random.default_rng(2)
     shared = tuple(r.integers(0, 24, 17).tolist())
     prompts = [Prompt(str(i), (*shared[: 8 + i % 9], *r.integers(0, 24, 9).tolist()), "") for i in range(10)]
-    how = Sampling(temperature=0.0, max_new_tokens=6)
+    how = SamplingParams(temperature=0.0, max_new_tokens=6)
     found = []
     for kept in (0, 8, 4096):
         engine = Engine(CONFIG, PARAMS, Letters(), 4, page_size=4, kept_tokens=kept)
@@ -189,9 +194,10 @@ def test_rows_draw_each_in_their_own_way() -> None:
     """Greedy, truncated, penalised and free answers side by side are what they are alone."""
     (prompt,) = make_prompts(7)
     hows = [
-        Sampling(temperature=0.0, max_new_tokens=8), Sampling(temperature=1.7, max_new_tokens=12, seed=3),
-        Sampling(top_k=3, max_new_tokens=12), Sampling(min_p=0.5, max_new_tokens=12),
-        Sampling(repetition_penalty=1.8, temperature=0.0, max_new_tokens=12), Sampling(stop=("k",), max_new_tokens=30),
+        SamplingParams(temperature=0.0, max_new_tokens=8), SamplingParams(temperature=1.7, max_new_tokens=12, seed=3),
+        SamplingParams(top_k=3, max_new_tokens=12), SamplingParams(min_p=0.5, max_new_tokens=12),
+        SamplingParams(repetition_penalty=1.8, temperature=0.0, max_new_tokens=12),
+        SamplingParams(stop=("k",), max_new_tokens=30),
     ]  # fmt: skip
     engine = Engine(CONFIG, PARAMS, Letters(), 4)
     together = {s.prompt_index: s for s in engine.generate([prompt] * len(hows), hows)}
@@ -221,7 +227,7 @@ def test_a_long_queue_keeps_all_rows_busy_and_reserves_little() -> None:
     lengths = np.minimum(np.ceil(r.exponential(12, 96)), 90).astype(int)
     lengths[3] = 90
     engine = Engine(CONFIG, PARAMS, NoEnd(), 8, row_page_size=8, page_size=8, chunk=4)
-    hows = [Sampling(max_new_tokens=int(n)) for n in lengths]
+    hows = [SamplingParams(max_new_tokens=int(n)) for n in lengths]
     found = {s.prompt_index: s for s in engine.generate(make_prompts(*[6] * 96), hows)}
     assert [len(found[i].token_ids) for i in range(96)] == lengths.tolist()
     assert engine.stats.tokens == lengths.sum()
@@ -234,7 +240,9 @@ def test_long_prompts_are_run_in_stretches() -> None:
     prompts = make_prompts(61, 5, 40)
     whole = run(prompts, n=2, max_new_tokens=6)
     engine = Engine(CONFIG, PARAMS, Letters(), 16, page_size=8, prefill_tokens=16)
-    found = {(s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, Sampling(n=2, max_new_tokens=6))}
+    found = {
+        (s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, SamplingParams(n=2, max_new_tokens=6))
+    }
     assert found == {key: s.token_ids for key, s in whole.items()}
 
 
@@ -242,7 +250,7 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
     """What a chunk holds beside its arguments is less than one layer's keys of the prompts, were they a row's own."""
     n, p, size = 32, 4096, 64
     engine = Engine(dataclasses.replace(CONFIG, max_positions=8192), PARAMS, Letters(), n, page_size=size)
-    call = Call(engine, make_prompts(p, p), [Sampling(n=16, max_new_tokens=16)] * 2, 0, None)
+    call = Call(engine, make_prompts(p, p), [SamplingParams(n=16, max_new_tokens=16)] * 2, 0, None)
     call.intake.admit(n)
     program = decode_chunk.lower(
         PARAMS, engine.config, engine.shared, engine.own, call.intake.device_lanes(), call._cover(), call.rows,
@@ -254,7 +262,7 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
 
 def test_a_prompt_stands_once_for_all_its_samples() -> None:
     engine = Engine(CONFIG, PARAMS, NoEnd(), 16, page_size=8)
-    list(engine.generate(make_prompts(16), Sampling(n=16, max_new_tokens=4)))
+    list(engine.generate(make_prompts(16), SamplingParams(n=16, max_new_tokens=4)))
     assert engine.prompts.total == len(engine.prompts.free), "a page was lost"
     assert len(engine.prompts.known) == 1, "the first of its two pages is kept, the one with its last token is not"
     assert engine.stats.padded_tokens == 16
@@ -264,7 +272,7 @@ def test_what_prompts_share_is_computed_once_and_nothing_changes() -> None:
     r = np.random.default_rng(5)
     schema = tuple(r.integers(0, 24, 21).tolist())
     prompts = [Prompt(str(i), (*schema, *r.integers(0, 24, 4).tolist()), "") for i in range(6)]
-    how = Sampling(temperature=0.0, max_new_tokens=10)
+    how = SamplingParams(temperature=0.0, max_new_tokens=10)
     engine = Engine(CONFIG, PARAMS, Letters(), 2, page_size=4)
     first = {s.prompt_index: s.token_ids for s in engine.generate(prompts, how)}
     assert engine.stats.reuse > 0.5
@@ -282,7 +290,7 @@ def test_what_prompts_share_is_computed_once_and_nothing_changes() -> None:
 
 def test_new_weights_finish_or_drop_what_is_in_flight() -> None:
     prompts = make_prompts(5, 9, 7, 8)
-    how = Sampling(max_new_tokens=20)
+    how = SamplingParams(max_new_tokens=20)
     whole = {s.prompt_index: s.token_ids for s in Engine(CONFIG, PARAMS, NoEnd(), 2).generate(prompts, how)}
     other = jax.tree.map(lambda x: 1.5 * x, PARAMS)
     engine = Engine(CONFIG, PARAMS, NoEnd(), 2)
@@ -304,17 +312,19 @@ def test_new_weights_finish_or_drop_what_is_in_flight() -> None:
 def test_a_reader_that_stops_early_leaves_a_working_engine() -> None:
     prompts = make_prompts(5, 9, 7)
     engine = Engine(CONFIG, PARAMS, Letters(), 4)
-    running = engine.generate(prompts, Sampling(n=2, max_new_tokens=12))
+    running = engine.generate(prompts, SamplingParams(n=2, max_new_tokens=12))
     next(running)
     running.close()
-    again = {(s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, Sampling(n=2, max_new_tokens=12))}
+    again = {
+        (s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, SamplingParams(n=2, max_new_tokens=12))
+    }
     expected = run(prompts, n=2, max_new_tokens=12)
     assert again == {key: s.token_ids for key, s in expected.items()}
 
 
 def test_no_more_programs_are_compiled_than_there_are_shapes() -> None:
     engine = Engine(CONFIG, PARAMS, Letters(), 4, page_size=16)
-    how = Sampling(n=2, max_new_tokens=12)
+    how = SamplingParams(n=2, max_new_tokens=12)
     list(engine.generate(make_prompts(9, 11, 14, 9), how))
     before = decode_chunk._cache_size(), prefill_lanes._cache_size()
     for step in range(3):
@@ -329,10 +339,10 @@ def test_an_engine_made_for_the_widest_compiles_one_program_of_each_kind_and_dra
     programs = decode_chunk, prefill_lanes, copy_pages
     for program in programs:
         program.clear_cache()
-    engine = Engine(CONFIG, PARAMS, Letters(), 4, page_size=8, prefill_tokens=192, widest=70)
+    engine = Engine(CONFIG, PARAMS, Letters(), 4, page_size=8, prefill_tokens=192, max_prompt_bucket=70)
     sizes = set()
     for step, prompts in enumerate(calls):
-        samples = engine.generate(prompts, Sampling(**how), step)
+        samples = engine.generate(prompts, SamplingParams(**how), step)
         found = {(s.prompt_index, s.index): s.token_ids for s in samples}
         assert found == {key: s.token_ids for key, s in usual[step].items()}
         sizes.add((engine.shared and engine.shared.pages, engine.own and engine.own.pages))

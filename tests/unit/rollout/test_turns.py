@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.answering import Sides
 from jaxrl_sql.models import ModelConfig, forward, init_params
-from jaxrl_sql.rollout import SQL_STOPS, Engine, Sample, Sampling, SqlTurns, Written
+from jaxrl_sql.rollout import SQL_STOPS, Action, Engine, Sample, SamplingParams, SqlTurns
+from jaxrl_sql.run.policy_client import EnvStates
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.sqlenv.observe import observe
-from jaxrl_sql.sqlenv.turns import Observation, Said
+from jaxrl_sql.sqlenv.turns import Observation, PendingObservation
 from jaxrl_sql.types import InputError, Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 256)
@@ -57,18 +57,18 @@ class Echo:
 
     def __init__(self, number: int, turns: int, seconds: float = 0.0) -> None:
         self.number, self.turns, self.seconds = number, turns, seconds
-        self.heard: list[Written] = []
+        self.heard: list[Action] = []
 
-    def next(self, written: Written) -> Observation | None:
+    def next(self, written: Action) -> PendingObservation | None:
         self.heard.append(written)
         if len(self.heard) == self.turns:
             return None
         text = "uvw"[self.number % 3] * (3 + len(self.heard)) + "abc"
-        return Slow(text, self.seconds) if self.seconds else Said(text)
+        return Slow(text, self.seconds) if self.seconds else Observation(text)
 
 
 def converse(
-    how: Sampling, seconds: float = 0.0, slots: int = 4, is_exact: bool = False
+    how: SamplingParams, seconds: float = 0.0, slots: int = 4, is_exact: bool = False
 ) -> tuple[list[Prompt], dict[Any, Sample], Any]:
     r = np.random.default_rng(0)
     prompts = [Prompt(str(i), tuple(r.integers(0, 24, 5 + i).tolist()), "") for i in range(3)]
@@ -84,7 +84,7 @@ def converse(
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 def test_turns_are_one_sequence_with_the_model_s_own_logprobs(seconds: float) -> None:
-    how = Sampling(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
+    how = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
     prompts, found, policies = converse(how, seconds)
     assert len(found) == 9
     for (i, g), sample in found.items():
@@ -107,13 +107,13 @@ def test_turns_are_one_sequence_with_the_model_s_own_logprobs(seconds: float) ->
 
 
 def test_when_observations_arrive_changes_nothing() -> None:
-    how = Sampling(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
+    how = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
     at_once, late = converse(how)[1], converse(how, seconds=0.05, slots=3)[1]
     assert {key: s.token_ids for key, s in at_once.items()} == {key: s.token_ids for key, s in late.items()}
 
 
 def test_an_exact_engine_does_the_same_in_the_same_order_however_slow_the_environment_is() -> None:
-    how = Sampling(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
+    how = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
     at_once, late = (converse(how, seconds, slots=3, is_exact=True)[1] for seconds in (0.0, 0.02))
     assert list(at_once) == list(late)  # in the order in which they finished
     assert at_once == late  # to the last bit
@@ -127,9 +127,9 @@ def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> Non
     sqlite3.connect(path).close()
 
     class Asks:
-        def next(self, written: Written) -> Observation | None:
+        def next(self, written: Action) -> PendingObservation | None:
             del written
-            return SqlTurns(closed, str(path)).next(Written("<sql>SELECT 1</sql>", "stop"))
+            return SqlTurns(closed, str(path)).next(Action("<sql>SELECT 1</sql>", "stop"))
 
     def begin(prompt: int, _sample: int) -> Any:
         return Asks() if prompt == 1 else Echo(prompt, 2)
@@ -137,7 +137,7 @@ def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> Non
     engine = Engine(CONFIG, PARAMS, Letters(), 2)
     found = {
         s.prompt_index: s
-        for s in engine.generate(prompts, Sampling(max_new_tokens=6, max_total_tokens=40), turns=begin)
+        for s in engine.generate(prompts, SamplingParams(max_new_tokens=6, max_total_tokens=40), turns=begin)
     }
     assert found[1].finish_reason == "failed"
     assert "closed" in found[1].error
@@ -148,13 +148,13 @@ def test_an_observation_of_nothing_adds_nothing() -> None:
     """The next token comes from the one before: over two turns the answer is what one turn would have been."""
 
     class Silent(Echo):
-        def next(self, written: Written) -> Observation | None:
-            return None if super().next(written) is None else Said("")
+        def next(self, written: Action) -> PendingObservation | None:
+            return None if super().next(written) is None else Observation("")
 
     prompts = [Prompt("p", (3, 1, 4, 1, 5), "")]
     engine = Engine(CONFIG, PARAMS, Letters(), 2, chunk=4)
-    (whole,) = engine.generate(prompts, Sampling(temperature=0.0, max_new_tokens=12))
-    how = Sampling(temperature=0.0, max_new_tokens=6, max_total_tokens=12)
+    (whole,) = engine.generate(prompts, SamplingParams(temperature=0.0, max_new_tokens=12))
+    how = SamplingParams(temperature=0.0, max_new_tokens=6, max_total_tokens=12)
     (cut,) = engine.generate(prompts, how, turns=lambda *_: Silent(0, 2))
     assert cut.token_ids == whole.token_ids
     np.testing.assert_allclose(cut.logprobs, whole.logprobs, atol=1e-5)
@@ -162,14 +162,16 @@ def test_an_observation_of_nothing_adds_nothing() -> None:
 
 def test_long_observations_are_appended_in_stretches() -> None:
     class Talks(Echo):
-        def next(self, written: Written) -> Observation | None:
-            return None if super().next(written) is None else Said("abcdefgh" * (4 + self.number))
+        def next(self, written: Action) -> PendingObservation | None:
+            return None if super().next(written) is None else Observation("abcdefgh" * (4 + self.number))
 
     prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]
-    how = Sampling(temperature=0.0, max_new_tokens=4, max_total_tokens=120)
+    how = SamplingParams(temperature=0.0, max_new_tokens=4, max_total_tokens=120)
     found = []
-    for most, widest in ((16, 0), (1024, 0), (16, 4)):
-        engine = Engine(CONFIG, PARAMS, Letters(), 5, page_size=8, prefill_tokens=most, widest=widest)
+    for most, max_prompt_bucket in ((16, 0), (1024, 0), (16, 4)):
+        engine = Engine(
+            CONFIG, PARAMS, Letters(), 5, page_size=8, prefill_tokens=most, max_prompt_bucket=max_prompt_bucket
+        )
         samples = engine.generate(prompts, how, turns=lambda prompt, _: Talks(prompt, 2))
         found.append({s.prompt_index: s.token_ids for s in samples})
     assert found[0] == found[1] == found[2]
@@ -177,7 +179,7 @@ def test_long_observations_are_appended_in_stretches() -> None:
 
 
 def test_all_turns_together_are_bounded() -> None:
-    how = Sampling(n=2, max_new_tokens=10, max_total_tokens=16)
+    how = SamplingParams(n=2, max_new_tokens=10, max_total_tokens=16)
     for sample in converse(how)[1].values():
         assert len(sample.token_ids) <= 16
         if len(sample.turns) > 1:
@@ -199,7 +201,7 @@ def test_sql_is_observed_until_the_solution(shop: str) -> None:
         turns = SqlTurns(executor, shop, 5)
 
         def told(text: str) -> str:
-            observation = turns.next(Written(text, "stop"))
+            observation = turns.next(Action(text, "stop"))
             assert observation is not None
             return observation.result()
 
@@ -211,11 +213,11 @@ def test_sql_is_observed_until_the_solution(shop: str) -> None:
         last = told("I have no idea")
         assert "<solution>" in last
         assert "last turn" in last
-        assert turns.next(Written("<sql>SELECT 1</sql>", "stop")) is None, "the turns are used up"
-        assert SqlTurns(executor, shop).next(Written("<solution>SELECT 1</solution>", "stop")) is None
-        assert SqlTurns(executor, shop).next(Written("<sql>SELECT", "length")) is None
+        assert turns.next(Action("<sql>SELECT 1</sql>", "stop")) is None, "the turns are used up"
+        assert SqlTurns(executor, shop).next(Action("<solution>SELECT 1</solution>", "stop")) is None
+        assert SqlTurns(executor, shop).next(Action("<sql>SELECT", "length")) is None
         endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT sum(x) FROM c"
-        observation = SqlTurns(executor, shop).next(Written(f"<sql>{endless}</sql>", "stop"))
+        observation = SqlTurns(executor, shop).next(Action(f"<sql>{endless}</sql>", "stop"))
         assert observation is not None
         assert "timeout" in observation.result()
     with pytest.raises(InputError, match="turns"):
@@ -224,11 +226,11 @@ def test_sql_is_observed_until_the_solution(shop: str) -> None:
 
 def test_what_the_clock_cut_short_twice_is_not_learned_from(shop: str) -> None:
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT sum(x) FROM c"
-    begun = Sides()
+    begun = EnvStates()
     with Executor(threads=1, limits=Limits(timeout_ms=20, vm_steps=None)) as executor:
         begin = begun.kept(lambda _prompt, _sample: SqlTurns(executor, shop, 5))
         for sample, sql in enumerate(["SELECT 1", endless, "SELECT name FROM nowhere"]):
-            observation = begin(0, sample).next(Written(f"<sql>{sql}</sql>", "stop"))
+            observation = begin(0, sample).next(Action(f"<sql>{sql}</sql>", "stop"))
             assert observation is not None
             observation.result()
     assert [begun.stop(0, sample) for sample in range(4)] == ["", "wall", "", ""]
@@ -267,7 +269,7 @@ def test_a_policy_explores_a_database_in_several_turns(shop: str) -> None:
             heard.append(text)
             return super().encode(text)
 
-    how = Sampling(n=4, temperature=1.5, max_new_tokens=6, max_total_tokens=80, stop=SQL_STOPS)
+    how = SamplingParams(n=4, temperature=1.5, max_new_tokens=6, max_total_tokens=80, stop=SQL_STOPS)
     with Executor(limits=Limits(vm_steps=10_000_000)) as executor:
         engine = Engine(CONFIG, PARAMS, Listening(), 8)
         samples = list(engine.generate(prompts, how, turns=lambda *_: SqlTurns(executor, shop, 4)))

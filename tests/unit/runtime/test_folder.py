@@ -10,24 +10,24 @@ from jaxrl_sql.config import load_config, to_yaml
 from jaxrl_sql.runtime.folder import open_folder
 from jaxrl_sql.types import InputError
 
-SECOND = ("restart.steps=2", "eval.every=2", "run.keep_best=1")
+SECOND = ("second_stage.steps=2", "validation.every=2", "run.keep_best=1")
 FIXED = "grpo.optim.schedule=linear"
 
 
 @pytest.mark.parametrize(
     ("began", "now", "is_free"),
     [
-        ((), "eval.every=3", True),
-        (SECOND, "eval.every=3", False),  # the second stage begins from the best that was evaluated
+        ((), "validation.every=3", True),
+        (SECOND, "validation.every=3", False),  # the second stage begins from the best that was evaluated
         (SECOND, "run.keep_best=2", False),
         ((), "run.keep_best=2", True),
         ((), "sft.eval_every=3", True),
         (("sft.patience=2", "sft.held_out=0.1", "sft.eval_every=2"), "sft.eval_every=3", False),
         ((), "grpo.steps=120", True),
         ((FIXED,), "grpo.steps=120", False),
-        ((), "grpo.group=4", False),
+        ((), "grpo.num_generations=4", False),
         ((), "seed=1", False),
-        ((), "health.equal_steps=7", True),
+        ((), "health.zero_advantage_patience=7", True),
     ],
 )
 def test_a_run_goes_on_with_the_numbers_that_decide_what_it_computes(

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl_sql.config import HealthConfig
+from jaxrl_sql.runtime.finite_check import refuse_broken
 from jaxrl_sql.runtime.health import Health, HealthError
-from jaxrl_sql.runtime.sound import refuse_broken
 
 WELL = {"policy/loss": 0.1, "optim/grad_norm": 1.0, "policy/entropy": 0.5, "reward/zero_variance": 0.5}
 
@@ -27,7 +27,7 @@ def test_other_numbers_may_be_none() -> None:
 
 
 def test_a_collapse_has_to_last_and_is_counted_anew_after_it_was_told() -> None:
-    health = Health(HealthConfig(entropy_floor=0.2, entropy_steps=3, equal_steps=0))
+    health = Health(HealthConfig(entropy_floor=0.2, entropy_steps=3, zero_advantage_patience=0))
     low, well = {"policy/entropy": 0.1}, {"policy/entropy": 0.2}
     told = [health.check(step, "grpo", x) for step, x in enumerate((low, low, well, low, low, low, low, low, low))]
     assert [reason is not None for reason in told] == [False] * 5 + [True, False, False, True]
@@ -36,7 +36,7 @@ def test_a_collapse_has_to_last_and_is_counted_anew_after_it_was_told() -> None:
 
 def test_equal_groups_are_counted_in_steps_that_drew_some() -> None:
     """Steps that learn from an older draw say nothing about groups, and neither do evaluations."""
-    health = Health(HealthConfig(equal_steps=2))
+    health = Health(HealthConfig(zero_advantage_patience=2))
     equal = {"reward/zero_variance": 1.0, "reward/mean": 0.25}
     assert health.check(1, "grpo", equal) is None
     assert health.check(2, "grpo", {"policy/entropy": 1.0}) is None
@@ -47,7 +47,7 @@ def test_equal_groups_are_counted_in_steps_that_drew_some() -> None:
 
 
 def test_zero_leaves_a_check_out() -> None:
-    health = Health(HealthConfig(entropy_floor=0.0, equal_steps=0))
+    health = Health(HealthConfig(entropy_floor=0.0, zero_advantage_patience=0))
     gone = {"policy/entropy": 0.0, "reward/zero_variance": 1.0}
     assert [health.check(step, "grpo", gone) for step in range(300)] == [None] * 300
 

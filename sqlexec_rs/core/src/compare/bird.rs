@@ -3,7 +3,7 @@
 //! "Unequal" is always exact. "Equal" is exact for rows in one order and for tables of different lengths; as many rows in
 //! another order are equal when their keyed digests of 128 bits are, which is wrong with a chance of about 2^-60.
 
-use crate::table::Table;
+use crate::result::table::Table;
 
 /// Tells whether `set(predicted) == set(gold)` holds in Python.
 pub(super) fn equal_sets(predicted: &Table, gold: &Table) -> bool {
@@ -36,8 +36,8 @@ pub(super) fn equal_sets(predicted: &Table, gold: &Table) -> bool {
 #[cfg(test)]
 mod tests {
     use super::equal_sets;
-    use crate::table::tests::table;
-    use crate::value::Value::{self, Blob, Integer, Null, Real, Text};
+    use crate::result::table::tests::table;
+    use crate::result::value::Value::{self, Blob, Integer, Null, Real, Text};
 
     #[test]
     fn follows_pythons_sets() {

@@ -6,8 +6,8 @@
 
 use super::number;
 use super::pytext::{repr_bytes, repr_float};
-use crate::table::Table;
-use crate::value::Value;
+use crate::result::table::Table;
+use crate::result::value::Value;
 
 /// Texts that stand for no value.
 const MISSING: [&str; 19] = [
@@ -143,8 +143,8 @@ fn as_text(value: Value<'_>) -> Vec<u8> {
 mod tests {
     use super::Cell::{self, Integer, Missing, Real, Text, Truth};
     use super::column_through_csv;
-    use crate::table::tests::table;
-    use crate::value::Value;
+    use crate::result::table::tests::table;
+    use crate::result::value::Value;
 
     fn read(values: &[Value<'_>]) -> Vec<Cell> {
         let rows: Vec<&[Value<'_>]> = values.iter().map(std::slice::from_ref).collect();

@@ -1,8 +1,8 @@
 //! `ehrsql`: the rows as lists of texts, sorted, are the same in the first hundred (EHRSQL's shared task of 2024).
 
 use super::pytext::{drop_undecodable, parse_float, repr_bytes, repr_float};
-use crate::table::Table;
-use crate::value::Value;
+use crate::result::table::Table;
+use crate::result::value::Value;
 
 /// Rows beyond these are not looked at.
 const N_ROWS: usize = 100;
@@ -51,8 +51,8 @@ fn round_to_3(number: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{as_text, equal_as_text};
-    use crate::table::tests::table;
-    use crate::value::Value::{self, Blob, Integer, Null, Real, Text};
+    use crate::result::table::tests::table;
+    use crate::result::value::Value::{self, Blob, Integer, Null, Real, Text};
 
     #[test]
     fn values_are_texts_of_rounded_floats_or_their_own() {

@@ -2,6 +2,8 @@
 //!
 //! A rule takes two tables (and the gold's text, which `test_suite` looks at for ORDER BY) and gives a number in [0, 1].
 
+pub mod score;
+
 mod bird;
 pub(crate) mod budget;
 mod csv;
@@ -19,7 +21,7 @@ mod test_suite;
 
 use std::str::FromStr;
 
-use crate::table::Table;
+use crate::result::table::Table;
 
 /// A comparison rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,7 +165,7 @@ pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options)
 mod tests {
     use super::budget::{Bounds, Overrun, within};
     use super::*;
-    use crate::value::Value;
+    use crate::result::value::Value;
 
     /// Rows of numbers that no row of another `salt` shares.
     fn numbers(n_rows: i64, width: i64, salt: f64) -> Table {

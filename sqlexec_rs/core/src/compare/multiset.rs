@@ -3,8 +3,8 @@
 use hashbrown::HashTable;
 
 use super::budget::spend;
-use crate::table::Table;
-use crate::value::{Value, combine};
+use crate::result::table::Table;
+use crate::result::value::{Value, combine};
 
 /// Tells whether two lists hold the same items the same number of times.
 pub(super) fn same_multiset<T>(

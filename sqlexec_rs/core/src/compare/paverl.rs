@@ -7,8 +7,8 @@ use super::Options;
 use super::budget::{spend, spend_on_sort};
 use super::number::{parse, parse_integer};
 use super::pytext::repr_float;
-use crate::table::Table;
-use crate::value::Value;
+use crate::result::table::Table;
+use crate::result::value::Value;
 
 /// What NULL becomes among numbers, and its text among text.
 const NULL_NUMBER: f64 = -1e10;
@@ -312,8 +312,8 @@ fn round_to_3(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{Column, Options, TOLERANCE, Table, accuracy, is_close, is_whole};
-    use crate::table::tests::table;
-    use crate::value::Value::{Integer, Null, Real, Text};
+    use crate::result::table::tests::table;
+    use crate::result::value::Value::{Integer, Null, Real, Text};
 
     fn within(row_slack: usize) -> Options {
         Options { row_slack, ..Options::default() }

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 use super::budget::spend;
 use super::multiset::{Interner, same_multiset};
-use crate::table::Table;
-use crate::value::{Value, combine, mix};
+use crate::result::table::Table;
+use crate::result::value::{Value, combine, mix};
 
 /// Rounds of telling columns apart by rows and rows by columns; later rounds seldom tell more.
 const ROUNDS: usize = 3;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::value::Value;
+use crate::result::value::Value;
 
 /// Returns the bytes that Python's text of a value, followed by its type, has in UTF-8 (whose order is that of the text).
 pub(super) fn sort_key(value: Value<'_>) -> Vec<u8> {

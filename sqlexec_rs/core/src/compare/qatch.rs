@@ -2,7 +2,7 @@
 
 use super::budget::spend_on_sort;
 use super::multiset::Interner;
-use crate::table::Table;
+use crate::result::table::Table;
 
 /// Returns (CP + CR + TC) / 3, unrounded; both empty is 1, one empty 0.
 #[allow(clippy::redundant_closure_for_method_calls, reason = "a method of `Value` is bound to one lifetime")]
@@ -35,8 +35,8 @@ fn share(part: usize, whole: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::cell_overlap;
-    use crate::table::tests::table;
-    use crate::value::Value::{Integer, Real, Text};
+    use crate::result::table::tests::table;
+    use crate::result::value::Value::{Integer, Real, Text};
 
     #[test]
     fn counts_sets_of_cells() {

@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 
 use super::budget::spend_on_sort;
 use super::multiset::{equal_cells, hash_cells, same_multiset};
-use crate::table::Table;
-use crate::value::Value;
+use crate::result::table::Table;
+use crate::result::value::Value;
 
 /// Tells whether the tables agree row by row but for the order of cells.
 pub(super) fn equal_rows_of_sorted_cells(predicted: &Table, gold: &Table) -> bool {
@@ -74,8 +74,8 @@ fn order_integer_real(integer: i64, real: f64) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tests::table;
-    use crate::value::Value::{Integer, Null, Real, Text};
+    use crate::result::table::tests::table;
+    use crate::result::value::Value::{Integer, Null, Real, Text};
 
     #[test]
     fn columns_may_move_row_by_row_and_duplicates_count() {

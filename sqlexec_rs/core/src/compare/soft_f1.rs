@@ -3,8 +3,8 @@
 use hashbrown::HashTable;
 
 use super::budget::spend;
-use crate::table::Table;
-use crate::value::Value;
+use crate::result::table::Table;
+use crate::result::value::Value;
 
 /// Returns the F1; both empty is 1.
 pub(super) fn soft_f1(predicted: &Table, gold: &Table) -> f64 {
@@ -53,8 +53,8 @@ fn distinct_rows(table: &Table) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::soft_f1;
-    use crate::table::tests::table;
-    use crate::value::Value::{Integer, Text};
+    use crate::result::table::tests::table;
+    use crate::result::value::Value::{Integer, Text};
 
     #[test]
     fn values_count_anywhere_in_their_row() {

@@ -3,7 +3,7 @@
 use super::budget::{spend, spend_on_sort};
 use super::csv::{Cell, column_through_csv};
 use super::pytext::repr_float;
-use crate::table::Table;
+use crate::result::table::Table;
 
 /// Numbers are equal this close, or within this share of the larger one.
 const TOLERANCE: f64 = 0.01;
@@ -79,8 +79,8 @@ fn is_close(a: f64, b: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::columns_found;
-    use crate::table::tests::table;
-    use crate::value::Value::{Integer, Null, Real, Text};
+    use crate::result::table::tests::table;
+    use crate::result::value::Value::{Integer, Null, Real, Text};
 
     #[test]
     fn columns_match_anywhere_and_rows_are_not_aligned() {

@@ -4,8 +4,8 @@ use super::budget::spend_on_sort;
 use super::multiset::{equal_cells, hash_cells, same_set};
 use super::permute::some_permutation_agrees;
 use super::pytext::{drop_undecodable, sort_key};
-use crate::table::Table;
-use crate::value::{Value, exact_integer};
+use crate::result::table::Table;
+use crate::result::value::{Value, exact_integer};
 
 /// Tells whether the tables agree; `is_ordered` when the gold asked for an order.
 #[allow(clippy::redundant_closure_for_method_calls, reason = "a method of `Value` is bound to one lifetime")]
@@ -77,8 +77,8 @@ fn without_undecodable(table: &Table) -> Option<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tests::table;
-    use crate::value::Value::{Integer, Real, Text};
+    use crate::result::table::tests::table;
+    use crate::result::value::Value::{Integer, Real, Text};
 
     #[test]
     fn one_permutation_serves_all_rows() {

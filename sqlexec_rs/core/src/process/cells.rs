@@ -6,8 +6,8 @@ use super::wire::{
     MAX_TEXT, invalid, put, put_bytes, put_optional_text, take, take_array, take_exactly, take_optional_text, take_text,
 };
 use crate::request::Limits;
-use crate::table::{CELL_BYTES, Table};
-use crate::value::Value;
+use crate::result::table::{CELL_BYTES, Table};
+use crate::result::value::Value;
 
 /// Columns that a table may have: more than SQLite can return.
 const MAX_COLUMNS: u64 = 1 << 16;

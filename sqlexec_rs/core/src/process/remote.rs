@@ -13,13 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::WorkerConfig;
-use super::talk::{Answer, Bounds, Failure, Talk};
+use super::talk::{Answer, Bounds, Failure, WorkerChannel};
 use super::wire::{self, ConnectionCounts};
-use crate::cache::Flight;
-use crate::copies::Access;
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::stats::Stats;
+use crate::pool::cache::InFlightQuery;
+use crate::pool::stats::Stats;
+use crate::sqlite::in_memory_dbs::Access;
 
 /// Variables of the environment that a worker gets; the rest is none of its business.
 const ENVIRONMENT: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];
@@ -46,7 +46,7 @@ pub(crate) struct Remote {
 
 struct Worker {
     child: Child,
-    talk: Talk,
+    talk: WorkerChannel,
     is_greeted: bool,
     counts: ConnectionCounts,
 }
@@ -65,7 +65,7 @@ impl Remote {
     }
 
     /// Runs a query; only a worker that cannot start or that panics is a fault.
-    pub(crate) fn run(&mut self, flight: &Flight) -> Result<Outcome, Fault> {
+    pub(crate) fn run(&mut self, flight: &InFlightQuery) -> Result<Outcome, Fault> {
         let Some(mut worker) = self.ready(&flight.cancel)? else { return Ok(Outcome::cancelled()) };
         // The worker's folder is the one in which it was started.
         let path = path::absolute(&flight.path).unwrap_or_else(|_| flight.path.to_path_buf());
@@ -89,7 +89,7 @@ impl Remote {
     }
 
     /// Reaps what was killed, and starts the next worker so that the next query need not wait for it.
-    pub(crate) fn tidy(&mut self) {
+    pub(crate) fn prune(&mut self) {
         if self.worker.is_none() {
             self.worker = self.start().ok(); // a query will say why not
         }
@@ -133,7 +133,7 @@ impl Remote {
                 }
                 Err(failure) => {
                     self.stats.worker_crashed();
-                    let end = self.bury(worker);
+                    let end = self.reap(worker);
                     let why = match failure {
                         Failure::Garbled(why) => why,
                         Failure::Died => format!("it ended before it was ready: {end}"),
@@ -166,7 +166,7 @@ impl Remote {
             .spawn()
             .map_err(fault)?;
         self.stats.worker_started();
-        Ok(Worker { child, talk: Talk::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
+        Ok(Worker { child, talk: WorkerChannel::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
     }
 
     fn accept(&self, worker: &mut Worker, answer: Answer) -> Result<Outcome, Fault> {
@@ -180,7 +180,7 @@ impl Remote {
     }
 
     /// Ends the worker of a run without answer, and makes the outcome.
-    fn give_up(&mut self, worker: Worker, failure: Failure, flight: &Flight) -> Outcome {
+    fn give_up(&mut self, worker: Worker, failure: Failure, flight: &InFlightQuery) -> Outcome {
         match failure {
             Failure::Cancelled => {
                 self.kill_and_count(worker);
@@ -198,7 +198,7 @@ impl Remote {
             }
             Failure::Died => {
                 self.stats.worker_crashed();
-                let end = self.bury(worker);
+                let end = self.reap(worker);
                 Outcome::failed(Status::Crashed, format!("its worker process died: {end}"))
             }
             Failure::Garbled(what) => {
@@ -222,7 +222,7 @@ impl Remote {
     }
 
     /// Waits for the end of a worker that closed its socket, and says how it ended.
-    fn bury(&mut self, worker: Worker) -> String {
+    fn reap(&mut self, worker: Worker) -> String {
         self.kill(worker); // it is ending, and how is decided; this is for one that only closed the socket
         match self.ending.last_mut().map(|child| reap(child, REAP_WAIT)) {
             Some(Ok(Some(status))) => describe(status, self.config.memory_bytes),

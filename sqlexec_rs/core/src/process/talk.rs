@@ -57,7 +57,7 @@ pub(super) enum Failure {
 
 /// A socket to a worker.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct WorkerChannel {
     input: BufReader<Line>,
 }
 
@@ -82,7 +82,7 @@ enum Impatience {
     Hung,
 }
 
-impl Talk {
+impl WorkerChannel {
     /// Begins over a connected socket.
     pub(super) fn new(stream: UnixStream) -> Self {
         let line = Line { stream, deadline: None, is_run: false, cancel: Arc::default() };
@@ -244,7 +244,7 @@ mod tests {
                 theirs.read_exact(&mut [0; 3]).unwrap();
                 worker(&mut theirs);
             });
-            let mut talk = Talk::new(ours);
+            let mut talk = WorkerChannel::new(ours);
             talk.greet(&Arc::default())?;
             talk.ask(b"SQL", &Limits { timeout, ..Limits::default() }, BOUNDS, cancel)
         })
@@ -326,7 +326,7 @@ mod tests {
         let other = wire::greeting().replace("sqlexec", "sqlother");
         theirs.write_all(other.as_bytes()).unwrap();
         assert!(
-            matches!(Talk::new(ours).greet(&Arc::default()), Err(Failure::Garbled(why)) if why.contains("sqlother"))
+            matches!(WorkerChannel::new(ours).greet(&Arc::default()), Err(Failure::Garbled(why)) if why.contains("sqlother"))
         );
     }
 }

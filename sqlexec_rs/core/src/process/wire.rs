@@ -14,9 +14,9 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::cells::{read_table, write_table};
-use crate::copies::Access;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Caps, Limits};
+use crate::sqlite::in_memory_dbs::Access;
 
 /// Bytes of a path, a name or a message.
 pub(super) const MAX_TEXT: u64 = 1 << 26;
@@ -286,8 +286,8 @@ pub(super) fn invalid(what: &'static str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Table;
-    use crate::value::Value;
+    use crate::result::table::Table;
+    use crate::result::value::Value;
 
     const COUNTS: ConnectionCounts = ConnectionCounts { opened: 7, open: 3, copied: 2, copied_bytes: 1 << 40 };
 

@@ -13,13 +13,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::wire::{self, ConnectionCounts, Request, Tag};
-use crate::copies::{Access, Copies};
 use crate::error::panic_message;
-use crate::hooks;
-use crate::local::Local;
 use crate::outcome::Outcome;
 use crate::pool::STACK_BYTES;
-use crate::stats::Stats;
+use crate::pool::stats::Stats;
+use crate::sqlite::hooks;
+use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
+use crate::sqlite::local::Local;
 
 /// Bytes written at once: larger results go out while the pool's thread reads what went before.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -91,7 +91,7 @@ fn serve(stream: UnixStream, answers: UnixStream, cap: usize, access: Access) ->
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, answers);
     let stats = Arc::new(Stats::default());
-    let mut local = Local::new(cap, &Arc::new(Copies::new(access, &stats)), &stats);
+    let mut local = Local::new(cap, &Arc::new(InMemoryDbs::new(access, &stats)), &stats);
     out.write_all(wire::greeting().as_bytes())?;
     out.flush()?;
     while let Some(request) = wire::read_request(&mut input)? {

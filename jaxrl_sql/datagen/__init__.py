@@ -1,0 +1,1 @@
+"""What makes and repairs data: generated questions, augmented databases, audits, reasoning."""

@@ -1,0 +1,197 @@
+"""What the golds of a set do when they are run: those that fail, say nothing, or are matched by an answer of no merit.
+
+On a test suite (other rows in the same tables) a gold should change with the rows, and differ from other queries of
+the same database somewhere: where two queries agree on the one database, one would be taken for the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from jaxrl_sql.datagen.audit.finding import Finding, Set
+from jaxrl_sql.sqlenv.dialect import normal_form
+from jaxrl_sql.sqlenv.executor import score_rows
+from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
+from jaxrl_sql.types import Example
+
+RULES = ("bird", "refined", "test_suite", "qatch", "paverl", "spider2", "soft_f1", "ehrsql")
+CONSTANTS: Mapping[str, str] = {
+    "empty": "SELECT NULL WHERE 0",
+    "0": "SELECT 0",
+    "1": "SELECT 1",
+    "NULL": "SELECT NULL",
+}
+"""Answers that know nothing of the question, by name."""
+
+# Outcomes hold rows until they are let go, so golds run a few at a time.
+_CHUNK = 128
+_SHOWN = 5
+Tell = Callable[[str], object]
+
+
+class _Rows(SqlOutcome, Protocol):
+    @property
+    def rows(self) -> Sequence[tuple[Any, ...]]:
+        """Return the rows."""
+        ...
+
+
+class RowExecutor(SqlExecutor, Protocol):
+    """An executor that hands out rows."""
+
+    def execute_many(self, requests: Sequence[tuple[str, str]], /) -> Sequence[_Rows]:
+        """Run (database, SQL) pairs and return their outcomes in order."""
+        ...
+
+
+class Ran(NamedTuple):
+    """What a gold did on one database; `digest` is of its rows without their order, "" where it failed."""
+
+    status: str
+    error: str
+    rows: int
+    digest: str
+    ms: float
+    is_trivial: bool
+
+
+def audit_golds(
+    executor: RowExecutor, one: Set, slow_ms: float = 5_000.0, suite: Path | None = None, tell: Tell = lambda _: None
+) -> list[Finding]:
+    """Run the golds of a set and return what is to be said of them, in the order of the checks.
+
+    `suite` is a folder with `databases/<db_id>/*.sqlite`, for examples that name no suite themselves; `tell` hears
+    what is done. Golds that are results and no SQL are compared with constants alone.
+    """
+    examples = [example for example in one.examples if example.gold_sql]
+    tell(f"{one.name}: running {len(examples)} golds")
+    ran = run_all(executor, [(example.db_path, example.gold_sql) for example in examples])
+    findings = [
+        Finding(kind, one.name, example.uid, details)
+        for example, gold in zip(examples, ran, strict=True)
+        for kind, details in _faults(gold, slow_ms)
+    ]
+    tell(f"{one.name}: comparing with answers that are empty or constant")
+    findings += _constants(executor, one)
+    variants = {example.db_id: _variants(example, suite) for example in examples}
+    if any(variants.values()):
+        tell(f"{one.name}: running golds on the test suite")
+        findings += _on_suite(executor, one.name, examples, ran, variants)
+    return findings
+
+
+def run_all(executor: RowExecutor, pairs: Sequence[tuple[str, str]]) -> list[Ran]:
+    """Run (database, SQL) pairs, keeping no rows."""
+    ran: list[Ran] = []
+    for start in range(0, len(pairs), _CHUNK):
+        ran += map(_ran, executor.execute_many(pairs[start : start + _CHUNK]))
+    return ran
+
+
+def _ran(outcome: _Rows) -> Ran:
+    if outcome.status != "ok":
+        return Ran(outcome.status, outcome.error or "", 0, "", outcome.elapsed_ms, is_trivial=False)
+    rows = outcome.rows
+    is_trivial = len(rows) == 1 and all(value is None or value == 0 for value in rows[0])
+    lines = sorted(repr(tuple(map(_plain, row))) for row in rows)
+    digest = hashlib.sha256("\n".join(lines).encode("utf-8", errors="surrogateescape")).hexdigest()
+    return Ran("ok", "", len(rows), f"{len(rows)}:{digest}", outcome.elapsed_ms, is_trivial)
+
+
+def _plain(value: object) -> object:
+    """Write 2.0 as 2: results are equal when numbers are."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _faults(gold: Ran, slow_ms: float) -> list[tuple[str, dict[str, Any]]]:
+    if gold.status == "timeout":
+        return [("gold: times out", {"ms": round(gold.ms, 1)})]
+    if gold.status != "ok":
+        return [("gold: fails", {"status": gold.status, "error": gold.error})]
+    faults: list[tuple[str, dict[str, Any]]] = []
+    if gold.rows == 0:
+        faults.append(("gold: empty", {}))
+    if gold.is_trivial:
+        faults.append(("gold: one row of 0 or NULL", {}))
+    if slow_ms and gold.ms > slow_ms:
+        faults.append(("gold: slow", {"ms": round(gold.ms, 1)}))
+    return faults
+
+
+def _constants(executor: RowExecutor, one: Set) -> list[Finding]:
+    """Find golds that an empty or a constant answer matches, and by which rules."""
+    examples = [example for example in one.examples if example.golds]
+    matched: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for start in range(0, len(examples), _CHUNK):
+        chunk = examples[start : start + _CHUNK]
+        for name, sql in CONSTANTS.items():
+            columns = executor.score_many(
+                [example.db_path for example in chunk],
+                [sql] * len(chunk),
+                [example.golds for example in chunk],
+                rules=RULES,
+            )
+            for example, row in zip(chunk, score_rows(columns, RULES), strict=True):
+                if rules := [rule for rule in RULES if row.matches(rule)]:
+                    matched[example.uid][name] = rules
+    return [
+        Finding("gold: matched by a constant", one.name, example.uid, {"answers": matched[example.uid]})
+        for example in examples
+        if example.uid in matched
+    ]
+
+
+def _variants(example: Example, suite: Path | None) -> list[str]:
+    """Return the other databases of an example's suite."""
+    paths = list(example.suite)
+    if not paths and suite is not None:
+        paths = [str(path) for path in sorted((suite / "databases" / example.db_id).glob("*.sqlite"))]
+    return [path for path in paths if Path(path).resolve() != Path(example.db_path).resolve()]
+
+
+def _on_suite(
+    executor: RowExecutor,
+    name: str,
+    examples: Sequence[Example],
+    ran: Sequence[Ran],
+    variants: Mapping[str, Sequence[str]],
+) -> list[Finding]:
+    """Run golds on every variant; find those that fail there, never change, or agree with another on one database."""
+    pairs = [(path, example.gold_sql) for example in examples for path in variants[example.db_id]]
+    results = iter(run_all(executor, pairs))
+    vectors = [[next(results) for _ in variants[example.db_id]] for example in examples]
+    findings: list[Finding] = []
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, (example, gold, others) in enumerate(zip(examples, ran, vectors, strict=True)):
+        if gold.status != "ok" or not others:
+            continue
+        groups[example.db_path, gold.digest].append(number)
+        failed = [other.status for other in others if other.status != "ok"]
+        if failed:
+            details: dict[str, Any] = {"variants": len(others), "failed": len(failed), "statuses": sorted(set(failed))}
+            findings.append(Finding("suite: gold fails on a variant", name, example.uid, details))
+        elif all(other.digest == gold.digest for other in others):
+            details = {"variants": len(others), "rows": gold.rows}
+            findings.append(Finding("suite: gold never changes", name, example.uid, details))
+    forms = [normal_form(example.gold_sql) for example in examples]
+    for group in groups.values():
+        for number in group:
+            alike = [
+                other for other in group
+                if forms[other] != forms[number] and _digests(vectors[other]) != _digests(vectors[number])
+            ]  # fmt: skip
+            if alike:
+                shown = [examples[other].uid for other in alike[:_SHOWN]]
+                details = {"with": shown, "times": len(alike), "rows": ran[number].rows}
+                findings.append(
+                    Finding("suite: equal to another gold on one database", name, examples[number].uid, details)
+                )
+    return findings
+
+
+def _digests(runs: Sequence[Ran]) -> list[str]:
+    return [run.digest for run in runs]

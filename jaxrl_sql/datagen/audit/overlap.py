@@ -1,0 +1,185 @@
+"""What an evaluation set shares with training sets: questions, SQL and databases, the same or nearly.
+
+Near sameness is a share of common parts: words of questions, (table, column) pairs of schemas. SQL is compared in the
+parser's spelling, and once more with its values and aliases taken out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+
+from jaxrl_sql.data.filters import plain_words
+from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.datagen.audit.finding import Finding, Set
+from jaxrl_sql.sqlenv.dialect import normal_form
+from jaxrl_sql.types import Example
+
+_SHOWN = 5
+# Fewer parts than these are common by chance.
+_LEAST_WORDS = 5
+_LEAST_COLUMNS = 6
+Place = tuple[str, Example]
+
+
+def shared_questions(trains: Sequence[Set], target: Set, near: float = 0.8) -> list[Finding]:
+    """Find questions asked in training too: the same words, or a share of at least `near` of them in common."""
+    same, findings = _same("question: same", trains, target, lambda example: plain_words(example.question))
+    places = [(one.name, example) for one in trains for example in one.examples]
+    words = [frozenset(plain_words(example.question).split()) for _, example in places]
+    index = _Prefixes(words, near)
+    for example in target.examples:
+        asked = frozenset(plain_words(example.question).split())
+        if example.uid in same or len(asked) < _LEAST_WORDS:
+            continue
+        alike = [(share, places[i]) for i, share in index.near(asked)]
+        if alike:
+            alike.sort(key=lambda pair: -pair[0])
+            details = _with([place for _, place in alike], example) | {"share": round(alike[0][0], 3)}
+            findings.append(Finding("question: nearly the same", target.name, example.uid, details))
+    return findings
+
+
+def shared_sql(trains: Sequence[Set], target: Set) -> list[Finding]:
+    """Find golds that training has too: the same query, or the same but for values and aliases."""
+    same, findings = _same("sql: same", trains, target, lambda example: _form(example.gold_sql))
+    _, masked = _same("sql: same but for values", trains, target, lambda example: mask(example.gold_sql))
+    return findings + [found for found in masked if found.id not in same]
+
+
+@lru_cache(1 << 17)
+def _form(sql: str) -> str:
+    return normal_form(sql)
+
+
+@lru_cache(1 << 17)
+def mask(sql: str) -> str:
+    """Return the query with a mark for each value and numbers for aliases; its normal form where it does not parse."""
+    try:
+        tree = sqlglot.parse_one(sql, read="sqlite")
+    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds, and bad SQL is data
+        return _form(sql)
+    names: dict[str, str] = {}
+    for table in tree.find_all(exp.Table):
+        if table.alias:
+            names.setdefault(table.alias.lower(), f"t{len(names) + 1}")
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(names[table.alias.lower()])))
+    for column in tree.find_all(exp.Column):
+        if column.table.lower() in names:
+            column.set("table", exp.to_identifier(names[column.table.lower()]))
+    for literal in list(tree.find_all(exp.Literal)):
+        literal.replace(exp.Placeholder())
+    for name in tree.find_all(exp.Identifier):
+        name.set("this", name.this.lower())
+    return tree.sql("sqlite", comments=False, normalize_functions="upper")
+
+
+def _same(
+    kind: str, trains: Sequence[Set], target: Set, key: Callable[[Example], str]
+) -> tuple[set[str], list[Finding]]:
+    """Find the examples whose key an example of training has; return their ids and the findings."""
+    places: dict[str, list[Place]] = defaultdict(list)
+    for one in trains:
+        for example in one.examples:
+            if text := key(example):
+                places[text].append((one.name, example))
+    findings = [
+        Finding(kind, target.name, example.uid, _with(found, example))
+        for example in target.examples
+        if (found := places.get(key(example)))
+    ]
+    return {found.id for found in findings}, findings
+
+
+def _with(places: Sequence[Place], example: Example) -> dict[str, Any]:
+    shown = [{"set": name, "id": other.uid, "db_id": other.db_id} for name, other in places[:_SHOWN]]
+    same_db = any(other.db_id == example.db_id for _, other in places)
+    return {"with": shown, "times": len(places), "same_db_id": same_db}
+
+
+class _Prefixes:
+    """Finds sets with a share (Jaccard) of at least `near_by` in common: such sets share one of their rarest parts."""
+
+    def __init__(self, sets: Sequence[frozenset[str]], near: float) -> None:
+        self.sets, self.near_by = sets, near
+        self.times = Counter(part for one in sets for part in one)
+        self.index: dict[str, list[int]] = defaultdict(list)
+        for number, one in enumerate(sets):
+            for part in self._rarest(one):
+                self.index[part].append(number)
+
+    def near(self, one: frozenset[str]) -> Iterator[tuple[int, float]]:
+        """Yield (place, share) of each set that is near enough."""
+        for number in sorted({number for part in self._rarest(one) for number in self.index.get(part, ())}):
+            other = self.sets[number]
+            share = len(one & other) / len(one | other)
+            if share >= self.near_by:
+                yield number, share
+
+    def _rarest(self, one: frozenset[str]) -> Iterable[str]:
+        ordered = sorted(one, key=lambda part: (self.times[part], part))
+        return ordered[: len(one) - math.ceil(self.near_by * len(one)) + 1]
+
+
+def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> list[Finding]:
+    """Find databases of the target that training has too: the same file, the same schema, or `near` of its columns."""
+    theirs = [(one.name, db_id, path) for one in trains for db_id, path in one.databases.items()]
+    sizes: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
+    for place in theirs:
+        sizes[Path(place[2]).stat().st_size].append(place)
+    shapes = [(name, db_id, _columns(path)) for name, db_id, path in theirs]
+    asked = Counter(example.db_id for example in target.examples)
+    findings = []
+    for db_id, path in target.databases.items():
+        found: dict[str, Any] = {"questions": asked[db_id]}
+        as_long = sizes.get(Path(path).stat().st_size, [])
+        if files := [(name, other_id) for name, other_id, other in as_long if _digest(other) == _digest(path)]:
+            findings.append(Finding("database: same file", target.name, db_id, found | _of(files)))
+            continue
+        own = _columns(path)
+        alike = [(_common(own, other), (name, other_id)) for name, other_id, other in shapes]
+        alike = sorted((pair for pair in alike if pair[0] >= near), key=lambda pair: -pair[0])
+        if alike and alike[0][0] == 1.0 and any(own == other for _, _, other in shapes):
+            same = [(name, other_id) for name, other_id, other in shapes if other == own]
+            findings.append(Finding("database: same schema", target.name, db_id, found | _of(same)))
+        elif alike:
+            details = found | _of([place for _, place in alike]) | {"share": round(alike[0][0], 3)}
+            findings.append(Finding("database: nearly the same schema", target.name, db_id, details))
+        elif names := [(name, other_id) for name, other_id, _ in theirs if other_id.lower() == db_id.lower()]:
+            findings.append(Finding("database: same name, other schema", target.name, db_id, found | _of(names)))
+    return findings
+
+
+def _of(places: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    return {"with": [{"set": name, "db_id": db_id} for name, db_id in places[:_SHOWN]], "times": len(places)}
+
+
+@lru_cache(1 << 14)
+def _digest(path: str) -> str:
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _columns(path: str) -> frozenset[tuple[str, str]]:
+    """Return (table, column) pairs as they are read: in one case, without marks between words."""
+
+    def plain(name: str) -> str:
+        return "".join(filter(str.isalnum, name.casefold())) or name
+
+    return frozenset(
+        (plain(table.name), plain(column.name)) for table in read_schema(path).tables for column in table.columns
+    )
+
+
+def _common(one: frozenset[tuple[str, str]], other: frozenset[tuple[str, str]]) -> float:
+    """Return the share of the smaller schema that the larger one holds; 0 where it is too small to say."""
+    smaller = min(len(one), len(other))
+    return len(one & other) / smaller if smaller >= _LEAST_COLUMNS or one == other else 0.0

@@ -1,0 +1,323 @@
+"""Read from a query which rows it needs to return some: a witness, as tables and conditions on their columns.
+
+Each table of each SELECT that must hold something stands for one row. Columns that the query sets equal share a value;
+literals bound it. Of alternatives (OR, IN, UNION) one is taken, by `branch`. What is not understood is left out: the
+query is run afterwards, and it decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+
+from jaxrl_sql.data.schema.read import Schema, Table
+
+Slot = tuple[int, str]
+"""A row of the witness, by its place, and a column of it, in lower case."""
+Scalar = Callable[[str], Any]
+"""Runs a query that stands for one value; None where it has none."""
+
+_FLIPPED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
+_SIGNS: dict[type[exp.Expression], str] = {
+    exp.EQ: "=", exp.NEQ: "!=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<=", exp.Is: "is",
+    exp.NullSafeEQ: "=", exp.Like: "like", exp.Glob: "like",
+}  # fmt: skip
+# Functions that a value of the same text passes through.
+_CLEAR = (exp.Paren, exp.Lower, exp.Upper, exp.Trim, exp.Cast, exp.Abs, exp.Round)
+_AGGREGATES = (exp.Avg, exp.Sum, exp.Max, exp.Min)
+_MOST_COPIES = 50
+
+
+@dataclass
+class RequiredRows:
+    """Rows (their tables, in the order of the query), conditions (slot, sign, value), and equal slots by a parent each.
+
+    Beside those of comparisons there are the signs `like`, `null`, `known` (not NULL), and `new`: no value that is
+    there. `copies` is how many rows a group needs, or a limit with an offset.
+    """
+
+    rows: list[Table] = field(default_factory=list)
+    conditions: list[tuple[Slot, str, Any]] = field(default_factory=list)
+    equal: dict[Slot, Slot] = field(default_factory=dict)
+    copies: int = 1
+
+    def root(self, slot: Slot) -> Slot:
+        """Return the slot that stands for all that are equal to this one."""
+        while (parent := self.equal.setdefault(slot, slot)) != slot:
+            slot = parent
+        return slot
+
+
+def read_required_rows(sql: str, schema: Schema, scalar: Scalar, branch: int = 0) -> RequiredRows | None:
+    """Return what a query needs; None where it cannot be read, or needs no table."""
+    try:
+        tree = sqlglot.parse_one(sql, read="sqlite")
+    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds, and bad SQL is data
+        return None
+    if not isinstance(tree, exp.Query):
+        return None
+    reader = _Reader(schema, scalar, branch)
+    reader.query(tree, [])
+    return reader.found if reader.found.rows else None
+
+
+@dataclass
+class _Scope:
+    """What names mean inside one SELECT: rows of the witness, and columns of inner queries."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    inner: dict[str, Mapping[str, Slot | None]] = field(default_factory=dict)
+
+
+class _Reader:
+    def __init__(self, schema: Schema, scalar: Scalar, branch: int) -> None:
+        self.tables = {table.name.lower(): table for table in schema.tables}
+        self.scalar, self.branch = scalar, branch
+        self.found = RequiredRows()
+        self.ctes: dict[str, exp.Expression] = {}
+        self.opened: set[int] = set()
+
+    def query(self, tree: exp.Expression, outer: list[_Scope]) -> dict[str, Slot | None]:
+        """Read a query and return the slots of what it shows, by name, in order."""
+        for cte in tree.find_all(exp.CTE):
+            self.ctes[cte.alias.lower()] = cte.this
+        if isinstance(tree, exp.Subquery):
+            return self.query(tree.this, outer)
+        if isinstance(tree, exp.Union):
+            return self.query(tree.right if self.branch else tree.left, outer)
+        if isinstance(tree, exp.Except):
+            left = self.query(tree.left, outer)
+            for slot in left.values():
+                self._bound(slot, "new", True)
+            return left
+        if isinstance(tree, exp.Intersect):
+            left, right = self.query(tree.left, outer), self.query(tree.right, outer)
+            for one, other in zip(left.values(), right.values(), strict=False):
+                self._join(one, other)
+            return left
+        return self._select(tree, outer) if isinstance(tree, exp.Select) else {}
+
+    def _select(self, select: exp.Select, outer: list[_Scope]) -> dict[str, Slot | None]:
+        scope = _Scope()
+        scopes = [scope, *outer]
+        source = select.args.get("from_") or select.args.get("from")
+        joins = select.args.get("joins") or []
+        for one in ([source.this] if source else []) + [join.this for join in joins]:
+            self._source(one, scope, outer)
+        for join in joins:
+            if on := join.args.get("on"):
+                self._claim(on, scopes)
+            for using in join.args.get("using") or ():
+                places = [row for row in scope.rows.values() if self._has(row, using.name)]
+                for row in places[1:]:
+                    self._join((places[0], using.name.lower()), (row, using.name.lower()))
+        for part in ("where", "having"):
+            if clause := select.args.get(part):
+                self._claim(clause.this, scopes)
+        offset = select.args.get("offset")
+        if offset is not None and (value := _literal(offset.expression)) is not None and isinstance(value, int):
+            self._copies(value + 1)
+        shown: dict[str, Slot | None] = {}
+        for number, one in enumerate(select.expressions):
+            node = one.this if isinstance(one, exp.Alias) else one
+            # Of one row the highest value and the sum are that row's.
+            slot = self._slot(node.this if isinstance(node, _AGGREGATES) else node, scopes)
+            shown[(one.alias_or_name or f"#{number}").lower()] = slot
+        return shown
+
+    def _source(self, source: exp.Expression, scope: _Scope, outer: list[_Scope]) -> None:
+        name = source.alias_or_name.lower()
+        if isinstance(source, exp.Subquery):
+            scope.inner[name] = self.query(source.this, outer)
+        elif isinstance(source, exp.Table):
+            inner = self.ctes.get(source.name.lower())
+            if inner is not None and id(inner) not in self.opened:
+                # An inner query that names itself would never end.
+                self.opened.add(id(inner))
+                scope.inner[name] = self.query(inner, outer)
+                self.opened.discard(id(inner))
+            elif table := self.tables.get(source.name.lower()):
+                scope.rows[name] = len(self.found.rows)
+                self.found.rows.append(table)
+
+    def _has(self, row: int, column: str) -> bool:
+        return any(one.name.lower() == column.lower() for one in self.found.rows[row].columns)
+
+    def _slot(self, node: exp.Expression | None, scopes: list[_Scope]) -> Slot | None:
+        """Return the slot that a column is, through functions that change little."""
+        while isinstance(node, _CLEAR):
+            node = node.this
+        if not isinstance(node, exp.Column):
+            return None
+        name, table = node.name.lower(), node.table.lower()
+        for scope in scopes:
+            for alias, row in scope.rows.items():
+                if table in ("", alias) and self._has(row, name):
+                    return row, name
+            for alias, columns in scope.inner.items():
+                if table in ("", alias) and name in columns:
+                    return columns[name]
+        return None
+
+    def _join(self, one: Slot | None, other: Slot | None) -> None:
+        if one is not None and other is not None:
+            self.found.equal[self.found.root(other)] = self.found.root(one)
+
+    def _claim(self, node: exp.Expression, scopes: list[_Scope]) -> None:
+        """Take what must hold of the rows."""
+        if isinstance(node, exp.Paren):
+            self._claim(node.this, scopes)
+        elif isinstance(node, exp.And):
+            self._claim(node.left, scopes)
+            self._claim(node.right, scopes)
+        elif isinstance(node, exp.Or):
+            self._claim(node.right if self.branch else node.left, scopes)
+        elif isinstance(node, exp.Between):
+            for sign, bound in ((">=", "low"), ("<=", "high")):
+                self._bound(self._slot(node.this, scopes), sign, _literal(node.args[bound]))
+        elif isinstance(node, exp.In):
+            self._among(node, scopes)
+        elif isinstance(node, exp.Exists):
+            self.query(node.this, scopes)
+        elif isinstance(node, exp.Not):
+            self._denied(node.this, scopes)
+        elif type(node) in _SIGNS:
+            self._compared(node, _SIGNS[type(node)], scopes)
+
+    def _among(self, node: exp.In, scopes: list[_Scope]) -> None:
+        slot = self._slot(node.this, scopes)
+        if (query := node.args.get("query")) is not None:
+            shown = list(self.query(query, scopes).values())
+            self._join(slot, shown[0] if shown else None)
+        elif node.expressions:
+            self._bound(slot, "=", _literal(node.expressions[min(self.branch, len(node.expressions) - 1)]))
+
+    def _denied(self, node: exp.Expression, scopes: list[_Scope]) -> None:
+        while isinstance(node, exp.Paren):
+            node = node.this
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            self._bound(self._slot(node.this, scopes), "known", True)
+        elif isinstance(node, exp.EQ):
+            self._bound(self._slot(node.left, scopes), "!=", _literal(node.right))
+        elif isinstance(node, exp.In):
+            if node.args.get("query") is not None:
+                self._bound(self._slot(node.this, scopes), "new", True)
+            for one in node.expressions:
+                self._bound(self._slot(node.this, scopes), "!=", _literal(one))
+
+    def _compared(self, node: exp.Expression, sign: str, scopes: list[_Scope]) -> None:
+        left, right = node.this, node.expression
+        if sign == "is":
+            if isinstance(right, exp.Null):
+                self._bound(self._slot(left, scopes), "null", True)
+            return
+        if isinstance(left, exp.Count):
+            self._counted(sign, _literal(right))
+            return
+        if isinstance(left, _AGGREGATES):
+            left = left.this
+        if isinstance(left, exp.Subquery) or (self._slot(left, scopes) is None and self._slot(right, scopes)):
+            left, right, sign = right, left, _FLIPPED.get(sign, sign)
+        slot, other = self._slot(left, scopes), self._slot(right, scopes)
+        if slot is None:
+            return
+        if isinstance(right, exp.Subquery):
+            self._scalar(slot, sign, right, scopes)
+        elif other is not None:
+            if sign == "=":
+                self._join(slot, other)
+        else:
+            self._bound(slot, sign, _literal(right))
+
+    def _scalar(self, slot: Slot, sign: str, query: exp.Subquery, scopes: list[_Scope]) -> None:
+        """Compare with the value of an inner query; where it has none yet, its own rows are needed too."""
+        value = self.scalar(query.this.sql("sqlite"))
+        if value is not None:
+            self._bound(slot, sign, value)
+            return
+        shown = list(self.query(query, scopes).values())
+        if sign == "=":
+            self._join(slot, shown[0] if shown else None)
+
+    def _counted(self, sign: str, value: Any) -> None:
+        if isinstance(value, int) and sign in (">", ">=", "="):
+            self._copies(value + (sign == ">"))
+
+    def _copies(self, count: int) -> None:
+        if 0 < count <= _MOST_COPIES:
+            self.found.copies = max(self.found.copies, count)
+
+    def _bound(self, slot: Slot | None, sign: str, value: Any) -> None:
+        if slot is not None and value is not None:
+            self.found.conditions.append((slot, sign, value))
+
+
+def _literal(node: exp.Expression | None) -> Any:
+    """Return the value of a literal; a word in double quotes that is no column is one, as SQLite takes it."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if isinstance(node, exp.Neg):
+        value = _literal(node.this)
+        return -value if isinstance(value, int | float) else None
+    if isinstance(node, exp.Boolean):
+        return int(node.this)
+    if isinstance(node, exp.Column) and not node.table and node.this.args.get("quoted"):
+        return node.name
+    if not isinstance(node, exp.Literal):
+        return None
+    if node.is_string:
+        return node.this
+    return int(node.this) if re.fullmatch(r"\d+", node.this) else float(node.this)
+
+
+def value_for(conditions: Iterator[tuple[str, Any]]) -> tuple[str, Any]:
+    """Choose a value within (sign, value) conditions.
+
+    Returns ("is", value), ("free", None) where any will do, or ("none", None) where none can.
+    """
+    by_sign: dict[str, list[Any]] = {}
+    for sign, value in conditions:
+        by_sign.setdefault(sign, []).append(value)
+    if "null" in by_sign:
+        return ("is", None) if set(by_sign) == {"null"} else ("none", None)
+    chosen: Any = None
+    if equal := by_sign.get("="):
+        if any(str(other) != str(equal[0]) for other in equal):
+            return "none", None
+        chosen = equal[0]
+    elif likes := by_sign.get("like"):
+        chosen = "".join(str(pattern).replace("%", "").replace("*", "").replace("_", "a") for pattern in likes)
+    elif bounds := [sign for sign in by_sign if sign in _FLIPPED]:
+        chosen = _between(by_sign, bounds)
+    if chosen is None:
+        return "free", None
+    return ("none", None) if chosen in by_sign.get("!=", ()) else ("is", chosen)
+
+
+def _between(by_sign: Mapping[str, list[Any]], bounds: list[str]) -> Any:
+    lows = [value for sign in bounds if sign[0] == ">" for value in by_sign[sign]]
+    highs = [value for sign in bounds if sign[0] == "<" for value in by_sign[sign]]
+    numbers = all(isinstance(value, int | float) for value in (*lows, *highs))
+    if lows and highs:
+        if not numbers:
+            return max(map(str, lows)) if ">=" in bounds else f"{max(map(str, lows))} "
+        least = max(value + (sign == ">") for sign in bounds if sign[0] == ">" for value in by_sign[sign])
+        most = min(value - (sign == "<") for sign in bounds if sign[0] == "<" for value in by_sign[sign])
+        if all(isinstance(value, int) for value in (least, most)) and least <= most:
+            return (least + most) // 2
+        return (max(lows) + min(highs)) / 2
+    if numbers:
+        return max(lows) + 1 if lows else min(highs) - 1
+    return _later(max(map(str, lows)), 1) if lows else _later(min(map(str, highs)), -1)
+
+
+def _later(text: str, years: int) -> str:
+    """Return a text that sorts after (or before) another: a date of another year where it begins with one."""
+    if found := re.match(r"\d{4}", text):
+        return f"{int(found[0]) + years:04}{text[4:]}"
+    return f"{text}z" if years > 0 else text[:-1]

@@ -1,0 +1,157 @@
+"""Put golds to a chat endpoint: those that fail, to be corrected, and those that return nothing, for rows.
+
+Every answer stands in the journal of the work, so that none is asked for twice; what it is worth is found by running
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from jaxrl_sql.config import DistillConfig
+from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.data.schema.render import ddl
+from jaxrl_sql.datagen.augment import Change
+from jaxrl_sql.rewards.extract import bare_blocks, sql_blocks
+from jaxrl_sql.runtime.budget import BudgetSpentError, Spent
+from jaxrl_sql.runtime.endpoint import Endpoint, budget_of, open_endpoint
+from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.types import Example
+
+FAILURES = ("syntax_error", "schema_error", "runtime_error")
+"""Statuses of SQL that can be wrong; others are the machine's or the limits'."""
+
+_CORRECT = """{schema}
+
+-- Question: {question}
+{evidence}-- This query was meant to answer it, but the database (SQLite) refuses it: {fault}
+{sql}
+
+Write the corrected query, with the same meaning, in a ```sql block.
+"""
+_FILL = """{schema}
+
+-- This query returns no rows on this SQLite database:
+{sql}
+
+Write INSERT statements, and nothing else, in one ```sql block, so that it returns at least one row. Respect NOT NULL,
+UNIQUE, CHECK and foreign keys.{fault}
+"""
+
+
+class Corrected(NamedTuple):
+    """The questions with the golds that run now, what was changed, and (id, why) of those that still fail."""
+
+    examples: list[Example]
+    changes: list[Change]
+    failed: dict[str, str]
+
+
+@dataclasses.dataclass
+class Correspondence:
+    """An endpoint and the journal of what it said; `spent` when no more may be asked."""
+
+    cfg: DistillConfig
+    journal: Journal
+    endpoint: Endpoint
+    spent: bool = False
+
+    def __post_init__(self) -> None:
+        """Read what was said in earlier runs."""
+        self.said: dict[tuple[str, str, int], dict[str, Any]] = {
+            (record["step"], record["id"], record["try"]): record
+            for record in self.journal.records
+            if "try" in record and not record["error"]
+        }
+        self.spent = bool(self.endpoint.budget.limit)
+
+    def ask(self, step: str, number: int, asked: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+        """Put (id, text) questions once each and yield (id, SQL of the answer, error), from the journal where there."""
+        options = {"temperature": self.cfg.temperature, self.cfg.token_limit: self.cfg.max_tokens}
+        new = [
+            (uid, [{"role": "user", "content": text}]) for uid, text in asked if (step, uid, number) not in self.said
+        ]
+        try:
+            for uid, answer in self.endpoint.ask_all([] if self.spent else new, **options):
+                record = {
+                    "step": step, "id": uid, "try": number, **answer.spent._asdict(),
+                    "sql": block(answer.text), "error": answer.error,
+                }  # fmt: skip
+                self.journal.add(record)
+                self.said[step, uid, number] = record
+        except BudgetSpentError:
+            self.spent = True
+        for uid, _ in asked:
+            known = self.said.get((step, uid, number)) or {"sql": "", "error": "not asked: the budget is spent"}
+            yield uid, str(known["sql"]), str(known["error"])
+
+
+@contextmanager
+def correspondence(cfg: DistillConfig, journal: Journal) -> Iterator[Correspondence]:
+    """Open the endpoint; what earlier runs spent counts."""
+    with open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint:
+        yield Correspondence(cfg, journal, endpoint)
+
+
+def block(text: str) -> str:
+    """Return the last fenced block of an answer, or all of it."""
+    blocks = sql_blocks(text, any_case=True) or bare_blocks(text)
+    return blocks[-1] if blocks else text.strip()
+
+
+def correct(talk: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Corrected:
+    """Have golds corrected that fail; a correction counts when it runs and returns rows.
+
+    A corrected gold is a new one: demonstration, reasoning and other golds of the old one go.
+    """
+    outcomes = executor.execute_many([(example.db_path, example.gold_sql) for example in examples])
+    faults = {
+        example.uid: (example.gold_sql, f"{outcome.status}: {outcome.error}")
+        for example, outcome in zip(examples, outcomes, strict=True)
+        if outcome.status in FAILURES
+    }
+    del outcomes
+    by_id = {example.uid: example for example in examples}
+    new: dict[str, str] = {}
+    for number in range(tries if talk else 0):
+        left = [(uid, _asked(by_id[uid], *faults[uid])) for uid in faults if uid not in new]
+        assert talk is not None
+        for uid, sql, error in talk.ask("correct", number, left):
+            if error:
+                faults[uid] = (faults[uid][0], error)
+                continue
+            outcome = executor.execute(by_id[uid].db_path, sql)
+            if outcome.status == "ok" and outcome.row_count:
+                new[uid] = sql
+            else:
+                faults[uid] = (sql, f"{outcome.status}: {outcome.error}" if outcome.error else "it returns no rows")
+    changes = [Change("correct", uid, {"was": by_id[uid].gold_sql, "sql": sql}) for uid, sql in new.items()]
+    corrected = [
+        dataclasses.replace(one, gold_sql=new[one.uid], demonstration="", reasoning="", other_golds=())
+        if one.uid in new
+        else one
+        for one in examples
+    ]
+    failed = {uid: fault for uid, (_, fault) in faults.items() if uid not in new}
+    return Corrected(corrected, changes, failed)
+
+
+def _asked(example: Example, sql: str, fault: str) -> str:
+    evidence = f"-- Known: {example.evidence}\n" if example.evidence else ""
+    schema = ddl(read_schema(example.db_path))
+    return _CORRECT.format(schema=schema, question=example.question, evidence=evidence, fault=fault, sql=sql)
+
+
+def rows_asked(example: Example, fault: str = "") -> str:
+    """Return the text that asks for rows; `fault` is what was wrong with the last ones."""
+    told = f" The last ones were no good: {fault}." if fault else ""
+    return _FILL.format(schema=ddl(read_schema(example.db_path)), sql=example.gold_sql, fault=told)
+
+
+def settings_of(cfg: DistillConfig) -> dict[str, Any]:
+    """Return what decides the answers of an endpoint."""
+    return {"model": cfg.model, "temperature": cfg.temperature, "max_tokens": cfg.max_tokens}

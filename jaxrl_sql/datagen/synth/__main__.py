@@ -1,0 +1,128 @@
+"""Make data: `python -m jaxrl_sql.datagen.synth --out DIR --seed N`, or of one's own databases with `--db FILE …`.
+
+Without `--db` databases and questions are generated, in splits. With it `--n` questions are asked of each file, by
+templates over its tables and rows, and DIR becomes one plain folder (questions.jsonl and databases/).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.datagen.synth.generate import check_spec, generate
+from jaxrl_sql.datagen.synth.own import Asked, Runs, make_own
+from jaxrl_sql.datagen.synth.own_read import Run
+from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, SynthReport, SynthSpec
+from jaxrl_sql.sqlenv.executor import Executor, Limits, make_executor
+from jaxrl_sql.types import InputError
+
+# Counting the rows of a large table takes longer than a gold may.
+_LOOK_MS = 60_000
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxrl_sql.datagen.synth",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    default = SynthSpec()
+    for name in ("seed", "train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions", "vocab_size"):
+        value = getattr(default, name)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default {value}")
+    parser.add_argument("--decorated-share", type=float, default=default.decorated_share, help="of training databases")
+    parser.add_argument(
+        "--extra-columns-share", type=float, default=default.extra_columns_share, help="of demonstrations"
+    )
+    parser.add_argument("--splits", nargs="+", default=default.splits, help=f"some of {', '.join(SPLITS)}; default all")
+    parser.add_argument("--rows", type=int, default=0, help="mean rows a table; default 1,000 to 3,000 a database")
+    for grade in GRADES:
+        value = getattr(default, grade)
+        parser.add_argument(f"--{grade}", type=float, default=value, help=f"share of questions, default {value:g}")
+    parser.add_argument("--mysql-share", type=float, default=0.0, help="of questions that ask for MySQL")
+    own = parser.add_argument_group("one's own databases")
+    own.add_argument("--db", type=Path, nargs="+", help="SQLite files to ask questions of, instead of generated ones")
+    own.add_argument("--n", type=int, default=200, help="questions a file, default 200")
+    own.add_argument("--link", action="store_true", help="link to the files instead of copying them")
+    return parser
+
+
+def _print(out: Path, report: SynthReport) -> None:
+    state = "already there, nothing done" if report.was_present else "written"
+    lines = [f"{out}: {state} (seed {report.spec.seed})"]
+    for split, count in report.questions.items():
+        tokens = ", ".join(f"{name} {value:g}" for name, value in report.tokens.get(split, {}).items())
+        line = f"{split}: {count} questions on {report.databases[split]} databases"
+        lines.append(f"{line}; tokens: {tokens}" if tokens else line)
+    lines.append("grades: " + ", ".join(f"{grade} {count}" for grade, count in report.grades.items()))
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _print_own(out: Path, asked: Sequence[Asked], wanted: int) -> None:
+    lines = [f"{out}: written"]
+    for one in asked:
+        grades = Counter(question.grade for question in one.questions)
+        told = ", ".join(f"{grade} {grades[grade]}" for grade in GRADES if grades[grade])
+        short = "" if len(one.questions) >= wanted else f" of {wanted} that were wanted"
+        lines.append(f"{one.db_id}: {len(one.questions)} questions{short}; {told}")
+        lines += [f"  drafts left out: {count:>6}  {reason}" for reason, count in one.tried.most_common()]
+        reasons: dict[str, list[str]] = {}
+        for name, reason in one.left_out:
+            reasons.setdefault(reason, []).append(name)
+        lines += [
+            f"  not asked about: {len(names):>6}  {reason}, such as {names[0]}" for reason, names in reasons.items()
+        ]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _own(options: argparse.Namespace, spec: SynthSpec) -> None:
+    if options.n < 1:
+        raise InputError(f"synth: n must be at least 1, not {options.n}")
+    check_spec(spec)
+    with make_executor(ExecutorConfig()) as executor:
+        look = Limits(timeout_ms=_LOOK_MS)
+        runs = {path: Runs(_run_on(executor, path, look), _run_on(executor, path)) for path in options.db}
+        asked = make_own(
+            options.db, options.out, runs, options.n, spec.mix, spec.seed, spec.mysql_share, is_linked=options.link
+        )
+    _print_own(options.out, asked, options.n)
+
+
+def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> Run:
+    def run(sql: str) -> Sequence[tuple[object, ...]] | None:
+        outcome = executor.execute(path, sql, limits=limits)
+        return outcome.rows if outcome.status == "ok" else None
+
+    return run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make data and say what was made; return the exit code."""
+    options = _parser().parse_args(arguments)
+    values = {name: value for name, value in vars(options).items() if name in SynthSpec.__dataclass_fields__}
+    spec = SynthSpec(**values | {"splits": tuple(options.splits)})
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
+    try:
+        if options.db:
+            _own(options, spec)
+        else:
+            _print(options.out, generate(options.out, spec))
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""Draw databases from domains: names first, then rows.
+
+Every database of a domain takes its own subset of the columns, its own name for each role, singular or plural tables,
+and one of two styles of key (`id` or `customer_id`). A share of the training databases is decorated: general words are
+joined to their names, so that a policy cannot learn names by heart and must copy them from the schema.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Sequence
+
+from jaxrl_sql.datagen.synth.pools import AFFIX, DECORATION, ONSETS, RIMES, text_value
+from jaxrl_sql.datagen.synth.spec import Column, ColumnSpec, Database, Domain, ForeignKey, Table, TableSpec, Value
+
+RESERVED = frozenset(
+    """order group view check index transaction match case release plan set values range row rows key column table
+    end from to in is as by on join left right full desc asc limit select where not null and or like between having
+    union except intersect with all distinct primary references default exists natural using when then else add
+    current window over partition show use database schema trigger action user interval position""".split()
+)
+IRREGULAR = {"person": "people", "policeman": "policemen", "staff": "staff", "crew": "crews", "series": "series"}
+
+
+def plural(word: str) -> str:
+    """Return the English plural of the last part of a snake_case word."""
+    head, _, last = word.rpartition("_")
+    if last in IRREGULAR:
+        many = IRREGULAR[last]
+    elif last.endswith("y") and last[-2:-1] not in "aeiou":
+        many = last[:-1] + "ies"
+    elif last.endswith(("s", "x", "ch", "sh", "z")):
+        many = last + "es"
+    else:
+        many = last + "s"
+    return f"{head}_{many}" if head else many
+
+
+def words(name: str) -> str:
+    """Return the English of a snake_case name."""
+    return name.replace("_", " ")
+
+
+def _pick(rng: random.Random, names: Sequence[str], used: set[str]) -> str:
+    """Draw a name that is neither reserved nor used, and mark it used."""
+    free = [name for name in names if name not in used and name not in RESERVED]
+    if not free:
+        free = [f"{names[0]}_{suffix}" for suffix in ("name", "value", "info") if f"{names[0]}_{suffix}" not in used]
+    name = rng.choice(free)
+    used.add(name)
+    return name
+
+
+def _decoration(rng: random.Random) -> str:
+    """Draw a general word, or one time in three a word that does not exist: it can only be copied."""
+    if rng.random() < 0.67:
+        return rng.choice(DECORATION)
+    return "".join(rng.choice(ONSETS) + rng.choice(RIMES) for _ in range(rng.randint(2, 3)))
+
+
+def _decorate(rng: random.Random, name: str) -> str:
+    pattern = rng.random()
+    if pattern < 0.55:
+        return f"{_decoration(rng)}_{name}"
+    if pattern < 0.75:
+        return f"{name}_{rng.choice(AFFIX)}"
+    return f"{_decoration(rng)}_{rng.choice(AFFIX)}"
+
+
+def _choose_columns(rng: random.Random, spec: TableSpec) -> list[ColumnSpec]:
+    """Take the first column and 3 to 5 others, at least one measure and one category among them when there are."""
+    first, rest = spec.columns[0], list(spec.columns[1:])
+    measures = [column for column in rest if column.kind in ("int", "real")]
+    categories = [column for column in rest if column.kind == "category"]
+    chosen = [first, *(rng.choice(group) for group in (measures, categories) if group)]
+    left = [column for column in rest if column not in chosen]
+    rng.shuffle(left)
+    chosen += left[: rng.randint(1, 3)]
+    return [column for column in spec.columns if column in chosen]
+
+
+def _name_column(
+    rng: random.Random, spec: ColumnSpec, used: set[str], is_decorated: bool
+) -> tuple[str, tuple[str, ...]]:
+    # A bool's names are different claims (is_remote, is_manager), not other words for one.
+    name = _pick(rng, spec.names, used)
+    synonyms = () if spec.kind == "bool" else tuple(other for other in spec.names if other != name)
+    if is_decorated and spec.kind != "bool" and rng.random() < 0.6:
+        name = _decorate(rng, name)
+        synonyms = ()
+        while name in used:
+            name = f"{_decoration(rng)}_{name}"
+        used.add(name)
+    return name, tuple(column_words(other, spec.kind) for other in synonyms if other not in used)
+
+
+def _skewed(rng: random.Random, count: int) -> list[float]:
+    """Return weights that fall like a power of the rank, more or less steeply."""
+    power = rng.uniform(0.3, 1.3)
+    return [1.0 / (rank + 1) ** power for rank in range(count)]
+
+
+def _numbers(rng: random.Random, spec: ColumnSpec, rows: int) -> list[Value]:
+    low, high = float(spec.args[0]), float(spec.args[1])
+    power = rng.choice((1.0, 1.5, 2.2))
+    raw = [low + (high - low) * rng.random() ** power for _ in range(rows)]
+    if spec.kind == "real":
+        digits = 2 if high - low < 20 else 1
+        return [round(value, digits) for value in raw]
+    step = next((step for limit, step in ((1e6, 10000), (1e5, 1000), (1e4, 100), (2e3, 10)) if high >= limit), 1)
+    if step == 1 or spec.kind == "year":
+        return [int(value) for value in raw]
+    return [max(int(low), int(value / step) * step) for value in raw]
+
+
+def _dates(rng: random.Random, spec: ColumnSpec, rows: int) -> list[Value]:
+    first = dt.date(int(spec.args[0]), 1, 1).toordinal()
+    last = dt.date(int(spec.args[1]), 12, 28).toordinal()
+    return [dt.date.fromordinal(rng.randint(first, last)).isoformat() for _ in range(rows)]
+
+
+def _numbered(rng: random.Random, pool: str, rows: int) -> list[Value]:
+    """Draw different values of a pool; where it is used up they are numbered (`Ada Cohen 2`)."""
+    found: dict[str, int] = {}
+    values: list[Value] = []
+    for _ in range(rows):
+        value = text_value(rng, pool)
+        found[value] = found.get(value, 0) + 1
+        values.append(value if found[value] == 1 else f"{value} {found[value]}")
+    return values
+
+
+def _texts(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[Value]:
+    pool = spec.args[0]
+    if label == "numbered":
+        return _numbered(rng, pool, rows)
+    if label:
+        found: dict[str, None] = {}
+        for _ in range(rows * 20):
+            found.setdefault(text_value(rng, pool), None)
+            if len(found) == rows:
+                break
+        return list(found)
+    if pool in ("city", "country", "district", "company", "person", "place"):
+        few = [text_value(rng, pool) for _ in range(rng.randint(6, 40))]
+        return list(rng.choices(few, _skewed(rng, len(few)), k=rows))
+    return [text_value(rng, pool) for _ in range(rows)]
+
+
+def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[Value]:
+    """Fill a column; a label column may come out shorter than `rows` when its pool is small and not `numbered`."""
+    values: list[Value]
+    if spec.kind == "text":
+        values = _texts(rng, spec, rows, label)
+    elif spec.kind == "category":
+        kinds = list(spec.args)
+        rng.shuffle(kinds)
+        kinds = kinds[: rng.randint(min(3, len(kinds)), len(kinds))]
+        values = list(rng.choices(kinds, _skewed(rng, len(kinds)), k=rows))
+    elif spec.kind == "date":
+        values = _dates(rng, spec, rows)
+    elif spec.kind == "bool":
+        share = rng.uniform(0.15, 0.6)
+        values = [int(rng.random() < share) for _ in range(rows)]
+    else:
+        values = _numbers(rng, spec, rows)
+    if spec.is_nullable:
+        share = rng.uniform(0.05, 0.3)
+        values = [None if rng.random() < share else value for value in values]
+    return values
+
+
+def _parent_keys(rng: random.Random, parent: Table, rows: int) -> tuple[Value, ...]:
+    """Point rows at parents unevenly, and leave about one parent in ten without any."""
+    keys = list(parent.key.values)
+    rng.shuffle(keys)
+    keys = keys[: max(2, round(len(keys) * rng.uniform(0.82, 0.96)))]
+    return tuple(rng.choices(keys, _skewed(rng, len(keys)), k=rows))
+
+
+def _draw_table(
+    rng: random.Random,
+    spec: TableSpec,
+    singular: str,
+    parents: dict[str, Table],
+    style: tuple[bool, bool, bool],
+    rows: int,
+    label: str,
+) -> Table:
+    """Draw one table; `style` says whether tables are plural, keys are prefixed, and names decorated.
+
+    `label` says how a naming column is filled: `plain` or `numbered`.
+    """
+    is_plural, is_prefixed, is_decorated = style
+    base = _decorate(rng, singular) if is_decorated and rng.random() < 0.4 else singular
+    name = plural(base) if is_plural or base in RESERVED else base
+    key_name = f"{base}_id" if is_prefixed else "id"
+    used = {key_name, "id"} | {f"{words_of.singular.replace(' ', '_')}_id" for words_of in parents.values()}
+    named = [(column, *_name_column(rng, column, used, is_decorated)) for column in _choose_columns(rng, spec)]
+    filled = []
+    for index, (column, column_name, synonyms) in enumerate(named):
+        values = _values(rng, column, rows, label if index == 0 and column.kind == "text" else "")
+        rows = min(rows, len(values))
+        filled.append((column_name, synonyms, column.kind, values))
+    columns = tuple(
+        Column(column_name, column_words(column_name, kind), synonyms, kind, tuple(values[:rows]))
+        for column_name, synonyms, kind, values in filled
+    )
+    foreign = []
+    for role in spec.parents:
+        parent = parents[role]
+        foreign_name = f"{parent.singular.replace(' ', '_')}_id"
+        link = ForeignKey(foreign_name, parent.name, parent.key.name)
+        foreign.append((link, Column(foreign_name, words(foreign_name), (), "id", _parent_keys(rng, parent, rows))))
+    key = Column(key_name, words(key_name), (), "id", tuple(range(1, rows + 1)))
+    others = () if base != singular else tuple(words(plural(other)) for other in spec.names if other != singular)
+    return Table(name, words(plural(base)), words(base), others, key, tuple(foreign), columns)
+
+
+def column_words(name: str, kind: str) -> str:
+    """Return the English of a column name; dates and years say what they are (`hired on date`)."""
+    said = words(name.removeprefix("is_") if kind == "bool" else name)
+    if kind == "date" and not said.endswith(("date", "night", "birth")):
+        return f"{said} date"
+    if kind == "year" and "year" not in said and said != "vintage":
+        return f"{said} year"
+    return said
+
+
+def draw_database(
+    rng: random.Random, domain: Domain, db_id: str, is_decorated: bool = False, mean_rows: int = 0
+) -> Database:
+    """Draw one database of 1,000 to 3,000 rows, or about `mean_rows` a table, from a domain; all comes from `rng`.
+
+    Tables that are short by nature, such as departments, grow to no more than they are.
+    """
+    style = (rng.random() < 0.75, rng.random() < 0.4, is_decorated)
+    target: float = rng.randint(1300, 2700)
+    if mean_rows:
+        target *= mean_rows * len(domain.tables) / 2000
+    scale = target / sum(table.rows for table in domain.tables)
+    tables: dict[str, Table] = {}
+    used: set[str] = set()
+    for spec in domain.tables:
+        singular = _pick(rng, spec.names, used | (set() if style[0] else RESERVED))
+        used.add(singular)
+        rows = max(8, round(spec.rows * scale * rng.uniform(0.8, 1.2))) if spec.rows > 60 else spec.rows
+        rows = max(8, round(rows * rng.uniform(0.7, 1.0)))
+        if mean_rows and spec.rows <= 60:
+            rows = min(rows, max(8, mean_rows))
+        label = "numbered" if mean_rows else "plain"
+        tables[spec.names[0]] = _draw_table(rng, spec, singular, tables, style, rows, label)
+    return Database(db_id, domain.name, tuple(tables.values()))

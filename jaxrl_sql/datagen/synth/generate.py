@@ -1,0 +1,298 @@
+"""Generate the embedded data set: databases, questions, tokenizer, and `synth.json` that says what was made.
+
+Each database has a random generator of its own, seeded by (seed, split, db_id), so that one can be made again alone
+and the number of the others does not matter to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import itertools
+import json
+import math
+import os
+import random
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.datagen.reasoning import reason
+from jaxrl_sql.datagen.synth.ask import ask_questions
+from jaxrl_sql.datagen.synth.draw import draw_database
+from jaxrl_sql.datagen.synth.extra_columns import demonstrated
+from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
+from jaxrl_sql.datagen.synth.spec import (
+    GRADES,
+    SPLITS,
+    VERSION,
+    Database,
+    Domain,
+    Question,
+    SynthReport,
+    SynthSpec,
+    render_schema,
+)
+from jaxrl_sql.datagen.synth.store import write_database
+from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
+from jaxrl_sql.sqlenv.dialect import from_sqlite, to_sqlite
+from jaxrl_sql.types import InputError
+
+# So many questions are measured at once.
+_CHUNK = 1024
+# What `synth.json` says of what was made, beside its spec and version.
+_COUNTED = ("questions", "databases", "grades", "tokens")
+
+
+def check_spec(spec: SynthSpec) -> None:
+    """Raise InputError when a number cannot be used."""
+    for name in ("train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions"):
+        if getattr(spec, name) < 1:
+            raise InputError(f"synth: {name} must be at least 1, not {getattr(spec, name)}")
+    if not 0 <= spec.decorated_share <= 1:
+        raise InputError(f"synth: decorated_share must lie in [0, 1], not {spec.decorated_share}")
+    for name in ("extra_columns_share", "mysql_share"):
+        if not 0 <= getattr(spec, name) <= 1:
+            raise InputError(f"synth: {name} must lie in [0, 1], not {getattr(spec, name)}")
+    _check_choices(spec)
+    if spec.vocab_size < 300:
+        raise InputError(f"synth: vocab_size must be at least 300 (bytes and special tokens), not {spec.vocab_size}")
+
+
+def _check_choices(spec: SynthSpec) -> None:
+    strange = [split for split in spec.splits if split not in SPLITS]
+    if strange or not spec.splits or len(set(spec.splits)) < len(spec.splits):
+        raise InputError(f"synth: splits {', '.join(spec.splits) or '(none)'} must be some of {', '.join(SPLITS)}")
+    if spec.rows < 0 or 0 < spec.rows < 8:
+        raise InputError(f"synth: rows must be at least 8 a table, or 0 for what is drawn, not {spec.rows}")
+    shares = [getattr(spec, grade) for grade in GRADES]
+    if any(share < 0 or not math.isfinite(share) for share in shares) or not sum(shares):
+        raise InputError(f"synth: the shares of {', '.join(GRADES)} are 0 or more and not all 0, not {shares}")
+
+
+def _plan(spec: SynthSpec) -> Iterator[tuple[str, str, Domain, bool, int]]:
+    """Yield (split, db_id, domain, is decorated, questions) of every database; domains take turns."""
+    sizes = {"train": spec.train_dbs, "dev": spec.dev_dbs, "dev_unseen": spec.unseen_dbs}
+    seen_count = 0
+    for split in SPLITS:
+        domains = UNSEEN_DOMAINS if split == "dev_unseen" else SEEN_DOMAINS
+        offset = seen_count if split == "dev" else 0
+        questions = spec.train_questions if split == "train" else spec.dev_questions
+        for index in range(sizes[split]):
+            domain = domains[(index + offset) % len(domains)]
+            # Every k-th lap over the domains is decorated as its share says, spread evenly by the fraction's carry.
+            carry = int((index + 1) * spec.decorated_share) > int(index * spec.decorated_share)
+            yield split, f"{domain.name}_{split}_{index:03d}", domain, split == "train" and carry, questions
+        seen_count += sizes[split]
+
+
+def make_database(spec: SynthSpec, split: str, db_id: str, domain: Domain, is_decorated: bool) -> Database:
+    """Draw one database from its own generator."""
+    return draw_database(random.Random(f"{spec.seed}/{split}/{db_id}/rows"), domain, db_id, is_decorated, spec.rows)
+
+
+def _make_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Database, list[Question]]]:
+    """Make the databases of a split one after another: none is held when the next is drawn."""
+    for named_split, db_id, domain, is_decorated, count in _plan(spec):
+        if named_split != split:
+            continue
+        database = make_database(spec, split, db_id, domain, is_decorated)
+        path = out / split / "databases" / db_id / f"{db_id}.sqlite"
+        write_database(database, path)
+        connection = sqlite3.connect(path)
+        try:
+            rng = random.Random(f"{spec.seed}/{split}/{db_id}/questions")
+            asked = ask_questions(rng, database, connection, count, spec.mix)
+            if spec.mysql_share:
+                rng = random.Random(f"{spec.seed}/{split}/{db_id}/dialects")
+                asked = _in_dialects(rng, asked, connection, spec.mysql_share)
+        finally:
+            connection.close()
+        if split == "train" and spec.extra_columns_share:
+            rng = random.Random(f"{spec.seed}/{split}/{db_id}/demonstrations")
+            asked = demonstrated(rng, asked, spec.extra_columns_share)
+        yield database, asked
+
+
+def _in_dialects(
+    rng: random.Random, questions: Sequence[Question], connection: sqlite3.Connection, share: float
+) -> list[Question]:
+    """Let a share of the questions ask for MySQL, of those whose gold means the same there and back."""
+    drawn = [(question, rng.random() < share) for question in questions]
+    return [
+        dataclasses.replace(question, dialect="mysql")
+        if wanted and _is_translatable(question.sql, connection)
+        else question
+        for question, wanted in drawn
+    ]
+
+
+def _is_translatable(sql: str, connection: sqlite3.Connection) -> bool:
+    there = from_sqlite(sql, "mysql")
+    back = to_sqlite(there, "mysql") if there else None
+    try:
+        return back is not None and connection.execute(back).fetchall() == connection.execute(sql).fetchall()
+    except sqlite3.Error:
+        return False
+
+
+@dataclasses.dataclass
+class _Tally:
+    """What is kept of a split when its databases are gone: counts, and the schemas as text, in order."""
+
+    schemas: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    grades: Counter[str] = dataclasses.field(default_factory=Counter)
+
+
+def _write_split(out: Path, spec: SynthSpec, split: str) -> _Tally:
+    """Make a split and write it as it is made."""
+    tally = _Tally()
+    (out / split).mkdir()
+    with (out / split / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
+        for database, questions in _make_split(out, spec, split):
+            tally.schemas.append((render_schema(database), len(questions)))
+            for index, question in enumerate(questions):
+                tally.grades[question.grade] += 1
+                line = {
+                    "id": f"{database.db_id}_{index:03d}",
+                    "db_id": database.db_id,
+                    "question": question.text,
+                    "evidence": "",
+                    "sql": question.sql,
+                    "split": split,
+                    "difficulty": question.grade,
+                }
+                if question.demonstration:
+                    line["demonstration"] = question.demonstration
+                if question.dialect != "sqlite":
+                    line["dialect"] = question.dialect
+                if split == "train":
+                    line["reasoning"] = reason(question.demonstration or question.sql)
+                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+    return tally
+
+
+def _asked(path: Path) -> Iterator[tuple[str, str]]:
+    """Read the question and the SQL of each line back."""
+    with path.open(encoding="utf-8", newline="\n") as stream:
+        for text in stream:
+            line = json.loads(text)
+            yield line["question"], line["sql"]
+
+
+def _texts(out: Path, tally: _Tally) -> Iterator[str]:
+    asked = _asked(out / "train/questions.jsonl")
+    for schema, questions in tally.schemas:
+        yield from (schema for _ in range(8))
+        for question, sql in itertools.islice(asked, questions):
+            yield question
+            yield sql
+
+
+def _lengths(tokenizer: Any, path: Path, tally: _Tally) -> dict[str, float]:
+    """Return the mean tokens of schema, question and SQL, and the longest of each."""
+    sizes: dict[str, list[int]] = {"schema": [], "question": [], "sql": []}
+
+    def measure(names: Sequence[str], texts: Sequence[str]) -> None:
+        for name, ids in zip(itertools.cycle(names), tokenizer(texts)["input_ids"], strict=False):
+            sizes[name].append(len(ids))
+
+    measure(("schema",), [schema for schema, _ in tally.schemas])
+    asked = _asked(path)
+    while chunk := [text for pair in itertools.islice(asked, _CHUNK) for text in pair]:
+        measure(("question", "sql"), chunk)
+    means = {f"{name}_mean": round(sum(size) / max(len(size), 1), 1) for name, size in sizes.items()}
+    return means | {f"{name}_max": float(max(size, default=0)) for name, size in sizes.items()}
+
+
+def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
+    """Return the report of what the folder holds, None where it is empty or not there.
+
+    Raises InputError where it holds something else: data of another spec or version, or a stranger's files.
+    """
+    if not out.exists() or not any(out.iterdir()):
+        return None
+    if not (out / "synth.json").exists():
+        raise InputError(f"synth: {out} is not empty and holds no synth.json; give another folder")
+    try:
+        found = json.loads((out / "synth.json").read_text(encoding="utf-8"))
+        there = {**_values(SynthSpec()), **found["spec"], "version": found["version"]}
+        questions, databases, grades, tokens = (found[name] for name in _COUNTED)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(
+            f"synth: {out}: its synth.json does not say what was made; name another folder, or remove this one"
+        ) from error
+    wanted = {**_values(spec), "version": VERSION}
+    differ = [f"{name}={there[name]}, not {value}" for name, value in wanted.items() if there[name] != value]
+    if differ:
+        raise InputError(
+            f"synth: {out} holds other data: {'; '.join(differ)}; name another folder (data.dir, --out), or remove this"
+        )
+    return SynthReport(spec, questions, databases, grades, tokens, was_present=True)
+
+
+def _values(spec: SynthSpec) -> dict[str, Any]:
+    return dataclasses.asdict(spec) | {"splits": list(spec.splits)}
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder: one process at a time makes data there, and the others find it made."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def generate(out: Path, spec: SynthSpec) -> SynthReport:
+    """Write the data set to `out`, or do nothing when it is there; InputError when spec or folder cannot be used.
+
+    It is made beside `out` and moved there when it is whole; nothing that lies there is removed or changed.
+    """
+    check_spec(spec)
+    if report := _present(out, spec):
+        return report
+    place = out.resolve()
+    with _alone_in(place.parent):
+        if report := _present(out, spec):
+            return report
+        scratch = place.with_name(f"{place.name}.unfinished")
+        shutil.rmtree(scratch, ignore_errors=True)  # of a process that was stopped midway
+        scratch.mkdir()
+        report = _make(scratch, spec)
+        scratch.replace(place)
+    return report
+
+
+def _make(out: Path, spec: SynthSpec) -> SynthReport:
+    """Write the data set to a folder that is empty."""
+    tallies = {split: _write_split(out, spec, split) for split in SPLITS if split in spec.splits}
+    tokens: dict[str, dict[str, float]] = {}
+    if "train" in tallies:
+        tokenizer = train_tokenizer(_texts(out, tallies["train"]), spec.vocab_size)
+        tokenizer.save_pretrained(out / "tokenizer")
+        tokens = {
+            split: _lengths(tokenizer, out / split / "questions.jsonl", tally) for split, tally in tallies.items()
+        }
+    report = SynthReport(
+        spec=spec,
+        questions={split: sum(asked for _, asked in tally.schemas) for split, tally in tallies.items()},
+        databases={split: len(tally.schemas) for split, tally in tallies.items()},
+        grades=dict(sum((tally.grades for tally in tallies.values()), Counter())),
+        tokens=tokens,
+        was_present=False,
+    )
+    kept = {
+        "spec": spec.record(),
+        **{name: getattr(report, name) for name in _COUNTED},
+    }
+    (out / "synth.json").write_text(json.dumps({"version": VERSION, **kept}, indent=1) + "\n", encoding="utf-8")
+    return report

@@ -1,0 +1,252 @@
+"""GGUF files in: llama.cpp's metadata as our config, its tensors by Hugging Face's names, dequantised as they are read.
+
+What llama.cpp's converter does to a model's weights is undone: queries' and keys' rows of Llama stand in pairs there
+(its rotary positions turn neighbours), Gemma's norms have their 1 added, and Llama 3's stretched frequencies are a
+tensor of factors. Package `gguf` dequantises, and is imported for files that hold quantised tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl_sql.models.families import FAMILIES, gemma3
+from jaxrl_sql.models.formats.gguf_header import GgufHeader, TensorEntry
+from jaxrl_sql.models.formats.tensor_files import BFLOAT16, Encoding, StoredTensor
+from jaxrl_sql.models.rope import RopeScaling, rope_frequencies
+from jaxrl_sql.models.spec import ModelConfig, param_specs
+from jaxrl_sql.types import InputError
+
+SUFFIX = ".gguf"
+# llama.cpp's architecture -> our family.
+ARCHITECTURES = {"gemma3": "gemma3_text", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+# Hugging Face's word -> GGUF's, for a whole name or what stands behind the layer.
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+# Where what attention adds is normed too, that norm has the name and the one before the MLP another.
+POST_NORM_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+ROPE_FACTORS = "rope_freqs.weight"
+# The stretching of Llama 3.1, 3.2 and 3.3 but for its factor, which differs (arXiv 2407.21783).
+LLAMA3_BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+# llama.cpp scales the scores of Gemma 3 27B, and only that, by the width of a head's share and not the head's size.
+GEMMA3_27B_LAYERS = 62
+PLAIN = {0: ("F32", np.dtype(np.float32)), 1: ("F16", np.dtype(np.float16)), 30: ("BF16", BFLOAT16)}
+
+
+def is_gguf(path: str | Path) -> bool:
+    """Say whether a path names a GGUF file and not a folder."""
+    return Path(path).suffix.lower() == SUFFIX
+
+
+class _Metadata:
+    """The metadata of one file; a missing key is an InputError that names both."""
+
+    def __init__(self, path: Path, header: GgufHeader) -> None:
+        self.path = path
+        self.values = header.metadata
+        self.architecture = str(self.values.get("general.architecture"))
+        if self.architecture not in ARCHITECTURES:
+            valid = ", ".join(sorted(ARCHITECTURES))
+            raise InputError(f"{path}: architecture is {self.architecture!r}; valid are {valid}")
+        if (parts := self.values.get("split.count", 1)) > 1:
+            raise InputError(f"{path}: is one of {parts} parts; merge them first (llama-gguf-split --merge)")
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return what stands under the architecture's name; a float as the shortest decimal that rounds to it."""
+        value = self.values.get(f"{self.architecture}.{key}", default)
+        return float(str(np.float32(value))) if isinstance(value, float) else value
+
+    def need(self, key: str) -> Any:
+        """Return what stands under the architecture's name; raises InputError when nothing does."""
+        if (value := self.get(key)) is None:
+            raise InputError(f"{self.path}: metadata {self.architecture}.{key} is missing")
+        return value
+
+    def refuse(self, key: str, *, supported: Any) -> None:
+        """Raise InputError when a key is there with another value than the one that is implemented."""
+        if (value := self.get(key, supported)) != supported:
+            raise InputError(
+                f"{self.path}: metadata {self.architecture}.{key} is {value!r}; supported is {supported!r}"
+            )
+
+
+def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
+    """Turn a file's metadata into a ModelConfig; raises InputError naming what is missing, unknown or unsupported."""
+    about = _Metadata(path, header)
+    family = ARCHITECTURES[about.architecture]
+    heads, width = about.need("attention.head_count"), about.need("embedding_length")
+    head_dim = about.get("attention.key_length", width // heads)
+    about.refuse("attention.value_length", supported=head_dim)
+    about.refuse("rope.dimension_count", supported=head_dim)
+    about.refuse("expert_count", supported=0)
+    embed = header.tensors.get("token_embd.weight")
+    if embed is None:
+        raise InputError(f"{path}: 1 missing (token_embd.weight)")
+    theta = about.get("rope.freq_base", gemma3.THETA if family == "gemma3_text" else 10_000.0)
+    fields = {
+        "model_type": family,
+        "vocab_size": embed.shape[0],
+        "hidden_size": width,
+        "num_hidden_layers": about.need("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": about.get("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "intermediate_size": about.need("feed_forward_length"),
+        "rms_norm_eps": about.need("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": about.need("context_length"),
+        "rope_theta": theta,
+        "rope_scaling": _scaling(about, header, head_dim, theta),
+        "tie_word_embeddings": "output.weight" not in header.tensors,
+    }
+    if family == "gemma3_text":
+        fields |= _gemma3_fields(about, head_dim)
+    else:
+        about.refuse("attention.sliding_window", supported=0)
+    try:
+        config = FAMILIES[family].read(fields)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    if config.head_dim != head_dim:
+        raise InputError(f"{path}: a head size of {head_dim} is not {config.head_dim}, which family {family} has")
+    return config
+
+
+def _gemma3_fields(about: _Metadata, head_dim: int) -> dict[str, Any]:
+    """Return what is Gemma's own; llama.cpp keeps in its code what it does not write."""
+    n_layers = about.need("block_count")
+    pattern = about.get("attention.sliding_window_pattern", gemma3.PERIOD)
+    if isinstance(pattern, list):
+        layers: dict[str, Any] = {"layer_types": [gemma3.SLIDING if slides else gemma3.FULL for slides in pattern]}
+    else:
+        layers = {"sliding_window_pattern": pattern}
+    wide = about.need("embedding_length") // about.need("attention.head_count")
+    return {
+        **layers,
+        "sliding_window": about.need("attention.sliding_window"),
+        "rope_local_base_freq": about.get("rope.freq_base_swa", gemma3.LOCAL_THETA),
+        "query_pre_attn_scalar": wide if n_layers == GEMMA3_27B_LAYERS else head_dim,
+        "attn_logit_softcapping": about.get("attn_logit_softcapping"),
+        "final_logit_softcapping": about.get("final_logit_softcapping"),
+    }
+
+
+def _scaling(about: _Metadata, header: GgufHeader, head_dim: int, theta: float) -> dict[str, Any] | None:
+    """Return the stretching of rotary frequencies in Hugging Face's spelling, or None."""
+    kind = about.get("rope.scaling.type", "none")
+    if ROPE_FACTORS in header.tensors:
+        return _llama3_scaling(about, header.tensors[ROPE_FACTORS], head_dim, theta)
+    if kind == "none":
+        return None
+    if kind != "linear":
+        raise InputError(f"{about.path}: metadata {about.architecture}.rope.scaling.type is {kind!r}; valid: 'linear'")
+    return {"rope_type": "linear", "factor": about.need("rope.scaling.factor")}
+
+
+def _llama3_scaling(about: _Metadata, entry: TensorEntry, head_dim: int, theta: float) -> dict[str, Any]:
+    """Return the stretching whose factors are a tensor; raises InputError when they are not those of Llama 3.
+
+    The bands do not follow from the factors (their three numbers are known up to a scale), so the published ones are
+    taken and have to give the same frequencies.
+    """
+    factors = np.fromfile(about.path, np.float32, math.prod(entry.shape), offset=entry.offset)
+    factor = float(factors.max(initial=1.0))
+    plain, stretched = (
+        np.asarray(rope_frequencies(head_dim, theta, scaling)) for scaling in (None, RopeScaling("llama3", factor))
+    )
+    if factors.shape != plain.shape or not np.allclose(plain / factors, stretched, rtol=1e-4, atol=0.0):
+        raise InputError(f"{about.path}: {ROPE_FACTORS} are not the factors of Llama 3's stretching by {factor:g}")
+    return {"rope_type": "llama3", "factor": factor, **LLAMA3_BANDS}
+
+
+def gguf_name(hf_name: str, config: ModelConfig) -> str:
+    """Return the name in a GGUF file of one of the model's weights."""
+    names = NAMES | (POST_NORM_NAMES if config.post_norms else {})
+    stem, kind = hf_name.rsplit(".", 1)
+    if not stem.startswith("model.layers."):
+        return f"{names[stem]}.{kind}"
+    _, _, layer, part = stem.split(".", 3)
+    return f"blk.{layer}.{names[part]}.{kind}"
+
+
+def gguf_tensors(path: Path, file: int, header: GgufHeader, config: ModelConfig) -> dict[str, StoredTensor]:
+    """Return the tensors of an open file by Hugging Face's names; those that are none of the model's keep their own.
+
+    Raises InputError for a file that is cut short, and without package gguf where a tensor is quantised.
+    """
+    size = os.fstat(file).st_size
+    spelled = {gguf_name(name, config): name for spec in param_specs(config) for name in spec.hf_names()}
+    found = {}
+    for name, entry in header.tensors.items():
+        if name == ROPE_FACTORS:
+            continue
+        hf_name = spelled.get(name, name)
+        tensor = _stored(path, file, entry, hf_name, config)
+        rows = entry.shape[0] if len(entry.shape) > 1 else 1
+        if entry.offset + rows * tensor.encoding.row_bytes > size:
+            raise InputError(f"{path}: not a readable GGUF file ({name} goes on behind its end)")
+        found[hf_name] = tensor
+    return found
+
+
+def _stored(path: Path, file: int, entry: TensorEntry, hf_name: str, config: ModelConfig) -> StoredTensor:
+    """Describe a tensor so that reading it undoes what the converter did."""
+    encoding = _encoding(path, entry)
+    order = None
+    if config.norms_from_one and hf_name.endswith("norm.weight"):
+        encoding = encoding._replace(dtype=None, decode=_minus_one(encoding))
+    if config.family == "llama" and hf_name.endswith(("q_proj.weight", "k_proj.weight")):
+        pairs = np.arange(entry.shape[0]).reshape(-1, config.head_dim // 2, 2)
+        order = pairs.swapaxes(1, 2).reshape(-1)
+    return StoredTensor(path, file, entry.offset, entry.shape, encoding, order)
+
+
+def _minus_one(encoding: Encoding) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return how to read a norm that is kept as 1 + weight; None for an encoding that is not read."""
+    decode, dtype = encoding.decode, encoding.dtype
+    if decode is not None:
+        return lambda raw: decode(raw) - np.float32(1)
+    if dtype is not None:
+        return lambda raw: raw.view(dtype).astype(np.float32) - np.float32(1)
+    return None
+
+
+def _encoding(path: Path, entry: TensorEntry) -> Encoding:
+    """Return how a tensor's rows are kept; one that package gguf cannot dequantise has neither dtype nor decoder."""
+    columns = entry.shape[-1] if entry.shape else 1
+    if entry.ggml_type in PLAIN:
+        name, dtype = PLAIN[entry.ggml_type]
+        return Encoding(name, columns * dtype.itemsize, dtype)
+    try:
+        import gguf  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        raise InputError(f"{path}: its tensors are quantised: pip install 'jaxrl-sql[gguf]' to read them") from error
+    try:
+        kind = gguf.GGMLQuantizationType(entry.ggml_type)
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        gguf.dequantize(np.zeros((1, block_bytes), np.uint8), kind)
+    except (ValueError, KeyError, NotImplementedError):
+        return Encoding(f"ggml type {entry.ggml_type}", 0, None)
+    return Encoding(kind.name, columns // block * block_bytes, None, lambda raw: gguf.dequantize(raw, kind))

@@ -1,0 +1,134 @@
+"""The tokenizer that a GGUF file carries, rebuilt from its vocabulary without torch.
+
+Two kinds are known: byte-level merges (`gpt2`: Qwen, Llama 3) and SentencePiece's (`llama`: Gemma, Llama 2), whose file
+has no merges: they follow from the vocabulary. transformers can do the same, but only where torch is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl_sql.models.formats.gguf_header import read_header
+from jaxrl_sql.types import InputError
+
+# Of tokenizer.ggml.token_type.
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+OTHER = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a space
+
+
+class Split(NamedTuple):
+    """How text is cut before merging; `composes`: brought to NFC first; `ignores_merges`: whole words go unmerged."""
+
+    pattern: str
+    composes: bool = False
+    ignores_merges: bool = False
+
+
+# By tokenizer.ggml.pre; numbers are cut into digits, and into groups of three.
+SPLITS = {"qwen2": Split(WORD + r"\p{N}" + OTHER, composes=True)} | dict.fromkeys(
+    ("llama-bpe", "llama3", "llama-v3"), Split(WORD + r"\p{N}{1,3}" + OTHER, ignores_merges=True)
+)
+SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
+
+
+def gguf_tokenizer(path: Path) -> Any:
+    """Build the tokenizer of a GGUF file; raises InputError when it carries none, or one of a kind that is unknown."""
+    from tokenizers import AddedToken  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (the same)
+
+    metadata = read_header(path).metadata
+    given = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items() if "tokenizer." in key}
+    if not given.get("tokens"):
+        raise InputError(f"tokenizer: {path} carries none")
+    kind = given.get("model")
+    types = given.get("token_type") or [NORMAL] * len(given["tokens"])
+    if kind == "gpt2":
+        raw = _byte_level(path, given)
+    elif kind == "llama":
+        raw = _sentence_piece(given, types, by_id=metadata.get("general.architecture") == "gemma3")
+    else:
+        raise InputError(f"tokenizer: {path} has one of kind {kind!r}; valid are gpt2, llama")
+    named = list(zip(given["tokens"], types, strict=True))
+    raw.add_special_tokens([AddedToken(text, normalized=False, special=True) for text, t in named if t == CONTROL])
+    whole = [text for text, t in named if t == USER_DEFINED and raw.token_to_id(text) is not None]
+    raw.add_tokens([AddedToken(text, normalized=False, special=False) for text in whole])
+    ids = {name: given.get(f"{key}_token_id") for name, key in SPECIAL.items()}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw,
+        **{name: given["tokens"][i] for name, i in ids.items() if i is not None},
+        add_bos_token=given.get("add_bos_token", _begins_by_default(given)),
+        chat_template=metadata.get("tokenizer.chat_template"),
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _begins_by_default(given: Mapping[str, Any]) -> bool:
+    """Say whether llama.cpp puts the first token before a text where the file does not say."""
+    return given["model"] == "llama" or (given.get("pre") in SPLITS and SPLITS[given["pre"]].ignores_merges)
+
+
+def _byte_level(path: Path, given: Mapping[str, Any]) -> Any:
+    """Build merges over bytes."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers  # noqa: PLC0415 (as above)
+
+    if (name := given.get("pre")) not in SPLITS:
+        raise InputError(f"tokenizer: {path} splits text as {name!r}; valid are {', '.join(sorted(SPLITS))}")
+    split = SPLITS[name]
+    vocab = {text: i for i, text in enumerate(given["tokens"])}
+    merges = [tuple(merge.split(" ", 1)) for merge in given.get("merges", ())]
+    raw = Tokenizer(models.BPE(vocab, merges, ignore_merges=split.ignores_merges))
+    if split.composes:
+        raw.normalizer = normalizers.NFC()
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(split.pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    raw.decoder = decoders.ByteLevel()
+    return raw
+
+
+def _sentence_piece(given: Mapping[str, Any], types: Sequence[int], *, by_id: bool) -> Any:
+    """Build SentencePiece's merges; by_id: a piece's rank is its place in the vocabulary and not its score."""
+    from tokenizers import Tokenizer, decoders, models, normalizers  # noqa: PLC0415 (as above)
+
+    # The converter wrote spaces for SPACE in pieces that match as they stand; merging makes them of SPACE all the same.
+    texts = [
+        text.replace(" ", SPACE) if t == USER_DEFINED else text for text, t in zip(given["tokens"], types, strict=True)
+    ]
+    vocab = {text: i for i, text in enumerate(texts)}
+    merged = [text for text, t in zip(texts, types, strict=True) if t in (NORMAL, USER_DEFINED)]
+    rank = vocab if by_id else {text: -given["scores"][i] for text, i in vocab.items()}
+    unknown = given.get("unknown_token_id")
+    raw = Tokenizer(
+        models.BPE(
+            vocab,
+            _merges(merged, vocab, rank),
+            unk_token=None if unknown is None else texts[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    spaces: list[Any] = [normalizers.Replace(" ", SPACE)]
+    back: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if given.get("add_space_prefix", True):
+        spaces.insert(0, normalizers.Prepend(SPACE))
+        back.append(decoders.Strip(" ", 1, 0))
+    raw.normalizer = normalizers.Sequence(spaces)
+    raw.decoder = decoders.Sequence(back)
+    return raw
+
+
+def _merges(pieces: Sequence[str], vocab: Mapping[str, int], rank: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the pairs that make up pieces, best rank first and of one piece the longest left part first."""
+    found = []
+    for piece in pieces:
+        pairs = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
+        found += [(rank[piece], -len(a), -len(b), a, b) for a, b in pairs if a in vocab and b in vocab]
+    found.sort(key=lambda pair: pair[:3])
+    return [(a, b) for *_, a, b in found]

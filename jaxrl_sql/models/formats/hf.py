@@ -1,0 +1,285 @@
+"""Folders of Hugging Face form: in, and back out.
+
+A folder (or, in alone, a GGUF file) is read tensor by tensor, each straight into its place in the stacked leaf (on a
+mesh: each device's own piece), after the whole list of names and shapes has been compared with the table of weights,
+so that a checkpoint of another model fails in one line that says everything that is wrong with it. Only tokenizers
+need transformers, imported when asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_sql.batch import PyTree
+from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.models.formats.gguf import gguf_config, gguf_name, gguf_tensors, is_gguf
+from jaxrl_sql.models.formats.gguf_header import read_header
+from jaxrl_sql.models.formats.gguf_tokenizer import gguf_tokenizer
+from jaxrl_sql.models.formats.load_sharded import place, reading_threads
+from jaxrl_sql.models.formats.tensor_files import StoredTensor, read_safetensors, write_safetensors
+from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
+from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
+from jaxrl_sql.parallel.rules import sharding_of
+from jaxrl_sql.types import InputError
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+GENERATION_FILE = "generation_config.json"
+DTYPES = ("float32", "bfloat16")
+SHARD_BYTES = 4 << 30
+NAMES_SHOWN = 5
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; raises InputError when the file is absent or is none."""
+    if not path.is_file():
+        raise InputError(f"{path.parent}: no {path.name} (a folder of Hugging Face form is expected)")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: a JSON object is expected")
+    return value
+
+
+def load_config(source: str | Path) -> ModelConfig:
+    """Read the ModelConfig of a folder or a GGUF file; raises InputError for an unknown family or unsupported field."""
+    source = Path(source)
+    if is_gguf(source):
+        return gguf_config(source, read_header(source))
+    hf = _read_json(source / CONFIG_FILE)
+    family = hf.get("model_type")
+    if family not in FAMILIES:
+        valid = ", ".join(sorted(FAMILIES))
+        raise InputError(f"{source / CONFIG_FILE}: model_type is {family!r}; valid are {valid}")
+    try:
+        return FAMILIES[family].read(hf)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+
+
+def _tensor_files(folder: Path) -> tuple[Path, ...]:
+    """List a folder's safetensors files, by its index where it has one."""
+    if (folder / INDEX_FILE).is_file():
+        index = _read_json(folder / INDEX_FILE).get("weight_map", {})
+        files = tuple(folder / name for name in sorted(set(index.values())))
+    else:
+        files = (folder / WEIGHTS_FILE,)
+    absent = [file.name for file in files if not file.is_file()]
+    if absent or not files:
+        raise InputError(f"{folder}: no {absent[0] if absent else WEIGHTS_FILE}")
+    return files
+
+
+def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str, StoredTensor]]:
+    """Open a folder's or a GGUF file's tensors, by Hugging Face's names, until `files` closes."""
+
+    def opened(path: Path) -> int:
+        return files.enter_context(path.open("rb", buffering=0)).fileno()
+
+    if is_gguf(source):
+        header = read_header(source)
+        config = gguf_config(source, header)
+        return config, gguf_tensors(source, opened(source), header, config)
+    config = load_config(source)
+    found: dict[str, StoredTensor] = {}
+    for path in _tensor_files(source):
+        found |= read_safetensors(path, opened(path))
+    return config, found
+
+
+def _is_ignored(name: str, config: ModelConfig) -> bool:
+    """Say whether a tensor that is no weight of ours may stand in a file: buffers, and a head tied to the embedding."""
+    return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
+
+
+def _some(kind: str, items: Iterable[str]) -> str:
+    """Say how many items of a kind there are and name the first few; nothing where there are none."""
+    listed = sorted(items)
+    more = f", and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
+    return f"{len(listed)} {kind} ({', '.join(listed[:NAMES_SHOWN])}{more})" if listed else ""
+
+
+def _compare(source: Path, config: ModelConfig, found: dict[str, StoredTensor]) -> None:
+    """Raise one InputError with every tensor that is missing, unknown, misshapen or kept in a way that is not read."""
+    spell = partial(gguf_name, config=config) if is_gguf(source) else str
+    expected = {name: spec.hf_shape for spec in param_specs(config) for name in spec.hf_names()}
+    both = expected.keys() & found.keys()
+    wrong = {name for name in both if found[name].shape != expected[name]}
+    unread = {name for name in both if not found[name].is_readable}
+    problems = (
+        _some("missing", (spell(n) for n in expected.keys() - found.keys())),
+        _some("unknown", (n for n in found.keys() - expected.keys() if not _is_ignored(n, config))),
+        _some("misshapen", (f"{spell(n)} {list(found[n].shape)}, expected {list(expected[n])}" for n in wrong)),
+        _some("of an unsupported type", (f"{spell(n)} {found[n].encoding.name}" for n in unread)),
+    )
+    if any(problems):
+        said = "; ".join(problem for problem in problems if problem)
+        about = "metadata" if is_gguf(source) else CONFIG_FILE
+        raise InputError(f"{source}: the tensors are not those of its {about} ({config.family}): {said}")
+
+
+def load_checkpoint(
+    source: str | Path, dtype: str = "float32", mesh: jax.sharding.Mesh | None = None
+) -> tuple[ModelConfig, PyTree]:
+    """Read a Hugging Face folder or a GGUF file -> (config, parameters in `dtype`), on one device or over `mesh`.
+
+    Raises InputError for a folder without config or weights, an unknown family, an unsupported field, and for
+    tensors that are missing, unknown or misshapen, all of them in one line.
+    """
+    source = Path(source)
+    target = np.dtype(_checked_dtype(dtype))
+    with ExitStack() as files, reading_threads() as threads:
+        config, found = _open_tensors(source, files)
+        _compare(source, config, found)
+
+        def load(spec: ParamSpec) -> jax.Array:
+            if mesh is None:
+                sharding: jax.sharding.Sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            else:
+                sharding = sharding_of(mesh, spec.axes, spec.shape, spec.name)
+            return place(spec, [found[name] for name in spec.hf_names()], target, sharding, threads)
+
+        return config, nest((spec, load(spec)) for spec in param_specs(config))
+
+
+def _checked_dtype(dtype: str) -> Any:
+    """Return the dtype of a name; raises InputError for one that checkpoints here are not kept in."""
+    if dtype not in DTYPES:
+        raise InputError(f"dtype: {dtype!r} is not supported; valid are {', '.join(DTYPES)}")
+    return jnp.dtype(dtype)
+
+
+def _hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterable[tuple[str, np.ndarray]]:
+    """Yield (name, tensor) in the file's layout, one tensor on the host at a time."""
+    for spec in param_specs(config):
+        leaf = leaf_of(params, spec)
+        for layer, name in enumerate(spec.hf_names()):
+            tensor = gathered(leaf[layer] if spec.is_stacked else leaf).astype(dtype, copy=False)
+            flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
+            tensor = tensor.reshape(flat)
+            yield name, np.ascontiguousarray(tensor.T if spec.hf_transposed else tensor)
+
+
+def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int) -> None:
+    """Write tensors as one safetensors file, or as shards of at most `shard_bytes` with their index."""
+    parts: list[Path] = []
+    where: dict[str, int] = {}
+    held: dict[str, np.ndarray] = {}
+    total = 0
+
+    def flush() -> None:
+        part = folder / f".{len(parts)}.safetensors"
+        write_safetensors(part, held)
+        where.update(dict.fromkeys(held, len(parts)))
+        parts.append(part)
+        held.clear()
+
+    for name, tensor in tensors:
+        if held and sum(t.nbytes for t in held.values()) + tensor.nbytes > shard_bytes:
+            flush()
+        held[name] = tensor
+        total += tensor.nbytes
+    flush()
+    # Names hold the number of shards, known only now. What an earlier save left would be read instead: it goes.
+    for old in (*folder.glob("model-*-of-*.safetensors"), folder / WEIGHTS_FILE, folder / INDEX_FILE):
+        old.unlink(missing_ok=True)
+    if len(parts) == 1:
+        parts[0].rename(folder / WEIGHTS_FILE)
+        return
+    names = [f"model-{i + 1:05d}-of-{len(parts):05d}.safetensors" for i in range(len(parts))]
+    for part, file_name in zip(parts, names, strict=True):
+        part.rename(folder / file_name)
+    index = {"metadata": {"total_size": total}, "weight_map": {name: names[i] for name, i in where.items()}}
+    _write_json(folder / INDEX_FILE, index)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object, readable."""
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _generation_fields(source: str | Path | None) -> dict[str, Any]:
+    """Return the generation config of a folder but for the version that wrote it; nothing where there is none."""
+    if source is None or not (path := Path(source) / GENERATION_FILE).is_file():
+        return {}
+    return {name: value for name, value in _read_json(path).items() if name != "transformers_version"}
+
+
+def save_checkpoint(
+    folder: str | Path,
+    config: ModelConfig,
+    params: PyTree,
+    tokenizer: Any = None,
+    dtype: str = "float32",
+    shard_bytes: int = SHARD_BYTES,
+    source: str | Path | None = None,
+) -> None:
+    """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
+
+    source: what the model was loaded from; how its authors would have answers drawn (`generation_config.json`) goes
+    along. Files of an earlier save in the folder are replaced. The host holds one file of at most `shard_bytes`. Of
+    several processes all call it and one writes.
+    Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.
+    """
+    if config.family not in FAMILIES:
+        raise InputError(f"model: family is {config.family!r}; valid are {', '.join(sorted(FAMILIES))}")
+    target = _checked_dtype(dtype)
+    family = FAMILIES[config.family]
+    written = family.write(config)
+    if (readable := family.read(written)) != config:
+        lost = next(f.name for f in dataclasses.fields(config) if getattr(readable, f.name) != getattr(config, f.name))
+        raise InputError(
+            f"model: family {config.family} has {lost} = {getattr(readable, lost)}, not {getattr(config, lost)}"
+        )
+    fields = {**written, "dtype": dtype, "torch_dtype": dtype}
+    special = {}
+    if tokenizer is not None:
+        ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        special = {name: value for name, value in ids.items() if value is not None}
+    generation = {"do_sample": False, **special, **_generation_fields(source)}
+    folder = Path(folder)
+    tensors = _hf_tensors(config, params, target)
+    if not is_first():  # every process gives its pieces, one writes
+        for _ in tensors:
+            pass
+        wait_for_all("save_checkpoint")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_weights(folder, tensors, shard_bytes)
+    _write_json(folder / CONFIG_FILE, {**fields, **special})
+    _write_json(folder / GENERATION_FILE, generation)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(str(folder))
+    wait_for_all("save_checkpoint")
+
+
+def load_tokenizer(source: str | Path) -> Any:
+    """Load the tokenizer of a folder (through transformers, from disk only) or of a GGUF file.
+
+    Raises InputError when there is none, or none that is understood.
+    """
+    from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    source = Path(source)
+    if is_gguf(source):
+        return gguf_tokenizer(source)
+    if not source.is_dir():
+        raise InputError(f"tokenizer: {source} is no folder")
+    try:
+        return AutoTokenizer.from_pretrained(str(source), local_files_only=True)
+    except Exception as error:  # transformers raises whatever the files provoke
+        reason = str(error).strip().splitlines()
+        raise InputError(f"tokenizer: {source} cannot be loaded ({reason[0] if reason else error!r})") from error

@@ -1,0 +1,144 @@
+"""From tensors in files to a leaf of the parameters on its devices.
+
+A leaf is built piece by piece: the part that one device holds, with the layers stacked, is filled from the files a few
+rows at a time, handed to every device that holds it, and only then is the next one begun. So beside the arrays
+themselves the host holds one piece and the rows being turned; on the CPU the piece is the array, not copied again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_sql.models.formats.tensor_files import BFLOAT16, StoredTensor
+from jaxrl_sql.models.spec import ParamSpec
+
+# Rows turned at once: their columns' cache lines stay in the first cache until all of a line is used.
+BLOCK_ROWS = 64
+# Rows that a thread takes at once: large enough to be worth it, small enough to share out.
+JOB_ROWS = 4096
+MAX_THREADS = 8
+# XLA takes memory of the host as its own, uncopied, from this alignment on.
+ALIGNMENT = 64
+
+Bounds = tuple[tuple[int, int], ...]
+
+
+def reading_threads() -> ThreadPoolExecutor:
+    """Open the threads that read: a core each, as far as one disk or memory bus has use for them."""
+    return ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_THREADS))
+
+
+def place(
+    spec: ParamSpec,
+    stored: Sequence[StoredTensor],
+    dtype: np.dtype,
+    sharding: jax.sharding.Sharding,
+    threads: ThreadPoolExecutor,
+) -> jax.Array:
+    """Read a leaf's tensors (one a layer where it is stacked) to this process's devices, in `dtype`."""
+    holders: dict[Bounds, list[jax.Device]] = {}
+    for device, index in sharding.addressable_devices_indices_map(spec.shape).items():
+        parts = index or (slice(None),) * len(spec.shape)
+        bounds = tuple(part.indices(size)[:2] for part, size in zip(parts, spec.shape, strict=True))
+        holders.setdefault(bounds, []).append(device)
+    arrays: list[jax.Array] = []
+    for bounds, devices in holders.items():
+        piece = _read_piece(spec, stored, dtype, bounds, threads)
+        arrays += [jax.device_put(piece, device) for device in devices]
+        # A transfer that still runs would keep its piece beside the next one.
+        jax.block_until_ready(arrays)
+    return jax.make_array_from_single_device_arrays(spec.shape, sharding, arrays)
+
+
+class _Part(NamedTuple):
+    """What of a file's tensor a piece holds: rows and columns, first to last, and how a row of the piece relates."""
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    transposed: bool
+
+
+def _part(spec: ParamSpec, bounds: Bounds) -> _Part:
+    """Return which rows and columns of one tensor are the bounds of its leaf, without the layers' axis."""
+    shape = spec.layer_shape
+    if spec.hf_transposed:
+        split = next(n for n in range(len(shape) + 1) if math.prod(shape[:n]) == spec.hf_shape[1])
+        return _Part(_span(shape[split:], bounds[split:]), _span(shape[:split], bounds[:split]), transposed=True)
+    split = len(spec.hf_shape) - 1
+    return _Part(_span(shape[:split], bounds[:split]), _span(shape[split:], bounds[split:]), transposed=False)
+
+
+def _span(shape: Sequence[int], bounds: Bounds) -> tuple[int, int]:
+    """Return first and last of a flattened range; only the outermost axis may be split, or it would be none."""
+    if any(part != (0, size) for part, size in zip(bounds[1:], shape[1:], strict=True)):
+        raise ValueError(f"bounds {bounds} of {shape} are no range: the rule table splits an inner axis")
+    inner = math.prod(shape[1:])
+    start, stop = bounds[0] if bounds else (0, 1)
+    return start * inner, stop * inner
+
+
+def _read_piece(
+    spec: ParamSpec, stored: Sequence[StoredTensor], dtype: np.dtype, bounds: Bounds, threads: ThreadPoolExecutor
+) -> np.ndarray:
+    """Read the bounds of a leaf, several threads at a time."""
+    piece = _empty(tuple(stop - start for start, stop in bounds), dtype)
+    layers = range(*bounds[0]) if spec.is_stacked else range(1)
+    part = _part(spec, bounds[1:] if spec.is_stacked else bounds)
+    n_rows, n_columns = (stop - start for start, stop in (part.rows, part.columns))
+    sides = (n_columns, n_rows) if part.transposed else (n_rows, n_columns)
+    grids = _bits(piece).reshape(len(layers), *sides)
+
+    jobs = [
+        threads.submit(_fill, grid, stored[layer], start, part, dtype)
+        for grid, layer in zip(grids, layers, strict=True)
+        for start in range(*part.rows, JOB_ROWS)
+    ]
+    for job in jobs:
+        job.result()
+    return piece
+
+
+def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype: np.dtype) -> None:
+    """Fill a piece's rows (columns, where it is transposed) that come from a tensor's rows from `first` on."""
+    last = min(first + JOB_ROWS, part.rows[1])
+    whole = part.columns == (0, tensor.shape[-1])
+    if tensor.encoding.dtype == dtype and whole and tensor.order is None and not part.transposed:
+        tensor.read_into(first, grid[first - part.rows[0] : last - part.rows[0]])
+        return
+    for start in range(first, last, BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, last)
+        block = _bits(_cast(tensor.read(start, stop)[:, slice(*part.columns)], dtype))
+        at = slice(start - part.rows[0], stop - part.rows[0])
+        if part.transposed:
+            grid[:, at] = block.T
+        else:
+            grid[at] = block
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return memory that XLA takes without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    """View bfloat16 as integers: NumPy moves those without asking another library about each."""
+    return array.view(np.uint16) if array.dtype == BFLOAT16 else array
+
+
+def _cast(block: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Round to `dtype`; bfloat16 is the upper half of a float32."""
+    if block.dtype == BFLOAT16 and dtype == np.float32:
+        wide = _bits(block).astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
+    return block.astype(dtype, copy=False)

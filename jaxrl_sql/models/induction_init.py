@@ -1,0 +1,92 @@
+"""Initial weights that can copy: a start for small models that must write names they have never seen.
+
+Copying needs two attention heads in a row (Olsson et al. 2022, arXiv:2209.11895): one that looks at the token before,
+and one that finds where the current token stood earlier and looks at what came after it. Between random weights the
+pair appears only after tens of millions of tokens. Here it is laid into the initial weights, in the spirit of mimetic
+initialization (Trockman and Kolter 2023, arXiv:2305.09828), where it is free to be unlearned:
+
+layer 0, head 0   attends to the token before (a constant query and key, turned by one position) and writes what it
+                  read through a map of its own, C
+later, head 0     looks with its own token for keys that C wrote: the positions after an earlier copy of it
+other heads       look for their own token
+every head        writes what it reads back as it is, so that an attended token becomes likelier
+
+Content is matched on the slowly turning rotary pairs, position on the fast ones. The first coordinate of every
+embedding is a constant, from which the constant query and key are read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.types import InputError
+
+EMBED_STD = 0.1
+CONSTANT = 4.0
+FAST_PAIRS = 4
+SLOW_TURN = 0.005
+COPY_GAIN = 3.0
+
+
+def init_induction(params: Any, config: ModelConfig, key: jax.Array) -> Any:
+    """Replace embeddings and attention weights of fresh parameters by ones that copy; the MLPs stay as they are.
+
+    Raises InputError when query heads share key heads, when a head is wider than the model, and for sliding layers or
+    stretched positions, whose turns are not those that are reckoned with here.
+    """
+    d, q = config.d_model, config.head_dim
+    if config.n_heads != config.n_kv_heads or q > d:
+        raise InputError("model.init=copying needs n_kv_heads equal to n_heads and head_dim at most d_model")
+    if config.sliding or config.rope_scaling:
+        raise InputError(f"model.init=copying needs plain rotary positions, which model.family={config.family} has not")
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
+    turns = config.rope_theta ** (-np.arange(q // 2) / (q // 2))
+    slow = np.tile(turns <= SLOW_TURN, 2)
+    weights = {name: np.zeros(params["layers"][name].shape) for name in ("q", "k", "v", "o")}
+    read, write = _orthonormal(rng, d, q), _orthonormal(rng, d, q)
+    for layer in range(config.n_layers):
+        for head in range(config.n_heads):
+            at = (layer, slice(None), head)
+            value = _orthonormal(rng, d, q)
+            out = value
+            if (layer, head) == (0, 0):
+                weights["q"][at], weights["k"][at] = _look_back(d, turns)
+                value, out = read, write
+            elif head == 0:
+                weights["q"][at], weights["k"][at] = read * slow, write * slow
+            else:
+                weights["q"][at], weights["k"][at] = _orthonormal(rng, d, q), _orthonormal(rng, d, q)
+            gain = COPY_GAIN if head == 0 and layer > 0 else 1.0
+            weights["v"][at] = value
+            weights["o"][layer, head] = gain * EMBED_STD * (d / q) * out.T
+    embed = EMBED_STD * rng.standard_normal(params["embed"].shape)
+    embed[:, 0] = EMBED_STD * CONSTANT
+    dtype = params["embed"].dtype
+    layers = {**params["layers"], **{name: jnp.asarray(w, dtype) for name, w in weights.items()}}
+    return {**params, "embed": jnp.asarray(embed, dtype), "layers": {**layers, "down": layers["down"] * EMBED_STD}}
+
+
+def _orthonormal(rng: np.random.Generator, d: int, q: int) -> np.ndarray:
+    """Draw a [D,Q] matrix whose columns are orthonormal and do not see the constant coordinate."""
+    columns = np.linalg.qr(rng.standard_normal((d - 1, min(q, d - 1))))[0]
+    matrix = np.zeros((d, q))
+    matrix[1:, : columns.shape[1]] = columns
+    return matrix
+
+
+def _look_back(d: int, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return query and key weights [D,Q] whose score is largest one position back.
+
+    With pairs turned by t at each position, the score of a key at distance -1 is the sum of cos(0), elsewhere less.
+    """
+    half = len(turns)
+    query, key = np.zeros((d, 2 * half)), np.zeros((d, 2 * half))
+    for pair in range(FAST_PAIRS):
+        key[0, pair] = 1.0
+        query[0, pair], query[0, pair + half] = np.cos(turns[pair]), -np.sin(turns[pair])
+    return query, key

@@ -1,0 +1,1 @@
+"""Pure array functions, the ground floor: products, masked sums, random keys, the next-token distribution."""

@@ -1,0 +1,222 @@
+"""The next-token distribution: the one owner of temperature, truncation and log-probabilities.
+
+Sampler and trainer both come here, so that they cannot disagree on what the policy is: logits divided by the
+temperature, log-softmax in float32. A truncated draw (top-k, top-p) keeps two numbers a token: its log-probability
+under the full distribution, which the policy ratio is taken on, and under the one it was drawn from, which corrects
+for the truncation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_sql.ops.linear import AnyWeight, linear
+
+KEPT_BYTES = 256 << 20
+
+
+class Draw(NamedTuple):
+    """Sampled tokens [N] int32 with their log-probabilities [N]: as drawn, and under the full distribution."""
+
+    token: jax.Array
+    drawn_logprob: jax.Array
+    full_logprob: jax.Array
+
+
+class TokenLogprobs(NamedTuple):
+    """What the trainer sees of a completion: log-probability and entropy of each token's distribution, [B,G,T].
+
+    `value`, where the policy has a value head: what it expects to be rewarded from the token on, [B,G,T].
+    """
+
+    logprob: jax.Array
+    entropy: jax.Array
+    value: jax.Array | None = None
+
+
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
+    """Squeeze x smoothly into (-cap, cap), by cap · tanh(x / cap) (Gemma 2, arXiv 2408.00118); None changes nothing."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+class Drawing(NamedTuple):
+    """How each of N rows draws, [N] each; one row's numbers do not touch another's.
+
+    temperature (0: greedy), top_k (0: all) and top_p (1: all), min_p (0: all), penalty (1: none; a repeated token's
+    logit is divided by it when positive and multiplied when negative).
+    """
+
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    min_p: Any
+    penalty: Any
+
+
+def truncate(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array) -> jax.Array:
+    """Keep the `top_k` likeliest tokens, then the smallest set of mass `top_p`, then those above `min_p`.
+
+    logprobs [...,V] -> the same, renormalised, with -inf for what is left out; top_k, top_p, min_p [...]; 0, 1 and 0
+    keep all. Top-p is the nucleus of Holtzman et al. 2020 (arXiv:1904.09751): a token is kept while the mass of those
+    before it is below `top_p`, so the likeliest always stays. Min-p (Nguyen et al. 2024, arXiv:2407.01082) keeps what
+    has at least `min_p` of the likeliest token's probability. Of equals, those of lower ids are kept.
+    """
+    vocab = logprobs.shape[-1]
+    order = jnp.argsort(-logprobs, axis=-1, stable=True)
+    ranked = jnp.take_along_axis(logprobs, order, axis=-1)
+    kept = jnp.arange(vocab) < jnp.where(top_k > 0, top_k, vocab)[..., None]
+    ranked = jax.nn.log_softmax(jnp.where(kept, ranked, -jnp.inf), axis=-1)
+    before = jnp.cumsum(jnp.exp(ranked), axis=-1) - jnp.exp(ranked)
+    # Rounding lets the mass reach 1 before the last token: 1 has to mean all.
+    kept &= (before < top_p[..., None]) | (top_p >= 1.0)[..., None]
+    kept &= ranked >= ranked[..., :1] + jnp.log(min_p)[..., None]
+    ranked = jax.nn.log_softmax(jnp.where(kept, ranked, -jnp.inf), axis=-1)
+    back = jnp.argsort(order, axis=-1)
+    return jnp.take_along_axis(ranked, back, axis=-1)
+
+
+def penalize(logits: jax.Array, seen: jax.Array, penalty: jax.Array) -> jax.Array:
+    """Make tokens less likely that stand in the text already (Keskar et al. 2019, arXiv:1909.05858).
+
+    logits [N,V], seen [N,V] bool, penalty [N] above 0: a seen token's logit is divided by it when positive and
+    multiplied by it when negative.
+    """
+    factor = penalty[:, None]
+    return jnp.where(seen, jnp.where(logits > 0, logits / factor, logits * factor), logits)
+
+
+def draw(
+    keys: jax.Array,
+    logits: jax.Array,
+    how: Drawing,
+    seen: jax.Array | None = None,
+    truncates: bool = True,
+    samples: bool = True,
+) -> Draw:
+    """Draw a token a row: keys [N], logits [N,V]; temperature 0 takes the likeliest token (drawn log-probability 0).
+
+    `seen` [N,V] bool are the tokens that a penalty applies to, None where no row has one; `truncates` and `samples`
+    (static) say whether some row leaves tokens out, and whether some row draws at all. The full distribution knows
+    neither penalty nor truncation; of a greedy row it is the one at temperature 1.
+    """
+    scale = jnp.where(how.temperature > 0, how.temperature, 1.0)[:, None]
+    logits = logits.astype(jnp.float32)
+    full = jax.nn.log_softmax(logits / scale, axis=-1)
+    allowed = full
+    if seen is not None:
+        allowed = jax.nn.log_softmax(penalize(logits, seen, how.penalty) / scale, axis=-1)
+    likeliest = jnp.argmax(allowed, axis=-1).astype(jnp.int32)
+    if not samples:
+        return Draw(likeliest, jnp.zeros(likeliest.shape, jnp.float32), _pick(full, likeliest))
+    if truncates:
+        allowed = truncate(allowed, how.top_k, how.top_p, how.min_p)
+    is_greedy = how.temperature <= 0
+    drawn = by_mass(jax.vmap(jax.random.uniform)(keys), allowed)
+    token = jnp.where(is_greedy, likeliest, drawn)
+    return Draw(token, jnp.where(is_greedy, 0.0, _pick(allowed, token)), _pick(full, token))
+
+
+def by_mass(u: jax.Array, logprobs: jax.Array) -> jax.Array:
+    """Draw from distributions: u [N] in [0, 1), logprobs [N,V], -inf for what is left out -> tokens [N] int32.
+
+    The token is the one in whose share of the mass u falls, which takes one random number a row where Gumbel noise
+    takes V. The mass is summed in two levels, so no running sum goes over all of V.
+    """
+    n, vocab = logprobs.shape
+    size = 1 << max((vocab.bit_length() + 1) // 2, 1)
+    mass = jnp.pad(jnp.exp(logprobs), [(0, 0), (0, -vocab % size)]).reshape(n, -1, size)
+    shares = jnp.sum(mass, axis=-1)
+    block, into = _falls_into(shares, u * jnp.sum(shares, axis=-1))
+    inside, _ = _falls_into(jnp.take_along_axis(mass, block[:, None, None], axis=1)[:, 0], into)
+    return (block * size + inside).astype(jnp.int32)
+
+
+def _falls_into(mass: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Find in which of mass [N,M] a point [N] of its running sum falls -> place [N], and how far into it [N].
+
+    It is always one that has some mass: rounding may carry a point to the end of all, which is the end of the last.
+    """
+    until = jnp.cumsum(mass, axis=-1)
+    last = mass.shape[-1] - 1 - jnp.argmax(mass[:, ::-1] > 0, axis=-1)
+    place = jnp.minimum(jnp.sum(until <= at[:, None], axis=-1), last)
+    before = jnp.take_along_axis(until - mass, place[:, None], axis=-1)[:, 0]
+    return place, jnp.maximum(at - before, 0.0)
+
+
+@jax.custom_vjp
+def score(logits: jax.Array, targets: jax.Array) -> TokenLogprobs:
+    """Score targets [...] int32 under logits [...,V] float32: log-probability and entropy, [...] each.
+
+    Its gradient is written out: p - 1 at the target in one pass over the logits, where automatic differentiation
+    would scatter into an array of zeros as large as they are.
+    """
+    return _score_forward(logits, targets)[0]
+
+
+def _score_forward(logits: jax.Array, targets: jax.Array) -> tuple[TokenLogprobs, tuple[jax.Array, ...]]:
+    total = jax.nn.logsumexp(logits, axis=-1)
+    entropy = total - jnp.sum(jnp.exp(logits - total[..., None]) * logits, axis=-1)
+    return TokenLogprobs(_pick(logits, targets) - total, entropy), (logits, targets, total, entropy)
+
+
+def _score_backward(kept: tuple[jax.Array, ...], g: TokenLogprobs) -> tuple[jax.Array, None]:
+    logits, targets, total, entropy = kept
+    logprobs = logits - total[..., None]
+    p = jnp.exp(logprobs)
+    hit = jnp.arange(logits.shape[-1]) == targets[..., None]
+    by_entropy = p * (logprobs + entropy[..., None]) * g.entropy[..., None]
+    return jnp.where(hit, 1.0 - p, -p) * g.logprob[..., None] - by_entropy, None
+
+
+score.defvjp(_score_forward, _score_backward)
+
+
+def token_logprobs(
+    hidden: jax.Array,
+    unembedding: AnyWeight,
+    targets: jax.Array,
+    temperature: float,
+    kept_bytes: int = KEPT_BYTES,
+    logit_cap: float | None = None,
+) -> TokenLogprobs:
+    """Score target tokens without holding more than `kept_bytes` of logits.
+
+    hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]; `logit_cap` soft-caps the logits,
+    before the temperature. Where all logits (float32) fit they are kept for the backward pass. Else the T axis is cut
+    into as few equal pieces as fit (of one token at least), whose logits are computed, reduced and recomputed in the
+    backward pass.
+    """
+
+    def piece(part: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
+        states, tokens = part
+        logits = linear(states, unembedding, 1, jnp.float32)
+        return score(soft_cap(logits, logit_cap) / (temperature or 1.0), tokens)
+
+    b, g, t = targets.shape
+    fitting = max(kept_bytes // (4 * b * g * unembedding.shape[-1]), 1)
+    if t <= fitting:
+        return piece((hidden, targets))
+    pieces = math.ceil(t / fitting)
+    parts = (_split(hidden, pieces), _split(targets, pieces))
+    scored = jax.lax.map(jax.checkpoint(piece), parts)
+    whole: TokenLogprobs = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(b, g, -1)[..., :t], scored)
+    return whole
+
+
+def _split(x: jax.Array, pieces: int) -> jax.Array:
+    """Cut axis 2 into equal pieces, the last filled up with zeros, and bring them to the front.
+
+    [B,G,T,...] -> [pieces,B,G,⌈T/pieces⌉,...]
+    """
+    b, g, t, *rest = x.shape
+    size = math.ceil(t / pieces)
+    x = jnp.pad(x, [(0, 0), (0, 0), (0, pieces * size - t), *[(0, 0)] * len(rest)])
+    return jnp.moveaxis(x.reshape(b, g, pieces, size, *rest), 2, 0)
+
+
+def _pick(logprobs: jax.Array, token: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]

@@ -1,0 +1,233 @@
+"""What a step costs a chip, by formula: operations, bytes of memory and of links, and the seconds they take at best.
+
+A phase takes as long as the slowest of the three: a roofline (Williams et al. 2009), so what is said is a bound from
+below. Operations are those of `models.flops`; bytes of links are what the partitioner was seen to do with each program
+on a mesh, and where a program has been compiled its own collectives take their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.flops import UPDATE_PASSES, decode_flops, grouped_forward_flops, layer_weights
+from jaxrl_sql.planning.chips import Chip
+from jaxrl_sql.planning.memory import compute_width
+from jaxrl_sql.planning.workload import (
+    PAGE,
+    ROW_PAGE,
+    Draw,
+    Update,
+    Workload,
+    batch_ways,
+    head_ways,
+    logit_pieces,
+    parts_here,
+)
+
+# Of a sum by a matrix product, an element: multiplied and added, in the six passes that bfloat16 needs for float32.
+_SUMS = 2 * 6
+
+
+class Cost(NamedTuple):
+    """What one run of a program costs a chip: operations, bytes of its memory, bytes that come in from others."""
+
+    flops: float
+    hbm: float
+    link: float
+
+    def bounds(self, chip: Chip) -> Mapping[str, float]:
+        """Return the seconds that each resource needs at the chip's best."""
+        return {"compute": self.flops / chip.flops, "memory": self.hbm / chip.hbm, "links": self.link / chip.link}
+
+    def seconds(self, chip: Chip) -> float:
+        """Return the least seconds of the phase: its slowest resource's."""
+        return max(self.bounds(chip).values())
+
+    def bound_by(self, chip: Chip) -> str:
+        """Return the resource that sets them."""
+        bounds = self.bounds(chip)
+        return max(bounds, key=lambda name: bounds[name])
+
+
+class Phase(NamedTuple):
+    """A part of a step: the cost of one run of its program, and how many runs a step has."""
+
+    name: str
+    cost: Cost
+    runs: float
+
+    def seconds(self, chip: Chip) -> float:
+        """Return the least seconds of the phase in a step."""
+        return self.runs * self.cost.seconds(chip)
+
+
+def phases(
+    config: TrainConfig, model: ModelConfig, sizes: Mapping[str, int], work: Workload, written: float = 0.0
+) -> list[Phase]:
+    """Return the phases of a step on a mesh of these sizes; `written`: tokens of a mean answer (0: of the longest).
+
+    Empty where the run has no reinforcement learning.
+    """
+    if work.update is None or work.draw is None:
+        return []
+    draw, update = work.draw, work.update
+    width, rounds = compute_width(config), config.grpo.steps_per_generation
+    mean = written or draw.answer
+    answers = draw.questions * draw.group
+    pieces = -(-draw.prompt // draw.prefilled[1]) * -(-draw.questions // draw.prefilled[0])
+    made = [
+        Phase("prefill", _prefill(model, sizes, draw, width), pieces / rounds),
+        Phase(
+            "decode", _decode(model, sizes, draw, width, mean), _steps(answers / draw.slots, mean, draw.answer, rounds)
+        ),
+    ]
+    if work.scored:
+        whole = update._replace(
+            prompts=update.prompts * config.grpo.minibatches, parts=update.parts * config.grpo.minibatches
+        )
+        made.append(Phase("score", _score(model, sizes, whole, width), work.scored))
+    remat = config.model.remat != "none"
+    made.append(Phase("update", _update(config, model, sizes, update, width, remat), work.updates))
+    return made
+
+
+def step_seconds(found: list[Phase], chip: Chip) -> float:
+    """Return the least seconds of a step; SQL runs beside the draw and is not counted."""
+    return sum(phase.seconds(chip) for phase in found)
+
+
+def answer_tokens(work: Workload, written: float = 0.0, rounds: int = 1) -> float:
+    """Return the tokens that a step's answers have."""
+    return 0.0 if work.draw is None else work.draw.questions * work.draw.group * (written or work.draw.answer) / rounds
+
+
+def _tables(model: ModelConfig) -> int:
+    """Return the numbers of the embeddings, and of the matrix to logits where it is another."""
+    return (1 if model.tie_embeddings else 2) * model.vocab_size * model.d_model
+
+
+def _others(ways: int) -> float:
+    """Return the share that a chip receives of what `ways` chips hold a piece of each."""
+    return (ways - 1) / ways
+
+
+def _prefill(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: int) -> Cost:
+    """Return the cost of running one stretch of prompts, on average over the prompt.
+
+    So few rows are not split along the batch's axes: each chip of `fsdp` multiplies with the weights it has, and what
+    comes out is added up over them; attention is the same on all.
+    """
+    rows, stretch = draw.prefilled
+    tokens, tensor = rows * stretch, sizes["tensor"]
+    per_prompt = grouped_forward_flops(model, 1, draw.prompt, 0, 0) * rows / -(-draw.prompt // stretch)
+    products = 2.0 * model.n_layers * layer_weights(model) * tokens
+    fsdp, ways = sizes["fsdp"], batch_ways(sizes)
+    flops = (products / fsdp + max(per_prompt - products, 0.0)) / tensor
+    weights = width * (model.n_layers * layer_weights(model) / fsdp + _tables(model)) / tensor
+    out = (model.n_heads + 2 * model.n_kv_heads) * model.head_dim + 2 * model.d_ff
+    past = 2 * model.n_kv_heads * model.head_dim * rows * draw.prompt * width
+    sums = model.n_layers * tokens * width * (2 * out * _others(fsdp) + model.d_model * _others(fsdp)) / tensor
+    sums += model.n_layers * past * _others(ways) / tensor
+    added = model.n_layers * 4 * tokens * model.d_model * width * _others(tensor)
+    embedded = width * model.vocab_size * model.d_model * _others(fsdp) / tensor
+    moved = model.n_layers * (tokens * (out + 4 * model.d_model) * width * 2 + past) / tensor
+    return Cost(flops, weights + moved, sums + added + embedded)
+
+
+def _steps(rounds: float, mean: float, longest: int, shared: int) -> float:
+    """Return the decode steps of a draw that serves `shared` steps of training: rows go on with another answer.
+
+    When none is left the rows that write still are waited for, and the last of these writes one of the longest.
+    """
+    return (max(rounds - 1, 0) * mean + longest) / shared
+
+
+def _decode(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: int, written: float) -> Cost:
+    """Return the cost of one decode step of all rows.
+
+    Each chip has its share of rows and pages; weights come together, and of each row's softmax one part a chip.
+    """
+    tensor, fsdp, ways = sizes["tensor"], sizes["fsdp"], batch_ways(sizes)
+    split = ways if draw.slots % ways == 0 else 1
+    flops = decode_flops(model, draw.slots, draw.prompt, 1, written / 2) / split / tensor
+    weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / tensor
+    heads = tensor if model.n_kv_heads % tensor == 0 else 1
+    pages = draw.shared_pages * PAGE + draw.own_pages * ROW_PAGE
+    keys = 2 * model.n_layers * model.n_kv_heads * model.head_dim * width * pages / ways / heads
+    a_part = model.n_layers * model.n_heads * (model.head_dim + 2) * 4 / head_ways(model, tensor)
+    logits = 6 * draw.slots * model.vocab_size * 4
+    link = weights * _others(fsdp)
+    if ways == 1:
+        given = draw.shared_pages * draw.readers + draw.own_pages
+        parts = given + draw.slots * (draw.prompt_columns + draw.row_columns)  # each row fetches those of its pages
+    else:
+        pools = parts_here(draw, ways)
+        parts = sum((pages + owners) * readers for pages, owners, readers in pools)
+        flops += _SUMS * sum(pages * owners * readers for pages, owners, readers in pools) * a_part / 4
+        asked = draw.slots * a_part / 4 * width  # queries go to all chips, and a part of each row comes back
+        link += (asked + a_part * draw.slots * (1 if split > 1 else 2)) * _others(ways)
+    link += model.n_layers * 4 * draw.slots / split * model.d_model * width * _others(tensor)
+    return Cost(flops, weights * (2 if fsdp > 1 else 1) + keys + 2 * a_part * parts + logits, link)
+
+
+def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> Cost:
+    """Return the cost of scoring a batch once, without gradients."""
+    chips = batch_ways(sizes) * sizes["tensor"]
+    flops = grouped_forward_flops(model, work.prompts, work.prompt, work.group, work.answer) / chips
+    weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / sizes["tensor"]
+    stream = _stream(model, sizes, work, width)
+    link = work.parts * _come_together(model, sizes, work, width, layers=1, embedding=1, logits=1)
+    link += 4 * stream * _others(sizes["tensor"])
+    return Cost(flops, work.parts * weights * 2 + 12 * stream + _layer_traffic(model, sizes, work, width), link)
+
+
+def _update(
+    config: TrainConfig, model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int, remat: bool
+) -> Cost:
+    """Return the cost of an update: with remat each layer runs forward twice.
+
+    Forward and backward bring a layer's weights together, and its gradient, in float32, is added up over `fsdp`; an
+    embedding's is added up whole.
+    """
+    tensor, data = sizes["tensor"], sizes["data"]
+    forward = grouped_forward_flops(model, work.prompts, work.prompt, work.group, work.answer)
+    passes, learns = UPDATE_PASSES + remat, not config.model.lora.rank
+    whole = model.n_layers * layer_weights(model) + _tables(model)
+    held = whole / sizes["fsdp"] / tensor
+    stream = _stream(model, sizes, work, width)
+    summed = learns * (2 if model.tie_embeddings else 1)  # whole, or to a piece a chip
+    weights = _come_together(model, sizes, work, width, layers=2, embedding=1, logits=2)
+    gradients = _come_together(model, sizes, work, 4, layers=learns, embedding=2 * learns, logits=summed)
+    link = work.parts * (weights + gradients)
+    link += 2 * 4 * held * _others(data) * learns + 4 * passes * stream * _others(tensor)
+    state = held * (20 if learns else 4)  # weights, gradients and moments, read and written
+    moved = passes * (12 * stream + _layer_traffic(model, sizes, work, width))
+    hbm = work.parts * passes * width * whole / tensor + moved + state
+    return Cost(forward * passes / batch_ways(sizes) / tensor, hbm, link)
+
+
+def _come_together(
+    model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int, layers: int, embedding: int, logits: int
+) -> float:
+    """Return the bytes that a chip receives of what `fsdp` splits, for a part: how often each of the three is moved.
+
+    The matrix to logits is moved anew for each piece of them: so the partitioner makes of the loop.
+    """
+    table = model.vocab_size * model.d_model
+    again = logits * logit_pieces(model, work, batch_ways(sizes))
+    moved = layers * model.n_layers * layer_weights(model) + (embedding + again) * table
+    return width * moved * _others(sizes["fsdp"]) / sizes["tensor"]
+
+
+def _stream(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> float:
+    """Return the bytes of the states of all layers of a chip's share of a batch."""
+    return model.n_layers * work.tokens / batch_ways(sizes) * model.d_model * width
+
+
+def _layer_traffic(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> float:
+    """Return the bytes of what a forward pass writes and reads inside of its layers."""
+    inner = 4 * model.d_ff + (4 * model.n_heads + 4 * model.n_kv_heads) * model.head_dim
+    return model.n_layers * work.tokens / batch_ways(sizes) * inner / sizes["tensor"] * width * 2

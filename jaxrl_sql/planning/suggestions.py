@@ -1,0 +1,142 @@
+"""What would make a run fit that does not: the settings that cost least, tried by formula in that order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.planning.memory import abstract_mesh, estimate
+from jaxrl_sql.types import InputError
+
+
+class Suggestion(NamedTuple):
+    """A change and what it would lead to: words as a user writes them, bytes in all on the fullest device."""
+
+    words: str
+    total: int
+
+
+def suggest(
+    config: TrainConfig,
+    model: ModelConfig,
+    sizes: Mapping[str, int],
+    longest: int,
+    have: int,
+    fused: bool | None = None,
+) -> list[Suggestion]:
+    """Return changes that make a run fit `have` bytes a device, the gentlest first.
+
+    Each is tried alone; where none does, they are added up in their order until together they do, on this mesh and on
+    each other one that divides the batch. Where even that is too much, the list holds the most that was tried, with a
+    total above `have`.
+    """
+    alone = [
+        Suggestion(words, _total(changed, model, mesh, longest, fused))
+        for words, changed, mesh in _changes(config, sizes)
+    ]
+    if fitting := [one for one in alone if one.total <= have]:
+        return fitting
+    meshes = [("", sizes), *((words, mesh) for words, _, mesh in _changes(config, sizes) if words.startswith("--mesh"))]
+    together = [_added_up(words, config, model, mesh, longest, have, fused) for words, mesh in meshes]
+    return [one for one in together if one.total <= have] or [min(together, key=lambda one: one.total)]
+
+
+def _added_up(
+    said: str,
+    config: TrainConfig,
+    model: ModelConfig,
+    sizes: Mapping[str, int],
+    longest: int,
+    have: int,
+    fused: bool | None,
+) -> Suggestion:
+    """Add up changes on a mesh that `said` names until the run fits, or there are no more.
+
+    What one change leads to may hide what another would, since phases do not need their memory at the same time: so
+    the gentler ones are gone through again until none helps, before one more is taken.
+    """
+    words, total = {"": said}, _total(config, model, sizes, longest, fused)
+    taken = 1
+    while total > have and taken <= len(ORDER):
+        for name in ORDER[:taken]:
+            tried = [
+                (_total(changed, model, sizes, longest, fused), change, changed)
+                for change, changed, _ in _changes(config, sizes)
+                if change.startswith(f"{name}=")
+            ]
+            if less := [one for one in tried if one[0] < total]:
+                fitting = next((one for one in less if one[0] <= have), None)
+                total, words[name], config = fitting or min(less, key=lambda one: one[0])
+                break  # from the gentlest again
+        else:
+            taken += 1
+    return Suggestion(" ".join(filter(None, words.values())), total)
+
+
+ORDER = (
+    "grpo.gradient_accumulation_steps",
+    "model.remat",
+    "grpo.optim.moments",
+    "rollout.max_num_seqs",
+    "validation.max_num_seqs",
+    "model.lora.rank",
+)
+
+
+def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[str, TrainConfig, Mapping[str, int]]]:
+    """Yield (words, configuration, mesh sizes) of each change that can be made alone, in the order of `ORDER`."""
+    grpo, replace = config.grpo, dataclasses.replace
+    ways = sizes["data"] * sizes["fsdp"]
+    update = grpo.prompts // grpo.minibatches
+    for parts in (2**i for i in range(1, 12)):
+        more = grpo.gradient_accumulation_steps * parts
+        if update % more == 0 and update // more % ways == 0:
+            yield (
+                f"grpo.gradient_accumulation_steps={more}",
+                replace(config, grpo=replace(grpo, gradient_accumulation_steps=more)),
+                sizes,
+            )
+    if config.model.remat != "full":
+        yield "model.remat=full", replace(config, model=replace(config.model, remat="full")), sizes
+    if grpo.optim.kind == "adamw" and grpo.optim.moments != "bfloat16":
+        narrow = replace(grpo, optim=replace(grpo.optim, moments="bfloat16"))
+        yield "grpo.optim.moments=bfloat16", replace(config, grpo=narrow), sizes
+    chips = ways * sizes["tensor"]
+    for tensor in (1, 2, 4, 8):
+        spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
+        if (
+            chips % tensor == 0
+            and update // grpo.gradient_accumulation_steps % spread["fsdp"] == 0
+            and spread != dict(sizes)
+        ):
+            yield f"--mesh=1x{spread['fsdp']}x{tensor}", config, spread
+    for share in (2, 4, 8):
+        if config.rollout.max_num_seqs // share >= grpo.num_generations:
+            slots = config.rollout.max_num_seqs // share
+            yield (
+                f"rollout.max_num_seqs={slots}",
+                replace(config, rollout=replace(config.rollout, max_num_seqs=slots)),
+                sizes,
+            )
+    for share in (2, 4, 8, 16):
+        if config.validation.max_num_seqs // share >= ways:
+            slots = config.validation.max_num_seqs // share
+            yield (
+                f"validation.max_num_seqs={slots}",
+                replace(config, validation=replace(config.validation, max_num_seqs=slots)),
+                sizes,
+            )
+    if not config.model.lora.rank:
+        adapted = replace(config.model, lora=replace(config.model.lora, rank=16))
+        yield "model.lora.rank=16", replace(config, model=adapted), sizes
+
+
+def _total(config: TrainConfig, model: ModelConfig, sizes: Mapping[str, int], longest: int, fused: bool | None) -> int:
+    """Return the bytes in all; more than any device has where the mesh does not divide the weights."""
+    try:
+        return estimate(config, model, abstract_mesh(**sizes), longest, fused).total
+    except InputError:
+        return 1 << 62

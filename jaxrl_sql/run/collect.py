@@ -1,0 +1,203 @@
+"""Collect rollouts: sample groups of answers, execute each while others are still being written, reward them.
+
+`generate_groups` is one round. `collect_batch` is what a step learns from: as many rounds as dynamic sampling asks for,
+and the groups whose rewards lie furthest apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_sql.algo.advantage import choose_groups, zero_variance
+from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.data.order import Order
+from jaxrl_sql.data.pack import pack_groups
+from jaxrl_sql.parallel.processes import exchange, share
+from jaxrl_sql.rewards.score import ScoredResponse, TextJob
+from jaxrl_sql.rollout import Engine, Sample
+from jaxrl_sql.rollout.sampling import ASSISTANT
+from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.run.build import make_client
+from jaxrl_sql.run.policy_client import EnvStates, response, sampling_by, served
+from jaxrl_sql.run.session import PreemptedError, Session
+from jaxrl_sql.runtime import signals
+from jaxrl_sql.types import Example, Response, Reward, Trajectory, Turn
+
+
+class Group(NamedTuple):
+    """G answers to one question, with what the executor said of each."""
+
+    example: Example
+    trajectories: list[Trajectory]
+    responses: list[Response]
+    scored: list[ScoredResponse]
+
+    @property
+    def rewards(self) -> list[float]:
+        """Return the reward of each answer."""
+        return [one.reward.total for one in self.scored]
+
+    @property
+    def weights(self) -> list[float]:
+        """Return 1 for each answer whose reward may be learned from, 0 for the others: for all where a gold failed."""
+        gold_ok = all(one.gold_ok for one in self.scored)
+        return [float(gold_ok and one.trusted) for one in self.scored]
+
+
+class RolloutBatch(NamedTuple):
+    """All that was generated (`groups`), which of them to learn from, the cursor after them, and numbers to log."""
+
+    groups: list[Group]
+    chosen: list[Group]
+    cursor: int
+    numbers: dict[str, float]
+
+
+def collect_batch(s: Session, engine: Engine, order: Order, cursor: int, number: int, prompts: int) -> RolloutBatch:
+    """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
+
+    Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
+    different reward, further rounds are generated, up to `grpo.max_extra_generations`. What is chosen are the groups
+    whose rewards lie furthest apart, so that a batch keeps its size when the cap is reached.
+    """
+    grpo = s.config.grpo
+    began, waited = time.perf_counter(), 0.0
+    groups: list[Group] = []
+    stats = RolloutStats()
+    for attempt in range(grpo.max_extra_generations + 1):
+        asked, cursor = order.take(cursor, prompts * grpo.oversample)
+        sampled, seconds = generate_groups(s, engine, asked, number * (grpo.max_extra_generations + 1) + attempt)
+        groups += sampled
+        waited += seconds
+        stats = stats.plus(engine.stats)
+        if np.count_nonzero(~has_equal_rewards(groups)) >= prompts:
+            break
+    took = time.perf_counter() - began
+    rewards, weights = [group.rewards for group in groups], [group.weights for group in groups]
+    kept = choose_groups(np.array(rewards), np.array(weights), prompts)
+    tokens = sum(len(turn.token_ids) for turn in _written(groups))
+    numbers = {
+        **group_metrics(groups),
+        **stats.metrics(),
+        "rollout/rounds": float(attempt + 1),
+        "rollout/tokens": float(tokens),
+        "time/rollout": took - waited,
+        "time/sql_wait": waited,
+        "speed/tokens_per_s": tokens / took,
+        "speed/sql_per_s": sum(map(len, rewards)) / took,
+    }
+    return RolloutBatch(groups, [groups[i] for i in sorted(kept)], cursor, numbers)
+
+
+def generate_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -> tuple[list[Group], float]:
+    """Sample a group of answers to each training question `asked` -> groups, seconds waited for SQL after the last one.
+
+    Each finished answer goes to the executor at once, while the others are still being written. Of several processes
+    each sees all answers, and executes those of its share of the questions. `number` names the rollout: another
+    number, other answers.
+    """
+    cfg, client = s.config.sampling, make_client(s, engine)
+    how = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
+    examples = [s.train.examples[i] for i in asked]
+    prompts = [s.train.prompts[i] for i in asked]
+    samples: list[dict[int, Sample]] = [{} for _ in asked]
+    jobs: list[dict[int, TextJob]] = [{} for _ in asked]
+    mine = share(len(asked))
+    env_states = EnvStates()
+    for sample in map(served, client.generate(examples, prompts, how, number, cfg.turns, env_states)):
+        if s.should_abort(signals.ENDED):
+            raise PreemptedError
+        at = sample.prompt_index
+        samples[at][sample.index] = sample
+        if at in mine:
+            jobs[at][sample.index] = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
+    began = time.perf_counter()
+    verdicts = _collect_rewards(s, [[jobs[i][g] for g in range(how.n)] for i in mine])
+    waited = time.perf_counter() - began
+    groups = []
+    for i, scored in enumerate(verdicts):
+        ordered = [samples[i][g] for g in range(how.n)]
+        learned = [one._replace(stop=env_states.stop(i, g) or one.stop) for g, one in enumerate(scored)]
+        trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
+        groups.append(Group(examples[i], trajectories, [response(one) for one in ordered], learned))
+    return groups, waited
+
+
+def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0) -> GroupBatch:
+    """Pack groups for the update, on the host: T is the bucket of `longest`, P of `max_prompt_bucket` or more."""
+    rewards = np.array([group.rewards for group in groups], np.float32)
+    weights = np.array([group.weights for group in groups], np.float32)
+    return pack_groups(
+        [group.trajectories for group in groups], rewards, weights, longest, max_prompt_bucket=max_prompt_bucket
+    )
+
+
+def to_arrays(batches: Sequence[GroupBatch]) -> dict[str, np.ndarray]:
+    """Name the arrays of batches that are drawn and not learned, for a checkpoint."""
+    arrays: dict[str, Any] = {}
+    for i, batch in enumerate(batches):
+        for part, segment in enumerate(batch.shared):
+            arrays |= {f"{i}/shared/{part}/tokens": segment.tokens, f"{i}/shared/{part}/length": segment.length}
+        own = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch) if f.name != "shared"}
+        arrays |= {f"{i}/{name}": value for name, value in own.items() if value is not None}
+    return arrays
+
+
+def from_arrays(arrays: Mapping[str, Any]) -> list[GroupBatch]:
+    """Make batches again of what `to_arrays` named."""
+    batches = []
+    for i in range(len({name.partition("/")[0] for name in arrays})):
+        own = {name.partition("/")[2]: value for name, value in arrays.items() if name.partition("/")[0] == str(i)}
+        shared, part = [], 0
+        while f"shared/{part}/tokens" in own:
+            shared.append(Segment(own.pop(f"shared/{part}/tokens"), own.pop(f"shared/{part}/length")))
+            part += 1
+        batches.append(GroupBatch(shared=tuple(shared), **own))
+    return batches
+
+
+def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
+    """Tell of each group whether all its answers are rewarded alike: [B] bool; a single answer has no equal."""
+    rewards, weights = (np.array([getattr(group, of) for group in groups]) for of in ("rewards", "weights"))
+    return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
+
+
+def _collect_rewards(s: Session, jobs: list[list[TextJob]]) -> list[list[ScoredResponse]]:
+    """Wait for what this process's executor owes, and return what all of them found, in order."""
+    own = [[s.recipe.collect(job)[0] for job in group] for group in jobs]
+    told = exchange([[(*dataclasses.astuple(one.reward), *one[1:]) for one in group] for group in own])
+    return [[ScoredResponse(Reward(total, parts), *rest) for total, parts, *rest in group] for group in told]
+
+
+def _written(groups: Sequence[Group]) -> list[Turn]:
+    return [turn for g in groups for t in g.trajectories for turn in t.turns if turn.role == ASSISTANT]
+
+
+def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Average rewards, their parts, statuses, lengths and turns over all answers."""
+    scored = [one for group in groups for one in group.scored]
+    trajectories = [one for group in groups for one in group.trajectories]
+    parts: Counter[str] = Counter()
+    for one in scored:
+        parts.update(one.reward.parts)
+    statuses = Counter(one.status for one in scored)
+    written = [sum(len(turn.token_ids) for turn in one.turns if turn.role == ASSISTANT) for one in trajectories]
+    turns = [sum(turn.role == ASSISTANT for turn in one.turns) for one in trajectories]
+    return {
+        "reward/mean": sum(one.reward.total for one in scored) / len(scored),
+        "reward/std_within_group": float(np.mean([np.std(group.rewards) for group in groups])),
+        "reward/zero_variance": float(np.mean(has_equal_rewards(groups))),
+        "reward/nonzero": float(np.mean([one.reward.total > 0 for one in scored])),
+        "reward/well_formed": sum(one.well_formed for one in scored) / len(scored),
+        **{f"reward/{name}": value / len(scored) for name, value in parts.items()},
+        **{f"status/{name}": count / len(scored) for name, count in statuses.items()},
+        "length/mean": float(np.mean(written)),
+        "length/truncated": float(np.mean([one.finish_reason == "length" for one in trajectories])),
+        "length/turns": float(np.mean(turns)),
+    }

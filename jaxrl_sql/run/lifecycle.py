@@ -1,0 +1,167 @@
+"""How a phase goes from its first step to its last: stop, resume, evaluate and save, for GRPO and for supervised steps.
+
+`run_phase` keeps four rules of order:
+
+1. Evaluate before save: a step's evaluation rates its checkpoint.
+2. Resume: a phase that goes on from a checkpoint first makes the evaluation that the stop came before, and saves it.
+3. Preempted: a step that was left changed nothing, so the step before it is saved, and the run ends.
+4. Last: the last step is evaluated and saved whatever the intervals say; a run that is to stop saves, and evaluates
+   when it goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from jaxrl_sql.batch import TrainState
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.run.evaluation import evaluate_all
+from jaxrl_sql.run.preflight import preflight
+from jaxrl_sql.run.session import PreemptedError, Session, digest, open_session
+from jaxrl_sql.runtime.checkpoint import Arrays
+from jaxrl_sql.runtime.finite_check import refuse_broken
+from jaxrl_sql.runtime.metrics import best_by
+from jaxrl_sql.types import InputError
+
+
+class Snapshot(NamedTuple):
+    """What a checkpoint of a phase holds: the state, what the host must know to go on, and arrays of its own."""
+
+    state: TrainState
+    host: Mapping[str, Any]
+    arrays: Arrays | None = None
+
+
+class Phase(Protocol):
+    """Steps `first` + 1 to `last` of a run, of one kind; `evaluate_every` of 0 evaluates after the last alone."""
+
+    @property
+    def first(self) -> int:
+        """Return the run's step before the phase's first."""
+        ...
+
+    @property
+    def last(self) -> int:
+        """Return the run's step after which the phase is over."""
+        ...
+
+    @property
+    def evaluate_every(self) -> int:
+        """Return after how many of the phase's steps its policy is evaluated."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the phase ends early."""
+        ...
+
+    def step(self, at: int) -> None:
+        """Make the run's step `at` and record it; raise PreemptedError before anything has changed."""
+        ...
+
+    def policy_params(self, at: int) -> Any:
+        """Return the parameters to evaluate after step `at`."""
+        ...
+
+    def evaluated(self, at: int, numbers: Mapping[str, float]) -> None:
+        """Take note of the evaluation after step `at`."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Return what a checkpoint holds now."""
+        ...
+
+
+@contextmanager
+def open_run(config: TrainConfig) -> Iterator[Session]:
+    """Open a run, and refuse what cannot fit before anything is compiled."""
+    with open_session(config) as s:
+        preflight(s)
+        yield s
+
+
+def run_phase(s: Session, phase: Phase, begin: int) -> bool:
+    """Make a phase's steps from the run's step `begin` on; return False when the run has been asked to stop."""
+    if phase.first < begin <= phase.last:
+        _evaluate_if_due(s, phase, begin)
+        save(s, begin, phase.snapshot())
+    if s.agree_to_stop():
+        return False
+    for at in range(max(begin, phase.first) + 1, phase.last + 1):
+        if phase.is_over:
+            break
+        try:
+            phase.step(at)
+        except PreemptedError:
+            if at - 1 > phase.first:
+                save(s, at - 1, phase.snapshot())
+            s.agree_to_stop()
+            return False
+        s.agree_to_stop()
+        _evaluate_if_due(s, phase, at)
+        s.agree_to_stop()
+        if _is_save_due(s, phase, at):
+            save(s, at, phase.snapshot())
+        if s.stop:
+            return False
+    return True
+
+
+def _evaluate_if_due(s: Session, phase: Phase, at: int) -> None:
+    every = phase.evaluate_every
+    if s.stop or (at != phase.last and not (every and (at - phase.first) % every == 0)):
+        return
+    numbers = evaluate_all(s, phase.policy_params(at), at)
+    if numbers:
+        phase.evaluated(at, numbers)
+
+
+def _is_save_due(s: Session, phase: Phase, at: int) -> bool:
+    """Return whether step `at` is saved; what it rests on was agreed on, so that all processes save or none."""
+    run = s.config.run
+    is_rated = run.keep_best > 0 and s.evaluation is not None and s.evaluation[0] == at
+    return at == phase.last or phase.is_over or s.stop or is_rated or at % run.checkpoint_every == 0
+
+
+def save(s: Session, step: int, snapshot: Snapshot) -> None:
+    """Start to save a checkpoint, without the frozen base: it is where the run's start is, and never changes.
+
+    An evaluation of this step goes with it and rates it. Raises HealthError, and saves nothing, when parameters are
+    broken.
+    """
+    state, host, arrays = snapshot
+    refuse_broken(step, str(host.get("phase", "")), state.trainable)
+    evaluation = s.evaluation if s.evaluation and s.evaluation[0] == step else None
+    known = {
+        "config": dataclasses.asdict(s.config),
+        "questions": digest(s.train),
+        "lines": {"metrics": s.metrics.position, "samples": s.samples.position},
+        "health": s.health.counts,
+        "evaluation": evaluation,
+    }
+    is_rated = evaluation is not None and (host.get("phase") != "sft" or not s.config.grpo.steps)
+    rating = best_by(s.config.run.best_by, evaluation[1]) if evaluation and is_rated else None
+    metrics = None if rating is None else {"best_by": rating}
+    s.checkpoints.save(step, dataclasses.replace(state, frozen=None), {**host, "run": known}, arrays, metrics)
+
+
+def restore(s: Session, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
+    """Return (state, host, arrays) of a checkpoint, each array where it is in `like`, with its frozen base."""
+    state, host, arrays = s.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
+    return dataclasses.replace(state, frozen=like.frozen), host, arrays
+
+
+def score(s: Session, numbers: Mapping[str, float]) -> float:
+    """Return what an evaluation says by `run.best_by`; 0 of one that was cut short.
+
+    Raises InputError when no number has that name and the best checkpoints are to be kept.
+    """
+    found = best_by(s.config.run.best_by, numbers)
+    if found is None and numbers and s.config.run.keep_best:
+        raise InputError(f"run.best_by={s.config.run.best_by!r} names no number of an evaluation")
+    return found or 0.0

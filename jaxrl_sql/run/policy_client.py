@@ -1,0 +1,227 @@
+"""A client of the policy: samples answers to questions from an engine, prompted and read as a recipe does.
+
+Training, evaluation, `filter_data` and `ask` all sample their answers here; what they do with them is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl_sql.config import EvaluateConfig, SamplingConfig, TrainConfig
+from jaxrl_sql.data.prompts import PromptStyle, make_prompts
+from jaxrl_sql.evals.records import Answered
+from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
+from jaxrl_sql.ops.rng import Purpose
+from jaxrl_sql.parallel import mesh as meshes
+from jaxrl_sql.recipes import Recipe, find_recipe
+from jaxrl_sql.rewards.extract import ParsedResponse
+from jaxrl_sql.rollout import Engine, Sample, SamplingParams, Turns
+from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.sqlenv.turns import Environment
+from jaxrl_sql.types import Example, InputError, Prompt, Response
+
+
+class EnvStates(dict[tuple[int, int], Environment]):
+    """The environment's side of each answer, by prompt and sample: what was observed may not be worth learning from."""
+
+    def kept(self, begin: Turns) -> Turns:
+        """Return what `begin` makes, and keep it."""
+        return lambda prompt, sample: self.setdefault((prompt, sample), begin(prompt, sample))
+
+    def stop(self, prompt: int, sample: int) -> str:
+        """Return the clock's bound that cut short what an answer observed, if one did."""
+        side = self.get((prompt, sample))
+        return side.stop if side else ""
+
+
+class PolicyClient(NamedTuple):
+    """A policy that can be asked: its engine, the recipe and style of its prompts, and what runs its queries."""
+
+    engine: Engine
+    recipe: Recipe
+    style: PromptStyle
+    executor: Executor
+
+    def generate(
+        self,
+        examples: Sequence[Example],
+        prompts: Sequence[Prompt],
+        how: SamplingParams,
+        number: int = 0,
+        budget: int = 1,
+        env_states: EnvStates | None = None,
+    ) -> Iterator[Sample]:
+        """Yield `how.n` samples a prompt as they finish; `examples[i]` is the question of `prompts[i]`.
+
+        `number` names the rollout: another number, other answers. With a `budget` above 1 a recipe of several turns has
+        so many, and `env_states` keeps the environment's; what was sampled in vain has an `error`.
+        """
+        begin = self._dialogues(examples, budget)
+        turns = begin if begin is None or env_states is None else env_states.kept(begin)
+        return self.engine.generate(prompts, how, number, turns=turns)
+
+    def reading(self, sample: Sample) -> ParsedResponse:
+        """Return what is found in an answer."""
+        return self.recipe.reading(response(sample), self.style)
+
+    def stops(self, more: Sequence[str]) -> tuple[str, ...]:
+        """Return the strings that end an answer or a turn: the recipe's, where answers have its form, and `more`."""
+        return (*(() if self.style.answers_raw_sql else self.recipe.stops), *more)
+
+    def _dialogues(self, examples: Sequence[Example], budget: int) -> Turns | None:
+        """Return the environment's side of answers of up to `budget` turns each; None for a single turn."""
+        make = self.recipe.turns
+        if budget == 1 or make is None:
+            return None
+        return lambda prompt, _sample: make(self.executor, examples[prompt], budget)
+
+
+@contextmanager
+def open_policy_client(config: TrainConfig, executor: Executor, slots: int, purpose: Purpose) -> Iterator[PolicyClient]:
+    """Open `model.checkpoint` to draw answers from, on the mesh, asked as `recipe` and `data` say.
+
+    Raises InputError for a model or tokenizer that cannot be read.
+    """
+    model = config.model
+    if config.run.compilation_cache:
+        jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
+    mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    with jax.set_mesh(mesh):
+        shape, params = load_checkpoint(model.checkpoint, model.dtype, mesh)
+        tokenizer = load_tokenizer(config.data.tokenizer or model.checkpoint)
+        compute = None if model.compute_dtype == "same" else model.compute_dtype
+        engine = Engine(shape, params, tokenizer, slots, purpose, compute_dtype=compute, is_exact=True)
+        yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
+
+
+def style_for(config: TrainConfig, tokenizer: Any) -> PromptStyle:
+    """Return the prompts' style, with what the tokenizer's template opens: answers are read as in training."""
+    recipe = find_recipe(config.recipe)
+    return recipe.opened(recipe.style_for(config.data), tokenizer)
+
+
+def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
+    """Return how `n` answers a prompt are drawn by a section's numbers."""
+    return SamplingParams(
+        temperature=section.temperature,
+        top_k=section.top_k,
+        top_p=section.top_p,
+        min_p=section.min_p,
+        repetition_penalty=section.repetition_penalty,
+        stop=stop,
+        max_new_tokens=section.max_new_tokens,
+        max_total_tokens=section.max_total_tokens if section.turns > 1 else 0,
+        n=n,
+        seed=seed,
+    )
+
+
+def served(sample: Sample) -> Sample:
+    """Return a sample that is an answer; raises InputError for one that the engine could not serve."""
+    if sample.error:
+        raise InputError(f"sampling: {sample.error}")
+    return sample
+
+
+def response(sample: Sample) -> Response:
+    """Return what an answer says: who wrote what, turn by turn, so that nothing in a text can pass for another's."""
+    return tuple((turn.role, turn.text) for turn in sample.turns)
+
+
+def whole_text(said: Response) -> str:
+    """Return all of a response as one text, as the policy saw it."""
+    return said if isinstance(said, str) else "".join(text for _, text in said)
+
+
+# Is told the share of answers that are there.
+Tick = Callable[[float], None]
+# Draws answers: a set's name, some of its questions, the number of the run, that of the draw in it, and a tick.
+Draw = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
+
+_TICKS = 8
+
+
+@contextmanager
+def model_answers(
+    config: TrainConfig, executor: Executor, sets: Mapping[str, Sequence[Example]], tell: Callable[[str], None]
+) -> Iterator[Draw]:
+    """Open the model and yield what draws its answers as the section `evaluate` says; prompts are made at once.
+
+    Raises InputError where none fits, and for several turns of a recipe that has one.
+    """
+    cfg, most = config.evaluate, config.data.max_prompt_tokens
+    with open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL) as client:
+        check_turns(client.recipe, cfg.turns)
+        prompts: dict[str, dict[str, Prompt]] = {}
+        for name, examples in sets.items():
+            made = make_prompts(examples, client.style, client.engine.tokenizer, most)
+            prompts[name] = {prompt.uid: prompt for prompt in made.prompts}
+            if made.skipped:
+                tell(f"{name}: {len(made.skipped)} prompts are over data.max_prompt_tokens={most} and count as wrong")
+            if made.faults:
+                tell(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
+            if not made.prompts:
+                raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={most}")
+
+        def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
+            how = sampling_by(cfg, cfg.samples, config.seed + run, client.stops(config.sampling.stop))
+            asked = [(one, prompts[name][one.uid]) for one in examples if one.uid in prompts[name]]
+            made = answers(client, asked, how, number, cfg.turns, tick)
+            _tell_faults(name, [(one.uid, said.fault) for (one, _), said in zip(asked, made, strict=True)], tell)
+            answered = {one.uid: said for (one, _), said in zip(asked, made, strict=True)}
+            long = Answered((), fault=f"prompt over {most} tokens")
+            return [answered.get(one.uid, long) for one in examples]
+
+        yield generate
+
+
+def _tell_faults(name: str, faults: Sequence[tuple[str, str]], tell: Callable[[str], None]) -> None:
+    """Say how many questions the engine could not serve, and why the first of them."""
+    found = [(uid, fault) for uid, fault in faults if fault]
+    if found:
+        tell(f"{name}: {len(found)} questions are not asked and count as wrong: {found[0][1]} ({found[0][0]})")
+
+
+def check_turns(recipe: Recipe, turns: int) -> None:
+    """Refuse several turns of a recipe that has one."""
+    if turns > 1 and recipe.turns is None:
+        raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.turns must be 1, not {turns}")
+
+
+def answers(
+    client: PolicyClient,
+    asked: Sequence[tuple[Example, Prompt]],
+    how: SamplingParams,
+    number: int = 0,
+    budget: int = 1,
+    tick: Tick | None = None,
+) -> list[Answered]:
+    """Draw `how.n` answers to each question and wait for them all; what the engine could not serve says why."""
+    if not asked:
+        return []
+    total = len(asked) * how.n
+    every = -(-total // _TICKS)
+    found: list[dict[int, Sample]] = [{} for _ in asked]
+    faults: dict[int, str] = {}
+    examples, prompts = [one for one, _ in asked], [prompt for _, prompt in asked]
+    for sample in client.generate(examples, prompts, how, number, budget):
+        if sample.error:
+            faults[sample.prompt_index] = sample.error
+        else:
+            found[sample.prompt_index][sample.index] = sample
+        done = sum(map(len, found))
+        if tick and done % every == 0:
+            tick(done / total)
+    made = []
+    for i, (prompt, samples) in enumerate(zip(prompts, found, strict=True)):
+        if i in faults:
+            made.append(Answered((), prompt=prompt.text, fault=faults[i]))
+            continue
+        ordered = [samples[g] for g in range(how.n)]
+        sqls = tuple(client.reading(one).sql for one in ordered)
+        made.append(Answered(sqls, tuple(response(one) for one in ordered), prompt.text))
+    return made

@@ -1,0 +1,135 @@
+"""What is known before the first step: lengths, what will be compiled, and whether memory and disk have room for it.
+
+Nothing is compiled or drawn for it. What memory it takes is `planning`'s estimate, by formula; `plan` says more.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+
+import jax
+
+from jaxrl_sql.batch import bucket
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.data.prompts import PromptSet
+from jaxrl_sql.models import param_shardings
+from jaxrl_sql.parallel import rules
+from jaxrl_sql.planning.chips import machine_memory
+from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused
+from jaxrl_sql.planning.suggestions import suggest
+from jaxrl_sql.planning.workload import longest_answer
+from jaxrl_sql.run.session import Session
+from jaxrl_sql.types import InputError
+
+
+def preflight(s: Session) -> None:
+    """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
+    check_mesh(s)
+    check_positions(s)
+    prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
+    lengths = [length for made in prompts for length in made.lengths()]
+    count = sum(len(made.prompts) for made in prompts)
+    s.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_programs(s)}")
+    fused = is_fused(s.config, s.model, s.mesh.devices.flat[0].platform)
+    sizes = estimate(s.config, s.model, s.mesh, max(lengths), fused)
+    parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
+    have = device_memory(s.mesh)
+    s.note(
+        f"memory a device, about: {parts}; {in_bytes(sizes.total)} of {in_bytes(have) if have else 'an unknown size'}"
+    )
+    always = sizes.weights + sizes.adapters + sizes.training + sizes.reference
+    if have and always > have:
+        raise InputError(
+            f"memory: weights, gradients and optimizer need {in_bytes(always)} a device, which has {in_bytes(have)}: "
+            "use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or optim.kind=adafactor"
+        )
+    if have and sizes.total > have:
+        found = suggest(s.config, s.model, s.mesh.shape, max(lengths), have, fused)
+        helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
+        s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
+    _check_disk(s, sizes)
+
+
+def check_mesh(s: Session) -> None:
+    """Refuse weights and batches that the mesh does not divide."""
+    param_shardings(s.model, s.mesh)
+    grpo, sft = s.config.grpo, s.config.sft
+    updates = f"grpo.prompts={grpo.prompts} in grpo.minibatches={grpo.minibatches}"
+    for steps, rows, what in (
+        (grpo.steps, grpo.prompts // grpo.minibatches, updates),
+        (sft.steps, sft.databases, f"sft.databases={sft.databases}"),
+    ):
+        if steps:
+            rules.spec_of(s.mesh, ("batch",), (rows,), what)
+
+
+def check_positions(s: Session) -> None:
+    """Refuse texts that are longer than the model has positions for."""
+    longest = max(length for made in (s.train, *s.evals.values()) for length in made.lengths())
+    for name, answer in _answers(s.config):
+        need = bucket(longest) + bucket(answer)
+        if need > s.model.max_positions:
+            raise InputError(
+                f"{name}={answer} after prompts of up to {longest} tokens (data.max_prompt_tokens="
+                f"{s.config.data.max_prompt_tokens}) needs {need} positions with padding; the model has max_positions "
+                f"{s.model.max_positions}"
+            )
+
+
+def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
+    """Yield (key, tokens) of the longest answers of each phase that the run has."""
+    if config.grpo.steps:
+        yield longest_answer(config)
+    if config.sft.steps:
+        yield "sft.max_completion_tokens", config.sft.max_completion_tokens
+    yield "validation.max_new_tokens", config.validation.max_new_tokens
+
+
+def _programs(s: Session) -> str:
+    """Tell the widths that prompts and completions are padded to, and how many programs that makes."""
+    few = s.config.run.pad_to_max
+    widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.train)
+    greedy = {bucket(s.max_prompt_bucket)} if few else {width for made in s.evals.values() for width in _widths(made)}
+    said, updates, draws = [], 0, 0
+    if s.config.sft.steps:
+        width = bucket(max(widths))
+        said.append(f"sft pads schemas to {width} at most and answers to {bucket(s.config.sft.max_completion_tokens)}")
+        updates += 1
+    if s.config.grpo.steps:
+        said.append(f"grpo pads to {_listed(widths)} + {bucket(longest_answer(s.config)[1])}")
+        updates += len(widths)
+        draws += len(widths)
+    draws += len(greedy)
+    said.append(f"compiles up to {updates} updates and about {5 * draws} programs that draw answers")
+    where = s.config.run.compilation_cache
+    return "; ".join(said) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")
+
+
+def _widths(made: PromptSet) -> list[int]:
+    return sorted({bucket(length) for length in made.lengths()})
+
+
+def _listed(widths: list[int]) -> str:
+    return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
+
+
+def device_memory(mesh: jax.sharding.Mesh) -> int:
+    """Return the bytes that a device of the mesh has; 0 where nobody says. CPU devices share the machine's."""
+    device = mesh.local_devices[0]
+    if device.platform == "cpu":
+        return machine_memory() // len(mesh.local_devices)
+    return int((device.memory_stats() or {}).get("bytes_limit", 0))
+
+
+def _check_disk(s: Session, sizes: MemoryEstimate) -> None:
+    """Refuse a disk without room for a checkpoint; warn where those that are kept will not all fit."""
+    trained = sizes.training + sizes.reference  # what a gradient takes, the parameters take in the file
+    one = trained * math.prod(s.mesh.shape[axis] for axis in ("fsdp", "tensor"))
+    free, run = shutil.disk_usage(s.folder).free, s.config.run
+    if one > free:
+        raise InputError(f"run.dir: a checkpoint takes {in_bytes(one)}, and {s.folder} has room for {in_bytes(free)}")
+    most = (run.keep_checkpoints + run.keep_best + 1) * one
+    if most > free:
+        s.note(f"disk: checkpoints will take up to {in_bytes(most)}, and {s.folder} has room for {in_bytes(free)}")

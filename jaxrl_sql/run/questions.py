@@ -1,0 +1,166 @@
+"""What a run begins from: questions, prompts, tokenizer and the model's shape, by its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.data.benchmarks import load_split
+from jaxrl_sql.data.filters import usable_golds
+from jaxrl_sql.data.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
+from jaxrl_sql.data.stream import SAMPLE, Streamed, stream_prompts
+from jaxrl_sql.datagen.synth import SynthSpec, generate, train_tokenizer
+from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.models.formats.hf import load_config as load_model_config
+from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.rewards.extract import said
+from jaxrl_sql.run.training_set import streamed_questions, training_questions
+from jaxrl_sql.runtime.display import Display
+from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.types import Example, InputError
+
+
+def load_questions(
+    config: TrainConfig, executor: Executor, display: Display
+) -> tuple[Sequence[Example], dict[str, list[Example]]]:
+    """Read the splits (the synthetic ones are made first) and leave out questions whose gold cannot teach.
+
+    A huge training set is opened to be read as its questions are drawn.
+    """
+    data = config.data
+    if data.source == "synth":
+        report = generate(Path(data.dir), SynthSpec(seed=data.seed))
+        display.note(f"data: {data.dir} {'is there' if report.was_present else 'was generated'} (seed {data.seed})")
+    loaded = {name: load_split(data.dir, name, data.limit_eval) for name in data.evals if name != data.train}
+    streamed = streamed_questions(data)
+    if streamed is None:
+        loaded[data.train] = training_questions(data)
+    elif data.train in data.evals:
+        loaded[data.train] = load_split(data.dir, data.train, data.limit_eval or SAMPLE)
+    for name, found in loaded.items():
+        _tell_skipped(display, name, found.skipped)
+    if streamed is not None:
+        return _ready(config, streamed, executor, display), {name: list(loaded[name].examples) for name in data.evals}
+    train, dropped = usable_golds(executor, loaded[data.train].examples, data.drop_empty_gold)
+    _tell_skipped(display, data.train, dropped)
+    if not train:
+        raise InputError(f"{data.dir}/{data.train}: no question is left whose gold runs and returns rows")
+    return train, {name: list(loaded[name].examples) for name in data.evals}
+
+
+def _ready(config: TrainConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:
+    """Let the golds of a huge set run as they are drawn; raises InputError where the supervised phase would take it."""
+    data = config.data
+    if config.sft.steps or config.sft.epochs:
+        raise InputError(
+            f"{data.dir}/{data.train}: the supervised phase holds its questions in memory, and there are "
+            f"{len(streamed):,}, over data.stream_above={data.stream_above}: choose by data.limit_train or "
+            f"data.include_ids"
+        )
+    display.note(
+        f"{data.train}: {len(streamed):,} questions are read, and their golds run, as they are drawn: one that cannot "
+        "teach gives its place to the next"
+    )
+
+    def fault_of_gold(example: Example) -> str:
+        return next((reason for _, reason in usable_golds(executor, [example], data.drop_empty_gold)[1]), "")
+
+    streamed.check = fault_of_gold
+    streamed.tell = lambda told: display.note(f"{data.train}: {told}")
+    return streamed
+
+
+def prompts_of(
+    name: str,
+    examples: Sequence[Example],
+    style: PromptStyle,
+    tokenizer: Any,
+    config: TrainConfig,
+    display: Display,
+    *,
+    is_training: bool = False,
+) -> PromptSet:
+    """Make a split's prompts, and tell which were left out for length; a huge set's are made when they are drawn.
+
+    Only those to train on are pruned.
+    """
+    longest = config.data.max_prompt_tokens
+    pruning = Pruning(longest, config.seed) if is_training and config.data.prune else None
+    if isinstance(examples, Streamed):
+        return stream_prompts(examples, style, tokenizer, longest, pruning)
+    made = make_prompts(examples, style, tokenizer, longest, pruning)
+    _tell_skipped(display, name, made.skipped)
+    if made.pruned:
+        display.note(f"{name}: {len(made.pruned)} prompts are pruned to {longest} tokens, such as {made.pruned[0]}")
+    if made.faults:
+        display.note(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
+    if not made.prompts:
+        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={config.data.max_prompt_tokens}")
+    return made
+
+
+def _tell_skipped(display: Display, name: str, skipped: Sequence[tuple[str, str]]) -> None:
+    """Say how many questions were left out, by reason, with one example each."""
+    reasons: dict[str, list[str]] = {}
+    for uid, reason in skipped:
+        reasons.setdefault(reason, []).append(uid)
+    for reason, uids in reasons.items():
+        display.note(f"{name}: skipped {len(uids)} ({reason}), such as {uids[0]}")
+
+
+def open_tokenizer(config: TrainConfig, folder: Path, train: Sequence[Example], style: PromptStyle) -> Any:
+    """Take the tokenizer of the config, the checkpoint or the synthetic data, or train one on the training split."""
+    data = config.data
+    synthetic = Path(data.dir) / "tokenizer"
+    if config.model.checkpoint or data.tokenizer:
+        return load_tokenizer(data.tokenizer or config.model.checkpoint)
+    if data.source == "synth":
+        return load_tokenizer(synthetic)
+    saved = folder / "tokenizer"
+    if not saved.exists():
+        shown = train.sample() if isinstance(train, Streamed) else train
+        texts = ["".join((*prompt_texts(example, style, None), said(style.answer(example)))) for example in shown]
+        train_tokenizer(texts, data.vocab_size).save_pretrained(saved)
+    return load_tokenizer(saved)
+
+
+def model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
+    """Return the shape of the checkpoint's model, or of one that is made from scratch."""
+    model = config.model
+    if model.checkpoint and model.shape:
+        raise InputError(
+            f"model.shape={model.shape} is for a new model or a plan: model.checkpoint has a shape already"
+        )
+    if model.checkpoint:
+        return load_model_config(model.checkpoint)
+    if not model.shape:
+        return new_shape(config, len(tokenizer))
+    found = published_shape(model.shape)
+    if len(tokenizer) > found.vocab_size:
+        raise InputError(f"model.shape={model.shape} has {found.vocab_size} tokens, the tokenizer {len(tokenizer)}")
+    return found
+
+
+def new_shape(config: TrainConfig, vocab_size: int) -> ModelConfig:
+    """Return the shape of a model that the configuration describes number by number."""
+    model, family = config.model, FAMILIES[config.model.family]
+    return ModelConfig(
+        family=model.family,
+        vocab_size=vocab_size,
+        d_model=model.d_model,
+        n_layers=model.n_layers,
+        n_heads=model.n_heads,
+        n_kv_heads=model.n_kv_heads,
+        head_dim=model.head_dim,
+        d_ff=model.d_ff,
+        rope_theta=model.rope_theta,
+        norm_eps=1e-6,
+        tie_embeddings=model.tie_embeddings,
+        max_positions=model.max_positions,
+        sliding=family.new_sliding(model.n_layers) if family.new_sliding else None,
+        **family.switches,
+    )

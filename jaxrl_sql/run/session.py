@@ -1,0 +1,269 @@
+"""A run that is open: its folder, configuration, questions, tokenizer, mesh, executor and files.
+
+`build` makes what it trains with, `lifecycle` goes through its steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxrl_sql.algo.step import LogprobFn
+from jaxrl_sql.batch import GroupBatch, bucket
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.data.prompts import PromptSet, PromptStyle
+from jaxrl_sql.data.sft_dataset import SftDataset, make_sft_dataset
+from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.parallel import mesh as meshes
+from jaxrl_sql.parallel import processes, rules
+from jaxrl_sql.recipes import Recipe, find_recipe
+from jaxrl_sql.report.html import write_report
+from jaxrl_sql.rollout.stop_strings import end_tokens
+from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
+from jaxrl_sql.runtime.checkpoint import Checkpoints
+from jaxrl_sql.runtime.display import Display, make_display
+from jaxrl_sql.runtime.folder import DISK_FULL, cannot_write, open_folder
+from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
+from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.signals import StopRequest, stop_on_signals
+from jaxrl_sql.runtime.trackers import open_boards
+from jaxrl_sql.sqlenv.executor import Executor, make_executor
+from jaxrl_sql.types import Example, InputError, JaxrlSqlError
+
+
+class PreemptedError(JaxrlSqlError):
+    """A step was left while its answers were being sampled, with nothing changed: the machine is about to go."""
+
+
+@dataclass
+class Session:
+    """A run that is open. Loops ask `agree_to_stop` between steps and end by `stopped` when it says so (`stop`).
+
+    `evaluation` is the last one's (step, numbers), which rates the checkpoint of that step and is made but once.
+    """
+
+    config: TrainConfig
+    folder: Path
+    recipe: Recipe
+    style: PromptStyle
+    tokenizer: Any
+    model: ModelConfig
+    mesh: jax.sharding.Mesh
+    executor: Executor
+    train: PromptSet
+    evals: dict[str, PromptSet]
+    metrics: MetricsWriter
+    samples: SampleWriter
+    checkpoints: Checkpoints
+    display: Display
+    health: Health
+    request: StopRequest = dataclasses.field(default_factory=StopRequest)
+    evaluation: tuple[int, dict[str, float]] | None = None
+    stop_reason: str = ""
+    stop: bool = False
+    policies: dict[float, LogprobFn] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def sft_dataset(self) -> SftDataset:
+        """Return what the supervised phase teaches."""
+        data, end = self.config.data, end_tokens(self.tokenizer)[-1]
+        recipes = [find_recipe(name) for name in self.config.sft.formats] or [self.recipe]
+        made = ((one, one.style_for(data)) for one in recipes)
+        plain = [(one, one.opened(style, self.tokenizer)) for one, style in made]
+        styles = [one.in_dialogues(style, self.executor, self.config.sampling.turns) for one, style in plain]
+        return make_sft_dataset(self.config, self.train.examples, styles, self.tokenizer, end, bucket)
+
+    def count_epochs(self) -> None:
+        """Turn `sft.epochs`, where they are asked for, into `sft.steps` of this run's configuration."""
+        sft = self.config.sft
+        if sft.epochs:
+            sft = dataclasses.replace(sft, steps=self.sft_dataset.order.batches(sft.epochs))
+            self.config = dataclasses.replace(self.config, sft=sft)
+
+    def note(self, text: str) -> None:
+        """Show the user a line, outside of the progress display."""
+        self.display.note(text)
+
+    @cached_property
+    def max_prompt_bucket(self) -> int:
+        """Return the tokens of the longest prompt, which all are padded to; 0 where each is to its own bucket."""
+        if not self.config.run.pad_to_max:
+            return 0
+        return max(length for made in (self.train, *self.evals.values()) for length in made.lengths())
+
+    def rows_here(self, rows: int) -> list[int]:
+        """Return which of B = `rows` prompts this process packs: all, when it is alone."""
+        return rules.rows_here(self.mesh, rows)
+
+    def to_mesh(self, batch: GroupBatch, rows: int) -> GroupBatch:
+        """Put a packed batch, this process's part of B = `rows` prompts, on the devices, split along B."""
+        return rules.shard_batch(batch, self.mesh, rows)
+
+    def agree_to_stop(self) -> bool:
+        """Exchange requests to stop, so that all processes stop after the same step; return whether they do."""
+        codes = [code for code in processes.exchange([self.request.exit_code]) if code is not None]
+        if codes:
+            self.stop, self.request.exit_code = True, min(codes)
+        return self.stop
+
+    def should_abort(self, code: int | None = None) -> bool:
+        """Return whether to leave work that a resumed run makes again: a stop was requested (of exit code `code`).
+
+        Only in a run of one process: several stop after the same step.
+        """
+        is_meant = self.request.is_made and code in {None, self.request.exit_code}
+        return is_meant and jax.process_count() == 1
+
+    def stopped(self) -> int:
+        """Report that the run was stopped and return its exit code; raise HealthError for a run that cannot learn."""
+        if self.stop_reason:
+            raise HealthError(self.stop_reason)
+        self.checkpoints.wait()  # who reads the next line may end the machine
+        self.note(f"stopped; go on with --resume {self.folder}")
+        return self.request.exit_code or 0
+
+    def resume_step(self) -> int:
+        """Return the step this run goes on from (0: the start) and drop what was written after it."""
+        step = self.checkpoints.latest() if self.config.run.resume else None
+        if step is None:
+            self.metrics.rewind(0, 0)
+            self.samples.rewind(0)
+            return 0
+        if step > _steps(self.config):
+            raise InputError(f"{self.folder}: step {step} is made already, and the run would end before it")
+        known = self.checkpoints.host(step)["run"]
+        if known["questions"] != digest(self.train):
+            raise InputError(
+                f"{self.folder}: {self.config.data.dir}/{self.config.data.train} holds other questions or prompts than "
+                "the run began with: name another run.dir to begin a run with them"
+            )
+        self.metrics.rewind(known["lines"]["metrics"], step)
+        self.samples.rewind(known["lines"]["samples"])
+        self.health.counts |= known["health"]
+        if known["evaluation"]:
+            self.evaluation = (known["evaluation"][0], known["evaluation"][1])
+        self.note(f"going on from step {step}")
+        return step
+
+    def record(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of a step, show them, and see whether the run is well.
+
+        Raises HealthError when they are no numbers; a run that learns nothing any more is asked to stop.
+        """
+        self.metrics.write(step, {"phase": phase, **numbers})
+        self.display.update(step, {"phase": phase, **numbers})
+        if stop_reason := self.health.check(step, phase, numbers):
+            self.stop_reason, self.request.exit_code = stop_reason, UNHEALTHY
+
+    def write_sample(
+        self, step: int, phase: str, example: Example, text: str, sql: str | None, status: str, reward: float
+    ) -> None:
+        """Keep an answer with its SQL, status and reward."""
+        self.samples.write(
+            {
+                "step": step,
+                "phase": phase,
+                "uid": example.uid,
+                "question": example.question,
+                "gold": example.gold_sql,
+                "text": text,
+                "sql": sql,
+                "status": status,
+                "reward": reward,
+            }
+        )
+
+
+@contextmanager
+def open_session(config: TrainConfig) -> Iterator[Session]:
+    """Open everything a run needs, and on leaving write its report and close what was opened.
+
+    Raises RunFolderError when the folder's disk is full, and HealthError for a run that is not well.
+    """
+    processes.start_processes(config.mesh.processes)
+    is_first = processes.is_first()
+    folder = open_folder(config, is_first)
+    if config.run.compilation_cache:
+        jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
+    try:
+        with ExitStack() as closed:  # until all is written: a signal on the way out must not break what is being saved
+            with _opened(config, folder, is_first, closed) as session:
+                yield session
+            if is_first:
+                write_report(folder)
+    except HealthError:
+        if is_first:
+            write_report(folder)
+        raise
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise cannot_write(folder, error) from error
+        raise
+
+
+@contextmanager
+def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack) -> Iterator[Session]:
+    """Open what a session holds; signals are heard until `closed` is left."""
+    boards = open_boards(folder, config.run.wandb, dataclasses.asdict(config)) if is_first else ()
+    with (
+        make_display(config.run.display if is_first else "none", _steps(config), title=folder.name) as display,
+        make_executor(config.executor) as executor,
+        MetricsWriter(folder if is_first else None, boards) as metrics,
+        SampleWriter(folder if is_first else None) as samples,
+        Checkpoints(folder / "checkpoints", config.run.keep_checkpoints, config.run.keep_best) as checkpoints,
+    ):
+        recipe, data = find_recipe(config.recipe), config.data
+        if max(config.sampling.turns, config.validation.turns) > 1 and (
+            recipe.turns is None or data.prompt == "compact"
+        ):
+            single = f"recipe {recipe.name}" if recipe.turns is None else "data.prompt=compact"
+            raise InputError(f"{single} answers in one turn: sampling.turns and validation.turns must be 1")
+        style = recipe.style_for(data)
+        with processes.first_process_first("data"):
+            train, evals = load_questions(config, executor, display)
+            tokenizer = open_tokenizer(config, folder, train, style)
+            style = recipe.opened(style, tokenizer)
+        session = Session(
+            config=config,
+            folder=folder,
+            recipe=recipe,
+            style=style,
+            tokenizer=tokenizer,
+            model=model_config(config, tokenizer),
+            mesh=meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor),
+            executor=executor,
+            train=prompts_of("train", train, style, tokenizer, config, display, is_training=True),
+            evals={name: prompts_of(name, found, style, tokenizer, config, display) for name, found in evals.items()},
+            metrics=metrics,
+            samples=samples,
+            checkpoints=checkpoints,
+            display=display,
+            health=Health(config.health),
+        )
+        session.count_epochs()
+        session.request = closed.enter_context(stop_on_signals(display.note))
+        with jax.set_mesh(session.mesh):
+            yield session
+
+
+def _steps(config: TrainConfig) -> int:
+    return config.sft.steps + config.grpo.steps + config.second_stage.steps
+
+
+def digest(questions: PromptSet) -> str:
+    """Return a short word for what is trained on: other questions, or others in another order, give another."""
+    whole = hashlib.sha256()
+    if questions.streamed:
+        whole.update(questions.streamed[0].encode())
+    for prompt in questions.sample(16):
+        whole.update(json.dumps([prompt.uid, len(prompt.token_ids), prompt.text]).encode())
+    return whole.hexdigest()[:16]

@@ -1,0 +1,51 @@
+"""The training questions that a configuration names, as they are asked: nothing is left out for its gold yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from jaxrl_sql.config import DataConfig
+from jaxrl_sql.data.benchmarks import Loaded, load_split
+from jaxrl_sql.data.dialects import in_dialects
+from jaxrl_sql.data.filters import keep_only
+from jaxrl_sql.data.stream import Streamed, open_stream
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+
+
+def training_questions(data: DataConfig) -> Loaded:
+    """Load `data.train`, generated first where it is synthetic, down to `data.include_ids` and `data.limit_train`.
+
+    `data.mysql_share` of them ask for MySQL. Raises InputError as `load_split` does, and for ids that are not there.
+    """
+    if data.source == "synth":
+        generate(Path(data.dir), SynthSpec(seed=data.seed))
+    if data.include_ids and (streamed := _huge(data)):
+        found = Loaded(tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train)))
+    else:
+        found = load_split(data.dir, data.train, 0 if data.include_ids else data.limit_train)
+        if data.include_ids:
+            kept = keep_only(found.examples, data.include_ids, data.limit_train)
+            found = Loaded(tuple(kept), found.skipped)
+    return dataclasses.replace(found, examples=tuple(in_dialects(found.examples, data.mysql_share)))
+
+
+def streamed_questions(data: DataConfig) -> Streamed | None:
+    """Open `data.train` to be read by number, where more than `data.stream_above` of its questions are asked for.
+
+    None where they are fewer, and where `data.include_ids` chooses among them: those are loaded. The first opening
+    looks the file through, which takes a minute for ten gigabytes.
+    """
+    if data.include_ids or 0 < data.limit_train <= data.stream_above:
+        return None
+    streamed = _huge(data)
+    if streamed is None:
+        return None
+    share = data.mysql_share
+    return streamed.changed((lambda one: in_dialects([one], share)[0]) if share else None, data.limit_train)
+
+
+def _huge(data: DataConfig) -> Streamed | None:
+    if data.source == "synth" or not data.stream_above or not Path(data.dir).exists():
+        return None
+    return open_stream(data.dir, data.train, data.stream_above)

@@ -1,0 +1,84 @@
+"""Where a model lies, and how it was trained to be asked: a run's `model/` has the run's configuration beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.config import DataConfig, TrainConfig, load_config
+from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql.types import InputError
+
+MODEL = "model"
+
+# Benchmarks' own limits, or nearly: 30 s a query, counted in steps so that they do not depend on the load.
+BENCHMARK_LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 300_000, "max_rows": 1_000_000, "max_bytes": 256 << 20}
+
+
+# What of the section `data` says which questions there are, and not how one is put.
+_CHOOSES = (
+    "source", "dir", "seed", "train", "evals", "vocab_size", "limit_train", "limit_eval", "drop_empty_gold",
+    "mysql_share", "include_ids", "traces", "prune", "stream_above",
+)  # fmt: skip
+
+
+def asked_by(data: DataConfig) -> dict[str, Any]:
+    """Return what of the section `data` says how a question is put to a model."""
+    return {name: value for name, value in dataclasses.asdict(data).items() if name not in _CHOOSES}
+
+
+def find_model(given: str) -> tuple[Path, TrainConfig | None]:
+    """Return where the weights of a run folder, its `model/`, a Hugging Face folder or a GGUF file are, and the run.
+
+    The run is its configuration, None where there is none. Raises InputError for a path that is none of these.
+    """
+    path = Path(given)
+    if not path.exists():
+        raise InputError(f"model {given}: no such folder or file")
+    if (path / CONFIG).is_file():
+        if not (path / MODEL).is_dir():
+            raise InputError(f"model {given}: the run has no {MODEL}/ yet; scripts/export_checkpoint.py makes one")
+        return path / MODEL, load_config(path / CONFIG)
+    beside = path.resolve().parent / CONFIG
+    if path.resolve().name == MODEL and beside.is_file():
+        return path, load_config(beside)
+    return path, None
+
+
+def defaults_for(given: str) -> dict[str, Any]:
+    """Return what lies beneath a command's configuration: limits as benchmarks have them, and a model as it was taught.
+
+    One whose training is not known is asked in a chat.
+    """
+    if not given:
+        return {"executor": dict(BENCHMARK_LIMITS)}
+    checkpoint, run = find_model(given)
+    model: dict[str, Any] = {"checkpoint": str(checkpoint)}
+    if run is None:
+        data: dict[str, Any] = {"prompt": "chat", "max_prompt_tokens": 8192}
+        return {"executor": dict(BENCHMARK_LIMITS), "model": model, "data": data}
+    return {
+        "executor": dict(BENCHMARK_LIMITS),
+        "recipe": run.recipe,
+        "data": asked_by(run.data) | {"tokenizer": ""},
+        "model": {name: getattr(run.model, name) for name in ("dtype", "compute_dtype", "attention")} | model,
+        "sampling": {"stop": list(run.sampling.stop)},
+        "evaluate": {
+            "turns": run.validation.turns or run.sampling.turns,
+            "max_new_tokens": run.validation.max_new_tokens,
+            "max_total_tokens": run.sampling.max_total_tokens,
+            "max_num_seqs": run.validation.max_num_seqs,
+        },
+    }
+
+
+def asked_otherwise(config: TrainConfig, run: TrainConfig) -> list[str]:
+    """Return in which settings a command asks a model otherwise than the run that trained it did, one a line."""
+    now, then = (
+        {"recipe": one.recipe} | {f"data.{name}": value for name, value in asked_by(one.data).items()}
+        for one in (config, run)
+    )
+    heard = then.keys() - {"data.tokenizer", "data.max_prompt_tokens"}  # by these no word of a prompt is another
+    differ = (name for name in then if name in heard and now[name] != then[name])
+    return [f"{name}={now[name]} (trained with {then[name]})" for name in differ]

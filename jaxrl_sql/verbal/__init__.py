@@ -1,0 +1,1 @@
+"""Verbal reinforcement learning: a model judges its own candidates in words (PaVeRL-SQL, section 4)."""

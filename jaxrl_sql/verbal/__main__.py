@@ -1,0 +1,335 @@
+"""Verbal RL: `python -m jaxrl_sql.verbal --config FILE key.sub=value …` (section `verbal`); no weight is changed.
+
+For each question of `data.evals` a model, that of `model.checkpoint` (a run's folder will do) or one behind
+`verbal.base_url`, draws candidates and chooses among them in words (PaVeRL-SQL). The folder `verbal.out` gets
+`predictions.jsonl`, `records.jsonl` with all candidates and their scores, and `metrics.json`: what the choice is worth
+beside the first candidate, a vote and the best there is. All answers stand in `answers.jsonl`, from which a second run
+goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.data.benchmarks import Loaded, load_split
+from jaxrl_sql.data.chat import THINKING, render_chat
+from jaxrl_sql.data.jsonl import write_lines
+from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, plain_text
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.evals.choices import Chosen, compare_choices, table
+from jaxrl_sql.ops.rng import Purpose
+from jaxrl_sql.recipes import Recipe, find_recipe
+from jaxrl_sql.rollout import SamplingParams
+from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.policy_client import open_policy_client
+from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
+from jaxrl_sql.runtime.display import Display, make_display
+from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
+from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.model_locator import asked_otherwise, find_model
+from jaxrl_sql.sqlenv.executor import Executor, make_executor
+from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
+from jaxrl_sql.verbal.judging import SCORES_END, Ask, Question, Verdict, choose_by_judging
+from jaxrl_sql.verbal.replay import Memory, UnreachableError, endpoint_asker, engine_asker
+
+_SHOWN_EVERY_S = 10.0
+_NAMED = 3
+_LOST = ("attempts", "unanswered", "without_sql", "failed", "empty")
+
+
+class Model(NamedTuple):
+    """Who answers: how it is asked for candidates and as a judge, and how its answers are read.
+
+    `prompts` makes the prompts of questions, and `as_prompt` one of a judge's text.
+    """
+
+    ask: Ask
+    recipe: Recipe
+    style: PromptStyle
+    prompts: Callable[[Sequence[Example]], Sequence[str | Prompt]]
+    as_prompt: Callable[[str], str | Prompt]
+    how: SamplingParams
+    judge_how: SamplingParams
+
+
+@dataclasses.dataclass
+class Work:
+    """The questions of a run, what is known of them (`finished`: a record by id), and what it may cost."""
+
+    config: TrainConfig
+    examples: Sequence[Example]
+    executor: Executor
+    memory: Memory
+    budget: Budget
+    display: Display
+    finished: dict[str, Mapping[str, Any]]
+    shown: float = 0.0
+
+    @property
+    def left(self) -> list[Example]:
+        """Return the questions that are not finished."""
+        return [example for example in self.examples if example.uid not in self.finished]
+
+    def show(self, now: bool = False) -> None:
+        """Show how far it is, every few seconds or `now`."""
+        if now or time.monotonic() - self.shown > _SHOWN_EVERY_S:
+            self.shown = time.monotonic()
+            done = len(self.examples) - len(self.left)
+            spent = dataclasses.replace(self.budget, spent=self.memory.total)
+            self.display.update(done, spent.shown())
+
+
+def verbal(config: TrainConfig) -> int:
+    """Choose an answer to every question, and say what the choice is worth; return the exit code."""
+    cfg, out = config.verbal, Path(config.verbal.out)
+    if not (cfg.base_url or config.model.checkpoint):
+        raise InputError("verbal asks a model: name model.checkpoint, or verbal.base_url and verbal.model")
+    trained = None
+    if not cfg.base_url:
+        checkpoint, trained = find_model(config.model.checkpoint)
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, checkpoint=str(checkpoint)))
+    loaded = load_questions(config)
+    # Candidates are run as they are: who asks for another dialect is answered in SQLite's.
+    examples = [dataclasses.replace(example, dialect="sqlite") for example in loaded.examples]
+    with (
+        Journal(out / "answers.jsonl", settings_of(config)) as journal,
+        make_executor(config.executor) as executor,
+    ):
+        memory = Memory(journal)
+        finished = {one["id"]: one for record in journal.records if (one := record.get("finished"))}
+        refuse_other_questions(examples, finished, journal.path)
+        stopped: JaxrlSqlError | None = None
+        with make_display(config.run.display, len(examples), out.name, unit="question") as display:
+            tell_skipped(loaded, display)
+            for setting in asked_otherwise(config, trained) if trained else ():
+                display.note(f"the model is not asked as it was trained: {setting}")
+            work = Work(config, examples, executor, memory, budget_of(cfg, memory.total), display, finished)
+            if work.left:
+                with open_model(work) as model:
+                    stopped = choose(work, model)
+        work.budget.spent = memory.total
+        numbers = write(out, work, loaded)
+    sys.stdout.write(f"{table(numbers)}\n{work.budget.words()}\n")
+    if numbers["unanswered"]:
+        why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
+        sys.stderr.write(
+            f"{numbers['unanswered']:,.0f} attempts were not answered; {out / 'records.jsonl'} says whose{why}\n"
+        )
+    code = told(work, stopped, out)
+    return code or int(0 < numbers["attempts"] == numbers["unanswered"])
+
+
+def load_questions(config: TrainConfig) -> Loaded:
+    """Read the one split that is asked, made first where it is synthetic."""
+    data = config.data
+    if len(data.evals) != 1:
+        raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
+    if data.source == "synth":
+        generate(Path(data.dir), SynthSpec(seed=data.seed))
+    return load_split(data.dir, data.evals[0], data.limit_eval)
+
+
+def refuse_other_questions(examples: Sequence[Example], finished: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Raise InputError where a question has been edited since it was answered."""
+    for example in examples:
+        record = finished.get(example.uid)
+        if record and record["question"] != example.question:
+            raise InputError(
+                f"{path}: {example.uid} was answered when it asked {record['question']!r}: name another folder"
+            )
+
+
+def tell_skipped(loaded: Loaded, display: Display) -> None:
+    """Say how many questions were left out by the loader, by reason, with the first of each."""
+    for reason, count in loaded.skipped_reasons.items():
+        first = [uid for uid, why in loaded.skipped if why == reason][:_NAMED]
+        display.note(f"skipped {count} ({reason}), such as {', '.join(first)}")
+
+
+def settings_of(config: TrainConfig) -> dict[str, Any]:
+    """Return what answers depend on: a journal of others is refused."""
+    data, cfg, sampling = config.data, config.verbal, config.sampling
+    names = (
+        "candidates", "attempts", "rounds", "normalise", "temperature", "max_tokens", "judge_temperature",
+        "judge_max_tokens",
+    )  # fmt: skip
+    return {
+        "questions": f"{data.dir}/{data.evals[0]}", "model": cfg.model if cfg.base_url else config.model.checkpoint,
+        "endpoint": bool(cfg.base_url), "seed": config.seed, "recipe": config.recipe, "prompt": data.prompt,
+        "schema": data.schema, "thinking": data.thinking, "begin": data.assistant_prefill, "stop": sampling.stop,
+        "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
+        **{name: getattr(cfg, name) for name in names}, **config.executor.settings(),
+    }  # fmt: skip
+
+
+@contextmanager
+def open_model(work: Work) -> Iterator[Model]:
+    """Open the endpoint, or else the checkpoint, to be asked by the journal first."""
+    config, cfg = work.config, work.config.verbal
+    how = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=config.seed)
+    judge_how = SamplingParams(temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=config.seed)
+    if cfg.base_url:
+        recipe = find_recipe(config.recipe)
+        style = recipe.style_for(dataclasses.replace(config.data, prompt="chat", assistant_prefill=""))
+        with open_endpoint(cfg, work.budget) as endpoint:
+            ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
+            yield Model(
+                ask,
+                recipe,
+                style,
+                lambda examples: ["".join(message_texts(one, style)) for one in examples],
+                str,
+                how,
+                judge_how,
+            )
+        return
+    with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL) as answerer:
+        style, tokenizer = answerer.style, answerer.engine.tokenizer
+
+        def prompts(examples: Sequence[Example]) -> Sequence[Prompt]:
+            return make_prompts(examples, style, tokenizer, sys.maxsize).prompts
+
+        def as_prompt(text: str) -> Prompt:
+            if config.data.prompt == "chat":
+                text = render_chat(tokenizer, [{"role": "user", "content": text}], THINKING[config.data.thinking], "")
+            else:
+                text = plain_text(tokenizer, text)
+            return Prompt("judge", tuple(tokenizer.encode(text, add_special_tokens=False)), text)
+
+        how = dataclasses.replace(how, stop=answerer.stops(config.sampling.stop))
+        judge_how = dataclasses.replace(judge_how, stop=(SCORES_END,))
+        ask = engine_asker(answerer.engine, work.memory)
+        yield Model(ask, answerer.recipe, style, prompts, as_prompt, how, judge_how)
+
+
+def choose(work: Work, model: Model) -> JaxrlSqlError | None:
+    """Finish one batch of questions after another; return what stopped it before all were asked.
+
+    A question that alone is not answered is left for another run. Where nobody answers, or the budget is spent, the
+    work stops.
+    """
+    size = work.config.verbal.batch
+    for start in range(0, len(work.examples), size):
+        todo = [one for one in work.examples[start : start + size] if one.uid not in work.finished]
+        while todo:
+            try:
+                _finish(work, model, todo)
+                break
+            except BudgetSpentError as error:
+                return error
+            except UnreachableError as error:
+                if len(todo) > 1 and error.uids >= {one.uid for one in todo}:
+                    return error
+                work.display.note(f"left for another run: {', '.join(sorted(error.uids))}: {error}")
+                todo = [one for one in todo if one.uid not in error.uids]
+        work.show(now=True)
+    return None
+
+
+def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
+    """Choose an answer to each of some questions and keep the records."""
+    cfg = work.config.verbal
+    questions = [
+        Question(example.uid, prompt, example.db_path, _about(example, model.style))
+        for example, prompt in zip(todo, model.prompts(todo), strict=True)
+    ]
+    verdicts = choose_by_judging(
+        model.ask,
+        work.executor,
+        questions,
+        lambda text: model.recipe.reading(text, model.style).sql,
+        model.how,
+        model.judge_how,
+        cfg.candidates,
+        cfg.attempts,
+        cfg.rounds,
+        cfg.normalise,
+        model.as_prompt,
+    )
+    for example, verdict in zip(todo, verdicts, strict=True):
+        record = _record(example, verdict, work.memory.spent.get(example.uid, Spent()))
+        work.memory.journal.add({"finished": record})
+        work.finished[example.uid] = record
+
+
+def _about(example: Example, style: PromptStyle) -> str:
+    """Return what a judge is told: the schema as the candidates' prompt shows it, and the question."""
+    evidence = f"External knowledge: {example.evidence}\n" if example.evidence else ""
+    schema, _ = message_texts(example, style)
+    return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
+
+
+def _record(example: Example, verdict: Verdict, spent: Spent) -> dict[str, Any]:
+    found = verdict.candidates
+    scores = verdict.scores or (None,) * len(found.found)
+    return {
+        "id": example.uid,
+        "question": example.question,
+        "sql": verdict.sql,
+        "candidates": [
+            {"sql": one.sql, "copies": one.copies, "score": score}
+            for one, score in zip(found.found, scores, strict=True)
+        ],
+        "replies": [list(reply) for reply in verdict.replies],
+        "unread": verdict.unread,
+        **{name: getattr(found, name) for name in _LOST},
+        "spent": spent._asdict(),
+    }
+
+
+def write(out: Path, work: Work, loaded: Loaded) -> dict[str, float]:
+    """Write predictions, records and numbers of the questions that are finished; return the numbers."""
+    done = [example for example in work.examples if example.uid in work.finished]
+    records = [work.finished[example.uid] for example in done]
+    chosen = [
+        Chosen(
+            example,
+            record["sql"],
+            tuple(one["sql"] for one in record["candidates"]),
+            tuple(one["copies"] for one in record["candidates"]),
+        )
+        for example, record in zip(done, records, strict=True)
+    ]
+    numbers: dict[str, float] = compare_choices(work.executor, chosen) if chosen else {}
+    numbers |= {name: sum(record[name] for record in records) for name in (*_LOST, "unread")}
+    numbers |= {
+        "candidates": sum(len(record["candidates"]) for record in records),
+        "replies": sum(len(record["replies"]) for record in records),
+        "unfinished": len(work.examples) - len(done),
+        "skipped": len(loaded.skipped),
+        **work.budget.numbers(),
+    }
+    write_lines(out / "predictions.jsonl", [{"id": one["id"], "sql": one["sql"]} for one in records])
+    write_lines(out / "records.jsonl", records)
+    (out / "metrics.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    return numbers
+
+
+def told(work: Work, stopped: JaxrlSqlError | None, out: Path) -> int:
+    """Say what was left, and how to go on; return the exit code, and raise what broke the work."""
+    if work.left:
+        names = ", ".join(example.uid for example in work.left[:_NAMED])
+        sys.stdout.write(f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}\n")
+    if isinstance(stopped, BudgetSpentError):
+        sys.stdout.write(f"verbal.{work.budget.limit} is reached; a larger number goes on\n")
+    elif stopped is not None:
+        raise stopped
+    sys.stdout.write(f"{out / 'metrics.json'}\n")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, choose, and return the exit code."""
+    return run_command(verbal, __doc__ or "", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Who answers verbal RL's requests, the local engine or an endpoint, and the journal that remembers every answer.
+
+What is asked next depends on the answers alone. So a run that was killed asks for everything again, gets what it knows
+from the journal and the rest from the model, and ends as it would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxrl_sql.rollout import Engine
+from jaxrl_sql.runtime.budget import Spent
+from jaxrl_sql.runtime.endpoint import Answer, Endpoint, Messages
+from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.types import JaxrlSqlError
+from jaxrl_sql.verbal.judging import Ask, Request
+
+# So many failures before the first answer, and twice what is asked at once, and no more is asked for.
+_HOPELESS = 8
+_Key = tuple[str, str, int, int]
+
+
+class UnreachableError(JaxrlSqlError):
+    """Nothing that was asked at once was answered, for reasons that may pass; `uids` are the questions it was for."""
+
+    def __init__(self, message: str, uids: Collection[str]) -> None:
+        super().__init__(message)
+        self.uids = frozenset(uids)
+
+
+@dataclass
+class Memory:
+    """The answers in a journal, by question, stage, round and number, and what each question has cost.
+
+    A record has a list of `answers`, each of them the texts of one request from its number `first` on (null: refused),
+    with what they cost; texts are missing where a request failed and may be made again.
+    """
+
+    journal: Journal
+    spent: dict[str, Spent] = field(default_factory=dict)
+    _texts: dict[_Key, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read what is there."""
+        for record in self.journal.records:
+            self._take(record)
+
+    @property
+    def total(self) -> Spent:
+        """Return what all questions together have cost."""
+        return Spent.total(spent._asdict() for spent in self.spent.values())
+
+    def known(self, request: Request) -> dict[int, str | None]:
+        """Return the texts of a request that are known, by their number."""
+        keys = {i: (request.uid, request.stage, request.round, i) for i in range(request.how.n)}
+        return {i: self._texts[key] for i, key in keys.items() if key in self._texts}
+
+    def add(self, answers: Sequence[tuple[Request, int, Sequence[str | None], Spent]], error: str = "") -> None:
+        """Write answers in one line, which is there whole or not at all: (request, first, texts, spent) each."""
+        listed = [
+            {"id": r.uid, "stage": r.stage, "round": r.round, "first": first, "texts": [*texts], **spent._asdict()}
+            for r, first, texts, spent in answers
+        ]
+        record = {"answers": listed} | ({"error": error} if error else {})
+        self.journal.add(record)
+        self._take(record)
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        for one in record.get("answers", ()):
+            self.spent[one["id"]] = self.spent.get(one["id"], Spent()).plus(Spent.of(one))
+            for i, text in enumerate(one["texts"], one["first"]):
+                self._texts[one["id"], one["stage"], one["round"], i] = text
+
+
+def engine_asker(engine: Engine, memory: Memory) -> Ask:
+    """Let an engine answer. Its draws depend on what is drawn beside, so a round is known as a whole or drawn again.
+
+    An answer ends where the model has no position left; what the engine refuses has its reason in the journal.
+    """
+
+    def ask(requests: Sequence[Request]) -> list[list[str | None]]:
+        if any(len(memory.known(one)) < one.how.n for one in requests):
+            reasons: list[str] = []
+            memory.add(list(_drawn(engine, requests, reasons)), reasons[-1] if reasons else "")
+        return [[memory.known(one)[i] for i in range(one.how.n)] for one in requests]
+
+    return ask
+
+
+def _drawn(
+    engine: Engine, requests: Sequence[Request], reasons: list[str]
+) -> Iterator[tuple[Request, int, list[str | None], Spent]]:
+    """Yield what the engine answers to each request, and add why it did not answer some to `reasons`."""
+    prompts = [one.prompt for one in requests if not isinstance(one.prompt, str)]
+    most = engine.config.max_positions
+    hows = [one.how.within(most - len(prompt.token_ids)) for one, prompt in zip(requests, prompts, strict=True)]
+    texts: list[list[str | None]] = [[None] * one.how.n for one in requests]
+    written = [0] * len(requests)
+    for sample in engine.generate(prompts, hows):
+        if sample.error:
+            reasons.append(sample.error)
+        else:
+            texts[sample.prompt_index][sample.index] = sample.text
+            written[sample.prompt_index] += len(sample.token_ids)
+    for request, prompt, said, tokens in zip(requests, prompts, texts, written, strict=True):
+        # The engine runs a prompt once for all of its answers.
+        yield request, 0, said, Spent(request.how.n, len(prompt.token_ids), tokens)
+
+
+def endpoint_asker(
+    endpoint: Endpoint, memory: Memory, token_limit: str, tell: Callable[[], None] = lambda: None
+) -> Ask:
+    """Let an endpoint answer, each answer by a request of its own; `tell` is called after each.
+
+    `token_limit` is the server's word for the most tokens of an answer. Raises BudgetSpentError, and UnreachableError
+    where answers are asked for and none comes.
+    """
+
+    def ask(requests: Sequence[Request]) -> list[list[str | None]]:
+        there = [memory.known(one) for one in requests]
+        missing = [
+            (one, i) for one, texts in zip(requests, there, strict=True) for i in range(one.how.n) if i not in texts
+        ]
+        how = requests[0].how
+        options = {"temperature": how.temperature, token_limit: how.max_new_tokens}
+        failed: list[Answer] = []
+        answered = 0
+        for (request, i), answer in endpoint.ask_all(((key, _messages(key[0])) for key in missing), **options):
+            texts = [None] if answer.refused else [] if answer.error else [answer.text]
+            memory.add([(request, i, texts, answer.spent)], answer.error)
+            failed += [answer] if not texts else []
+            answered += bool(texts)
+            tell()
+            if not answered and len(failed) >= max(_HOPELESS, 2 * endpoint.concurrency):
+                break  # nobody is there: retrying the others would take hours
+        if failed and not answered:
+            words = f"{endpoint.base_url}: none of {len(failed)} answers came: {failed[-1].error}"
+            raise UnreachableError(words, {one.uid for one, _ in missing})
+        known = [memory.known(one) for one in requests]
+        return [[texts.get(i) for i in range(one.how.n)] for one, texts in zip(requests, known, strict=True)]
+
+    return ask
+
+
+def _messages(request: Request) -> Messages:
+    prompt = request.prompt
+    return [{"role": "user", "content": prompt if isinstance(prompt, str) else prompt.text}]

@@ -1,0 +1,102 @@
+"""Hold the project to the field's words: fail on names and phrases of its own that have a common one.
+
+It looks through what git tracks. `NAMES` are identifiers, looked for in code as whole words; `PHRASES`
+are patterns of prose, looked for in docstrings, comments, messages and pages. Each finding says what to write instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+NAMES = {
+    "Answerer": "PolicyClient",
+    "Draft": "QuestionCandidate",
+    "Gathered": "RolloutBatch",
+    "HurriedError": "PreemptedError",
+    "Lessons": "SftDataset",
+    "PromptBook": "PrefixCache",
+    "Remedy": "Suggestion",
+    "RowBook": "BlockTable",
+    "Scene": "QuestionBuilder",
+    "Sides": "EnvStates",
+    "TurnPolicy": "Environment",
+    "draw_block": "collect_rollouts",
+    "drawn_logprobs": "behavior_logprobs",
+    "few_programs": "pad_to_max",
+    "hurries": "should_abort",
+    "illness": "stop_reason",
+    "make_lessons": "make_sft_dataset",
+    "make_store": "make_old_logprob_fn",
+    "max_importance_weight": "tis_clip_max",
+    "rename_words": "shuffle_identifiers",
+    "sampler_logprobs": "rollout_logprobs",
+    "taken_up": "from_arrays",
+    "talkative": "extra_columns",
+    "way_back": "block_owner",
+}
+"""Identifiers that have gone, and what took their place."""
+
+PHRASES = {
+    r"\b(is|are|was|be|gets?) paid\b|\bpaid (answer|group|ones)": "rewarded",
+    r"\btalkative\b": "that shows more columns than were asked for",
+    r"\bhow(s)? many there be\b|\bwhere nobody knows\b": "of unknown …",
+    r"\bsomebody waits for the end\b": "the process is being stopped",
+    r"\bwhat (was|is) told of\b": "what is reported for",
+}
+"""Phrases that a reader has to learn first, and what to write instead."""
+
+READ = {".py", ".pyi", ".rs", ".md", ".yaml", ".toml", ".sh"}
+# The table of old configuration keys names them on purpose, as this one does.
+EXEMPT = {"scripts/check_words.py", "tests/unit/scripts/test_check_words.py", "jaxrl_sql/config/renamed.py"}
+
+
+def tracked(root: Path) -> list[str]:
+    """Return the paths that git tracks below `root`, but those that hold old words on purpose."""
+    listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z"], capture_output=True, text=True, check=True)  # noqa: S607
+    return [name for name in listed.stdout.split("\0") if name not in EXEMPT and Path(name).suffix in READ]
+
+
+def findings(name: str, text: str) -> Iterator[str]:
+    """Yield a line for each old word in the text of the file called `name`."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, use in PHRASES.items():
+            if match := re.search(pattern, line, re.IGNORECASE):
+                yield f"{name}:{number}: “{match[0]}”: write “{use}”"
+    for number, word in identifiers(Path(name).suffix, text):
+        if word in NAMES:
+            yield f"{name}:{number}: {word}: it is called {NAMES[word]}"
+
+
+def identifiers(suffix: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, word) of the identifiers in a source file, and of what a page or comment sets in backticks."""
+    if suffix in (".py", ".pyi"):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NAME:
+                yield token.start[0], token.string
+    for number, line in enumerate(text.splitlines(), 1):
+        shown = [line.partition("//")[0]] if suffix == ".rs" else re.findall(r"`([^`]+)`", line)
+        for part in shown:
+            yield from ((number, word) for word in re.findall(r"\w+", part))
+
+
+def main() -> int:
+    """Look through the tracked files; return 1 when an old word was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to look through")
+    root = parser.parse_args().root
+    found = [line for name in tracked(root) for line in findings(name, (root / name).read_text(encoding="utf-8"))]
+    print("\n".join(found))
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

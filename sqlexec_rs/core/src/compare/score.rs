@@ -1,0 +1,141 @@
+//! Scores of predictions against golds: what is asked, and how outcomes become numbers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::compare::budget::{self, Bounds, Overrun};
+use crate::compare::{Gold, Options, Rule, compare};
+use crate::outcome::{Outcome, Status, Stop};
+use crate::result::table::Table;
+
+/// One accepted answer.
+#[derive(Clone, Debug)]
+pub enum GoldSource {
+    /// SQL, run on each database of the item.
+    Sql(Arc<str>),
+    /// A table that the caller has.
+    Table(Arc<Table>),
+}
+
+/// One prediction to score.
+#[derive(Clone, Debug)]
+pub struct ScoreItem {
+    /// The databases on which prediction and gold must agree; usually one.
+    pub databases: Arc<[Arc<Path>]>,
+    /// The predicted SQL.
+    pub predicted: Arc<str>,
+    /// The accepted answers: the best counts.
+    pub golds: Arc<[GoldSource]>,
+    /// The caller's choices.
+    pub options: Arc<Options>,
+}
+
+/// The score of one prediction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Score {
+    /// How the prediction ran: the first status that is not `ok` among the databases; then how its comparison ended:
+    /// `too_large` beyond the budget of steps, `timeout` beyond the wall time, `cancelled`; else `ok`.
+    pub pred_status: Status,
+    /// How the gold ran: `ok` if any accepted answer ran on every database.
+    pub gold_status: Status,
+    /// Which bound stopped the prediction, when one did.
+    pub pred_stop: Option<Stop>,
+    /// Rows of the prediction on the first database.
+    pub pred_rows: u64,
+    /// Rows of the gold on the first database.
+    pub gold_rows: u64,
+    /// Milliseconds that the prediction took, summed over the databases.
+    pub pred_ms: f64,
+    /// Milliseconds that the gold took, summed over the databases.
+    pub gold_ms: f64,
+    /// One value a rule, 0 unless both sides ran and the rule's comparison ended within its bounds.
+    pub values: Vec<f64>,
+}
+
+/// A gold of an item, ready to be compared on each of the item's databases.
+#[derive(Clone, Copy)]
+pub(crate) enum ReadyGold<'a> {
+    Outcomes { outcomes: &'a [Arc<Outcome>], sql: &'a str },
+    Table(&'a Table),
+}
+
+impl<'a> ReadyGold<'a> {
+    fn status(&self) -> Status {
+        match self {
+            ReadyGold::Outcomes { outcomes, .. } => first_failure(outcomes),
+            ReadyGold::Table(_) => Status::Ok,
+        }
+    }
+
+    fn milliseconds(&self) -> f64 {
+        match self {
+            ReadyGold::Outcomes { outcomes, .. } => total_ms(outcomes),
+            ReadyGold::Table(_) => 0.0,
+        }
+    }
+
+    fn on(&self, database: usize) -> Option<Gold<'a>> {
+        match self {
+            ReadyGold::Outcomes { outcomes, sql } => {
+                outcomes[database].table.as_ref().map(|table| Gold { table, sql: Some(sql) })
+            }
+            ReadyGold::Table(table) => Some(Gold { table, sql: None }),
+        }
+    }
+}
+
+/// Compares a prediction's outcomes (one a database) with its golds.
+pub(crate) fn score<'a>(
+    predicted: &[Arc<Outcome>],
+    golds: &(impl Iterator<Item = ReadyGold<'a>> + Clone),
+    rules: &[Rule],
+    options: &Options,
+    bounds: &Bounds,
+) -> Score {
+    let mut pred_status = first_failure(predicted);
+    let mut pred_stop = predicted.iter().find_map(|outcome| outcome.stopped_by);
+    let chosen = golds.clone().find(|gold| gold.status() == Status::Ok).or_else(|| golds.clone().next());
+    let best = |rule| golds.clone().map(|gold| agreement(rule, predicted, gold, options)).fold(0.0, f64::max);
+    let mut value = |rule: &Rule| {
+        budget::within(bounds, || best(*rule)).unwrap_or_else(|overrun| {
+            (pred_status, pred_stop) = match overrun {
+                Overrun::Steps => (Status::TooLarge, None),
+                Overrun::Wall => (Status::Timeout, Some(Stop::Wall)),
+                Overrun::Cancelled => (Status::Cancelled, Some(Stop::Cancelled)),
+            };
+            0.0
+        })
+    };
+    let values = rules.iter().map(&mut value).collect();
+    Score {
+        pred_status,
+        gold_status: chosen.map_or(Status::NoSql, |gold| gold.status()),
+        pred_stop,
+        pred_rows: predicted.first().map_or(0, |outcome| outcome.row_count() as u64),
+        gold_rows: chosen.and_then(|gold| gold.on(0)).map_or(0, |gold| gold.table.n_rows() as u64),
+        pred_ms: total_ms(predicted),
+        gold_ms: chosen.map_or(0.0, |gold| gold.milliseconds()),
+        values,
+    }
+}
+
+/// The lowest value over the databases: all must agree.
+fn agreement(rule: Rule, predicted: &[Arc<Outcome>], gold: ReadyGold<'_>, options: &Options) -> f64 {
+    let mut lowest = 1.0_f64;
+    for (database, outcome) in predicted.iter().enumerate() {
+        let (Some(table), Some(gold)) = (&outcome.table, gold.on(database)) else { return 0.0 };
+        lowest = lowest.min(compare(rule, table, gold, options));
+        if lowest == 0.0 {
+            break;
+        }
+    }
+    lowest
+}
+
+fn first_failure(outcomes: &[Arc<Outcome>]) -> Status {
+    outcomes.iter().map(|outcome| outcome.status).find(|status| *status != Status::Ok).unwrap_or(Status::Ok)
+}
+
+fn total_ms(outcomes: &[Arc<Outcome>]) -> f64 {
+    outcomes.iter().map(|outcome| outcome.elapsed.as_secs_f64() * 1e3).sum()
+}

@@ -1,0 +1,112 @@
+//! A guess at what a name that is not there was meant to be, from the schema of the connection.
+//!
+//! It is made only when a query fails, is bounded in everything (columns read, bytes of a name, VM steps), and changes no
+//! status. It rests on SQLite's message and on the words of the statement, which tell the tables it names and their aliases.
+
+mod names;
+mod nearest;
+mod words;
+
+use std::time::Instant;
+
+use crate::request::Limits;
+use crate::sqlite::deadline::RunGuard;
+use crate::sqlite::sandbox::Sandbox;
+
+use names::{Names, quoted};
+use nearest::Nearest;
+use words::{Mention, mentions};
+
+pub(crate) use names::Kept;
+
+/// Instructions that reading the schema may take: far above what thousands of columns need.
+const MAX_STEPS: u64 = 2_000_000;
+
+/// Guesses what the name in SQLite's `message` was meant to be.
+pub(crate) fn hint(sandbox: &Sandbox, control: &RunGuard, statement: &str, message: &str) -> Option<String> {
+    let missing = Missing::of(message)?;
+    let (connection, kept) = sandbox.opened()?;
+    let limits = Limits { timeout: None, vm_steps: Some(MAX_STEPS), ..Limits::default() };
+    control.arm(&limits, None, Instant::now());
+    control.start_executing();
+    let names = kept.get(connection);
+    control.disarm();
+    let names = names?;
+    match missing {
+        Missing::Table(name) => near_table(&names, name),
+        Missing::Column(qualifier, name) => near_column(&names, &mentions(statement, &names), qualifier, name),
+        Missing::Choice(name) => choices(&names, &mentions(statement, &names), name),
+    }
+}
+
+/// What SQLite could not find, or could not choose.
+enum Missing<'a> {
+    Table(&'a str),
+    Column(Option<&'a str>, &'a str),
+    Choice(&'a str),
+}
+
+impl<'a> Missing<'a> {
+    fn of(message: &'a str) -> Option<Self> {
+        if let Some(name) = message.strip_prefix("no such table: ") {
+            return Some(Self::Table(name.rsplit('.').next()?));
+        }
+        if let Some(name) = message.strip_prefix("ambiguous column name: ") {
+            return Some(Self::Choice(name.rsplit('.').next()?));
+        }
+        let name = message.strip_prefix("no such column: ")?;
+        let name = name.split(" - should this be").next()?.trim_matches('"');
+        let mut parts = name.rsplit('.');
+        let column = parts.next()?;
+        Some(Self::Column(parts.next(), column))
+    }
+}
+
+fn near_table(names: &Names, wanted: &str) -> Option<String> {
+    let mut nearest = Nearest::new(wanted);
+    names.tables().for_each(|(number, table)| nearest.offer(table, 0, number));
+    nearest.best().map(|number| format!("Did you mean {}?", quoted(names.table(number))))
+}
+
+fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>, wanted: &str) -> Option<String> {
+    let is_it = |mention: &&Mention<'_>| {
+        qualifier.is_some_and(|q| {
+            mention.shown.eq_ignore_ascii_case(q) || names.table(mention.table).eq_ignore_ascii_case(q)
+        })
+    };
+    let own = mentioned.iter().find(|mention| mention.is_shown_as(qualifier)).or(mentioned.iter().find(is_it));
+    if let Some(qualifier) = qualifier
+        && own.is_none()
+        && let Some(table) = names.find_table(qualifier)
+        && names.has_column(table, wanted)
+    {
+        return Some(format!("{} is not in the FROM clause.", quoted(names.table(table))));
+    }
+    // Columns of the table that was named come first, then of the others in the statement, then of the whole schema.
+    let mut nearest = Nearest::new(wanted);
+    for (place, (table, column)) in names.columns() {
+        let mention = mentioned.iter().position(|mention| mention.table == table);
+        let rank = match (own, mention) {
+            (Some(own), _) if own.table == table => 0,
+            (_, Some(_)) => 1,
+            _ => 2,
+        };
+        nearest.offer(column, rank, place);
+    }
+    let (table, column) = names.column(nearest.best()?);
+    let shown = match own.filter(|own| own.table == table).or(mentioned.iter().find(|mention| mention.table == table)) {
+        Some(mention) => mention.shown,
+        None => names.table(table),
+    };
+    Some(format!("Did you mean {}.{}?", quoted(shown), quoted(column)))
+}
+
+fn choices(names: &Names, mentioned: &[Mention<'_>], wanted: &str) -> Option<String> {
+    let holders: Vec<String> = mentioned
+        .iter()
+        .filter(|mention| names.has_column(mention.table, wanted))
+        .map(|mention| format!("{}.{}", quoted(mention.shown), quoted(wanted)))
+        .take(4)
+        .collect();
+    (holders.len() > 1).then(|| format!("Did you mean {}?", holders.join(" or ")))
+}

@@ -1,0 +1,60 @@
+//! A large batch in portions, each of which runs while the next is made.
+
+use crate::pool::csr_groups::CsrGroups;
+use crate::result::hashed_str::NumberMap;
+
+/// Fewer items are not worth the way to the threads.
+const MIN_ITEMS: usize = 1 << 10;
+
+/// More portions gain nothing.
+const MAX_PORTIONS: usize = 16;
+
+/// The numbers of a batch's items, in portions.
+#[derive(Debug)]
+pub struct Batches {
+    order: Vec<u32>,
+    n_items: usize,
+}
+
+impl Batches {
+    /// Divides items, of each of which the address of its databases is given: those that share them stay together.
+    pub fn new(databases: impl ExactSizeIterator<Item = usize> + Clone) -> Self {
+        let n_all = databases.len();
+        if n_all <= MIN_ITEMS {
+            return Self { order: (0..n_all as u32).collect(), n_items: MIN_ITEMS };
+        }
+        let mut numbers = NumberMap::default();
+        let number_of = |address| {
+            let next = numbers.len() as u32;
+            *numbers.entry(address).or_insert(next)
+        };
+        let groups: Vec<u32> = databases.map(number_of).collect();
+        let order = CsrGroups::new(numbers.len(), groups.iter().copied().zip(0..)).into_members();
+        Self { order, n_items: MIN_ITEMS.max(n_all.div_ceil(MAX_PORTIONS)) }
+    }
+
+    /// Iterates over the portions.
+    pub fn iter(&self) -> impl Iterator<Item = &[u32]> {
+        self.order.chunks(self.n_items)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_is_in_one_portion_and_databases_stay_together() {
+        for n in [0, 1, MIN_ITEMS, MIN_ITEMS + 1, 100_000] {
+            let portions = Batches::new((0..n).map(|item| item % 3));
+            let all: Vec<u32> = portions.iter().flatten().copied().collect();
+            assert!(portions.iter().count() <= MAX_PORTIONS);
+            if n > MIN_ITEMS {
+                assert_eq!(all.chunk_by(|a, b| a % 3 == b % 3).count(), 3);
+            }
+            let mut sorted = all.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..n as u32).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! What ran before, and what runs now: one table from (database file's identity, SQL, limits) to an outcome or a flight.
+//!
+//! A request finds a kept outcome, or joins the run in flight, or starts one; so equal requests run once, within a batch
+//! and across batches. Golds are kept for the executor's life; other outcomes under a byte budget, the least recently used
+//! going first; timeouts and database errors are never kept.
+
+use std::collections::{HashMap, HashSet, hash_map};
+use std::hash::BuildHasherDefault;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hashbrown::hash_map::{Entry as Place, EntryRef};
+
+use crate::outcome::Outcome;
+use crate::pool::job::JobState;
+use crate::request::Limits;
+use crate::result::hashed_str::{Hashed, NumberHasher};
+use crate::sqlite::dbfile::{FileIdentity, Inode};
+
+/// What an outcome depends on, with identity and limits as numbers of this cache.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) db: u32,
+    pub(crate) limits: u32,
+    pub(crate) sql: Hashed<Arc<str>>,
+}
+
+/// For the table, which asks for a key of its own only where it keeps one.
+impl From<&Key> for Key {
+    fn from(key: &Key) -> Self {
+        key.clone()
+    }
+}
+
+/// A run that is queued or under way.
+#[derive(Debug)]
+pub(crate) struct InFlightQuery {
+    pub(crate) key: Key,
+    pub(crate) path: Arc<Path>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) cancel: Arc<AtomicBool>,
+    /// Its outcome is likely to be kept.
+    pub(crate) is_for_cache: bool,
+}
+
+/// Who waits for a flight: a slot of a job.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) job: Arc<Handle>,
+    pub(crate) slot: u32,
+}
+
+/// A job, as some of its waiters share it: threads that all counted their references to the job itself would hold each
+/// other up.
+#[derive(Debug)]
+pub(crate) struct Handle(pub(crate) Arc<JobState>);
+
+/// The answer to a request.
+pub(crate) enum Lookup {
+    /// An outcome from before; true when it was asked for as a gold.
+    Kept(Arc<Outcome>),
+    /// A run in flight, which the waiter has joined.
+    Joined(Arc<InFlightQuery>),
+    /// A new flight, to be queued.
+    New(Arc<InFlightQuery>),
+}
+
+enum Entry {
+    Flying { flight: Arc<InFlightQuery>, waiters: Waiters, is_gold: bool },
+    Done { outcome: Arc<Outcome>, is_gold: bool, last_used: u64 },
+}
+
+/// Who waits for a flight: hardly ever more than one.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    first: Option<Waiter>,
+    others: Vec<Waiter>,
+}
+
+/// The table; its owner locks it.
+pub(crate) struct Cache {
+    entries: hashbrown::HashMap<Key, Entry, BuildHasherDefault<NumberHasher>>,
+    /// The present state of each file, and its number.
+    databases: HashMap<Inode, (FileIdentity, u32)>,
+    n_states: u32,
+    /// Numbers of states that are over, and whose outcomes may still be here.
+    old_states: HashSet<u32>,
+    limits: HashMap<Arc<Limits>, u32>,
+    budget: usize,
+    bytes: usize,
+    gold_bytes: usize,
+    clock: u64,
+}
+
+/// How many states may be over before their outcomes are looked for, which takes a walk through all.
+const MAX_OLD_STATES: usize = 32;
+
+/// Bytes that an entry takes beside its table and text.
+const ENTRY_BYTES: usize = 400;
+
+impl Waiters {
+    fn push(&mut self, waiter: Waiter) {
+        self.others.push(waiter);
+    }
+
+    /// Takes the waiters of a job off; false when nobody is left.
+    fn remove(&mut self, job: &Arc<JobState>) -> bool {
+        let is_other = |waiter: &Waiter| !Arc::ptr_eq(&waiter.job.0, job);
+        self.first = self.first.take().filter(is_other);
+        self.others.retain(is_other);
+        self.first.is_some() || !self.others.is_empty()
+    }
+}
+
+impl IntoIterator for Waiters {
+    type Item = Waiter;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Waiter>, std::vec::IntoIter<Waiter>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.others)
+    }
+}
+
+impl Cache {
+    /// Starts empty; `budget` bytes are for outcomes that are not golds.
+    pub(crate) fn new(budget: usize) -> Self {
+        Self {
+            entries: hashbrown::HashMap::default(),
+            databases: HashMap::new(),
+            n_states: 0,
+            old_states: HashSet::new(),
+            limits: HashMap::new(),
+            budget,
+            bytes: 0,
+            gold_bytes: 0,
+            clock: 0,
+        }
+    }
+
+    /// Numbers the state of a file. One that changed gets a new number, so that its old outcomes, golds' included, are never
+    /// found again; in the end they are dropped.
+    pub(crate) fn number_database(&mut self, identity: FileIdentity) -> u32 {
+        let next = self.n_states;
+        match self.databases.entry(identity.inode()) {
+            hash_map::Entry::Occupied(known) if known.get().0 == identity => return known.get().1,
+            hash_map::Entry::Occupied(mut known) => {
+                let (_, old) = known.insert((identity, next));
+                self.old_states.insert(old);
+            }
+            hash_map::Entry::Vacant(place) => {
+                place.insert((identity, next));
+            }
+        }
+        self.n_states += 1;
+        if self.old_states.len() >= MAX_OLD_STATES {
+            self.drop_old();
+        }
+        next
+    }
+
+    /// Drops the outcomes of states that are over; what is in flight lands, and is dropped the next time.
+    fn drop_old(&mut self) {
+        let (mut freed, mut freed_of_golds) = (0, 0);
+        let mut still_flying = HashSet::new();
+        self.entries.retain(|key, entry| match entry {
+            _ if !self.old_states.contains(&key.db) => true,
+            Entry::Flying { .. } => {
+                still_flying.insert(key.db);
+                true
+            }
+            Entry::Done { outcome, is_gold, .. } => {
+                *(if *is_gold { &mut freed_of_golds } else { &mut freed }) += entry_bytes(key, outcome);
+                false
+            }
+        });
+        self.bytes -= freed;
+        self.gold_bytes -= freed_of_golds;
+        self.old_states = still_flying;
+    }
+
+    /// Numbers a set of limits.
+    pub(crate) fn number_limits(&mut self, limits: &Arc<Limits>) -> u32 {
+        let next = self.limits.len() as u32;
+        *self.limits.entry(Arc::clone(limits)).or_insert(next)
+    }
+
+    /// Finds the outcome of `key`, joins its flight, or starts one with `make_flight`.
+    pub(crate) fn request(
+        &mut self,
+        key: Key,
+        is_gold: bool,
+        waiter: Waiter,
+        make_flight: impl FnOnce(Key) -> InFlightQuery,
+    ) -> Lookup {
+        self.clock += 1;
+        let mut place = match self.entries.entry(key) {
+            Place::Occupied(place) => place,
+            Place::Vacant(place) => {
+                let flight = Arc::new(make_flight(place.key().clone()));
+                let waiters = Waiters { first: Some(waiter), others: Vec::new() };
+                place.insert(Entry::Flying { flight: Arc::clone(&flight), waiters, is_gold });
+                return Lookup::New(flight);
+            }
+        };
+        let (found, was_gold) = match place.get_mut() {
+            Entry::Done { outcome, is_gold, last_used } => {
+                *last_used = self.clock;
+                (Lookup::Kept(Arc::clone(outcome)), *is_gold)
+            }
+            Entry::Flying { flight, waiters, is_gold } => {
+                waiters.push(waiter);
+                (Lookup::Joined(Arc::clone(flight)), *is_gold)
+            }
+        };
+        if is_gold && !was_gold {
+            let key = place.key().clone();
+            self.mark_gold(&key);
+        }
+        found
+    }
+
+    /// Has an outcome kept for good, if it is kept or in flight.
+    pub(crate) fn mark_gold(&mut self, key: &Key) {
+        match self.entries.get_mut(key) {
+            Some(Entry::Done { outcome, is_gold, .. }) if !*is_gold => {
+                *is_gold = true;
+                let size = entry_bytes(key, outcome);
+                self.bytes -= size;
+                self.gold_bytes += size;
+            }
+            Some(Entry::Flying { is_gold, .. }) => *is_gold = true,
+            _ => {}
+        }
+    }
+
+    /// Ends a flight: keeps its outcome if it may be kept, and returns who waits for it.
+    pub(crate) fn complete(&mut self, flight: &Arc<InFlightQuery>, outcome: Option<&Arc<Outcome>>) -> Waiters {
+        let size = outcome.filter(|outcome| outcome.is_repeatable()).map(|outcome| entry_bytes(&flight.key, outcome));
+        let EntryRef::Occupied(mut entry) = self.entries.entry_ref(&flight.key) else {
+            return Waiters::default(); // every waiter cancelled
+        };
+        let Entry::Flying { flight: flying, waiters, is_gold } = entry.get_mut() else { return Waiters::default() };
+        if !Arc::ptr_eq(flying, flight) {
+            return Waiters::default(); // the same, and another flight began since
+        }
+        let (waiters, is_gold) = (std::mem::take(waiters), *is_gold);
+        // One huge result that is no gold would push out everything else.
+        match (outcome, size.filter(|size| is_gold || *size <= self.budget / 4)) {
+            (Some(outcome), Some(size)) => {
+                self.clock += 1;
+                entry.insert(Entry::Done { outcome: Arc::clone(outcome), is_gold, last_used: self.clock });
+                *(if is_gold { &mut self.gold_bytes } else { &mut self.bytes }) += size;
+                if self.bytes > self.budget {
+                    self.evict();
+                }
+            }
+            _ => {
+                entry.remove();
+            }
+        }
+        waiters
+    }
+
+    /// Takes a job's waiters off the given flights; a flight that nobody waits for any more is cancelled.
+    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, flights: &[Arc<InFlightQuery>]) {
+        for InFlightQuery { key, .. } in flights.iter().map(Arc::as_ref) {
+            let Some(Entry::Flying { flight, waiters, .. }) = self.entries.get_mut(key) else { continue };
+            if !waiters.remove(job) {
+                flight.cancel.store(true, Ordering::Relaxed);
+                self.entries.remove(key);
+            }
+        }
+    }
+
+    /// Cancels every flight and returns who waited.
+    pub(crate) fn cancel_all(&mut self) -> Vec<Waiter> {
+        let mut all = Vec::new();
+        self.entries.retain(|_, entry| match entry {
+            Entry::Done { .. } => true,
+            Entry::Flying { flight, waiters, .. } => {
+                flight.cancel.store(true, Ordering::Relaxed);
+                all.extend(std::mem::take(waiters));
+                false
+            }
+        });
+        all
+    }
+
+    /// Tells whether outcomes are kept that are not golds.
+    pub(crate) fn keeps_candidates(&self) -> bool {
+        self.budget > 0
+    }
+
+    /// Returns the bytes kept for candidates and for golds.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        (self.bytes, self.gold_bytes)
+    }
+
+    /// Drops the least recently used candidates until a quarter of the budget is free, so that this happens rarely.
+    fn evict(&mut self) {
+        let mut ages: Vec<(u64, usize)> =
+            self.candidates().map(|(key, outcome, used)| (used, entry_bytes(key, outcome))).collect();
+        ages.sort_unstable();
+        let mut excess = self.bytes.saturating_sub(self.budget / 4 * 3);
+        let mut newest_dropped = 0;
+        for (last_used, size) in ages {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(size);
+            newest_dropped = last_used;
+        }
+        let mut freed = 0;
+        self.entries.retain(|key, entry| match entry {
+            Entry::Done { outcome, is_gold: false, last_used } if *last_used <= newest_dropped => {
+                freed += entry_bytes(key, outcome);
+                false
+            }
+            _ => true,
+        });
+        self.bytes -= freed;
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = (&Key, &Outcome, u64)> {
+        self.entries.iter().filter_map(|(key, entry)| match entry {
+            Entry::Done { outcome, is_gold: false, last_used } => Some((key, outcome.as_ref(), *last_used)),
+            _ => None,
+        })
+    }
+}
+
+fn entry_bytes(key: &Key, outcome: &Outcome) -> usize {
+    ENTRY_BYTES + key.sql.text.len() + outcome.table.as_ref().map_or(0, |table| table.bytes())
+}

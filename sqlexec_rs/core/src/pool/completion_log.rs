@@ -1,0 +1,187 @@
+//! The order in which a job's units end, and everybody who waits for them: for the next one, for all, or to be called.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is called once, when the last unit has ended.
+pub(crate) type Callback = Box<dyn FnOnce() + Send>;
+
+/// What has arrived after the units that a reader has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// This unit.
+    Comparison(u32),
+    /// Nothing yet.
+    Nothing,
+    /// Nothing, and there is no more to come.
+    End,
+}
+
+/// The arrivals of one job.
+pub(crate) struct CompletionLog {
+    state: Mutex<State>,
+    one_more: Condvar,
+    all_here: Condvar,
+}
+
+struct State {
+    order: Vec<u32>,
+    /// `None` until it is known.
+    n_units: Option<usize>,
+    /// Readers that wait for the next unit; nobody is woken where there is none, which is the rule.
+    n_listening: usize,
+    callbacks: Vec<Callback>,
+}
+
+impl CompletionLog {
+    /// Starts with no unit here.
+    pub(crate) fn new() -> Self {
+        let state = State { order: Vec::new(), n_units: None, n_listening: 0, callbacks: Vec::new() };
+        Self { state: Mutex::new(state), one_more: Condvar::new(), all_here: Condvar::new() }
+    }
+
+    /// Says how many units there are, before the first of them ends and anybody asks.
+    pub(crate) fn expect(&self, n_units: usize) {
+        let mut state = self.lock();
+        state.n_units = Some(n_units);
+        state.order.reserve_exact(n_units);
+    }
+
+    /// Notes that a unit has ended, which happens once to each. The last one wakes and calls everybody.
+    pub(crate) fn arrive(&self, unit: u32) {
+        let mut state = self.lock();
+        state.order.push(unit);
+        let is_last = state.is_complete();
+        let has_listener = state.n_listening > 0;
+        let callbacks = if is_last { std::mem::take(&mut state.callbacks) } else { Vec::new() };
+        drop(state);
+        if has_listener {
+            self.one_more.notify_all();
+        }
+        if is_last {
+            self.all_here.notify_all();
+        }
+        callbacks.into_iter().for_each(call); // without the lock: a callback may ask the job anything
+    }
+
+    /// Returns how many units are here, and how many there are.
+    pub(crate) fn progress(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.order.len(), state.n_units.unwrap_or(0))
+    }
+
+    /// Calls `callback` when the last unit has ended: on the thread that ends it, or here and now if it has.
+    pub(crate) fn when_all(&self, callback: Callback) {
+        let mut state = self.lock();
+        if state.is_complete() {
+            drop(state);
+            call(callback);
+        } else {
+            state.callbacks.push(callback);
+        }
+    }
+
+    /// Waits until all units are here, at most `timeout`; true when they are.
+    pub(crate) fn wait_for_all(&self, timeout: Duration) -> bool {
+        let waited = self.all_here.wait_timeout_while(self.lock(), timeout, |state| !state.is_complete());
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_complete()
+    }
+
+    /// Waits for the unit after the first `n_seen`, at most `timeout`.
+    pub(crate) fn wait_for_next(&self, n_seen: usize, timeout: Duration) -> Next {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            if let Some(unit) = state.order.get(n_seen) {
+                return Next::Comparison(*unit);
+            }
+            if state.n_units.is_some_and(|n_units| n_seen >= n_units) {
+                return Next::End;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Next::Nothing;
+            }
+            state.n_listening += 1;
+            state = self.one_more.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.n_listening -= 1;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_complete(&self) -> bool {
+        self.n_units.is_some_and(|n_units| self.order.len() >= n_units)
+    }
+}
+
+/// A callback that panics must not take a worker with it; the panic's message has been printed.
+fn call(callback: Callback) {
+    let _ = catch_unwind(AssertUnwindSafe(callback));
+}
+
+impl fmt::Debug for CompletionLog {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (here, all) = self.progress();
+        write!(formatter, "Arrivals({here} of {all})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn readers_see_the_order_and_the_end() {
+        let arrivals = CompletionLog::new();
+        arrivals.expect(3);
+        assert_eq!(arrivals.wait_for_next(0, Duration::ZERO), Next::Nothing);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| (0..4).map(|seen| arrivals.wait_for_next(seen, LONG)).collect::<Vec<_>>());
+            assert!(!arrivals.wait_for_all(Duration::ZERO));
+            for unit in [2, 0, 1] {
+                arrivals.arrive(unit);
+            }
+            assert_eq!(
+                reader.join().unwrap(),
+                [Next::Comparison(2), Next::Comparison(0), Next::Comparison(1), Next::End]
+            );
+        });
+        assert!(arrivals.wait_for_all(Duration::ZERO));
+        assert_eq!(arrivals.progress(), (3, 3));
+    }
+
+    #[test]
+    fn callbacks_are_called_once_by_the_last_unit_or_at_once() {
+        let arrivals = CompletionLog::new();
+        arrivals.expect(2);
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = |n: usize| {
+            let calls = Arc::clone(&calls);
+            move || {
+                calls.fetch_add(n, Ordering::Relaxed);
+            }
+        };
+        arrivals.when_all(Box::new(count(1)));
+        arrivals.when_all(Box::new(|| panic!("a callback's own")));
+        arrivals.when_all(Box::new(count(10)));
+        arrivals.arrive(1);
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+        arrivals.arrive(0);
+        assert_eq!(calls.load(Ordering::Relaxed), 11);
+        arrivals.when_all(Box::new(count(100)));
+        assert_eq!(calls.load(Ordering::Relaxed), 111);
+    }
+}

@@ -1,0 +1,349 @@
+//! A batch in flight: its distinct runs (slots), what is made of them (units), and who waits.
+//!
+//! Equal (database, SQL) pairs share a slot, and equal score items share a unit, so a group of samples that gave one answer
+//! costs one run and one comparison. The thread that delivers a unit's last outcome does the comparison.
+//!
+//! Runs begin while the rest of the batch is still being planned. So a slot is filled as soon as its outcome is here, and
+//! counted for its units once it is known which those are.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use crate::compare::budget::Bounds;
+use crate::compare::score::{GoldSource, ReadyGold, Score, ScoreItem, score};
+use crate::compare::{Options, Rule};
+use crate::error::Fault;
+use crate::outcome::Outcome;
+use crate::pool::cache::InFlightQuery;
+use crate::pool::completion_log::CompletionLog;
+use crate::pool::csr_groups::CsrGroups;
+use crate::pool::stats::Stats;
+use crate::request::Limits;
+
+type Delivered = Result<Arc<Outcome>, Fault>;
+
+/// What the threads share of a job.
+#[derive(Debug)]
+pub(crate) struct JobState {
+    /// At least as many as there are distinct runs.
+    slots: Vec<RunSlot>,
+    planned: OnceLock<Planned>,
+    flights: OnceLock<Vec<Arc<InFlightQuery>>>,
+    wish: Wish,
+    /// The units that have ended: scores of a score job, slots of an execute job.
+    pub(crate) arrivals: CompletionLog,
+    stats: Arc<Stats>,
+}
+
+/// What comparisons may cost, and whether anybody still wants them.
+#[derive(Debug, Default)]
+pub(crate) struct Wish {
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) is_cancelled: Arc<AtomicBool>,
+    /// The pool's.
+    pub(crate) is_closed: Arc<AtomicBool>,
+}
+
+impl Wish {
+    /// Returns the bounds of comparisons that begin now.
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            steps: self.limits.compare_steps,
+            deadline: self.limits.timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            cancels: [Arc::clone(&self.is_cancelled), Arc::clone(&self.is_closed)],
+        }
+    }
+}
+
+/// What is known when every item has been planned.
+#[derive(Debug)]
+struct Planned {
+    n_slots: usize,
+    /// The units that need a slot, as often as they do.
+    units_of: CsrGroups,
+    work: Work,
+}
+
+#[derive(Debug)]
+struct RunSlot {
+    content: Mutex<Content>,
+    /// Units that have still to read it, as often as they need it.
+    readers: AtomicU32,
+}
+
+#[derive(Debug)]
+enum Content {
+    Awaited,
+    /// It came before the plan was made, and its units do not know.
+    Early(Delivered),
+    Here(Delivered),
+    /// Every unit that needed it is done, so the rows are given back.
+    Released,
+}
+
+/// What is made of the outcomes.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Outcomes, by item.
+    Execute { slot_of: Vec<u32> },
+    /// Scores, by item.
+    Score(Scores),
+}
+
+/// The comparisons of a score job.
+#[derive(Debug)]
+pub(crate) struct Scores {
+    pub(crate) units: Vec<Comparison>,
+    /// The slots that units need, end to end.
+    pub(crate) needs: Vec<u32>,
+    pub(crate) unit_of: Vec<u32>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// One distinct score item.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    /// Where its slots are in `needs`: the prediction's, one a database, and then those of each gold that is SQL.
+    needs: Range<u32>,
+    n_databases: u32,
+    golds: Arc<[GoldSource]>,
+    options: Arc<Options>,
+    /// Slots that are not here.
+    waiting: AtomicU32,
+    score: OnceLock<Result<Score, Fault>>,
+}
+
+impl Comparison {
+    pub(crate) fn new(item: ScoreItem, needs: Range<u32>) -> Self {
+        Self {
+            waiting: AtomicU32::new(needs.len() as u32),
+            needs,
+            n_databases: item.databases.len() as u32,
+            golds: item.golds,
+            options: item.options,
+            score: OnceLock::new(),
+        }
+    }
+
+    /// Returns where its slots are in `needs`.
+    pub(crate) fn needs_at(&self) -> Range<usize> {
+        self.needs.start as usize..self.needs.end as usize
+    }
+
+    /// Tells whether an item has this unit's golds and options.
+    pub(crate) fn is_of(&self, item: &ScoreItem) -> bool {
+        let is_same = |pair: (&GoldSource, &GoldSource)| match pair {
+            (GoldSource::Sql(a), GoldSource::Sql(b)) => a == b,
+            (GoldSource::Table(a), GoldSource::Table(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        let golds = (&self.golds, &item.golds);
+        (Arc::ptr_eq(golds.0, golds.1)
+            || (golds.0.len() == golds.1.len() && golds.0.iter().zip(golds.1.iter()).all(is_same)))
+            && self.n_databases as usize == item.databases.len()
+            && (Arc::ptr_eq(&self.options, &item.options) || self.options == item.options)
+    }
+}
+
+impl Scores {
+    fn needs(&self, unit: &Comparison) -> &[u32] {
+        &self.needs[unit.needs_at()]
+    }
+}
+
+impl JobState {
+    /// Makes the state of a job with at most `max_slots` distinct runs, whose outcomes may be delivered from now on.
+    pub(crate) fn new(max_slots: usize, wish: Wish, stats: Arc<Stats>) -> Self {
+        let slot = || RunSlot { content: Mutex::new(Content::Awaited), readers: AtomicU32::new(0) };
+        let slots = std::iter::repeat_with(slot).take(max_slots).collect();
+        Self { slots, planned: OnceLock::new(), flights: OnceLock::new(), wish, arrivals: CompletionLog::new(), stats }
+    }
+
+    /// Says, once, what is made of the first `n_slots` slots, and counts the outcomes that are here. Those that would make a
+    /// comparison follow are returned, to be delivered anew.
+    pub(crate) fn plan(&self, n_slots: usize, work: Work) -> Vec<(u32, Delivered)> {
+        let (n_units, units_of) = match &work {
+            Work::Execute { .. } => (n_slots, CsrGroups::new(n_slots, std::iter::empty())),
+            Work::Score(scores) => {
+                let needs = (0..)
+                    .zip(&scores.units)
+                    .flat_map(|(number, unit)| scores.needs(unit).iter().map(move |slot| (*slot, number)));
+                (scores.units.len(), CsrGroups::new(n_slots, needs))
+            }
+        };
+        for (number, slot) in self.slots[..n_slots].iter().enumerate() {
+            slot.readers.store(units_of.of(number).len() as u32, Ordering::Relaxed);
+        }
+        self.arrivals.expect(n_units);
+        let planned = self.planned.get_or_init(|| Planned { n_slots, units_of, work });
+        self.finish_units_without_needs(planned);
+        (0..n_slots as u32).filter_map(|slot| self.count_early(slot, planned)).collect()
+    }
+
+    fn count_early(&self, number: u32, planned: &Planned) -> Option<(u32, Delivered)> {
+        {
+            let mut content = lock(&self.slots[number as usize].content);
+            match std::mem::replace(&mut *content, Content::Awaited) {
+                Content::Early(outcome) if planned.would_compare(number) => return Some((number, outcome)),
+                Content::Early(outcome) => *content = Content::Here(outcome),
+                other => {
+                    *content = other;
+                    return None;
+                }
+            }
+        }
+        self.count(number, planned);
+        None
+    }
+
+    fn finish_units_without_needs(&self, planned: &Planned) {
+        if let Work::Score(scores) = &planned.work {
+            for (number, unit) in (0..).zip(&scores.units) {
+                if unit.needs.is_empty() {
+                    self.finish_unit(number, scores);
+                }
+            }
+        }
+    }
+
+    /// Ends the comparisons that are under way or to come.
+    pub(crate) fn cancel_comparisons(&self) {
+        self.wish.is_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Remembers which flights to abandon on cancellation.
+    pub(crate) fn set_flights(&self, flights: Vec<Arc<InFlightQuery>>) {
+        let _ = self.flights.set(flights); // set once, right after the job was made
+    }
+
+    /// Returns the job's flights.
+    pub(crate) fn flights(&self) -> &[Arc<InFlightQuery>] {
+        self.flights.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the number of distinct runs, once they are planned.
+    pub(crate) fn n_slots(&self) -> usize {
+        self.planned.get().map_or(0, |planned| planned.n_slots)
+    }
+
+    /// Fills a slot, once; a second delivery (a cancellation after a result, or the reverse) changes nothing.
+    pub(crate) fn deliver(&self, number: u32, outcome: Delivered) {
+        let planned = {
+            let mut content = lock(&self.slots[number as usize].content);
+            if !matches!(*content, Content::Awaited) {
+                return;
+            }
+            // Asked under the lock: either the outcome is seen here to be early, or there by `plan`.
+            let planned = self.planned.get();
+            *content = if planned.is_some() { Content::Here(outcome) } else { Content::Early(outcome) };
+            planned
+        };
+        if let Some(planned) = planned {
+            self.count(number, planned);
+        }
+    }
+
+    /// Tells those that wait for a slot that it is here.
+    fn count(&self, number: u32, planned: &Planned) {
+        match &planned.work {
+            Work::Execute { .. } => self.arrivals.arrive(number),
+            Work::Score(scores) => {
+                for unit in planned.units_of.of(number as usize) {
+                    if scores.units[*unit as usize].waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
+                        self.finish_unit(*unit, scores);
+                    }
+                }
+            }
+        }
+    }
+
+    fn finish_unit(&self, number: u32, scores: &Scores) {
+        let unit = &scores.units[number as usize];
+        let needs = scores.needs(unit);
+        let result = catch_unwind(AssertUnwindSafe(|| self.score_unit(unit, needs, &scores.rules)))
+            .unwrap_or_else(|panic| Err(Fault::of_panic(panic.as_ref())));
+        let _ = unit.score.set(result); // only the last delivery comes here
+        self.stats.compared();
+        for slot in needs {
+            let slot = &self.slots[*slot as usize];
+            if slot.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
+                *lock(&slot.content) = Content::Released;
+            }
+        }
+        self.arrivals.arrive(number);
+    }
+
+    fn score_unit(&self, unit: &Comparison, needs: &[u32], rules: &[Rule]) -> Result<Score, Fault> {
+        let outcomes = needs.iter().map(|slot| self.outcome_at(*slot)).collect::<Result<Vec<_>, Fault>>()?;
+        let n_databases = unit.n_databases as usize;
+        let (predicted, mut of_golds) = outcomes.split_at(n_databases);
+        let golds = unit.golds.iter().map(move |gold| match gold {
+            GoldSource::Sql(sql) => {
+                let (outcomes, others) = of_golds.split_at(n_databases);
+                of_golds = others;
+                ReadyGold::Outcomes { outcomes, sql }
+            }
+            GoldSource::Table(table) => ReadyGold::Table(table),
+        });
+        Ok(score(predicted, &golds, rules, &unit.options, &self.wish.bounds()))
+    }
+
+    fn outcome_at(&self, slot: u32) -> Delivered {
+        match &*lock(&self.slots[slot as usize].content) {
+            Content::Here(delivered) => delivered.clone(),
+            Content::Awaited | Content::Early(_) | Content::Released => {
+                Err(Fault::Internal("an outcome was read before it came"))
+            }
+        }
+    }
+
+    /// Returns the unit of each item, once they are planned.
+    pub(crate) fn unit_of(&self) -> &[u32] {
+        match self.planned.get().map(|planned| &planned.work) {
+            Some(Work::Execute { slot_of }) => slot_of,
+            Some(Work::Score(scores)) => &scores.unit_of,
+            None => &[],
+        }
+    }
+
+    /// Returns the outcome of one item of an execute job, once its slot is here.
+    pub(crate) fn outcome(&self, item: usize) -> Delivered {
+        match self.planned.get().map(|planned| &planned.work) {
+            Some(Work::Execute { slot_of }) => self.outcome_at(slot_of[item]),
+            _ => Err(Fault::Internal("a score job has scores, not outcomes")),
+        }
+    }
+
+    /// Returns the score of one item of a score job, once its unit is here.
+    pub(crate) fn score(&self, item: usize) -> Result<&Score, Fault> {
+        let Some(Work::Score(Scores { units, unit_of, .. })) = self.planned.get().map(|planned| &planned.work) else {
+            return Err(Fault::Internal("an execute job has outcomes, not scores"));
+        };
+        match units[unit_of[item] as usize].score.get() {
+            Some(Ok(score)) => Ok(score),
+            Some(Err(fault)) => Err(fault.clone()),
+            None => Err(Fault::Internal("a score was read before it came")),
+        }
+    }
+
+    /// Returns the number of items.
+    pub(crate) fn n_items(&self) -> usize {
+        self.unit_of().len()
+    }
+}
+
+impl Planned {
+    /// Tells whether a delivery to the slot would be the last that a comparison waits for.
+    fn would_compare(&self, slot: u32) -> bool {
+        let Work::Score(scores) = &self.work else { return false };
+        let mut by_unit = self.units_of.of(slot as usize).chunk_by(|a, b| a == b);
+        by_unit.any(|same| scores.units[same[0] as usize].waiting.load(Ordering::Acquire) as usize <= same.len())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

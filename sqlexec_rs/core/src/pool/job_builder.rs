@@ -1,0 +1,256 @@
+//! The launch of a job, a portion of its items after the other: each run is found in the cache, joined where it is in
+//! flight, or queued. Threads run what was added while the caller makes the next portion.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::compare::score::ScoreItem;
+use crate::error::Fault;
+use crate::outcome::Outcome;
+use crate::pool::cache::{Handle, InFlightQuery, Key, Lookup, Waiter};
+use crate::pool::csr_groups::CsrGroups;
+use crate::pool::job::{JobState, Wish};
+use crate::pool::plan::{Plan, PlannedRun, n_pairs};
+use crate::pool::queue::Task;
+use crate::pool::{Job, Shared};
+use crate::request::Limits;
+use crate::sqlite::dbfile::FileIdentity;
+
+/// Runs that are looked up and queued at once: threads begin with the first while the next are looked up.
+const PORTION: usize = 256;
+
+/// A job to which items are still being added. To drop it cancels what was added.
+pub struct JobBuilder {
+    shared: Arc<Shared>,
+    limits: Arc<Limits>,
+    plan: Plan,
+    /// (database, SQL) pairs that are still to come, as the caller counted them.
+    n_to_come: usize,
+    databases: Vec<Database>,
+    begun: Option<Begun>,
+}
+
+/// What there is from the first portion on.
+struct Begun {
+    state: Arc<JobState>,
+    limits_number: u32,
+    ticket: u64,
+    /// Tasks for which the queue keeps room.
+    n_reserved: usize,
+    flights: Vec<Arc<InFlightQuery>>,
+    is_open: bool,
+}
+
+struct Database {
+    path: Arc<Path>,
+    /// The number of the file's state; or why it has none.
+    state: Result<u32, Arc<Outcome>>,
+}
+
+impl JobBuilder {
+    /// Begins; `n_pairs` is how many (database, SQL) pairs all items will ask for, duplicates included.
+    pub(crate) fn new(shared: &Arc<Shared>, plan: Plan, limits: &Arc<Limits>, n_pairs: usize) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            limits: Arc::clone(limits),
+            plan,
+            n_to_come: n_pairs,
+            databases: Vec::new(),
+            begun: None,
+        }
+    }
+
+    /// Adds items under their numbers. The first portion waits for room in the queue for all of them; meanwhile
+    /// `keep_waiting` is asked whether to go on, and false gives up with [`Fault::Interrupted`].
+    pub fn add(
+        &mut self,
+        items: impl IntoIterator<Item = (u32, ScoreItem)>,
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Fault> {
+        let n_old = self.plan.runs.len();
+        let mut n_asked = 0;
+        for (number, item) in items {
+            n_asked += n_pairs(&item);
+            self.plan.add_item(number, item, n_old);
+        }
+        self.request_from(n_old, n_asked, keep_waiting)
+    }
+
+    /// Adds (database, SQL) pairs with these numbers; waits as `add` does.
+    pub(crate) fn add_pairs(
+        &mut self,
+        numbers: &[u32],
+        pairs: &[(Arc<Path>, Arc<str>)],
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Fault> {
+        let n_old = self.plan.runs.len();
+        for number in numbers {
+            let (path, sql) = &pairs[*number as usize];
+            self.plan.add_pair(*number, path, sql);
+        }
+        self.request_from(n_old, numbers.len(), keep_waiting)
+    }
+
+    /// Returns the job, to which nothing is added any more.
+    pub fn finish(mut self) -> Result<Job, Fault> {
+        if self.begun.is_none() {
+            self.request_from(0, 0, &mut || true)?; // a job of nothing
+        }
+        let begun = self.begun.as_mut().ok_or(Fault::Internal("a launch that has not begun"))?;
+        let state = Arc::clone(&begun.state);
+        let mut tasks = Vec::new();
+        for (slot, outcome) in state.plan(self.plan.runs.len(), self.plan.take_work()) {
+            match outcome {
+                Ok(outcome) => tasks.push(Task::Deliver(Arc::clone(&state), slot, outcome)),
+                fault => state.deliver(slot, fault),
+            }
+        }
+        let is_open = self.shared.queue.add(begun.ticket, tasks.into_iter(), begun.n_reserved) && begun.is_open;
+        begun.n_reserved = 0;
+        state.set_flights(std::mem::take(&mut begun.flights));
+        let job = Job { state, shared: Arc::clone(&self.shared) };
+        self.begun = None;
+        if is_open {
+            Ok(job)
+        } else {
+            job.cancel()?;
+            Err(Fault::Closed)
+        }
+    }
+
+    /// Requests the runs that were planned from number `n_old` on, for which `n_asked` pairs asked.
+    fn request_from(
+        &mut self,
+        n_old: usize,
+        n_asked: usize,
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Fault> {
+        let n_new = self.plan.runs.len() - n_old;
+        self.n_to_come = self.n_to_come.saturating_sub(n_asked);
+        if self.begun.is_none() {
+            self.begun = Some(self.begin(n_new + self.n_to_come, keep_waiting)?);
+        }
+        let stats = &self.shared.stats;
+        stats.requested(n_asked as u64);
+        stats.deduplicated((n_asked - n_new) as u64);
+        self.number_databases();
+        let Some(begun) = self.begun.as_mut() else { return Ok(()) };
+        mark_golds(&self.shared, &self.plan, &self.databases, begun.limits_number);
+        // By database, so that a thread stays with a connection and what it holds.
+        let runs = &self.plan.runs;
+        let order =
+            CsrGroups::new(self.databases.len(), runs[n_old..].iter().map(|run| run.database).zip(n_old as u32..));
+        for portion in order.all().chunks(PORTION) {
+            let tasks = begun.request(&self.shared, &self.limits, &self.databases, runs, portion);
+            begun.n_reserved -= portion.len();
+            begun.is_open &= self.shared.queue.add(begun.ticket, tasks.into_iter(), portion.len());
+        }
+        self.plan.end_portion();
+        Ok(())
+    }
+
+    /// Waits for room: a run that others could join before it is queued would leave them waiting if this call gave up.
+    fn begin(&self, max_runs: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<Begun, Fault> {
+        let ticket = self.shared.queue.reserve(max_runs, keep_waiting)?;
+        let is_closed = Arc::clone(&self.shared.is_closed);
+        let wish = Wish { limits: Arc::clone(&self.limits), is_cancelled: Arc::default(), is_closed };
+        Ok(Begun {
+            state: Arc::new(JobState::new(max_runs, wish, Arc::clone(&self.shared.stats))),
+            limits_number: self.shared.cache().number_limits(&self.limits),
+            ticket,
+            n_reserved: max_runs,
+            flights: Vec::with_capacity(max_runs),
+            is_open: true,
+        })
+    }
+
+    /// Looks at the files of databases that are new here.
+    fn number_databases(&mut self) {
+        let new = &self.plan.databases[self.databases.len()..];
+        let identities: Vec<_> = new.iter().map(|path| FileIdentity::of(path)).collect();
+        let mut cache = self.shared.cache();
+        for (path, identity) in new.iter().zip(identities) {
+            let state = identity.map(|identity| cache.number_database(identity)).map_err(Arc::from);
+            self.databases.push(Database { path: Arc::clone(path), state });
+        }
+    }
+}
+
+impl Drop for JobBuilder {
+    fn drop(&mut self) {
+        if let Some(begun) = self.begun.take().filter(|_| self.shared.check_process().is_ok()) {
+            self.shared.queue.add(begun.ticket, std::iter::empty(), begun.n_reserved);
+            self.shared.cache().abandon(&begun.state, &begun.flights);
+        }
+    }
+}
+
+/// Has the outcomes of runs kept that are known as golds' only now.
+fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32) {
+    if plan.late_golds.is_empty() {
+        return;
+    }
+    let mut cache = shared.cache();
+    for run in plan.late_golds.iter().map(|slot| &plan.runs[*slot as usize]) {
+        if let Ok(db) = databases[run.database as usize].state {
+            cache.mark_gold(&Key { db, limits, sql: run.sql.clone() });
+        }
+    }
+}
+
+impl Begun {
+    /// Finds, joins or starts some of a job's runs; returns what is to be queued.
+    fn request(
+        &mut self,
+        shared: &Shared,
+        limits: &Arc<Limits>,
+        databases: &[Database],
+        runs: &[PlannedRun],
+        portion: &[u32],
+    ) -> Vec<Task> {
+        let handle = Arc::new(Handle(Arc::clone(&self.state)));
+        let mut tasks = Vec::with_capacity(portion.len());
+        let mut here = Vec::new();
+        let mut cache = shared.cache();
+        let keeps_candidates = cache.keeps_candidates();
+        for slot in portion {
+            let run = &runs[*slot as usize];
+            let database = &databases[run.database as usize];
+            let db = match &database.state {
+                Ok(number) => *number,
+                Err(outcome) => {
+                    here.push((*slot, Arc::clone(outcome)));
+                    continue;
+                }
+            };
+            let key = Key { db, limits: self.limits_number, sql: run.sql.clone() };
+            let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
+            let make_flight = |key| InFlightQuery {
+                key,
+                path: Arc::clone(&database.path),
+                limits: Arc::clone(limits),
+                cancel: Arc::default(),
+                is_for_cache: run.is_gold || keeps_candidates,
+            };
+            match cache.request(key, run.is_gold, waiter, make_flight) {
+                Lookup::Kept(outcome) => {
+                    shared.stats.hit(run.is_gold);
+                    here.push((*slot, outcome));
+                }
+                Lookup::Joined(flight) => {
+                    shared.stats.joined();
+                    self.flights.push(flight);
+                }
+                Lookup::New(flight) => {
+                    self.flights.push(Arc::clone(&flight));
+                    tasks.push(Task::Run(flight));
+                }
+            }
+        }
+        drop(cache);
+        for (slot, outcome) in here {
+            self.state.deliver(slot, Ok(outcome));
+        }
+        tasks
+    }
+}

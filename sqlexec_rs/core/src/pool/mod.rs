@@ -1,0 +1,355 @@
+//! The executor: a pool of threads, each with its own connections or its own worker process, over one queue and one cache.
+
+pub mod batches;
+pub mod cache;
+pub mod completion_log;
+pub mod csr_groups;
+pub mod items;
+pub mod job;
+pub mod job_builder;
+pub mod plan;
+pub mod queue;
+pub mod runner;
+pub mod stats;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::compare::Rule;
+use crate::compare::score::{Score, ScoreItem};
+use crate::error::Fault;
+use crate::outcome::Outcome;
+use crate::pool::batches::Batches;
+use crate::pool::cache::Cache;
+use crate::pool::job::JobState;
+use crate::pool::job_builder::JobBuilder;
+use crate::pool::plan::{Plan, n_pairs};
+use crate::pool::queue::{Queue, Task};
+use crate::pool::runner::Runner;
+use crate::pool::stats::{Reading, Stats};
+use crate::process::WorkerConfig;
+use crate::request::Limits;
+use crate::sqlite::busy::{self, Busy};
+use crate::sqlite::hooks;
+use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
+
+/// The stack of what runs SQL: SQLite's parser and code generator recurse with the depth of an expression.
+pub(crate) const STACK_BYTES: usize = 8 << 20;
+
+/// Runs of a job from which on it is worth to wake a thread to free it.
+const LARGE_JOB: usize = 256;
+
+/// How an executor is built.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Worker threads; `None` is one a core.
+    pub threads: Option<usize>,
+    /// Connections that stay open, over all threads.
+    pub max_open: usize,
+    /// How their files are opened.
+    pub access: Access,
+    /// Bytes of candidate results to keep (golds are kept beside them).
+    pub cache_bytes: usize,
+    /// Runs that may wait for a thread; a batch that would make them more waits to be let in.
+    pub max_queued: usize,
+    /// Runs each query in a worker process, one a thread, instead of in the thread itself.
+    pub worker: Option<WorkerConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            max_open: 512,
+            access: Access::default(),
+            cache_bytes: 256 << 20,
+            max_queued: 1 << 20,
+            worker: None,
+        }
+    }
+}
+
+/// Runs SQL on databases in parallel, read-only and under limits.
+///
+/// Dropping it cancels what is queued and lets the threads end by themselves; `close` waits for them.
+pub struct Pool {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    n_threads: usize,
+}
+
+pub(crate) struct Shared {
+    pub(crate) queue: Queue,
+    cache: Mutex<Cache>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) is_closed: Arc<AtomicBool>,
+    process: u32,
+}
+
+/// A batch that was submitted. Dropping it does not cancel it: its outcomes may be wanted in the cache.
+pub struct Job {
+    pub(crate) state: Arc<JobState>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Pool {
+    /// Starts the threads.
+    pub fn new(config: &Config) -> Result<Self, Fault> {
+        busy::check_fork()?;
+        hooks::install()?;
+        let n_threads = match config.threads {
+            Some(n) => n.max(1),
+            None => thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        };
+        let shared = Arc::new(Shared {
+            queue: Queue::new(config.max_queued),
+            cache: Mutex::new(Cache::new(config.cache_bytes)),
+            stats: Arc::default(),
+            is_closed: Arc::default(),
+            process: std::process::id(),
+        });
+        let cap = (config.max_open / n_threads).max(1);
+        // Threads share copies; of worker processes each has its own.
+        let n_shares = if config.worker.is_some() { n_threads as u64 } else { 1 };
+        let access = Access { copies_bytes: config.access.copies_bytes / n_shares, ..config.access };
+        let copies = Arc::new(InMemoryDbs::new(access, &shared.stats));
+        let pool = Self { shared: Arc::clone(&shared), threads: Mutex::default(), n_threads };
+        for number in 0..n_threads {
+            let runner = Runner::new(config.worker.as_ref(), cap, &copies, &shared.stats)?;
+            let shared = Arc::clone(&shared);
+            let builder = thread::Builder::new().name(format!("sqlexec-{number}")).stack_size(STACK_BYTES);
+            let handle = builder.spawn(move || work(&shared, runner)).map_err(|e| Fault::CannotStart(e.to_string()))?;
+            lock(&pool.threads).push(handle);
+        }
+        Ok(pool)
+    }
+
+    /// Returns the number of worker threads.
+    pub fn n_threads(&self) -> usize {
+        self.n_threads
+    }
+
+    /// Queues (database, SQL) pairs and returns at once, or as soon as the queue has room for them.
+    ///
+    /// A batch of more runs than the queue may hold is let in when the queue is empty.
+    pub fn submit(&self, pairs: &[(Arc<Path>, Arc<str>)], limits: &Arc<Limits>) -> Result<Job, Fault> {
+        self.submit_while(pairs, limits, &mut || true)
+    }
+
+    /// Queues as `submit` does; while there is no room `keep_waiting` is asked a few times a second, and false gives up
+    /// with [`Fault::Interrupted`].
+    pub fn submit_while(
+        &self,
+        pairs: &[(Arc<Path>, Arc<str>)],
+        limits: &Arc<Limits>,
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<Job, Fault> {
+        self.shared.check_process()?;
+        let mut launch = JobBuilder::new(&self.shared, Plan::execution(pairs.len()), limits, pairs.len());
+        let portions = Batches::new(pairs.iter().map(|(path, _)| Arc::as_ptr(path).addr()));
+        for numbers in portions.iter() {
+            launch.add_pairs(numbers, pairs, keep_waiting)?;
+        }
+        launch.finish()
+    }
+
+    /// Queues score items; waits for room as `submit` does.
+    pub fn submit_score(&self, items: &[ScoreItem], rules: &[Rule], limits: &Arc<Limits>) -> Result<Job, Fault> {
+        self.submit_score_while(items, rules, limits, &mut || true)
+    }
+
+    /// Queues score items; gives up as `submit_while` does.
+    pub fn submit_score_while(
+        &self,
+        items: &[ScoreItem],
+        rules: &[Rule],
+        limits: &Arc<Limits>,
+        keep_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<Job, Fault> {
+        let mut launch = self.launch_score(items.len(), items.iter().map(n_pairs).sum(), rules, limits)?;
+        let portions = Batches::new(items.iter().map(|item| item.databases.as_ptr().addr()));
+        for numbers in portions.iter() {
+            let portion = numbers.iter().map(|number| (*number, items[*number as usize].clone()));
+            launch.add(portion, keep_waiting)?;
+        }
+        launch.finish()
+    }
+
+    /// Begins to score `n_items` items that will ask for `n_pairs` (database, SQL) pairs, duplicates included.
+    pub fn launch_score(
+        &self,
+        n_items: usize,
+        n_pairs: usize,
+        rules: &[Rule],
+        limits: &Arc<Limits>,
+    ) -> Result<JobBuilder, Fault> {
+        self.shared.check_process()?;
+        Ok(JobBuilder::new(&self.shared, Plan::scoring(n_items, rules), limits, n_pairs))
+    }
+
+    /// Reads the counters, with what the caches and the queue hold now.
+    pub fn stats(&self) -> Result<Reading, Fault> {
+        self.shared.check_process()?;
+        let (cache_bytes, gold_bytes) = self.shared.cache().bytes();
+        let mut reading = self.shared.stats.read();
+        reading.extend([
+            ("cache_bytes", cache_bytes as u64),
+            ("gold_bytes", gold_bytes as u64),
+            ("queued", self.shared.queue.len() as u64),
+            ("threads", self.n_threads as u64),
+        ]);
+        Ok(reading)
+    }
+
+    /// Cancels everything and refuses new work; `is_closed` tells when the threads have ended.
+    pub fn begin_close(&self) -> Result<(), Fault> {
+        self.shared.check_process()?;
+        self.shared.shut();
+        Ok(())
+    }
+
+    /// Waits for the threads to end after `begin_close`, at most `timeout`; true when they have.
+    pub fn is_closed(&self, timeout: Duration) -> Result<bool, Fault> {
+        self.shared.check_process()?;
+        let deadline = Instant::now() + timeout;
+        let mut threads = lock(&self.threads);
+        loop {
+            threads.retain(|thread| !thread.is_finished());
+            if threads.is_empty() {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.shared.check_process().is_ok() {
+            self.shared.shut();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn cache(&self) -> MutexGuard<'_, Cache> {
+        lock(&self.cache)
+    }
+
+    /// After a fork the threads are gone and a lock may be held for ever, so nothing may be touched.
+    pub(crate) fn check_process(&self) -> Result<(), Fault> {
+        if self.process == std::process::id() { Ok(()) } else { Err(Fault::Forked) }
+    }
+
+    fn shut(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        let left = self.queue.close();
+        let waiters = self.cache().cancel_all();
+        let cancelled = Arc::new(Outcome::cancelled());
+        for waiter in waiters {
+            waiter.job.0.deliver(waiter.slot, Ok(Arc::clone(&cancelled)));
+        }
+        for task in left {
+            if let Task::Deliver(job, slot, _) = task {
+                job.deliver(slot, Ok(Arc::clone(&cancelled)));
+            }
+        }
+    }
+}
+
+impl Job {
+    /// Tells whether every item is done.
+    pub fn is_done(&self) -> Result<bool, Fault> {
+        self.shared.check_process()?;
+        let (done, all) = self.state.arrivals.progress();
+        Ok(done == all)
+    }
+
+    /// Returns how many distinct items are done, and how many there are.
+    pub fn progress(&self) -> Result<(usize, usize), Fault> {
+        self.shared.check_process()?;
+        Ok(self.state.arrivals.progress())
+    }
+
+    /// Waits until the job is done, at most `timeout`; true when it is.
+    pub fn wait(&self, timeout: Duration) -> Result<bool, Fault> {
+        self.shared.check_process()?;
+        Ok(self.state.arrivals.wait_for_all(timeout))
+    }
+
+    /// Cancels what has not ended: those items get the status `cancelled`, and runs that nobody else waits for stop.
+    pub fn cancel(&self) -> Result<(), Fault> {
+        self.shared.check_process()?;
+        self.state.cancel_comparisons();
+        self.shared.cache().abandon(&self.state, self.state.flights());
+        let cancelled = Arc::new(Outcome::cancelled());
+        for slot in 0..self.state.n_slots() {
+            self.state.deliver(slot as u32, Ok(Arc::clone(&cancelled)));
+        }
+        Ok(())
+    }
+
+    /// Returns the outcomes of a finished execute job, in the order of its items.
+    pub fn outcomes(&self) -> Result<Vec<Arc<Outcome>>, Fault> {
+        self.shared.check_process()?;
+        (0..self.state.n_items()).map(|item| self.state.outcome(item)).collect()
+    }
+
+    /// Returns the scores of a finished score job, in the order of its items.
+    pub fn scores(&self) -> Result<Vec<&Score>, Fault> {
+        self.shared.check_process()?;
+        (0..self.state.n_items()).map(|item| self.state.score(item)).collect()
+    }
+}
+
+/// To free a large batch takes the caller's time, which a thread may have to spare.
+impl Drop for Job {
+    fn drop(&mut self) {
+        let is_last = Arc::strong_count(&self.state) == 1;
+        if is_last && self.state.n_slots() >= LARGE_JOB && self.shared.check_process().is_ok() {
+            self.shared.queue.free(Arc::clone(&self.state));
+        }
+    }
+}
+
+/// The life of a worker thread.
+fn work(shared: &Arc<Shared>, mut runner: Runner) {
+    let mut busy: Option<Busy> = None;
+    loop {
+        let rest = &mut || {
+            runner.park();
+            busy = None;
+        };
+        let Some((task, n_left)) = shared.queue.take(rest) else {
+            drop(runner); // closes its connections, while this thread still counts as busy
+            return;
+        };
+        match task {
+            Task::Deliver(job, slot, outcome) => job.deliver(slot, Ok(outcome)),
+            Task::Free(job) => drop(job),
+            Task::Run(flight) if flight.cancel.load(Ordering::Relaxed) => {}
+            Task::Run(flight) => {
+                busy.get_or_insert_with(Busy::new);
+                let result = runner.run(&flight, n_left > 0).map(Arc::new);
+                if let Ok(outcome) = &result {
+                    shared.stats.ran(outcome.status);
+                }
+                let waiters = shared.cache().complete(&flight, result.as_ref().ok());
+                for waiter in waiters {
+                    waiter.job.0.deliver(waiter.slot, result.clone());
+                }
+                runner.prune();
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,193 @@
+//! From what was asked to what must run: distinct (database, SQL) pairs, and distinct comparisons.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use crate::compare::Rule;
+use crate::compare::score::{GoldSource, ScoreItem};
+use crate::pool::job::{Comparison, Scores, Work};
+use crate::result::hashed_str::{Hashed, NumberMap};
+use crate::result::value::combine;
+use crate::sqlite::scan::strip_distinct;
+
+/// No unit.
+const NONE: u32 = u32::MAX;
+
+/// A run that a job needs.
+#[derive(Debug)]
+pub(crate) struct PlannedRun {
+    pub(crate) database: u32,
+    pub(crate) sql: Hashed<Arc<str>>,
+    pub(crate) is_gold: bool,
+}
+
+/// What a job must run and what is made of it, as far as its items have been added.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) databases: Vec<Arc<Path>>,
+    database_numbers: HashMap<Arc<Path>, u32>,
+    /// The numbers of paths by address: most items share theirs.
+    numbers_by_address: NumberMap<usize, u32>,
+    pub(crate) runs: Vec<PlannedRun>,
+    /// The numbers of runs, found by hash; what they are is in `runs`, so that little memory is gone through.
+    run_numbers: HashTable<u32>,
+    work: Work,
+    /// By the first slot that units need, the last of them; and by unit the one before it.
+    last_unit_of: Vec<u32>,
+    unit_before: Vec<u32>,
+    /// Runs that are a gold's and were added, as others, before the last portion.
+    pub(crate) late_golds: Vec<u32>,
+}
+
+impl Plan {
+    /// Starts to plan the execution of `n_items` (database, SQL) pairs.
+    pub(crate) fn execution(n_items: usize) -> Self {
+        Self::new(Work::Execute { slot_of: vec![0; n_items] }, n_items)
+    }
+
+    /// Starts to plan the scoring of `n_items` items, most of which are expected to need two runs of their own.
+    pub(crate) fn scoring(n_items: usize, rules: &[Rule]) -> Self {
+        let scores = Scores {
+            units: Vec::with_capacity(n_items),
+            needs: Vec::with_capacity(2 * n_items),
+            unit_of: vec![0; n_items],
+            rules: rules.to_vec(),
+        };
+        Self::new(Work::Score(scores), 2 * n_items)
+    }
+
+    fn new(work: Work, n_runs: usize) -> Self {
+        Self {
+            databases: Vec::new(),
+            database_numbers: HashMap::new(),
+            numbers_by_address: NumberMap::default(),
+            runs: Vec::with_capacity(n_runs),
+            run_numbers: HashTable::with_capacity(n_runs),
+            work,
+            last_unit_of: Vec::new(),
+            unit_before: Vec::new(),
+            late_golds: Vec::new(),
+        }
+    }
+
+    /// Returns what is made of the runs; nothing is added afterwards.
+    pub(crate) fn take_work(&mut self) -> Work {
+        std::mem::replace(&mut self.work, Work::Execute { slot_of: Vec::new() })
+    }
+
+    /// Ends a portion: what it held may be freed, and its addresses become others'.
+    pub(crate) fn end_portion(&mut self) {
+        self.numbers_by_address.clear();
+        self.late_golds.clear();
+    }
+
+    /// Adds a (database, SQL) pair under its number.
+    pub(crate) fn add_pair(&mut self, number: u32, path: &Arc<Path>, sql: &Arc<str>) {
+        let slot = self.slot(path, &Hashed::new(sql), false, 0);
+        if let Work::Execute { slot_of } = &mut self.work {
+            slot_of[number as usize] = slot;
+        }
+    }
+
+    /// Adds an item under its number; runs from `n_old` on are of this portion.
+    pub(crate) fn add_item(&mut self, number: u32, item: ScoreItem, n_old: usize) {
+        let Work::Score(scores) = &mut self.work else { return };
+        let mut needs = std::mem::take(&mut scores.needs);
+        let start = needs.len();
+        self.add_needs(&item, &mut needs, n_old);
+        let unit = match self.find_unit(&item, &needs, start) {
+            Some(unit) => {
+                needs.truncate(start);
+                unit
+            }
+            None => self.add_unit(item, &needs, start),
+        };
+        if let Work::Score(scores) = &mut self.work {
+            scores.needs = needs;
+            scores.unit_of[number as usize] = unit;
+        }
+    }
+
+    fn add_unit(&mut self, item: ScoreItem, needs: &[u32], start: usize) -> u32 {
+        let Work::Score(scores) = &mut self.work else { return NONE };
+        let number = scores.units.len() as u32;
+        scores.units.push(Comparison::new(item, start as u32..needs.len() as u32));
+        self.last_unit_of.resize(self.runs.len(), NONE);
+        let before =
+            needs.get(start).map_or(NONE, |slot| std::mem::replace(&mut self.last_unit_of[*slot as usize], number));
+        self.unit_before.push(before);
+        number
+    }
+
+    /// Finds the unit of an equal item, whose runs are those at the end of `needs`; tables that the caller shares are equal
+    /// by address.
+    fn find_unit(&self, item: &ScoreItem, needs: &[u32], start: usize) -> Option<u32> {
+        let Work::Score(scores) = &self.work else { return None };
+        let mut number = *self.last_unit_of.get(*needs.get(start)? as usize)?;
+        while number != NONE {
+            let unit = &scores.units[number as usize];
+            if needs[unit.needs_at()] == needs[start..] && unit.is_of(item) {
+                return Some(number);
+            }
+            number = self.unit_before[number as usize];
+        }
+        None
+    }
+
+    fn slot(&mut self, path: &Arc<Path>, sql: &Hashed<&Arc<str>>, is_gold: bool, n_old: usize) -> u32 {
+        let database = self.database(path);
+        let next = self.runs.len() as u32;
+        let runs = &self.runs;
+        let is_it = |slot: &u32| runs[*slot as usize].database == database && runs[*slot as usize].sql.is(sql);
+        let hash_of = |slot: &u32| hash_of_run(runs[*slot as usize].database, &runs[*slot as usize].sql);
+        let slot = *self.run_numbers.entry(hash_of_run(database, sql), is_it, hash_of).or_insert(next).get();
+        if slot == next {
+            self.runs.push(PlannedRun { database, sql: sql.with(Arc::clone(sql.text)), is_gold });
+        } else if is_gold && !self.runs[slot as usize].is_gold {
+            self.runs[slot as usize].is_gold = true;
+            if (slot as usize) < n_old {
+                self.late_golds.push(slot);
+            }
+        }
+        slot
+    }
+
+    fn database(&mut self, path: &Arc<Path>) -> u32 {
+        // What is asked for is not freed while its portion is planned, so no address becomes another path's.
+        *self.numbers_by_address.entry(Arc::as_ptr(path).addr()).or_insert_with(|| {
+            *self.database_numbers.entry(Arc::clone(path)).or_insert_with(|| {
+                self.databases.push(Arc::clone(path));
+                self.databases.len() as u32 - 1
+            })
+        })
+    }
+
+    /// Adds the slots that an item needs, in the order that a [`Comparison`] expects.
+    fn add_needs(&mut self, item: &ScoreItem, needs: &mut Vec<u32>, n_old: usize) {
+        let strips = item.options.strip_distinct;
+        let mut add = |sql: &Arc<str>, is_gold: bool| {
+            let stripped: Option<Arc<str>> = strips.then(|| strip_distinct(sql).into());
+            let sql = Hashed::new(stripped.as_ref().unwrap_or(sql));
+            needs.extend(item.databases.iter().map(|path| self.slot(path, &sql, is_gold, n_old)));
+        };
+        add(&item.predicted, false);
+        for gold in item.golds.iter() {
+            if let GoldSource::Sql(sql) = gold {
+                add(sql, true);
+            }
+        }
+    }
+}
+
+/// Returns how many (database, SQL) pairs an item asks for.
+pub(crate) fn n_pairs(item: &ScoreItem) -> usize {
+    let n_gold_sql = item.golds.iter().filter(|gold| matches!(gold, GoldSource::Sql(_))).count();
+    item.databases.len() * (1 + n_gold_sql)
+}
+
+fn hash_of_run<T: AsRef<str>>(database: u32, sql: &Hashed<T>) -> u64 {
+    combine(sql.hash(), u64::from(database))
+}

@@ -1,0 +1,320 @@
+//! The queue between callers and workers: one line a batch, served in turn, with room for so many tasks.
+//!
+//! A worker takes one task at a time from the line whose turn it is, so a batch of thousands does not hold up a batch of
+//! ten, and a query without end holds one thread and nobody else. Batches that find no room are let in in the order in
+//! which they came.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::Fault;
+use crate::outcome::Outcome;
+use crate::pool::cache::InFlightQuery;
+use crate::pool::job::JobState;
+
+/// How long a batch waits for room before its caller is asked whether it still wants to.
+const ASK_PERIOD: Duration = Duration::from_millis(50);
+
+/// Work for a thread.
+pub(crate) enum Task {
+    /// Run a query.
+    Run(Arc<InFlightQuery>),
+    /// Hand a kept outcome to a job; a task because a comparison may follow, which is no work for the caller's thread.
+    Deliver(Arc<JobState>, u32, Arc<Outcome>),
+    /// Free what is left of a job.
+    Free(Arc<JobState>),
+}
+
+/// Lines of tasks.
+pub(crate) struct Queue {
+    max_tasks: usize,
+    state: Mutex<State>,
+    has_work: Condvar,
+    has_room: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    lines: VecDeque<Line>,
+    n_tasks: usize,
+    /// Tasks that have been promised room and are not here yet.
+    n_reserved: usize,
+    /// Batches that wait for room, the first come first.
+    tickets: VecDeque<u64>,
+    n_tickets: u64,
+    /// A job that its caller is done with, for a thread that has no other work.
+    finished: Option<Arc<JobState>>,
+    /// Threads that wait for work.
+    n_idle: usize,
+    is_closed: bool,
+}
+
+/// The tasks of a batch that are waiting.
+struct Line {
+    /// The batch's ticket.
+    ticket: u64,
+    tasks: VecDeque<Task>,
+}
+
+impl Queue {
+    /// Starts empty, with room for `max_tasks` tasks (at least one).
+    pub(crate) fn new(max_tasks: usize) -> Self {
+        let max_tasks = max_tasks.max(1);
+        Self { max_tasks, state: Mutex::default(), has_work: Condvar::new(), has_room: Condvar::new() }
+    }
+
+    /// Waits until there is room for `n` tasks, or until there is no task at all, and keeps it; returns the ticket for `add`,
+    /// which must follow.
+    ///
+    /// `keep_waiting` is asked a few times a second, without the lock; false gives up.
+    pub(crate) fn reserve(&self, n: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<u64, Fault> {
+        let mut state = self.lock();
+        let ticket = state.n_tickets;
+        state.n_tickets += 1;
+        if n == 0 {
+            return Ok(ticket);
+        }
+        state.tickets.push_back(ticket);
+        let result = loop {
+            if state.is_closed {
+                break Err(Fault::Closed);
+            }
+            if state.tickets.front() == Some(&ticket) && state.has_room_for(n, self.max_tasks) {
+                state.n_reserved += n;
+                break Ok(ticket);
+            }
+            let (next, waited) = self.has_room.wait_timeout(state, ASK_PERIOD).unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if waited.timed_out() {
+                drop(state);
+                let goes_on = keep_waiting();
+                state = self.lock();
+                if !goes_on {
+                    break Err(Fault::Interrupted);
+                }
+            }
+        };
+        state.tickets.retain(|waiting| *waiting != ticket);
+        let has_waiters = !state.tickets.is_empty();
+        drop(state);
+        if has_waiters {
+            self.has_room.notify_all(); // the next in turn may fit as well
+        }
+        result
+    }
+
+    /// Adds tasks of a batch to its line, in as much of the room that was reserved; false when the queue is closed.
+    pub(crate) fn add(&self, ticket: u64, tasks: impl ExactSizeIterator<Item = Task>, n_reserved: usize) -> bool {
+        let n = tasks.len();
+        let mut state = self.lock();
+        state.n_reserved -= n_reserved;
+        if state.is_closed {
+            return false;
+        }
+        if n > 0 {
+            state.n_tasks += n;
+            match state.lines.iter_mut().find(|line| line.ticket == ticket) {
+                Some(line) => line.tasks.extend(tasks),
+                None => state.lines.push_back(Line { ticket, tasks: tasks.collect() }),
+            }
+        }
+        let has_waiters = n < n_reserved && !state.tickets.is_empty();
+        let n_idle = state.n_idle;
+        drop(state);
+        if n == 1 && n_idle > 0 {
+            self.has_work.notify_one();
+        } else if n > 1 && n_idle > 0 {
+            self.has_work.notify_all();
+        }
+        if has_waiters {
+            self.has_room.notify_all();
+        }
+        true
+    }
+
+    /// Has a thread that waits for work free a job; where none does, the caller drops it here.
+    pub(crate) fn free(&self, job: Arc<JobState>) {
+        let mut state = self.lock();
+        if state.n_idle > 0 && state.finished.is_none() && !state.is_closed {
+            state.finished = Some(job);
+            drop(state);
+            self.has_work.notify_one();
+        }
+    }
+
+    /// Takes the next task, with the number of those left; calls `rest` before it waits for one. `None` once the queue is
+    /// closed.
+    pub(crate) fn take(&self, rest: &mut dyn FnMut()) -> Option<(Task, usize)> {
+        let mut state = self.lock();
+        let mut has_rested = false;
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            if let Some(mut line) = state.lines.pop_front() {
+                let task = line.tasks.pop_front();
+                if !line.tasks.is_empty() {
+                    state.lines.push_back(line);
+                }
+                if let Some(task) = task {
+                    state.n_tasks -= 1;
+                    let n_left = state.n_tasks;
+                    let has_waiters = !state.tickets.is_empty();
+                    drop(state);
+                    if has_waiters {
+                        self.has_room.notify_all();
+                    }
+                    return Some((task, n_left));
+                }
+                continue;
+            }
+            if has_rested {
+                if let Some(job) = state.finished.take() {
+                    return Some((Task::Free(job), 0));
+                }
+                state.n_idle += 1;
+                state = self.has_work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.n_idle -= 1;
+            } else {
+                drop(state);
+                rest();
+                has_rested = true;
+                state = self.lock();
+            }
+        }
+    }
+
+    /// Closes the queue, wakes everybody, and returns the tasks that were waiting.
+    pub(crate) fn close(&self) -> Vec<Task> {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.n_tasks = 0;
+        let left = state.lines.drain(..).flat_map(|line| line.tasks).collect();
+        let finished = state.finished.take();
+        drop(state);
+        drop(finished);
+        self.has_work.notify_all();
+        self.has_room.notify_all();
+        left
+    }
+
+    /// Returns the number of tasks waiting.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().n_tasks
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn has_room_for(&self, n: usize, max_tasks: usize) -> bool {
+        let load = self.n_tasks + self.n_reserved;
+        load == 0 || load + n <= max_tasks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::pool::job::{JobState, Wish, Work};
+
+    fn tasks(n: usize) -> Vec<Task> {
+        let job = Arc::new(JobState::new(n, Wish::default(), Arc::default()));
+        job.plan(n, Work::Execute { slot_of: Vec::new() });
+        (0..n as u32).map(|slot| Task::Deliver(Arc::clone(&job), slot, Arc::new(Outcome::cancelled()))).collect()
+    }
+
+    fn put(queue: &Queue, n: usize) {
+        let ticket = queue.reserve(n, &mut || true).unwrap();
+        assert!(queue.add(ticket, tasks(n).into_iter(), n));
+    }
+
+    #[test]
+    fn a_thread_without_work_frees_a_job_and_else_the_caller_does() {
+        let queue = Queue::new(1);
+        let job = || Arc::new(JobState::new(1, Wish::default(), Arc::default()));
+        let first = job();
+        let weak = Arc::downgrade(&first);
+        queue.free(first);
+        assert!(weak.upgrade().is_none(), "no thread waits");
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| matches!(queue.take(&mut || {}), Some((Task::Free(_), 0))));
+            while queue.lock().n_idle == 0 {
+                thread::yield_now();
+            }
+            queue.free(job());
+            assert!(thread.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_batch_waits_for_room_and_a_large_one_for_an_empty_queue() {
+        let queue = Queue::new(3);
+        put(&queue, 2);
+        put(&queue, 1);
+        let (is_large_in, is_small_in) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                put(&queue, 5);
+                is_large_in.store(true, Ordering::SeqCst);
+            });
+            while queue.lock().tickets.is_empty() {
+                thread::yield_now();
+            }
+            scope.spawn(|| {
+                put(&queue, 1);
+                is_small_in.store(true, Ordering::SeqCst);
+            });
+            while queue.lock().tickets.len() < 2 {
+                thread::yield_now();
+            }
+            // One place is free, but the large batch was first: the small one may not pass it.
+            assert!(queue.take(&mut || ()).is_some() && queue.take(&mut || ()).is_some());
+            assert!(!is_large_in.load(Ordering::SeqCst) && !is_small_in.load(Ordering::SeqCst));
+            assert!(queue.take(&mut || ()).is_some());
+            while !is_large_in.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            (0..5).for_each(|_| assert!(queue.take(&mut || ()).is_some()));
+        });
+        assert!(is_small_in.load(Ordering::SeqCst));
+        assert_eq!(queue.len(), 1);
+    }
+
+    #[test]
+    fn who_gives_up_leaves_the_line_and_closing_ends_the_wait() {
+        let queue = Queue::new(1);
+        put(&queue, 1);
+        assert!(matches!(queue.reserve(1, &mut || false), Err(Fault::Interrupted)));
+        assert!(queue.lock().tickets.is_empty());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| queue.reserve(1, &mut || true));
+            while queue.lock().tickets.is_empty() {
+                thread::yield_now();
+            }
+            assert_eq!(queue.close().len(), 1);
+            assert!(matches!(waiter.join().unwrap(), Err(Fault::Closed)));
+        });
+        assert!(!queue.add(0, std::iter::empty(), 0));
+    }
+
+    #[test]
+    fn lines_are_served_in_turn() {
+        let queue = Queue::new(10);
+        put(&queue, 3);
+        put(&queue, 2);
+        let lines: Vec<usize> = (0..5)
+            .map(|_| match queue.take(&mut || ()) {
+                Some((Task::Deliver(job, ..), _)) => job.n_slots(),
+                _ => 0,
+            })
+            .collect();
+        assert_eq!(lines, [3, 2, 3, 2, 3]);
+    }
+}

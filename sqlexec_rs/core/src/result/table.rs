@@ -1,0 +1,284 @@
+//! A result table: typed cells in one flat array, long texts and blobs in one arena.
+//!
+//! Sixteen bytes a cell keep a million rows cheap to build and to compare: a row is a slice, a column a stride, and
+//! nothing is boxed. Row hashes, the digest of all rows and the index over distinct rows are made on first use and kept,
+//! because a gold table is compared with many predictions.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::result::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equal};
+use crate::result::header::Header;
+use crate::result::index::RowIndex;
+use crate::result::row_hash::Mix;
+use crate::result::table_arena::Store;
+use crate::result::value::Value;
+
+/// Bytes that one cell takes; what `max_bytes` counts beside the text and blobs themselves.
+pub const CELL_BYTES: usize = size_of::<Cell>();
+
+/// Rows that are read before they are mixed.
+const BLOCK_ROWS: usize = 64;
+
+/// A typed result table.
+#[derive(Debug, Default)]
+pub struct Table {
+    header: Arc<Header>,
+    width: usize,
+    n_rows: usize,
+    store: Store,
+    /// Bytes of text and blobs, wherever they are.
+    text_bytes: usize,
+    row_hashes: OnceLock<Vec<u64>>,
+    digest: OnceLock<Option<u128>>,
+    index: OnceLock<RowIndex>,
+}
+
+impl Table {
+    /// Starts an empty table with the given column names.
+    pub fn new(columns: Vec<String>) -> Self {
+        Self { width: columns.len(), header: Arc::new(Header::new(columns)), ..Self::default() }
+    }
+
+    /// Starts one in memory that this thread has at hand.
+    pub(crate) fn recycled(header: Arc<Header>) -> Self {
+        Self { width: header.names().len(), header, store: Store::recycled(), ..Self::default() }
+    }
+
+    /// Returns the column names, as SQLite gives them.
+    pub fn columns(&self) -> &[String] {
+        self.header.names()
+    }
+
+    /// Sets the columns' declared types.
+    #[must_use]
+    pub fn with_types(mut self, types: Vec<Option<String>>) -> Self {
+        let header = Arc::make_mut(&mut self.header);
+        for name in types {
+            header.push_type(name.as_deref());
+        }
+        self
+    }
+
+    /// Returns the type that a column was declared with, as it stands in the schema; an expression has none.
+    pub fn column_type(&self, column: usize) -> Option<&str> {
+        self.header.column_type(column)
+    }
+
+    /// Returns the number of columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Returns the number of rows.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Tells whether the table has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.n_rows == 0
+    }
+
+    /// Returns the bytes that the result takes: cells, text and blobs.
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.store.cells.as_slice()) + self.text_bytes
+    }
+
+    /// Makes room for so many cells, if there is memory; a table grows without, only slower.
+    pub(crate) fn reserve(&mut self, n_cells: usize) {
+        let _ = self.store.cells.try_reserve_exact(n_cells);
+    }
+
+    /// Appends a value to the row under construction; `end_row` closes it.
+    #[inline]
+    pub fn push(&mut self, value: Value<'_>) {
+        if let Value::Text(bytes) | Value::Blob(bytes) = value {
+            self.text_bytes += bytes.len();
+        }
+        self.store.cells.push(Cell::new(value, &mut self.store.arena));
+    }
+
+    /// Closes the row under construction, which must hold one value a column.
+    #[inline]
+    pub fn end_row(&mut self) {
+        self.n_rows += 1;
+        debug_assert_eq!(self.store.cells.len(), self.n_rows * self.width);
+    }
+
+    /// Gives back memory that growth reserved and the result does not need; a result that is kept for long keeps no more
+    /// than it needs.
+    pub(crate) fn settle(&mut self, is_for_long: bool) {
+        self.store.settle(is_for_long);
+    }
+
+    /// Returns the value at a row and a column.
+    #[inline]
+    pub fn value(&self, row: usize, column: usize) -> Value<'_> {
+        self.store.cells[row * self.width + column].open(&self.store.arena)
+    }
+
+    /// Iterates over the values of a row.
+    #[inline]
+    pub fn row(&self, row: usize) -> impl ExactSizeIterator<Item = Value<'_>> + Clone {
+        self.cells(row).iter().map(|cell| cell.open(&self.store.arena))
+    }
+
+    #[inline]
+    fn cells(&self, row: usize) -> &[Cell] {
+        &self.store.cells[row * self.width..(row + 1) * self.width]
+    }
+
+    /// Iterates over the values of a column.
+    pub fn column(&self, column: usize) -> impl ExactSizeIterator<Item = Value<'_>> + Clone {
+        (0..self.n_rows).map(move |row| self.value(row, column))
+    }
+
+    /// Hashes a row so that rows equal in Python hash alike.
+    #[inline]
+    pub fn row_hash(&self, row: usize) -> u64 {
+        self.mix(Mix::new(), self.cells(row)) as u64
+    }
+
+    #[inline]
+    fn mix(&self, mut row: Mix, cells: &[Cell]) -> u128 {
+        for cell in cells {
+            cell.mix_into(&mut row, &self.store.arena);
+        }
+        row.end()
+    }
+
+    /// Returns the digest of all rows with their duplicates and without their order, computed once. Tables with equal
+    /// multisets of rows have the same, and others have not, but for a chance of about 2^-60. A table with a NaN, which is
+    /// equal to nothing, has none.
+    pub(crate) fn digest(&self) -> Option<u128> {
+        *self.digest.get_or_init(|| {
+            let (start, mut sum, mut has_nan) = (Mix::new(), 0_u128, false);
+            // Without columns all rows are equal, and their number is left to be compared.
+            let width = self.width.max(1);
+            // To look at a block first is quick, and has it in the processor's nearest cache.
+            for block in self.store.cells.chunks(width * BLOCK_ROWS) {
+                has_nan |= has_nan_in(block);
+                for cells in block.chunks_exact(width) {
+                    sum = sum.wrapping_add(self.mix(start, cells));
+                }
+            }
+            (!has_nan).then_some(sum)
+        })
+    }
+
+    /// Returns the digest of the set of rows, without duplicates and order. It is the same for tables that `bird` calls
+    /// equal, and not for others, but for a chance of about 2^-60; it means nothing in another process. A table with a NaN,
+    /// which is equal to nothing, has none.
+    pub fn set_digest(&self) -> Option<u128> {
+        if self.is_distinct() {
+            return self.digest();
+        }
+        let rows = self.index().rows().map(|row| self.mix(Mix::new(), self.cells(row)));
+        self.digest().map(|_| rows.fold(0, u128::wrapping_add))
+    }
+
+    /// Returns the hash of every row, computed once.
+    pub fn row_hashes(&self) -> &[u64] {
+        self.row_hashes.get_or_init(|| (0..self.n_rows).map(|row| self.row_hash(row)).collect())
+    }
+
+    /// Tells whether a row equals a row of another table of the same width.
+    #[inline]
+    pub fn rows_equal(&self, row: usize, other: &Table, other_row: usize) -> bool {
+        let (left, right) = (&self.store.arena, &other.store.arena);
+        cells_equal((self.cells(row), left), (other.cells(other_row), right), Arenas::Apart)
+    }
+
+    /// Tells whether two tables are equal row by row: most right answers are, and no hashing is needed to see it.
+    pub fn equal_in_order(&self, other: &Table) -> bool {
+        if self.n_rows != other.n_rows || self.width != other.width {
+            return false;
+        }
+        let arenas = if self.store.arena == other.store.arena { Arenas::Same } else { Arenas::Apart };
+        let (left, right) = (&self.store, &other.store);
+        many_cells_equal((&left.cells, &left.arena), (&right.cells, &right.arena), arenas)
+    }
+
+    /// Tells whether no two rows are equal, at once where integers rise in a column, as keys do.
+    pub(crate) fn is_distinct(&self) -> bool {
+        let rises = |column| {
+            let integer = |row| match self.value(row, column) {
+                Value::Integer(i) => Some(i),
+                _ => None,
+            };
+            integer(0).is_some() && (1..self.n_rows).all(|row| integer(row - 1) < integer(row))
+        };
+        self.n_rows < 2 || (0..self.width).any(rises) || self.index().n_rows() == self.n_rows
+    }
+
+    /// Returns the index over distinct rows, built once.
+    pub(crate) fn index(&self) -> &RowIndex {
+        self.index.get_or_init(|| RowIndex::new(self))
+    }
+
+    /// Returns the index over distinct rows if it has been built.
+    pub(crate) fn known_index(&self) -> Option<&RowIndex> {
+        self.index.get()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn table(width: usize, rows: &[&[Value<'_>]]) -> Table {
+        let mut table = Table::new((0..width).map(|i| format!("c{i}")).collect());
+        for row in rows {
+            row.iter().for_each(|value| table.push(*value));
+            table.end_row();
+        }
+        table
+    }
+
+    #[test]
+    fn cells_come_back_as_they_went_in() {
+        let row = [Value::Null, Value::Integer(-3), Value::Real(0.5), Value::Text(b"h\xff\x00i"), Value::Blob(b"")];
+        let t = table(5, &[&row, &row]);
+        assert_eq!((t.n_rows(), t.width(), t.bytes()), (2, 5, 10 * CELL_BYTES + 8));
+        for r in 0..2 {
+            assert!(t.row(r).zip(row).all(|(a, b)| a.equals(b)));
+        }
+        assert!(matches!(t.value(1, 3), Value::Text(b"h\xff\x00i")));
+    }
+
+    #[test]
+    fn distinct_rows_are_told_from_others() {
+        use Value::{Integer, Null, Real};
+        assert!(table(1, &[]).is_distinct() && table(1, &[&[Null]]).is_distinct());
+        assert!(table(2, &[&[Null, Integer(1)], &[Null, Integer(2)], &[Null, Integer(3)]]).is_distinct());
+        assert!(table(1, &[&[Integer(2)], &[Integer(1)]]).is_distinct());
+        assert!(table(1, &[&[Real(1.0)], &[Real(2.0)]]).is_distinct());
+        assert!(!table(1, &[&[Integer(1)], &[Integer(2)], &[Integer(2)]]).is_distinct());
+        assert!(!table(1, &[&[Integer(1)], &[Real(2.0)], &[Integer(1)]]).is_distinct());
+        assert!(!table(1, &[&[Null], &[Null]]).is_distinct());
+        assert!(!table(0, &[&[], &[]]).is_distinct());
+    }
+
+    #[test]
+    fn set_digests_know_no_order_and_no_duplicates() {
+        use Value::{Integer, Null, Real, Text};
+        let set = |rows: &[&[Value<'_>]]| table(rows.first().map_or(1, |row| row.len()), rows).set_digest();
+        let (a, b): ([_; 2], [_; 2]) = ([Integer(1), Text(b"a")], [Null, Real(0.5)]);
+        assert_eq!(set(&[&a, &b]), set(&[&b, &a, &a, &b]));
+        assert_eq!(set(&[&[Integer(1)]]), set(&[&[Real(1.0)], &[Integer(1)]]));
+        assert_ne!(set(&[&a, &b]), set(&[&a]));
+        assert_ne!(set(&[&a, &a, &b]), set(&[&a, &a, &a]));
+        assert_ne!(set(&[&[Text(b"a"), Integer(1)]]), set(&[&a]));
+        assert_eq!(table(1, &[]).set_digest(), table(3, &[]).set_digest());
+        assert_ne!(set(&[&[Null]]), table(1, &[]).set_digest());
+        assert_eq!(set(&[&[Real(f64::NAN)]]), None);
+    }
+
+    #[test]
+    fn columns_keep_their_types() {
+        let types = [None, Some("VARCHAR(20)"), None, Some("INT"), None];
+        let t = table(5, &[]).with_types(types.map(|name| name.map(str::to_owned)).into());
+        assert_eq!((0..6).map(|column| t.column_type(column)).collect::<Vec<_>>(), [&types[..], &[None]].concat());
+        assert_eq!(table(2, &[]).with_types(vec![None, None]).column_type(0), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! The memory of a table, which a worker's thread uses again: most results are compared and dropped at once, and fresh
+//! pages for the next large one would cost as much as the comparison.
+
+use std::cell::RefCell;
+
+use crate::result::cell::Cell;
+
+/// Results below this are copied into memory of their size, which the allocator has at hand; what they were built in stays.
+const SMALL_BYTES: usize = 64 << 10;
+
+/// The most that a thread keeps.
+const MAX_KEPT_BYTES: usize = 32 << 20;
+
+/// Cells, and the texts and blobs that they refer to.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) arena: Vec<u8>,
+}
+
+thread_local! {
+    /// What this thread has at hand; `None` on a thread that builds no results.
+    static SPARE: RefCell<Option<Store>> = const { RefCell::new(None) };
+}
+
+impl Store {
+    /// Takes an empty store with the memory that this thread has at hand, and has what is dropped here kept.
+    pub(crate) fn recycled() -> Self {
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().replace(Self::default()));
+        spare.ok().flatten().unwrap_or_default()
+    }
+
+    /// Returns the bytes that are in use.
+    fn bytes(&self) -> usize {
+        size_of_val(self.cells.as_slice()) + self.arena.len()
+    }
+
+    /// Ends the growth. Where the memory is not needed for long, up to twice what the result takes is left to it; the rest
+    /// goes back to this thread, or is freed.
+    pub(crate) fn settle(&mut self, is_for_long: bool) {
+        let (needed, capacity) = (self.bytes(), self.capacity());
+        if needed <= SMALL_BYTES || (capacity <= MAX_KEPT_BYTES && capacity > 2 * needed) {
+            *self = Self { cells: self.cells.as_slice().to_vec(), arena: self.arena.as_slice().to_vec() };
+        } else if is_for_long || capacity > 2 * needed {
+            self.cells.shrink_to_fit();
+            self.arena.shrink_to_fit();
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.cells.capacity() * size_of::<Cell>() + self.arena.capacity()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let capacity = self.capacity();
+        if !(256..=MAX_KEPT_BYTES).contains(&capacity) {
+            return;
+        }
+        // A thread that is ending keeps nothing.
+        let _ = SPARE.try_with(|spare| {
+            if let Ok(mut spare) = spare.try_borrow_mut()
+                && let Some(spare) = spare.as_mut().filter(|spare| spare.capacity() < capacity)
+            {
+                self.cells.clear();
+                self.arena.clear();
+                std::mem::swap(&mut self.cells, &mut spare.cells);
+                std::mem::swap(&mut self.arena, &mut spare.arena);
+            }
+        });
+    }
+}
+
+/// Gives back what this thread has at hand.
+pub(crate) fn release() {
+    let spare = SPARE.try_with(|spare| spare.borrow_mut().as_mut().map(std::mem::take));
+    drop(spare.ok().flatten().map(|mut spare| (std::mem::take(&mut spare.cells), std::mem::take(&mut spare.arena))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::header::Header;
+    use crate::result::table::Table;
+    use crate::result::value::Value;
+
+    fn built(n_rows: usize) -> Table {
+        let mut table = Table::recycled(Header::new(vec!["n".to_owned()]).into());
+        for _ in 0..n_rows {
+            table.push(Value::Integer(1));
+            table.end_row();
+        }
+        table.settle(false);
+        table
+    }
+
+    fn kept() -> usize {
+        SPARE.with_borrow(|spare| spare.as_ref().map_or(0, Store::capacity))
+    }
+
+    #[test]
+    fn memory_is_used_again_up_to_a_bound_and_given_back() {
+        drop(Store { cells: Vec::new(), arena: vec![0; 1_000] });
+        assert_eq!(kept(), 0, "this thread builds nothing yet");
+        let small = built(100);
+        assert!(kept() > 0, "what it was built in");
+        let large = built(100_000);
+        assert_eq!((small.n_rows(), large.n_rows()), (100, 100_000));
+        drop(large);
+        let held = kept();
+        assert!(held >= 100_000 * 16);
+        drop(built(50_000));
+        assert_eq!(kept(), held);
+        drop(built(MAX_KEPT_BYTES / 16 + 1));
+        assert!(kept() <= held);
+        release();
+        assert_eq!(kept(), 0);
+    }
+}

@@ -1,0 +1,87 @@
+//! Threads that may be inside SQLite, and what must not happen meanwhile.
+//!
+//! - In the child of a fork SQLite's own locks are as they were, and the thread that held one is not there. So a pool is not
+//!   made in a child that was forked while a thread was busy: it finds the count as it was at the fork.
+//! - To close any descriptor of a file takes all locks on that file from this process (POSIX). So a descriptor of ours
+//!   stays open until no thread is busy.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::error::Fault;
+use crate::sqlite::dbfile::Inode;
+use crate::sqlite::hooks;
+
+/// The most descriptors that wait to be closed.
+const MAX_WAITING: usize = 64;
+
+/// Threads of all pools of this process between their first query and their rest.
+static BUSY: AtomicUsize = AtomicUsize::new(0);
+
+/// Database files to close when nobody is busy; whoever closes one holds this.
+static WAITING: Mutex<BTreeMap<Inode, File>> = Mutex::new(BTreeMap::new());
+
+/// The process that last made a pool; 0 before the first.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Counts its thread as busy while it lives.
+pub(crate) struct Busy;
+
+impl Busy {
+    pub(crate) fn new() -> Self {
+        BUSY.fetch_add(1, Ordering::SeqCst);
+        drop(waiting()); // whoever closes files at the moment has done so then
+        Self
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut waiting = waiting();
+        if BUSY.load(Ordering::SeqCst) == 1 {
+            waiting.clear();
+        }
+        BUSY.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Reads the first bytes of a database file without taking the locks of running queries; false where that cannot be done
+/// now: the file is shorter, or too many wait to be closed.
+pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
+    let _busy = Busy::new();
+    let mut waiting = waiting();
+    if let Some(file) = waiting.get(&inode) {
+        return file.read_exact_at(head, 0).is_ok();
+    }
+    if waiting.len() >= MAX_WAITING {
+        return false;
+    }
+    let Some(file) = hooks::open_file(path) else { return false };
+    let is_read = file.read_exact_at(head, 0).is_ok();
+    if BUSY.load(Ordering::SeqCst) > 1 {
+        waiting.insert(inode, file);
+    }
+    is_read
+}
+
+/// Refuses a process that was forked while a thread was busy, with [`Fault::ForkedBusy`].
+pub(crate) fn check_fork() -> Result<(), Fault> {
+    let here = process::id();
+    let made_in = PROCESS.load(Ordering::SeqCst);
+    if made_in != here {
+        if made_in != 0 && BUSY.load(Ordering::SeqCst) != 0 {
+            return Err(Fault::ForkedBusy);
+        }
+        PROCESS.store(here, Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+fn waiting() -> MutexGuard<'static, BTreeMap<Inode, File>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,175 @@
+//! The identity of a database file: what must be unchanged for an old result to be still right.
+
+use std::fs::{self, Metadata};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::outcome::{Outcome, Status};
+use crate::sqlite::busy;
+use crate::sqlite::hooks;
+
+/// A file changed within this time of now may change again without its time stamps showing it (clock ticks are coarse), so
+/// its bytes count as well. SQLite's own change counter would not do: two databases may have been changed as often.
+const RECENT: Duration = Duration::from_secs(2);
+
+/// Of a file with more bytes that has just changed, each look finds another state.
+const MAX_DIGESTED: u64 = 1 << 20;
+
+/// Which file it is and which state it is in. The inode stands for the canonical path: two paths to one file share results.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    inode: Inode,
+    stamp: Stamp,
+    content: Content,
+    /// The write-ahead log, which takes the changes of a database in WAL mode.
+    wal: Option<Stamp>,
+}
+
+/// What tells more than a time stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Content {
+    /// The time stamps are old enough to be trusted.
+    Settled,
+    /// A digest of the bytes.
+    Digest(u128),
+    /// They could not be read; the number is of this look alone, so that nothing found before counts as this state's.
+    Unknown(u64),
+}
+
+/// Device and inode: which file a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Inode(pub(crate) u64, pub(crate) u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Stamp {
+    size: u64,
+    /// When the bytes changed, which a program may set back, and when anything did, which none can.
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileIdentity {
+    /// Looks at a database file; a path that leads to no regular file is the caller's `db_error`.
+    pub fn of(path: &Path) -> Result<Self, Box<Outcome>> {
+        let refused = |why: &str| Box::new(Outcome::failed(Status::DbError, format!("{}: {why}", path.display())));
+        let metadata = fs::metadata(path).map_err(|error| refused(&error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(refused("not a regular file"));
+        }
+        let inode = Inode(metadata.dev(), metadata.ino());
+        let stamp = Stamp::of(&metadata);
+        let wal = fs::metadata(wal_path(path)).ok().map(|wal| Stamp::of(&wal));
+        let is_recent = stamp.is_recent() || wal.is_some_and(|wal| wal.is_recent());
+        let content = if is_recent { Content::of_recent(path, inode, stamp, wal) } else { Content::Settled };
+        Ok(Self { inode, stamp, content, wal })
+    }
+
+    /// Returns the size of a database that this file alone holds; `None` where a log takes changes.
+    pub(crate) fn size_of_whole(&self) -> Option<u64> {
+        self.wal.is_none_or(|wal| wal.size == 0).then_some(self.stamp.size)
+    }
+
+    /// Returns which file it is.
+    pub fn inode(&self) -> Inode {
+        self.inode
+    }
+}
+
+/// The state of a database without a write-ahead log, so that the file alone holds everything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoLog {
+    inode: Inode,
+    stamp: Stamp,
+    /// A later change would show in the stamp.
+    is_settled: bool,
+}
+
+impl NoLog {
+    /// Looks at a database file; `None` where it has a log, even an empty one, or is not there.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        let (stamp, has_log) = (Stamp::of(&metadata), fs::symlink_metadata(wal_path(path)).is_ok());
+        let inode = Inode(metadata.dev(), metadata.ino());
+        (!has_log).then(|| Self { inode, stamp, is_settled: !stamp.is_recent() })
+    }
+
+    /// Tells whether the file shows no change since this look, and has no log.
+    ///
+    /// Under a shared lock that has been held since there was no log, it tells that nobody wrote: who writes to the file
+    /// has a log, and only who has an exclusive lock can take it away.
+    pub(crate) fn still_holds(&self, path: &Path) -> bool {
+        Self::of(path).is_some_and(|now| (now.inode, now.stamp) == (self.inode, self.stamp))
+    }
+
+    /// Tells whether every change since this look would show.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+}
+
+/// Tells whether a database has neither a log nor a journal, in which there might be what its file lacks.
+pub(crate) fn is_alone(path: &Path) -> bool {
+    ["-wal", "-journal"].iter().all(|suffix| fs::metadata(beside(path, suffix)).map_or(true, |file| file.len() == 0))
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    fn is_recent(&self) -> bool {
+        let (seconds, nanoseconds) = self.modified.max(self.changed);
+        let since = |epoch: Duration| epoch.checked_sub(Duration::new(seconds.max(0) as u64, nanoseconds as u32));
+        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().and_then(since);
+        age.is_none_or(|age| age < RECENT) // a time in the future is not to be trusted either
+    }
+}
+
+impl Content {
+    /// Reads the database and its log.
+    fn of_recent(path: &Path, inode: Inode, stamp: Stamp, wal: Option<Stamp>) -> Self {
+        static LOOKS: AtomicU64 = AtomicU64::new(0);
+        let unknown = || Self::Unknown(LOOKS.fetch_add(1, Ordering::Relaxed));
+        let log_size = wal.map_or(0, |wal| wal.size);
+        if stamp.size.saturating_add(log_size) > MAX_DIGESTED {
+            return unknown();
+        }
+        let mut digest = Xxh3::new();
+        let mut bytes = vec![0; stamp.size as usize];
+        if !busy::read_head(path, inode, &mut bytes) {
+            return unknown();
+        }
+        digest.update(&bytes);
+        if wal.is_some() {
+            // Nobody locks bytes of a log, so it may be opened and closed.
+            let mut log = Vec::new();
+            let read = |file: fs::File| file.take(MAX_DIGESTED).read_to_end(&mut log);
+            if hooks::open_file(&wal_path(path)).map(read).is_none_or(|read| read.is_err()) {
+                return unknown();
+            }
+            digest.update(&log);
+        }
+        Self::Digest(digest.digest128())
+    }
+}
+
+fn wal_path(path: &Path) -> PathBuf {
+    beside(path, "-wal")
+}
+
+/// Returns the path of a file that SQLite keeps beside a database: where a link leads to, and not beside the link.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let target = fs::read_link(path).and_then(|_| fs::canonicalize(path));
+    let mut name = target.map_or_else(|_| path.as_os_str().to_owned(), PathBuf::into_os_string);
+    name.push(suffix);
+    PathBuf::from(name)
+}

@@ -1,0 +1,247 @@
+//! The bounds that stop a run: wall clock, CPU time of the thread, VM steps, cancellation.
+//!
+//! SQLite asks the progress handler every [`HANDLER_PERIOD`] instructions of its virtual machine. The handler belongs to a
+//! connection and lives as long; what it reads, the [`RunGuard`], belongs to the worker thread and is armed for each run.
+//! Where SQLite works for long without the handler, the [`meter`] and the functions of ours ask as well.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::outcome::Stop;
+use crate::request::Limits;
+use crate::sqlite::meter;
+
+/// Instructions of SQLite's virtual machine in which the step budget counts; 10 to 20 µs of an ordinary query.
+pub const STEP_PERIOD: u32 = 1_000;
+
+/// Instructions between two calls of the handler. Most calls only count; where values are large and an instruction may
+/// take a millisecond, each looks at the clocks.
+pub const HANDLER_PERIOD: u32 = 100;
+
+/// Calls in a [`STEP_PERIOD`].
+const CALLS_A_PERIOD: u64 = (STEP_PERIOD / HANDLER_PERIOD) as u64;
+
+/// Bytes that a function of ours works through for the price of one VM step.
+pub const BYTES_A_STEP: u64 = 64;
+
+/// Reading the CPU clock is a system call, so it is read at every fourth question only.
+const CPU_CHECK_EVERY: u32 = 4;
+
+/// Stops the run of one worker thread; shared with the progress handlers of its connections.
+#[derive(Debug, Default)]
+pub struct RunGuard {
+    run: Mutex<Run>,
+    /// Calls of the handler since the run began to execute; only the worker's thread writes it.
+    calls: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    wall: Option<Instant>,
+    cpu: Option<Duration>,
+    /// The step budget, rounded up to whole periods.
+    max_steps: Option<u64>,
+    /// Bytes that functions of ours worked through beyond what an instruction is expected to.
+    charged_bytes: u64,
+    cancel: Option<Arc<AtomicBool>>,
+    looks: u32,
+    is_executing: bool,
+    stop: Option<Stop>,
+}
+
+impl RunGuard {
+    /// Arms the bounds of a run, which starts now.
+    pub fn arm(&self, limits: &Limits, cancel: Option<Arc<AtomicBool>>, now: Instant) {
+        self.calls.store(0, Ordering::Relaxed);
+        *self.lock() = Run {
+            wall: limits.timeout.and_then(|timeout| now.checked_add(timeout)),
+            cpu: limits.cpu.map(|cpu| thread_cpu_time() + cpu),
+            max_steps: limits.vm_steps.map(rounded_up),
+            cancel,
+            ..Run::default()
+        };
+    }
+
+    /// Marks the end of prepare: from here on VM steps count. (A prepare may load the schema, which takes steps that depend
+    /// on what the connection did before.)
+    pub fn start_executing(&self) {
+        self.calls.store(0, Ordering::Relaxed);
+        self.lock().is_executing = true;
+    }
+
+    /// Disarms every bound and returns what stopped the run, if something did.
+    pub fn disarm(&self) -> Option<Stop> {
+        std::mem::take(&mut *self.lock()).stop
+    }
+
+    /// Answers the progress handler: true interrupts the statement.
+    pub fn must_stop(&self) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed) + 1;
+        self.calls.store(calls, Ordering::Relaxed);
+        // The budget is looked at once a period and nowhere else, or its verdict would depend on what makes values large.
+        if calls.is_multiple_of(CALLS_A_PERIOD) {
+            self.lock().check(Some(calls))
+        } else {
+            meter::has_large_values() && self.lock().check(None)
+        }
+    }
+
+    /// Checks the clocks between rows and wherever else the steps are few and slow.
+    pub fn must_stop_between_rows(&self) -> bool {
+        self.lock().check(None)
+    }
+
+    /// Charges a function's work to the step budget and checks every bound; true stops the run.
+    pub fn charge(&self, bytes: u64) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed);
+        let mut run = self.lock();
+        run.charged_bytes += bytes;
+        run.check(Some(calls))
+    }
+
+    /// Returns the steps since `start_executing`, of which SQLite counts no more than 32 bits: the rest follows from the
+    /// handler's calls, which come once a period.
+    pub fn whole_steps(&self, low_bits: u32) -> u64 {
+        let about = self.calls.load(Ordering::Relaxed) * u64::from(HANDLER_PERIOD);
+        let ahead = low_bits.wrapping_sub(about as u32).cast_signed();
+        match about.checked_add_signed(i64::from(ahead)) {
+            Some(steps) => steps,
+            None => u64::from(low_bits),
+        }
+    }
+
+    /// Returns the steps charged for the work of functions.
+    pub fn charged_steps(&self) -> u64 {
+        self.lock().charged_bytes / BYTES_A_STEP
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Run> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Run {
+    /// Checks every bound, the step budget only where the number of the handler's calls is given.
+    fn check(&mut self, calls: Option<u64>) -> bool {
+        if self.stop.is_none() {
+            self.stop = self.find_stop(calls);
+        }
+        self.stop.is_some()
+    }
+
+    fn find_stop(&mut self, calls: Option<u64>) -> Option<Stop> {
+        if self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+            return Some(Stop::Cancelled);
+        }
+        // Steps come before clocks: where both are set, the verdict that every machine shares is the one to give.
+        if self.is_executing && calls.is_some_and(|calls| self.has_spent_steps(calls)) {
+            return Some(Stop::VmSteps);
+        }
+        if self.wall.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Some(Stop::Wall);
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(CPU_CHECK_EVERY) && self.cpu.is_some_and(|deadline| thread_cpu_time() >= deadline)
+        {
+            return Some(Stop::Cpu);
+        }
+        None
+    }
+
+    fn has_spent_steps(&self, calls: u64) -> bool {
+        let steps = calls * u64::from(HANDLER_PERIOD) + self.charged_bytes / BYTES_A_STEP;
+        self.max_steps.is_some_and(|max| steps >= max)
+    }
+}
+
+/// Rounds a budget up to whole periods; one that is beyond every count stays so.
+fn rounded_up(steps: u64) -> u64 {
+    steps.max(1).checked_next_multiple_of(u64::from(STEP_PERIOD)).unwrap_or(u64::MAX)
+}
+
+/// Returns the CPU time that this thread has used.
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits { timeout: None, ..Limits::default() }
+    }
+
+    #[test]
+    fn steps_count_only_while_executing() {
+        let control = RunGuard::default();
+        control.arm(&Limits { vm_steps: Some(1_500), ..limits() }, None, Instant::now());
+        assert!((0..500).all(|_| !control.must_stop()));
+        control.start_executing();
+        assert!((0..2 * CALLS_A_PERIOD - 1).all(|_| !control.must_stop()));
+        assert!(!control.must_stop_between_rows());
+        assert!(control.must_stop());
+        assert_eq!(control.disarm(), Some(Stop::VmSteps));
+        assert!((0..100).all(|_| !control.must_stop()));
+    }
+
+    #[test]
+    fn the_work_of_functions_counts_as_steps() {
+        let control = RunGuard::default();
+        control.arm(&Limits { vm_steps: Some(2_000), ..limits() }, None, Instant::now());
+        control.start_executing();
+        assert!((0..CALLS_A_PERIOD).all(|_| !control.must_stop()));
+        assert!(!control.charge(BYTES_A_STEP * 999));
+        assert_eq!(control.charged_steps(), 999);
+        assert!(control.charge(BYTES_A_STEP));
+        assert_eq!(control.disarm(), Some(Stop::VmSteps));
+    }
+
+    #[test]
+    fn the_largest_budget_is_no_small_one() {
+        let control = RunGuard::default();
+        control.arm(&Limits { vm_steps: Some(u64::MAX), ..limits() }, None, Instant::now());
+        control.start_executing();
+        assert!((0..100 * CALLS_A_PERIOD).all(|_| !control.must_stop()));
+        assert_eq!((rounded_up(0), rounded_up(1_001), rounded_up(u64::MAX - 1)), (1_000, 2_000, u64::MAX));
+    }
+
+    #[test]
+    fn steps_are_counted_beyond_32_bits() {
+        let control = RunGuard::default();
+        for (calls, low_bits, whole) in [
+            (0, 7, 7),
+            (3, 299, 299),
+            (3, 4_000, 4_000),
+            (42_949_673, 5, (1 << 32) + 5),
+            (42_949_672, u32::MAX, u64::from(u32::MAX)),
+            (120_000_000, 12_000_000_050_u64 as u32, 12_000_000_050),
+        ] {
+            control.calls.store(calls, Ordering::Relaxed);
+            assert_eq!(control.whole_steps(low_bits), whole);
+        }
+    }
+
+    #[test]
+    fn clocks_and_cancellation_stop() {
+        let control = RunGuard::default();
+        control.arm(&Limits { timeout: Some(Duration::ZERO), ..limits() }, None, Instant::now());
+        assert!(control.must_stop_between_rows());
+        assert_eq!(control.disarm(), Some(Stop::Wall));
+
+        control.arm(&Limits { cpu: Some(Duration::ZERO), ..limits() }, None, Instant::now());
+        assert!((0..CPU_CHECK_EVERY).any(|_| control.must_stop_between_rows()));
+        assert_eq!(control.disarm(), Some(Stop::Cpu));
+
+        let cancel = Arc::new(AtomicBool::new(false));
+        control.arm(&limits(), Some(Arc::clone(&cancel)), Instant::now());
+        assert!(!control.must_stop_between_rows());
+        cancel.store(true, Ordering::Relaxed);
+        assert!((0..CALLS_A_PERIOD).any(|_| control.must_stop()));
+        assert_eq!(control.disarm(), Some(Stop::Cancelled));
+    }
+}

@@ -1,0 +1,220 @@
+//! Runs one SQL text on one connection under limits.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Row, Statement, StatementStatus};
+
+use crate::hint;
+use crate::outcome::{Outcome, Status, Stop};
+use crate::request::Limits;
+use crate::result::table::Table;
+use crate::result::value::Value;
+use crate::sqlite::classify::{Phase, outcome_of};
+use crate::sqlite::deadline::RunGuard;
+use crate::sqlite::hooks;
+use crate::sqlite::meter::{self, Refusal};
+use crate::sqlite::sandbox::Sandbox;
+use crate::sqlite::scan::{Patterns, Scan, patterns, scan};
+
+/// Bytes of result after which the clocks are looked at between rows: such rows take few VM steps and much time.
+const CHECK_EVERY_BYTES: usize = 64 << 10;
+
+/// Answers what needs no database: no statement, several statements, a NUL.
+pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
+    let (status, error) = match scan(sql) {
+        Scan::One(statement, offset) => return Ok((statement, offset)),
+        Scan::Nothing => (Status::NoSql, "the text holds no SQL statement"),
+        Scan::Several => (Status::Forbidden, "the text holds more than one SQL statement"),
+        Scan::Nul => (Status::SyntaxError, "the text holds a NUL character"),
+    };
+    Err(Box::new(Outcome::failed(status, error)))
+}
+
+/// Runs `sql` on a sandboxed connection of this thread, in a transaction that is left open if `keeps_lock` or if the
+/// database needs one. Its clock began at `begun`.
+pub(crate) fn run(
+    sandbox: &Sandbox,
+    control: &RunGuard,
+    sql: &str,
+    limits: &Limits,
+    cancel: Option<Arc<AtomicBool>>,
+    begun: Instant,
+    keeps_lock: bool,
+) -> Outcome {
+    let (statement, start) = match refuse(sql) {
+        Ok(one) => one,
+        Err(outcome) => return *outcome,
+    };
+    control.arm(limits, cancel, begun);
+    meter::arm(sandbox.control(), limits);
+    hooks::take_refused();
+    hooks::take_clock_was_read();
+    let mut outcome = prepare_and_fetch(sandbox, control, statement, limits, patterns(statement), keeps_lock);
+    let refusal = meter::disarm();
+    outcome.vm_steps += control.charged_steps();
+    let stop = control.disarm();
+    outcome.elapsed = begun.elapsed();
+    outcome.is_volatile = sandbox.seen().is_volatile() || hooks::take_clock_was_read();
+    outcome.error_offset = outcome.error_offset.map(|offset| offset + start as u32);
+    if outcome.status != Status::Ok {
+        explain_refusal(&mut outcome, refusal, limits);
+    }
+    if outcome.status == Status::Timeout {
+        explain_stop(&mut outcome, stop, limits);
+    }
+    if outcome.status == Status::DbError
+        && let Some(path) = hooks::take_refused()
+    {
+        outcome.error = Some(format!("{}: not a regular file", path.display()));
+    }
+    if outcome.status == Status::SchemaError {
+        outcome.hint = outcome.error.as_ref().and_then(|error| hint::hint(sandbox, control, statement, error));
+    }
+    outcome
+}
+
+fn prepare_and_fetch(
+    sandbox: &Sandbox,
+    control: &RunGuard,
+    sql: &str,
+    limits: &Limits,
+    patterns: Patterns,
+    keeps_lock: bool,
+) -> Outcome {
+    let connection = match sandbox.connection(patterns, &limits.caps) {
+        Ok(connection) => connection,
+        Err(error) => return cannot_open(sandbox.path(), error),
+    };
+    let has_transaction = keeps_lock || sandbox.is_without_log();
+    if has_transaction {
+        sandbox.begin(connection);
+    }
+    sandbox.seen().reset();
+    meter::start_preparing();
+    let mut statement = match connection.prepare(sql) {
+        Ok(statement) => statement,
+        Err(error) => return outcome_of(error, Phase::Prepare),
+    };
+    if patterns == Patterns::Short && sandbox.seen().has_patterns_in_view() {
+        drop(statement);
+        return prepare_and_fetch(sandbox, control, sql, limits, Patterns::Any, keeps_lock);
+    }
+    if statement.parameter_count() > 0 {
+        return Outcome::failed(Status::RuntimeError, "the statement has parameters, and nothing to bind them to");
+    }
+    // VACUUM, which the authorizer refuses only when it runs, has another error in a transaction.
+    if has_transaction && !statement.readonly() && sandbox.end_transactions().is_err() {
+        return Outcome::failed(Status::DbError, "a transaction of the executor's own does not end");
+    }
+    let Some(header) = sandbox.header(&statement) else {
+        return Outcome::failed(Status::DbError, "a column name in the schema is not valid UTF-8");
+    };
+    let table = Table::recycled(header);
+    control.start_executing();
+    meter::start_executing();
+    let mut outcome = fetch(&mut statement, control, table, limits);
+    outcome.vm_steps = control.whole_steps(statement.get_status(StatementStatus::VmStep).cast_unsigned());
+    outcome
+}
+
+/// Whatever SQLite calls it, a file that cannot be opened or whose schema cannot be read is a `db_error`.
+fn cannot_open(path: &Path, error: rusqlite::Error) -> Outcome {
+    let message = outcome_of(error, Phase::Execute).error.unwrap_or_default();
+    Outcome::failed(Status::DbError, format!("{}: {message}", path.display()))
+}
+
+fn fetch(statement: &mut Statement<'_>, control: &RunGuard, mut table: Table, limits: &Limits) -> Outcome {
+    let width = table.width();
+    let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
+    let max_rows = usize::try_from(limits.max_rows).unwrap_or(usize::MAX);
+    let mut next_check = CHECK_EVERY_BYTES;
+    let mut rows = statement.raw_query();
+    loop {
+        let row = match rows.next() {
+            Ok(Some(row)) => row,
+            Ok(None) => break,
+            Err(error) => return outcome_of(error, Phase::Execute),
+        };
+        if table.n_rows() == max_rows {
+            return Outcome::failed(Status::TooLarge, format!("more than {max_rows} rows"));
+        }
+        if !push_row(&mut table, row, width, max_bytes) {
+            return Outcome::failed(Status::TooLarge, format!("more than {max_bytes} bytes of result"));
+        }
+        let bytes = table.bytes();
+        if bytes >= next_check {
+            next_check = bytes + CHECK_EVERY_BYTES;
+            if control.must_stop_between_rows() {
+                return Outcome::failed(Status::Timeout, "interrupted");
+            }
+        }
+    }
+    Outcome::ok(table)
+}
+
+/// Copies a row; false when the table got too large, which may be after any of its values.
+#[inline]
+fn push_row(table: &mut Table, row: &Row<'_>, width: usize, max_bytes: usize) -> bool {
+    // A value may need memory to be read, and rusqlite panics where it gets none. What it needs is bounded: it is read once.
+    meter::set_lenient(true);
+    let is_whole = (0..width).all(|column| {
+        row.get_ref(column).is_ok_and(|value| {
+            table.push(from_sqlite(value));
+            table.bytes() <= max_bytes
+        })
+    });
+    meter::set_lenient(false);
+    if is_whole {
+        table.end_row();
+    }
+    is_whole
+}
+
+#[inline]
+fn from_sqlite(value: ValueRef<'_>) -> Value<'_> {
+    match value {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(i) => Value::Integer(i),
+        ValueRef::Real(r) => Value::Real(r),
+        ValueRef::Text(bytes) => Value::Text(bytes),
+        ValueRef::Blob(bytes) => Value::Blob(bytes),
+    }
+}
+
+/// Puts what was refused into words. SQLite calls it a lack of memory or of disk, whatever it was.
+fn explain_refusal(outcome: &mut Outcome, refusal: Option<Refusal>, limits: &Limits) {
+    let (status, error) = match refusal {
+        None => return,
+        Some(Refusal::Time) => (Status::Timeout, String::new()),
+        Some(Refusal::Heap) => (Status::TooLarge, format!("over the limit of {} bytes of memory", limits.heap_bytes)),
+        Some(Refusal::TempFiles) => {
+            (Status::TooLarge, format!("over the limit of {} bytes of temporary files", limits.temp_bytes))
+        }
+        Some(Refusal::Prepare) => (Status::TooLarge, "the statement takes too much work to prepare".to_owned()),
+    };
+    *outcome = Outcome {
+        elapsed: outcome.elapsed,
+        vm_steps: outcome.vm_steps,
+        is_volatile: outcome.is_volatile,
+        ..Outcome::failed(status, error)
+    };
+}
+
+/// Puts the bound that was met into words.
+fn explain_stop(outcome: &mut Outcome, stop: Option<Stop>, limits: &Limits) {
+    outcome.stopped_by = stop;
+    outcome.error = Some(match stop {
+        Some(Stop::Cancelled) => {
+            outcome.status = Status::Cancelled;
+            "cancelled".to_owned()
+        }
+        Some(Stop::Wall) => format!("over the time limit of {} ms", limits.timeout.unwrap_or_default().as_millis()),
+        Some(Stop::Cpu) => format!("over the CPU time limit of {} ms", limits.cpu.unwrap_or_default().as_millis()),
+        Some(Stop::VmSteps) => format!("over the budget of {} VM steps", limits.vm_steps.unwrap_or_default()),
+        None => "interrupted".to_owned(),
+    });
+}

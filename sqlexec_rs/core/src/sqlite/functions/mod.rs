@@ -1,0 +1,384 @@
+//! SQL functions that replace SQLite's own, because those work for long in one call and ask nobody.
+//!
+//! Each gives exactly SQLite's results, NULLs, types, blobs and broken UTF-8 included (`tests/functions.rs` compares them on
+//! random input), charges its work to the run's bounds, and fails as interrupted when one is met. Here is what speaks C;
+//! what they compute is in the safe modules beside.
+
+#![allow(unsafe_code, reason = "SQLite calls functions through C; each block says why it is sound")]
+
+mod like;
+mod text;
+mod utf8;
+mod work;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rusqlite::{Connection, ffi};
+
+use crate::sqlite::deadline::RunGuard;
+use text::TrimSet;
+use work::{Stopped, Work};
+
+type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
+
+const TEXT: [(&CStr, c_int, Function); 9] = [
+    (c"instr", 2, instr),
+    (c"replace", 3, replace),
+    (c"trim", 1, trim),
+    (c"trim", 2, trim),
+    (c"ltrim", 1, ltrim),
+    (c"ltrim", 2, ltrim),
+    (c"rtrim", 1, rtrim),
+    (c"rtrim", 2, rtrim),
+    (c"unhex", 2, unhex),
+];
+const PATTERNS: [(&CStr, c_int, Function); 3] = [(c"like", 2, like), (c"like", 3, like), (c"glob", 2, glob)];
+
+/// Replaces the functions on texts.
+pub(crate) fn register_text(connection: &Connection, control: &Arc<RunGuard>) -> rusqlite::Result<()> {
+    TEXT.iter().try_for_each(|function| register(connection, control, *function))
+}
+
+/// Replaces LIKE and GLOB.
+pub(crate) fn register_patterns(connection: &Connection, control: &Arc<RunGuard>) -> rusqlite::Result<()> {
+    PATTERNS.iter().try_for_each(|function| register(connection, control, *function))
+}
+
+fn register(
+    connection: &Connection,
+    control: &Arc<RunGuard>,
+    (name, n_args, function): (&CStr, c_int, Function),
+) -> rusqlite::Result<()> {
+    let flags = ffi::SQLITE_UTF8 | ffi::SQLITE_DETERMINISTIC | ffi::SQLITE_INNOCUOUS;
+    let control = Arc::into_raw(Arc::clone(control)).cast_mut().cast::<c_void>();
+    // SAFETY: the connection is open; the function's data is a reference of its own to the control, which SQLite hands to
+    // `forget_control` when the function is replaced or the connection closed, or at once if this fails.
+    let code = unsafe {
+        ffi::sqlite3_create_function_v2(
+            connection.handle(),
+            name.as_ptr(),
+            n_args,
+            flags,
+            control,
+            Some(function),
+            None,
+            None,
+            Some(forget_control),
+        )
+    };
+    match code {
+        ffi::SQLITE_OK => Ok(()),
+        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
+    }
+}
+
+unsafe extern "C" fn forget_control(control: *mut c_void) {
+    // SAFETY: made by `Arc::into_raw` in `register`, given back once.
+    drop(unsafe { Arc::from_raw(control.cast_const().cast::<RunGuard>()) });
+}
+
+/// Why a call has no result.
+enum Failure {
+    Stopped,
+    TooBig,
+    NoMemory,
+    Message(&'static CStr),
+}
+
+impl From<Stopped> for Failure {
+    fn from(_: Stopped) -> Self {
+        Failure::Stopped
+    }
+}
+
+/// One call of a function.
+struct Call<'a> {
+    context: *mut ffi::sqlite3_context,
+    args: &'a [*mut ffi::sqlite3_value],
+}
+
+impl<'a> Call<'a> {
+    /// Runs a function's body, and reports what it returns or panics with.
+    ///
+    /// # Safety
+    /// The arguments must be those that SQLite called a function of this module with.
+    unsafe fn run(
+        context: *mut ffi::sqlite3_context,
+        n_args: c_int,
+        args: *mut *mut ffi::sqlite3_value,
+        body: impl FnOnce(&Call<'_>, &mut Work<'_>) -> Result<(), Failure>,
+    ) {
+        // SAFETY: SQLite passes `n_args` values that live during the call, and the data that `register` gave.
+        let (call, control) = unsafe {
+            let args = std::slice::from_raw_parts(args, usize::try_from(n_args).unwrap_or(0));
+            (Call { context, args }, &*ffi::sqlite3_user_data(context).cast_const().cast::<RunGuard>())
+        };
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let mut work = Work::new(control);
+            body(&call, &mut work)?;
+            work.finish().map_err(Failure::from)
+        }));
+        match result.unwrap_or(Err(Failure::Message(c"a function panicked"))) {
+            Ok(()) => {}
+            Err(failure) => call.fail(&failure),
+        }
+    }
+
+    fn kind(&self, arg: usize) -> c_int {
+        // SAFETY: a value of this call.
+        unsafe { ffi::sqlite3_value_type(self.args[arg]) }
+    }
+
+    /// Returns an argument as text in SQLite's way; `None` is NULL. (It may also be a lack of memory, which SQLite notes.)
+    fn text(&self, arg: usize) -> Option<&'a [u8]> {
+        // SAFETY: a value of this call; the text stays until the value is converted again, which nothing here does.
+        unsafe { text_of(self.args[arg]) }
+    }
+
+    /// Returns the number of a blob's or a text's bytes, without converting a blob.
+    fn n_bytes(&self, arg: usize) -> usize {
+        // SAFETY: a value of this call.
+        usize::try_from(unsafe { ffi::sqlite3_value_bytes(self.args[arg]) }).unwrap_or(0)
+    }
+
+    /// Returns a blob's bytes.
+    fn blob(&self, arg: usize) -> &'a [u8] {
+        // SAFETY: as for `text`; SQLite returns null for no bytes.
+        unsafe {
+            let start = ffi::sqlite3_value_blob(self.args[arg]);
+            slice(start.cast(), ffi::sqlite3_value_bytes(self.args[arg]))
+        }
+    }
+
+    /// Returns the limit on a value's length, or on a pattern's.
+    fn limit(&self, limit: c_int) -> usize {
+        // SAFETY: the connection of this call; a negative value reads the limit.
+        let value = unsafe { ffi::sqlite3_limit(ffi::sqlite3_context_db_handle(self.context), limit, -1) };
+        usize::try_from(value).unwrap_or(0)
+    }
+
+    fn return_integer(&self, value: i64) {
+        // SAFETY: the context of this call.
+        unsafe { ffi::sqlite3_result_int64(self.context, value) };
+    }
+
+    /// Returns a text, which SQLite copies.
+    fn return_text(&self, text: &[u8]) {
+        // SAFETY: the bytes live until SQLite has copied them.
+        unsafe {
+            let start = text.as_ptr().cast::<c_char>();
+            let encoding = ffi::SQLITE_UTF8 as u8;
+            ffi::sqlite3_result_text64(self.context, start, text.len() as u64, ffi::SQLITE_TRANSIENT(), encoding);
+        }
+    }
+
+    /// Returns a text of a known length that `fill` writes.
+    fn return_filled(&self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), Stopped>) -> Result<(), Failure> {
+        // SAFETY: the memory is SQLite's, written before it is read, and handed back to be freed, or freed here. A panic of
+        // `fill` would leak it, no more.
+        unsafe {
+            let start = ffi::sqlite3_malloc64(bytes as u64 + 1).cast::<u8>();
+            if start.is_null() {
+                return Err(Failure::NoMemory);
+            }
+            start.write_bytes(0, bytes + 1);
+            if let Err(stopped) = fill(std::slice::from_raw_parts_mut(start, bytes)) {
+                ffi::sqlite3_free(start.cast());
+                return Err(stopped.into());
+            }
+            let encoding = ffi::SQLITE_UTF8 as u8;
+            let free = Some(ffi::sqlite3_free as unsafe extern "C" fn(*mut c_void));
+            ffi::sqlite3_result_text64(self.context, start.cast::<c_char>(), bytes as u64, free, encoding);
+        }
+        Ok(())
+    }
+
+    fn return_blob(&self, blob: &[u8]) {
+        // SAFETY: the bytes live until SQLite has copied them.
+        unsafe {
+            let start = blob.as_ptr().cast::<c_void>();
+            ffi::sqlite3_result_blob64(self.context, start, blob.len() as u64, ffi::SQLITE_TRANSIENT());
+        }
+    }
+
+    fn fail(&self, failure: &Failure) {
+        // SAFETY: the context of this call; SQLite copies messages.
+        unsafe {
+            match failure {
+                Failure::Stopped => ffi::sqlite3_result_error_code(self.context, ffi::SQLITE_INTERRUPT),
+                Failure::TooBig => ffi::sqlite3_result_error_toobig(self.context),
+                Failure::NoMemory => ffi::sqlite3_result_error_nomem(self.context),
+                Failure::Message(message) => ffi::sqlite3_result_error(self.context, message.as_ptr(), -1),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The value must be alive, and must not be converted while the text is used.
+unsafe fn text_of<'a>(value: *mut ffi::sqlite3_value) -> Option<&'a [u8]> {
+    // SAFETY: the caller's promise; the bytes are counted after the conversion, as SQLite asks.
+    unsafe {
+        let start = ffi::sqlite3_value_text(value);
+        (!start.is_null()).then(|| slice(start, ffi::sqlite3_value_bytes(value)))
+    }
+}
+
+/// # Safety
+/// `start` must lead to that many bytes, or be null.
+unsafe fn slice<'a>(start: *const u8, bytes: c_int) -> &'a [u8] {
+    match usize::try_from(bytes) {
+        // SAFETY: the caller's promise.
+        Ok(bytes) if !start.is_null() => unsafe { std::slice::from_raw_parts(start, bytes) },
+        _ => &[],
+    }
+}
+
+/// A copy of a value, whose conversion leaves the value as it is.
+struct Copied(*mut ffi::sqlite3_value);
+
+impl Copied {
+    fn of(value: *mut ffi::sqlite3_value) -> Self {
+        // SAFETY: a value of the call under way; null when there is no memory.
+        Self(unsafe { ffi::sqlite3_value_dup(value) })
+    }
+
+    fn text(&self) -> Result<&[u8], Failure> {
+        if self.0.is_null() {
+            return Err(Failure::NoMemory);
+        }
+        // SAFETY: this copy is alive and converted here only.
+        unsafe { text_of(self.0) }.ok_or(Failure::NoMemory)
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        // SAFETY: freed once; null is allowed.
+        unsafe { ffi::sqlite3_value_free(self.0) };
+    }
+}
+
+unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    let body = |call: &Call<'_>, work: &mut Work<'_>| -> Result<(), Failure> {
+        let is_blob = |arg| call.kind(arg) == ffi::SQLITE_BLOB;
+        if call.kind(0) == ffi::SQLITE_NULL || call.kind(1) == ffi::SQLITE_NULL {
+            return Ok(());
+        }
+        let place = match (is_blob(0), is_blob(1)) {
+            (true, true) if call.blob(1).is_empty() => 1,
+            (true, true) => text::instr_blob(call.blob(0), call.blob(1), work)?,
+            (false, false) => {
+                let (haystack, needle) =
+                    (call.text(0).ok_or(Failure::NoMemory)?, call.text(1).ok_or(Failure::NoMemory)?);
+                text::instr_text(haystack, needle, work)?
+            }
+            _ if call.n_bytes(1) == 0 => 1,
+            _ => {
+                let (haystack, needle) = (Copied::of(call.args[0]), Copied::of(call.args[1]));
+                match (haystack.text()?, needle.text()?) {
+                    (haystack, []) => text::instr_vanished(haystack),
+                    (haystack, needle) => text::instr_text(haystack, needle, work)?,
+                }
+            }
+        };
+        call.return_integer(place);
+        Ok(())
+    };
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, body) }
+}
+
+unsafe extern "C" fn replace(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    let body = |call: &Call<'_>, work: &mut Work<'_>| -> Result<(), Failure> {
+        let (Some(text), Some(pattern)) = (call.text(0), call.text(1)) else { return Ok(()) };
+        // An empty pattern is one that begins with NUL, too, and does not need the third argument.
+        if pattern.first().is_none_or(|first| *first == 0) {
+            call.return_text(text);
+            return Ok(());
+        }
+        let Some(replacement) = call.text(2) else { return Ok(()) };
+        let limit = call.limit(ffi::SQLITE_LIMIT_LENGTH);
+        let n_matches = text::count_matches(text, pattern, work)?;
+        let bytes = text.len() - n_matches * pattern.len() + n_matches.saturating_mul(replacement.len());
+        if text.len() >= limit || bytes > limit {
+            return Err(Failure::TooBig);
+        }
+        call.return_filled(bytes, |out| text::replace_into(out, text, pattern, replacement, work))
+    };
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, body) }
+}
+
+unsafe extern "C" fn trim(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, |call, work| trim_sides(call, true, true, work)) }
+}
+
+unsafe extern "C" fn ltrim(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, |call, work| trim_sides(call, true, false, work)) }
+}
+
+unsafe extern "C" fn rtrim(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, |call, work| trim_sides(call, false, true, work)) }
+}
+
+fn trim_sides(call: &Call<'_>, at_start: bool, at_end: bool, work: &mut Work<'_>) -> Result<(), Failure> {
+    let Some(mut text) = call.text(0) else { return Ok(()) };
+    let Some(set) = (if call.args.len() == 1 { Some(&b" "[..]) } else { call.text(1) }) else { return Ok(()) };
+    let set = TrimSet::new(set, work)?;
+    if at_start {
+        text = set.trim_start(text, work)?;
+    }
+    if at_end {
+        text = set.trim_end(text, work)?;
+    }
+    call.return_text(text);
+    Ok(())
+}
+
+unsafe extern "C" fn unhex(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    let body = |call: &Call<'_>, work: &mut Work<'_>| -> Result<(), Failure> {
+        let (Some(digits), Some(ignored)) = (call.text(0), call.text(1)) else { return Ok(()) };
+        if let Some(blob) = text::unhex(digits, ignored, work)? {
+            call.return_blob(&blob);
+        }
+        Ok(())
+    };
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, body) }
+}
+
+unsafe extern "C" fn like(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, |call, work| match_pattern(call, like::LIKE, work)) }
+}
+
+unsafe extern "C" fn glob(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, |call, work| match_pattern(call, like::GLOB, work)) }
+}
+
+fn match_pattern(call: &Call<'_>, mut wildcards: like::Wildcards, work: &mut Work<'_>) -> Result<(), Failure> {
+    if call.n_bytes(0) > call.limit(ffi::SQLITE_LIMIT_LIKE_PATTERN_LENGTH) {
+        return Err(Failure::Message(c"LIKE or GLOB pattern too complex"));
+    }
+    if call.args.len() == 3 {
+        let Some(escape) = call.text(2) else { return Ok(()) };
+        let escape = utf8::until_nul(escape);
+        if escape.is_empty() || utf8::character_len(escape) != escape.len() {
+            return Err(Failure::Message(c"ESCAPE expression must be a single character"));
+        }
+        wildcards = wildcards.with_escape(utf8::read(escape, 0).0);
+    }
+    let (Some(pattern), Some(text)) = (call.text(0), call.text(1)) else { return Ok(()) };
+    call.return_integer(i64::from(wildcards.matches(pattern, text, work)?));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! The work of a function, charged to the run's bounds while it goes on.
+
+use crate::sqlite::deadline::RunGuard;
+
+/// Work between two looks at the bounds: 64 KiB of text, some 10 to 60 µs.
+const CHECK_EVERY: usize = 64 << 10;
+
+/// Work that a call has for nothing: the instruction that calls it pays for that much.
+const FREE: usize = 1 << 10;
+
+/// The run must stop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stopped;
+
+/// What one call has worked since the bounds were looked at, in bytes or comparisons.
+pub(super) struct Work<'a> {
+    control: &'a RunGuard,
+    unpaid: usize,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(control: &'a RunGuard) -> Self {
+        Self { control, unpaid: 0 }
+    }
+
+    /// Adds work that is about to be done.
+    #[inline]
+    pub(super) fn spend(&mut self, units: usize) -> Result<(), Stopped> {
+        self.unpaid += units;
+        if self.unpaid >= CHECK_EVERY { self.pay() } else { Ok(()) }
+    }
+
+    /// Pays for what a long call has left to pay.
+    pub(super) fn finish(mut self) -> Result<(), Stopped> {
+        if self.unpaid > FREE { self.pay() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn pay(&mut self) -> Result<(), Stopped> {
+        let units = std::mem::take(&mut self.unpaid);
+        if self.control.charge(units as u64) { Err(Stopped) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,109 @@
+//! SQLite's allocator: the system's, with the size of each piece kept in front of it, because the meter counts bytes.
+
+#![allow(clippy::cast_ptr_alignment, reason = "the layout of every piece has the header's alignment")]
+
+use std::alloc::{Layout, alloc, dealloc, realloc};
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use rusqlite::ffi;
+
+use crate::sqlite::meter;
+
+/// Room for the size in front of a piece; also the alignment that SQLite asks for.
+const HEADER: usize = 8;
+
+pub(super) fn configure() -> c_int {
+    let methods = ffi::sqlite3_mem_methods {
+        xMalloc: Some(allocate),
+        xFree: Some(release),
+        xRealloc: Some(resize),
+        xSize: Some(size),
+        xRoundup: Some(round_up),
+        xInit: Some(init),
+        xShutdown: Some(shutdown),
+        pAppData: ptr::null_mut(),
+    };
+    // SAFETY: SQLite copies the methods. It is told before its first use or answers with a code. Its own statistics are
+    // switched off: they cost a process-wide lock an allocation, and the meter counts.
+    unsafe {
+        match ffi::sqlite3_config(ffi::SQLITE_CONFIG_MALLOC, &raw const methods) {
+            ffi::SQLITE_OK => ffi::sqlite3_config(ffi::SQLITE_CONFIG_MEMSTATUS, 0 as c_int),
+            code => code,
+        }
+    }
+}
+
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes.checked_add(HEADER)?, HEADER).ok()
+}
+
+unsafe extern "C" fn allocate(bytes: c_int) -> *mut c_void {
+    let Some((bytes, layout)) = usize::try_from(bytes).ok().and_then(|n| Some((n, layout(n)?))) else {
+        return ptr::null_mut();
+    };
+    if !meter::may_allocate(bytes + HEADER) {
+        return ptr::null_mut();
+    }
+    // SAFETY: the layout is not empty, as the header is in it.
+    let start = unsafe { alloc(layout) };
+    if start.is_null() {
+        meter::freed(bytes + HEADER);
+        return ptr::null_mut();
+    }
+    // SAFETY: the piece begins with room for the header, aligned for it, and the caller's part follows.
+    unsafe {
+        start.cast::<usize>().write(bytes);
+        start.add(HEADER).cast()
+    }
+}
+
+unsafe extern "C" fn release(piece: *mut c_void) {
+    if piece.is_null() {
+        return;
+    }
+    // SAFETY: SQLite frees what `allocate` or `resize` gave it, once; the size is in front, and the layout follows from it.
+    unsafe {
+        let start = piece.cast::<u8>().sub(HEADER);
+        let bytes = start.cast::<usize>().read();
+        meter::freed(bytes + HEADER);
+        dealloc(start, Layout::from_size_align_unchecked(bytes + HEADER, HEADER));
+    }
+}
+
+unsafe extern "C" fn resize(piece: *mut c_void, bytes: c_int) -> *mut c_void {
+    let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| layout(*bytes).is_some()) else {
+        return ptr::null_mut();
+    };
+    // SAFETY: SQLite resizes what it has from here; it handles null pieces and sizes of zero itself.
+    unsafe {
+        let start = piece.cast::<u8>().sub(HEADER);
+        let old = start.cast::<usize>().read();
+        if bytes > old && !meter::may_allocate(bytes - old) {
+            return ptr::null_mut();
+        }
+        let moved = realloc(start, Layout::from_size_align_unchecked(old + HEADER, HEADER), bytes + HEADER);
+        if moved.is_null() {
+            meter::freed(bytes.saturating_sub(old));
+            return ptr::null_mut();
+        }
+        meter::freed(old.saturating_sub(bytes));
+        moved.cast::<usize>().write(bytes);
+        moved.add(HEADER).cast()
+    }
+}
+
+unsafe extern "C" fn size(piece: *mut c_void) -> c_int {
+    // SAFETY: as for `release`; the size came from a c_int.
+    unsafe { piece.cast::<u8>().sub(HEADER).cast::<usize>().read() as c_int }
+}
+
+unsafe extern "C" fn round_up(bytes: c_int) -> c_int {
+    bytes.saturating_add(7) & !7
+}
+
+unsafe extern "C" fn init(_: *mut c_void) -> c_int {
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn shutdown(_: *mut c_void) {}

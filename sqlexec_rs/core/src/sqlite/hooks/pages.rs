@@ -1,0 +1,46 @@
+//! SQLite's page cache: its own, with a question to the meter before each page. Counting the pages of a table is one
+//! instruction of the virtual machine, however many there are, and in a hostile file there may be no end of them.
+
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+use std::sync::OnceLock;
+
+use rusqlite::ffi;
+
+use crate::sqlite::meter;
+
+type Fetch = unsafe extern "C" fn(*mut ffi::sqlite3_pcache, c_uint, c_int) -> *mut ffi::sqlite3_pcache_page;
+
+static SQLITES_FETCH: OnceLock<Fetch> = OnceLock::new();
+
+pub(super) fn configure() -> c_int {
+    let mut methods = std::mem::MaybeUninit::<ffi::sqlite3_pcache_methods2>::zeroed();
+    // SAFETY: SQLite fills in its methods and copies ours; zeros are a valid value of the struct (no methods).
+    unsafe {
+        let code = ffi::sqlite3_config(ffi::SQLITE_CONFIG_GETPCACHE2, methods.as_mut_ptr());
+        if code != ffi::SQLITE_OK {
+            return code;
+        }
+        let mut methods = methods.assume_init();
+        let Some(original) = methods.xFetch else { return ffi::SQLITE_INTERNAL };
+        if SQLITES_FETCH.set(original).is_err() {
+            return ffi::SQLITE_MISUSE;
+        }
+        methods.xFetch = Some(fetch);
+        ffi::sqlite3_config(ffi::SQLITE_CONFIG_PCACHE2, &raw const methods)
+    }
+}
+
+unsafe extern "C" fn fetch(
+    cache: *mut ffi::sqlite3_pcache,
+    page: c_uint,
+    create: c_int,
+) -> *mut ffi::sqlite3_pcache_page {
+    let Some(original) = SQLITES_FETCH.get() else { return ptr::null_mut() };
+    // Without `create` the answer would mean that the page is not in the cache, which is no refusal and may be untrue.
+    if create != 0 && !meter::may_fetch_page() {
+        return ptr::null_mut();
+    }
+    // SAFETY: SQLite's own arguments, handed on to SQLite's own method.
+    unsafe { original(cache, page, create) }
+}

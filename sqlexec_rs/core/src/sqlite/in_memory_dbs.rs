@@ -1,0 +1,140 @@
+//! Small databases copied to memory: read once, shared by the threads of a pool, and copied again when their files change.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rusqlite::Connection;
+
+use crate::pool::stats::Stats;
+use crate::sqlite::dbfile::{self, FileIdentity, Inode};
+use crate::sqlite::hooks;
+
+/// How the files of databases are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The caller promises that no file changes while the executor lives: SQLite takes no locks and looks for no changes.
+    pub immutable: bool,
+    /// Databases of up to so many bytes are copied to memory; 0 is none.
+    pub copy_up_to_bytes: u64,
+    /// Bytes that all copies together may take.
+    pub copies_bytes: u64,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self { immutable: false, copy_up_to_bytes: 0, copies_bytes: 256 << 20 }
+    }
+}
+
+/// The copies that are in use, whoever uses them.
+pub(crate) struct InMemoryDbs {
+    access: Access,
+    in_use: Mutex<HashMap<Inode, Weak<Copied>>>,
+    stats: Arc<Stats>,
+}
+
+/// A database in memory. It takes its bytes of the budget until the last connection to it closes.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    identity: FileIdentity,
+    bytes: Vec<u8>,
+    /// Given back with the bytes.
+    _room: Room,
+}
+
+/// Bytes taken of the budget.
+#[derive(Debug)]
+struct Room {
+    bytes: u64,
+    stats: Arc<Stats>,
+}
+
+impl InMemoryDbs {
+    pub(crate) fn new(access: Access, stats: &Arc<Stats>) -> Self {
+        Self { access, in_use: Mutex::default(), stats: Arc::clone(stats) }
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Returns the copy of the database at `path`, made now through `connect` if nobody has one of the file as it is.
+    ///
+    /// While there is no room `make_room` is asked; it returns false when it has nothing to give up. `None` where the file
+    /// is to be read itself: it is too large, has a log or a hot journal, or cannot be read, which its user will be told.
+    pub(crate) fn get<'a>(
+        &self,
+        path: &Path,
+        connect: impl FnOnce() -> rusqlite::Result<&'a Connection>,
+        mut make_room: impl FnMut() -> bool,
+    ) -> Option<Arc<Copied>> {
+        let identity = FileIdentity::of(path).ok()?;
+        let size = identity.size_of_whole()?;
+        if size > self.access.copy_up_to_bytes.min(self.access.copies_bytes) {
+            return None;
+        }
+        if let Some(copied) = self.lock().get(&identity.inode()).and_then(Weak::upgrade)
+            && copied.identity == identity
+        {
+            return Some(copied);
+        }
+        let room = loop {
+            match Room::take(size, self.access.copies_bytes, &self.stats) {
+                Some(room) => break room,
+                None if make_room() => {}
+                None => return None,
+            }
+        };
+        let copied = Arc::new(Copied { bytes: read(connect().ok()?, size).ok()??, identity, _room: room });
+        if !dbfile::is_alone(path) || !copied.is_current(path) {
+            return None; // it may be half of one state and half of the next
+        }
+        let mut in_use = self.lock();
+        in_use.retain(|_, copied| copied.strong_count() > 0);
+        in_use.insert(copied.identity.inode(), Arc::downgrade(&copied));
+        self.stats.copied();
+        Some(copied)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Inode, Weak<Copied>>> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Copied {
+    /// Tells whether the file at `path` is the one that was copied, unchanged.
+    pub(crate) fn is_current(&self, path: &Path) -> bool {
+        FileIdentity::of(path).is_ok_and(|now| now == self.identity)
+    }
+}
+
+/// Reads the file of a connection in a read transaction, so that it is one state of the database.
+fn read(connection: &Connection, max_bytes: u64) -> rusqlite::Result<Option<Vec<u8>>> {
+    let mut statement = connection.prepare("SELECT count(*) FROM sqlite_schema")?;
+    let mut transaction = statement.raw_query(); // until it is dropped
+    transaction.next()?;
+    let mut bytes = hooks::read_main_file(connection, max_bytes)?;
+    // In memory there is no log, so the header must not announce one.
+    let versions = bytes.iter_mut().flatten().skip(18).take(2);
+    versions.filter(|version| **version == 2).for_each(|version| *version = 1);
+    Ok(bytes)
+}
+
+impl AsRef<[u8]> for Copied {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Room {
+    fn take(bytes: u64, budget: u64, stats: &Arc<Stats>) -> Option<Self> {
+        stats.take_for_copies(bytes, budget).then(|| Self { bytes, stats: Arc::clone(stats) })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.stats.give_back_of_copies(self.bytes);
+    }
+}

@@ -1,0 +1,292 @@
+//! What a run may take of the machine beside time: memory and temporary files, counted on the run's own thread.
+//!
+//! SQLite asks [`hooks`](crate::sqlite::hooks) for each piece of memory, each page of a file and each write to a temporary file,
+//! and the hooks ask here. A statement runs on one thread, so the counters need no lock and hold nobody else's memory.
+//!
+//! Each question is an occasion to look at the clocks, too. SQLite asks the progress handler between instructions of its
+//! virtual machine, but preparing a statement, counting a table's pages and merging a sort's runs each go on for long
+//! without one. All of them need memory or pages. What is refused once the time is over looks to SQLite like a machine
+//! without memory, which it handles everywhere.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use crate::request::Limits;
+use crate::sqlite::deadline::RunGuard;
+
+/// Pieces of memory that a prepare may ask for. A count, so that the verdict is the same on every machine; see
+/// docs/executor.md for what it was measured on.
+pub(crate) const PREPARE_ALLOCATIONS: i64 = 400_000;
+
+/// Work between two looks at the clocks, in the units of the costs below: 64 pieces of memory, or 64 KiB, or 256 pages.
+const CREDIT: i64 = 64 << 10;
+const ALLOCATION_COST: i64 = 1 << 10;
+const PAGE_COST: i64 = 256;
+
+/// A piece of memory of this size means large values, whose instructions may take long.
+const LARGE: usize = 32 << 10;
+
+/// What was refused to a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Memory beyond the run's limit.
+    Heap,
+    /// Memory for a statement that takes too much work to prepare.
+    Prepare,
+    /// Bytes of temporary files beyond the run's limit.
+    TempFiles,
+    /// Anything, because a deadline was met.
+    Time,
+}
+
+struct Meter {
+    is_armed: Cell<bool>,
+    /// Memory is counted and never refused: SQLite's values are being read, where rusqlite takes a refusal for a bug.
+    is_lenient: Cell<bool>,
+    heap_left: Cell<i64>,
+    temp_left: Cell<i64>,
+    prepare_left: Cell<i64>,
+    credit: Cell<i64>,
+    has_large: Cell<bool>,
+    refusal: Cell<Option<Refusal>>,
+}
+
+thread_local! {
+    static METER: Meter = const {
+        Meter {
+            is_armed: Cell::new(false),
+            is_lenient: Cell::new(false),
+            heap_left: Cell::new(0),
+            temp_left: Cell::new(0),
+            prepare_left: Cell::new(0),
+            credit: Cell::new(0),
+            has_large: Cell::new(false),
+            refusal: Cell::new(None),
+        }
+    };
+    /// Apart from the counters, because it needs a destructor, which makes each access dearer.
+    static CONTROL: RefCell<Option<Arc<RunGuard>>> = const { RefCell::new(None) };
+}
+
+/// Starts to count for a run on this thread, whose clocks are `control`'s.
+pub(crate) fn arm(control: &Arc<RunGuard>, limits: &Limits) {
+    CONTROL.with_borrow_mut(|current| {
+        if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, control)) {
+            *current = Some(Arc::clone(control));
+        }
+    });
+    METER.with(|meter| {
+        meter.heap_left.set(saturating(limits.heap_bytes));
+        meter.temp_left.set(saturating(limits.temp_bytes));
+        meter.prepare_left.set(i64::MAX);
+        meter.credit.set(CREDIT);
+        meter.has_large.set(false);
+        meter.refusal.set(None);
+        meter.is_lenient.set(false);
+        meter.is_armed.set(true);
+    });
+}
+
+/// Marks the beginning of prepare: what was there before is the schema's, which may be large.
+pub(crate) fn start_preparing() {
+    METER.with(|meter| meter.prepare_left.set(PREPARE_ALLOCATIONS));
+}
+
+/// Marks the end of prepare.
+pub(crate) fn start_executing() {
+    METER.with(|meter| meter.prepare_left.set(i64::MAX));
+}
+
+/// Stops counting and returns what was refused first, if something was.
+pub(crate) fn disarm() -> Option<Refusal> {
+    METER.with(|meter| {
+        meter.is_armed.set(false);
+        meter.refusal.take()
+    })
+}
+
+/// Refuses nothing until it is called with false.
+#[inline]
+pub(crate) fn set_lenient(is_lenient: bool) {
+    METER.with(|meter| meter.is_lenient.set(is_lenient));
+}
+
+/// Tells whether this run has handled large values, so that each instruction may take long.
+#[inline]
+pub(crate) fn has_large_values() -> bool {
+    METER.with(|meter| meter.has_large.get())
+}
+
+/// Answers SQLite's wish for a piece of memory.
+#[inline]
+pub(crate) fn may_allocate(bytes: usize) -> bool {
+    METER.with(|meter| !meter.is_armed.get() || meter.may_allocate(bytes))
+}
+
+/// Takes back a piece of memory.
+#[inline]
+pub(crate) fn freed(bytes: usize) {
+    METER.with(|meter| {
+        if meter.is_armed.get() {
+            meter.heap_left.set(meter.heap_left.get() + bytes as i64);
+        }
+    });
+}
+
+/// Answers SQLite's wish for a page of a file.
+#[inline]
+pub(crate) fn may_fetch_page() -> bool {
+    METER.with(|meter| !meter.is_armed.get() || meter.has_time(PAGE_COST))
+}
+
+/// Answers the wish to wait for somebody else.
+pub(crate) fn may_wait() -> bool {
+    METER.with(|meter| !meter.is_armed.get() || meter.look_at_clocks())
+}
+
+/// Answers SQLite's wish to write some bytes to a temporary file, which grows it by `growth` bytes.
+pub(crate) fn may_write_temp(bytes: i64, growth: i64) -> bool {
+    METER.with(|meter| {
+        if !meter.is_armed.get() {
+            return true;
+        }
+        let left = meter.temp_left.get() - growth;
+        if left < 0 {
+            return meter.refuse(Refusal::TempFiles);
+        }
+        meter.temp_left.set(left);
+        meter.has_time(bytes)
+    })
+}
+
+/// Takes back the space of a temporary file.
+pub(crate) fn removed_temp(bytes: i64) {
+    METER.with(|meter| meter.temp_left.set(meter.temp_left.get() + bytes));
+}
+
+impl Meter {
+    fn may_allocate(&self, bytes: usize) -> bool {
+        let left = self.heap_left.get() - bytes as i64;
+        if !self.is_lenient.get() {
+            if left < 0 {
+                return self.refuse(Refusal::Heap);
+            }
+            let prepare_left = self.prepare_left.get();
+            if prepare_left == 0 {
+                return self.refuse(Refusal::Prepare);
+            }
+            if !self.has_time(ALLOCATION_COST + bytes as i64) {
+                return false;
+            }
+            self.prepare_left.set(prepare_left - 1);
+        }
+        if bytes >= LARGE {
+            self.has_large.set(true);
+        }
+        self.heap_left.set(left);
+        true
+    }
+
+    /// Spends work and looks at the clocks when the credit is used up; once the time is over, it stays over.
+    #[inline]
+    fn has_time(&self, cost: i64) -> bool {
+        let credit = self.credit.get() - cost;
+        self.credit.set(credit);
+        credit > 0 || self.look_at_clocks()
+    }
+
+    #[cold]
+    fn look_at_clocks(&self) -> bool {
+        let must_stop = CONTROL
+            .try_with(|control| control.borrow().as_ref().is_some_and(|control| control.must_stop_between_rows()))
+            .unwrap_or(false); // the thread is ending, and nothing runs on it
+        if must_stop && !self.is_lenient.get() {
+            return self.refuse(Refusal::Time);
+        }
+        self.credit.set(CREDIT);
+        true
+    }
+
+    #[cold]
+    fn refuse(&self, refusal: Refusal) -> bool {
+        if self.refusal.get().is_none() {
+            self.refusal.set(Some(refusal));
+        }
+        false
+    }
+}
+
+fn saturating(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits { timeout: None, heap_bytes: 1_000, temp_bytes: 50, ..Limits::default() }
+    }
+
+    #[test]
+    fn memory_is_what_is_held_and_not_what_was_asked_for() {
+        arm(&Arc::default(), &limits());
+        for _ in 0..100 {
+            assert!(may_allocate(900));
+            freed(900);
+        }
+        assert!(may_allocate(900));
+        assert!(!may_allocate(101));
+        assert!(may_allocate(100));
+        set_lenient(true);
+        assert!(may_allocate(500));
+        set_lenient(false);
+        assert!(!may_allocate(1), "what was read leniently is held all the same");
+        assert_eq!(disarm(), Some(Refusal::Heap));
+        assert!(may_allocate(5_000), "outside a run nothing is refused");
+        assert_eq!(disarm(), None);
+    }
+
+    #[test]
+    fn a_prepare_has_a_number_of_pieces_and_an_execution_has_not() {
+        arm(&Arc::default(), &limits());
+        let take = || {
+            may_allocate(8) && {
+                freed(8);
+                true
+            }
+        };
+        assert!((0..PREPARE_ALLOCATIONS * 2).all(|_| take()));
+        start_preparing();
+        assert!((0..PREPARE_ALLOCATIONS).all(|_| take()));
+        assert!(!take());
+        start_executing();
+        assert!((0..PREPARE_ALLOCATIONS * 2).all(|_| take()));
+        assert_eq!(disarm(), Some(Refusal::Prepare));
+    }
+
+    #[test]
+    fn temporary_files_have_a_limit_of_their_own() {
+        arm(&Arc::default(), &limits());
+        assert!(may_write_temp(50, 50) && may_write_temp(50, 0) && !may_write_temp(1, 1) && may_allocate(1_000));
+        removed_temp(50);
+        assert!(may_write_temp(50, 50));
+        assert_eq!(disarm(), Some(Refusal::TempFiles));
+    }
+
+    #[test]
+    fn when_the_time_is_over_everything_is_refused() {
+        let control = Arc::new(RunGuard::default());
+        let limits = Limits { timeout: Some(Duration::ZERO), heap_bytes: u64::MAX, temp_bytes: u64::MAX, ..limits() };
+        control.arm(&limits, None, Instant::now());
+        let asks: [fn() -> bool; 3] = [|| may_allocate(1), may_fetch_page, || may_write_temp(1, 1)];
+        for ask in asks {
+            arm(&control, &limits);
+            assert!((0..=CREDIT).any(|_| !ask()));
+            assert!(asks.iter().all(|ask| !ask()));
+            assert_eq!(disarm(), Some(Refusal::Time));
+        }
+    }
+}

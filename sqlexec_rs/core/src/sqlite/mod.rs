@@ -1,0 +1,15 @@
+//! What touches SQLite: files and their identity, the sandbox, hooks and bounds, one run on one connection.
+
+pub mod busy;
+pub mod classify;
+pub mod connections;
+pub mod dbfile;
+pub mod deadline;
+pub mod exec;
+pub mod functions;
+pub mod hooks;
+pub mod in_memory_dbs;
+pub mod local;
+pub mod meter;
+pub mod sandbox;
+pub mod scan;

@@ -1,0 +1,413 @@
+//! Opens a database so that nothing but reading is possible.
+//!
+//! Five walls, each enough alone against most attacks: the file is opened read-only; an authorizer allows reading,
+//! functions, recursion and a list of schema PRAGMAs and denies the rest (the list is of what is allowed, so what a later
+//! SQLite adds is denied); defensive mode is on and the schema is not trusted; SQLite's own limits are set; what works
+//! without end in one call is replaced or taken away.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Statement};
+
+use crate::hint;
+use crate::request::Caps;
+use crate::result::header::Header;
+use crate::sqlite::dbfile::{self, NoLog};
+use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
+use crate::sqlite::hooks::{self, Action, Authorizer, Log};
+use crate::sqlite::in_memory_dbs::Copied;
+use crate::sqlite::scan::Patterns;
+use crate::{sqlite::functions, sqlite::meter};
+
+/// PRAGMAs that describe a schema; their argument names a table or an index.
+const SCHEMA_PRAGMAS: [&str; 8] = [
+    "table_info",
+    "table_xinfo",
+    "table_list",
+    "foreign_key_list",
+    "index_list",
+    "index_info",
+    "index_xinfo",
+    "collation_list",
+];
+
+/// PRAGMAs that may be read, and that an argument would set. (Full-text tables ask the data version and the page size.)
+const READABLE_PRAGMAS: [&str; 8] = [
+    "encoding",
+    "user_version",
+    "application_id",
+    "schema_version",
+    "data_version",
+    "page_count",
+    "page_size",
+    "freelist_count",
+];
+
+/// Functions that reach beyond the database, here or in builds with more extensions; and JSON's merge, whose time is the
+/// product of its arguments' lengths.
+const DENIED_FUNCTIONS: [&str; 10] = [
+    "json_patch",
+    "jsonb_patch",
+    "load_extension",
+    "readfile",
+    "writefile",
+    "edit",
+    "fts3_tokenizer",
+    "sqlite_attach",
+    "sqlite_detach",
+    "sqlite_log",
+];
+
+/// Functions whose value differs from call to call; those that read the clock are seen when they do.
+const VOLATILE_FUNCTIONS: [&str; 3] = ["random", "randomblob", "sqlite_offset"];
+
+/// How long a query waits for a writer's lock before it is a `db_error`, and between two looks.
+const BUSY_WAIT: Duration = Duration::from_millis(500);
+const BUSY_PERIOD: Duration = Duration::from_millis(5);
+
+/// SQLite's limits that no user needs to change. The number of arguments bounds how often one call of a JSON function
+/// walks through its text.
+const LIMITS: [(Limit, i32); 4] = [
+    (Limit::SQLITE_LIMIT_FUNCTION_ARG, 127),
+    (Limit::SQLITE_LIMIT_ATTACHED, 0),
+    (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 10),
+    (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
+];
+
+/// What the authorizer saw of the statement being prepared.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    is_volatile: AtomicBool,
+    has_patterns_in_view: AtomicBool,
+    /// It is the sandbox's own, which may begin and end a transaction.
+    is_ours: AtomicBool,
+}
+
+impl Seen {
+    /// Forgets the previous statement.
+    pub(crate) fn reset(&self) {
+        self.is_volatile.store(false, Ordering::Relaxed);
+        self.has_patterns_in_view.store(false, Ordering::Relaxed);
+    }
+
+    /// Tells whether a view matches patterns that the statement's text does not show.
+    pub(crate) fn has_patterns_in_view(&self) -> bool {
+        self.has_patterns_in_view.load(Ordering::Relaxed)
+    }
+
+    /// Tells whether the statement calls what gives another value each time.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.is_volatile.load(Ordering::Relaxed)
+    }
+}
+
+/// A database that can only be read, with what the authorizer of its connections saw.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    path: PathBuf,
+    origin: Origin,
+    control: Arc<RunGuard>,
+    seen: Arc<Seen>,
+    /// LIKE and GLOB are ours, which ask the bounds.
+    guarded: Kept,
+    /// LIKE and GLOB are SQLite's own, which use an index and ask nobody: for statements whose patterns are short work.
+    indexed: Kept,
+    /// The database is in WAL mode and had no log, which SQLite would make only to read it; this is what the file was then.
+    /// It is read alone, each time in a transaction whose lock keeps a writer's log from being taken away: where there is
+    /// none at the end, nobody wrote.
+    no_log: Cell<Option<NoLog>>,
+    /// Names that hints are made from.
+    names: hint::Kept,
+    /// Counts the files that sandboxes of this thread have open.
+    n_files: Arc<AtomicUsize>,
+    /// The header of the last result.
+    header: RefCell<Arc<Header>>,
+}
+
+/// Where a database is read.
+#[derive(Debug)]
+enum Origin {
+    File,
+    /// A file that is promised not to change.
+    Immutable,
+    Copy(Arc<Copied>),
+}
+
+/// A connection, opened by the first run that needs it and then kept.
+#[derive(Debug, Default)]
+struct Kept {
+    connection: OnceCell<Connection>,
+    caps: Cell<Option<Caps>>,
+}
+
+impl Sandbox {
+    /// Prepares for the database file at `path`, which the first run opens; `is_immutable` promises that it does not change.
+    pub(crate) fn new(path: &Path, is_immutable: bool, control: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
+        Self::of(path, if is_immutable { Origin::Immutable } else { Origin::File }, control, n_files)
+    }
+
+    /// Prepares for a copy of the database file at `path`.
+    pub(crate) fn of_copy(
+        path: &Path,
+        copied: Arc<Copied>,
+        control: &Arc<RunGuard>,
+        n_files: &Arc<AtomicUsize>,
+    ) -> Self {
+        Self::of(path, Origin::Copy(copied), control, n_files)
+    }
+
+    fn of(path: &Path, origin: Origin, control: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
+        Self {
+            path: path.to_owned(),
+            origin,
+            control: Arc::clone(control),
+            seen: Arc::default(),
+            guarded: Kept::default(),
+            indexed: Kept::default(),
+            no_log: Cell::new(None),
+            names: hint::Kept::default(),
+            n_files: Arc::clone(n_files),
+            header: RefCell::default(),
+        }
+    }
+
+    /// Returns a connection that a run has opened, and the names that were read through it.
+    pub(crate) fn opened(&self) -> Option<(&Connection, &hint::Kept)> {
+        let connection = self.guarded.connection.get().or_else(|| self.indexed.connection.get())?;
+        Some((connection, &self.names))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn control(&self) -> &Arc<RunGuard> {
+        &self.control
+    }
+
+    pub(crate) fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// Tells whether this is a copy in memory.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self.origin, Origin::Copy(_))
+    }
+
+    /// Returns how many files this has open.
+    pub(crate) fn n_files(&self) -> usize {
+        let is_open = |kept: &Kept| usize::from(!self.is_copy() && kept.connection.get().is_some());
+        is_open(&self.guarded) + is_open(&self.indexed)
+    }
+
+    /// Returns how many files a run may open beside those.
+    pub(crate) fn n_files_unopened(&self) -> usize {
+        if self.is_copy() { 0 } else { 2 - self.n_files() }
+    }
+
+    /// Returns the header of a statement's result, one with the last result's where they are the same; `None` where it
+    /// cannot be read.
+    pub(crate) fn header(&self, statement: &Statement<'_>) -> Option<Arc<Header>> {
+        let mut last = self.header.borrow_mut();
+        if !last.is_of(statement) {
+            *last = Arc::new(Header::of(statement)?);
+        }
+        Some(Arc::clone(&last))
+    }
+
+    /// Tells whether the connections may show an old state of the file.
+    pub(crate) fn is_stale(&self) -> bool {
+        if let Origin::Copy(copied) = &self.origin {
+            return !copied.is_current(&self.path);
+        }
+        let shows_all = |then: NoLog| (then.is_settled() || self.has_transaction()) && then.still_holds(&self.path);
+        self.no_log.get().is_some_and(|then| !shows_all(then))
+    }
+
+    /// Tells whether what was read since `begin` is one state of the database, with an error (which may have ended the
+    /// transaction) or without. Only who reads a file without its log has to ask; SQLite's locks keep the others from halves.
+    pub(crate) fn has_read_one_state(&self, has_failed: bool) -> bool {
+        let is_locked = has_failed || self.has_transaction();
+        self.no_log.get().is_none_or(|then| is_locked && then.still_holds(&self.path))
+    }
+
+    /// Tells whether the database is read without its log, so that every run needs a transaction.
+    pub(crate) fn is_without_log(&self) -> bool {
+        self.no_log.get().is_some()
+    }
+
+    fn has_transaction(&self) -> bool {
+        let is_open = |kept: &Kept| kept.connection.get().is_some_and(|connection| !connection.is_autocommit());
+        is_open(&self.guarded) || is_open(&self.indexed)
+    }
+
+    /// Returns the connection for a statement with such patterns, its schema loaded and its limits set.
+    ///
+    /// The schema is loaded before the limits apply, as it may need more than a statement is allowed.
+    pub(crate) fn connection(&self, patterns: Patterns, caps: &Caps) -> rusqlite::Result<&Connection> {
+        let kept = if patterns == Patterns::Short { &self.indexed } else { &self.guarded };
+        let connection = if let Some(connection) = kept.connection.get() {
+            connection
+        } else {
+            let connection = self.connect(patterns != Patterns::Short)?;
+            self.n_files.fetch_add(usize::from(!self.is_copy()), Ordering::Relaxed);
+            kept.connection.get_or_init(|| connection)
+        };
+        if kept.caps.get() != Some(*caps) {
+            for (limit, value) in caps.as_limits() {
+                connection.set_limit(limit, value)?;
+            }
+            kept.caps.set(Some(*caps));
+        }
+        Ok(connection)
+    }
+
+    /// Begins a transaction, if there is none: the next statement locks the file, and the lock stays until
+    /// `end_transactions`. An error changes nothing: each statement then has a transaction of its own.
+    pub(crate) fn begin(&self, connection: &Connection) {
+        if connection.is_autocommit() {
+            let _ = self.run_own(connection, "BEGIN");
+        }
+    }
+
+    /// Ends every transaction that `begin` began and no error has ended.
+    pub(crate) fn end_transactions(&self) -> rusqlite::Result<()> {
+        for kept in [&self.guarded, &self.indexed] {
+            if let Some(connection) = kept.connection.get().filter(|connection| !connection.is_autocommit()) {
+                self.run_own(connection, "COMMIT")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_own(&self, connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+        self.seen.is_ours.store(true, Ordering::Relaxed);
+        let prepared = connection.prepare(sql);
+        self.seen.is_ours.store(false, Ordering::Relaxed);
+        prepared?.raw_query().next().map(|_| ())
+    }
+
+    fn connect(&self, guards_patterns: bool) -> rusqlite::Result<Connection> {
+        let connect = || -> rusqlite::Result<Connection> {
+            let mut connection = self.open()?;
+            wall_in(&mut connection, &self.control, &self.seen)?;
+            if guards_patterns {
+                functions::register_patterns(&connection, &self.control)?;
+            }
+            if self.is_without_log() {
+                self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
+            }
+            connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
+            Ok(connection)
+        };
+        match connect() {
+            // So it is when a log is missing, because nothing may be created.
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && self.no_log.get().is_none() => {
+                self.no_log.set(NoLog::of(&self.path));
+                if self.no_log.get().is_some() { connect() } else { Err(error) }
+            }
+            result => result,
+        }
+    }
+
+    /// Opens a connection that can only read. A promise about a file does not hold for a log or a journal beside it.
+    fn open(&self) -> rusqlite::Result<Connection> {
+        let vfs = hooks::vfs(if self.is_without_log() { Log::Missing } else { Log::Possible })?;
+        // Without the URI flag no character of a path has a meaning, and neither has ":memory:".
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let path = &self.path;
+        match &self.origin {
+            Origin::Copy(copied) => {
+                let connection = Connection::open_in_memory_with_flags_and_vfs(flags, vfs)?;
+                hooks::open_bytes(&connection, copied)?;
+                Ok(connection)
+            }
+            Origin::Immutable if dbfile::is_alone(path) => {
+                let flags = flags | OpenFlags::SQLITE_OPEN_URI;
+                Connection::open_with_flags_and_vfs(immutable_uri(path), flags, vfs)
+            }
+            _ => Connection::open_with_flags_and_vfs(path, flags, vfs),
+        }
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.n_files.fetch_sub(self.n_files(), Ordering::Relaxed);
+    }
+}
+
+/// Builds the walls around a connection.
+fn wall_in(connection: &mut Connection, control: &Arc<RunGuard>, seen: &Arc<Seen>) -> rusqlite::Result<()> {
+    connection.busy_handler(Some(wait_for_lock))?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, false)?;
+    for (limit, value) in LIMITS {
+        connection.set_limit(limit, value)?;
+    }
+    hooks::set_authorizer(connection, seen)?;
+    hooks::remove_module(connection, c"dbstat")?;
+    functions::register_text(connection, control)?;
+    let control = Arc::clone(control);
+    connection.progress_handler(HANDLER_PERIOD as i32, Some(move || control.must_stop()))
+}
+
+/// Returns the name by which SQLite opens a file that nobody writes to, so that it neither locks it nor makes a log.
+fn immutable_uri(path: &Path) -> String {
+    let scheme = if path.is_absolute() { "file://" } else { "file:" };
+    let encoded = path.as_os_str().as_encoded_bytes().iter().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => char::from(*byte).to_string(),
+        _ => format!("%{byte:02x}"),
+    });
+    format!("{scheme}{}?immutable=1", encoded.collect::<String>())
+}
+
+/// Waits a moment for a writer's lock, unless the run's time is over or the wait was long enough.
+fn wait_for_lock(n_waits: i32) -> bool {
+    let waited = BUSY_PERIOD * u32::try_from(n_waits).unwrap_or(0);
+    let goes_on = waited < BUSY_WAIT && meter::may_wait();
+    if goes_on {
+        std::thread::sleep(BUSY_PERIOD);
+    }
+    goes_on
+}
+
+impl Authorizer for Seen {
+    fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool {
+        match action {
+            Action::Read => true,
+            Action::Function(name) => allows_function(name, is_in_view, self),
+            Action::Pragma(name, value) => allows_pragma(name, value.is_some()),
+            Action::Transaction => self.is_ours.load(Ordering::Relaxed),
+            Action::Other => false,
+        }
+    }
+}
+
+fn is_in(name: &[u8], names: &[&str]) -> bool {
+    names.iter().any(|n| n.as_bytes().eq_ignore_ascii_case(name))
+}
+
+fn allows_function(name: &[u8], is_in_view: bool, seen: &Seen) -> bool {
+    if is_in(name, &DENIED_FUNCTIONS) {
+        return false;
+    }
+    if is_in(name, &VOLATILE_FUNCTIONS) {
+        seen.is_volatile.store(true, Ordering::Relaxed);
+    } else if is_in_view && is_in(name, &["like", "glob"]) {
+        seen.has_patterns_in_view.store(true, Ordering::Relaxed);
+    }
+    true
+}
+
+fn allows_pragma(name: &[u8], has_value: bool) -> bool {
+    is_in(name, &SCHEMA_PRAGMAS) || (!has_value && is_in(name, &READABLE_PRAGMAS))
+}

@@ -1,0 +1,213 @@
+"""What an audit finds: shared questions, SQL and databases, and golds that say little; and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.audit import main
+from jaxrl_sql.datagen.audit.overlap import mask
+
+SCHEMA = "CREATE TABLE hero(id INTEGER PRIMARY KEY, name TEXT, power TEXT, age INT, city TEXT, score REAL)"
+
+
+def make_set(folder: Path, questions: list[tuple[str, str, str]], script: str = SCHEMA, db_id: str = "heroes") -> Path:
+    """Write a set of (id, question, SQL) with one database of six heroes."""
+    path = folder / "databases" / db_id / f"{db_id}.sqlite"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+        if script == SCHEMA:
+            rows = [(i, f"n{i}", "fire", 20 + i, "Rome", i / 2) for i in range(1, 7)]
+            connection.executemany("INSERT INTO hero VALUES (?, ?, ?, ?, ?, ?)", rows)
+            connection.commit()
+    lines = [{"id": uid, "db_id": db_id, "question": text, "sql": sql} for uid, text, sql in questions]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def findings(out: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the findings by kind and id."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for line in (out / "findings.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        found.setdefault(record["kind"], {})[record["id"]] = record
+    return found
+
+
+def look(tmp_path: Path, *arguments: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
+    assert main([*map(str, arguments), "--out", str(tmp_path / "audit")]) == 0
+    return findings(tmp_path / "audit")
+
+
+def test_questions_and_sql_of_training_are_found_however_they_are_written(tmp_path: Path) -> None:
+    train = make_set(
+        tmp_path / "train",
+        [
+            ("t1", "How many heroes are there?", "SELECT count(*) FROM hero"),
+            (
+                "t2",
+                "List the names of all heroes that are older than 23 years.",
+                "SELECT name FROM hero WHERE age > 23",
+            ),
+            ("t3", "Which cities?", "SELECT DISTINCT city FROM hero"),
+        ],
+    )
+    target = make_set(
+        tmp_path / "dev",
+        [
+            ("same", "how many HEROES are there", "SELECT COUNT( * )  FROM Hero -- all"),
+            ("near", "List the names of all heroes that are older than 25 years.", "SELECT T1.name FROM hero T1"),
+            ("masked", "Who?", "SELECT h.name FROM hero AS h WHERE h.age > 99 OR h.age > 3"),
+            ("values", "Old ones?", "SELECT name FROM hero WHERE age > 24"),
+            ("other", "What is the mean score of heroes in Rome today?", "SELECT avg(score) FROM hero"),
+        ],
+        "CREATE TABLE hero(id, name, age, other)",
+        "others",
+    )
+    found = look(tmp_path, "--train", train, "--eval", target, "--no-golds")
+    assert {kind: set(ids) for kind, ids in found.items()} == {
+        "question: same": {"same"},
+        "question: nearly the same": {"near"},
+        "sql: same": {"same"},
+        "sql: same but for values": {"values"},
+    }
+    assert found["question: same"]["same"]["with"] == [{"set": "train", "id": "t1", "db_id": "heroes"}]
+    assert found["question: nearly the same"]["near"]["share"] >= 0.8
+    assert found["sql: same but for values"]["values"]["same_db_id"] is False
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("SELECT a.x FROM t AS a WHERE a.y = 'p'", "select B.X from T B where B.Y = 'q'", True),
+        ("SELECT x FROM t LIMIT 1", "SELECT x FROM t LIMIT 3", True),
+        ("SELECT x FROM t WHERE y > 1", "SELECT x FROM t WHERE y < 1", False),
+        ("SELECT a.x FROM t a JOIN u b ON a.i = b.i", "SELECT b.x FROM t a JOIN u b ON a.i = b.i", False),
+        ("not sql at (all", "not sql at (all", True),
+    ],
+)
+def test_masked_sql_differs_in_more_than_values(one: str, other: str, is_same: bool) -> None:
+    assert (mask(one) == mask(other)) == is_same
+
+
+COLUMNS = "id INTEGER PRIMARY KEY, name TEXT, power TEXT, age INT, city TEXT"
+
+
+@pytest.mark.parametrize(
+    ("script", "db_id", "kind"),
+    [
+        (SCHEMA, "renamed", "database: same file"),
+        (
+            SCHEMA.replace("hero", "HERO").replace("score", '"SCORE"') + "; CREATE INDEX i ON HERO(age)",
+            "x",
+            "same schema",
+        ),
+        (f"CREATE TABLE hero({COLUMNS}, fame REAL); CREATE TABLE extra(a, b)", "x", "nearly the same schema"),
+        ("CREATE TABLE villain(a, b, c, d, e, f)", "heroes", "same name, other schema"),
+        ("CREATE TABLE villain(a, b, c, d, e, f)", "villains", ""),
+        ("CREATE TABLE hero(id, name)", "small", ""),
+    ],
+)
+def test_databases_of_training_are_found(tmp_path: Path, script: str, db_id: str, kind: str) -> None:
+    train = make_set(tmp_path / "train", [("t", "q", "SELECT 1")])
+    target = make_set(tmp_path / "dev", [("e", "other", "SELECT 2, 3")], script, db_id)
+    found = look(tmp_path, "--train", train, "--eval", target, "--no-golds")
+    kinds = [name for name in found if name.startswith("database")]
+    assert [name.removeprefix("database: ") for name in kinds] == ([kind.removeprefix("database: ")] if kind else [])
+    if kinds:
+        assert set(found[kinds[0]]) == {db_id}
+
+
+def test_golds_are_run_and_told_by_what_they_do(tmp_path: Path) -> None:
+    target = make_set(
+        tmp_path / "dev",
+        [
+            ("good", "q", "SELECT name FROM hero WHERE age = 23"),
+            ("fails", "q", "SELECT nowhere FROM hero"),
+            ("empty", "q", "SELECT name FROM hero WHERE age = 1"),
+            ("zero", "q", "SELECT count(*) FROM hero WHERE age = 1"),
+            ("one", "q", "SELECT count(*) FROM hero WHERE age = 23"),
+            ("null", "q", "SELECT max(age) FROM hero WHERE age = 1"),
+            ("ones", "q", "SELECT 1 FROM hero"),
+            (
+                "slow",
+                "q",
+                "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c",
+            ),
+        ],
+    )
+    found = look(tmp_path, "--eval", target, "--timeout-ms", "300", "--threads", "1")
+    assert set(found) == {
+        "gold: fails", "gold: empty", "gold: times out", "gold: one row of 0 or NULL", "gold: matched by a constant",
+    }  # fmt: skip
+    assert found["gold: fails"]["fails"]["status"] == "schema_error"
+    assert set(found["gold: empty"]) == {"empty"}
+    assert set(found["gold: times out"]) == {"slow"}
+    assert set(found["gold: one row of 0 or NULL"]) == {"zero", "null"}
+    answers = {uid: record["answers"] for uid, record in found["gold: matched by a constant"].items()}
+    assert set(answers) == {"empty", "zero", "one", "null", "ones"}
+    assert set(answers["zero"]) >= {"0"}
+    assert "bird" in answers["zero"]["0"]
+    assert "test_suite" in answers["empty"]["empty"]
+    assert "refined" in answers["null"]["NULL"]
+    assert "1" not in answers["null"]
+    # A set of rows is the same however often the row stands; with counts it is not.
+    assert "bird" in answers["ones"]["1"]
+    assert "refined" not in answers["ones"]["1"]
+    told = json.loads((tmp_path / "audit/audit.json").read_text())
+    assert told["sets"]["dev"]["constants"]["1"]["bird"] == 2
+
+
+def test_a_suite_tells_golds_apart_that_one_database_does_not(tmp_path: Path) -> None:
+    target = make_set(
+        tmp_path / "dev",
+        [
+            ("old", "q", "SELECT name FROM hero WHERE age > 20"),
+            ("all", "q", "SELECT name FROM hero"),
+            ("all again", "q", "SELECT  NAME from hero"),
+            ("fixed", "q", "SELECT 7"),
+            ("broken", "q", "SELECT name, age FROM hero WHERE abs(age) > 0"),
+        ],
+    )
+    suite = tmp_path / "suite/databases/heroes"
+    suite.mkdir(parents=True)
+    for number, age in enumerate((1, -9223372036854775808)):
+        copy = suite / f"v{number}.sqlite"
+        shutil.copy(target / "databases/heroes/heroes.sqlite", copy)
+        with closing(sqlite3.connect(copy)) as connection:
+            connection.execute("INSERT INTO hero(name, age) VALUES ('young', ?)", (age,))
+            connection.commit()
+    found = look(tmp_path, "--eval", target, "--suite", tmp_path / "suite")
+    chance = found["suite: equal to another gold on one database"]
+    assert set(chance) == {"old", "all", "all again"}
+    assert set(chance["old"]["with"]) == {"all", "all again"}
+    assert chance["all"]["with"] == ["old"]
+    assert set(found["suite: gold never changes"]) == {"fixed", "old"}
+    assert found["suite: gold fails on a variant"]["broken"]["statuses"] == ["runtime_error"]
+
+
+def test_what_cannot_be_looked_at_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1")])
+    for arguments in ([], ["--eval", str(tmp_path / "none")], ["--eval", str(target), "--suite", str(tmp_path)]):
+        assert main([*arguments, "--out", str(tmp_path / "audit")]) == 2
+    assert main(["--eval", str(target), "--near-question", "0"]) == 2
+    assert main(["--eval", str(target), "--train", f"{target}/../dev"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 5
+    assert "databases/" in said[2]
+
+
+def test_skipped_lines_are_findings_and_the_table_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1 WHERE 0"), ("mute", "", "SELECT 1")])
+    found = look(tmp_path, "--eval", target)
+    assert set(found["cannot be read"]) == {"mute"}
+    table = capsys.readouterr().out
+    assert "gold: empty" in table
+    assert "100.0 %" in table

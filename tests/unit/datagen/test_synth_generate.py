@@ -1,0 +1,359 @@
+"""The generator: the same from the same seed, disjoint splits, golds that answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.data.benchmarks import load_folder
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.datagen.synth.ask import TEMPLATES, grade_quota
+from jaxrl_sql.datagen.synth.extra_columns import show_more
+from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS, parse_domains
+from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS
+from jaxrl_sql.types import InputError
+
+SPEC = SynthSpec(seed=3, train_dbs=10, dev_dbs=3, unseen_dbs=3, train_questions=40, dev_questions=20, vocab_size=700)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("synth") / "data"
+    report = generate(out, SPEC)
+    assert report.questions == {"train": 400, "dev": 60, "dev_unseen": 60}
+    return out
+
+
+def questions(out: Path, split: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (out / split / "questions.jsonl").read_text().splitlines()]
+
+
+def connect(out: Path, question: dict[str, str]) -> sqlite3.Connection:
+    name = question["db_id"]
+    path = out / question["split"] / "databases" / name / f"{name}.sqlite"
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+
+
+def dumps(out: Path) -> dict[str, str]:
+    found = {}
+    for path in sorted(out.glob("*/databases/*/*.sqlite")):
+        connection = sqlite3.connect(path)
+        found[str(path.relative_to(out))] = "\n".join(connection.iterdump())
+        connection.close()
+    return found
+
+
+def test_the_same_seed_makes_the_same_data_in_another_process(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again"
+    numbers = {"seed": 3, "train-dbs": 10, "dev-dbs": 3, "unseen-dbs": 3, "train-questions": 40, "dev-questions": 20}
+    options = [part for name, value in numbers.items() for part in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "jaxrl_sql.datagen.synth", "--out", str(out), *options, "--vocab-size", "700"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for split in SPLITS:
+        name = Path(split) / "questions.jsonl"
+        assert (out / name).read_bytes() == (made / name).read_bytes()
+    assert dumps(out) == dumps(made)
+    assert (out / "tokenizer/tokenizer.json").read_bytes() == (made / "tokenizer/tokenizer.json").read_bytes()
+
+
+def test_sets_that_were_made_before_stay_what_they_are(made: Path) -> None:
+    """Digests of what was made when the generator had fewer knobs; runs on such sets must stay comparable."""
+    files = {split: (made / split / "questions.jsonl").read_bytes() for split in SPLITS}
+    files["rows"] = "\n".join(f"{name}\n{text}" for name, text in dumps(made).items()).encode()
+    assert {name: hashlib.sha256(text).hexdigest()[:16] for name, text in files.items()} == {
+        "train": "0bd53558e2c83de7",
+        "dev": "502b587a1e64594a",
+        "dev_unseen": "f7838ccb1a216387",
+        "rows": "ecf9c0853967d7e6",
+    }
+    spec = json.loads((made / "synth.json").read_text())["spec"]
+    assert list(spec) == [
+        "seed", "train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions", "decorated_share",
+        "vocab_size", "extra_columns_share",
+    ]  # fmt: skip
+
+
+def test_another_seed_makes_other_questions(made: Path, tmp_path: Path) -> None:
+    generate(tmp_path, SynthSpec(seed=4, train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=40, dev_questions=20))
+    first = {line["question"] for line in questions(made, "train")[:40]}
+    assert len(first & {line["question"] for line in questions(tmp_path, "train")}) < 5
+
+
+def test_a_finished_folder_is_left_alone_and_another_spec_is_refused(tmp_path: Path) -> None:
+    small = SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=8, dev_questions=8, vocab_size=400)
+    assert not generate(tmp_path, small).was_present
+    stamp = (tmp_path / "train/questions.jsonl").stat().st_mtime_ns
+    report = generate(tmp_path, small)
+    assert report.was_present
+    assert report.questions == {"train": 8, "dev": 8, "dev_unseen": 8}
+    assert (tmp_path / "train/questions.jsonl").stat().st_mtime_ns == stamp
+    before = dumps(tmp_path)
+    with pytest.raises(InputError, match=f"synth: {tmp_path} holds other data: seed=0, not 1; name another folder"):
+        generate(tmp_path, dataclasses.replace(small, seed=1))
+    with pytest.raises(
+        InputError, match=r"train_questions=8, not 9; extra_columns_share=0\.0, not 0\.5; rows=0, not 9;"
+    ):
+        generate(tmp_path, dataclasses.replace(small, train_questions=9, extra_columns_share=0.5, rows=9))
+    assert dumps(tmp_path) == before
+    record = (tmp_path / "synth.json").read_text()
+    (tmp_path / "synth.json").write_text(record.replace('"version": ', '"version": 9'))
+    with pytest.raises(InputError, match=r"holds other data: version=9\d, not \d;"):
+        generate(tmp_path, small)
+    (tmp_path / "synth.json").write_text("{}")
+    with pytest.raises(InputError, match=r"its synth.json does not say what was made"):
+        generate(tmp_path, small)
+    assert dumps(tmp_path) == before
+
+
+def test_what_was_stopped_midway_leaves_nothing_behind(tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    code = "import sys; from pathlib import Path; from jaxrl_sql.datagen.synth import SynthSpec, generate; "
+    code += "generate(Path(sys.argv[1]), SynthSpec())"
+    making = subprocess.Popen([sys.executable, "-c", code, str(out)])
+    while making.poll() is None and not list(tmp_path.glob("*/train/databases/*")):
+        time.sleep(0.01)
+    making.kill()
+    making.wait()
+    assert not out.exists()
+    small = SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=8, dev_questions=8, vocab_size=400)
+    assert not generate(out, small).was_present
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert len(dumps(out)) == 3
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="not empty"):
+        generate(tmp_path, SynthSpec())
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["train_dbs", "dev_questions", "vocab_size"])
+def test_numbers_that_cannot_be_used_are_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=name):
+        generate(tmp_path, SynthSpec(**{name: 0}))
+
+
+def test_splits_share_no_database_and_unseen_domains_are_unseen(made: Path) -> None:
+    ids = {split: {line["db_id"] for line in questions(made, split)} for split in SPLITS}
+    assert {split: len(found) for split, found in ids.items()} == {"train": 10, "dev": 3, "dev_unseen": 3}
+    assert not ids["train"] & ids["dev"]
+    assert not (ids["train"] | ids["dev"]) & ids["dev_unseen"]
+    domains = {split: {re.sub(r"_(train|dev|dev_unseen)_\d+$", "", name) for name in ids[split]} for split in SPLITS}
+    assert not domains["dev_unseen"] & (domains["train"] | domains["dev"])
+    schemas = {name: text.split("INSERT")[0] for name, text in dumps(made).items()}
+    assert len(set(schemas.values())) == len(schemas)
+
+
+def test_there_are_enough_domains_tables_and_templates() -> None:
+    assert len(SEEN_DOMAINS) >= 16
+    assert len(UNSEEN_DOMAINS) >= 5
+    assert not {domain.name for domain in SEEN_DOMAINS} & {domain.name for domain in UNSEEN_DOMAINS}
+    for domain in SEEN_DOMAINS + UNSEEN_DOMAINS:
+        assert 2 <= len(domain.tables) <= 4, domain.name
+        earlier: set[str] = set()
+        for table in domain.tables:
+            assert set(table.parents) <= earlier, (domain.name, table.names)
+            earlier.add(table.names[0])
+    assert all(len(TEMPLATES[grade]) >= 8 for grade in GRADES)
+
+
+def test_every_gold_answers_something(made: Path) -> None:
+    for split in SPLITS:
+        for line in questions(made, split):
+            connection = connect(made, line)
+            rows = connection.execute(line["sql"]).fetchall()
+            connection.close()
+            assert rows, line
+            assert not (len(rows) == 1 and all(value in (None, 0) for value in rows[0])), line
+
+
+def test_every_split_has_every_grade_and_no_question_twice(made: Path) -> None:
+    for split in SPLITS:
+        lines = questions(made, split)
+        assert {line["difficulty"] for line in lines} == set(GRADES)
+        assert len({(line["db_id"], line["question"]) for line in lines}) == len(lines)
+        assert len({line["id"] for line in lines}) == len(lines)
+        keys = {"id", "db_id", "question", "evidence", "sql", "split", "difficulty"}
+        keys |= {"reasoning"} if split == "train" else set()
+        assert all(set(line) == keys for line in lines)
+        assert all(line["reasoning"] for line in lines if split == "train")
+    easy = sum(line["difficulty"] == "easy" for line in questions(made, "train"))
+    assert easy == 140  # 35 % of 400
+
+
+def test_values_of_the_question_stand_in_the_sql(made: Path) -> None:
+    seen = 0
+    for line in questions(made, "train"):
+        for value in re.findall(r"'([^']*)'", line["sql"]):
+            assert value.strip("%") in line["question"], line
+            seen += 1
+        for value in re.findall(r"(?:[<>=] |BETWEEN |AND )(-?\d+\.?\d*)(?![-\d.])", line["sql"]):
+            flag = re.search(rf"(?:is|has)_\w+ = {value}\b", line["sql"])
+            assert flag or value in line["question"], line
+            seen += 1
+    assert seen > 200
+
+
+def test_a_limited_gold_has_no_tie_at_the_cut(made: Path) -> None:
+    seen = 0
+    for line in questions(made, "train"):
+        found = re.fullmatch(r"SELECT \w+ (FROM .* ORDER BY (\w+) (?:DESC|ASC) LIMIT) (\d+)", line["sql"])
+        if found:
+            connection = connect(made, line)
+            keys = connection.execute(f"SELECT {found[2]} {found[1]} {int(found[3]) + 1}").fetchall()
+            connection.close()
+            assert len(set(keys)) == int(found[3]) + 1, line
+            assert (None,) not in keys, line
+            seen += 1
+    assert seen > 10
+
+
+def test_databases_hold_keys_types_nulls_and_a_few_thousand_rows(made: Path) -> None:
+    nulls = 0
+    for path in sorted(made.glob("*/databases/*/*.sqlite")):
+        connection = sqlite3.connect(path)
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        rows = sum(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables)
+        assert 600 <= rows <= 4000, (path.name, rows)
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert any(connection.execute(f"PRAGMA foreign_key_list({table})").fetchall() for table in tables)
+        for table in tables:
+            columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+            assert [column[5] for column in columns].count(1) == 1, table
+            assert len({column[1] for column in columns}) == len(columns)
+            tests = " + ".join(f"SUM({column[1]} IS NULL)" for column in columns)
+            nulls += connection.execute(f"SELECT {tests} FROM {table}").fetchone()[0]
+        connection.close()
+    assert nulls > 100
+
+
+def test_training_decorates_its_share_and_dev_none(tmp_path: Path) -> None:
+    sizes = {"train_dbs": 4, "dev_dbs": 1, "unseen_dbs": 1, "train_questions": 4, "dev_questions": 4}
+    plain = tmp_path / "plain"
+    decorated = tmp_path / "decorated"
+    generate(plain, SynthSpec(**sizes, decorated_share=0.0))
+    generate(decorated, SynthSpec(**sizes, decorated_share=1.0))
+    left, right = dumps(plain), dumps(decorated)
+    assert all((left[name] == right[name]) == (not name.startswith("train/")) for name in left)
+
+
+def test_demonstrations_are_for_training_alone_and_change_nothing_else(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "extra_columns"
+    generate(out, dataclasses.replace(SPEC, extra_columns_share=0.6))
+    for split in SPLITS:
+        plain, taught = questions(made, split), questions(out, split)
+        wordy = [line.pop("demonstration") for line in taught if "demonstration" in line]
+        for line in (*plain, *taught):  # the thought is that of what is taught
+            line.pop("reasoning", None)
+        assert taught == plain
+        assert bool(wordy) == (split == "train")
+    train = questions(out, "train")
+    fits = [line for line in train if show_more(line["sql"])]
+    wordy_share = sum("demonstration" in line for line in train) / len(fits)
+    assert 0.5 < wordy_share < 0.7
+    for line in train:
+        if "demonstration" in line:
+            connection = connect(out, line)
+            shown = [connection.execute(line[key]).fetchall() for key in ("sql", "demonstration")]
+            connection.close()
+            assert sorted(map(repr, shown[0])) == sorted(repr(row[:-1]) for row in shown[1]), line
+
+
+def test_an_unknown_kind_of_column_is_refused() -> None:
+    with pytest.raises(ValueError, match="colour"):
+        parse_domains("== shop\nitem 10\n  name @title; colour integer 1 2\n")
+
+
+def test_the_room_loads_without_jax() -> None:
+    code = "import sys, jaxrl_sql.datagen.synth; assert 'jax' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+SMALL = {"seed": 5, "train_dbs": 3, "dev_dbs": 1, "unseen_dbs": 1, "train_questions": 24, "dev_questions": 8}
+
+
+def test_grades_come_in_the_shares_that_are_asked_for(tmp_path: Path) -> None:
+    generate(tmp_path, SynthSpec(**SMALL, splits=("train",), easy=0, medium=1, hard=0, extra=3))
+    grades = [line["difficulty"] for line in questions(tmp_path, "train")]
+    assert (grades.count("medium"), grades.count("extra"), len(grades)) == (18, 54, 72)
+
+
+@pytest.mark.parametrize(
+    ("count", "mix", "quota"),
+    [
+        (150, SynthSpec().mix, [53, 45, 30, 22]),
+        (20, SynthSpec().mix, [7, 6, 4, 3]),
+        (3, SynthSpec().mix, [3, 0, 0, 0]),
+        (10, SynthSpec(hard=50).mix, [3, 2, 4, 1]),
+        (10, SynthSpec(easy=0).mix, [None, 5, 3, 2]),
+        (4, SynthSpec(easy=1, medium=997, hard=1, extra=1).mix, [1, 1, 1, 1]),
+        (1, SynthSpec(easy=0, extra=0).mix, [None, 1, 0, None]),
+    ],
+)
+def test_quotas_add_up(count: int, mix: tuple[float, ...], quota: list[int | None]) -> None:
+    found = grade_quota(count, mix)
+    assert [found.get(grade) for grade in GRADES] == quota
+    assert sum(found.values()) == count
+
+
+def test_splits_that_are_not_asked_for_are_not_made(tmp_path: Path) -> None:
+    part, whole = tmp_path / "part", tmp_path / "whole"
+    report = generate(part, SynthSpec(**SMALL, splits=("dev_unseen",)))
+    assert {path.name for path in part.iterdir()} == {"dev_unseen", "synth.json"}
+    assert report.questions == {"dev_unseen": 8}
+    assert generate(part, SynthSpec(**SMALL, splits=("dev_unseen",))).was_present
+    generate(whole, SynthSpec(**SMALL))
+    assert questions(whole, "dev_unseen") == questions(part, "dev_unseen")
+
+
+@pytest.mark.parametrize(("rows", "low", "high"), [(20, 10, 40), (3000, 1200, 6000)])
+def test_tables_are_as_long_as_was_asked_for(tmp_path: Path, rows: int, low: int, high: int) -> None:
+    report = generate(tmp_path, SynthSpec(**SMALL | {"train_dbs": 4}, splits=("train",), rows=rows))
+    assert report.questions["train"] >= 90
+    counts = []
+    for path in tmp_path.glob("train/databases/*/*.sqlite"):
+        connection = sqlite3.connect(path)
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        counts += [connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables]
+        connection.close()
+    assert low <= sum(counts) / len(counts) <= high, counts
+
+
+def test_a_share_asks_for_mysql_and_nothing_else_changes(tmp_path: Path) -> None:
+    plain, mixed = tmp_path / "plain", tmp_path / "mixed"
+    generate(plain, SynthSpec(**SMALL, splits=("train",)))
+    generate(mixed, SynthSpec(**SMALL, splits=("train",), mysql_share=0.5))
+    examples = load_folder(mixed / "train").examples
+    lines = questions(mixed, "train")
+    asked = [line.pop("dialect") for line in lines if "dialect" in line]
+    assert set(asked) == {"mysql"}
+    assert 20 <= len(asked) <= 52
+    assert lines == questions(plain, "train")
+    assert sum(example.dialect == "mysql" for example in examples) == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"splits": ("train", "test")}, "splits"),
+        ({"splits": ()}, "splits"),
+        ({"rows": 3}, "rows"),
+        ({"easy": -1.0}, "shares"),
+        ({"easy": 0.0, "medium": 0.0, "hard": 0.0, "extra": 0.0}, "shares"),
+        ({"mysql_share": 1.5}, "mysql_share"),
+    ],
+)
+def test_knobs_that_cannot_be_turned_are_named(tmp_path: Path, wrong: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        generate(tmp_path, SynthSpec(**{**SMALL, **wrong}))

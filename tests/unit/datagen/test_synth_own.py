@@ -1,0 +1,279 @@
+"""Questions of somebody's own file: golds that answer, in one order, whatever the file is like, or a plain reason."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.data.benchmarks import load_folder
+from jaxrl_sql.datagen.synth.__main__ import main
+from jaxrl_sql.datagen.synth.english import many_of, one_of, split_words
+from jaxrl_sql.sqlenv.dialect import normal_form
+
+SHOP = """
+CREATE TABLE "Order Details"(orderID INTEGER PRIMARY KEY, "select" TEXT, unitPrice REAL, orderedOn TEXT,
+  customer_id INTEGER REFERENCES tblCustomers(id));
+CREATE TABLE tblCustomers(id INTEGER PRIMARY KEY, fullName TEXT NOT NULL, home_city TEXT, "zip code" INTEGER, age INT);
+CREATE TABLE empty_one(a, b);
+CREATE VIEW seen AS SELECT * FROM tblCustomers;
+"""
+
+
+def make_shop(path: Path) -> Path:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SHOP)
+        cities = ("Oslo", "Rome", "Lima")
+        people = [(i, f"Person {chr(65 + i % 26)}{i}", cities[i % 3], 1000 + i, 20 + i) for i in range(1, 41)]
+        connection.executemany("INSERT INTO tblCustomers VALUES (?, ?, ?, ?, ?)", people)
+        # Each third order has no customer: a count of groups of orders must not take them for one.
+        orders = [
+            (i, ("red", "blue")[i % 2], i * 1.5, f"2020-01-{1 + i % 28:02}", None if i % 3 == 0 else i % 30 + 1)
+            for i in range(1, 101)
+        ]
+        connection.executemany('INSERT INTO "Order Details" VALUES (?, ?, ?, ?, ?)', orders)
+        connection.commit()
+    return path
+
+
+def make(path: Path, out: Path, *more: str) -> list[dict[str, Any]]:
+    assert main(["--db", str(path), "--out", str(out), *more]) == 0
+    return [json.loads(line) for line in (out / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("own")
+    return folder / "out", make(make_shop(folder / "my shop.sqlite"), folder / "out", "--n", "120")
+
+
+def test_a_plain_folder_with_as_many_questions_as_were_wanted(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+    out, lines = shop
+    loaded = load_folder(out)
+    assert len(loaded.examples) == len(lines) == 120
+    assert not loaded.skipped
+    assert {line["db_id"] for line in lines} == {"my shop"}
+    counts = {
+        grade: sum(line["difficulty"] == grade for line in lines) for grade in ("easy", "medium", "hard", "extra")
+    }
+    assert counts["easy"] >= 42
+    assert min(counts.values()) >= 10
+
+
+def test_golds_answer_and_no_question_or_gold_stands_twice(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+    out, lines = shop
+    with closing(sqlite3.connect(out / "databases/my shop/my shop.sqlite")) as connection:
+        for line in lines:
+            rows = connection.execute(line["sql"]).fetchall()
+            assert rows, line
+            assert not (len(rows) == 1 and all(value in (None, 0) for value in rows[0])), line
+    assert len({line["question"].casefold() for line in lines}) == len(lines)
+    assert len({normal_form(line["sql"]) for line in lines}) == len(lines)
+
+
+def test_names_are_words_and_odd_ones_are_quoted(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+    lines = shop[1]
+    text = " ".join(line["question"] for line in lines)
+    assert "order details" in text
+    assert "customers" in text
+    assert "unit price" in text
+    assert "tbl" not in text
+    assert not re.search("fullName|home_city", text)
+    assert any('"Order Details"' in line["sql"] for line in lines)
+    assert "empty one" not in text
+
+
+def test_literals_stand_in_the_question(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+    seen = 0
+    for line in shop[1]:
+        for value in re.findall(r"'([^']*)'", line["sql"]):
+            assert value.strip("%") in line["question"], line
+            seen += 1
+    assert seen > 10
+
+
+def test_a_reference_that_leads_nowhere_is_only_joined(shop: tuple[Path, list[dict[str, Any]]]) -> None:
+    """`GROUP BY customer_id` would count the orders without a customer as those of one, `NOT IN` would be empty."""
+    joined = [line for line in shop[1] if "JOIN" in line["sql"]]
+    assert len(joined) > 5
+    for line in shop[1]:
+        if "customer_id" in line["sql"] and "JOIN" not in line["sql"]:
+            raise AssertionError(line)
+
+
+def test_lists_that_are_sorted_have_one_order(tmp_path: Path) -> None:
+    path = tmp_path / "ties.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE item(id INTEGER PRIMARY KEY, label TEXT, kind TEXT, size INT, cost INT)")
+        rows = [(i, f"thing{i}", "ab"[i % 2], i // 2, i) for i in range(60)]
+        connection.executemany("INSERT INTO item VALUES (?, ?, ?, ?, ?)", rows)
+        connection.commit()
+        for line in make(path, tmp_path / "out", "--n", "80", "--easy", "0", "--hard", "0", "--extra", "0"):
+            assert line["difficulty"] == "medium"
+            found = re.fullmatch(r"SELECT (\w+) (FROM item.*) ORDER BY (\w+) (?:ASC|DESC)", line["sql"])
+            if found:
+                keys = connection.execute(f"SELECT {found[3]}, {found[1]} {found[2]}").fetchall()
+                assert len({key for key, _ in keys}) == len(set(keys)), line
+            limited = re.fullmatch(r"SELECT \w+ (FROM .* ORDER BY (\w+) \w+ LIMIT) (\d+)", line["sql"])
+            if limited:
+                cut = connection.execute(f"SELECT {limited[2]} {limited[1]} {int(limited[3]) + 1}").fetchall()
+                assert len(set(cut)) == len(cut), line
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("", "holds no tables"),
+        ("CREATE TABLE a(x); CREATE TABLE b(y);", "nothing to ask about: empty (2)"),
+        ("CREATE TABLE a(x); INSERT INTO a VALUES (NULL)", "NULL alone"),
+        ("CREATE TABLE a(x); INSERT INTO a VALUES (x'00')", "holds blobs"),
+        ("CREATE VIEW v AS SELECT 1 AS one", "views are not read"),
+    ],
+)
+def test_a_file_with_nothing_to_ask_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str, says: str
+) -> None:
+    path = tmp_path / "bare.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+    assert main(["--db", str(path), "--out", str(tmp_path / "out"), "--n", "5"]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_are_no_databases_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("not a database, and long enough to be looked at as one " * 40)
+    for name in ("notes.txt", "missing.sqlite"):
+        assert main(["--db", str(tmp_path / name), "--out", str(tmp_path / "out")]) == 2
+        assert name in capsys.readouterr().err
+
+
+def test_broken_files_give_data_or_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = make_shop(tmp_path / "whole.sqlite").read_bytes()
+    rng = random.Random(3)
+    codes = set()
+    for number in range(12):
+        broken = bytearray(whole)
+        for _ in range(rng.choice((5, 50, 500))):
+            broken[rng.randrange(100, len(broken) if number % 2 else 4096)] = rng.randrange(256)
+        path = tmp_path / f"broken{number}.sqlite"
+        path.write_bytes(bytes(broken[: rng.randrange(2000, len(broken))] if number % 4 == 3 else broken))
+        code = main(["--db", str(path), "--out", str(tmp_path / f"out{number}"), "--n", "5"])
+        said = capsys.readouterr().err
+        assert code == 0 or (code == 2 and said.count("\n") == 1 and path.name in said)
+        codes.add(code)
+    assert 2 in codes
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine.txt").write_text("mine")
+    assert main(["--db", str(make_shop(tmp_path / "a.sqlite")), "--out", str(tmp_path / "out")]) == 2
+
+
+ODD = r"""
+CREATE TABLE "weird ""name"" é"(
+  "a b" TEXT, "1st" INT, "" INT, "group" TEXT, "x.y" REAL, "日本" INT, y INT, "#" TEXT, mixed, blob BLOB);
+CREATE VIRTUAL TABLE notes USING fts5(body);
+INSERT INTO notes VALUES ('some words'), ('other words');
+CREATE TABLE norow(k TEXT PRIMARY KEY, v INT) WITHOUT ROWID;
+CREATE TABLE made(a INT, b INT GENERATED ALWAYS AS (a * 2) VIRTUAL);
+CREATE TABLE node(id INTEGER PRIMARY KEY, up INT REFERENCES node(id), size INT, gone INT REFERENCES nowhere(id));
+CREATE VIEW broken AS SELECT * FROM nothing_here;
+"""
+
+
+def test_odd_files_give_questions(tmp_path: Path) -> None:
+    path = tmp_path / "odd [1] %.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(ODD)
+        for i in range(30):
+            row = (f"it's {i}", i, i, "xyz"[i % 3], i / 7, i, i % 5, f"#{i}", (i, "t")[i % 2], b"\xff")
+            connection.execute(f'INSERT INTO "weird ""name"" é" VALUES ({",".join("?" * 10)})', row)
+            # Text that is not UTF-8, as old files hold it.
+            connection.execute("INSERT INTO norow VALUES (CAST(? AS TEXT), ?)", (b"caf\xe9" + bytes([65 + i]), i))
+            connection.execute("INSERT INTO made(a) VALUES (?)", (i,))
+            connection.execute("INSERT INTO node VALUES (?, ?, ?, NULL)", (i + 1, max(i, 1), i))
+        connection.commit()
+    lines = make(path, tmp_path / "out", "--n", "60")
+    assert len(lines) == 60
+    assert any('"weird ""name"" é"' in line["sql"] for line in lines)
+    assert not any("caf" in line["sql"] or "mixed" in line["sql"] or "blob" in line["sql"] for line in lines)
+    assert len(load_folder(tmp_path / "out").examples) == 60
+
+
+def test_three_hundred_tables_and_references_that_no_one_declared(tmp_path: Path) -> None:
+    path = tmp_path / "many.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE customers(id INTEGER PRIMARY KEY, name TEXT, level INT)")
+        connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", [(i, f"c{i}", i % 7) for i in range(1, 31)])
+        for number in range(300):
+            connection.execute(f"CREATE TABLE t{number}_sales(sale_no INT, customer_id INT, amount INT)")
+            rows = [(i, i % 30 + 1, i * number) for i in range(40)]
+            connection.executemany(f"INSERT INTO t{number}_sales VALUES (?, ?, ?)", rows)
+        connection.commit()
+    lines = make(path, tmp_path / "out", "--n", "40", "--hard", "50")
+    assert len(lines) == 40
+    assert sum("JOIN customers" in line["sql"] for line in lines) > 5
+
+
+def test_descriptions_name_columns_and_links_point_to_the_file(tmp_path: Path) -> None:
+    path = make_shop(tmp_path / "shop.sqlite")
+    (tmp_path / "database_description").mkdir()
+    (tmp_path / "database_description/tblCustomers.csv").write_bytes(
+        b"\xef\xbb\xbforiginal_column_name,column_name,column_description\r\nage,,age in years\r\n"
+        b"home_city,home town,\r\n"
+    )
+    lines = make(path, tmp_path / "out", "--n", "80", "--link")
+    text = " ".join(line["question"] for line in lines)
+    assert "age in years" in text
+    assert "home town" in text
+    link = tmp_path / "out/databases/shop/shop.sqlite"
+    assert link.is_symlink()
+    assert link.resolve() == path.resolve()
+
+
+def test_what_the_log_holds_is_copied_and_the_file_stays(tmp_path: Path) -> None:
+    path = make_shop(tmp_path / "shop.sqlite")
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("UPDATE tblCustomers SET home_city = 'Bonn'")
+        writer.commit()
+        before = path.read_bytes()
+        make(path, tmp_path / "out", "--n", "10")
+        assert path.read_bytes() == before
+    with closing(sqlite3.connect(tmp_path / "out/databases/shop/shop.sqlite")) as copy:
+        assert copy.execute("SELECT DISTINCT home_city FROM tblCustomers").fetchall() == [("Bonn",)]
+
+
+def test_the_same_seed_asks_the_same_and_another_asks_others(tmp_path: Path) -> None:
+    path = make_shop(tmp_path / "shop.sqlite")
+    first, second = (make(path, tmp_path / name, "--n", "30") for name in ("a", "b"))
+    assert first == second
+    other = make(path, tmp_path / "c", "--n", "30", "--seed", "1", "--mysql-share", "1")
+    assert len({line["question"] for line in other} & {line["question"] for line in first}) < 10
+    assert sum(line.get("dialect") == "mysql" for line in other) > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "many"),
+    [
+        ("orderDate", "order date", "order dates"),
+        ("HTTPCode", "http code", "http codes"),
+        ("tbl_user_accounts", "user accounts", "user accounts"),
+        ("Cities", "cities", "cities"),
+        ("bus", "bus", "buses"),
+        ("y", "y", "ys"),
+        ("#!", "#!", "#!"),
+        ("日本", "日本", "日本"),
+    ],
+)
+def test_words_of_names(name: str, words: str, many: str) -> None:
+    assert split_words(name) == words
+    assert many_of(one_of(split_words(name))) == many

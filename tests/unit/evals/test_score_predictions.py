@@ -1,0 +1,213 @@
+"""Verdicts on hand-made cases: every rule, who failed, several golds, suites, questions without an answer, speed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.evals.efficiency import mean_without_outliers, paid, speed_score
+from jaxrl_sql.evals.score_predictions import RULES, judge
+from jaxrl_sql.evals.verdict import Verdict
+from jaxrl_sql.sqlenv.executor import Executor, Limits, timing_executor
+from jaxrl_sql.types import Example, InputError
+
+EXACT = ("bird", "refined", "test_suite", "spider2", "ex_b", "ehrsql")
+
+
+def question(db: str, gold: str, **more: Any) -> Example:
+    return Example("q", "t", db, "?", gold, **more)
+
+
+def one(executor: Executor, example: Example, sql: str | None, rules: Sequence[str] = EXACT, **more: Any) -> Verdict:
+    return judge(executor, [example], [sql], rules, **more)[0]
+
+
+# 120 of them, of three digits.
+NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE i < 219)"
+
+# Gold and prediction; which of the exact rules call it right; why they differ.
+CASES: dict[str, tuple[str, str, set[str], tuple[str, ...]]] = {
+    "the same": ("SELECT a, b FROM t", "SELECT a, b FROM t", set(EXACT), ()),
+    "wrong": ("SELECT a FROM t", "SELECT b FROM t", set(), ()),
+    "other order": (
+        "SELECT a FROM t ORDER BY a", "SELECT a FROM t ORDER BY a DESC",
+        {"bird", "refined", "spider2", "ex_b", "ehrsql"}, ("order",),
+    ),
+    "no order was asked for": ("SELECT a FROM t", "SELECT a FROM t ORDER BY a DESC", set(EXACT), ()),
+    "duplicates are missing": ("SELECT b FROM t", "SELECT DISTINCT b FROM t", {"bird"}, ("duplicates",)),
+    "duplicates too many": (
+        "SELECT DISTINCT b FROM t", "SELECT b FROM t", {"bird", "ex_b"}, ("duplicates",),
+    ),
+    "columns in another order": (
+        "SELECT a, b FROM t", "SELECT b, a FROM t", {"refined", "test_suite", "spider2", "ex_b"}, ("column_order",),
+    ),
+    "cells move row by row": (
+        "SELECT 1, 2 UNION ALL SELECT 3, 4", "SELECT 2, 1 UNION ALL SELECT 3, 4", {"refined"}, ("cells",),
+    ),
+    "a column more": ("SELECT a FROM t", "SELECT a, b FROM t", {"spider2", "ex_b"}, ("more_columns",)),
+    "a row more, found by its key": (
+        "SELECT b, a FROM t WHERE b = 'y'", "SELECT b, a FROM t WHERE b IN ('x', 'y')", {"ex_b"}, ("more_rows",),
+    ),
+    "nearly equal": ("SELECT 0.5", "SELECT 0.503", {"spider2", "ex_b"}, ("values",)),
+    "text of a number": ("SELECT 7", "SELECT '7'", {"spider2", "ex_b", "ehrsql"}, ("values",)),
+    "rounded to three digits": ("SELECT 7.25", "SELECT 7.2504", {"spider2", "ex_b", "ehrsql"}, ("values",)),
+    "the hundredth row is the last that EHRSQL compares": (
+        f"{NUMBERS} SELECT i FROM n", f"{NUMBERS} SELECT i + 100 * (i > 199) FROM n", {"ehrsql"}, ("first_rows",),
+    ),
+    "nearly an integer": ("SELECT 7", "SELECT 7.001", {"spider2"}, ("values",)),
+    "the LIMIT cuts ties": ("SELECT a FROM t ORDER BY c DESC LIMIT 1", "SELECT 2", set(), ("ties",)),
+    "both empty": ("SELECT a FROM t WHERE a > 9", "SELECT a, b FROM t WHERE a > 9", set(EXACT), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exact_rules_and_why_they_differ(executor: Executor, db: str, name: str) -> None:
+    gold, sql, right, reasons = CASES[name]
+    verdict = one(executor, question(db, gold), sql)
+    assert ({rule for rule in EXACT if verdict.is_right(rule)}, verdict.reasons) == (right, reasons)
+
+
+# Gold and prediction of t; a graded rule and what it gives, worked out by hand.
+GRADED = [
+    # Cells 1..4 against 1, 2: shared 2 of 2 predicted, of 4 gold; rows 2 of 4.
+    ("qatch", "SELECT a FROM t", "SELECT a FROM t WHERE a < 3", (1 + 0.5 + 0.5) / 3),
+    # One row of two: precision 1, recall 1/2.
+    ("soft_f1", "SELECT a FROM t WHERE a < 3", "SELECT 1", 2 / 3),
+    # One of two columns of all rows.
+    ("paverl", "SELECT a, b FROM t", "SELECT a, 0 FROM t", 0.5),
+    # Nine rows more are within the evaluation's slack of 30, beyond the reward's of 5.
+    ("paverl", "SELECT 'x', 1", "SELECT 'x', 1 UNION ALL SELECT 'k' || value, 2 FROM json_each('[1,2,3,4,5,6,7,8,9]')",
+     1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "gold", "sql", "expected"), GRADED)
+def test_graded_rules(executor: Executor, db: str, rule: str, gold: str, sql: str, expected: float) -> None:
+    assert one(executor, question(db, gold), sql, (rule,)).scores == {rule: pytest.approx(expected)}
+
+
+def test_surplus_columns_are_counted_up_to_k(executor: Executor, db: str) -> None:
+    example = question(db, "SELECT a FROM t")
+    for columns, right in ((None, True), (3, True), (2, False), (1, False)):
+        how = {"surplus_columns": columns}
+        verdict = one(executor, example, "SELECT a, b, c FROM t", ("ex_b",), options=how)
+        assert verdict.is_right("ex_b") is right, columns
+
+
+def test_spider2_takes_tables_and_their_columns(executor: Executor, db: str) -> None:
+    table = (("a", "what"), ((1, "?"), (2, "?"), (3, "?"), (4, "?")))
+    example = question(db, "", gold_tables=(table,), options={"condition_cols": [0]})
+    verdict = one(executor, example, "SELECT b, a FROM t", ("spider2", "bird"))
+    assert verdict.scores == {"spider2": 1.0, "bird": 0.0}
+    assert one(executor, dataclasses.replace(example, options={}), "SELECT b, a FROM t", ("spider2",)).scores == {
+        "spider2": 0.0
+    }
+    in_order = dataclasses.replace(example, options={"condition_cols": [0], "ignore_order": False})
+    assert one(executor, in_order, "SELECT a FROM t ORDER BY a DESC", ("spider2",)).scores == {"spider2": 0.0}
+
+
+def test_all_of_a_suite_must_agree(executor: Executor, db: str, variant: str) -> None:
+    example = question(db, "SELECT b FROM t WHERE a = 1", suite=(db, variant))
+    verdict = one(executor, example, "SELECT 'x'", ("test_suite", "bird", "suite"))
+    assert verdict.scores == {"test_suite": 1.0, "bird": 1.0, "suite": 0.0}
+    assert verdict.reasons == ("variants",)
+    assert one(executor, example, "SELECT 'x'", ("test_suite", "suite")).scores == {"test_suite": 1.0, "suite": 0.0}
+    assert one(executor, example, "SELECT b FROM t WHERE a < 2", ("suite",)).scores == {"suite": 1.0}
+    alone = one(executor, question(db, "SELECT 1"), "SELECT 1", ("test_suite", "suite"))
+    assert alone.scores == {"test_suite": 1.0}, "there is no suite to be right on"
+    broken = one(executor, dataclasses.replace(example, suite=(db, variant + "x")), "SELECT 'x'", ("bird", "suite"))
+    assert (broken.scores, broken.suite_gold_status) == ({"bird": 1.0}, "db_error")
+
+
+def test_who_failed_is_told_apart(executor: Executor, db: str) -> None:
+    gold, endless = (
+        "SELECT a FROM t",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT sum(i) FROM n",
+    )
+    cases: list[tuple[str, str | None, tuple[str, str, dict[str, float], str]]] = [
+        (gold, "SELECT nope FROM t", ("schema_error", "ok", {"bird": 0.0}, "")),
+        (gold, "SELECT a FROM", ("syntax_error", "ok", {"bird": 0.0}, "")),
+        (gold, None, ("no_sql", "ok", {"bird": 0.0}, "")),
+        (gold, "", ("no_sql", "ok", {"bird": 0.0}, "")),
+        (gold, endless, ("timeout", "ok", {"bird": 0.0}, "wall")),
+        (endless, gold, ("ok", "timeout", {}, "")),
+        ("SELECT nope FROM t", gold, ("ok", "schema_error", {}, "")),
+        ("SELECT nope FROM t", None, ("no_sql", "schema_error", {}, "")),
+    ]
+    with Executor(threads=2, limits=Limits(timeout_ms=200)) as hasty:
+        verdicts = judge(hasty, [question(db, gold) for gold, _, _ in cases], [sql for _, sql, _ in cases])
+    assert [(v.status, v.gold_status, v.scores, v.stop) for v in verdicts] == [expected for _, _, expected in cases]
+    assert verdicts[4].pred_ms > 100 < verdicts[5].gold_ms
+
+
+def test_other_dialects_and_several_golds(executor: Executor, db: str) -> None:
+    mysql = question(db, "SELECT b || '!' FROM t", dialect="mysql")
+    verdicts = judge(executor, [mysql, mysql], ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b"])
+    assert [(v.status, v.scores) for v in verdicts] == [("ok", {"bird": 1.0}), ("syntax_error", {"bird": 0.0})]
+    several = question(db, "SELECT 0", other_golds=("SELECT nope", "SELECT a FROM t"))
+    assert one(executor, several, "SELECT a FROM t").is_right("bird")
+
+
+def test_what_has_no_answer_is_right_when_none_is_given(executor: Executor, db: str) -> None:
+    example = question(db, "", answerable=False)
+    verdicts = judge(executor, [example] * 4, [None, "  ", "SELECT 1", "SELECT nope"], ("bird", "refined"))
+    assert [(v.status, v.scores["bird"], v.scores["refined"], v.gold_status) for v in verdicts] == [
+        ("no_sql", 1.0, 1.0, "ok"),
+        ("no_sql", 1.0, 1.0, "ok"),
+        ("ok", 0.0, 0.0, "ok"),
+        ("schema_error", 0.0, 0.0, "ok"),
+    ]
+
+
+def test_options_are_for_all_questions(executor: Executor, db: str) -> None:
+    example = question(db, "SELECT count(DISTINCT b) FROM t")
+    assert not one(executor, example, "SELECT count(b) FROM t").is_right("test_suite")
+    stripped = one(executor, example, "SELECT count(b) FROM t", options={"strip_distinct": True})
+    assert (stripped.is_right("test_suite"), stripped.reasons) == (True, ())
+    with pytest.raises(InputError, match='no option is named "strip"'):
+        one(executor, example, "SELECT 1", options={"strip": True})
+
+
+def test_what_the_clock_stops_is_tried_again_once_for_all(db: str) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT sum(i) FROM n"
+    with Executor(threads=1, limits=Limits(timeout_ms=100)) as hasty:
+        examples = [question(db, endless)] * 40 + [question(db, "SELECT 1")] * 40
+        sqls = [f"SELECT {i}" for i in range(40)] + [endless] * 40
+        verdicts = judge(hasty, examples, sqls)
+        assert hasty.stats()["timeout"] == 3, "in the batch once, and again once as a gold and once as a prediction"
+    assert {(v.status, v.gold_status) for v in verdicts} == {("ok", "timeout"), ("timeout", "ok")}
+
+
+def test_rules_are_checked(executor: Executor, db: str) -> None:
+    with pytest.raises(InputError, match=r"rules 'ex': there are bird"):
+        one(executor, question(db, "SELECT 1"), "SELECT 1", ("ex",))
+    with pytest.raises(InputError, match="are missing"):
+        one(executor, question(db, "SELECT 1"), "SELECT 1", ())
+    with pytest.raises(InputError, match="timing_executor"):
+        one(executor, question(db, "SELECT 1"), "SELECT 1", ("r_ves",))
+    assert judge(executor, [], [], RULES[:-1]) == []
+
+
+def test_speed_is_paid_in_steps() -> None:
+    assert [paid(ratio) for ratio in (3, 2, 1.99, 1, 0.99, 0.5, 0.49, 0.25, 0.1)] == [
+        1.25, 1.25, 1.0, 1.0, 0.75, 0.75, 0.5, 0.5, 0.25,
+    ]  # fmt: skip
+    # Of 20 ones and a 50 the mean is 70 / 21 and the deviation about 10.4: 50 is beyond three of them.
+    assert mean_without_outliers([1.0] * 20 + [50.0]) == 1.0
+    assert mean_without_outliers([1.0, 3.0]) == 2.0
+    assert mean_without_outliers([]) == 0.0
+
+
+def test_speed_is_measured_anew_each_time(executor: Executor, db: str) -> None:
+    slow = "SELECT count(*) FROM t, json_each('[" + ",".join("0" * 2000) + "]') AS x, t AS u, t AS v"
+    quick = f"SELECT {4 * 2000 * 16}"
+    with timing_executor(executor) as timer:
+        examples = [question(db, slow), question(db, quick), question(db, quick), question(db, "SELECT nope")]
+        verdicts = judge(executor, examples, [quick, slow, "SELECT 0", quick], ("r_ves",), timer=timer, timed_runs=5)
+        assert timer.stats()["runs"] >= 20
+        assert speed_score(timer, db, "SELECT nope", ["SELECT 1"], runs=2) == 0.5, "an answer that fails now"
+    assert [v.scores for v in verdicts] == [{"r_ves": math.sqrt(1.25)}, {"r_ves": 0.5}, {"r_ves": 0.0}, {}]

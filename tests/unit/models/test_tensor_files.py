@@ -1,0 +1,188 @@
+"""Tensors read by rows from safetensors files: only what a device holds, in whatever dtype, and files that lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, save_checkpoint
+from jaxrl_sql.models.formats.load_sharded import place, reading_threads
+from jaxrl_sql.models.formats.tensor_files import Encoding, StoredTensor, read_safetensors
+from jaxrl_sql.models.spec import Init, ParamSpec
+from jaxrl_sql.types import InputError
+
+TINY = ModelConfig("qwen3", 30, 16, 2, 4, 2, 8, 24, 1e6, 1e-6, True, True, False, 64)
+
+
+def stored(path: Path, name: str) -> StoredTensor:
+    return read_safetensors(path, os.open(path, os.O_RDONLY))[name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_checkpoint(tmp_path, TINY, init_params(TINY, jax.random.key(0)))
+    return tmp_path
+
+
+def rewrite(folder: Path, dtype: Any) -> dict[str, np.ndarray]:
+    tensors = {name: tensor.astype(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+@pytest.mark.parametrize("kept", [jnp.bfloat16, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_file_of_any_dtype_is_rounded_once_to_the_one_asked_for(folder: Path, kept: Any, dtype: str) -> None:
+    tensors = rewrite(folder, kept)
+    _, params = load_checkpoint(folder, dtype)
+    down = tensors["model.layers.1.mlp.down_proj.weight"]
+    np.testing.assert_array_equal(params["layers"]["down"][1], down.astype(dtype).T)
+    np.testing.assert_array_equal(params["embed"], tensors["model.embed_tokens.weight"].astype(dtype))
+    assert params["final_norm"].dtype == jnp.dtype(dtype)
+
+
+def test_bfloat16_keeps_every_value_when_it_is_read_as_float32(tmp_path: Path) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16).reshape(2, -1)  # infinities and all that is no number among them
+    save_file({"w": bits.view(jnp.bfloat16)}, tmp_path / "f.safetensors")
+    spec = ParamSpec(("w",), bits.shape, ("vocab", "width"), Init(0.0, 0.0), "w", bits.shape)
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with reading_threads() as threads:
+        leaf = place(spec, [stored(tmp_path / "f.safetensors", "w")], np.dtype(np.float32), here, threads)
+    np.testing.assert_array_equal(leaf, bits.view(jnp.bfloat16).astype(np.float32))
+
+
+def test_an_array_on_the_cpu_is_the_memory_that_was_read_into(folder: Path) -> None:
+    # What XLA copies is held twice while it does: the alignment that spares the copy is XLA's own and may change.
+    _, params = load_checkpoint(folder)
+    aligned = [leaf.unsafe_buffer_pointer() % 64 for leaf in jax.tree.leaves(params)]
+    assert not any(aligned)
+
+
+def test_rows_come_in_the_order_that_a_format_keeps_them_in(tmp_path: Path) -> None:
+    tensor = np.arange(12, dtype=np.float32).reshape(6, 2)
+    order = np.array([0, 2, 1, 3, 4, 5])
+    save_file({"w": tensor[order]}, tmp_path / "f.safetensors")
+    found = stored(tmp_path / "f.safetensors", "w")
+    again = StoredTensor(found.path, found.file, found.offset, found.shape, found.encoding, np.argsort(order))
+    np.testing.assert_array_equal(again.read(1, 4), tensor[1:4])
+
+
+def header_of(folder: Path) -> tuple[dict[str, Any], bytes]:
+    raw = (folder / "model.safetensors").read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    return json.loads(raw[8 : 8 + length]), raw[8 + length :]
+
+
+def put_header(folder: Path, header: dict[str, Any], data: bytes) -> None:
+    raw = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(raw).to_bytes(8, "little") + raw + data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data_offsets": [0, 8]}, r"8 bytes for \[16\] of F32"),
+        ({"data_offsets": [1 << 40, (1 << 40) + 64]}, "bytes 1099511627776 to"),
+        ({"data_offsets": None}, "not a readable safetensors file"),
+        ({"dtype": "F8_E4M3"}, r"1 of an unsupported type \(model.norm.weight F8_E4M3\)"),
+    ],
+)
+def test_a_header_that_lies_is_refused(folder: Path, changes: dict[str, Any], said: str) -> None:
+    header, data = header_of(folder)
+    header["model.norm.weight"] |= changes
+    put_header(folder, header, data)
+    with pytest.raises(InputError, match=said):
+        load_checkpoint(folder)
+
+
+def test_a_file_that_is_none_is_refused(folder: Path) -> None:
+    for raw in (b"", b"1234567", b"\xff" * 100, (5).to_bytes(8, "little") + b"[1,2]"):
+        (folder / "model.safetensors").write_bytes(raw)
+        with pytest.raises(InputError, match=r"model.safetensors: not a readable safetensors file") as caught:
+            load_checkpoint(folder)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_cut_short_after_it_was_opened_is_told(tmp_path: Path) -> None:
+    save_file({"w": np.ones((4, 4), np.float32)}, tmp_path / "f.safetensors")
+    found = stored(tmp_path / "f.safetensors", "w")
+    with (tmp_path / "f.safetensors").open("r+b") as file:
+        file.truncate(found.offset + 20)
+    with pytest.raises(InputError, match="ends in the middle of a tensor"):
+        found.read(0, 4)
+    assert Encoding("F32", 16, np.dtype(np.float32)) == found.encoding
+
+
+# Four layers of 16 MiB and an embedding of 48 MiB, so that no leaf is most of the model; on four devices.
+MEASURE = r"""
+import re, sys
+import jax, numpy as np
+from jaxrl_sql.models import ModelConfig, count_params, init_params, load_checkpoint, save_checkpoint
+from jaxrl_sql.parallel.mesh import make_mesh
+
+config = ModelConfig("qwen3", 12288, 1024, 4, 8, 2, 64, 1024, 1e6, 1e-6, True, True, False, 64)
+folder, what = sys.argv[1:]
+def peak():  # of this program; getrusage's begins with what the caller had when it forked
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
+
+if what == "write":
+    save_checkpoint(folder, config, init_params(config, jax.random.key(0)), dtype="bfloat16", shard_bytes=20 << 20)
+else:
+    mesh = make_mesh(1, 2, 2) if what == "mesh" else None
+    jax.device_put(np.ones(1)).block_until_ready()
+    before = peak()
+    config, params = load_checkpoint(folder, "float32", mesh)
+    if what == "save":
+        jax.tree.map(lambda leaf: np.asarray(leaf[0]), params["layers"])  # compiles how a layer is taken
+        open("/proc/self/clear_refs", "w").write("5")  # the peak is forgotten
+        before = peak()
+        save_checkpoint(folder + "/again", config, params, shard_bytes=20 << 20)
+    print(peak() - before, 4 * count_params(config))
+"""
+
+
+def measure(folder: Path, what: str) -> list[int]:
+    """Run the script above in a process of its own, which has touched no more memory than it says."""
+    env = {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+    }
+    command = [sys.executable, "-c", MEASURE, str(folder), what]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [int(word) for word in done.stdout.split()]
+
+
+@pytest.fixture(scope="module")
+def large_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("large")
+    measure(folder, "write")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    return folder
+
+
+@pytest.mark.parametrize("what", ["one", "mesh"])
+def test_loading_holds_the_model_once(large_folder: Path, what: str) -> None:
+    grown, model = measure(large_folder, what)
+    assert model > 100 << 20
+    # Weights that no axis splits are held by several devices, on the CPU in the same memory.
+    assert grown < 1.25 * model, f"{grown / model:.2f} times the model's bytes"
+    assert grown > 0.8 * model, "the measurement does not see the model"
+
+
+def test_saving_holds_one_file_of_the_model(large_folder: Path) -> None:
+    grown, model = measure(large_folder, "save")
+    assert len(list((large_folder / "again").glob("model-*.safetensors"))) > 3
+    # In one file it would be half: what is transposed; the embedding is written from where it is.
+    assert grown < 0.4 * model, f"{grown / model:.2f} times the model's bytes"

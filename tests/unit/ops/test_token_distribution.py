@@ -1,0 +1,162 @@
+"""The next-token distribution against NumPy, and draws against their own probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from jaxrl_sql.ops.token_distribution import KEPT_BYTES, Drawing, by_mass, draw, penalize, token_logprobs, truncate
+
+LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
+
+
+def how(rows: int = 1, **given: float) -> Drawing:
+    """The same drawing for all rows: the whole distribution, but for what is given."""
+    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "penalty": 1.0}
+    return Drawing(**{name: jnp.full(rows, value) for name, value in (plain | given).items()})
+
+
+def truncated(logprobs: jax.Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> jax.Array:
+    rows = logprobs.shape[:-1]
+    return truncate(logprobs, jnp.full(rows, top_k), jnp.full(rows, top_p), jnp.full(rows, min_p))
+
+
+def test_temperature_divides_the_logits() -> None:
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    got = draw(keys, jnp.tile(LOGITS, (20_000, 1)), how(20_000, temperature=0.5))
+    squared = np.array([0.5, 0.25, 0.15, 0.07, 0.03]) ** 2
+    share = np.bincount(np.asarray(got.token), minlength=5) / 20_000
+    np.testing.assert_allclose(share, squared / squared.sum(), atol=0.015)
+    np.testing.assert_allclose(np.exp(got.full_logprob), (squared / squared.sum())[got.token], rtol=1e-5)
+    np.testing.assert_allclose(got.drawn_logprob, got.full_logprob, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "kept"),
+    [(0, 1.0, 5), (2, 1.0, 2), (0, 0.5, 1), (0, 0.51, 2), (0, 0.9, 3), (3, 0.6, 2), (9, 1.0, 5), (1, 0.01, 1)],
+)
+def test_truncation_keeps_the_likeliest_and_renormalises(top_k: int, top_p: float, kept: int) -> None:
+    full = jax.nn.log_softmax(LOGITS)
+    got = np.exp(truncated(full, top_k, top_p))
+    expected = np.where(np.arange(5) < kept, np.exp(full), 0)
+    np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("min_p", "kept"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)])
+def test_min_p_keeps_what_is_likely_beside_the_likeliest(min_p: float, kept: int) -> None:
+    full = jax.nn.log_softmax(LOGITS)
+    got = np.exp(truncated(full, min_p=min_p - 1e-6 if min_p else 0.0))
+    expected = np.where(np.arange(5) < kept, np.exp(full), 0)
+    np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
+
+
+def test_truncation_follows_the_order_of_the_ids_of_any_row() -> None:
+    rows = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (6, 40)))
+    kept = np.isfinite(truncated(rows, 7))
+    assert (kept.sum(axis=-1) == 7).all()
+    for row, keep in zip(np.asarray(rows), kept, strict=True):
+        assert set(np.flatnonzero(keep)) == set(np.argsort(-row)[:7])
+
+
+def test_rows_are_cut_each_in_their_own_way() -> None:
+    rows = jnp.tile(jax.nn.log_softmax(LOGITS), (4, 1))
+    got = truncate(rows, jnp.array([2, 0, 0, 0]), jnp.array([1.0, 0.9, 1.0, 1.0]), jnp.array([0, 0, 0.49, 0]))
+    assert np.isfinite(got).sum(axis=-1).tolist() == [2, 3, 2, 5]
+    np.testing.assert_allclose(got[3], rows[3], rtol=1e-6)
+
+
+def test_draws_follow_the_distribution_and_carry_both_logprobs() -> None:
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    got = draw(keys, jnp.tile(LOGITS, (20_000, 1)), how(20_000, top_k=3))
+    share = np.bincount(np.asarray(got.token), minlength=5) / 20_000
+    np.testing.assert_allclose(share, np.array([0.5, 0.25, 0.15, 0, 0]) / 0.9, atol=0.015)
+    np.testing.assert_allclose(got.full_logprob, LOGITS[got.token], rtol=1e-5)
+    np.testing.assert_allclose(got.drawn_logprob - got.full_logprob, -np.log(0.9), rtol=1e-4)
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 7, 63, 64, 65, 1038])
+def test_a_token_is_the_one_in_whose_share_of_the_mass_a_number_falls(vocab: int) -> None:
+    r = np.random.default_rng(vocab)
+    mass = r.random(vocab) * (r.random(vocab) < 0.5)
+    mass[r.integers(vocab)] += 1.0
+    mass /= mass.sum()
+    until = np.cumsum(mass)
+    inside = [until[i] - mass[i] / 2 for i in np.flatnonzero(mass)]  # the middle of each share
+    u = jnp.array([*inside, 0.0, np.float32(1) - np.float32(2**-24)], jnp.float32)
+    logprobs = jnp.broadcast_to(jnp.log(jnp.array(mass, jnp.float32)), (len(u), vocab))
+    drawn = np.asarray(by_mass(u, logprobs)).tolist()
+    wanted = np.flatnonzero(mass).tolist()
+    assert drawn[:-2] == wanted
+    assert drawn[-2:] == [wanted[0], wanted[-1]]
+
+
+@pytest.mark.parametrize("samples", [True, False])
+def test_greedy_takes_the_likeliest(samples: bool) -> None:
+    got = draw(jax.random.split(jax.random.key(0), 1), LOGITS[None], how(temperature=0.0), samples=samples)
+    assert int(got.token[0]) == 0
+    assert float(got.drawn_logprob[0]) == 0.0
+    assert float(got.full_logprob[0]) == pytest.approx(np.log(0.5), rel=1e-5)
+
+
+def test_a_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
+    logits = jnp.array([[2.0, -1.0, 1.5, -0.5]])
+    seen = jnp.array([[True, True, False, False]])
+    np.testing.assert_allclose(penalize(logits, seen, jnp.array([2.0])), [[1.0, -2.0, 1.5, -0.5]])
+    got = draw(jax.random.split(jax.random.key(0), 1), logits, how(temperature=0.0, penalty=2.0), seen)
+    assert int(got.token[0]) == 2
+    # The trainer knows no penalty: the full distribution is the one without.
+    assert float(got.full_logprob[0]) == pytest.approx(float(jax.nn.log_softmax(logits)[0, 2]), rel=1e-5)
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 900, 1 << 20])  # a token at a time, three, all
+@pytest.mark.parametrize(("steps", "cap"), [(5, None), (16, None), (32, None), (32, 1.5)])
+def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, kept_bytes: int, cap: float | None) -> None:
+    keys = jax.random.split(jax.random.key(2), 3)
+    hidden, matrix = jax.random.normal(keys[0], (2, 3, steps, 8)), jax.random.normal(keys[1], (8, 11))
+    targets = jax.random.randint(keys[2], (2, 3, steps), 0, 11)
+
+    def scored(h: jax.Array, w: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, targets, 0.7, kept_bytes=kept_bytes, logit_cap=cap)
+        return jnp.sum(got.logprob) + 0.3 * jnp.sum(got.entropy)
+
+    def whole(h: jax.Array, w: jax.Array) -> jax.Array:
+        logits = cap * jnp.tanh(h @ w / cap) if cap else h @ w
+        logprobs = jax.nn.log_softmax(logits / 0.7)
+        entropy = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+        return jnp.sum(jnp.take_along_axis(logprobs, targets[..., None], -1)) + 0.3 * jnp.sum(entropy)
+
+    np.testing.assert_allclose(scored(hidden, matrix), whole(hidden, matrix), rtol=1e-5)
+    for got, want in zip(
+        jax.grad(scored, (0, 1))(hidden, matrix), jax.grad(whole, (0, 1))(hidden, matrix), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def largest(jaxpr: Any) -> int:
+    """Return the number of elements of the largest array that a program computes, in its loops too."""
+    sizes = [variable.aval.size for equation in jaxpr.eqns for variable in equation.outvars]
+    inner = [largest(part) for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params)]
+    return max([*sizes, *inner], default=0)
+
+
+@pytest.mark.parametrize("steps", [1024, 1023, 997])
+def test_trap_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
+    """A vocabulary of 150k, and lengths that nothing divides: both passes hold at most `kept_bytes` at once."""
+    b, g, width, vocab = 2, 8, 64, 150_000
+    hidden = jax.ShapeDtypeStruct((b, g, steps, width), jnp.bfloat16)
+    matrix = jax.ShapeDtypeStruct((width, vocab), jnp.float32)
+    targets = jax.ShapeDtypeStruct((b, g, steps), jnp.int32)
+
+    def scored(h: jax.Array, w: jax.Array, t: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, t, 1.0)
+        return jnp.sum(got.logprob) + jnp.sum(got.entropy)
+
+    program = jax.make_jaxpr(jax.grad(scored, (0, 1)))(hidden, matrix, targets)
+    bound = KEPT_BYTES // 4
+    assert vocab * width < bound < b * g * steps * vocab
+    assert bound // 2 < largest(program.jaxpr) <= bound

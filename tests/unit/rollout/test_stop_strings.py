@@ -1,0 +1,104 @@
+"""Stop strings are found in the step that completes them, wherever tokens are cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from jaxrl_sql.rollout.stop_strings import Stops, cut_after_stop, end_tokens, make_stops, token_bytes
+from jaxrl_sql.types import InputError
+
+PIECES = [b"", b"<", b"/", b"s", b"sql", b">", b"</", b"ql>", b"a</s", b"q", b"l", b">>b", b"<<", b"</sql>x"]
+
+
+def first_end(stops: Stops, strings: tuple[str, ...], tokens: list[int]) -> int | None:
+    state = stops.first[strings]
+    for at, token in enumerate(tokens):
+        state = stops.table[state, token]
+        if stops.found[state]:
+            return at
+    return None
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.integers(0, len(PIECES) - 1), max_size=12),
+    st.sampled_from([("</sql>",), ("</sql>", "<<"), ("ss", "sql", "a</"), ("</s", "</sql>")]),
+)
+def test_the_first_token_that_completes_a_string_ends_the_answer(tokens: list[int], strings: tuple[str, ...]) -> None:
+    stops, refused = make_stops([("q",), strings], PIECES, 20)
+    assert not refused
+    expected = None
+    for at in range(len(tokens)):
+        written = b"".join(PIECES[t] for t in tokens[: at + 1])
+        if any(s.encode() in written for s in strings):
+            expected = at
+            break
+    assert first_end(stops, strings, tokens) == expected
+
+
+def test_no_strings_end_nothing() -> None:
+    stops, _ = make_stops([()], PIECES, 14)
+    assert first_end(stops, (), list(range(14))) is None
+
+
+def test_a_string_that_no_tokens_write_is_refused() -> None:
+    _, refused = make_stops([("</sql>",), ("</s", "zz")], PIECES, 14)
+    assert list(refused) == [("</s", "zz")]
+    assert "'zz'" in refused["</s", "zz"]
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "pieces"])
+def test_tokens_of_real_tokenizers_write_the_text_they_encode(kind: str) -> None:
+    texts = ["SELECT naïve FROM t WHERE x > 1 </sql>", "naïve ünïcode </sql> and more"]
+    inner = Tokenizer(models.BPE(byte_fallback=True) if kind == "pieces" else models.BPE())
+    if kind == "byte-level":
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    else:
+        inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+        inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+        alphabet = []
+    special = ["<eos>", *[f"<0x{i:02X}>" for i in range(256) if kind == "pieces"]]
+    inner.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=700, special_tokens=special, initial_alphabet=alphabet)
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>")  # noqa: S106 (a token's name)
+    pieces = token_bytes(tokenizer)
+    for text in texts:
+        ids = tokenizer.encode(text)
+        assert b"".join(pieces[i] for i in ids).decode() == text
+        stops, refused = make_stops([("</sql>",)], pieces, len(pieces))
+        assert not refused
+        end = first_end(stops, ("</sql>",), ids)
+        assert end is not None
+        assert cut_after_stop(tokenizer.decode(ids[: end + 1]), ("</sql>",)).endswith("</sql>")
+    assert end_tokens(tokenizer) == [tokenizer.eos_token_id]
+
+
+def test_an_answer_is_cut_after_the_string_that_ends_first() -> None:
+    assert cut_after_stop("a</sql>b</answer>", ("</answer>", "</sql>")) == "a</sql>"
+    assert cut_after_stop("plain", ("</sql>",)) == "plain"
+
+
+def test_a_tokenizer_without_an_end_is_refused() -> None:
+    class Endless:
+        eos_token = None
+
+        def get_vocab(self) -> dict[str, int]:
+            return {"a": 0}
+
+    with pytest.raises(InputError, match="end token"):
+        end_tokens(Endless())
+
+
+def test_a_wide_vocabulary_takes_one_table_of_small_numbers() -> None:
+    pieces = [f"t{i}".encode() for i in range(50_000)] + [bytes([b]) for b in range(256)]
+    stops, _ = make_stops([("</sql>", "</solution>", "</answer>")], pieces, len(pieces))
+    assert stops.table.dtype == np.int16
+    assert stops.table.shape[0] < 32

@@ -1,0 +1,73 @@
+"""What goes wrong outside of a command is one line, not a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.audit import main as audit
+from jaxrl_sql.config import load_config
+from jaxrl_sql.datagen.synth.__main__ import main as synth
+from jaxrl_sql.run.command import told
+from jaxrl_sql.sft import sft
+from jaxrl_sql.types import InputError
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        Path("/dev/null/out").mkdir()
+        return 0
+
+    assert told(work) == 1
+    assert capsys.readouterr().err == "error: /dev/null/out: Not a directory\n"
+    assert synth(["--out", "/dev/null/out"]) == 1
+    assert capsys.readouterr().err == "/dev/null: Not a directory\n"
+    assert audit([]) == 2
+    assert capsys.readouterr().err == "error: audit: name sets with --train and --eval\n"
+
+
+@pytest.mark.parametrize("command", [["-m", "jaxrl_sql.train"], ["-m", "jaxrl_sql.sft"], ["docs/own_recipe.py"]])
+def test_a_command_that_is_given_nothing_says_how_to_begin(command: list[str], tmp_path: Path) -> None:
+    here = Path(__file__).parents[3]
+    if command[0] != "-m":
+        command = [str(here / command[0])]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(here)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: ")
+    assert done.stderr.splitlines()[-1].startswith("error: nothing is asked for: begin with --config FILE")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_supervised_phase_of_no_steps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0 teach nothing"):
+        sft(load_config(None, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_systems_that_names_no_file_is_not_hidden() -> None:
+    def work() -> int:
+        raise OSError("what is this?")
+
+    with pytest.raises(OSError, match="what is this"):
+        told(work)
+
+
+def test_a_reader_that_goes_is_no_traceback() -> None:
+    program = (
+        "import sys\nfrom jaxrl_sql.run.command import told\n"
+        "def work():\n    for _ in range(99999):\n        print('a line')\n    return 0\nsys.exit(told(work))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 1

@@ -1,0 +1,86 @@
+"""The training set: one function makes it, so that each command sees the very questions that training sees."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.config import DataConfig, ExecutorConfig, TrainConfig, load_config
+from jaxrl_sql.filter_data import ask
+from jaxrl_sql.run.questions import load_questions
+from jaxrl_sql.run.training_set import training_questions
+from jaxrl_sql.runtime.display import Display
+from jaxrl_sql.sqlenv.executor import make_executor
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+MODEL = CONFIGS / "quickstart_start"
+
+
+class Notes(list[str]):
+    def note(self, text: str) -> None:
+        self.append(text)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataConfig:
+    database(tmp_path / "train" / "databases" / "d" / "d.sqlite")
+    questions = [{"id": f"q{i}", "db_id": "d", "question": f"Which {i}?", "sql": "SELECT x FROM t"} for i in range(12)]
+    (tmp_path / "train" / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    return DataConfig(source="folder", dir=str(tmp_path), evals=["train"], mysql_share=0.5, tokenizer=str(MODEL))
+
+
+@pytest.mark.parametrize("keep", ["", "q1\nq2\nq5\nq6\n"])
+def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp_path: Path) -> None:
+    if keep:
+        (tmp_path / "ids").write_text(keep)
+        object.__setattr__(data, "keep", str(tmp_path / "ids"))
+    notes: Display = Notes()  # type: ignore[assignment]
+    config = TrainConfig(data=data)
+    with make_executor(ExecutorConfig(threads=1)) as executor:
+        trained, _ = load_questions(config, executor, notes)
+    assert {one.dialect for one in trained} == {"sqlite", "mysql"}
+    chosen = training_questions(data).examples
+    assert list(chosen) == list(trained)
+    asked = {prompt.uid: "MySQL" in prompt.text for prompt in ask(config, chosen).prompts}
+    assert asked == {one.uid: one.dialect == "mysql" for one in trained}
+
+
+def database(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1);")
+
+
+def published(folder: Path) -> None:
+    """Write Spider as it is published, in small."""
+    database(folder / "database" / "d" / "d.sqlite")
+    (folder / "tables.json").write_text(json.dumps([{"db_id": "d"}]))
+    for number, name in enumerate(("train_spider", "train_others", "dev")):
+        asked = [{"db_id": "d", "question": f"Which {number}?", "query": f"SELECT x, {number} FROM t"}]
+        (folder / f"{name}.json").write_text(json.dumps(asked))
+
+
+def plain(folder: Path) -> None:
+    """Write the same questions in the plain form."""
+    for split, numbers in (("spider_train", (0, 1)), ("spider_dev", (2,))):
+        database(folder / split / "databases" / "d" / "d.sqlite")
+        asked = [
+            {"id": f"q{i}", "db_id": "d", "question": f"Which {i}?", "sql": f"SELECT x, {i} FROM t"} for i in numbers
+        ]
+        (folder / split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+
+
+@pytest.mark.parametrize(("name", "write"), [("spider", published), ("spider_plain", plain)])
+def test_spiders_configurations_read_its_layouts(name: str, write: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path)
+    config = load_config(CONFIGS / f"{name}.yaml", [f"data.dir={tmp_path}"])
+    notes: Display = Notes()  # type: ignore[assignment]
+    with make_executor(ExecutorConfig(threads=1)) as executor:
+        train, evals = load_questions(config, executor, notes)
+    assert [one.question for one in train] == ["Which 0?", "Which 1?"]
+    assert [one.question for found in evals.values() for one in found] == ["Which 2?"]

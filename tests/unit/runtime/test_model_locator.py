@@ -1,0 +1,71 @@
+"""A model is found in its run or alone, and asked as it was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.config import load_config
+from jaxrl_sql.runtime.model_locator import BENCHMARK_LIMITS, asked_otherwise, defaults_for, find_model
+from jaxrl_sql.types import InputError
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run/model").mkdir(parents=True)
+    (tmp_path / "run/config.yaml").write_text(
+        "recipe: skyrl_sql\ndata: {prompt: tagged, schema: ddl, tokenizer: gone}\n"
+        "sampling: {turns: 4, max_total_tokens: 700, stop: [END]}\nvalidation: {max_new_tokens: 200}\n"
+        "model: {dtype: bfloat16}\n"
+    )
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("inner", ["", "model"])
+def test_a_run_says_how_its_model_is_asked(run: Path, inner: str) -> None:
+    config = load_config(None, (), defaults_for(str(run / inner)))
+    assert config.model.checkpoint == str(run / "model")
+    assert (config.recipe, config.data.prompt, config.data.schema, config.data.tokenizer) == (
+        "skyrl_sql", "tagged", "ddl", "",
+    )  # fmt: skip
+    asked = config.evaluate
+    assert (asked.turns, asked.max_total_tokens, asked.max_new_tokens) == (4, 700, 200)
+    assert (config.sampling.stop, config.model.dtype) == (["END"], "bfloat16")
+    assert config.executor.vm_steps == BENCHMARK_LIMITS["vm_steps"]
+    assert load_config(None, ["evaluate.turns=1", "recipe=arctic"], defaults_for(str(run))).recipe == "arctic"
+
+
+def test_a_model_alone_is_asked_in_a_chat(tmp_path: Path) -> None:
+    assert find_model(str(tmp_path)) == (tmp_path, None)
+    assert load_config(None, (), defaults_for(str(tmp_path))).data.prompt == "chat"
+    assert "model" not in defaults_for("")
+
+
+def test_what_is_no_model_is_told(run: Path) -> None:
+    with pytest.raises(InputError, match="no such folder or file"):
+        find_model(str(run / "nowhere"))
+    (run / "model").rmdir()
+    with pytest.raises(InputError, match="the run has no model/ yet"):
+        find_model(str(run))
+
+
+def test_settings_that_change_a_prompt_are_told_where_training_had_others(run: Path) -> None:
+    trained = find_model(str(run))[1]
+    assert trained is not None
+    same = load_config(None, ["executor.vm_steps=9"], defaults_for(str(run)))
+    assert asked_otherwise(same, trained) == []
+    other = load_config(None, ["data.schema=profile", "recipe=paverl"], defaults_for(str(run)))
+    assert asked_otherwise(other, trained) == [
+        "recipe=paverl (trained with skyrl_sql)", "data.schema=profile (trained with ddl)",
+    ]  # fmt: skip
+
+
+def test_a_file_lies_over_a_commands_defaults_and_under_its_options(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("recipe: paverl\nseed: 3\n")
+    beneath = {"recipe": "sql_r1", "executor": {"vm_steps": 7}}
+    config = load_config(path, ["seed=4"], beneath, {"seed": 5})
+    assert (config.recipe, config.seed, config.executor.vm_steps) == ("paverl", 5, 7)
+    with pytest.raises(InputError, match=r"unknown key evaluate\.rulez"):
+        load_config(None, (), None, {"evaluate": {"rulez": 1}})

@@ -110,7 +110,8 @@ def test_a_dialogue_is_held_as_the_run_taught_it(
     shutil.copytree(CONFIGS / "recipes_start", tmp_path / "run/model")
     (tmp_path / "run/config.yaml").write_text(
         "recipe: skyrl_sql\ndata: {prompt: tagged, max_prompt_tokens: 320}\n"
-        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\nvalidation: {max_new_tokens: 96, max_num_seqs: 16}\n"
+        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\n"
+        "validation: {max_new_tokens: 96, max_num_seqs: 16}\n"
     )
     for question in questions[:3]:
         assert main(command(db, question, "--explain", model=tmp_path / "run")) in (0, 1)

@@ -410,7 +410,8 @@ def run(tmp_path: Path) -> Path:
     shutil.copytree(CONFIGS / "recipes_start", folder / "model")
     (folder / "config.yaml").write_text(
         "recipe: skyrl_sql\ndata: {prompt: tagged, max_prompt_tokens: 320}\n"
-        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\nvalidation: {max_new_tokens: 96, max_num_seqs: 16}\n"
+        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\n"
+        "validation: {max_new_tokens: 96, max_num_seqs: 16}\n"
     )
     return folder
 

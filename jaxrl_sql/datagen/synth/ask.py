@@ -8,15 +8,10 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from jaxrl_sql.datagen.synth.question_builder import NoFit, QuestionBuilder, QuestionCandidate
+from jaxrl_sql.datagen.synth.part_sampler import NoFit
+from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template
 from jaxrl_sql.datagen.synth.spec import GRADES, Database, Question, SynthSpec
-from jaxrl_sql.datagen.synth.templates_easy import EASY
-from jaxrl_sql.datagen.synth.templates_extra import EXTRA
-from jaxrl_sql.datagen.synth.templates_hard import HARD
-from jaxrl_sql.datagen.synth.templates_medium import MEDIUM
 
-Template = Callable[[QuestionBuilder], QuestionCandidate]
-TEMPLATES: dict[str, tuple[tuple[Template, int], ...]] = dict(zip(GRADES, (EASY, MEDIUM, HARD, EXTRA), strict=True))
 Run = Callable[[str], Sequence[tuple[object, ...]]]
 MAX_RESULT_ROWS = 400
 MAX_SQL_CHARS = 210
@@ -51,18 +46,16 @@ def ask_questions(
     def run(sql: str) -> list[tuple[object, ...]]:
         return connection.execute(sql).fetchmany(MAX_RESULT_ROWS + 1)
 
-    scene = QuestionBuilder(rng, database)
     asked: set[str] = set()
     questions: list[Question] = []
     quota = grade_quota(count, mix)
     for grade, wanted in quota.items():
-        templates = [template for template, _ in TEMPLATES[grade]]
-        weights = [weight for _, weight in TEMPLATES[grade]]
+        weights = [template.weight for template in TEMPLATES[grade]]
         found = 0
         for _ in range(wanted * 25):
             if found == wanted:
                 break
-            question = _try(scene, run, rng.choices(templates, weights)[0], grade)
+            question = _try(rng, database, run, rng.choices(TEMPLATES[grade], weights)[0], grade)
             if question is not None and question.text not in asked:
                 asked.add(question.text)
                 questions.append(question)
@@ -91,9 +84,9 @@ def grade_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
     return shares
 
 
-def _try(scene: QuestionBuilder, run: Run, template: Template, grade: str) -> Question | None:
+def _try(rng: random.Random, database: Database, run: Run, template: Template, grade: str) -> Question | None:
     try:
-        draft = template(scene)
+        draft = template.build(rng, database)
     except NoFit:
         return None
     if len(draft.sql) > MAX_SQL_CHARS:
@@ -102,11 +95,11 @@ def _try(scene: QuestionBuilder, run: Run, template: Template, grade: str) -> Qu
         return None
     if not is_answer(run(draft.sql)):
         return None
-    text = worded(scene, draft)
+    text = worded(rng, draft)
     return Question(text, draft.sql, grade) if text else None
 
 
-def worded(scene: QuestionBuilder, draft: QuestionCandidate) -> str:
+def worded(rng: random.Random, draft: QuestionCandidate) -> str:
     """Draw one of a draft's wordings; "" where it stutters."""
-    text = BEFORE_VOWEL.sub("an ", scene.one(draft.texts))
+    text = BEFORE_VOWEL.sub("an ", rng.choice(draft.texts))
     return "" if STUTTER.search(text) else text

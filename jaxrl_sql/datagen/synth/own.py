@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from jaxrl_sql.datagen.copy_database import copy_database
 from jaxrl_sql.datagen.reasoning import reason
-from jaxrl_sql.datagen.synth.ask import TEMPLATES, Template, grade_quota, is_answer, is_one_answer, worded
+from jaxrl_sql.datagen.synth.ask import grade_quota, is_answer, is_one_answer, worded
 from jaxrl_sql.datagen.synth.own_read import Read, Run, read_own
-from jaxrl_sql.datagen.synth.question_builder import NoFit, QuestionBuilder, QuestionCandidate
+from jaxrl_sql.datagen.synth.part_sampler import NoFit
+from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template
 from jaxrl_sql.datagen.synth.spec import Question
 from jaxrl_sql.sqlenv.dialect import from_sqlite, normal_form, to_sqlite
 from jaxrl_sql.types import InputError
@@ -49,9 +50,7 @@ class _Asking:
         self.run = run
         self.rng = rng
         # A template of the hard grade joins, so that a reference that leads nowhere drops out; others count on it.
-        self.scenes = {
-            grade: QuestionBuilder(rng, read.joined if grade == "hard" else read.whole) for grade in TEMPLATES
-        }
+        self.databases = {grade: read.joined if grade == "hard" else read.whole for grade in TEMPLATES}
         self.tried: Counter[str] = Counter()
         self.texts: set[str] = set()
         self.sqls: set[str] = set()
@@ -59,13 +58,12 @@ class _Asking:
 
     def ask(self, grade: str, wanted: int) -> int:
         """Ask up to `wanted` questions of a grade and return how many were found."""
-        templates = [template for template, _ in TEMPLATES[grade]]
-        weights = [weight for _, weight in TEMPLATES[grade]]
+        weights = [template.weight for template in TEMPLATES[grade]]
         found = 0
         for _ in range(wanted * _TRIES):
             if found == wanted:
                 break
-            made = self._try(self.rng.choices(templates, weights)[0], grade)
+            made = self._try(self.rng.choices(TEMPLATES[grade], weights)[0], grade)
             if isinstance(made, Question):
                 self.questions.append(made)
                 found += 1
@@ -74,14 +72,13 @@ class _Asking:
         return found
 
     def _try(self, template: Template, grade: str) -> Question | str:
-        scene = self.scenes[grade]
         try:
-            draft = template(scene)
+            draft = template.build(self.rng, self.databases[grade])
         except NoFit:
             return "nothing in the database for the template"
         if fault := self._fault(draft):
             return fault
-        text, sql = worded(scene, draft), normal_form(draft.sql)
+        text, sql = worded(self.rng, draft), normal_form(draft.sql)
         if not text:
             return "stutters"
         if text.casefold() in self.texts or sql in self.sqls:

@@ -1,235 +1,279 @@
-"""Give question templates what they choose from: tables, columns, values of rows, and conditions in words and SQL.
-
-A template is a function of a `QuestionBuilder` that returns a `QuestionCandidate` (several wordings, one SQL), or
-raises `NoFit` when the database has nothing for it. Every choice comes from the scene's generator, so a seed decides
-all.
-"""
+"""Build a question step by step: each step chooses a part, which has words and SQL under one name."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from jaxrl_sql.datagen.synth.spec import Column, Database, ForeignKey, Table, Value
+from jaxrl_sql.datagen.synth.part_sampler import MEASURE, NoFit, PartSampler, is_repetitive, literal
+from jaxrl_sql.datagen.synth.spec import Column, Database, Table, Value
 
-T = TypeVar("T")
-MEASURE = ("int", "real")
-NUMERIC = ("int", "real", "year")
-SORTABLE = ("int", "real", "year", "date")
-SYNONYM_SHARE = 0.06
-NO_ARTICLE = ("parking", "catering", "isolation", "tours")
-IS_VALUE = ("whose {c} is {v}", "with {c} {v}", "where the {c} is {v}", "with {v} as {c}")
-IS_NUMBER = ("whose {c} is {v}", "with a {c} of {v}", "whose {c} equals {v}")
-COMPARES = ("whose {c} is {r} {v}", "with {c} {r} {v}", "where {c} is {r} {v}")
-RELATIONS = {
-    ">": ("above", "greater than", "more than"),
-    ">=": ("at least", "no less than"),
-    "<": ("below", "less than", "under"),
-    "<=": ("at most", "no more than"),
+KINDS = {
+    "measure": MEASURE,
+    "numeric": ("int", "real", "year"),
+    "sortable": ("int", "real", "year", "date"),
+    "category": ("category",),
+    "text": ("text",),
 }
-TIME_RELATIONS = {
-    ">": ("after", "later than"),
-    ">=": ("on or after", "not before"),
-    "<": ("before", "earlier than"),
-    "<=": ("on or before", "not after"),
-}
+IS_LABEL = ("the {t} whose {c} is {v}", "the {t} with {c} {v}", "the {t} that has {c} {v}")
+WAYS = {True: ("descending", "decreasing"), False: ("ascending", "increasing")}
+RANKS = {True: ("highest", "largest", "greatest"), False: ("lowest", "smallest")}
+TIME_RANKS = {True: ("latest", "most recent"), False: ("earliest", "oldest")}
 
 
-class NoFit(Exception):  # noqa: N818 - it is a signal to the caller, not a fault
-    """Say that this database has nothing for this template."""
+def _is(column: Column, need: str) -> bool:
+    """Return whether a column is of a kind (`KINDS`), or `nullable`, or text whose values are `repeated`."""
+    if need == "nullable":
+        return column.has_nulls
+    if need == "repeated":
+        return column.kind in ("category", "text") and len(set(column.values)) > 1 and is_repetitive(column)
+    return column.kind in KINDS[need]
 
 
-@dataclass(frozen=True)
-class QuestionCandidate:
-    """A question in several wordings and its SQL.
-
-    `order_check` selects the sort keys up to the cut and one more: all must differ, or the answer is not one answer.
-    `sort_check` selects (sort key, what is shown) of a whole sorted list: where keys are the same, so must that be.
-    """
-
-    texts: tuple[str, ...]
-    sql: str
-    order_check: str = ""
-    sort_check: str = ""
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A filter: SQL, and words that follow a plural noun (`whose salary is above 100`)."""
-
-    sql: str
-    words: str
-    column: Column
-
-
-@dataclass(frozen=True)
-class Link:
-    """A child table, its parent, and the key between them."""
-
-    child: Table
-    parent: Table
-    key: ForeignKey
-
-    @property
-    def join(self) -> str:
-        """Return `child AS T1 JOIN parent AS T2 ON ...`."""
-        on = f"T1.{self.key.column} = T2.{self.key.target}"
-        return f"{self.child.name} AS T1 JOIN {self.parent.name} AS T2 ON {on}"
-
-
-def literal(value: Value) -> str:
-    """Write a value as an SQL literal."""
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return "NULL" if value is None else repr(value)
+def _has(table: Table, need: str) -> bool:
+    """Return whether a table has such a column, a `label`, or a category and another kind (`grouped`)."""
+    if need == "label":
+        return table.label is not None
+    if need == "grouped":
+        return {"category"} < {column.kind for column in table.columns}
+    return not need or any(_is(column, need) for column in table.columns)
 
 
 class QuestionBuilder:
-    """A database and a generator, with the choices that templates share."""
+    """The parts of one question, and the choices made between its forms.
 
-    def __init__(self, rng: random.Random, database: Database) -> None:
-        self.rng = rng
-        self.database = database
+    Each public method is a step of a template, with text as arguments. `of` names the table to choose from: `table`,
+    or the `child`, `parent` and `top` of foreign keys.
+    """
 
-    def one(self, options: Sequence[T]) -> T:
-        """Draw one; NoFit when there is none."""
-        if not options:
-            raise NoFit
-        return self.rng.choice(options)
+    def __init__(
+        self, rng: random.Random, database: Database, options: Mapping[tuple[str, str], Sequence[str]]
+    ) -> None:
+        self.words: dict[str, str] = {}
+        self.sql: dict[str, str] = {}
+        self.chosen: dict[str, str] = {}
+        self.choices: set[str] = set()
+        self._sample = PartSampler(rng)
+        self._database = database
+        self._options = options
+        self._tables: dict[str, Table] = {}
+        self._prefixes: dict[str, str] = {}
+        self._used: dict[str, list[Column]] = {}
+        self._columns: dict[str, list[Column]] = {}
+        self._values: dict[str, Value] = {}
+        self._synonyms: dict[str, tuple[str, ...]] = {}
 
-    def say(self, column: Column) -> str:
-        """Name a column in words, now and then by another name of its role."""
-        if column.synonyms and self.rng.random() < SYNONYM_SHARE:
-            return self.rng.choice(column.synonyms)
-        return column.words
+    def table(self, need: str = "") -> None:
+        """Choose a table that has what is needed."""
+        table = self._sample.one([table for table in self._database.tables if _has(table, need)])
+        self._set_table("table", table)
+        self.words["singular"] = table.singular
 
-    def many(self, table: Table) -> str:
-        """Name a table in the plural, now and then by another name of its role."""
-        if table.synonyms and self.rng.random() < SYNONYM_SHARE:
-            return self.rng.choice(table.synonyms)
-        return table.plural
-
-    def table(self, fits: Callable[[Table], object] = lambda _: True) -> Table:
-        """Draw a table that fits."""
-        return self.one([table for table in self.database.tables if fits(table)])
-
-    def table_with(self, *kinds: str) -> Table:
-        """Draw a table with a column of one of the kinds."""
-        return self.table(lambda table: any(column.kind in kinds for column in table.columns))
-
-    def column(self, table: Table, kinds: Sequence[str], without: Sequence[Column] = ()) -> Column:
-        """Draw a column of one of the kinds, leaving some out."""
-        return self.one([column for column in table.columns if column.kind in kinds and column not in without])
-
-    def shown(self, table: Table, without: Sequence[Column] = ()) -> Column:
-        """Draw a column to show: most often the label."""
-        if table.label is not None and table.label not in without and self.rng.random() < 0.65:
-            return table.label
-        return self.one([column for column in table.columns if column.kind != "bool" and column not in without])
-
-    def label(self, table: Table) -> Column:
-        """Return the label of a table; NoFit when it has none."""
-        if table.label is None:
-            raise NoFit
-        return table.label
-
-    def link(self, fits: Callable[[Link], object] = lambda _: True) -> Link:
-        """Draw a child and its parent."""
+    def link(self, need: str = "") -> None:
+        """Choose a foreign key of a child to a parent that has a `label` or is `chained` to another, where needed."""
         links = [
-            Link(child, self.database.table(key.table), key)
-            for child in self.database.tables
-            for key, _ in child.foreign
+            (child, self._database.table(key.table), key, column)
+            for child in self._database.tables
+            for key, column in child.foreign
         ]
-        return self.one([link for link in links if fits(link)])
+        if need:
+            links = [link for link in links if (link[1].label if need == "label" else link[1].foreign)]
+        child, parent, key, column = self._sample.one(links)
+        self._set_table("child", child)
+        self._set_table("parent", parent)
+        self._columns["reference"] = [column]
+        self.words["singular"] = parent.singular
+        self.sql |= {"reference": key.column, "target": key.target, "id": f"T2.{parent.key.name}"}
 
-    def value(self, column: Column) -> Value:
-        """Draw a value that a row holds and that is not NULL."""
-        return self.one([value for value in column.values if value is not None])
+    def join(self, need: str = "") -> None:
+        """Choose a foreign key and join its tables; columns chosen from here on are written as `T1.x` and `T2.x`."""
+        self.link(need)
+        self._prefixes |= {"child": "T1.", "parent": "T2."}
+        join = "{child} AS T1 JOIN {parent} AS T2 ON T1.{reference} = T2.{target}"
+        self.sql["join"] = join.format_map(self.sql)
 
-    def inner_value(self, column: Column, low: float, high: float) -> Value:
-        """Draw a value between two quantiles of the column."""
-        ranked = sorted(value for value in column.values if value is not None)
-        if len(ranked) < 8:
+    def grandparent(self) -> None:
+        """Choose a foreign key of the parent and join its table, the `top`, as T3."""
+        key, _ = self._sample.one(self._tables["parent"].foreign)
+        top = self._database.table(key.table)
+        self._set_table("top", top, "T3.")
+        self.words["singular"] = top.singular
+        self.sql["join"] += f" JOIN {top.name} AS T3 ON T2.{key.column} = T3.{key.target}"
+
+    def column(self, need: str, of: str = "table", part: str = "column") -> None:
+        """Choose a column."""
+        self._set_column(part, self._matching(need, of), of)
+
+    def group(self, need: str, of: str = "table") -> None:
+        """Choose a column to group by."""
+        self.column(need, of, "group")
+
+    def label(self, of: str = "table") -> None:
+        """Take the label of a table."""
+        label = self._tables[of].label
+        if label is None:
             raise NoFit
-        return ranked[int((len(ranked) - 1) * self.rng.uniform(low, high))]
+        self._set_column("label", label, of)
+        self.words["label"] = label.words
 
-    def conditions(self, table: Table, without: Sequence[Column] = ()) -> list[Column]:
-        """List the columns that a condition can stand on: not the label, and no text that is different in every row."""
-        return [
-            column
-            for column in table.columns
-            if column not in without
-            and column is not table.label
-            and (column.kind != "text" or len(set(column.values)) < len(column.values) // 3)
-        ]
+    def shown(self, of: str = "table") -> None:
+        """Choose a column, or one more, to show: most often the label."""
+        columns = [column for column in self._tables[of].columns if column not in self._used[of]]
+        label = self._tables[of].label
+        if label is None or label not in columns or not self._sample.chance(0.65):
+            label = self._sample.one([column for column in columns if column.kind != "bool"])
+        self._set_column("shown", label, of)
 
-    def condition(self, table: Table, prefix: str = "", without: Sequence[Column] = ()) -> Condition:
-        """Draw a condition on a table; `prefix` (`T1.`) stands before the column in SQL."""
-        return self.condition_on(self.one(self.conditions(table, without)), prefix)
-
-    def condition_on(self, column: Column, prefix: str = "") -> Condition:
-        """Draw a condition on a column."""
-        name = prefix + column.name
-        if column.kind == "bool":
-            return self._bool_condition(column, name)
-        said = self.say(column)
-        if column.kind in ("text", "category"):
-            value = self.value(column)
-            return Condition(f"{name} = {literal(value)}", self.one(IS_VALUE).format(c=said, v=value), column)
-        if column.kind in ("int", "year") and self.rng.random() < 0.12:
-            value = self.value(column)
-            return Condition(f"{name} = {literal(value)}", self.one(IS_NUMBER).format(c=said, v=value), column)
-        return self._compare_condition(column, name, said)
-
-    def _bool_condition(self, column: Column, name: str) -> Condition:
-        holds = self.rng.random() < 0.65
-        if column.name.startswith("has_"):
-            patterns: tuple[str, ...] = ("that have {}", "with {}") if holds else ("that do not have {}", "without {}")
+    def count_or_show(self, share: str, of: str = "table") -> None:
+        """Ask for the number of rows in a share of the questions, else for a column."""
+        if self._sample.chance(float(share)):
+            self.choices.add("count")
+            self.sql["shown"] = "COUNT(*)"
         else:
-            patterns = ("that are {}",) if holds else ("that are not {}",)
-        claim = column.words
-        if claim.startswith("has "):
-            thing = claim.removeprefix("has ")
-            claim = thing if thing in NO_ARTICLE else f"a {thing}"
-        words = self.one(patterns).format(claim)
-        return Condition(f"{name} = {int(holds)}", words, column)
+            self.shown(of)
+            self.say("shown")
 
-    def _compare_condition(self, column: Column, name: str, said: str) -> Condition:
-        is_upward = self.rng.random() < 0.5
-        value = self.inner_value(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
-        sign = (">" if is_upward else "<") + ("" if self.rng.random() < 0.75 else "=")
-        relation = self.one((RELATIONS if column.kind in MEASURE else TIME_RELATIONS)[sign])
-        words = self.one(COMPARES).format(c=said, r=relation, v=value)
-        return Condition(f"{name} {sign} {literal(value)}", words, column)
+    def known(self, part: str) -> None:
+        """Go on only if the column holds no NULL."""
+        if self._columns[part][0].has_nulls:
+            raise NoFit
 
-    def aggregate(self, column: Column, prefix: str = "") -> tuple[str, str]:
-        """Draw an aggregate of a measure: its SQL and its words (`average price`)."""
-        said = self.say(column)
-        function = self.one(("AVG", "AVG", "MAX", "MIN", "SUM")) if column.kind in MEASURE else self.one(("MAX", "MIN"))
-        texts: tuple[str, ...] = {
-            "AVG": ("average {}", "mean {}"),
-            "MAX": ("maximum {}", "highest {}", "largest {}"),
-            "MIN": ("minimum {}", "lowest {}", "smallest {}"),
-            "SUM": ("total {}", "sum of {}"),
-        }[function]
-        if function == "SUM" and "total" in said:
-            texts = ("sum of {}",)
-        if column.kind in ("year", "date"):
-            texts = ("latest {}", "most recent {}") if function == "MAX" else ("earliest {}", "first {}")
-        return f"{function}({prefix}{column.name})", self.one(texts).format(said)
+    def value(self, part: str = "column") -> None:
+        """Choose a value of the column."""
+        self._set_value("value", self._sample.value(self._columns[part][0]))
 
+    def other(self) -> None:
+        """Choose a second value of the column."""
+        self._set_value("other", self._sample.value(self._columns["column"][0], self._values["value"]))
 
-def listing(what: str, things: str) -> tuple[str, ...]:
-    """Word the request for columns of things (`name and age`, `employees whose ...`)."""
-    return (
-        f"List the {what} of {things}.",
-        f"Show the {what} of all {things}.",
-        f"What is the {what} of {things}?",
-        f"Find the {what} of the {things}.",
-        f"Give the {what} for all {things}.",
-        f"For {things}, show the {what}.",
-        f"Return the {what} of every one of the {things}.",
-        f"I want to see the {what} of {things}.",
-    )
+    def middle(self) -> None:
+        """Choose a value of the column near its median."""
+        self._set_value("middle", self._sample.quantile(self._columns["column"][0], 0.35, 0.6))
+
+    def bounds(self) -> None:
+        """Choose a low and a high value of the column."""
+        column = self._columns["column"][0]
+        self._set_value("low", self._sample.quantile(column, 0.05, 0.4))
+        self._set_value("high", self._sample.quantile(column, 0.55, 0.95))
+        if self._values["low"] == self._values["high"]:
+            raise NoFit
+
+    def pattern(self) -> None:
+        """Choose the first letter of the value (`start`) or a `word` of it; the column may still be shown."""
+        text = self.words["value"]
+        is_start = self._sample.chance(0.5) and text[0].isalpha()
+        part = text[0] if is_start else self._sample.one(text.split(" "))
+        self.choices.add("start" if is_start else "word")
+        self.words["part"], self.sql["part"] = part, literal(f"{part}%" if is_start else f"%{part}%")
+        self._used["table"].clear()
+
+    def k(self, low: str, high: str) -> None:
+        """Choose how many rows to show."""
+        self._set_k(self._sample.rng.randint(int(low), int(high)))
+
+    def k_children(self) -> None:
+        """Choose a number of children that some parents have."""
+        counts = sorted(Counter(self._columns["reference"][0].values).values())
+        if len(counts) < 4:
+            raise NoFit
+        self._set_k(counts[int((len(counts) - 1) * self._sample.rng.uniform(0.4, 0.95))])
+
+    def where(self, of: str = "table") -> None:
+        """Choose a condition (`where`), or a second one (`where2`), on a column that is not used otherwise."""
+        part = "where2" if "where" in self.sql else "where"
+        self.sql[part], self.words[part] = self._condition(of)
+
+    def filter(self, share: str) -> None:
+        """Choose a condition in a share of the questions, else none."""
+        self.sql["filter"] = self.words["filter"] = ""
+        if self._sample.chance(float(share)):
+            sql, words = self._condition("table")
+            self.sql["filter"], self.words["filter"] = f" WHERE {sql}", f" {words}"
+
+    def owner(self) -> None:
+        """Choose the parent with some label, or a condition on parents."""
+        parent = self._tables["parent"]
+        if parent.label is not None and self._sample.chance(0.5):
+            value = self._sample.value(parent.label)
+            sql = f"T2.{parent.label.name} = {literal(value)}"
+            words = self._sample.one(IS_LABEL).format(t=parent.singular, c=parent.label.words, v=value)
+        else:
+            sql, words = self._condition("parent")
+            words = f"{self._sample.plural(parent)} {words}"
+        self.sql["owner"], self.words["owner"] = sql, words
+
+    def aggregate(self, need: str, of: str = "table") -> None:
+        """Choose an aggregate of a column."""
+        column = self._matching(need, of)
+        self._used[of].append(column)
+        self.sql["aggregate"], self.words["aggregate"] = self._sample.aggregate(column, self._prefixes[of])
+
+    def count_or_aggregate(self, share: str, need: str, of: str) -> None:
+        """Count in a share of the questions, else aggregate a column."""
+        if self._sample.chance(float(share)):
+            self.sql["aggregate"], self.words["aggregate"] = "COUNT(*)", "number"
+        else:
+            self.aggregate(need, of)
+
+    def order(self, share: str) -> None:
+        """Order by the column, descending in a share of the questions; `say` may find other words for it."""
+        is_highest = self._sample.chance(float(share))
+        is_time = self._columns["column"][0].kind in ("date", "year")
+        self.sql["way"] = "DESC" if is_highest else "ASC"
+        self._synonyms = {"way": WAYS[is_highest], "rank": (TIME_RANKS if is_time else RANKS)[is_highest]}
+        self.words |= {part: texts[0] for part, texts in self._synonyms.items()}
+
+    def say(self, *parts: str) -> None:
+        """Find words for tables, columns and orders."""
+        for part in parts:
+            if part in self._tables:
+                self.words[part] = self._sample.plural(self._tables[part])
+            elif part in self._columns:
+                self.words[part] = " and ".join(self._sample.words(column) for column in self._columns[part])
+            else:
+                self.words[part] = self._sample.one(self._synonyms[part])
+
+    def kind(self) -> None:
+        """Distinguish columns of a `number` from those of a `time`."""
+        self.choices.add("number" if self._columns["column"][0].kind in MEASURE else "time")
+
+    def either(self, share: str, first: str, second: str) -> None:
+        """Choose the first piece of SQL in a share of the questions, else the second."""
+        self.sql["either"] = (first if self._sample.chance(float(share)) else second).replace("_", " ")
+        self.choices.add(self.sql["either"])
+
+    def one(self, part: str) -> None:
+        """Choose one of the options of a part."""
+        named = {choice: texts for (name, choice), texts in self._options.items() if name == part}
+        options = next(texts for choice, texts in named.items() if choice in ("", *self.choices))
+        text = self._sample.one(options) if len(options) > 1 else options[0]
+        self.sql[part], _, words = text.partition(" as ")
+        self.chosen[part] = words or text
+        self.choices.add(self.sql[part])
+
+    def _set_table(self, part: str, table: Table, prefix: str = "") -> None:
+        self._tables[part], self._prefixes[part], self._used[part] = table, prefix, []
+        self.sql[part] = table.name
+
+    def _set_column(self, part: str, column: Column, of: str) -> None:
+        self._columns.setdefault(part, []).append(column)
+        self._used[of].append(column)
+        self.sql[part] = ", ".join(self._prefixes[of] + column.name for column in self._columns[part])
+
+    def _set_value(self, part: str, value: Value) -> None:
+        self._values[part] = value
+        self.words[part], self.sql[part] = str(value), literal(value)
+
+    def _set_k(self, k: int) -> None:
+        self.choices.add("one" if k == 1 else "several")
+        self.words["k"] = self.sql["k"] = str(k)
+        self.sql["next"] = str(k + 1)
+
+    def _matching(self, need: str, of: str) -> Column:
+        return self._sample.one([column for column in self._tables[of].columns if _is(column, need)])
+
+    def _condition(self, of: str) -> tuple[str, str]:
+        column, sql, words = self._sample.condition(self._tables[of], self._used[of], self._prefixes[of])
+        self._used[of].append(column)
+        return sql, words

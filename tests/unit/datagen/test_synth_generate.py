@@ -16,9 +16,10 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import load_folder
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.datagen.synth.ask import TEMPLATES, grade_quota
+from jaxrl_sql.datagen.synth.ask import grade_quota
 from jaxrl_sql.datagen.synth.extra_columns import show_more
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS, parse_domains
+from jaxrl_sql.datagen.synth.question_template import TEMPLATES
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS
 from jaxrl_sql.types import InputError
 

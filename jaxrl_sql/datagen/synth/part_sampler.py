@@ -1,0 +1,139 @@
+"""Sample what questions are made of: names, values of rows, conditions and aggregates, in words and in SQL."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+from jaxrl_sql.datagen.synth.spec import Column, Table, Value
+
+T = TypeVar("T")
+MEASURE = ("int", "real")
+SYNONYM_SHARE = 0.06
+NO_ARTICLE = ("parking", "catering", "isolation", "tours")
+IS_VALUE = ("whose {c} is {v}", "with {c} {v}", "where the {c} is {v}", "with {v} as {c}")
+IS_NUMBER = ("whose {c} is {v}", "with a {c} of {v}", "whose {c} equals {v}")
+COMPARES = ("whose {c} is {r} {v}", "with {c} {r} {v}", "where {c} is {r} {v}")
+RELATIONS = {
+    ">": ("above", "greater than", "more than"),
+    ">=": ("at least", "no less than"),
+    "<": ("below", "less than", "under"),
+    "<=": ("at most", "no more than"),
+}
+TIME_RELATIONS = {
+    ">": ("after", "later than"),
+    ">=": ("on or after", "not before"),
+    "<": ("before", "earlier than"),
+    "<=": ("on or before", "not after"),
+}
+AGGREGATES = {
+    "AVG": ("average {}", "mean {}"),
+    "MAX": ("maximum {}", "highest {}", "largest {}"),
+    "MIN": ("minimum {}", "lowest {}", "smallest {}"),
+    "SUM": ("total {}", "sum of {}"),
+}
+TIME_AGGREGATES = {"MAX": ("latest {}", "most recent {}"), "MIN": ("earliest {}", "first {}")}
+
+
+class NoFit(Exception):  # noqa: N818 - it is a signal to the caller, not a fault
+    """Raised when a database has nothing for a template."""
+
+
+def literal(value: Value) -> str:
+    """Write a value as an SQL literal."""
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return "NULL" if value is None else repr(value)
+
+
+def is_repetitive(column: Column) -> bool:
+    """Return whether a column has far fewer values than rows."""
+    return len(set(column.values)) < len(column.values) // 3
+
+
+class PartSampler:
+    """A random generator for the parts of questions; a seed decides all of them."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+
+    def chance(self, share: float) -> bool:
+        """Return True with this probability."""
+        return self.rng.random() < share
+
+    def one(self, options: Sequence[T]) -> T:
+        """Return one of the options; NoFit when there is none."""
+        if not options:
+            raise NoFit
+        return self.rng.choice(options)
+
+    def plural(self, table: Table) -> str:
+        """Name a table in the plural, now and then by a synonym."""
+        return self.rng.choice(table.synonyms) if table.synonyms and self.chance(SYNONYM_SHARE) else table.plural
+
+    def words(self, column: Column) -> str:
+        """Name a column, now and then by a synonym."""
+        return self.rng.choice(column.synonyms) if column.synonyms and self.chance(SYNONYM_SHARE) else column.words
+
+    def value(self, column: Column, without: Value = None) -> Value:
+        """Return a value of a row that is neither NULL nor the one left out."""
+        return self.one([value for value in column.values if value not in (without, None)])
+
+    def quantile(self, column: Column, low: float, high: float) -> Value:
+        """Return a value between two quantiles of the column."""
+        ranked = sorted(value for value in column.values if value is not None)
+        if len(ranked) < 8:
+            raise NoFit
+        return ranked[int((len(ranked) - 1) * self.rng.uniform(low, high))]
+
+    def condition(self, table: Table, used: Sequence[Column], prefix: str) -> tuple[Column, str, str]:
+        """Return a column, a condition on it, and words that follow a plural (`whose salary is above 100`).
+
+        The column is not used otherwise, not the label, and no text that is different in almost every row.
+        """
+        columns = [column for column in table.columns if column not in used and column is not table.label]
+        column = self.one([column for column in columns if column.kind != "text" or is_repetitive(column)])
+        if column.kind == "bool":
+            test, words = self._claim(column)
+        elif column.kind in ("text", "category"):
+            test, words = self._equality(column, IS_VALUE, self.words(column))
+        else:
+            name = self.words(column)
+            if column.kind in ("int", "year") and self.chance(0.12):
+                test, words = self._equality(column, IS_NUMBER, name)
+            else:
+                test, words = self._comparison(column, name)
+        return column, f"{prefix}{column.name} {test}", words
+
+    def _claim(self, column: Column) -> tuple[str, str]:
+        holds = self.chance(0.65)
+        if column.name.startswith("has_"):
+            patterns: tuple[str, ...] = ("that have {}", "with {}") if holds else ("that do not have {}", "without {}")
+        else:
+            patterns = ("that are {}",) if holds else ("that are not {}",)
+        claim = column.words
+        if claim.startswith("has "):
+            thing = claim.removeprefix("has ")
+            claim = thing if thing in NO_ARTICLE else f"a {thing}"
+        return f"= {int(holds)}", self.one(patterns).format(claim)
+
+    def _equality(self, column: Column, texts: Sequence[str], name: str) -> tuple[str, str]:
+        value = self.value(column)
+        return f"= {literal(value)}", self.one(texts).format(c=name, v=value)
+
+    def _comparison(self, column: Column, name: str) -> tuple[str, str]:
+        is_upward = self.chance(0.5)
+        value = self.quantile(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
+        sign = (">" if is_upward else "<") + ("" if self.chance(0.75) else "=")
+        relation = self.one((RELATIONS if column.kind in MEASURE else TIME_RELATIONS)[sign])
+        return f"{sign} {literal(value)}", self.one(COMPARES).format(c=name, r=relation, v=value)
+
+    def aggregate(self, column: Column, prefix: str) -> tuple[str, str]:
+        """Return an aggregate of a column and its words (`average price`)."""
+        name, is_measure = self.words(column), column.kind in MEASURE
+        function = self.one(("AVG", "AVG", "MAX", "MIN", "SUM") if is_measure else ("MAX", "MIN"))
+        texts = (AGGREGATES if is_measure else TIME_AGGREGATES)[function]
+        if function == "SUM" and "total" in name:
+            texts = ("sum of {}",)
+        return f"{function}({prefix}{column.name})", self.one(texts).format(name)

@@ -67,6 +67,13 @@ def test_the_same_seed_makes_the_same_data_in_another_process(made: Path, tmp_pa
     assert (out / "tokenizer/tokenizer.json").read_bytes() == (made / "tokenizer/tokenizer.json").read_bytes()
 
 
+def test_the_old_name_of_the_command_is_refused_with_the_new_one() -> None:
+    command = [sys.executable, "-m", "jaxrl_sql.data.synth", "--out", "nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "jaxrl_sql.data.synth has moved: python -m jaxrl_sql.datagen.synth\n"
+
+
 def test_sets_that_were_made_before_stay_what_they_are(made: Path) -> None:
     """Digests of what was made when the generator had fewer knobs; runs on such sets must stay comparable."""
     files = {split: (made / split / "questions.jsonl").read_bytes() for split in SPLITS}

@@ -17,7 +17,7 @@ from jaxrl_sql.types import Example
 
 # Words that SQLite does not take as a bare name everywhere (as a table, a column, after a dot). Most of its keywords
 # are free; the join words are not ambiguous to SQLite in all places, but are quoted for the reader's sake.
-_RESERVED = frozenset(
+RESERVED = frozenset(
     """
     add all alter and as autoincrement between case cast check collate commit constraint create cross current_date
     current_time current_timestamp default deferrable delete distinct drop else escape except exists false foreign
@@ -33,7 +33,7 @@ _BARE = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
 
 def quote_name(name: str, *, always: bool = False) -> str:
     """Return the name as SQL can use it: itself, or in double quotes (doubled inside) when it has to be."""
-    if not always and _BARE.fullmatch(name) and name.lower() not in _RESERVED:
+    if not always and _BARE.fullmatch(name) and name.lower() not in RESERVED:
         return name
     return '"' + name.replace('"', '""') + '"'
 
@@ -119,7 +119,7 @@ def _ddl_table(table: Table, note: Callable[[str], str]) -> str:
 
 def _declared(column: Column) -> str:
     words = column.type.lower().split()
-    is_plain = _TYPE.fullmatch(column.type) and _RESERVED.isdisjoint(words)
+    is_plain = _TYPE.fullmatch(column.type) and RESERVED.isdisjoint(words)
     kind = column.type if is_plain else quote_name(column.type, always=True)
     return f"{quote_name(column.name)}{' ' + kind if column.type else ''}{' NOT NULL' if column.not_null else ''}"
 

@@ -1,7 +1,7 @@
-"""Make data: `python -m jaxrl_sql.datagen.synth --out DIR --seed N`, or of one's own databases with `--db FILE …`.
+"""Generate data: `python -m jaxrl_sql.datagen.synth --out DIR --seed N`, or for your own databases `--db FILE …`.
 
-Without `--db` databases and questions are generated, in splits. With it `--n` questions are asked of each file, by
-templates over its tables and rows, and DIR becomes one plain folder (questions.jsonl and databases/).
+Without `--db` databases and questions are generated, in splits. With it `--n` questions are generated for each file,
+from templates over its tables and rows, and DIR becomes one folder with questions.jsonl and databases/.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from pathlib import Path
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.datagen.synth.generate import check_spec, generate
-from jaxrl_sql.datagen.synth.own import Asked, Runs, make_own
-from jaxrl_sql.datagen.synth.own_read import Run
-from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, SynthReport, SynthSpec
+from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, RunSql, SynthReport, SynthSpec
+from jaxrl_sql.datagen.synth.user_databases import FileQuestions, Runners, generate_for_files
 from jaxrl_sql.sqlenv.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
 
 # Counting the rows of a large table takes longer than a gold may.
-_LOOK_MS = 60_000
+_READ_MS = 60_000
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,17 +37,17 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default {value}")
     parser.add_argument("--decorated-share", type=float, default=default.decorated_share, help="of training databases")
     parser.add_argument(
-        "--extra-columns-share", type=float, default=default.extra_columns_share, help="of demonstrations"
+        "--extra-columns-share", type=float, default=0.0, help="of demonstrations that show a column too many"
     )
     parser.add_argument("--splits", nargs="+", default=default.splits, help=f"some of {', '.join(SPLITS)}; default all")
-    parser.add_argument("--rows", type=int, default=0, help="mean rows a table; default 1,000 to 3,000 a database")
+    parser.add_argument("--rows", type=int, default=0, help="mean rows per table; default 1,000 to 3,000 per database")
     for grade in GRADES:
         value = getattr(default, grade)
         parser.add_argument(f"--{grade}", type=float, default=value, help=f"share of questions, default {value:g}")
     parser.add_argument("--mysql-share", type=float, default=0.0, help="of questions that ask for MySQL")
-    own = parser.add_argument_group("one's own databases")
-    own.add_argument("--db", type=Path, nargs="+", help="SQLite files to ask questions of, instead of generated ones")
-    own.add_argument("--n", type=int, default=200, help="questions a file, default 200")
+    own = parser.add_argument_group("your own databases")
+    own.add_argument("--db", type=Path, nargs="+", help="SQLite files to generate questions for")
+    own.add_argument("--n", type=int, default=200, help="questions per file, default 200")
     own.add_argument("--link", action="store_true", help="link to the files instead of copying them")
     return parser
 
@@ -64,14 +63,14 @@ def _print(out: Path, report: SynthReport) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _print_own(out: Path, asked: Sequence[Asked], wanted: int) -> None:
+def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None:
     lines = [f"{out}: written"]
-    for one in asked:
-        grades = Counter(question.grade for question in one.questions)
-        told = ", ".join(f"{grade} {grades[grade]}" for grade in GRADES if grades[grade])
+    for one in files:
+        counts = Counter(question.grade for question in one.questions)
+        grades = ", ".join(f"{grade} {counts[grade]}" for grade in GRADES if counts[grade])
         short = "" if len(one.questions) >= wanted else f" of {wanted} that were wanted"
-        lines.append(f"{one.db_id}: {len(one.questions)} questions{short}; {told}")
-        lines += [f"  drafts left out: {count:>6}  {reason}" for reason, count in one.tried.most_common()]
+        lines.append(f"{one.db_id}: {len(one.questions)} questions{short}; {grades}")
+        lines += [f"  candidates left out: {count:>6}  {reason}" for reason, count in one.rejected.most_common()]
         reasons: dict[str, list[str]] = {}
         for name, reason in one.left_out:
             reasons.setdefault(reason, []).append(name)
@@ -81,20 +80,20 @@ def _print_own(out: Path, asked: Sequence[Asked], wanted: int) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _own(options: argparse.Namespace, spec: SynthSpec) -> None:
+def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
     if options.n < 1:
         raise InputError(f"synth: n must be at least 1, not {options.n}")
     check_spec(spec)
     with make_executor(ExecutorConfig()) as executor:
-        look = Limits(timeout_ms=_LOOK_MS)
-        runs = {path: Runs(_run_on(executor, path, look), _run_on(executor, path)) for path in options.db}
-        asked = make_own(
-            options.db, options.out, runs, options.n, spec.mix, spec.seed, spec.mysql_share, is_linked=options.link
+        limits = Limits(timeout_ms=_READ_MS)
+        runners = {path: Runners(_run_on(executor, path, limits), _run_on(executor, path)) for path in options.db}
+        files = generate_for_files(
+            options.db, options.out, runners, options.n, spec.mix, spec.seed, spec.mysql_share, is_linked=options.link
         )
-    _print_own(options.out, asked, options.n)
+    _print_files(options.out, files, options.n)
 
 
-def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> Run:
+def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> RunSql:
     def run(sql: str) -> Sequence[tuple[object, ...]] | None:
         outcome = executor.execute(path, sql, limits=limits)
         return outcome.rows if outcome.status == "ok" else None
@@ -103,14 +102,14 @@ def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> Run
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make data and say what was made; return the exit code."""
+    """Generate data and print what was generated; return the exit code."""
     options = _parser().parse_args(arguments)
     values = {name: value for name, value in vars(options).items() if name in SynthSpec.__dataclass_fields__}
     spec = SynthSpec(**values | {"splits": tuple(options.splits)})
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
     try:
         if options.db:
-            _own(options, spec)
+            _generate_for_files(options, spec)
         else:
             _print(options.out, generate(options.out, spec))
     except InputError as error:

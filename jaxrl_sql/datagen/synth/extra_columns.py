@@ -1,7 +1,7 @@
-"""Give a gold the habit of a teacher of extra columns: show what was filtered or sorted by, next to what was asked for.
+"""Write demonstrations that show an extra column, the one that the query filters or sorts by.
 
-Language models do so all the time, and a comparison of results counts it as wrong. A cold start that imitates such
-answers has something to unlearn that execution alone can tell it.
+Language models often do so, and a comparison of results counts it as wrong. A policy that starts from such
+demonstrations has something to unlearn that only execution tells it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from jaxrl_sql.datagen.synth.spec import Question
 NOT_PLAIN = ("with", "with_", "group", "distinct")
 
 
-def demonstrated(rng: random.Random, questions: Sequence[Question], share: float) -> list[Question]:
-    """Give `share` of the questions that allow it a demonstration with the habit; the others keep their gold."""
-    wordy = [show_more(question.sql) if rng.random() < share else "" for question in questions]
-    return [dataclasses.replace(q, demonstration=sql) for q, sql in zip(questions, wordy, strict=True)]
+def add_demonstrations(rng: random.Random, questions: Sequence[Question], share: float) -> list[Question]:
+    """Give a share of the questions that allow it such a demonstration; the others keep their gold."""
+    shown = [add_column(question.sql) if rng.random() < share else "" for question in questions]
+    return [dataclasses.replace(q, demonstration=sql) for q, sql in zip(questions, shown, strict=True)]
 
 
-def show_more(sql: str) -> str:
-    """Return the query with one more column, the first that its WHERE or ORDER BY names; "" where there is none.
+def add_column(sql: str) -> str:
+    """Return the query with one more column, the first that its ORDER BY or WHERE names; "" where there is none.
 
     Only a plain SELECT of columns is changed: no grouping, no DISTINCT, no aggregate, no set operation, no WITH.
     """
@@ -45,5 +45,5 @@ def show_more(sql: str) -> str:
 
 
 def _rest(sql: str) -> str:
-    """Return the query from its first FROM on, letter by letter."""
+    """Return the text of the query from its first FROM on."""
     return sql[sql.index(" FROM ") :]

@@ -1,7 +1,6 @@
-"""Generate the embedded data set: databases, questions, tokenizer, and `synth.json` that says what was made.
+"""Generate the synthetic data set: databases, questions, tokenizer, and `synth.json` that says what was made.
 
-Each database has a random generator of its own, seeded by (seed, split, db_id), so that one can be made again alone
-and the number of the others does not matter to it.
+Each database has random generators of its own, seeded by (seed, split, db_id), so that the others do not matter to it.
 """
 
 from __future__ import annotations
@@ -17,35 +16,27 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from jaxrl_sql.data.schema.render import compact
 from jaxrl_sql.datagen.reasoning import reason
-from jaxrl_sql.datagen.synth.ask import ask_questions
-from jaxrl_sql.datagen.synth.draw import draw_database
-from jaxrl_sql.datagen.synth.extra_columns import demonstrated
+from jaxrl_sql.datagen.synth.databases import generate_database
+from jaxrl_sql.datagen.synth.extra_columns import add_demonstrations
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
-from jaxrl_sql.datagen.synth.spec import (
-    GRADES,
-    SPLITS,
-    VERSION,
-    Database,
-    Domain,
-    Question,
-    SynthReport,
-    SynthSpec,
-    render_schema,
-)
+from jaxrl_sql.datagen.synth.questions import ask_in_mysql, generate_questions, run_on
+from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, VERSION, Database, Domain, Question, SynthReport, SynthSpec
 from jaxrl_sql.datagen.synth.store import write_database
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
-from jaxrl_sql.sqlenv.dialect import from_sqlite, to_sqlite
 from jaxrl_sql.types import InputError
 
-# So many questions are measured at once.
+# How many questions are tokenized at once to measure them.
 _CHUNK = 1024
 # What `synth.json` says of what was made, beside its spec and version.
 _COUNTED = ("questions", "databases", "grades", "tokens")
+# Fields of the spec by the names that they had in `synth.json` before.
+_RENAMED = {"talkative_share": "extra_columns_share"}
 
 
 def check_spec(spec: SynthSpec) -> None:
@@ -53,9 +44,7 @@ def check_spec(spec: SynthSpec) -> None:
     for name in ("train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions"):
         if getattr(spec, name) < 1:
             raise InputError(f"synth: {name} must be at least 1, not {getattr(spec, name)}")
-    if not 0 <= spec.decorated_share <= 1:
-        raise InputError(f"synth: decorated_share must lie in [0, 1], not {spec.decorated_share}")
-    for name in ("extra_columns_share", "mysql_share"):
+    for name in ("decorated_share", "extra_columns_share", "mysql_share"):
         if not 0 <= getattr(spec, name) <= 1:
             raise InputError(f"synth: {name} must lie in [0, 1], not {getattr(spec, name)}")
     _check_choices(spec)
@@ -64,97 +53,62 @@ def check_spec(spec: SynthSpec) -> None:
 
 
 def _check_choices(spec: SynthSpec) -> None:
-    strange = [split for split in spec.splits if split not in SPLITS]
-    if strange or not spec.splits or len(set(spec.splits)) < len(spec.splits):
+    unknown = [split for split in spec.splits if split not in SPLITS]
+    if unknown or not spec.splits or len(set(spec.splits)) < len(spec.splits):
         raise InputError(f"synth: splits {', '.join(spec.splits) or '(none)'} must be some of {', '.join(SPLITS)}")
     if spec.rows < 0 or 0 < spec.rows < 8:
-        raise InputError(f"synth: rows must be at least 8 a table, or 0 for what is drawn, not {spec.rows}")
+        raise InputError(f"synth: rows must be at least 8 per table, or 0 for the default, not {spec.rows}")
     shares = [getattr(spec, grade) for grade in GRADES]
     if any(share < 0 or not math.isfinite(share) for share in shares) or not sum(shares):
         raise InputError(f"synth: the shares of {', '.join(GRADES)} are 0 or more and not all 0, not {shares}")
 
 
-def _plan(spec: SynthSpec) -> Iterator[tuple[str, str, Domain, bool, int]]:
-    """Yield (split, db_id, domain, is decorated, questions) of every database; domains take turns."""
+def _plan(spec: SynthSpec, split: str) -> Iterator[tuple[str, Domain, bool]]:
+    """Yield (db_id, domain, is decorated) of every database of a split; domains take turns."""
     sizes = {"train": spec.train_dbs, "dev": spec.dev_dbs, "dev_unseen": spec.unseen_dbs}
-    seen_count = 0
-    for split in SPLITS:
-        domains = UNSEEN_DOMAINS if split == "dev_unseen" else SEEN_DOMAINS
-        offset = seen_count if split == "dev" else 0
-        questions = spec.train_questions if split == "train" else spec.dev_questions
-        for index in range(sizes[split]):
-            domain = domains[(index + offset) % len(domains)]
-            # Every k-th lap over the domains is decorated as its share says, spread evenly by the fraction's carry.
-            carry = int((index + 1) * spec.decorated_share) > int(index * spec.decorated_share)
-            yield split, f"{domain.name}_{split}_{index:03d}", domain, split == "train" and carry, questions
-        seen_count += sizes[split]
+    domains = UNSEEN_DOMAINS if split == "dev_unseen" else SEEN_DOMAINS
+    offset = spec.train_dbs if split == "dev" else 0
+    for index in range(sizes[split]):
+        domain = domains[(index + offset) % len(domains)]
+        # The carry of the share's multiples spreads decorated databases evenly.
+        carry = int((index + 1) * spec.decorated_share) > int(index * spec.decorated_share)
+        yield f"{domain.name}_{split}_{index:03d}", domain, split == "train" and carry
 
 
-def make_database(spec: SynthSpec, split: str, db_id: str, domain: Domain, is_decorated: bool) -> Database:
-    """Draw one database from its own generator."""
-    return draw_database(random.Random(f"{spec.seed}/{split}/{db_id}/rows"), domain, db_id, is_decorated, spec.rows)
-
-
-def _make_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Database, list[Question]]]:
-    """Make the databases of a split one after another: none is held when the next is drawn."""
-    for named_split, db_id, domain, is_decorated, count in _plan(spec):
-        if named_split != split:
-            continue
-        database = make_database(spec, split, db_id, domain, is_decorated)
+def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Database, list[Question]]]:
+    """Generate the databases of a split one after another: none is held when the next is generated."""
+    count = spec.train_questions if split == "train" else spec.dev_questions
+    for db_id, domain, is_decorated in _plan(spec, split):
+        seed = f"{spec.seed}/{split}/{db_id}"
+        database = generate_database(random.Random(f"{seed}/rows"), domain, db_id, is_decorated, spec.rows)
         path = out / split / "databases" / db_id / f"{db_id}.sqlite"
         write_database(database, path)
-        connection = sqlite3.connect(path)
-        try:
-            rng = random.Random(f"{spec.seed}/{split}/{db_id}/questions")
-            asked = ask_questions(rng, database, connection, count, spec.mix)
+        with closing(sqlite3.connect(path)) as connection:
+            run = run_on(connection)
+            questions = generate_questions(random.Random(f"{seed}/questions"), database, run, count, spec.mix)
             if spec.mysql_share:
-                rng = random.Random(f"{spec.seed}/{split}/{db_id}/dialects")
-                asked = _in_dialects(rng, asked, connection, spec.mysql_share)
-        finally:
-            connection.close()
+                questions = ask_in_mysql(random.Random(f"{seed}/dialects"), questions, run, spec.mysql_share)
         if split == "train" and spec.extra_columns_share:
-            rng = random.Random(f"{spec.seed}/{split}/{db_id}/demonstrations")
-            asked = demonstrated(rng, asked, spec.extra_columns_share)
-        yield database, asked
-
-
-def _in_dialects(
-    rng: random.Random, questions: Sequence[Question], connection: sqlite3.Connection, share: float
-) -> list[Question]:
-    """Let a share of the questions ask for MySQL, of those whose gold means the same there and back."""
-    drawn = [(question, rng.random() < share) for question in questions]
-    return [
-        dataclasses.replace(question, dialect="mysql")
-        if wanted and _is_translatable(question.sql, connection)
-        else question
-        for question, wanted in drawn
-    ]
-
-
-def _is_translatable(sql: str, connection: sqlite3.Connection) -> bool:
-    there = from_sqlite(sql, "mysql")
-    back = to_sqlite(there, "mysql") if there else None
-    try:
-        return back is not None and connection.execute(back).fetchall() == connection.execute(sql).fetchall()
-    except sqlite3.Error:
-        return False
+            rng = random.Random(f"{seed}/demonstrations")
+            questions = add_demonstrations(rng, questions, spec.extra_columns_share)
+        yield database, questions
 
 
 @dataclasses.dataclass
 class _Tally:
-    """What is kept of a split when its databases are gone: counts, and the schemas as text, in order."""
+    """What is kept of a split: schemas as text with their numbers of questions, and questions by grade."""
 
     schemas: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     grades: Counter[str] = dataclasses.field(default_factory=Counter)
 
 
 def _write_split(out: Path, spec: SynthSpec, split: str) -> _Tally:
-    """Make a split and write it as it is made."""
+    """Generate a split and write it database by database."""
     tally = _Tally()
     (out / split).mkdir()
     with (out / split / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
-        for database, questions in _make_split(out, spec, split):
-            tally.schemas.append((render_schema(database), len(questions)))
+        for database, questions in _generate_split(out, spec, split):
+            tally.schemas.append((compact(database.schema), len(questions)))
             for index, question in enumerate(questions):
                 tally.grades[question.grade] += 1
                 line = {
@@ -220,9 +174,10 @@ def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
         raise InputError(f"synth: {out} is not empty and holds no synth.json; give another folder")
     try:
         found = json.loads((out / "synth.json").read_text(encoding="utf-8"))
-        there = {**_values(SynthSpec()), **found["spec"], "version": found["version"]}
+        recorded = {_RENAMED.get(name, name): value for name, value in found["spec"].items()}
+        there = {**_values(SynthSpec()), **recorded, "version": found["version"]}
         questions, databases, grades, tokens = (found[name] for name in _COUNTED)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"synth: {out}: its synth.json does not say what was made; name another folder, or remove this one"
         ) from error

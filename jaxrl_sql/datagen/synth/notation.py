@@ -1,4 +1,4 @@
-"""Read the notation in which domains are written.
+"""Parse the notation in which domains are written.
 
 `== name` opens a domain; `singular/other/names 40 >parent >parent` opens a table of about 40 rows; indented lines hold
 columns apart by `;`. A column is `name/other_name` (a `?` after it: holds NULLs) and one of `@pool` (text drawn from

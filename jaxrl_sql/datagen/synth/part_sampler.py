@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from jaxrl_sql.datagen.synth.spec import Column, Table, Value
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Value
 
 T = TypeVar("T")
 MEASURE = ("int", "real")
@@ -47,7 +47,7 @@ def literal(value: Value) -> str:
     return "NULL" if value is None else repr(value)
 
 
-def is_repetitive(column: Column) -> bool:
+def is_repetitive(column: AnnotatedColumn) -> bool:
     """Return whether a column has far fewer values than rows."""
     return len(set(column.values)) < len(column.values) // 3
 
@@ -68,26 +68,28 @@ class PartSampler:
             raise NoFit
         return self.rng.choice(options)
 
-    def plural(self, table: Table) -> str:
+    def plural(self, table: AnnotatedTable) -> str:
         """Name a table in the plural, now and then by a synonym."""
         return self.rng.choice(table.synonyms) if table.synonyms and self.chance(SYNONYM_SHARE) else table.plural
 
-    def words(self, column: Column) -> str:
+    def words(self, column: AnnotatedColumn) -> str:
         """Name a column, now and then by a synonym."""
         return self.rng.choice(column.synonyms) if column.synonyms and self.chance(SYNONYM_SHARE) else column.words
 
-    def value(self, column: Column, without: Value = None) -> Value:
+    def value(self, column: AnnotatedColumn, without: Value = None) -> Value:
         """Return a value of a row that is neither NULL nor the one left out."""
         return self.one([value for value in column.values if value not in (without, None)])
 
-    def quantile(self, column: Column, low: float, high: float) -> Value:
+    def quantile(self, column: AnnotatedColumn, low: float, high: float) -> Value:
         """Return a value between two quantiles of the column."""
         ranked = sorted(value for value in column.values if value is not None)
         if len(ranked) < 8:
             raise NoFit
         return ranked[int((len(ranked) - 1) * self.rng.uniform(low, high))]
 
-    def condition(self, table: Table, used: Sequence[Column], prefix: str) -> tuple[Column, str, str]:
+    def condition(
+        self, table: AnnotatedTable, used: Sequence[AnnotatedColumn], prefix: str
+    ) -> tuple[AnnotatedColumn, str, str]:
         """Return a column, a condition on it, and words that follow a plural (`whose salary is above 100`).
 
         The column is not used otherwise, not the label, and no text that is different in almost every row.
@@ -106,7 +108,7 @@ class PartSampler:
                 test, words = self._comparison(column, name)
         return column, f"{prefix}{column.name} {test}", words
 
-    def _claim(self, column: Column) -> tuple[str, str]:
+    def _claim(self, column: AnnotatedColumn) -> tuple[str, str]:
         holds = self.chance(0.65)
         if column.name.startswith("has_"):
             patterns: tuple[str, ...] = ("that have {}", "with {}") if holds else ("that do not have {}", "without {}")
@@ -118,18 +120,18 @@ class PartSampler:
             claim = thing if thing in NO_ARTICLE else f"a {thing}"
         return f"= {int(holds)}", self.one(patterns).format(claim)
 
-    def _equality(self, column: Column, texts: Sequence[str], name: str) -> tuple[str, str]:
+    def _equality(self, column: AnnotatedColumn, texts: Sequence[str], name: str) -> tuple[str, str]:
         value = self.value(column)
         return f"= {literal(value)}", self.one(texts).format(c=name, v=value)
 
-    def _comparison(self, column: Column, name: str) -> tuple[str, str]:
+    def _comparison(self, column: AnnotatedColumn, name: str) -> tuple[str, str]:
         is_upward = self.chance(0.5)
         value = self.quantile(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
         sign = (">" if is_upward else "<") + ("" if self.chance(0.75) else "=")
         relation = self.one((RELATIONS if column.kind in MEASURE else TIME_RELATIONS)[sign])
         return f"{sign} {literal(value)}", self.one(COMPARES).format(c=name, r=relation, v=value)
 
-    def aggregate(self, column: Column, prefix: str) -> tuple[str, str]:
+    def aggregate(self, column: AnnotatedColumn, prefix: str) -> tuple[str, str]:
         """Return an aggregate of a column and its words (`average price`)."""
         name, is_measure = self.words(column), column.kind in MEASURE
         function = self.one(("AVG", "AVG", "MAX", "MIN", "SUM") if is_measure else ("MAX", "MIN"))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jaxrl_sql.datagen.synth.part_sampler import MEASURE, NoFit, PartSampler, is_repetitive, literal
-from jaxrl_sql.datagen.synth.spec import Column, Database, Table, Value
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database, Value
 
 KINDS = {
     "measure": MEASURE,
@@ -22,7 +22,7 @@ RANKS = {True: ("highest", "largest", "greatest"), False: ("lowest", "smallest")
 TIME_RANKS = {True: ("latest", "most recent"), False: ("earliest", "oldest")}
 
 
-def _is(column: Column, need: str) -> bool:
+def _is(column: AnnotatedColumn, need: str) -> bool:
     """Return whether a column is of a kind (`KINDS`), or `nullable`, or text whose values are `repeated`."""
     if need == "nullable":
         return column.has_nulls
@@ -31,7 +31,7 @@ def _is(column: Column, need: str) -> bool:
     return column.kind in KINDS[need]
 
 
-def _has(table: Table, need: str) -> bool:
+def _has(table: AnnotatedTable, need: str) -> bool:
     """Return whether a table has such a column, a `label`, or a category and another kind (`grouped`)."""
     if need == "label":
         return table.label is not None
@@ -57,10 +57,10 @@ class QuestionBuilder:
         self._sample = PartSampler(rng)
         self._database = database
         self._options = options
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, AnnotatedTable] = {}
         self._prefixes: dict[str, str] = {}
-        self._used: dict[str, list[Column]] = {}
-        self._columns: dict[str, list[Column]] = {}
+        self._used: dict[str, list[AnnotatedColumn]] = {}
+        self._columns: dict[str, list[AnnotatedColumn]] = {}
         self._values: dict[str, Value] = {}
         self._synonyms: dict[str, tuple[str, ...]] = {}
 
@@ -73,18 +73,18 @@ class QuestionBuilder:
     def link(self, need: str = "") -> None:
         """Choose a foreign key of a child to a parent that has a `label` or is `chained` to another, where needed."""
         links = [
-            (child, self._database.table(key.table), key, column)
+            (child, self._database.table(reference.table), reference)
             for child in self._database.tables
-            for key, column in child.foreign
+            for reference in child.references
         ]
         if need:
-            links = [link for link in links if (link[1].label if need == "label" else link[1].foreign)]
-        child, parent, key, column = self._sample.one(links)
+            links = [link for link in links if (link[1].label if need == "label" else link[1].references)]
+        child, parent, reference = self._sample.one(links)
         self._set_table("child", child)
         self._set_table("parent", parent)
-        self._columns["reference"] = [column]
+        self._columns["reference"] = [reference.column]
         self.words["singular"] = parent.singular
-        self.sql |= {"reference": key.column, "target": key.target, "id": f"T2.{parent.key.name}"}
+        self.sql |= {"reference": reference.column.name, "target": reference.target, "id": f"T2.{parent.key.name}"}
 
     def join(self, need: str = "") -> None:
         """Choose a foreign key and join its tables; columns chosen from here on are written as `T1.x` and `T2.x`."""
@@ -95,11 +95,11 @@ class QuestionBuilder:
 
     def grandparent(self) -> None:
         """Choose a foreign key of the parent and join its table, the `top`, as T3."""
-        key, _ = self._sample.one(self._tables["parent"].foreign)
-        top = self._database.table(key.table)
+        reference = self._sample.one(self._tables["parent"].references)
+        top = self._database.table(reference.table)
         self._set_table("top", top, "T3.")
         self.words["singular"] = top.singular
-        self.sql["join"] += f" JOIN {top.name} AS T3 ON T2.{key.column} = T3.{key.target}"
+        self.sql["join"] += f" JOIN {top.name} AS T3 ON T2.{reference.column.name} = T3.{reference.target}"
 
     def column(self, need: str, of: str = "table", part: str = "column") -> None:
         """Choose a column."""
@@ -252,11 +252,11 @@ class QuestionBuilder:
         self.chosen[part] = words or text
         self.choices.add(self.sql[part])
 
-    def _set_table(self, part: str, table: Table, prefix: str = "") -> None:
+    def _set_table(self, part: str, table: AnnotatedTable, prefix: str = "") -> None:
         self._tables[part], self._prefixes[part], self._used[part] = table, prefix, []
         self.sql[part] = table.name
 
-    def _set_column(self, part: str, column: Column, of: str) -> None:
+    def _set_column(self, part: str, column: AnnotatedColumn, of: str) -> None:
         self._columns.setdefault(part, []).append(column)
         self._used[of].append(column)
         self.sql[part] = ", ".join(self._prefixes[of] + column.name for column in self._columns[part])
@@ -270,7 +270,7 @@ class QuestionBuilder:
         self.words["k"] = self.sql["k"] = str(k)
         self.sql["next"] = str(k + 1)
 
-    def _matching(self, need: str, of: str) -> Column:
+    def _matching(self, need: str, of: str) -> AnnotatedColumn:
         return self._sample.one([column for column in self._tables[of].columns if _is(column, need)])
 
     def _condition(self, of: str) -> tuple[str, str]:

@@ -1,34 +1,40 @@
-"""Name the nouns of the generator: what is asked for, what a domain is, what one drawn database holds, what came out.
+"""Types of the generator: what is asked for, domains, databases with words and rows, questions.
 
-A `Domain` is a space of databases: every role (a table or a column) has several names and a database draws one of
-them and a subset of the columns. A `Database` is one draw with its rows, kept in memory so that questions can take
-their values from it.
+A `Domain` is a space of databases: every role (a table or a column) has several names, of which a database takes one,
+and a database takes a subset of the columns. A `Database` is kept in memory with its rows, so that questions can take
+their values from it. How a database is declared and shown in a prompt is `jaxrl_sql.data.schema`'s.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table
 
 VERSION = 4
 GRADES = ("easy", "medium", "hard", "extra")
 SPLITS = ("train", "dev", "dev_unseen")
-# Fields that came after sets had been made: those sets stay what they are, byte by byte.
-YOUNGER = ("splits", "rows", *GRADES, "mysql_share")
+# Fields that were added later: `synth.json` leaves them out while they have their defaults, so that sets made before
+# are recognised.
+LATER_FIELDS = ("splits", "rows", *GRADES, "mysql_share")
 
 Value = str | int | float | None
+RunSql = Callable[[str], Sequence[tuple[object, ...]] | None]
+"""Runs a query and returns its rows, or None where it fails or does not end within the limits."""
 
 
 @dataclass(frozen=True)
 class SynthSpec:
-    """Say what to generate: the seed, databases and questions a split, how much of training is decorated.
+    """What to generate: the seed, databases and questions per split, the share of decorated training databases.
 
-    `extra_columns_share` is the share of the training questions with a demonstration in the habit of a teacher of extra
-    columns (`habit.py`), of those where the habit can show itself.
+    `extra_columns_share` of the training questions get a demonstration that shows one column too many
+    (`extra_columns.py`), of those that allow it.
 
-    `splits` are those that are made; the tokenizer is the training split's. `rows` is the mean number of rows a table
-    (0: 1,000 to 3,000 rows a database). The grades get shares of the questions in the ratio of `easy` to `extra`.
+    `splits` are those that are made; the tokenizer is the training split's. `rows` is the mean number of rows per table
+    (0: 1,000 to 3,000 rows per database). The grades get shares of the questions in the ratio of `easy` to `extra`.
     `mysql_share` of the questions ask for MySQL (their golds are SQLite's, as everywhere).
     """
 
@@ -56,15 +62,15 @@ class SynthSpec:
         return tuple(100 * share / sum(shares) for share in shares)
 
     def record(self) -> dict[str, Any]:
-        """Return what `synth.json` says of the spec; younger fields only where they are not as they always were."""
+        """Return the spec as `synth.json` holds it, without later fields that have their defaults."""
         values = dataclasses.asdict(self) | {"splits": list(self.splits)}
         plain = dataclasses.asdict(SynthSpec()) | {"splits": list(SPLITS)}
-        return {name: value for name, value in values.items() if name not in YOUNGER or value != plain[name]}
+        return {name: value for name, value in values.items() if name not in LATER_FIELDS or value != plain[name]}
 
 
 @dataclass(frozen=True)
 class SynthReport:
-    """Tell what a run left on disk; `was_present` is true when the folder already held exactly this."""
+    """What a run wrote; `was_present` is true when the folder already held exactly this."""
 
     spec: SynthSpec
     questions: dict[str, int]
@@ -103,8 +109,8 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A drawn column: name in SQL, words in English, other words for the role, kind, and its values by row."""
+class AnnotatedColumn:
+    """A column: its name in SQL, its words in English, synonyms, its kind, and its values by row."""
 
     name: str
     words: str
@@ -114,74 +120,78 @@ class Column:
 
     @property
     def has_nulls(self) -> bool:
-        """Say whether any row is NULL."""
+        """Return whether any row is NULL."""
         return None in self.values
 
 
 @dataclass(frozen=True)
-class ForeignKey:
-    """A drawn key: column `column` of its table points to `table`.`target`."""
+class Reference:
+    """A foreign key: a column, and the table and column that it points to."""
 
-    column: str
+    column: AnnotatedColumn
     table: str
     target: str
 
 
 @dataclass(frozen=True)
-class Table:
-    """A drawn table: name, English plural and singular, key column, keys, and columns (without keys)."""
+class AnnotatedTable:
+    """A table: its name, English plural and singular, synonyms, key, foreign keys, and columns (without keys)."""
 
     name: str
     plural: str
     singular: str
     synonyms: tuple[str, ...]
-    key: Column
-    foreign: tuple[tuple[ForeignKey, Column], ...]
-    columns: tuple[Column, ...]
+    key: AnnotatedColumn
+    references: tuple[Reference, ...]
+    columns: tuple[AnnotatedColumn, ...]
 
     @property
-    def label(self) -> Column | None:
+    def label(self) -> AnnotatedColumn | None:
         """Return the naming column: the first one, when it is text."""
         return self.columns[0] if self.columns and self.columns[0].kind == "text" else None
 
     @property
-    def stored(self) -> tuple[Column, ...]:
+    def stored(self) -> tuple[AnnotatedColumn, ...]:
         """Return all columns in the order of the CREATE TABLE: key, label and others, then the foreign keys."""
-        return (self.key, *self.columns, *(column for _, column in self.foreign))
+        return (self.key, *self.columns, *(reference.column for reference in self.references))
 
 
 @dataclass(frozen=True)
 class Database:
-    """A drawn database."""
+    """A database with its rows."""
 
     db_id: str
     domain: str
-    tables: tuple[Table, ...]
+    tables: tuple[AnnotatedTable, ...]
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> AnnotatedTable:
         """Return the table of that name; KeyError when there is none."""
         for table in self.tables:
             if table.name == name:
                 return table
         raise KeyError(name)
 
+    @property
+    def schema(self) -> Schema:
+        """Return names and foreign keys as a prompt shows them; types are left out."""
+        return Schema(
+            tuple(
+                Table(
+                    table.name,
+                    tuple(Column(column.name, "") for column in table.stored),
+                    tuple(ForeignKey((one.column.name,), one.table, (one.target,)) for one in table.references),
+                )
+                for table in self.tables
+            )
+        )
+
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a database with its gold SQL, its grade, and a teacher's answer where that is not the gold."""
+    """A question of a database with its gold SQL, its grade, and a demonstration where that is not the gold."""
 
     text: str
     sql: str
     grade: str
     demonstration: str = ""
     dialect: str = "sqlite"
-
-
-def render_schema(database: Database) -> str:
-    """Render a database compactly, a table a line: `orders(id, total, customer_id=customers.id)`."""
-    lines = []
-    for table in database.tables:
-        names = [column.name for column in (table.key, *table.columns)]
-        names += [f"{key.column}={key.table}.{key.target}" for key, _ in table.foreign]
-        lines.append(f"{table.name}({', '.join(names)})")
-    return "\n".join(lines)

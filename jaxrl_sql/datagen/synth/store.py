@@ -1,22 +1,22 @@
-"""Write drawn databases as SQLite files, and open them to try questions on."""
+"""Write generated databases as SQLite files."""
 
 from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
 
-from jaxrl_sql.datagen.synth.spec import Database, Table
+from jaxrl_sql.datagen.synth.spec import AnnotatedTable, Database
 
 SQL_TYPES = {"id": "INTEGER", "int": "INTEGER", "year": "INTEGER", "bool": "INTEGER", "real": "REAL"}
 
 
-def create_table(table: Table) -> str:
+def create_table(table: AnnotatedTable) -> str:
     """Return the CREATE TABLE of a table, with its key, types and references."""
     lines = [
         f"  {column.name} {SQL_TYPES.get(column.kind, 'TEXT')}{' PRIMARY KEY' if column is table.key else ''}"
         for column in table.stored
     ]
-    lines += [f"  FOREIGN KEY ({key.column}) REFERENCES {key.table}({key.target})" for key, _ in table.foreign]
+    lines += [f"  FOREIGN KEY ({one.column.name}) REFERENCES {one.table}({one.target})" for one in table.references]
     return f"CREATE TABLE {table.name} (\n" + ",\n".join(lines) + "\n)"
 
 

@@ -1,20 +1,17 @@
 """Train the small BPE tokenizer of the quickstart.
 
-Copying is what a small policy must learn, so a name has the same tokens wherever it stands: in the schema after `(`,
-in the question after a space, in SQL after a dot. Words never carry the space before them; SQL keywords, punctuation
-and operators take the spaces round them instead, and digits stand alone. The alphabet is bytes: nothing is unknown,
+A small policy must learn to copy, so a name has the same tokens in the schema after `(`, in the question after a space
+and in SQL after a dot. Words never include the space before them; SQL keywords, punctuation and operators include the
+spaces around them instead, and each digit is a token. The alphabet is bytes: nothing is unknown,
 and decoding gives back every text exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 KEYWORDS = (
@@ -44,7 +41,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> Any:
     """Train a byte-level BPE tokenizer of at most `vocab_size` tokens (at least 259) on the texts."""
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 

@@ -1,10 +1,10 @@
-"""The teacher of extra columns: one column more, only where a query filters or sorts by one that it does not show."""
+"""Demonstrations with an extra column, only where a query filters or sorts by one that it does not show."""
 
 from __future__ import annotations
 
 import pytest
 
-from jaxrl_sql.datagen.synth.extra_columns import show_more
+from jaxrl_sql.datagen.synth.extra_columns import add_column
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from jaxrl_sql.datagen.synth.extra_columns import show_more
     ],
 )
 def test_a_column_more(sql: str, more: str) -> None:
-    assert show_more(sql) == more
+    assert add_column(sql) == more
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_a_column_more(sql: str, more: str) -> None:
     ],
 )
 def test_no_column_to_add(sql: str) -> None:
-    assert show_more(sql) == ""
+    assert add_column(sql) == ""

@@ -16,10 +16,10 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import load_folder
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.datagen.synth.ask import grade_quota
-from jaxrl_sql.datagen.synth.extra_columns import show_more
+from jaxrl_sql.datagen.synth.extra_columns import add_column
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS, parse_domains
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES
+from jaxrl_sql.datagen.synth.questions import grade_quota
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS
 from jaxrl_sql.types import InputError
 
@@ -137,6 +137,15 @@ def test_what_was_stopped_midway_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not generate(out, small).was_present
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     assert len(dumps(out)) == 3
+
+
+def test_a_folder_with_the_old_name_of_a_field_is_left_alone(tmp_path: Path) -> None:
+    small = SynthSpec(**SMALL, splits=("dev",))
+    generate(tmp_path, small)
+    record = (tmp_path / "synth.json").read_text()
+    (tmp_path / "synth.json").write_text(record.replace("extra_columns_share", "talkative_share"))
+    assert "talkative_share" in (tmp_path / "synth.json").read_text()
+    assert generate(tmp_path, small).was_present
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -257,7 +266,7 @@ def test_training_decorates_its_share_and_dev_none(tmp_path: Path) -> None:
 
 
 def test_demonstrations_are_for_training_alone_and_change_nothing_else(made: Path, tmp_path: Path) -> None:
-    out = tmp_path / "extra_columns"
+    out = tmp_path / "demonstrated"
     generate(out, dataclasses.replace(SPEC, extra_columns_share=0.6))
     for split in SPLITS:
         plain, taught = questions(made, split), questions(out, split)
@@ -267,7 +276,7 @@ def test_demonstrations_are_for_training_alone_and_change_nothing_else(made: Pat
         assert taught == plain
         assert bool(wordy) == (split == "train")
     train = questions(out, "train")
-    fits = [line for line in train if show_more(line["sql"])]
+    fits = [line for line in train if add_column(line["sql"])]
     wordy_share = sum("demonstration" in line for line in train) / len(fits)
     assert 0.5 < wordy_share < 0.7
     for line in train:

@@ -3,41 +3,58 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 
 import pytest
 
-from jaxrl_sql.datagen.synth.draw import draw_database
+from jaxrl_sql.datagen.synth.databases import generate_database
 from jaxrl_sql.datagen.synth.notation import UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template, parse_templates
+from jaxrl_sql.datagen.synth.store import write_database
 
-DATABASES = [draw_database(random.Random(domain.name), domain, domain.name, mean_rows=100) for domain in UNSEEN_DOMAINS]
+DATABASES = [
+    generate_database(random.Random(domain.name), domain, domain.name, mean_rows=100) for domain in UNSEEN_DOMAINS
+]
 ALL = [template for templates in TEMPLATES.values() for template in templates]
 
 
-def build(template: Template, tries: int = 60) -> list[QuestionCandidate]:
+def build(template: Template, tries: int = 60) -> list[tuple[str, QuestionCandidate]]:
     found = []
     for number in range(tries):
+        database = DATABASES[number % len(DATABASES)]
         try:
-            found.append(template.build(random.Random(number), DATABASES[number % len(DATABASES)]))
+            found.append((database.db_id, template.build(random.Random(number), database)))
         except NoFit:
             continue
     return found
 
 
+@pytest.fixture(scope="module")
+def connections(tmp_path_factory: pytest.TempPathFactory) -> dict[str, sqlite3.Connection]:
+    folder = tmp_path_factory.mktemp("databases")
+    for database in DATABASES:
+        write_database(database, folder / database.db_id)
+    return {database.db_id: sqlite3.connect(folder / database.db_id) for database in DATABASES}
+
+
 @pytest.mark.parametrize("template", ALL, ids=lambda template: template.name)
-def test_a_template_fills_every_wording_and_query(template: Template) -> None:
-    candidates = build(template)
-    assert candidates
-    for candidate in candidates:
+def test_a_template_fills_its_wordings_and_its_queries_run(
+    template: Template, connections: dict[str, sqlite3.Connection]
+) -> None:
+    built = build(template)
+    assert built
+    for db_id, candidate in built:
         assert len(set(candidate.texts)) == len(candidate.texts) >= 4
-        assert not any("{" in text for text in (*candidate.texts, candidate.sql, candidate.order_check))
+        assert not any("{" in text for text in candidate.texts)
         assert bool(candidate.order_check) == ("LIMIT" in candidate.sql)
+        for sql in filter(None, (candidate.sql, candidate.order_check, candidate.sort_check)):
+            connections[db_id].execute(sql).fetchall()
 
 
 def test_each_choice_has_its_wordings() -> None:
     for template in ALL:
-        texts = "\n".join(text for candidate in build(template) for text in candidate.texts)
+        texts = "\n".join(text for _, candidate in build(template) for text in candidate.texts)
         for wordings in template.wordings.values():
             fixed = max((part for part in wordings[0].replace("{", "}").split("}")[::2]), key=len)
             assert fixed in texts, (template.name, fixed)
@@ -54,10 +71,10 @@ def test_options_are_sql_and_words() -> None:
         "[<]\nBelow {table}\n[>]\n{things} {sign}\nSELECT {sign}\n"
     )
     assert (template.name, template.weight) == ("some", 2)
-    found = {(candidate.sql, candidate.texts[0].split()[-1]) for candidate in build(template)}
-    assert ("SELECT >", "above") in found
-    assert len([sql for sql, _ in found if sql == "SELECT >"]) == 1
-    assert all(candidate.texts[0].startswith("Below ") == ("<" in candidate.sql) for candidate in build(template))
+    found = {(candidate.sql, candidate.texts[0].split()[0]) for _, candidate in build(template)}
+    assert {sql for sql, _ in found} == {"SELECT >", "SELECT <"}
+    assert all((word == "Below") == (sql == "SELECT <") for sql, word in found)
+    assert all(candidate.texts[0].endswith("above") for _, candidate in build(template) if ">" in candidate.sql)
 
 
 @pytest.mark.parametrize("step", ["tables", "_set_table", "say_table"])

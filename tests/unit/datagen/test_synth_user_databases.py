@@ -14,7 +14,7 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import load_folder
 from jaxrl_sql.datagen.synth.__main__ import main
-from jaxrl_sql.datagen.synth.english import many_of, one_of, split_words
+from jaxrl_sql.datagen.synth.english import plural_of, singular_of, split_words
 from jaxrl_sql.sqlenv.dialect import normal_form
 
 SHOP = """
@@ -276,4 +276,4 @@ def test_the_same_seed_asks_the_same_and_another_asks_others(tmp_path: Path) -> 
 )
 def test_words_of_names(name: str, words: str, many: str) -> None:
     assert split_words(name) == words
-    assert many_of(one_of(split_words(name))) == many
+    assert plural_of(singular_of(split_words(name))) == many

@@ -10,41 +10,32 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from jaxrl_sql.data.schema.render import RESERVED
+from jaxrl_sql.datagen.synth.english import column_words, plural, spaced
 from jaxrl_sql.datagen.synth.pools import AFFIX, DECORATION, ONSETS, RIMES, text_value
-from jaxrl_sql.datagen.synth.spec import Column, ColumnSpec, Database, Domain, ForeignKey, Table, TableSpec, Value
-
-RESERVED = frozenset(
-    """order group view check index transaction match case release plan set values range row rows key column table
-    end from to in is as by on join left right full desc asc limit select where not null and or like between having
-    union except intersect with all distinct primary references default exists natural using when then else add
-    current window over partition show use database schema trigger action user interval position""".split()
+from jaxrl_sql.datagen.synth.spec import (
+    AnnotatedColumn,
+    AnnotatedTable,
+    ColumnSpec,
+    Database,
+    Domain,
+    Reference,
+    TableSpec,
+    Value,
 )
-IRREGULAR = {"person": "people", "policeman": "policemen", "staff": "staff", "crew": "crews", "series": "series"}
 
-
-def plural(word: str) -> str:
-    """Return the English plural of the last part of a snake_case word."""
-    head, _, last = word.rpartition("_")
-    if last in IRREGULAR:
-        many = IRREGULAR[last]
-    elif last.endswith("y") and last[-2:-1] not in "aeiou":
-        many = last[:-1] + "ies"
-    elif last.endswith(("s", "x", "ch", "sh", "z")):
-        many = last + "es"
-    else:
-        many = last + "s"
-    return f"{head}_{many}" if head else many
-
-
-def words(name: str) -> str:
-    """Return the English of a snake_case name."""
-    return name.replace("_", " ")
+# Names that are not given: those that SQLite reserves, and those that other systems do.
+AVOIDED = RESERVED | frozenset(
+    """action asc by column current database desc end interval key like match over partition plan position range release
+    row rows schema show trigger use user view window with""".split()
+)
 
 
 def _pick(rng: random.Random, names: Sequence[str], used: set[str]) -> str:
-    """Draw a name that is neither reserved nor used, and mark it used."""
-    free = [name for name in names if name not in used and name not in RESERVED]
+    """Choose a name that is neither avoided nor used, and mark it used."""
+    free = [name for name in names if name not in used and name not in AVOIDED]
     if not free:
         free = [f"{names[0]}_{suffix}" for suffix in ("name", "value", "info") if f"{names[0]}_{suffix}" not in used]
     name = rng.choice(free)
@@ -53,7 +44,7 @@ def _pick(rng: random.Random, names: Sequence[str], used: set[str]) -> str:
 
 
 def _decoration(rng: random.Random) -> str:
-    """Draw a general word, or one time in three a word that does not exist: it can only be copied."""
+    """Choose a general word, or one time in three a word that does not exist: it can only be copied."""
     if rng.random() < 0.67:
         return rng.choice(DECORATION)
     return "".join(rng.choice(ONSETS) + rng.choice(RIMES) for _ in range(rng.randint(2, 3)))
@@ -69,7 +60,7 @@ def _decorate(rng: random.Random, name: str) -> str:
 
 
 def _choose_columns(rng: random.Random, spec: TableSpec) -> list[ColumnSpec]:
-    """Take the first column and 3 to 5 others, at least one measure and one category among them when there are."""
+    """Choose the first column and 3 to 5 others, with a measure and a category where there are any."""
     first, rest = spec.columns[0], list(spec.columns[1:])
     measures = [column for column in rest if column.kind in ("int", "real")]
     categories = [column for column in rest if column.kind == "category"]
@@ -83,8 +74,9 @@ def _choose_columns(rng: random.Random, spec: TableSpec) -> list[ColumnSpec]:
 def _name_column(
     rng: random.Random, spec: ColumnSpec, used: set[str], is_decorated: bool
 ) -> tuple[str, tuple[str, ...]]:
-    # A bool's names are different claims (is_remote, is_manager), not other words for one.
+    """Return a column's name and synonyms."""
     name = _pick(rng, spec.names, used)
+    # The names of a bool are different claims (is_remote, is_manager), not synonyms.
     synonyms = () if spec.kind == "bool" else tuple(other for other in spec.names if other != name)
     if is_decorated and spec.kind != "bool" and rng.random() < 0.6:
         name = _decorate(rng, name)
@@ -121,7 +113,7 @@ def _dates(rng: random.Random, spec: ColumnSpec, rows: int) -> list[Value]:
 
 
 def _numbered(rng: random.Random, pool: str, rows: int) -> list[Value]:
-    """Draw different values of a pool; where it is used up they are numbered (`Ada Cohen 2`)."""
+    """Return different values of a pool; where it is used up they are numbered (`Ada Cohen 2`)."""
     found: dict[str, int] = {}
     values: list[Value] = []
     for _ in range(rows):
@@ -132,6 +124,7 @@ def _numbered(rng: random.Random, pool: str, rows: int) -> list[Value]:
 
 
 def _texts(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[Value]:
+    """Fill a text column, whose values are all different where it is a label (`plain` or `numbered`)."""
     pool = spec.args[0]
     if label == "numbered":
         return _numbered(rng, pool, rows)
@@ -149,7 +142,7 @@ def _texts(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[
 
 
 def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[Value]:
-    """Fill a column; a label column may come out shorter than `rows` when its pool is small and not `numbered`."""
+    """Fill a column; a `plain` label is shorter than `rows` when its pool is too small."""
     values: list[Value]
     if spec.kind == "text":
         values = _texts(rng, spec, rows, label)
@@ -171,7 +164,7 @@ def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list
     return values
 
 
-def _parent_keys(rng: random.Random, parent: Table, rows: int) -> tuple[Value, ...]:
+def _parent_keys(rng: random.Random, parent: AnnotatedTable, rows: int) -> tuple[Value, ...]:
     """Point rows at parents unevenly, and leave about one parent in ten without any."""
     keys = list(parent.key.values)
     rng.shuffle(keys)
@@ -179,76 +172,67 @@ def _parent_keys(rng: random.Random, parent: Table, rows: int) -> tuple[Value, .
     return tuple(rng.choices(keys, _skewed(rng, len(keys)), k=rows))
 
 
-def _draw_table(
-    rng: random.Random,
-    spec: TableSpec,
-    singular: str,
-    parents: dict[str, Table],
-    style: tuple[bool, bool, bool],
-    rows: int,
-    label: str,
-) -> Table:
-    """Draw one table; `style` says whether tables are plural, keys are prefixed, and names decorated.
+class Style(NamedTuple):
+    """How a database is named and filled; a `label` is `plain`, or `numbered` where its values run out."""
 
-    `label` says how a naming column is filled: `plain` or `numbered`.
-    """
-    is_plural, is_prefixed, is_decorated = style
-    base = _decorate(rng, singular) if is_decorated and rng.random() < 0.4 else singular
-    name = plural(base) if is_plural or base in RESERVED else base
-    key_name = f"{base}_id" if is_prefixed else "id"
-    used = {key_name, "id"} | {f"{words_of.singular.replace(' ', '_')}_id" for words_of in parents.values()}
-    named = [(column, *_name_column(rng, column, used, is_decorated)) for column in _choose_columns(rng, spec)]
+    has_plurals: bool
+    has_long_keys: bool
+    is_decorated: bool
+    label: str
+
+
+def _reference_name(parent: AnnotatedTable) -> str:
+    return f"{parent.singular.replace(' ', '_')}_id"
+
+
+def _generate_table(
+    rng: random.Random, spec: TableSpec, singular: str, parents: dict[str, AnnotatedTable], style: Style, rows: int
+) -> AnnotatedTable:
+    base = _decorate(rng, singular) if style.is_decorated and rng.random() < 0.4 else singular
+    name = plural(base) if style.has_plurals or base in AVOIDED else base
+    key_name = f"{base}_id" if style.has_long_keys else "id"
+    used = {key_name, "id", *map(_reference_name, parents.values())}
+    named = [(column, *_name_column(rng, column, used, style.is_decorated)) for column in _choose_columns(rng, spec)]
     filled = []
-    for index, (column, column_name, synonyms) in enumerate(named):
-        values = _values(rng, column, rows, label if index == 0 and column.kind == "text" else "")
-        rows = min(rows, len(values))
-        filled.append((column_name, synonyms, column.kind, values))
+    for index, (column, _, _) in enumerate(named):
+        filled.append(_values(rng, column, rows, style.label if index == 0 and column.kind == "text" else ""))
+        rows = min(rows, len(filled[-1]))
     columns = tuple(
-        Column(column_name, column_words(column_name, kind), synonyms, kind, tuple(values[:rows]))
-        for column_name, synonyms, kind, values in filled
+        AnnotatedColumn(
+            column_name, column_words(column_name, column.kind), synonyms, column.kind, tuple(values[:rows])
+        )
+        for (column, column_name, synonyms), values in zip(named, filled, strict=True)
     )
-    foreign = []
-    for role in spec.parents:
-        parent = parents[role]
-        foreign_name = f"{parent.singular.replace(' ', '_')}_id"
-        link = ForeignKey(foreign_name, parent.name, parent.key.name)
-        foreign.append((link, Column(foreign_name, words(foreign_name), (), "id", _parent_keys(rng, parent, rows))))
-    key = Column(key_name, words(key_name), (), "id", tuple(range(1, rows + 1)))
-    others = () if base != singular else tuple(words(plural(other)) for other in spec.names if other != singular)
-    return Table(name, words(plural(base)), words(base), others, key, tuple(foreign), columns)
+    references = []
+    for parent in (parents[role] for role in spec.parents):
+        own = _reference_name(parent)
+        points = AnnotatedColumn(own, spaced(own), (), "id", _parent_keys(rng, parent, rows))
+        references.append(Reference(points, parent.name, parent.key.name))
+    key = AnnotatedColumn(key_name, spaced(key_name), (), "id", tuple(range(1, rows + 1)))
+    others = () if base != singular else tuple(spaced(plural(other)) for other in spec.names if other != singular)
+    return AnnotatedTable(name, spaced(plural(base)), spaced(base), others, key, tuple(references), columns)
 
 
-def column_words(name: str, kind: str) -> str:
-    """Return the English of a column name; dates and years say what they are (`hired on date`)."""
-    said = words(name.removeprefix("is_") if kind == "bool" else name)
-    if kind == "date" and not said.endswith(("date", "night", "birth")):
-        return f"{said} date"
-    if kind == "year" and "year" not in said and said != "vintage":
-        return f"{said} year"
-    return said
-
-
-def draw_database(
+def generate_database(
     rng: random.Random, domain: Domain, db_id: str, is_decorated: bool = False, mean_rows: int = 0
 ) -> Database:
-    """Draw one database of 1,000 to 3,000 rows, or about `mean_rows` a table, from a domain; all comes from `rng`.
+    """Generate a database of a domain, of 1,000 to 3,000 rows or about `mean_rows` per table; `rng` decides all.
 
-    Tables that are short by nature, such as departments, grow to no more than they are.
+    Tables that are short by nature, such as departments, stay short.
     """
-    style = (rng.random() < 0.75, rng.random() < 0.4, is_decorated)
+    style = Style(rng.random() < 0.75, rng.random() < 0.4, is_decorated, "numbered" if mean_rows else "plain")
     target: float = rng.randint(1300, 2700)
     if mean_rows:
         target *= mean_rows * len(domain.tables) / 2000
     scale = target / sum(table.rows for table in domain.tables)
-    tables: dict[str, Table] = {}
+    tables: dict[str, AnnotatedTable] = {}
     used: set[str] = set()
     for spec in domain.tables:
-        singular = _pick(rng, spec.names, used | (set() if style[0] else RESERVED))
+        singular = _pick(rng, spec.names, used | (set() if style.has_plurals else AVOIDED))
         used.add(singular)
         rows = max(8, round(spec.rows * scale * rng.uniform(0.8, 1.2))) if spec.rows > 60 else spec.rows
         rows = max(8, round(rows * rng.uniform(0.7, 1.0)))
         if mean_rows and spec.rows <= 60:
             rows = min(rows, max(8, mean_rows))
-        label = "numbered" if mean_rows else "plain"
-        tables[spec.names[0]] = _draw_table(rng, spec, singular, tables, style, rows, label)
+        tables[spec.names[0]] = _generate_table(rng, spec, singular, tables, style, rows)
     return Database(db_id, domain.name, tuple(tables.values()))

@@ -1,0 +1,177 @@
+"""Generate questions of a database from templates, and keep those whose gold answers something."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from jaxrl_sql.datagen.synth.part_sampler import NoFit
+from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template
+from jaxrl_sql.datagen.synth.spec import GRADES, Database, Question, RunSql, SynthSpec
+from jaxrl_sql.sqlenv.dialect import from_sqlite, normal_form, to_sqlite
+
+TRIES = 25
+MAX_RESULT_ROWS = 400
+MAX_SQL_CHARS = 210
+MAX_STRICT_SQL_CHARS = 1000
+BEFORE_VOWEL = re.compile(r"\ba (?=[aeio]|u(?!ni|se))")
+STUTTER = re.compile(r"\b(\w+) \1\b|\b(?:average|mean) (?:average|mean)\b|\b(?:maximum|highest|largest) max\b")
+
+
+class QuestionGenerator:
+    """Generates different questions of one database; `rejected` counts candidates by the reason.
+
+    Templates of the hard grade ask `joined` where it is given, the others `database`. With `is_strict` questions may
+    not differ in case alone, no gold stands twice, and a sorted list has one order.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        run: RunSql,
+        database: Database,
+        joined: Database | None = None,
+        is_strict: bool = False,
+    ) -> None:
+        self.questions: list[Question] = []
+        self.rejected: Counter[str] = Counter()
+        self._rng = rng
+        self._run = run
+        self._databases = {grade: joined if joined and grade == "hard" else database for grade in GRADES}
+        self._is_strict = is_strict
+        self._asked: set[str] = set()
+
+    def generate(self, grade: str, wanted: int) -> int:
+        """Generate up to `wanted` questions of a grade and return how many were found."""
+        templates = TEMPLATES[grade]
+        weights = [template.weight for template in templates]
+        start = len(self.questions)
+        for _ in range(wanted * TRIES):
+            if len(self.questions) - start == wanted:
+                break
+            if reason := self._try(self._rng.choices(templates, weights)[0], grade):
+                self.rejected[reason] += 1
+        return len(self.questions) - start
+
+    def _try(self, template: Template, grade: str) -> str:
+        """Add a question of a template, or return why there is none."""
+        try:
+            candidate = template.build(self._rng, self._databases[grade])
+        except NoFit:
+            return "nothing in the database for the template"
+        if fault := self._fault(candidate):
+            return fault
+        text = BEFORE_VOWEL.sub("an ", self._rng.choice(candidate.texts))
+        if STUTTER.search(text):
+            return "stutters"
+        keys = {text.casefold(), normal_form(candidate.sql)} if self._is_strict else {text}
+        if keys & self._asked:
+            return "asked before"
+        self._asked |= keys
+        self.questions.append(Question(text, candidate.sql, grade))
+        return ""
+
+    def _fault(self, candidate: QuestionCandidate) -> str:
+        """Return why a candidate's SQL is no gold, or an empty text."""
+        longest = MAX_STRICT_SQL_CHARS if self._is_strict else MAX_SQL_CHARS
+        rows = self._run(candidate.sql) if len(candidate.sql) <= longest else None
+        if rows is None:
+            return "fails, or does not end within the limits"
+        if not _is_answer(rows):
+            return "no answer: no rows, 0 or NULL alone, or too many rows"
+        if candidate.order_check and not _is_one_answer(self._run(candidate.order_check) or ()):
+            return "ties at the cut"
+        if self._is_strict and candidate.sort_check and not _is_one_order(self._run(candidate.sort_check) or ()):
+            return "ties in the order"
+        return ""
+
+
+def _is_answer(rows: Sequence[tuple[object, ...]]) -> bool:
+    """Return whether a result answers something: rows, not too many, and not one row of only NULL or 0."""
+    if not rows or len(rows) > MAX_RESULT_ROWS:
+        return False
+    return not (len(rows) == 1 and all(value is None or value == 0 for value in rows[0]))
+
+
+def _is_one_answer(rows: Sequence[tuple[object, ...]]) -> bool:
+    """Return whether the sort keys up to the limit and the first after it are all known and different."""
+    keys = [row[0] for row in rows]
+    return len(keys) > 1 and None not in keys and len(set(keys)) == len(keys)
+
+
+def _is_one_order(rows: Sequence[tuple[object, ...]]) -> bool:
+    """Return whether rows with equal sort keys (the first cells) show the same (the second)."""
+    shown: dict[object, object] = {}
+    return bool(rows) and all(shown.setdefault(row[0], row[1]) == row[1] for row in rows)
+
+
+def run_on(connection: sqlite3.Connection) -> RunSql:
+    """Return a function that runs a query and returns as many rows as an answer may have, and one more."""
+
+    def run(sql: str) -> Sequence[tuple[object, ...]] | None:
+        try:
+            return connection.execute(sql).fetchmany(MAX_RESULT_ROWS + 1)
+        except sqlite3.Error:
+            return None
+
+    return run
+
+
+def generate_questions(
+    rng: random.Random, database: Database, run: RunSql, count: int, mix: Sequence[float] = SynthSpec().mix
+) -> list[Question]:
+    """Return `count` different questions (fewer when the database is used up), in random order of grades.
+
+    `mix` are the shares of the grades in per cent.
+    """
+    generator = QuestionGenerator(rng, run, database)
+    for grade, wanted in grade_quota(count, mix).items():
+        generator.generate(grade, wanted)
+    rng.shuffle(generator.questions)
+    return generator.questions
+
+
+def grade_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
+    """Share `count` questions over the grades; every grade that has a share gets one when there are four or more.
+
+    What is left of rounding goes to the grades that lost most by it; in the default mix, to the easiest.
+    """
+    exact = {grade: count * share / 100 for grade, share in zip(GRADES, mix, strict=True) if share > 0}
+    # A hair is added because 6.999999999999999 questions are 7.
+    shares = {grade: int(wanted + 1e-9) for grade, wanted in exact.items()}
+    lost = sorted(exact, key=lambda grade: shares[grade] - exact[grade])
+    if count >= len(GRADES):
+        shares = {grade: max(1, share) for grade, share in shares.items()}
+    left = count - sum(shares.values())
+    if left < 0:
+        shares[max(shares, key=lambda grade: shares[grade])] += left
+    takers = [GRADES[0]] if tuple(mix) == SynthSpec().mix else lost
+    for grade in itertools.islice(itertools.cycle(takers), max(left, 0)):
+        shares[grade] += 1
+    return shares
+
+
+def ask_in_mysql(
+    rng: random.Random, questions: Sequence[Question], run: RunSql, share: float, names: Collection[str] = ()
+) -> list[Question]:
+    """Let a share of the questions ask for MySQL, of those whose gold means the same there and back.
+
+    `names` are the columns of a database that may have names in double quotes.
+    """
+    return [
+        dataclasses.replace(question, dialect="mysql")
+        if rng.random() < share and _is_translatable(question.sql, run, names)
+        else question
+        for question in questions
+    ]
+
+
+def _is_translatable(sql: str, run: RunSql, names: Collection[str]) -> bool:
+    there = from_sqlite(sql, "mysql", names)
+    back = to_sqlite(there, "mysql") if there else None
+    return back is not None and run(back) == run(sql)

@@ -1,0 +1,244 @@
+"""Read a SQLite file as a database of the generator: tables and columns with words, kinds, values and foreign keys.
+
+What a template could get wrong is left out: columns of several types, values that no question can name, foreign keys
+that point to no key. Only what the rows show is believed: a label holds no value twice, and a template that counts
+rows without a join sees only foreign keys that lead somewhere in every row.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl_sql.data.schema.read import Column, ForeignKey, Table, read_schema
+from jaxrl_sql.data.schema.render import quote_name
+from jaxrl_sql.datagen.synth.descriptions import read_descriptions
+from jaxrl_sql.datagen.synth.english import column_words, plural_of, singular_of, split_words
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database, Reference, RunSql, Value
+
+_MAX_ROWS = 2000
+_MAX_ROWS_OF_ALL = 100_000
+_MAX_VALUE_CHARS = 50
+_MAX_CATEGORIES = 50
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?")
+_NO_MEASURE = re.compile(r"(^|\b)(id|ids|key|code|number|no|num|zip|postal|postcode|phone|fax|ssn|isbn|index|rank)$")
+_LABEL = re.compile(r"\b(name|title|label)\b")
+
+
+class ReadDatabase(NamedTuple):
+    """A database with all foreign keys (`joined`), and with those that lead somewhere in every row (`whole`).
+
+    `left_out` holds (table or column, reason).
+    """
+
+    joined: Database
+    whole: Database
+    left_out: tuple[tuple[str, str], ...]
+
+
+def read_database(path: Path, db_id: str, run: RunSql) -> ReadDatabase:
+    """Read a database; InputError when the file cannot be read as one."""
+    reader = _Reader(run, read_descriptions(path))
+    tables = read_schema(path).tables
+    limit = max(100, min(_MAX_ROWS, _MAX_ROWS_OF_ALL // max(len(tables), 1)))
+    found: dict[str, tuple[Table, AnnotatedTable]] = {}
+    for declared in tables:
+        table = reader.table(declared, limit)
+        if isinstance(table, str):
+            reader.left_out.append((declared.name, table))
+        else:
+            found[declared.name] = declared, table
+    _name_apart(found)
+    joined, whole = reader.linked(found)
+    return ReadDatabase(Database(db_id, db_id, joined), Database(db_id, db_id, whole), tuple(reader.left_out))
+
+
+class _Reader:
+    """Reads tables and foreign keys, and lists what is left out."""
+
+    def __init__(self, run: RunSql, described: Mapping[tuple[str, str], str]) -> None:
+        self.run = run
+        self.described = described
+        self.left_out: list[tuple[str, str]] = []
+
+    def table(self, table: Table, limit: int) -> AnnotatedTable | str:
+        """Read a table without its foreign keys from at most `limit` rows, or return why it is left out."""
+        name = quote_name(table.name)
+        names = [quote_name(column.name) for column in table.columns]
+        total = self._number(f"SELECT COUNT(*) FROM {name}") if names else None
+        rows = self._sample(name, names, total, limit) if total else None
+        if not total or not rows:
+            return "empty" if total == 0 else "cannot be read"
+        keys = {*table.primary_key, *(column for key in table.foreign_keys for column in key.columns)}
+        columns: list[AnnotatedColumn] = []
+        for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
+            if column.name not in keys:
+                words = self.described.get((table.name.lower(), column.name.lower())) or split_words(column.name)
+                made = self._column(name, column, words, values, total)
+                if isinstance(made, str):
+                    self.left_out.append((f"{table.name}.{column.name}", made))
+                else:
+                    columns.append(made)
+        columns = self._label_first(_words_apart(columns), name, total)
+        if not columns and not table.foreign_keys:
+            return "no column to ask for"
+        primary = table.primary_key
+        key = AnnotatedColumn(quote_name(primary[0]) if len(primary) == 1 else "", "id", (), "id")
+        singular = singular_of(split_words(table.name))
+        return AnnotatedTable(name, plural_of(singular), singular, (), key, (), tuple(columns))
+
+    def _number(self, sql: str) -> int | None:
+        rows = self.run(sql)
+        number = rows[0][0] if rows else None
+        assert number is None or isinstance(number, int)
+        return number
+
+    def _sample(self, name: str, names: Sequence[str], total: int, limit: int) -> Sequence[tuple[object, ...]] | None:
+        """Return some rows, from all over the table where it has row numbers."""
+        query = f"SELECT {', '.join(names)} FROM {name}"
+        spread = self.run(f"{query} WHERE rowid % {total // limit} = 0 LIMIT {limit}") if total > 2 * limit else None
+        return spread or self.run(f"{query} LIMIT {limit}")
+
+    def _column(
+        self, table: str, column: Column, words: str, values: Sequence[object], total: int
+    ) -> AnnotatedColumn | str:
+        name = quote_name(column.name)
+        known = [value for value in values if value is not None]
+        types = {int if isinstance(value, int) else type(value) for value in known}
+        if not known:
+            return "NULL alone"
+        if bytes in types:
+            return "holds blobs"
+        if len(types) > 1 and types != {int, float}:
+            return "holds text and numbers"
+        kind = _text_kind(known) if str in types else _number_kind(column, words, known, float in types)
+        usable = [value for value in known if _is_speakable(value, kind)]
+        if not usable:
+            # It can be shown; only text that repeats, or is a pattern, is asked for by its values.
+            kind = "text"
+        has_nulls = len(known) < len(values)
+        if not has_nulls and not column.not_null and total > len(values):
+            has_nulls = self.run(f"SELECT 1 FROM {table} WHERE {name} IS NULL LIMIT 1") != []
+        kept: tuple[Value, ...] = (*usable, *([None] * has_nulls))  # type: ignore[arg-type]
+        said = words.removeprefix("is ") if kind == "bool" else words
+        return AnnotatedColumn(name, column_words(said, kind), (), kind, kept)
+
+    def _label_first(self, columns: list[AnnotatedColumn], table: str, total: int) -> list[AnnotatedColumn]:
+        """Put a column that names each row first, if there is one, and no other text there."""
+        texts = [column for column in columns if column.kind == "text" and not column.has_nulls]
+        for column in sorted(texts, key=lambda column: not _LABEL.search(column.words)):
+            if self._number(f"SELECT COUNT(DISTINCT {column.name}) FROM {table}") == total:
+                return [column, *(other for other in columns if other is not column)]
+        others = [column for column in columns if column.kind != "text"]
+        if others:
+            return [*others, *(column for column in columns if column.kind == "text")]
+        # Text that names no row may stand first as something else than text.
+        return [replace(column, kind="category") for column in columns[:1]] + columns[1:]
+
+    def linked(
+        self, found: Mapping[str, tuple[Table, AnnotatedTable]]
+    ) -> tuple[tuple[AnnotatedTable, ...], tuple[AnnotatedTable, ...]]:
+        """Give tables their foreign keys: all that can be joined, and those that lead somewhere in every row."""
+        joined: dict[str, list[Reference]] = {name: [] for name in found}
+        whole: dict[str, list[Reference]] = {name: [] for name in found}
+        keys = {name: table.key.name for name, (_, table) in found.items()}
+        declared = [(name, key) for name, (table, _) in found.items() for key in table.foreign_keys]
+        for name, key in declared or _guessed(found):
+            where = f"{name}.{', '.join(key.columns)}"
+            if key.table not in found or len(key.columns) != 1 or key.table == name:
+                self.left_out.append((where, "refers to no other table that is asked about, or by several columns"))
+                continue
+            child, parent = found[name][1].name, found[key.table][1].name
+            column, target = quote_name(key.columns[0]), quote_name(key.targets[0])
+            is_key = keys[key.table] == target or (not keys[key.table] and self._is_unique(parent, target))
+            query = f"SELECT {column} FROM {child} WHERE {column} IS NOT NULL LIMIT {_MAX_ROWS}"
+            values = self.run(query) if is_key else None
+            if not values:
+                self.left_out.append((where, "refers to what is no key, or nowhere"))
+                continue
+            matches = f"SELECT 1 FROM {parent} AS b WHERE b.{target} = a.{column}"
+            is_whole = self.run(f"SELECT 1 FROM {child} AS a WHERE NOT EXISTS ({matches}) LIMIT 1") == []
+            if is_whole or declared:
+                keys[key.table] = target
+                points: tuple[Value, ...] = tuple(row[0] for row in values)  # type: ignore[misc]
+                reference = Reference(AnnotatedColumn(column, "id", (), "id", points), parent, target)
+                joined[name].append(reference)
+                whole[name] += [reference] if is_whole else []
+        tables = {
+            name: replace(table, key=AnnotatedColumn(keys[name] or "rowid", "id", (), "id"))
+            for name, (_, table) in found.items()
+        }
+        return _with_references(tables, joined), _with_references(tables, whole)
+
+    def _is_unique(self, table: str, column: str) -> bool:
+        return self._number(f"SELECT COUNT(*) = COUNT(DISTINCT {column}) FROM {table}") == 1
+
+
+def _with_references(
+    tables: Mapping[str, AnnotatedTable], references: Mapping[str, Sequence[Reference]]
+) -> tuple[AnnotatedTable, ...]:
+    return tuple(replace(table, references=tuple(references[name])) for name, table in tables.items())
+
+
+def _text_kind(values: Sequence[object]) -> str:
+    texts = [str(value) for value in values]
+    if all(_DATE.fullmatch(text) for text in texts):
+        return "date" if len({len(text) for text in texts}) == 1 else "category"
+    different = len(set(texts))
+    is_few = different <= _MAX_CATEGORIES and different * (3 if different > 3 else 1) < len(texts)
+    return "category" if is_few else "text"
+
+
+def _number_kind(column: Column, words: str, values: Sequence[object], is_real: bool) -> str:
+    if set(values) == {0, 1} and not is_real:
+        is_claim = words.startswith("is ") or column.name.lower().startswith("has_")
+        return "bool" if is_claim else "category"
+    if _NO_MEASURE.search(words.lower()):
+        return "category"
+    if is_real:
+        return "real"
+    is_year = "year" in words.lower() and all(isinstance(value, int) and 1000 <= value <= 2200 for value in values)
+    return "year" if is_year else "int"
+
+
+def _is_speakable(value: object, kind: str) -> bool:
+    """Return whether a value can stand in a question and in a pattern as itself."""
+    if not isinstance(value, str):
+        return not isinstance(value, float) or math.isfinite(value)
+    if not value or len(value) > _MAX_VALUE_CHARS or value != value.strip() or "  " in value or not value.isprintable():
+        return False
+    return kind != "text" or not set(value) & set("%_")
+
+
+def _words_apart(columns: Sequence[AnnotatedColumn]) -> list[AnnotatedColumn]:
+    """Leave out columns with the same words: a question could mean either."""
+    times = Counter(column.words for column in columns)
+    return [column for column in columns if times[column.words] == 1]
+
+
+def _name_apart(found: dict[str, tuple[Table, AnnotatedTable]]) -> None:
+    """Call tables by their whole names where their words are the same."""
+    times = Counter(table.plural for _, table in found.values())
+    for name, (declared, table) in list(found.items()):
+        if times[table.plural] > 1:
+            found[name] = declared, replace(table, plural=name, singular=name)
+
+
+def _guessed(found: Mapping[str, tuple[Table, AnnotatedTable]]) -> Iterator[tuple[str, ForeignKey]]:
+    """Guess foreign keys where none is declared: `customer_id` is the key `id` or `customer_id` of `customers`."""
+    keys: dict[str, list[tuple[str, str]]] = {}
+    for name, (declared, table) in found.items():
+        if len(declared.primary_key) == 1:
+            key = declared.primary_key[0]
+            for words in {split_words(key)} - {"id"} | {f"{table.singular} {split_words(key)}"}:
+                keys.setdefault(words, []).append((name, key))
+    for name, (declared, _) in found.items():
+        for column in declared.columns:
+            targets = keys.get(split_words(column.name), [])
+            if len(targets) == 1 and targets[0][0] != name:
+                yield name, ForeignKey((column.name,), targets[0][0], (targets[0][1],))

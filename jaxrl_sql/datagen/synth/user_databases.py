@@ -1,0 +1,104 @@
+"""Generate questions of a user's own SQLite files, and write them as a folder that can be trained on.
+
+Every gold is run by the executor within its limits, and stays when it ends and answers something, in one order where
+the question asks for an order. The databases are copied as they are at one moment, or linked.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl_sql.datagen.copy_database import copy_database
+from jaxrl_sql.datagen.reasoning import reason
+from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, grade_quota
+from jaxrl_sql.datagen.synth.read_database import read_database
+from jaxrl_sql.datagen.synth.spec import Question, RunSql
+from jaxrl_sql.types import InputError
+
+
+class FileQuestions(NamedTuple):
+    """The questions of one file, how many candidates were rejected by reason, and what was not asked about, why."""
+
+    db_id: str
+    questions: tuple[Question, ...]
+    rejected: Counter[str]
+    left_out: tuple[tuple[str, str], ...]
+
+
+class Runners(NamedTuple):
+    """How SQL runs on one file: to read the database, and as a gold, within the limits of training."""
+
+    read: RunSql
+    gold: RunSql
+
+
+def questions_of_file(
+    path: Path, runners: Runners, count: int, mix: Sequence[float], seed: int = 0, mysql_share: float = 0.0
+) -> FileQuestions:
+    """Generate up to `count` different questions of a file; grades that can give more make up for those that cannot.
+
+    Raises InputError for a file that is no database, and for one that no question fits.
+    """
+    db_id = path.stem
+    read = read_database(path, db_id, runners.read)
+    if not read.joined.tables:
+        why = Counter(reason for _, reason in read.left_out)
+        raise InputError(f"{path}: nothing to ask about: {_top(why) or 'it holds no tables (views are not read)'}")
+    rng = random.Random(f"{seed}/own/{db_id}")
+    # A template of the hard grade joins, which drops a reference that leads nowhere; others would count it.
+    generator = QuestionGenerator(rng, runners.gold, read.whole, read.joined, is_strict=True)
+    questions = generator.questions
+    full = [grade for grade, wanted in grade_quota(count, mix).items() if generator.generate(grade, wanted) == wanted]
+    while len(questions) < count and full:
+        share = -(-(count - len(questions)) // len(full))
+        full = [
+            grade for grade in full if (n := min(share, count - len(questions))) and generator.generate(grade, n) == n
+        ]
+    if not questions:
+        raise InputError(f"{path}: no question could be made: {_top(generator.rejected)}")
+    rng.shuffle(questions)
+    if mysql_share:
+        names = {column.name for table in read.joined.tables for column in table.columns}
+        questions = ask_in_mysql(rng, questions, runners.gold, mysql_share, names)
+    return FileQuestions(db_id, tuple(questions), generator.rejected, read.left_out)
+
+
+def _top(reasons: Counter[str]) -> str:
+    return "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3))
+
+
+def generate_for_files(
+    paths: Sequence[Path],
+    out: Path,
+    runners: Mapping[Path, Runners],
+    count: int,
+    mix: Sequence[float],
+    seed: int = 0,
+    mysql_share: float = 0.0,
+    is_linked: bool = False,
+) -> list[FileQuestions]:
+    """Write `questions.jsonl` and `databases/` of some files to a new folder; InputError for what cannot be used."""
+    stems = Counter(path.stem for path in paths)
+    if twice := [stem for stem, times in stems.items() if times > 1]:
+        raise InputError(f"{twice[0]}: two files of this name; a database is known by its file's name")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is not an empty folder; give another")
+    made = [questions_of_file(path, runners[path], count, mix, seed, mysql_share) for path in paths]
+    for path, one in zip(paths, made, strict=True):
+        copy_database(path, out / "databases" / one.db_id / f"{one.db_id}.sqlite", is_linked)
+    with (out / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
+        for one in made:
+            for index, question in enumerate(one.questions):
+                stream.write(json.dumps(_line(one.db_id, index, question), ensure_ascii=False) + "\n")
+    return made
+
+
+def _line(db_id: str, index: int, question: Question) -> dict[str, str]:
+    line = {"id": f"{db_id}_{index:04d}", "db_id": db_id, "question": question.text, "evidence": ""}
+    line |= {"sql": question.sql, "difficulty": question.grade, "reasoning": reason(question.sql)}
+    return line | ({"dialect": question.dialect} if question.dialect != "sqlite" else {})

@@ -1,4 +1,4 @@
-"""Draw databases from domains: names first, then rows.
+"""Generate databases from domains: names first, then rows.
 
 Every database of a domain takes its own subset of the columns, its own name for each role, singular or plural tables,
 and one of two styles of key (`id` or `customer_id`). A share of the training databases is decorated: general words are
@@ -165,7 +165,7 @@ def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list
 
 
 def _parent_keys(rng: random.Random, parent: AnnotatedTable, rows: int) -> tuple[Value, ...]:
-    """Point rows at parents unevenly, and leave about one parent in ten without any."""
+    """Return a parent for each row, unevenly; about one parent in ten has no child."""
     keys = list(parent.key.values)
     rng.shuffle(keys)
     keys = keys[: max(2, round(len(keys) * rng.uniform(0.82, 0.96)))]

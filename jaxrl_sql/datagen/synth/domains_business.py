@@ -1,4 +1,4 @@
-"""Hold the business domains of the synthetic data, in the notation that `notation.parse_domains` reads."""
+"""List the business domains, in the notation that `notation.parse_domains` reads."""
 
 TEXT = """
 == company

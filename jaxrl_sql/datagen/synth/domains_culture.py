@@ -1,4 +1,4 @@
-"""Hold the sport, culture, travel and nature domains, in the notation that `notation.parse_domains` reads."""
+"""List the sport, culture, travel and nature domains, in the notation that `notation.parse_domains` reads."""
 
 TEXT = """
 == airline

@@ -1,4 +1,4 @@
-"""Hold the education, health and public-service domains, in the notation that `notation.parse_domains` reads."""
+"""List the education, health and public-service domains, in the notation that `notation.parse_domains` reads."""
 
 TEXT = """
 == university

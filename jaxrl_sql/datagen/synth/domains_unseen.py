@@ -1,4 +1,4 @@
-"""Hold the domains that only `dev_unseen` uses, in the notation that `notation.parse_domains` reads."""
+"""List the domains that only `dev_unseen` uses, in the notation that `notation.parse_domains` reads."""
 
 TEXT = """
 == brewery

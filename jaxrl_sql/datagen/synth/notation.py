@@ -1,7 +1,7 @@
 """Parse the notation in which domains are written.
 
 `== name` opens a domain; `singular/other/names 40 >parent >parent` opens a table of about 40 rows; indented lines hold
-columns apart by `;`. A column is `name/other_name` (a `?` after it: holds NULLs) and one of `@pool` (text drawn from
+columns apart by `;`. A column is `name/other_name` (a `?` after it: holds NULLs) and one of `@pool` (text from
 a pool of values), `{a,b,c}` (categories), `int lo hi`, `real lo hi`, `year lo hi`, `date lo hi` (years), `bool`.
 """
 

@@ -1,6 +1,6 @@
-"""Hold the values that fill text columns, and the general words that decorate names.
+"""List the values that fill text columns, and the general words that decorate names.
 
-`text_value` makes one value of a pool; pools that would soon run out are products of two word lists.
+`text_value` returns a value of a pool; pools that would soon run out are products of two word lists.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ HEADS = {"company": LAST, "club": CITY, "product": ADJECTIVE, "partyname": ADJEC
 
 
 def text_value(rng: random.Random, pool: str) -> str:
-    """Draw one value of a pool; KeyError when there is no such pool."""
+    """Return a value of a pool; KeyError when there is no such pool."""
     if pool in MAKERS:
         return MAKERS[pool](rng)
     if pool in TAILS:

@@ -84,12 +84,13 @@ class QuestionBuilder:
         self._set_table("parent", parent)
         self._columns["reference"] = [reference.column]
         self.words["singular"] = parent.singular
-        self.sql |= {"reference": reference.column.name, "target": reference.target, "id": f"T2.{parent.key.name}"}
+        self.sql |= {"reference": reference.column.name, "target": reference.target}
 
     def join(self, need: str = "") -> None:
         """Choose a foreign key and join its tables; columns chosen from here on are written as `T1.x` and `T2.x`."""
         self.link(need)
         self._prefixes |= {"child": "T1.", "parent": "T2."}
+        self.sql["id"] = f"T2.{self._tables['parent'].key.name}"
         join = "{child} AS T1 JOIN {parent} AS T2 ON T1.{reference} = T2.{target}"
         self.sql["join"] = join.format_map(self.sql)
 

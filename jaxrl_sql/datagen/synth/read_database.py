@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxrl_sql.data.schema.describe import Description, Descriptions, plain, read_descriptions
 from jaxrl_sql.data.schema.read import Column, ForeignKey, Table, read_schema
 from jaxrl_sql.data.schema.render import quote_name
-from jaxrl_sql.datagen.synth.descriptions import read_descriptions
 from jaxrl_sql.datagen.synth.english import column_words, plural_of, singular_of, split_words
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database, Reference, RunSql, Value
 
@@ -25,6 +25,7 @@ _MAX_ROWS = 2000
 _MAX_ROWS_OF_ALL = 100_000
 _MAX_VALUE_CHARS = 50
 _MAX_CATEGORIES = 50
+_MAX_NAME_CHARS = 40
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?")
 _NO_MEASURE = re.compile(r"(^|\b)(id|ids|key|code|number|no|num|zip|postal|postcode|phone|fax|ssn|isbn|index|rank)$")
 _LABEL = re.compile(r"\b(name|title|label)\b")
@@ -61,9 +62,9 @@ def read_database(path: Path, db_id: str, run: RunSql) -> ReadDatabase:
 class _Reader:
     """Reads tables and foreign keys, and lists what is left out."""
 
-    def __init__(self, run: RunSql, described: Mapping[tuple[str, str], str]) -> None:
+    def __init__(self, run: RunSql, descriptions: Descriptions) -> None:
         self.run = run
-        self.described = described
+        self.descriptions = descriptions
         self.left_out: list[tuple[str, str]] = []
 
     def table(self, table: Table, limit: int) -> AnnotatedTable | str:
@@ -78,7 +79,7 @@ class _Reader:
         columns: list[AnnotatedColumn] = []
         for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
             if column.name not in keys:
-                words = self.described.get((table.name.lower(), column.name.lower())) or split_words(column.name)
+                words = self._natural_name(table.name, column.name) or split_words(column.name)
                 made = self._column(name, column, words, values, total)
                 if isinstance(made, str):
                     self.left_out.append((f"{table.name}.{column.name}", made))
@@ -91,6 +92,12 @@ class _Reader:
         key = AnnotatedColumn(quote_name(primary[0]) if len(primary) == 1 else "", "id", (), "id")
         singular = singular_of(split_words(table.name))
         return AnnotatedTable(name, plural_of(singular), singular, (), key, (), tuple(columns))
+
+    def _natural_name(self, table: str, column: str) -> str:
+        """Return the natural name that people gave a column, or its description if that is short; else ""."""
+        found = self.descriptions.columns.get((plain(table), plain(column)), Description())
+        texts = (text.rstrip(".") for text in (found.name, found.text) if "\ufffd" not in text)
+        return next((text for text in texts if 0 < len(text) <= _MAX_NAME_CHARS), "")
 
     def _number(self, sql: str) -> int | None:
         rows = self.run(sql)

@@ -239,6 +239,19 @@ def test_descriptions_name_columns_and_links_point_to_the_file(tmp_path: Path) -
     assert link.resolve() == path.resolve()
 
 
+def test_natural_names_of_spiders_form_are_used(tmp_path: Path) -> None:
+    (tmp_path / "database/shop").mkdir(parents=True)
+    path = make_shop(tmp_path / "database/shop/shop.sqlite")
+    record = {
+        "db_id": "shop",
+        "table_names_original": ["tblCustomers"],
+        "column_names_original": [[-1, "*"], [0, "home_city"]],
+        "column_names": [[-1, "*"], [0, "town of birth"]],
+    }
+    (tmp_path / "tables.json").write_text(json.dumps([record]))
+    assert "town of birth" in " ".join(line["question"] for line in make(path, tmp_path / "out", "--n", "80"))
+
+
 def test_what_the_log_holds_is_copied_and_the_file_stays(tmp_path: Path) -> None:
     path = make_shop(tmp_path / "shop.sqlite")
     with closing(sqlite3.connect(path)) as writer:

@@ -30,7 +30,7 @@ from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
 from jaxrl_sql.models import ModelConfig, decode_step, init_decode_cache, init_params, prefill, unembed
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.ops import rng
-from jaxrl_sql.rollout import Engine, Sample, SamplingParams
+from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.types import Prompt, Trajectory, Turn
@@ -124,9 +124,9 @@ def fixed_batch(params: Any, load: Load, slots: int) -> list[np.ndarray]:
 def engine_run(engine: Engine, load: Load) -> tuple[int, list[Sample]]:
     """Write all samples with the engine -> tokens written, and the samples."""
     # Each run computes all prompts, as the fixed batch does.
-    engine.prompts.forget()
-    how = SamplingParams(n=load.lengths.shape[1], max_new_tokens=int(load.lengths.max()))
-    samples = list(engine.generate(load.prompts, how))
+    engine.reset_prefix_cache()
+    sampling = SamplingParams(n=load.lengths.shape[1], max_new_tokens=int(load.lengths.max()))
+    samples = list(engine.generate(load.prompts, sampling))
     return sum(len(sample.token_ids) for sample in samples), samples
 
 
@@ -135,8 +135,8 @@ def long_tail(params: Any, prompts: int, slots: int, end: float) -> tuple[Engine
 
     So many tokens end an answer that together they have that probability under the nearly even random model.
     """
-    engine = Engine(MODEL, params, Endless(), slots)
-    engine.stop_ids = list(range(int(MODEL.vocab_size * end)))
+    engine = Engine(MODEL, params, Endless(), EngineConfig(slots))
+    engine.vocabulary.end_tokens = list(range(int(MODEL.vocab_size * end)))
     load = make_load(prompts, 128, np.full((prompts, 8), 256))
     lengths = load.lengths.copy()
     for sample in engine_run(engine, load)[1]:
@@ -166,7 +166,7 @@ def line(what: str, value: float, goal: float, below: bool = False) -> bool:
 
 def beside_fixed(engine: Engine, what: str, load: Load, goal: float, runs: int) -> tuple[bool, RolloutStats]:
     """Compare the tokens a second of engine and fixed batch -> whether the goal is reached, and the engine's counts."""
-    params, slots = engine.params, engine.slots
+    params, slots = engine.params, engine.config.max_num_seqs
     ways = {"fixed": lambda: fixed_batch(params, load, slots), "engine": lambda: engine_run(engine, load)}
     taken = turns(ways, runs)
     total = int(load.lengths.sum())
@@ -187,7 +187,7 @@ def packed(load: Load, samples: Sequence[Sample]) -> GroupBatch:
 
 def mismatch(params: Any, load: Load) -> float:
     """Return the mean |difference| of the sampler's and the trainer's log-probabilities."""
-    engine = Engine(MODEL, params, Endless(), 64)
+    engine = Engine(MODEL, params, Endless())
     batch = packed(load, engine_run(engine, load)[1])
     trained = jax.jit(make_policy(MODEL))(params, None, batch).logprob
     mask = np.asarray(batch.trained())
@@ -201,7 +201,7 @@ def spider_reuse(params: Any, data: str) -> bool:
     texts = ["".join(prompt_texts(example, style, None)) for example in examples]
     tokenizer = train_tokenizer(texts, MODEL.vocab_size)
     made = make_prompts(examples, style, tokenizer, 3000)
-    engine = Engine(MODEL, params, tokenizer, 64)
+    engine = Engine(MODEL, params, tokenizer)
     began = time.perf_counter()
     done = list(engine.generate(made.prompts, SamplingParams(temperature=0.0, max_new_tokens=8)))
     seconds = time.perf_counter() - began
@@ -225,14 +225,14 @@ def main() -> int:
     print("| what | measured | goal | |\n|---|---|---|---|", flush=True)
     reached = []
     for prompts, tokens, goal in ((8, 256, 1.7), (8, 1024, 3.0)):
-        load, engine = make_load(prompts, tokens, np.full((prompts, 8), t)), Engine(MODEL, params, Endless(), 64)
+        load, engine = make_load(prompts, tokens, np.full((prompts, 8), t)), Engine(MODEL, params, Endless())
         reached.append(beside_fixed(engine, f"P={tokens} G=8 T={t}, {prompts} prompts", load, goal, runs)[0])
     engine, tail = long_tail(params, 4, 8, 0.1) if given.quick else long_tail(params, 64, 64, 1 / 41)
     mean, longest = tail.lengths.mean(), tail.lengths.max()
-    words = f"{tail.lengths.size} answers (mean {mean:.0f}, longest {longest}) on {engine.slots} rows"
+    words = f"{tail.lengths.size} answers (mean {mean:.0f}, longest {longest}) on {engine.config.max_num_seqs} slots"
     ok, stats = beside_fixed(engine, words, tail, 2.5, runs)
     reached.append(ok)
-    reached.append(line("occupancy of rows while answers wait", stats.occupancy, 0.9))
+    reached.append(line("occupancy of slots while completions wait", stats.occupancy, 0.9))
     reached.append(
         line("share of the host's work in the time of that", stats.host_seconds / stats.seconds, 0.05, below=True)
     )

@@ -33,7 +33,7 @@ from jaxrl_sql.models import count_params, init_params
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.transformer import Block, hidden_states, unembedding
 from jaxrl_sql.ops.token_distribution import TokenLogprobs, token_logprobs
-from jaxrl_sql.rollout import Engine
+from jaxrl_sql.rollout import Engine, EngineConfig
 from jaxrl_sql.runtime.memory import keep_freed_memory
 
 PARTS = ("rollout", "reference", "update", "step")
@@ -131,7 +131,7 @@ def whole_step(
 def grouped_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
     """Return our step: the engine draws, and prompts stand once in the batch."""
     load = make_load(shape.b, shape.p, np.full((shape.b, shape.g), shape.t))
-    engine = Engine(MODEL, None, Endless(), shape.b * shape.g)
+    engine = Engine(MODEL, None, Endless(), EngineConfig(shape.b * shape.g))
 
     def draw(trainable: Any) -> GroupBatch:
         engine.params = trainable

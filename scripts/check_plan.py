@@ -31,7 +31,7 @@ from jaxrl_sql.plan import model_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.plan import Plan, make_plan
 from jaxrl_sql.planning.programs import Setting, programs
-from jaxrl_sql.rollout import Engine, SamplingParams
+from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.run.command import prepare_process
 
 SIZES = {"data": 1, "fsdp": 1, "tensor": 1}
@@ -83,13 +83,14 @@ def measure_drawing(config: TrainConfig) -> Measured:
     assert draw is not None
     before = resident()
     params = init_params(shape, jax.random.key(0), jnp.dtype(config.model.dtype))
-    engine = Engine(shape, params, load_tokenizer(config.model.checkpoint), draw.slots, max_prompt_bucket=draw.prompt)
+    sizes = EngineConfig(draw.slots, max_prompt_bucket=draw.prompt)
+    engine = Engine(shape, params, load_tokenizer(config.model.checkpoint), sizes)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 256, draw.prompt).tolist() for _ in range(draw.questions)]
-    how = SamplingParams(max_new_tokens=config.sampling.max_new_tokens, n=draw.group)
-    list(engine.generate(prompts, how))  # compiles
+    sampling = SamplingParams(max_new_tokens=config.sampling.max_new_tokens, n=draw.group)
+    list(engine.generate(prompts, sampling))  # compiles
     compiling = resident() - before - held()
-    peak = peak_of(lambda: list(engine.generate(prompts, how)))
+    peak = peak_of(lambda: list(engine.generate(prompts, sampling)))
     return "drawing", plan.memory.weights + plan.memory.caches + plan.memory.drawing, peak - before - compiling
 
 

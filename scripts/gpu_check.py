@@ -34,7 +34,7 @@ from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.attention import BACKENDS, choose
 from jaxrl_sql.models.flops import decode_bytes, grouped_forward_flops, update_flops
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.rollout import Engine, SamplingParams
+from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.types import InputError
 
 # What the update tries in turn while memory does not suffice: keep projections, keep nothing.
@@ -220,20 +220,20 @@ class Endless:
 
 def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, bandwidth: float) -> Row:
     """Time the engine: prompts of one new token a sample for the prefill, and whole completions, sampling included."""
-    del rate, attention  # the engine reads prompts and pages with its own products
+    del rate, attention  # the engine reads KV blocks with its own products
     b, g, t = plan.decode_prompts, plan.group, plan.completion
     params = init_params(config, jax.random.key(0), plan.dtype)
-    engine = Engine(config, params, Endless(config.vocab_size), b * g, chunk=plan.chunk)
+    engine = Engine(config, params, Endless(config.vocab_size), EngineConfig(b * g, chunk_steps=plan.chunk))
     r = np.random.default_rng(0)
     prompts = [r.integers(0, config.vocab_size, plan.prompt).tolist() for _ in range(b)]
 
-    def draw(tokens: int) -> None:
-        engine.prompts.forget()
+    def generate(tokens: int) -> None:
+        engine.reset_prefix_cache()
         samples = list(engine.generate(prompts, SamplingParams(n=g, max_new_tokens=tokens)))
-        assert all(len(sample.token_ids) == tokens for sample in samples), "a row stopped early"
+        assert all(len(sample.token_ids) == tokens for sample in samples), "a completion stopped early"
 
-    prefill_s = timed(partial(draw, 1), plan.runs)
-    step = (timed(partial(draw, t), plan.runs) - prefill_s) / (t - 1)
+    prefill_s = timed(partial(generate, 1), plan.runs)
+    step = (timed(partial(generate, t), plan.runs) - prefill_s) / (t - 1)
     needed = decode_bytes(config, b, plan.prompt, g, (t - 1) / 2, jnp.dtype(plan.dtype).itemsize)
     return {
         "rows": b * g,

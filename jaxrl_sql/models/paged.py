@@ -1,26 +1,26 @@
-"""Decoding from pages: keys and values stay where they stand, and queries go to them.
+"""Decoding from a paged KV cache: keys and values stay where they are, and queries go to them.
 
-Keys and values live in pools of pages, C tokens each. A *shared* page belongs to a lane, the prompt of up to G rows
-that decode; an *own* page belongs to one row. A step sends each row's query to the pages it reads: every page is
-multiplied with the queries of its readers, a small part of the softmax comes back, and each row merges the parts of
-its pages under one maximum. So a prompt's keys are neither copied for its samples nor gathered into a row, and what
-is reserved follows the lengths there are, a page at a time.
+Keys and values are kept in pools of KV blocks, C tokens each. A *prompt* block belongs to a prompt and is read by the
+up to G slots that decode its completions; a *completion* block belongs to one slot. A step sends each slot's query to
+the blocks that it reads: every block is multiplied with the queries of its readers, and each slot merges the parts of
+its blocks under one softmax. So a prompt's keys are neither copied for its completions nor gathered in a step, and the
+memory that is reserved follows the actual lengths, a block at a time.
 
-Differentiation is not meant here: the trainer scores completions with `transformer.prediction_states`.
+None of this is differentiated: the trainer scores completions with `transformer.prediction_states`.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.models.attention.paged import POOL, Reach, Read, Score, attend_pages
+from jaxrl_sql.models.attention.paged import POOL, BlockAccess, PagedKeys, Score, paged_attention
 from jaxrl_sql.models.attention.tree import narrow
 from jaxrl_sql.models.attention.xla import KeyPart, attend
 from jaxrl_sql.models.spec import ModelConfig
@@ -40,30 +40,37 @@ from jaxrl_sql.models.transformer import (
 from jaxrl_sql.parallel.rules import constrain
 
 
+class PagedModel(NamedTuple):
+    """A model as decoding needs it, static: its configuration and the dtype of activations (None: the parameters')."""
+
+    config: ModelConfig
+    compute_dtype: Any = None
+
+
 @flax.struct.dataclass
-class Pool:
-    """Pages of keys and values: k, v L times [Y,K,C,Q]."""
+class KVPool:
+    """KV blocks: k, v L times [Y,K,C,Q]."""
 
     k: tuple[jax.Array, ...]
     v: tuple[jax.Array, ...]
 
     @property
-    def pages(self) -> int:
-        """Return Y, the number of pages."""
+    def num_blocks(self) -> int:
+        """Return Y, the number of blocks."""
         return self.k[0].shape[0]
 
     @property
-    def page_size(self) -> int:
-        """Return C, the tokens of a page."""
+    def block_size(self) -> int:
+        """Return C, the tokens of a block."""
         return self.k[0].shape[2]
 
 
 @flax.struct.dataclass
-class Pages:
-    """Which pages stand behind whom, and the way back; a number beyond the last one stands for none.
+class BlockMap:
+    """Which blocks each of X sequences holds, and the inverse; a number beyond the last one means none.
 
-    table [X,J] int32: the pages of lane or row X, in order; owner [Y] int32: the lane or row of each page;
-    start [Y] int32: the place of a page's first token among its owner's.
+    table [X,J] int32: the blocks of a sequence, in order; owner [Y] int32: the sequence that holds each block; start
+    [Y] int32: the index of a block's first token in its sequence.
     """
 
     table: jax.Array
@@ -71,41 +78,56 @@ class Pages:
     start: jax.Array
 
 
-@flax.struct.dataclass
-class Readers:
-    """Who reads which prompt, E lanes and N rows.
+class PagedCache(NamedTuple):
+    """A pool, and which sequence holds which of its blocks."""
 
-    rows [E,G] int32: the row that reads a lane as its g-th reader (N: none); lane, reader [N] int32: the same from the
-    row's side; length [E] int32: the tokens of each lane's prompt.
-    """
+    pool: KVPool
+    blocks: BlockMap
 
-    rows: jax.Array
-    lane: jax.Array
-    reader: jax.Array
+
+class PagedPrefix(NamedTuple):
+    """The tokens that X sequences hold already: the first `length` [X] in the blocks of table [X,J]."""
+
+    pool: KVPool
+    table: jax.Array
     length: jax.Array
 
 
-def init_pool(config: ModelConfig, pages: int, page_size: int, dtype: Any) -> Pool:
-    """Make a pool of empty pages; on a mesh, pages are split over the batch's axes and heads over `tensor`."""
-    shape = (pages, config.n_kv_heads, page_size, config.head_dim)
+@flax.struct.dataclass
+class Groups:
+    """Which of N decode slots read which of E prompts.
+
+    slots [E,G] int32: the slot that reads a prompt as the g-th of its group (N: none); prompt, group_index [N] int32:
+    the same by slot; prompt_length [E] int32: the tokens of each prompt.
+    """
+
+    slots: jax.Array
+    prompt: jax.Array
+    group_index: jax.Array
+    prompt_length: jax.Array
+
+
+def init_pool(config: ModelConfig, num_blocks: int, block_size: int, dtype: Any) -> KVPool:
+    """Make a pool of empty blocks; on a mesh, blocks are split over the batch's axes and heads over `tensor`."""
+    shape = (num_blocks, config.n_kv_heads, block_size, config.head_dim)
     halves = [tuple(constrain(jnp.zeros(shape, dtype), POOL) for _ in range(config.n_layers)) for _ in range(2)]
-    return Pool(*halves)
+    return KVPool(*halves)
 
 
-def grow_pool(pool: Pool, pages: int) -> Pool:
-    """Return a pool of `pages` pages that begins with those of `pool`."""
+def grow_pool(pool: KVPool, num_blocks: int) -> KVPool:
+    """Return a pool of `num_blocks` blocks that begins with those of `pool`."""
 
     def more(x: jax.Array) -> jax.Array:
-        return constrain(jnp.pad(x, ((0, pages - x.shape[0]), (0, 0), (0, 0), (0, 0))), POOL)
+        return constrain(jnp.pad(x, ((0, num_blocks - x.shape[0]), (0, 0), (0, 0), (0, 0))), POOL)
 
     return jax.tree.map(more, pool)
 
 
-def copy_pages(source: Pool, pages: jax.Array, target: Pool, places: jax.Array) -> Pool:
-    """Copy pages [X] int32 of a pool to places [X] of another; a place beyond its last page takes nothing."""
+def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, places: jax.Array) -> KVPool:
+    """Copy blocks [X] int32 of a pool to places [X] of another; a place beyond its last block takes nothing."""
 
     def copy(old: jax.Array, new: jax.Array) -> jax.Array:
-        return constrain(new.at[places].set(old.at[pages].get(mode="clip"), mode="drop"), POOL)
+        return constrain(new.at[places].set(old.at[blocks].get(mode="clip"), mode="drop"), POOL)
 
     return jax.tree.map(copy, source, target)
 
@@ -115,136 +137,136 @@ def _kinds(config: ModelConfig) -> Sequence[Kind]:
     return config.sliding.layers if config.sliding else (False,) * config.n_layers
 
 
-def _near(config: ModelConfig, kind: Kind, reach: Reach) -> jax.Array:
-    """Return what readers see of their pages in a layer: all that is there [Y,1,C], or a window of it [Y,G,C]."""
+def _visible(config: ModelConfig, kind: Kind, access: BlockAccess) -> jax.Array:
+    """Return which keys of its blocks a slot sees in a layer: all that are there [Y,1,C], or a window [Y,G,C]."""
     if config.sliding is None or not kind:
-        return reach.visible
-    return reach.visible & (reach.queries[..., None] - reach.keys[:, None] < config.sliding.size)
+        return access.valid
+    distance = access.query_positions[..., None] - access.key_positions[:, None]
+    return access.valid & (distance < config.sliding.size)
 
 
-def reach_shared(pages: Pages, readers: Readers, positions: jax.Array, size: int) -> Reach:
-    """Return who reads which pages of prompts, `size` tokens each, for rows at positions [N]."""
-    keys = pages.start[:, None] + jnp.arange(size)
-    length = readers.length.at[pages.owner].get(mode="fill", fill_value=0)
-    rows = readers.rows.at[pages.owner].get(mode="clip")
-    return Reach(
-        owner=_held_by(pages, size),
-        readers=rows,
-        visible=(keys < length[:, None])[:, None],
-        keys=keys,
-        queries=positions.at[rows].get(mode="clip"),
-        source=readers.lane,
-        place=readers.reader,
-        table=pages.table.at[readers.lane].get(mode="clip"),
-        owners=pages.table.shape[0],
+def prompt_access(blocks: BlockMap, groups: Groups, positions: jax.Array, size: int) -> BlockAccess:
+    """Return which slots read which blocks of prompts, `size` tokens each, for slots at positions [N]."""
+    keys = blocks.start[:, None] + jnp.arange(size)
+    length = groups.prompt_length.at[blocks.owner].get(mode="fill", fill_value=0)
+    slots = groups.slots.at[blocks.owner].get(mode="clip")
+    return BlockAccess(
+        owner=_current_owner(blocks, size),
+        slots=slots,
+        valid=(keys < length[:, None])[:, None],
+        key_positions=keys,
+        query_positions=positions.at[slots].get(mode="clip"),
+        sequence=groups.prompt,
+        group_index=groups.group_index,
+        table=blocks.table.at[groups.prompt].get(mode="clip"),
+        num_sequences=blocks.table.shape[0],
     )
 
 
-def reach_own(pages: Pages, length: jax.Array, prompt: jax.Array, positions: jax.Array, size: int) -> Reach:
-    """Return who reads which pages of rows that hold length [N] tokens after prompts of so many."""
-    index = pages.start[:, None] + jnp.arange(size)
-    there = length.at[pages.owner].get(mode="fill", fill_value=0)
-    rows = pages.owner[:, None]
-    return Reach(
-        owner=_held_by(pages, size),
-        readers=rows,
-        visible=(index < there[:, None])[:, None],
-        keys=prompt.at[rows].get(mode="clip") + index,
-        queries=positions.at[rows].get(mode="clip"),
-        source=jnp.arange(length.shape[0]),
-        place=jnp.zeros_like(length),
-        table=pages.table,
-        owners=pages.table.shape[0],
+def completion_access(
+    blocks: BlockMap, length: jax.Array, prompt_length: jax.Array, positions: jax.Array, size: int
+) -> BlockAccess:
+    """Return which slots read which blocks of completions of length [N] after prompts of prompt_length [N]."""
+    index = blocks.start[:, None] + jnp.arange(size)
+    held = length.at[blocks.owner].get(mode="fill", fill_value=0)
+    slots = blocks.owner[:, None]
+    return BlockAccess(
+        owner=_current_owner(blocks, size),
+        slots=slots,
+        valid=(index < held[:, None])[:, None],
+        key_positions=prompt_length.at[slots].get(mode="clip") + index,
+        query_positions=positions.at[slots].get(mode="clip"),
+        sequence=jnp.arange(length.shape[0]),
+        group_index=jnp.zeros_like(length),
+        table=blocks.table,
+        num_sequences=blocks.table.shape[0],
     )
 
 
-def _held_by(pages: Pages, size: int) -> jax.Array:
-    """Return whose the pages are [Y]; X, nobody's, where the owner's table has no such page (any more)."""
-    at = pages.table.at[pages.owner, pages.start // size].get(mode="fill", fill_value=-1)
-    return jnp.where(at == jnp.arange(pages.owner.shape[0]), pages.owner, pages.table.shape[0])
+def _current_owner(blocks: BlockMap, size: int) -> jax.Array:
+    """Return the owners of blocks [Y]; X, none, where the owner's table has no such block (any more)."""
+    at = blocks.table.at[blocks.owner, blocks.start // size].get(mode="fill", fill_value=-1)
+    return jnp.where(at == jnp.arange(blocks.owner.shape[0]), blocks.owner, blocks.table.shape[0])
 
 
-def decode_rows(
+def decode_tokens(
     params: PyTree,
-    config: ModelConfig,
-    shared: Pool,
-    own: Pool,
-    lanes: Pages,
-    rows: Pages,
-    readers: Readers,
+    model: PagedModel,
+    prompts: PagedCache,
+    completions: PagedCache,
+    groups: Groups,
     token: jax.Array,
     length: jax.Array,
     active: jax.Array,
-    compute_dtype: Any = None,
-) -> tuple[jax.Array, Pool]:
-    """Append one token [N] to each active row -> the states [N,D] that predict the next, and the rows' pool.
+) -> tuple[jax.Array, KVPool]:
+    """Append one token [N] to each active slot -> the states [N,D] that predict the next, and the completions' pool.
 
-    length [N] int32 are the tokens that a row's own pages hold, before this one, which is written at that place; the
-    host has put a page there. An inactive row, and one whose page is none, writes nothing, and its state means nothing.
+    length [N] int32 are the tokens of a slot's completion before this one, which is written at that index; the host has
+    reserved a block there. An inactive slot, and one without a block, writes nothing, and its state means nothing.
     """
-    prompt = readers.length.at[readers.lane].get(mode="clip")
-    where = place(config, (prompt + length)[:, None, None])
+    config, (own, blocks) = model.config, completions
+    prompt_length = groups.prompt_length.at[groups.prompt].get(mode="clip")
+    where = place(config, (prompt_length + length)[:, None, None])
     positions = where.positions[:, 0, 0]
-    size = own.page_size
-    page = jnp.take_along_axis(rows.table, (length // size)[:, None], axis=1, mode="clip")[:, 0]
-    page = jnp.where(active & (length // size < rows.table.shape[1]), page, own.pages)
-    reach = (
-        reach_shared(lanes, readers, positions, shared.page_size),
-        reach_own(rows, length + active, prompt, positions, size),
+    size = own.block_size
+    block = jnp.take_along_axis(blocks.table, (length // size)[:, None], axis=1, mode="clip")[:, 0]
+    block = jnp.where(active & (length // size < blocks.table.shape[1]), block, own.num_blocks)
+    access = (
+        prompt_access(prompts.blocks, groups, positions, prompts.pool.block_size),
+        completion_access(blocks, length + active, prompt_length, positions, size),
     )
-    x = embed(params, config, token[:, None, None], compute_dtype)
+    x = embed(params, config, token[:, None, None], model.compute_dtype)
     keys: list[jax.Array] = []
     values: list[jax.Array] = []
     for i, kind in enumerate(_kinds(config)):
         layer = jax.tree.map(operator.itemgetter(i), params["layers"])
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
         for kept, new, pool in ((keys, k, own.k[i]), (values, v, own.v[i])):
-            written = pool.at[page, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop")
+            written = pool.at[block, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop")
             kept.append(constrain(written, POOL))
         q = q.reshape(q.shape[0], config.n_kv_heads, -1, config.head_dim)
-        pools = (shared.k[i], shared.v[i]), (keys[i], values[i])
-        reads = [Read(*kv, one, _near(config, kind, one)) for kv, one in zip(pools, reach, strict=True)]
-        attended = attend_pages(q, reads, Score(scale_of(config), config.attn_score_cap)).astype(x.dtype)
+        pools = (prompts.pool.k[i], prompts.pool.v[i]), (keys[i], values[i])
+        paged = [PagedKeys(*kv, one, _visible(config, kind, one)) for kv, one in zip(pools, access, strict=True)]
+        attended = paged_attention(q, paged, Score(scale_of(config), config.attn_score_cap)).astype(x.dtype)
         attended = attended.reshape(x.shape[0], 1, 1, config.n_heads, config.head_dim)
         x = finish(layer, config, x, attended)
     hidden = norm(config, x[:, 0, 0], params["final_norm"])
-    return hidden, Pool(k=tuple(keys), v=tuple(values))
+    return hidden, KVPool(k=tuple(keys), v=tuple(values))
 
 
 Past = Callable[[int, Kind], list[KeyPart]]
-Keep = Callable[[int, jax.Array, jax.Array], None]
+Write = Callable[[int, jax.Array, jax.Array], None]
 
 
-def _extend(
+def _run_tokens(
     params: PyTree,
-    config: ModelConfig,
+    model: PagedModel,
     tokens: jax.Array,
     length: jax.Array,
     start: jax.Array,
     past: Past,
-    keep: Keep,
-    dtype: Any,
+    write: Write,
 ) -> jax.Array:
-    """Run tokens [X,T] with lengths [X] that begin at positions start [X] after what `past` gives -> last states [X,D].
+    """Run tokens [X,T] with lengths [X] from positions start [X] on, after what `past` gives -> last states [X,D].
 
-    `past(layer, kind)` gives the key parts that stand before; `keep(layer, k, v)` takes the new [X,K,T,Q].
+    `past(layer, kind)` gives the keys and values that come before; `write(layer, k, v)` takes the new [X,K,T,Q].
     """
-    t = tokens.shape[1]
-    positions = (start[:, None] + jnp.arange(t))[:, None]
+    config, t = model.config, tokens.shape[1]
+    positions = _positions(start, tokens)
     where = place(config, positions)
     causal = (jnp.arange(t) < length[:, None])[:, None, None] & jnp.tril(jnp.ones((t, t), bool))
-    x = embed(params, config, tokens[:, None], dtype)
+    x = embed(params, config, tokens[:, None], model.compute_dtype)
     for i, kind in enumerate(_kinds(config)):
         layer: Layer = jax.tree.map(operator.itemgetter(i), params["layers"])
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        keep(i, k[:, 0], v[:, 0])
+        write(i, k[:, 0], v[:, 0])
         own = KeyPart(k, v, narrow(window_of(config, kind), causal, positions, positions))
         attended = attend(q, [*past(i, kind), own], scale_of(config), config.attn_score_cap)
         x = finish(layer, config, x, attended)
     return last_state(norm(config, x[:, 0], params["final_norm"]), length)
 
 
-def _gathered(
+def _gather_past(
     config: ModelConfig,
     halves: tuple[Sequence[jax.Array], Sequence[jax.Array]],
     table: jax.Array,
@@ -252,15 +274,15 @@ def _gathered(
     first: jax.Array,
     queries: jax.Array,
 ) -> Past:
-    """Return `past` for pages: table [X,J], of which length [X] tokens count, the first at position first [X].
+    """Return `past` for the blocks of table [X,J]: length [X] tokens of them, the first at position first [X].
 
-    `halves` are a pool's keys and values by layer, looked at when a layer is: with what has been written into them, or
-    the pool as it was would have to be kept beside. Here keys are gathered, [X,K,J·C,Q] a layer: a stretch of queries
-    pays for that, a single one would not.
+    `halves` are a pool's keys and values by layer, read when a layer is run: after what has been written into them, or
+    the pool as it was would have to be kept beside. Here keys are gathered, [X,K,J·C,Q] a layer: that is worth its cost
+    for many queries, not for a single one.
     """
     x, j = table.shape
     index = jnp.arange(j * halves[0][0].shape[2])
-    there = (index < length[:, None])[:, None, None]
+    valid = (index < length[:, None])[:, None, None]
     keys = (first[:, None] + index)[:, None]
 
     def parts(i: int, kind: Kind) -> list[KeyPart]:
@@ -268,7 +290,7 @@ def _gathered(
             jnp.moveaxis(half[i].at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
             for half in halves
         )
-        return [KeyPart(k, v, narrow(window_of(config, kind), there, keys, queries))]
+        return [KeyPart(k, v, narrow(window_of(config, kind), valid, keys, queries))]
 
     return parts
 
@@ -277,76 +299,64 @@ def _positions(start: jax.Array, tokens: jax.Array) -> jax.Array:
     return (start[:, None] + jnp.arange(tokens.shape[1]))[:, None]
 
 
-def prefill_pages(
-    params: PyTree,
-    config: ModelConfig,
-    pool: Pool,
-    tokens: jax.Array,
-    length: jax.Array,
-    start: jax.Array,
-    table: jax.Array,
-    has_past: bool,
-    compute_dtype: Any = None,
-) -> tuple[jax.Array, Pool]:
-    """Run a stretch of X prompts, tokens [X,T] of which length [X] count -> last states [X,D], and the shared pool.
+def prefill_prompts(
+    params: PyTree, model: PagedModel, past: PagedPrefix, tokens: jax.Array, length: jax.Array, has_past: bool
+) -> tuple[jax.Array, KVPool]:
+    """Prefill a chunk of X prompts, tokens [X,T] of which length [X] count -> last states [X,D], and the prompts' pool.
 
-    T and `start` [X], where the stretch begins, are multiples of a page; table [X,J] are the prompts' pages.
-    `has_past` (static) says that some stretch is not its prompt's first and so sees what was written before.
+    `past` is what stands before the chunk and has blocks for it too; T and the past's lengths are multiples of a block.
+    `has_past` (static) is False where every chunk is its prompt's first, so that no past is read.
     """
-    size = pool.page_size
+    pool, table, start = past
+    size = pool.block_size
     count = tokens.shape[1] // size
-    stretch = start[:, None] // size + jnp.arange(count)
-    ids = jnp.take_along_axis(table, stretch, axis=1, mode="fill", fill_value=pool.pages)
-    ids = jnp.where(jnp.arange(count) * size < length[:, None], ids, pool.pages).reshape(-1)
+    index = start[:, None] // size + jnp.arange(count)
+    blocks = jnp.take_along_axis(table, index, axis=1, mode="fill", fill_value=pool.num_blocks)
+    blocks = jnp.where(jnp.arange(count) * size < length[:, None], blocks, pool.num_blocks).reshape(-1)
     keys, values = list(pool.k), list(pool.v)
 
-    def keep(i: int, k: jax.Array, v: jax.Array) -> None:
+    def write(i: int, k: jax.Array, v: jax.Array) -> None:
         for halves, new in ((keys, k), (values, v)):
             cut = new.reshape(new.shape[0], new.shape[1], count, size, new.shape[3])
             cut = jnp.moveaxis(cut, 2, 1).reshape(-1, new.shape[1], size, new.shape[3])
-            halves[i] = constrain(halves[i].at[ids].set(cut.astype(halves[i].dtype), mode="drop"), POOL)
+            halves[i] = constrain(halves[i].at[blocks].set(cut.astype(halves[i].dtype), mode="drop"), POOL)
 
-    past = _gathered(config, (keys, values), table, start, jnp.zeros_like(start), _positions(start, tokens))
-    hidden = _extend(
-        params, config, tokens, length, start, past if has_past else lambda *_: [], keep, compute_dtype
-    )  # fmt: skip
-    return hidden, Pool(k=tuple(keys), v=tuple(values))
+    first = jnp.zeros_like(start)
+    read = _gather_past(model.config, (keys, values), table, start, first, _positions(start, tokens))
+    hidden = _run_tokens(params, model, tokens, length, start, read if has_past else lambda *_: [], write)
+    return hidden, KVPool(k=tuple(keys), v=tuple(values))
 
 
-def extend_rows(
+def extend_completions(
     params: PyTree,
-    config: ModelConfig,
-    shared: Pool,
-    own: Pool,
-    prompt_table: jax.Array,
-    prompt_length: jax.Array,
-    table: jax.Array,
-    held: jax.Array,
+    model: PagedModel,
+    prompt: PagedPrefix,
+    completion: PagedPrefix,
     tokens: jax.Array,
     length: jax.Array,
-    compute_dtype: Any = None,
-) -> tuple[jax.Array, Pool]:
-    """Append tokens [X,T], of which length [X] count, to X rows -> last states [X,D], and the rows' pool.
+) -> tuple[jax.Array, KVPool]:
+    """Append tokens [X,T], of which length [X] count, to X completions -> last states [X,D], and their pool.
 
-    prompt_table [X,J] and prompt_length [X] are their prompts', table [X,J'] their own pages, which hold `held` [X]
-    tokens already and reach far enough for the new ones.
+    The completions' tables reach far enough for the new tokens.
     """
-    size = own.page_size
+    own, table, held = completion
+    size = own.block_size
     index = held[:, None] + jnp.arange(tokens.shape[1])
-    page = jnp.take_along_axis(table, index // size, axis=1, mode="fill", fill_value=own.pages)
-    page = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], page, own.pages)
+    block = jnp.take_along_axis(table, index // size, axis=1, mode="fill", fill_value=own.num_blocks)
+    block = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], block, own.num_blocks)
     keys, values = list(own.k), list(own.v)
 
-    def keep(i: int, k: jax.Array, v: jax.Array) -> None:
+    def write(i: int, k: jax.Array, v: jax.Array) -> None:
         for halves, new in ((keys, k), (values, v)):
             by_token = jnp.moveaxis(new, 2, 1).astype(halves[i].dtype)
-            halves[i] = constrain(halves[i].at[page, :, index % size].set(by_token, mode="drop"), POOL)
+            halves[i] = constrain(halves[i].at[block, :, index % size].set(by_token, mode="drop"), POOL)
 
-    start = prompt_length + held
+    start = prompt.length + held
     queries = _positions(start, tokens)
-    before = _gathered(config, (shared.k, shared.v), prompt_table, prompt_length, jnp.zeros_like(held), queries)
-    mine = _gathered(config, (keys, values), table, held, prompt_length, queries)
-    hidden = _extend(
-        params, config, tokens, length, start, lambda i, kind: before(i, kind) + mine(i, kind), keep, compute_dtype
-    )  # fmt: skip
-    return hidden, Pool(k=tuple(keys), v=tuple(values))
+    halves = (prompt.pool.k, prompt.pool.v)
+    before = _gather_past(model.config, halves, prompt.table, prompt.length, jnp.zeros_like(held), queries)
+    own_past = _gather_past(model.config, (keys, values), table, held, prompt.length, queries)
+    hidden = _run_tokens(
+        params, model, tokens, length, start, lambda i, kind: before(i, kind) + own_past(i, kind), write
+    )
+    return hidden, KVPool(k=tuple(keys), v=tuple(values))

@@ -1,9 +1,9 @@
 """The next-token distribution: the one owner of temperature, truncation and log-probabilities.
 
 Sampler and trainer both come here, so that they cannot disagree on what the policy is: logits divided by the
-temperature, log-softmax in float32. A truncated draw (top-k, top-p) keeps two numbers a token: its log-probability
-under the full distribution, which the policy ratio is taken on, and under the one it was drawn from, which corrects
-for the truncation.
+temperature, log-softmax in float32. Sampling with truncation (top-k, top-p) keeps two numbers a token: its
+log-probability under the full distribution, which the policy ratio is taken on, and under the distribution that it was
+sampled from, which corrects for the truncation.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from jaxrl_sql.ops.linear import AnyWeight, linear
 KEPT_BYTES = 256 << 20
 
 
-class Draw(NamedTuple):
-    """Sampled tokens [N] int32 with their log-probabilities [N]: as drawn, and under the full distribution."""
+class SampledTokens(NamedTuple):
+    """Sampled tokens [N] int32 with two log-probabilities [N] each.
+
+    `logprob` is under the full distribution, `behavior_logprob` under the one that the token was sampled from.
+    """
 
     token: jax.Array
-    drawn_logprob: jax.Array
-    full_logprob: jax.Array
+    logprob: jax.Array
+    behavior_logprob: jax.Array
 
 
 class TokenLogprobs(NamedTuple):
     """What the trainer sees of a completion: log-probability and entropy of each token's distribution, [B,G,T].
 
-    `value`, where the policy has a value head: what it expects to be rewarded from the token on, [B,G,T].
+    `value`, where the policy has a value head: the return that it expects from the token on, [B,G,T].
     """
 
     logprob: jax.Array
@@ -43,18 +46,18 @@ def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
-class Drawing(NamedTuple):
-    """How each of N rows draws, [N] each; one row's numbers do not touch another's.
+class SamplingMetadata(NamedTuple):
+    """The sampling parameters of N rows, [N] each: what `SamplingParams` asks of the device.
 
-    temperature (0: greedy), top_k (0: all) and top_p (1: all), min_p (0: all), penalty (1: none; a repeated token's
-    logit is divided by it when positive and multiplied when negative).
+    temperature (0: greedy), top_k (0: all), top_p (1: all), min_p (0: all), repetition_penalty (1: none; a repeated
+    token's logit is divided by it when positive and multiplied when negative).
     """
 
     temperature: Any
     top_k: Any
     top_p: Any
     min_p: Any
-    penalty: Any
+    repetition_penalty: Any
 
 
 def truncate(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array) -> jax.Array:
@@ -89,62 +92,61 @@ def penalize(logits: jax.Array, seen: jax.Array, penalty: jax.Array) -> jax.Arra
     return jnp.where(seen, jnp.where(logits > 0, logits / factor, logits * factor), logits)
 
 
-def draw(
+def sample_tokens(
     keys: jax.Array,
     logits: jax.Array,
-    how: Drawing,
+    sampling: SamplingMetadata,
     seen: jax.Array | None = None,
     truncates: bool = True,
     samples: bool = True,
-) -> Draw:
-    """Draw a token a row: keys [N], logits [N,V]; temperature 0 takes the likeliest token (drawn log-probability 0).
+) -> SampledTokens:
+    """Sample a token for each row: keys [N], logits [N,V]; temperature 0 takes the likeliest, of log-probability 0.
 
-    `seen` [N,V] bool are the tokens that a penalty applies to, None where no row has one; `truncates` and `samples`
-    (static) say whether some row leaves tokens out, and whether some row draws at all. The full distribution knows
-    neither penalty nor truncation; of a greedy row it is the one at temperature 1.
+    `seen` [N,V] bool are the tokens that a repetition penalty applies to, None where no row has one; `truncates` and
+    `samples` (static) say whether some row truncates its distribution, and whether some row is not greedy. The full
+    distribution knows neither penalty nor truncation; for a greedy row it is the one at temperature 1.
     """
-    scale = jnp.where(how.temperature > 0, how.temperature, 1.0)[:, None]
+    scale = jnp.where(sampling.temperature > 0, sampling.temperature, 1.0)[:, None]
     logits = logits.astype(jnp.float32)
     full = jax.nn.log_softmax(logits / scale, axis=-1)
     allowed = full
     if seen is not None:
-        allowed = jax.nn.log_softmax(penalize(logits, seen, how.penalty) / scale, axis=-1)
+        allowed = jax.nn.log_softmax(penalize(logits, seen, sampling.repetition_penalty) / scale, axis=-1)
     likeliest = jnp.argmax(allowed, axis=-1).astype(jnp.int32)
     if not samples:
-        return Draw(likeliest, jnp.zeros(likeliest.shape, jnp.float32), _pick(full, likeliest))
+        return SampledTokens(likeliest, _pick(full, likeliest), jnp.zeros(likeliest.shape, jnp.float32))
     if truncates:
-        allowed = truncate(allowed, how.top_k, how.top_p, how.min_p)
-    is_greedy = how.temperature <= 0
-    drawn = by_mass(jax.vmap(jax.random.uniform)(keys), allowed)
-    token = jnp.where(is_greedy, likeliest, drawn)
-    return Draw(token, jnp.where(is_greedy, 0.0, _pick(allowed, token)), _pick(full, token))
+        allowed = truncate(allowed, sampling.top_k, sampling.top_p, sampling.min_p)
+    is_greedy = sampling.temperature <= 0
+    token = jnp.where(is_greedy, likeliest, sample_by_mass(jax.vmap(jax.random.uniform)(keys), allowed))
+    return SampledTokens(token, _pick(full, token), jnp.where(is_greedy, 0.0, _pick(allowed, token)))
 
 
-def by_mass(u: jax.Array, logprobs: jax.Array) -> jax.Array:
-    """Draw from distributions: u [N] in [0, 1), logprobs [N,V], -inf for what is left out -> tokens [N] int32.
+def sample_by_mass(u: jax.Array, logprobs: jax.Array) -> jax.Array:
+    """Sample by inverse transform: u [N] in [0, 1), logprobs [N,V] (-inf: left out) -> tokens [N] int32.
 
-    The token is the one in whose share of the mass u falls, which takes one random number a row where Gumbel noise
-    takes V. The mass is summed in two levels, so no running sum goes over all of V.
+    The token is the one whose interval of the cumulative mass holds u, which takes one random number a row where Gumbel
+    noise takes V. The mass is summed in two levels, so no running sum goes over all of V.
     """
     n, vocab = logprobs.shape
     size = 1 << max((vocab.bit_length() + 1) // 2, 1)
     mass = jnp.pad(jnp.exp(logprobs), [(0, 0), (0, -vocab % size)]).reshape(n, -1, size)
     shares = jnp.sum(mass, axis=-1)
-    block, into = _falls_into(shares, u * jnp.sum(shares, axis=-1))
-    inside, _ = _falls_into(jnp.take_along_axis(mass, block[:, None, None], axis=1)[:, 0], into)
-    return (block * size + inside).astype(jnp.int32)
+    part, rest = _find_interval(shares, u * jnp.sum(shares, axis=-1))
+    inside, _ = _find_interval(jnp.take_along_axis(mass, part[:, None, None], axis=1)[:, 0], rest)
+    return (part * size + inside).astype(jnp.int32)
 
 
-def _falls_into(mass: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Find in which of mass [N,M] a point [N] of its running sum falls -> place [N], and how far into it [N].
+def _find_interval(mass: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Find which interval of the running sum of mass [N,M] holds at [N] -> its index [N], and how far into it [N].
 
-    It is always one that has some mass: rounding may carry a point to the end of all, which is the end of the last.
+    It always has some mass: rounding may carry `at` to the end of all, which is the end of the last that has any.
     """
     until = jnp.cumsum(mass, axis=-1)
     last = mass.shape[-1] - 1 - jnp.argmax(mass[:, ::-1] > 0, axis=-1)
-    place = jnp.minimum(jnp.sum(until <= at[:, None], axis=-1), last)
-    before = jnp.take_along_axis(until - mass, place[:, None], axis=-1)[:, 0]
-    return place, jnp.maximum(at - before, 0.0)
+    index = jnp.minimum(jnp.sum(until <= at[:, None], axis=-1), last)
+    before = jnp.take_along_axis(until - mass, index[:, None], axis=-1)[:, 0]
+    return index, jnp.maximum(at - before, 0.0)
 
 
 @jax.custom_vjp

@@ -1,6 +1,6 @@
 """The programs of a run, compiled ahead of time for devices that need not be there, from abstract arrays.
 
-They are the run's own functions: `make_step`'s update, `make_scorer`'s score, the engine's `prefill_lanes` and
+They are the run's own functions: `make_step`'s update, `make_scorer`'s score, the engine's `prefill_chunk` and
 `decode_chunk`. Nothing of a model's size is allocated here, on the host or elsewhere.
 """
 
@@ -23,12 +23,23 @@ from jaxrl_sql.models import ModelConfig, init_params, param_shardings, policy_p
 from jaxrl_sql.models.attention import for_platform
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
-from jaxrl_sql.models.paged import Pages, Pool
+from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask
 from jaxrl_sql.parallel.rules import batch_sharding, replicated, split_of
 from jaxrl_sql.planning.workload import CHUNK, PAGE, ROW_PAGE, Draw, Update, Workload, needs_old
-from jaxrl_sql.rollout.decode import Features, Lanes, decode_chunk, empty_request, empty_rows, prefill_lanes
+from jaxrl_sql.rollout.decode import (
+    ChunkConfig,
+    DecodeState,
+    PrefillChunk,
+    PromptSlots,
+    RequestRing,
+    StopCriteria,
+    decode_chunk,
+    empty_request,
+    empty_slots,
+    prefill_chunk,
+)
 
 Lowered = Any
 
@@ -46,6 +57,11 @@ class Setting(NamedTuple):
         """Return the compute dtype as the run's functions take it."""
         name = self.config.model.compute_dtype
         return None if name == "same" else name
+
+    @property
+    def paged_model(self) -> PagedModel:
+        """Return the model as the engine's programs take it."""
+        return PagedModel(self.model, self.dtype)
 
     @property
     def kept_dtype(self) -> Any:
@@ -99,39 +115,48 @@ def lower_score(setting: Setting, work: Update, minibatches: int) -> Lowered:
 
 
 def lower_prefill(setting: Setting, work: Draw) -> Lowered:
-    """Lower the program that runs a stretch of prompts, one that sees what was run before."""
-    rows, width = work.prefilled
+    """Lower the program that prefills a chunk of prompts which is not their first, and so reads what came before."""
+    (rows, width), host = work.prefilled, partial(_host, setting)
+    chunk = PrefillChunk(
+        tokens=host((rows, width)), length=host((rows,)), start=host((rows,)), table=host((rows, work.prompt_columns)),
+        prompt_slot=host((rows,)),
+    )  # fmt: skip
+    pool = _pool(setting, work.shared_pages, PAGE)
     with jax.set_mesh(setting.mesh):
-        return prefill_lanes.lower(
-            _params(setting), setting.model, _pool(setting, work.shared_pages, PAGE), _states(setting, work.lanes),
-            _host(setting, (rows, width)), _host(setting, (rows,)), _host(setting, (rows,)),
-            _host(setting, (rows, work.prompt_columns)), _host(setting, (rows,)), True, setting.dtype,
-        )  # fmt: skip
+        return prefill_chunk.lower(
+            _params(setting), setting.paged_model, pool, _states(setting, work.lanes), chunk, has_past=True
+        )
 
 
 def lower_decode(setting: Setting, work: Draw) -> Lowered:
-    """Lower a chunk of decode steps with all rows open."""
+    """Lower a chunk of decode steps with all slots running."""
     config, model = setting.config, setting.model
     sampling = config.sampling
     penalizes = sampling.repetition_penalty != 1
-    features = Features(True, sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0, penalizes)
+    truncates = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+    chunk = ChunkConfig(setting.paged_model, True, truncates, penalizes, CHUNK)
     host = partial(_host, setting)
-    seen = _host(setting, (work.lanes, model.vocab_size), bool) if penalizes else None
-    lanes = Lanes(
-        Pages(host((work.lanes, work.prompt_columns)), host((work.shared_pages,)), host((work.shared_pages,))),
-        host((work.lanes,)), _states(setting, work.lanes), seen,
+
+    def block_map(sequences: int, columns: int, blocks: int) -> BlockMap:
+        return BlockMap(host((sequences, columns)), host((blocks,)), host((blocks,)))
+
+    seen = host((work.lanes, model.vocab_size), bool) if penalizes else None
+    prompts = PromptSlots(
+        block_map(work.lanes, work.prompt_columns, work.shared_pages), host((work.lanes,)),
+        _states(setting, work.lanes), seen,
     )  # fmt: skip
-    own_pages = Pages(host((work.slots, work.row_columns)), host((work.own_pages,)), host((work.own_pages,)))
-    stops = host((1, model.vocab_size), jnp.int16), host((1,), bool)
+    blocks = block_map(work.slots, work.row_columns, work.own_pages)
+    stops = StopCriteria(host((2,)), host((1, model.vocab_size), jnp.int16), host((1,), bool))
     with jax.set_mesh(setting.mesh):
         blank = jax.eval_shape(
-            partial(empty_rows, model, work.slots, work.lanes, work.readers, setting.kept_dtype, penalizes)
+            partial(empty_slots, model, work.slots, work.lanes, work.readers, setting.kept_dtype, penalizes)
         )
-        rows = _replicated(setting, blank).replace(hidden=_states(setting, work.slots))
-        ring = _replicated(setting, jax.eval_shape(partial(empty_request, 2 * work.slots + work.readers)))
+        slots = _replicated(setting, blank).replace(hidden=_states(setting, work.slots))
+        requests = _replicated(setting, jax.eval_shape(partial(empty_request, 2 * work.slots + work.readers)))
         return decode_chunk.lower(
-            _params(setting), model, _pool(setting, work.shared_pages, PAGE), _pool(setting, work.own_pages, ROW_PAGE),
-            lanes, own_pages, rows, ring, host(()), host((2,)), stops, features, CHUNK, setting.dtype,
+            _params(setting), chunk, _pool(setting, work.shared_pages, PAGE), prompts,
+            DecodeState(_pool(setting, work.own_pages, ROW_PAGE), slots), blocks, RequestRing(requests, host(())),
+            stops,
         )  # fmt: skip
 
 
@@ -243,16 +268,16 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_drawn: b
     )
 
 
-def _pool(setting: Setting, pages: int, size: int) -> Pool:
+def _pool(setting: Setting, blocks: int, size: int) -> KVPool:
     model = setting.model
-    shape = (pages, model.n_kv_heads, size, model.head_dim)
+    shape = (blocks, model.n_kv_heads, size, model.head_dim)
     sharding = jax.NamedSharding(setting.mesh, split_of(setting.mesh, POOL, shape))
-    page: Any = jax.ShapeDtypeStruct(shape, setting.kept_dtype, sharding=sharding)
-    return Pool((page,) * model.n_layers, (page,) * model.n_layers)
+    layer: Any = jax.ShapeDtypeStruct(shape, setting.kept_dtype, sharding=sharding)
+    return KVPool((layer,) * model.n_layers, (layer,) * model.n_layers)
 
 
 def _states(setting: Setting, rows: int) -> Any:
-    """Return states [rows,D] as lanes and rows keep them."""
+    """Return states [rows,D] as prompt slots and decode slots keep them."""
     shape = (rows, setting.model.d_model)
     sharding = jax.NamedSharding(setting.mesh, split_of(setting.mesh, ("batch", "none"), shape))
     return jax.ShapeDtypeStruct(shape, setting.kept_dtype, sharding=sharding)

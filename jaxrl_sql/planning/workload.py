@@ -16,7 +16,7 @@ from jaxrl_sql.config import OptimConfig, TrainConfig
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.rules import RULES
-from jaxrl_sql.rollout.prefill_queue import MAX_READERS
+from jaxrl_sql.rollout.prefill_queue import MAX_GROUP
 
 PAGE, ROW_PAGE, CHUNK, PREFILL, KEPT = 64, 32, 16, 1024, 32_768  # the engine's own
 
@@ -106,7 +106,7 @@ def head_ways(model: ModelConfig, tensor: int) -> int:
 
 
 def parts_here(draw: Draw, ways: int) -> list[tuple[int, int, int]]:
-    """Return (pages, owners, readers) of both pools on a chip, whose pages are merged by owner (`models.merging`)."""
+    """Return (pages, owners, readers) of both pools on a chip, whose pages are merged by owner (`attention.paged`)."""
     pools = (draw.shared_pages // ways, draw.lanes, draw.readers), (draw.own_pages // ways, draw.slots, 1)
     return [(pages, min(owners + 1, pages), readers) for pages, owners, readers in pools]
 
@@ -175,7 +175,7 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
 
 def _draw(slots: int, questions: int, group: int, prompt: int, answer: int, ways: int) -> Draw:
     """Return what an engine of so many slots holds; pools are of the sizes that it rounds to."""
-    readers = min(group, slots, MAX_READERS)
+    readers = min(group, slots, MAX_GROUP)
     tickets = questions * -(-group // readers)
     open_lanes = min(2 * slots, tickets, 1 + -(-3 * slots // readers))
     unit = 8 * ways

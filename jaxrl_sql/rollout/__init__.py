@@ -1,6 +1,7 @@
-"""Generation: a prompt is prefilled once and its cache is read by all of its samples."""
+"""Rollouts: a prompt is prefilled once, and all of its samples read its KV cache."""
 
 from jaxrl_sql.rollout.engine import Engine
+from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.sampling import Sample, SamplingParams
 from jaxrl_sql.sqlenv.turns import SQL_STOPS, Action, Environment, PendingObservation, SqlTurns, Turns
 
@@ -8,6 +9,7 @@ __all__ = [
     "SQL_STOPS",
     "Action",
     "Engine",
+    "EngineConfig",
     "Environment",
     "PendingObservation",
     "Sample",

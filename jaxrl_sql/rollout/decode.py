@@ -1,7 +1,7 @@
-"""The jitted part of the engine: rows that decode, and take the next answer from a ring when theirs has ended.
+"""The engine's jitted programs: slots that decode, and take the next completion from a ring when theirs has ended.
 
-A chunk of steps runs without the host. What each row wrote leaves as a log, a line a step, which names the answer that
-a token belongs to; so no row holds room for a longest answer, and a row goes on with another answer in the next step.
+A chunk of steps runs without the host. Its tokens are returned as a log, one row a step, that names the completion of
+each token; so no slot reserves room for a longest completion, and a slot starts another one in the very next step.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.models import ModelConfig, paged, unembed
-from jaxrl_sql.models.paged import Pages, Pool, Readers
-from jaxrl_sql.ops import rng, token_distribution
-from jaxrl_sql.ops.token_distribution import Drawing
+from jaxrl_sql.models.paged import BlockMap, Groups, KVPool, PagedCache, PagedModel, PagedPrefix
+from jaxrl_sql.ops import rng
+from jaxrl_sql.ops.token_distribution import SamplingMetadata, sample_tokens
 from jaxrl_sql.parallel.rules import constrain
 
 
-class State(IntEnum):
-    """Of a row: it may take an answer, it writes one, or its answer waits for the host to go on (several turns)."""
+class SlotState(IntEnum):
+    """Of a decode slot: it may take a completion, it decodes one, or its completion waits for an observation."""
 
     FREE = 0
-    OPEN = 1
+    RUNNING = 1
     PAUSED = 2
 
 
 class End(IntEnum):
-    """How an answer, or a turn of it, ended with a token."""
+    """How a completion, or a turn of it, ended with a token."""
 
     NOT = 0
     TOKEN = 1
@@ -39,327 +39,359 @@ class End(IntEnum):
     LENGTH = 3
 
 
-class Features(NamedTuple):
-    """What the rows of a call need (static): draws at all, leaves tokens out, penalises repetition."""
+class ChunkConfig(NamedTuple):
+    """What a chunk of decode steps is compiled for (static).
 
+    samples: some completion is not greedy; truncates: some leaves tokens out; penalizes: some penalizes repetition.
+    """
+
+    model: PagedModel
     samples: bool
     truncates: bool
     penalizes: bool
+    steps: int
 
 
 @flax.struct.dataclass
-class Request:
-    """Answers to be written, [X] each.
+class DecodeRequest:
+    """Completions to be decoded, [X] each.
 
-    number: of the answer in the call (-1: none); lane, reader: the prompt, and as which of its readers; limit: length
-    at which it ends; first: the state of its stop strings' automaton; pause: whether an end waits for the host;
-    key [X,2] uint32: its random numbers; how: its token_distribution.
+    completion: its number in the call (-1: none); prompt_slot, group_index: the prompt, and its place in the group that
+    reads it; max_length: tokens at which it ends; start_state: where its stop strings' automaton starts; pauses:
+    whether it pauses at its end, for the host to append to it; key [X,2] uint32: of its random numbers; sampling.
     """
 
-    number: jax.Array
-    lane: jax.Array
-    reader: jax.Array
-    limit: jax.Array
-    first: jax.Array
-    pause: jax.Array
+    completion: jax.Array
+    prompt_slot: jax.Array
+    group_index: jax.Array
+    max_length: jax.Array
+    start_state: jax.Array
+    pauses: jax.Array
     key: jax.Array
-    how: Drawing
+    sampling: SamplingMetadata
+
+
+class RequestRing(NamedTuple):
+    """A ring of requests in the order of their numbers: it holds those up to `tail`, each at its number modulo size."""
+
+    requests: DecodeRequest
+    tail: Any
+
+
+class StopCriteria(NamedTuple):
+    """What ends a completion: token_ids [X], and the stop strings' automata, table [A,V] and found [A] (`Stops`)."""
+
+    token_ids: Any
+    table: Any
+    found: Any
 
 
 @flax.struct.dataclass
-class Rows:
-    """N rows and what they are doing.
+class DecodeSlots:
+    """N decode slots.
 
-    request: the answer of each; state [N] (State); length [N] tokens in its own pages; matched [N]: state of its stop
-    automaton; hidden [N,D] predicts its next token; seen [N,V] bool: tokens that stand in its text (or None);
-    readers [E,G]: the row that reads each lane as its g-th; head: answers taken from the ring so far.
+    request: the completion of each; state [N] (SlotState); length [N]: tokens of its completion; stop_state [N]: of its
+    stop strings' automaton; hidden [N,D] predicts its next token; seen [N,V] bool: the tokens of its text (or None);
+    group_slots [E,G]: the slot that reads each prompt as the g-th of its group; taken: completions taken from the ring.
     """
 
-    request: Request
+    request: DecodeRequest
     state: jax.Array
     length: jax.Array
-    matched: jax.Array
+    stop_state: jax.Array
     hidden: jax.Array
     seen: jax.Array | None
-    readers: jax.Array
-    head: jax.Array
+    group_slots: jax.Array
+    taken: jax.Array
+
+
+class DecodeState(NamedTuple):
+    """What decoding changes: the pool of the completions' KV blocks, and the slots."""
+
+    pool: KVPool
+    slots: DecodeSlots
 
 
 @flax.struct.dataclass
-class Lanes:
-    """Prompts that are ready: pages, length [E], state [E,D] that predicts the first token, seen [E,V] bool or None."""
+class PromptSlots:
+    """Prompts that are prefilled, E slots: KV blocks, length [E], state [E,D] that predicts the first token, seen."""
 
-    pages: Pages
+    blocks: BlockMap
     length: jax.Array
     hidden: jax.Array
     seen: jax.Array | None
 
 
+class PrefillChunk(NamedTuple):
+    """A chunk of X prompts: tokens [X,T], of which length [X] count, from `start` [X] on; their blocks, table [X,J].
+
+    prompt_slot [X]: where a prompt's last state goes; beyond the last slot for one that does not end in this chunk.
+    """
+
+    tokens: Any
+    length: Any
+    start: Any
+    table: Any
+    prompt_slot: Any
+
+
+class ObservationBatch(NamedTuple):
+    """Observations to append to slots [X]: tokens [X,T], of which length [X] count; max_length [X] is their new end.
+
+    A slot beyond the last one means none.
+    """
+
+    slot: Any
+    tokens: Any
+    length: Any
+    max_length: Any
+
+
 @flax.struct.dataclass
-class Log:
-    """What a chunk wrote, [steps,N] each (number -1: nothing), and how it left the rows, [N] each, and the ring."""
+class StepLog:
+    """What a chunk of steps wrote.
 
-    number: jax.Array
+    [steps,N] each: completion (-1: nothing), token, its log-probabilities, end (End). Afterwards: length [N] of the
+    slots' completions, and how many completions were taken from the ring.
+    """
+
+    completion: jax.Array
     token: jax.Array
-    full: jax.Array
-    drawn: jax.Array
+    logprob: jax.Array
+    behavior_logprob: jax.Array
     end: jax.Array
-    row_number: jax.Array
-    row_length: jax.Array
-    row_state: jax.Array
-    head: jax.Array
+    length: jax.Array
+    taken: jax.Array
 
 
-_Carried = tuple[jax.Array, Rows, Pool, tuple[jax.Array, ...]]
+_Carry = tuple[jax.Array, DecodeState, tuple[jax.Array, ...]]
 
 
-def empty_request(count: int) -> Request:
-    """Return a request of `count` places that hold no answer."""
+def empty_request(count: int) -> DecodeRequest:
+    """Return a request of `count` places without a completion."""
 
     def filled(value: float, dtype: Any) -> jax.Array:
         return jnp.full(count, value, dtype)
 
-    how = Drawing(
+    sampling = SamplingMetadata(
         temperature=filled(1, jnp.float32),
         top_k=filled(0, jnp.int32),
         top_p=filled(1, jnp.float32),
         min_p=filled(0, jnp.float32),
-        penalty=filled(1, jnp.float32),
+        repetition_penalty=filled(1, jnp.float32),
     )
-    return Request(
-        number=filled(-1, jnp.int32),
-        lane=filled(0, jnp.int32),
-        reader=filled(0, jnp.int32),
-        limit=filled(0, jnp.int32),
-        first=filled(0, jnp.int32),
-        pause=filled(0, bool),
+    return DecodeRequest(
+        completion=filled(-1, jnp.int32),
+        prompt_slot=filled(0, jnp.int32),
+        group_index=filled(0, jnp.int32),
+        max_length=filled(0, jnp.int32),
+        start_state=filled(0, jnp.int32),
+        pauses=filled(0, bool),
         key=jnp.zeros((count, 2), jnp.uint32),
-        how=how,
+        sampling=sampling,
     )
 
 
-@partial(jax.jit, static_argnames=("config", "rows", "lanes", "readers", "dtype", "penalizes"))
-def empty_rows(config: ModelConfig, rows: int, lanes: int, readers: int, dtype: Any, penalizes: bool) -> Rows:
-    """Return rows of which none has an answer."""
-    empty = Rows(
-        request=empty_request(rows),
-        state=jnp.full(rows, State.FREE, jnp.int32),
-        length=jnp.zeros(rows, jnp.int32),
-        matched=jnp.zeros(rows, jnp.int32),
-        hidden=jnp.zeros((rows, config.d_model), dtype),
-        seen=jnp.zeros((rows, config.vocab_size), bool) if penalizes else None,
-        readers=jnp.full((lanes, readers), rows, jnp.int32),
-        head=jnp.zeros((), jnp.int32),
+@partial(jax.jit, static_argnames=("config", "slots", "prompt_slots", "group_size", "dtype", "penalizes"))
+def empty_slots(
+    config: ModelConfig, slots: int, prompt_slots: int, group_size: int, dtype: Any, penalizes: bool
+) -> DecodeSlots:
+    """Return slots of which none has a completion."""
+    empty = DecodeSlots(
+        request=empty_request(slots),
+        state=jnp.full(slots, SlotState.FREE, jnp.int32),
+        length=jnp.zeros(slots, jnp.int32),
+        stop_state=jnp.zeros(slots, jnp.int32),
+        hidden=jnp.zeros((slots, config.d_model), dtype),
+        seen=jnp.zeros((slots, config.vocab_size), bool) if penalizes else None,
+        group_slots=jnp.full((prompt_slots, group_size), slots, jnp.int32),
+        taken=jnp.zeros((), jnp.int32),
     )
     return _pinned(empty)
 
 
-@partial(jax.jit, static_argnames=("config", "lanes", "dtype", "penalizes"))
-def empty_lanes(config: ModelConfig, lanes: int, dtype: Any, penalizes: bool) -> tuple[jax.Array, jax.Array | None]:
-    """Return the states and seen tokens of lanes that no prompt is in."""
-    hidden = constrain(jnp.zeros((lanes, config.d_model), dtype), ("batch", "none"))
-    return hidden, constrain(jnp.zeros((lanes, config.vocab_size), bool), ("none", "none")) if penalizes else None
+@partial(jax.jit, static_argnames=("config", "prompt_slots", "dtype", "penalizes"))
+def empty_prompt_states(
+    config: ModelConfig, prompt_slots: int, dtype: Any, penalizes: bool
+) -> tuple[jax.Array, jax.Array | None]:
+    """Return the states [E,D] and seen tokens [E,V] (or None) of prompt slots without a prompt."""
+    hidden = constrain(jnp.zeros((prompt_slots, config.d_model), dtype), ("batch", "none"))
+    seen = constrain(jnp.zeros((prompt_slots, config.vocab_size), bool), ("none", "none")) if penalizes else None
+    return hidden, seen
 
 
-def _take(rows: Rows, ring: Request, tail: jax.Array, lanes: Lanes) -> Rows:
-    """Give free rows the next answers of the ring, in order; those between head and tail are there."""
-    free = rows.state == State.FREE
-    item = rows.head + jnp.cumsum(free) - 1
-    takes = free & (item < tail)
-    place = item % ring.number.shape[0]
+def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) -> DecodeSlots:
+    """Give free slots the next completions of the ring, in order."""
+    free = slots.state == SlotState.FREE
+    number = slots.taken + jnp.cumsum(free) - 1
+    takes = free & (number < ring.tail)
+    place = number % ring.requests.completion.shape[0]
 
-    def choose(mine: jax.Array, others: jax.Array) -> jax.Array:
-        return jnp.where(takes.reshape(-1, *[1] * (mine.ndim - 1)), others, mine)
+    def choose(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jnp.where(takes.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-    request = jax.tree.map(lambda mine, all_: choose(mine, all_[place]), rows.request, ring)
-    lane = jnp.where(takes, request.lane, rows.readers.shape[0])
-    return Rows(
+    request = jax.tree.map(lambda old, all_: choose(old, all_[place]), slots.request, ring.requests)
+    prompt = jnp.where(takes, request.prompt_slot, slots.group_slots.shape[0])
+    return DecodeSlots(
         request=request,
-        state=jnp.where(takes, State.OPEN, rows.state),
-        length=choose(rows.length, jnp.zeros_like(rows.length)),
-        matched=choose(rows.matched, request.first),
-        hidden=choose(rows.hidden, lanes.hidden[request.lane]),
-        seen=None if rows.seen is None or lanes.seen is None else choose(rows.seen, lanes.seen[request.lane]),
-        readers=rows.readers.at[lane, request.reader].set(jnp.arange(free.shape[0]), mode="drop"),
-        head=rows.head + jnp.sum(takes),
+        state=jnp.where(takes, SlotState.RUNNING, slots.state),
+        length=choose(slots.length, jnp.zeros_like(slots.length)),
+        stop_state=choose(slots.stop_state, request.start_state),
+        hidden=choose(slots.hidden, prompts.hidden[request.prompt_slot]),
+        seen=None
+        if slots.seen is None or prompts.seen is None
+        else choose(slots.seen, prompts.seen[request.prompt_slot]),
+        group_slots=slots.group_slots.at[prompt, request.group_index].set(jnp.arange(free.shape[0]), mode="drop"),
+        taken=slots.taken + jnp.sum(takes),
     )
 
 
-@partial(jax.jit, static_argnames=("config", "features", "steps", "dtype"), donate_argnames=("own", "rows"))
+@partial(jax.jit, static_argnames="config", donate_argnames="state")
 def decode_chunk(
     params: Any,
-    config: ModelConfig,
-    shared: Pool,
-    own: Pool,
-    lanes: Lanes,
-    own_pages: Pages,
-    rows: Rows,
-    ring: Request,
-    tail: jax.Array,
-    stop_ids: jax.Array,
-    stops: tuple[jax.Array, jax.Array],
-    features: Features,
-    steps: int,
-    dtype: Any = None,
-) -> tuple[Pool, Rows, Log]:
-    """Write up to `steps` tokens in every row: the ring holds answers up to `tail`; stop_ids [X]; stops: table, found.
+    config: ChunkConfig,
+    prompt_pool: KVPool,
+    prompts: PromptSlots,
+    state: DecodeState,
+    blocks: BlockMap,
+    ring: RequestRing,
+    stops: StopCriteria,
+) -> tuple[DecodeState, StepLog]:
+    """Decode up to `config.steps` tokens in every slot; `blocks` are those of the completions.
 
-    The log outlives the donated rows, so that the host reads it while the next chunk runs. A token's key is folded from
-    its answer's key and its place, and so does not depend on the row.
+    The log outlives the donated state, so that the host reads it while the next chunk runs. A token's key is folded
+    from its completion's key and its index, and so does not depend on the slot.
     """
-    n = rows.state.shape[0]
-    table, found = stops
-    shape = (steps, n)
+    n = state.slots.state.shape[0]
+    shape = (config.steps, n)
     blank = tuple(jnp.zeros(shape, kind) for kind in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
+    prompt_cache = PagedCache(prompt_pool, prompts.blocks)
 
-    def write(rows: Rows, own: Pool) -> tuple[Rows, Pool, tuple[jax.Array, ...]]:
-        rows = _take(rows, ring, tail, lanes)
-        request = rows.request
-        logits = unembed(params, config, rows.hidden)
-        keys = jax.vmap(rng.fold)(jax.random.wrap_key_data(request.key), rows.length)
-        draw = token_distribution.draw(keys, logits, request.how, rows.seen, features.truncates, features.samples)
-        is_open = rows.state == State.OPEN
-        length = rows.length + is_open
-        matched = jnp.where(is_open, table[rows.matched, draw.token].astype(jnp.int32), rows.matched)
-        end = jnp.where(length >= request.limit, End.LENGTH, End.NOT)
-        end = jnp.where(found[matched], End.STRING, end)
-        end = jnp.where(jnp.isin(draw.token, stop_ids), End.TOKEN, end)
-        end = jnp.where(is_open, end, End.NOT)
-        ended = jnp.where(request.pause, State.PAUSED, State.FREE)
-        state = jnp.where(end != End.NOT, ended, rows.state)
-        readers = Readers(rows.readers, request.lane, request.reader, lanes.length)
-        # What a paused answer ended with stays in its text, so its key and value are written too.
-        goes_on = is_open & (state != State.FREE)
-        hidden, own = paged.decode_rows(
-            params, config, shared, own, lanes.pages, own_pages, readers, draw.token, rows.length, goes_on, dtype
-        )
-        # A row that pauses keeps the state after its last token: an empty observation adds nothing to it.
-        hidden = jnp.where(goes_on[:, None], hidden.astype(rows.hidden.dtype), rows.hidden)
-        seen = rows.seen
+    def decode_step(state: DecodeState) -> tuple[DecodeState, tuple[jax.Array, ...]]:
+        slots = _take_requests(state.slots, ring, prompts)
+        request, seen = slots.request, slots.seen
+        logits = unembed(params, config.model.config, slots.hidden)
+        keys = jax.vmap(rng.fold)(jax.random.wrap_key_data(request.key), slots.length)
+        sampled = sample_tokens(keys, logits, request.sampling, seen, config.truncates, config.samples)
+        is_running = slots.state == SlotState.RUNNING
+        length = slots.length + is_running
+        stop_state = stops.table[slots.stop_state, sampled.token].astype(jnp.int32)
+        stop_state = jnp.where(is_running, stop_state, slots.stop_state)
+        end = jnp.where(length >= request.max_length, End.LENGTH, End.NOT)
+        end = jnp.where(stops.found[stop_state], End.STRING, end)
+        end = jnp.where(jnp.isin(sampled.token, stops.token_ids), End.TOKEN, end)
+        end = jnp.where(is_running, end, End.NOT)
+        ended = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)
+        slot_state = jnp.where(end != End.NOT, ended, slots.state)
+        groups = Groups(slots.group_slots, request.prompt_slot, request.group_index, prompts.length)
+        # The last token of a paused completion stays in its text, so its key and value are written too.
+        is_kept = is_running & (slot_state != SlotState.FREE)
+        hidden, pool = paged.decode_tokens(
+            params, config.model, prompt_cache, PagedCache(state.pool, blocks), groups, sampled.token, slots.length,
+            is_kept,
+        )  # fmt: skip
+        # A slot that pauses keeps the state after its last token: an empty observation adds nothing to it.
+        hidden = jnp.where(is_kept[:, None], hidden.astype(slots.hidden.dtype), slots.hidden)
         if seen is not None:
-            seen = seen.at[jnp.arange(n), draw.token].max(is_open)
-        line = (jnp.where(is_open, request.number, -1), draw.token, draw.full_logprob, draw.drawn_logprob, end)
-        new = dataclasses.replace(rows, state=state, length=length, matched=matched, hidden=hidden, seen=seen)
-        return new, own, line
+            seen = seen.at[jnp.arange(n), sampled.token].max(is_running)
+        completion = jnp.where(is_running, request.completion, -1)
+        slots = dataclasses.replace(
+            slots, state=slot_state, length=length, stop_state=stop_state, hidden=hidden, seen=seen
+        )
+        return DecodeState(pool, slots), (completion, *sampled, end)
 
-    def body(carried: _Carried) -> _Carried:
-        count, rows, own, log = carried
-        rows, own, line = write(rows, own)
-        return count + 1, rows, own, tuple(x.at[count].set(y) for x, y in zip(log, line, strict=True))
+    def body(carry: _Carry) -> _Carry:
+        count, state, log = carry
+        state, row = decode_step(state)
+        return count + 1, state, tuple(x.at[count].set(y) for x, y in zip(log, row, strict=True))
 
-    def proceed(carried: _Carried) -> jax.Array:
-        count, rows, _, _ = carried
-        has_work = jnp.any(rows.state == State.OPEN) | (jnp.any(rows.state == State.FREE) & (rows.head < tail))
-        return (count < steps) & has_work
+    def has_work(carry: _Carry) -> jax.Array:
+        count, (_, slots), _ = carry
+        may_take = jnp.any(slots.state == SlotState.FREE) & (slots.taken < ring.tail)
+        return (count < config.steps) & (jnp.any(slots.state == SlotState.RUNNING) | may_take)
 
-    start = (jnp.zeros((), jnp.int32), rows, own, (jnp.full(shape, -1, jnp.int32), *blank))
-    _, rows, own, log = jax.lax.while_loop(proceed, body, start)
-    left = (rows.request.number, rows.length, rows.state, rows.head)
+    start = (jnp.zeros((), jnp.int32), state, (jnp.full(shape, -1, jnp.int32), *blank))
+    _, (pool, slots), log = jax.lax.while_loop(has_work, body, start)
     # Every process reads all of the log, so it is whole on each device.
-    whole = (constrain(jnp.copy(x), ("none",) * x.ndim) for x in (*log, *left))
-    return own, _pinned(rows), Log(*whole)
+    whole = (constrain(jnp.copy(x), ("none",) * x.ndim) for x in (*log, slots.length, slots.taken))
+    return DecodeState(pool, _pinned(slots)), StepLog(*whole)
 
 
-def _pinned(rows: Rows) -> Rows:
-    """Pin the rows to the mesh, so that they leave a call as they came: states over what splits a batch, else whole."""
-    pinned = jax.tree.map(lambda x: constrain(x, ("none",) * x.ndim), rows)
-    return dataclasses.replace(pinned, hidden=constrain(rows.hidden, ("batch", "none")))
+def _pinned(slots: DecodeSlots) -> DecodeSlots:
+    """Pin slots to the mesh, so that a program returns them as it took them: states split by batch, the rest whole."""
+    pinned = jax.tree.map(lambda x: constrain(x, ("none",) * x.ndim), slots)
+    return dataclasses.replace(pinned, hidden=constrain(slots.hidden, ("batch", "none")))
 
 
-@partial(jax.jit, static_argnames=("config", "has_past", "dtype"), donate_argnames=("shared", "hidden"))
-def prefill_lanes(
+@partial(jax.jit, static_argnames=("model", "has_past"), donate_argnames=("pool", "hidden"))
+def prefill_chunk(
+    params: Any, model: PagedModel, pool: KVPool, hidden: jax.Array, chunk: PrefillChunk, has_past: bool
+) -> tuple[KVPool, jax.Array]:
+    """Prefill a chunk of X prompts (`paged.prefill_prompts`) and put the last states of those that end into hidden."""
+    past = PagedPrefix(pool, chunk.table, chunk.start)
+    last, pool = paged.prefill_prompts(params, model, past, chunk.tokens, chunk.length, has_past)
+    hidden = hidden.at[chunk.prompt_slot].set(last.astype(hidden.dtype), mode="drop")
+    return pool, constrain(hidden, ("batch", "none"))
+
+
+@partial(jax.jit, static_argnames="model", donate_argnames="state")
+def append_observation(
     params: Any,
-    config: ModelConfig,
-    shared: Pool,
-    hidden: jax.Array,
-    tokens: jax.Array,
-    length: jax.Array,
-    start: jax.Array,
+    model: PagedModel,
+    prompt_pool: KVPool,
+    prompts: PromptSlots,
+    state: DecodeState,
     table: jax.Array,
-    lane: jax.Array,
-    has_past: bool,
-    dtype: Any = None,
-) -> tuple[Pool, jax.Array]:
-    """Run a stretch of X prompts (`paged.prefill_pages`) and put their last states into hidden [E,D] at lane [X].
-
-    A lane beyond the last one is none: so where a prompt's end is still to come.
-    """
-    last, shared = paged.prefill_pages(params, config, shared, tokens, length, start, table, has_past, dtype)
-    return shared, constrain(hidden.at[lane].set(last.astype(hidden.dtype), mode="drop"), ("batch", "none"))
-
-
-@partial(jax.jit, static_argnames=("config", "dtype"), donate_argnames=("own", "rows"))
-def go_on(
-    params: Any,
-    config: ModelConfig,
-    shared: Pool,
-    own: Pool,
-    lanes: Lanes,
-    own_table: jax.Array,
-    rows: Rows,
-    row: jax.Array,
-    tokens: jax.Array,
-    length: jax.Array,
-    limit: jax.Array,
-    dtype: Any = None,
-) -> tuple[Pool, Rows]:
-    """Append observations, tokens [X,T] of which length [X] count, to paused rows [X] and open them up to limit [X].
-
-    A row beyond the last one is none.
-    """
-    lane, held, before = (x.at[row].get(mode="clip") for x in (rows.request.lane, rows.length, rows.hidden))
-    hidden, own = paged.extend_rows(
-        params, config, shared, own, lanes.pages.table[lane], lanes.length[lane],
-        own_table.at[row].get(mode="fill", fill_value=own.pages), held, tokens, length, dtype,
-    )  # fmt: skip
+    observation: ObservationBatch,
+) -> DecodeState:
+    """Append observations to paused slots, which decode on up to their new end; table [N,J] holds their blocks."""
+    (pool, slots), (slot, tokens, length, max_length) = state, observation
+    prompt, held, before = (
+        x.at[slot].get(mode="clip") for x in (slots.request.prompt_slot, slots.length, slots.hidden)
+    )
+    hidden, pool = paged.extend_completions(
+        params,
+        model,
+        PagedPrefix(prompt_pool, prompts.blocks.table[prompt], prompts.length[prompt]),
+        PagedPrefix(pool, table.at[slot].get(mode="fill", fill_value=pool.num_blocks), held),
+        tokens,
+        length,
+    )
 
     def put(array: jax.Array, values: jax.Array | int) -> jax.Array:
-        return array.at[row].set(values, mode="drop")
+        return array.at[slot].set(values, mode="drop")
 
-    seen = rows.seen
+    seen = slots.seen
     if seen is not None:
         column = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], tokens, seen.shape[1])
-        seen = seen.at[row[:, None], column].set(True, mode="drop")
+        seen = seen.at[slot[:, None], column].set(True, mode="drop")
     new = dataclasses.replace(
-        rows,
-        request=dataclasses.replace(rows.request, limit=put(rows.request.limit, limit)),
-        state=put(rows.state, State.OPEN),
-        length=put(rows.length, held + length),
-        matched=put(rows.matched, rows.request.first.at[row].get(mode="clip")),
-        hidden=put(rows.hidden, jnp.where(length[:, None] > 0, hidden.astype(rows.hidden.dtype), before)),
+        slots,
+        request=dataclasses.replace(slots.request, max_length=put(slots.request.max_length, max_length)),
+        state=put(slots.state, SlotState.RUNNING),
+        length=put(slots.length, held + length),
+        stop_state=put(slots.stop_state, slots.request.start_state.at[slot].get(mode="clip")),
+        hidden=put(slots.hidden, jnp.where(length[:, None] > 0, hidden.astype(slots.hidden.dtype), before)),
         seen=seen,
     )
-    return own, _pinned(new)
+    return DecodeState(pool, _pinned(new))
 
 
-@partial(jax.jit, donate_argnames="rows")
-def let_go(rows: Rows, row: jax.Array) -> Rows:
-    """Free paused rows [X], whose answers are complete; a row beyond the last one is none."""
-    return _pinned(dataclasses.replace(rows, state=rows.state.at[row].set(State.FREE, mode="drop")))
+@partial(jax.jit, donate_argnames="slots")
+def release_slots(slots: DecodeSlots, slot: jax.Array) -> DecodeSlots:
+    """Free paused slots [X], whose completions are finished; a slot beyond the last one means none."""
+    return _pinned(dataclasses.replace(slots, state=slots.state.at[slot].set(SlotState.FREE, mode="drop")))
 
 
 @partial(jax.jit, donate_argnames="seen")
-def mark_seen(seen: jax.Array, lane: jax.Array, tokens: jax.Array, length: jax.Array) -> jax.Array:
-    """Mark in seen [E,V] the tokens [X,P], of which length [X] count, that stand in the prompts of lane [X]."""
+def mark_seen(seen: jax.Array, prompt_slot: jax.Array, tokens: jax.Array, length: jax.Array) -> jax.Array:
+    """Mark in seen [E,V] the tokens [X,P], of which length [X] count, of the prompts in prompt_slot [X]."""
     column = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], tokens, seen.shape[1])
-    marked = jnp.zeros((lane.shape[0], seen.shape[1]), bool)
-    marked = marked.at[jnp.arange(lane.shape[0])[:, None], column].set(True, mode="drop")
-    return seen.at[lane].set(marked, mode="drop")
+    marked = jnp.zeros((prompt_slot.shape[0], seen.shape[1]), bool)
+    marked = marked.at[jnp.arange(prompt_slot.shape[0])[:, None], column].set(True, mode="drop")
+    return seen.at[prompt_slot].set(marked, mode="drop")
 
 
-@partial(jax.jit, donate_argnames="target")
-def copy_pages(source: Pool, pages: jax.Array, target: Pool, places: jax.Array) -> Pool:
-    """Copy pages from pool to pool, as `paged.copy_pages`."""
-    return paged.copy_pages(source, pages, target, places)
-
-
-@partial(jax.jit, static_argnames=("config", "pages", "page_size", "dtype"))
-def new_pool(config: ModelConfig, pages: int, page_size: int, dtype: Any) -> Pool:
-    """Make a pool, as `paged.init_pool`."""
-    return paged.init_pool(config, pages, page_size, dtype)
-
-
-@partial(jax.jit, static_argnames="pages")
-def grow_pool(pool: Pool, pages: int) -> Pool:
-    """Make a larger pool, as `paged.grow_pool`."""
-    return paged.grow_pool(pool, pages)
+copy_blocks = jax.jit(paged.copy_blocks, donate_argnames="target")
+new_pool = jax.jit(paged.init_pool, static_argnames=("config", "num_blocks", "block_size", "dtype"))
+grow_pool = jax.jit(paged.grow_pool, static_argnames="num_blocks")

@@ -1,8 +1,8 @@
-"""Who holds which page: plain bookkeeping on the host, without the arrays themselves.
+"""Which sequence holds which KV block: bookkeeping on the host, without the arrays themselves.
 
-Prompts that are being answered hold pages that every decode step reads. Copies of their full pages are kept apart, for
-as long as room and weights last, under the tokens that they and all pages before them hold: a later prompt that begins
-alike copies them back instead of computing them. Pages of rows come and go with the rows' lengths.
+Prompts that are being decoded from hold blocks that every decode step reads. Copies of their full blocks stay in the
+prefix cache, as long as its room and the weights last, under the tokens that they and all blocks before them hold: a
+later prompt with the same prefix copies them back instead of computing them. A completion's blocks follow its length.
 """
 
 from __future__ import annotations
@@ -16,159 +16,161 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ROOT = 0
+# The number of the block before (ROOT: none), and the tokens of a block.
+PrefixKey = tuple[int, tuple[int, ...]]
 
 
-class OutOfPagesError(Exception):
-    """There are not enough pages; `missing` says how many more would do."""
+class OutOfBlocksError(Exception):
+    """There are not enough free blocks; `missing` more are needed."""
 
     def __init__(self, missing: int) -> None:
-        super().__init__(f"{missing} more pages are needed")
+        super().__init__(f"{missing} more blocks are needed")
         self.missing = missing
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A prompt's pages in order; the first `reused` tokens are there once `copies` (kept page, page) are made."""
+class Allocation(NamedTuple):
+    """A prompt's blocks in order; `copies` (cached block, block) fill those of the first `cached_tokens` tokens."""
 
-    pages: list[int]
-    reused: int
+    blocks: list[int]
+    cached_tokens: int
     copies: list[tuple[int, int]]
 
 
-class Kept(NamedTuple):
-    """A page that is kept, and its number: what stands behind it is known by that."""
+class CachedBlock(NamedTuple):
+    """A block of the prefix pool, and its number: the blocks that follow it are found by that."""
 
-    page: int
+    block: int
     number: int
 
 
 @dataclass
 class PrefixCache:
-    """The pages of prompts: `total` of those being answered, and up to `room` that are kept.
+    """The blocks of prompts: `num_blocks` of those being decoded from, and up to `capacity` cached ones.
 
-    A kept page is known by the number of the one before it and its tokens. Numbers are never given twice, so that a
-    page whose predecessor was forgotten is never found again, and goes when its turn comes.
+    A cached block is found by the number of the one before it and its own tokens. Numbers are never given twice, so
+    that a block whose predecessor was evicted is never found again, and is evicted in its turn.
     """
 
-    size: int
-    room: int
-    total: int = 0
-    free: list[int] = field(default_factory=list)
-    known: OrderedDict[tuple[int, tuple[int, ...]], Kept] = field(default_factory=OrderedDict)
+    block_size: int
+    capacity: int
+    num_blocks: int = 0
+    free_blocks: list[int] = field(default_factory=list)
+    cached: OrderedDict[PrefixKey, CachedBlock] = field(default_factory=OrderedDict)
     _numbers: count[int] = field(default_factory=lambda: count(ROOT + 1))
 
-    def grow(self, total: int) -> None:
-        """Add pages, up to `total`."""
-        self.free.extend(range(total - 1, self.total - 1, -1))
-        self.total = max(self.total, total)
+    def grow(self, num_blocks: int) -> None:
+        """Add blocks, up to `num_blocks`."""
+        self.free_blocks.extend(range(num_blocks - 1, self.num_blocks - 1, -1))
+        self.num_blocks = max(self.num_blocks, num_blocks)
 
-    def _cut(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
-        """Cut a prompt into the full pages that may be shared: its last token is always computed."""
-        whole = min((len(tokens) - 1) // self.size, self.room)
-        return [tuple(tokens[i * self.size : (i + 1) * self.size]) for i in range(whole)]
+    def _full_blocks(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        """Cut a prompt into the full blocks that may be shared: its last token is always computed."""
+        full = min((len(tokens) - 1) // self.block_size, self.capacity)
+        return [tuple(tokens[i * self.block_size : (i + 1) * self.block_size]) for i in range(full)]
 
-    def _found(self, pieces: Sequence[tuple[int, ...]]) -> list[Kept]:
-        """Return the kept pages that a prompt begins with, and note their use: the first page outlives the others."""
-        found: list[Kept] = []
+    def _match(self, pieces: Sequence[tuple[int, ...]]) -> list[CachedBlock]:
+        """Return the cached blocks that a prompt begins with, and mark them used, the first one most recently."""
+        found: list[CachedBlock] = []
         keys = []
         for piece in pieces:
             key = (found[-1].number if found else ROOT, piece)
-            if key not in self.known:
+            if key not in self.cached:
                 break
             keys.append(key)
-            found.append(self.known[key])
+            found.append(self.cached[key])
         for key in reversed(keys):
-            self.known.move_to_end(key)
+            self.cached.move_to_end(key)
         return found
 
-    def reusable(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens of a prompt are kept."""
-        return len(self._found(self._cut(tokens))) * self.size
+    def count_cached(self, tokens: Sequence[int]) -> int:
+        """Return how many tokens of a prompt are cached."""
+        return len(self._match(self._full_blocks(tokens))) * self.block_size
 
-    def next_key(self, tokens: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
-        """Return what the first full page of a prompt that is not kept would be known by; None where all are."""
-        pieces = self._cut(tokens)
-        found = self._found(pieces)
+    def first_missing(self, tokens: Sequence[int]) -> PrefixKey | None:
+        """Return the key of the first full block of a prompt that is not cached; None where all are."""
+        pieces = self._full_blocks(tokens)
+        found = self._match(pieces)
         if len(found) == len(pieces):
             return None
         return (found[-1].number if found else ROOT), pieces[len(found)]
 
-    def open(self, tokens: Sequence[int]) -> Opened:
-        """Take pages for a prompt; raises OutOfPagesError, and takes nothing, where there are too few."""
-        need = -(-len(tokens) // self.size)
-        if need > len(self.free):
-            raise OutOfPagesError(need - len(self.free))
-        pages = [self.free.pop() for _ in range(need)]
-        found = self._found(self._cut(tokens))
-        copies = [(kept.page, page) for kept, page in zip(found, pages, strict=False)]
-        return Opened(pages, len(found) * self.size, copies)
+    def allocate(self, tokens: Sequence[int]) -> Allocation:
+        """Allocate blocks for a prompt; raises OutOfBlocksError, and takes nothing, where there are too few."""
+        need = -(-len(tokens) // self.block_size)
+        if need > len(self.free_blocks):
+            raise OutOfBlocksError(need - len(self.free_blocks))
+        blocks = [self.free_blocks.pop() for _ in range(need)]
+        found = self._match(self._full_blocks(tokens))
+        copies = [(cached.block, block) for cached, block in zip(found, blocks, strict=False)]
+        return Allocation(blocks, len(found) * self.block_size, copies)
 
-    def keep(self, tokens: Sequence[int], pages: Sequence[int]) -> list[tuple[int, int]]:
-        """Keep the full pages of a prompt, now that they are written -> copies to make, (page, kept page)."""
+    def insert(self, tokens: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
+        """Cache the full blocks of a prompt, now that they are written -> copies to make, (block, cached block)."""
         copies: list[tuple[int, int]] = []
-        pieces = self._cut(tokens)
-        found = self._found(pieces)
+        pieces = self._full_blocks(tokens)
+        found = self._match(pieces)
         parent = found[-1].number if found else ROOT
-        for piece, page in list(zip(pieces, pages, strict=False))[len(found) :]:
-            place = len(self.known)
-            if place == self.room:
-                place = self.known.popitem(last=False)[1].page
-            self.known[parent, piece] = Kept(place, next(self._numbers))
-            parent = self.known[parent, piece].number
-            copies.append((page, place))
-        self._found(pieces)
+        for piece, block in list(zip(pieces, blocks, strict=False))[len(found) :]:
+            place = len(self.cached)
+            if place == self.capacity:
+                place = self.cached.popitem(last=False)[1].block
+            self.cached[parent, piece] = CachedBlock(place, next(self._numbers))
+            parent = self.cached[parent, piece].number
+            copies.append((block, place))
+        self._match(pieces)
         return copies
 
-    def close(self, pages: Sequence[int]) -> None:
-        """Give a prompt's pages back."""
-        self.free.extend(reversed(pages))
+    def free(self, blocks: Sequence[int]) -> None:
+        """Give a prompt's blocks back."""
+        self.free_blocks.extend(reversed(blocks))
 
-    def forget(self) -> None:
-        """Forget what is kept: the weights that wrote it have changed."""
-        self.known.clear()
+    def reset(self) -> None:
+        """Evict all cached blocks, as when the weights that wrote them have changed."""
+        self.cached.clear()
 
 
 class BlockTable:
-    """The pages of rows: table [N,J], each row's pages in order, `total` where there is none."""
+    """The blocks of completions: those of each of N slots in order, [N,J]."""
 
-    def __init__(self, size: int, rows: int, columns: int, total: int) -> None:
-        self.size = size
-        self.total = total
-        self.held = np.zeros(rows, np.int64)
-        self.pages = np.zeros((rows, columns), np.int32)
-        self.free = list(range(total - 1, -1, -1))
+    def __init__(self, block_size: int, slots: int, columns: int, num_blocks: int) -> None:
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        self.held = np.zeros(slots, np.int64)
+        self.blocks = np.zeros((slots, columns), np.int32)
+        self.free_blocks = list(range(num_blocks - 1, -1, -1))
 
-    def grow(self, total: int) -> None:
-        """Add pages, up to `total`."""
-        self.free.extend(range(total - 1, self.total - 1, -1))
-        self.total = max(self.total, total)
+    def grow(self, num_blocks: int) -> None:
+        """Add blocks, up to `num_blocks`."""
+        self.free_blocks.extend(range(num_blocks - 1, self.num_blocks - 1, -1))
+        self.num_blocks = max(self.num_blocks, num_blocks)
 
-    def cover(self, tokens: np.ndarray) -> None:
-        """Give and take pages so that row n can hold tokens[n].
+    def reserve(self, tokens: np.ndarray) -> None:
+        """Allocate and free blocks so that slot n has room for tokens[n].
 
-        Raises OutOfPagesError, and changes nothing, where there are too few.
+        Raises OutOfBlocksError, and changes nothing, where there are too few.
         """
-        need = np.minimum(-(-tokens // self.size), self.pages.shape[1])
-        missing = int(np.sum(need - self.held)) - len(self.free)
+        need = np.minimum(-(-tokens // self.block_size), self.blocks.shape[1])
+        missing = int(np.sum(need - self.held)) - len(self.free_blocks)
         if missing > 0:
-            raise OutOfPagesError(missing)
-        for row in np.flatnonzero(need < self.held):
-            self.free.extend(self.pages[row, need[row] : self.held[row]].tolist())
-        for row in np.flatnonzero(need > self.held):
-            for j in range(self.held[row], need[row]):
-                self.pages[row, j] = self.free.pop()
+            raise OutOfBlocksError(missing)
+        for slot in np.flatnonzero(need < self.held):
+            self.free_blocks.extend(self.blocks[slot, need[slot] : self.held[slot]].tolist())
+        for slot in np.flatnonzero(need > self.held):
+            for j in range(self.held[slot], need[slot]):
+                self.blocks[slot, j] = self.free_blocks.pop()
         self.held = need
 
     def table(self) -> Any:
-        """Return [N,J] int32 with `total` where a row has no page."""
-        return np.where(np.arange(self.pages.shape[1]) < self.held[:, None], self.pages, self.total).astype(np.int32)
+        """Return [N,J] int32 with `num_blocks` where a slot has no block."""
+        is_held = np.arange(self.blocks.shape[1]) < self.held[:, None]
+        return np.where(is_held, self.blocks, self.num_blocks).astype(np.int32)
 
 
-def block_owner(table: np.ndarray, total: int, size: int) -> tuple[Any, Any]:
-    """Return owner [Y] and start [Y] of each of `total` pages in a table [X,J]; X owns a page that nobody holds."""
-    owner = np.full(total, len(table), np.int32)
-    start = np.zeros(total, np.int32)
-    x, j = np.nonzero(table < total)
+def block_owner(table: np.ndarray, num_blocks: int, block_size: int) -> tuple[Any, Any]:
+    """Return owner [Y] and start [Y] of each of `num_blocks` blocks in a table [X,J]; X owns a free block."""
+    owner = np.full(num_blocks, len(table), np.int32)
+    start = np.zeros(num_blocks, np.int32)
+    x, j = np.nonzero(table < num_blocks)
     owner[table[x, j]] = x
-    start[table[x, j]] = j * size
+    start[table[x, j]] = j * block_size
     return owner, start

@@ -1,22 +1,24 @@
-"""What is asked of the engine and what it gives back."""
+"""What the engine is asked for, and what it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from jaxrl_sql.types import InputError, Turn
+from jaxrl_sql.sqlenv.turns import Turns
+from jaxrl_sql.types import InputError, Prompt, Turn
 
 ASSISTANT, ENVIRONMENT = "assistant", "environment"
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to draw `n` answers a prompt.
+    """How to sample `n` completions of a prompt.
 
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution whole (the
-    penalty is on tokens of prompt and answer, before the temperature). An answer ends with the tokenizer's end token,
-    with one of the strings in `stop`, wherever tokens are cut, or after `max_new_tokens`. Where an answer has several
+    penalty is on tokens of prompt and completion, before the temperature). A completion ends with the tokenizer's end
+    token, with one of the strings in `stop`, wherever tokens are cut, or after `max_new_tokens`. Where it has several
     turns these hold for each, and `max_total_tokens` bounds all turns and observations together (0: what one turn may
     have).
     """
@@ -33,7 +35,7 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse values outside their range."""
         if isinstance(self.stop, str):
             raise InputError(f"sampling: stop is a tuple of strings, such as ({self.stop!r},)")
         object.__setattr__(self, "stop", tuple(self.stop))
@@ -57,7 +59,7 @@ class SamplingParams:
                 raise InputError(f"sampling: {message}")
 
     def within(self, room: int) -> SamplingParams:
-        """Return the same, with answers that end where a model has no position left: after `room` tokens (or 1)."""
+        """Return the same with completions of at most `room` tokens (or 1): the positions that a model has left."""
         most = max(room, 1)
         return replace(
             self,
@@ -72,27 +74,27 @@ class SamplingParams:
 
     @property
     def longest(self) -> int:
-        """Return the most tokens that may follow a prompt."""
+        """Return the tokens of a longest completion, all of its turns together."""
         return max(self.max_new_tokens, self.max_total_tokens)
 
     @property
     def truncates(self) -> bool:
-        """Say whether tokens are left out of the distribution that is drawn from."""
+        """Return whether tokens are left out of the distribution that is sampled from."""
         return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished answer.
+    """One finished completion.
 
     `finish_reason`: `stop` (`token_ids` end with the stop token, or with the token that completes a stop string; `text`
     leaves the token out, and ends with the string), `length`, `refused` (the request cannot be served, and there are no
-    tokens) or `failed` (what should have answered a turn did not); `error` says why of the last two. `logprobs` are
-    under the full distribution at the temperature, `behavior_logprobs` under the one that the token was drawn from;
-    `text` is what the policy wrote last.
+    tokens) or `failed` (the environment could not answer a turn); `error` gives the reason of the last two. `logprobs`
+    are under the full distribution at the temperature, `behavior_logprobs` under the one that the token was sampled
+    from; `text` is that of the policy's last turn.
 
-    `turns` hold the same tokens by who wrote them (`assistant`, `environment`). Over several turns `token_ids` are all
-    of them, in order, and the log-probabilities of what the environment wrote are 0; `written` says who wrote which.
+    `turns` hold the same tokens by role (`assistant`, `environment`). Over several turns `token_ids` are all of them,
+    in order, and the log-probabilities of the environment's tokens are 0; `written` marks the policy's.
     """
 
     prompt_index: int
@@ -107,5 +109,17 @@ class Sample:
 
     @property
     def written(self) -> tuple[bool, ...]:
-        """Return for each token whether the policy wrote it."""
+        """Return for each token whether it is the policy's."""
         return tuple(turn.role == ASSISTANT for turn in self.turns for _ in turn.token_ids)
+
+
+class GenerationRequest(NamedTuple):
+    """A call of the engine: prompts, the sampling parameters of each, the step that keys are derived from, and turns.
+
+    `turns` makes the environment of each completion, None where completions have one turn.
+    """
+
+    prompts: Sequence[Prompt]
+    samplings: Sequence[SamplingParams]
+    step: int
+    turns: Turns | None

@@ -1,4 +1,4 @@
-"""What a call of the engine did, in counts and seconds."""
+"""Counts and seconds of a call of the engine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass, fields
 class RolloutStats:
     """Counts and seconds of one call.
 
-    prompt_tokens that were asked for, of which reused_tokens were there already; padded_tokens: what the prefill ran,
-    padding included; tokens written by steps times `slots`, of which full_steps were while answers still waited for a
-    row and full_tokens were written in those. host_seconds: what was neither waiting for the device nor the reader.
+    prompt_tokens of all prompts, of which reused_tokens were in the prefix cache; padded_tokens: what the prefill ran,
+    padding included; tokens decoded in steps of `slots` slots, of which full_steps were while completions still waited
+    for a slot, and full_tokens were decoded in those. host_seconds: spent neither waiting for the device or an
+    environment, nor in the caller.
     """
 
     slots: int = 0
@@ -30,7 +31,7 @@ class RolloutStats:
     sql_wait_seconds: float = 0.0
 
     def note(self, steps: int, tokens: int, is_full: bool) -> None:
-        """Add a chunk that wrote `tokens` in `steps`; `is_full`: answers still waited for a row after it."""
+        """Add a chunk of `tokens` in `steps`; `is_full`: completions still waited for a slot after it."""
         self.steps += steps
         self.tokens += tokens
         if is_full:
@@ -38,18 +39,18 @@ class RolloutStats:
             self.full_tokens += tokens
 
     def plus(self, other: RolloutStats) -> RolloutStats:
-        """Return the counts and seconds of two calls together, of rows alike."""
+        """Return the sums over two calls of as many slots."""
         added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "slots"}
         return RolloutStats(slots=other.slots, **added)
 
     @property
     def occupancy(self) -> float:
-        """Return the share of rows that wrote, in the steps in which answers waited for a row."""
+        """Return the share of busy slots in the steps in which completions waited for one."""
         return self.full_tokens / (self.full_steps * self.slots) if self.full_steps else 1.0
 
     @property
     def reuse(self) -> float:
-        """Return the share of prompt tokens that did not have to be computed."""
+        """Return the share of prompt tokens that the prefix cache had."""
         return self.reused_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     def metrics(self) -> dict[str, float]:

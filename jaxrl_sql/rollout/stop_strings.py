@@ -1,14 +1,14 @@
-"""Stop strings found in the token stream, wherever tokens are cut.
+"""Stop strings, found in the token stream wherever tokens are cut.
 
 All strings of a request become one automaton over bytes (Aho and Corasick 1975), and a step over a whole token is
-looked up in a table: state and token -> state. So the device sees the end of an answer in the step that writes it.
+looked up in a table: state and token -> state. So the device sees the end of a completion in the step that samples it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +19,10 @@ _BYTE = 256
 
 
 class Stops(NamedTuple):
-    """Automata of several sets of strings, one below the other.
+    """The automata of several sets of strings, stacked.
 
     table [A,V] int16 or int32: the state after a token; found [A] bool: a string is complete (and stays so); first: the
-    state in which each set's automaton begins.
+    start state of each set's automaton.
     """
 
     table: np.ndarray
@@ -30,8 +30,21 @@ class Stops(NamedTuple):
     first: dict[tuple[str, ...], int]
 
 
+class Vocabulary:
+    """A tokenizer, the tokens that end a completion, and the bytes of all tokens, in which stop strings are found."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.end_tokens = end_tokens(tokenizer)
+
+    @cached_property
+    def token_bytes(self) -> list[bytes]:
+        """Return the bytes of each token."""
+        return token_bytes(self.tokenizer)
+
+
 def end_tokens(tokenizer: Any) -> list[int]:
-    """Return the ids that end an answer: the tokenizer's end token and those that end a turn in the known formats."""
+    """Return the ids that end a completion: the tokenizer's end token and those that end a turn in known templates."""
     names = [tokenizer.eos_token, "<|im_end|>", "<|eot_id|>", "<end_of_turn>"]
     known = tokenizer.get_vocab()
     ids = sorted({known[name] for name in names if name in known})
@@ -41,7 +54,7 @@ def end_tokens(tokenizer: Any) -> list[int]:
 
 
 def token_bytes(tokenizer: Any) -> list[bytes]:
-    """Return what each token id writes, as bytes; nothing for an id that is none."""
+    """Return the bytes of each token id; none for an id without a token."""
     vocabulary = tokenizer.get_vocab()
     pieces: list[bytes] = [b""] * (max(vocabulary.values()) + 1)
     kind = _decoder(tokenizer)
@@ -59,17 +72,17 @@ def token_bytes(tokenizer: Any) -> list[bytes]:
 
 
 def _decoder(tokenizer: Any) -> str:
-    """Say how a tokenizer turns the names of tokens into text."""
+    """Return how a tokenizer turns the names of tokens into text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    said = json.dumps(json.loads(backend.to_str()).get("decoder")) if backend is not None else ""
-    if '"ByteLevel"' in said:
+    described = json.dumps(json.loads(backend.to_str()).get("decoder")) if backend is not None else ""
+    if '"ByteLevel"' in described:
         return "byte-level"
-    return "pieces" if '"ByteFallback"' in said or '"Metaspace"' in said else "other"
+    return "pieces" if '"ByteFallback"' in described or '"Metaspace"' in described else "other"
 
 
 @lru_cache(maxsize=1)
 def _byte_level_letters() -> dict[str, int]:
-    """Return the letters that byte-level tokenizers write bytes with: printable ones stand for themselves."""
+    """Return the letters that stand for bytes in byte-level tokenizers: printable ones stand for themselves."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(_BYTE) if byte not in set(plain)]
     return {chr(byte): byte for byte in plain} | {chr(_BYTE + i): byte for i, byte in enumerate(others)}
@@ -133,9 +146,9 @@ def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
 def make_stops(
     sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_size: int
 ) -> tuple[Stops, dict[tuple[str, ...], str]]:
-    """Build the automata of all sets of strings -> them, and for each set that cannot be served the reason.
+    """Build the automata of all sets of strings -> them, and the reason for each set that is refused.
 
-    A string is refused when no sequence of tokens writes it, so that it never would be found.
+    A string is refused when no sequence of tokens produces it, so that it never would be found.
     """
     tables, founds = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
     first: dict[tuple[str, ...], int] = {(): 0}
@@ -161,7 +174,7 @@ def make_stops(
 
 
 def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
-    """Say whether some sequence of tokens writes the string: whether its automaton's end can be reached."""
+    """Return whether some sequence of tokens produces the string: its automaton's end can be reached."""
     delta, found = _automaton([string.encode()])
     table = _over_tokens(delta, sorted(set(pieces)))
     reached = {0}
@@ -174,6 +187,6 @@ def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
 
 
 def cut_after_stop(text: str, stop: Sequence[str]) -> str:
-    """Cut a text after the stop string that ends first, if one is there."""
+    """Cut a text after the stop string that ends first, if it has one."""
     ends = [text.find(string) + len(string) for string in stop if string in text]
     return text[: min(ends)] if ends else text

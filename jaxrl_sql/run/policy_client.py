@@ -19,7 +19,7 @@ from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse
-from jaxrl_sql.rollout import Engine, Sample, SamplingParams, Turns
+from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams, Turns
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.sqlenv.turns import Environment
 from jaxrl_sql.types import Example, InputError, Prompt, Response
@@ -94,7 +94,7 @@ def open_policy_client(config: TrainConfig, executor: Executor, slots: int, purp
         shape, params = load_checkpoint(model.checkpoint, model.dtype, mesh)
         tokenizer = load_tokenizer(config.data.tokenizer or model.checkpoint)
         compute = None if model.compute_dtype == "same" else model.compute_dtype
-        engine = Engine(shape, params, tokenizer, slots, purpose, compute_dtype=compute, is_exact=True)
+        engine = Engine(shape, params, tokenizer, EngineConfig(slots, purpose, compute_dtype=compute))
         yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
 
 

@@ -1,10 +1,10 @@
 """Verbal RL: `python -m jaxrl_sql.verbal --config FILE key.sub=value …` (section `verbal`); no weight is changed.
 
 For each question of `data.evals` a model, that of `model.checkpoint` (a run's folder will do) or one behind
-`verbal.base_url`, draws candidates and chooses among them in words (PaVeRL-SQL). The folder `verbal.out` gets
-`predictions.jsonl`, `records.jsonl` with all candidates and their scores, and `metrics.json`: what the choice is worth
-beside the first candidate, a vote and the best there is. All answers stand in `answers.jsonl`, from which a second run
-goes on.
+`verbal.base_url`, writes candidates and chooses among them in words (PaVeRL-SQL). The folder `verbal.out` gets
+`predictions.jsonl`, `records.jsonl` with all candidates and their scores, and `metrics.json`: the accuracy of the
+choice beside the first candidate, a vote and the best candidate. All answers are recorded in `answers.jsonl`, from
+which a second run resumes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import asked_otherwise, find_model
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
-from jaxrl_sql.verbal.judging import SCORES_END, Ask, Question, Verdict, choose_by_judging
+from jaxrl_sql.verbal.judging import SCORES_END, JudgingConfig, Question, VerbalPolicy, Verdict, choose_by_judging
 from jaxrl_sql.verbal.replay import Memory, UnreachableError, endpoint_asker, engine_asker
 
 _SHOWN_EVERY_S = 10.0
@@ -46,23 +46,17 @@ _LOST = ("attempts", "unanswered", "without_sql", "failed", "empty")
 
 
 class Model(NamedTuple):
-    """Who answers: how it is asked for candidates and as a judge, and how its answers are read.
+    """The policy, the recipe and style that its answers are read by, and what makes the prompts of questions."""
 
-    `prompts` makes the prompts of questions, and `as_prompt` one of a judge's text.
-    """
-
-    ask: Ask
+    policy: VerbalPolicy
     recipe: Recipe
     style: PromptStyle
     prompts: Callable[[Sequence[Example]], Sequence[str | Prompt]]
-    as_prompt: Callable[[str], str | Prompt]
-    how: SamplingParams
-    judge_how: SamplingParams
 
 
 @dataclasses.dataclass
 class Work:
-    """The questions of a run, what is known of them (`finished`: a record by id), and what it may cost."""
+    """The questions of a run, the records of finished ones by id, and its budget."""
 
     config: TrainConfig
     examples: Sequence[Example]
@@ -79,7 +73,7 @@ class Work:
         return [example for example in self.examples if example.uid not in self.finished]
 
     def show(self, now: bool = False) -> None:
-        """Show how far it is, every few seconds or `now`."""
+        """Show the progress, every few seconds or `now`."""
         if now or time.monotonic() - self.shown > _SHOWN_EVERY_S:
             self.shown = time.monotonic()
             done = len(self.examples) - len(self.left)
@@ -88,7 +82,7 @@ class Work:
 
 
 def verbal(config: TrainConfig) -> int:
-    """Choose an answer to every question, and say what the choice is worth; return the exit code."""
+    """Choose an answer to every question, and report the accuracy of the choice; return the exit code."""
     cfg, out = config.verbal, Path(config.verbal.out)
     if not (cfg.base_url or config.model.checkpoint):
         raise InputError("verbal asks a model: name model.checkpoint, or verbal.base_url and verbal.model")
@@ -97,18 +91,18 @@ def verbal(config: TrainConfig) -> int:
         checkpoint, trained = find_model(config.model.checkpoint)
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, checkpoint=str(checkpoint)))
     loaded = load_questions(config)
-    # Candidates are run as they are: who asks for another dialect is answered in SQLite's.
+    # Candidates are run as they are, so a question in another dialect is answered in SQLite's.
     examples = [dataclasses.replace(example, dialect="sqlite") for example in loaded.examples]
     with (
-        Journal(out / "answers.jsonl", settings_of(config)) as journal,
+        Journal(out / "answers.jsonl", answer_settings(config)) as journal,
         make_executor(config.executor) as executor,
     ):
         memory = Memory(journal)
         finished = {one["id"]: one for record in journal.records if (one := record.get("finished"))}
-        refuse_other_questions(examples, finished, journal.path)
+        refuse_changed_questions(examples, finished, journal.path)
         stopped: JaxrlSqlError | None = None
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:
-            tell_skipped(loaded, display)
+            note_skipped(loaded, display)
             for setting in asked_otherwise(config, trained) if trained else ():
                 display.note(f"the model is not asked as it was trained: {setting}")
             work = Work(config, examples, executor, memory, budget_of(cfg, memory.total), display, finished)
@@ -123,12 +117,12 @@ def verbal(config: TrainConfig) -> int:
         sys.stderr.write(
             f"{numbers['unanswered']:,.0f} attempts were not answered; {out / 'records.jsonl'} says whose{why}\n"
         )
-    code = told(work, stopped, out)
+    code = report_unfinished(work, stopped, out)
     return code or int(0 < numbers["attempts"] == numbers["unanswered"])
 
 
 def load_questions(config: TrainConfig) -> Loaded:
-    """Read the one split that is asked, made first where it is synthetic."""
+    """Load the one split that is answered, generated first where it is synthetic."""
     data = config.data
     if len(data.evals) != 1:
         raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
@@ -137,7 +131,9 @@ def load_questions(config: TrainConfig) -> Loaded:
     return load_split(data.dir, data.evals[0], data.limit_eval)
 
 
-def refuse_other_questions(examples: Sequence[Example], finished: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+def refuse_changed_questions(
+    examples: Sequence[Example], finished: Mapping[str, Mapping[str, Any]], path: Path
+) -> None:
     """Raise InputError where a question has been edited since it was answered."""
     for example in examples:
         record = finished.get(example.uid)
@@ -147,15 +143,15 @@ def refuse_other_questions(examples: Sequence[Example], finished: Mapping[str, M
             )
 
 
-def tell_skipped(loaded: Loaded, display: Display) -> None:
-    """Say how many questions were left out by the loader, by reason, with the first of each."""
+def note_skipped(loaded: Loaded, display: Display) -> None:
+    """Show how many questions the loader skipped, by reason, with the first of each."""
     for reason, count in loaded.skipped_reasons.items():
         first = [uid for uid, why in loaded.skipped if why == reason][:_NAMED]
         display.note(f"skipped {count} ({reason}), such as {', '.join(first)}")
 
 
-def settings_of(config: TrainConfig) -> dict[str, Any]:
-    """Return what answers depend on: a journal of others is refused."""
+def answer_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that answers depend on: a journal with other settings is refused."""
     data, cfg, sampling = config.data, config.verbal, config.sampling
     names = (
         "candidates", "attempts", "rounds", "normalise", "temperature", "max_tokens", "judge_temperature",
@@ -172,27 +168,22 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
 
 @contextmanager
 def open_model(work: Work) -> Iterator[Model]:
-    """Open the endpoint, or else the checkpoint, to be asked by the journal first."""
+    """Open the endpoint, or else the checkpoint, behind the journal of answers."""
     config, cfg = work.config, work.config.verbal
-    how = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=config.seed)
-    judge_how = SamplingParams(temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=config.seed)
+    sampling = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=config.seed)
+    judge_sampling = SamplingParams(
+        temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=config.seed
+    )
     if cfg.base_url:
         recipe = find_recipe(config.recipe)
         style = recipe.style_for(dataclasses.replace(config.data, prompt="chat", assistant_prefill=""))
         with open_endpoint(cfg, work.budget) as endpoint:
             ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
-            yield Model(
-                ask,
-                recipe,
-                style,
-                lambda examples: ["".join(message_texts(one, style)) for one in examples],
-                str,
-                how,
-                judge_how,
-            )
+            policy = VerbalPolicy(ask, sampling, judge_sampling)
+            yield Model(policy, recipe, style, lambda found: ["".join(message_texts(one, style)) for one in found])
         return
-    with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL) as answerer:
-        style, tokenizer = answerer.style, answerer.engine.tokenizer
+    with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL) as client:
+        style, tokenizer = client.style, client.engine.tokenizer
 
         def prompts(examples: Sequence[Example]) -> Sequence[Prompt]:
             return make_prompts(examples, style, tokenizer, sys.maxsize).prompts
@@ -204,17 +195,20 @@ def open_model(work: Work) -> Iterator[Model]:
                 text = plain_text(tokenizer, text)
             return Prompt("judge", tuple(tokenizer.encode(text, add_special_tokens=False)), text)
 
-        how = dataclasses.replace(how, stop=answerer.stops(config.sampling.stop))
-        judge_how = dataclasses.replace(judge_how, stop=(SCORES_END,))
-        ask = engine_asker(answerer.engine, work.memory)
-        yield Model(ask, answerer.recipe, style, prompts, as_prompt, how, judge_how)
+        policy = VerbalPolicy(
+            engine_asker(client.engine, work.memory),
+            dataclasses.replace(sampling, stop=client.stops(config.sampling.stop)),
+            dataclasses.replace(judge_sampling, stop=(SCORES_END,)),
+            as_prompt,
+        )
+        yield Model(policy, client.recipe, style, prompts)
 
 
 def choose(work: Work, model: Model) -> JaxrlSqlError | None:
-    """Finish one batch of questions after another; return what stopped it before all were asked.
+    """Finish one batch of questions after another; return the error that stopped it before all were asked.
 
-    A question that alone is not answered is left for another run. Where nobody answers, or the budget is spent, the
-    work stops.
+    A question that alone is not answered is left for another run. Where the model does not answer at all, or the budget
+    is spent, the run stops.
     """
     size = work.config.verbal.batch
     for start in range(0, len(work.examples), size):
@@ -235,24 +229,18 @@ def choose(work: Work, model: Model) -> JaxrlSqlError | None:
 
 
 def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
-    """Choose an answer to each of some questions and keep the records."""
+    """Choose an answer to each of some questions and record it."""
     cfg = work.config.verbal
     questions = [
         Question(example.uid, prompt, example.db_path, _about(example, model.style))
         for example, prompt in zip(todo, model.prompts(todo), strict=True)
     ]
     verdicts = choose_by_judging(
-        model.ask,
+        model.policy,
         work.executor,
         questions,
         lambda text: model.recipe.reading(text, model.style).sql,
-        model.how,
-        model.judge_how,
-        cfg.candidates,
-        cfg.attempts,
-        cfg.rounds,
-        cfg.normalise,
-        model.as_prompt,
+        JudgingConfig(cfg.candidates, cfg.attempts, cfg.rounds, cfg.normalise),
     )
     for example, verdict in zip(todo, verdicts, strict=True):
         record = _record(example, verdict, work.memory.spent.get(example.uid, Spent()))
@@ -261,7 +249,7 @@ def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
 
 
 def _about(example: Example, style: PromptStyle) -> str:
-    """Return what a judge is told: the schema as the candidates' prompt shows it, and the question."""
+    """Return what a judge reads: the schema as in the candidates' prompt, and the question."""
     evidence = f"External knowledge: {example.evidence}\n" if example.evidence else ""
     schema, _ = message_texts(example, style)
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
@@ -313,8 +301,8 @@ def write(out: Path, work: Work, loaded: Loaded) -> dict[str, float]:
     return numbers
 
 
-def told(work: Work, stopped: JaxrlSqlError | None, out: Path) -> int:
-    """Say what was left, and how to go on; return the exit code, and raise what broke the work."""
+def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> int:
+    """Print what is unfinished and how to resume; return the exit code, or raise the error that stopped the run."""
     if work.left:
         names = ", ".join(example.uid for example in work.left[:_NAMED])
         sys.stdout.write(f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}\n")

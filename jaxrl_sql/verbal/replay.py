@@ -1,7 +1,7 @@
-"""Who answers verbal RL's requests, the local engine or an endpoint, and the journal that remembers every answer.
+"""Answer verbal RL's requests with the local engine or an endpoint, through a journal that records every answer.
 
-What is asked next depends on the answers alone. So a run that was killed asks for everything again, gets what it knows
-from the journal and the rest from the model, and ends as it would have.
+What is requested next depends on the answers alone. So a run that was killed requests everything again, gets the known
+answers from the journal and the rest from the model, and ends as it would have.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.types import JaxrlSqlError
 from jaxrl_sql.verbal.judging import Ask, Request
 
-# So many failures before the first answer, and twice what is asked at once, and no more is asked for.
+# With so many failures, and twice the requests at a time, before the first answer, no more are sent.
 _HOPELESS = 8
 _Key = tuple[str, str, int, int]
 
 
 class UnreachableError(JaxrlSqlError):
-    """Nothing that was asked at once was answered, for reasons that may pass; `uids` are the questions it was for."""
+    """No request of a round was answered, for reasons that may pass; `uids` are the questions it was for."""
 
     def __init__(self, message: str, uids: Collection[str]) -> None:
         super().__init__(message)
@@ -32,10 +32,10 @@ class UnreachableError(JaxrlSqlError):
 
 @dataclass
 class Memory:
-    """The answers in a journal, by question, stage, round and number, and what each question has cost.
+    """The answers in a journal, by question, stage, round and number, and the cost of each question.
 
     A record has a list of `answers`, each of them the texts of one request from its number `first` on (null: refused),
-    with what they cost; texts are missing where a request failed and may be made again.
+    with their cost; texts are missing where a request failed and may be tried again.
     """
 
     journal: Journal
@@ -43,7 +43,7 @@ class Memory:
     _texts: dict[_Key, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read what is there."""
+        """Read the journal."""
         for record in self.journal.records:
             self._take(record)
 
@@ -54,7 +54,7 @@ class Memory:
 
     def known(self, request: Request) -> dict[int, str | None]:
         """Return the texts of a request that are known, by their number."""
-        keys = {i: (request.uid, request.stage, request.round, i) for i in range(request.how.n)}
+        keys = {i: (request.uid, request.stage, request.round, i) for i in range(request.sampling.n)}
         return {i: self._texts[key] for i, key in keys.items() if key in self._texts}
 
     def add(self, answers: Sequence[tuple[Request, int, Sequence[str | None], Spent]], error: str = "") -> None:
@@ -75,56 +75,61 @@ class Memory:
 
 
 def engine_asker(engine: Engine, memory: Memory) -> Ask:
-    """Let an engine answer. Its draws depend on what is drawn beside, so a round is known as a whole or drawn again.
+    """Return an `Ask` that an engine answers, a round at a time: either its whole round is recorded or none of it.
 
-    An answer ends where the model has no position left; what the engine refuses has its reason in the journal.
+    A completion ends where the model has no position left; the journal has the reason of what the engine refuses.
     """
 
     def ask(requests: Sequence[Request]) -> list[list[str | None]]:
-        if any(len(memory.known(one)) < one.how.n for one in requests):
+        if any(len(memory.known(one)) < one.sampling.n for one in requests):
             reasons: list[str] = []
-            memory.add(list(_drawn(engine, requests, reasons)), reasons[-1] if reasons else "")
-        return [[memory.known(one)[i] for i in range(one.how.n)] for one in requests]
+            memory.add(list(_generate(engine, requests, reasons)), reasons[-1] if reasons else "")
+        return [[memory.known(one)[i] for i in range(one.sampling.n)] for one in requests]
 
     return ask
 
 
-def _drawn(
+def _generate(
     engine: Engine, requests: Sequence[Request], reasons: list[str]
 ) -> Iterator[tuple[Request, int, list[str | None], Spent]]:
-    """Yield what the engine answers to each request, and add why it did not answer some to `reasons`."""
+    """Yield the engine's answers to each request with their cost, and add the errors of refused ones to `reasons`."""
     prompts = [one.prompt for one in requests if not isinstance(one.prompt, str)]
-    most = engine.config.max_positions
-    hows = [one.how.within(most - len(prompt.token_ids)) for one, prompt in zip(requests, prompts, strict=True)]
-    texts: list[list[str | None]] = [[None] * one.how.n for one in requests]
+    most = engine.model.max_positions
+    samplings = [
+        one.sampling.within(most - len(prompt.token_ids)) for one, prompt in zip(requests, prompts, strict=True)
+    ]
+    texts: list[list[str | None]] = [[None] * one.sampling.n for one in requests]
     written = [0] * len(requests)
-    for sample in engine.generate(prompts, hows):
+    for sample in engine.generate(prompts, samplings):
         if sample.error:
             reasons.append(sample.error)
         else:
             texts[sample.prompt_index][sample.index] = sample.text
             written[sample.prompt_index] += len(sample.token_ids)
-    for request, prompt, said, tokens in zip(requests, prompts, texts, written, strict=True):
-        # The engine runs a prompt once for all of its answers.
-        yield request, 0, said, Spent(request.how.n, len(prompt.token_ids), tokens)
+    for request, prompt, answers, tokens in zip(requests, prompts, texts, written, strict=True):
+        # The engine prefills a prompt once for all of its answers.
+        yield request, 0, answers, Spent(request.sampling.n, len(prompt.token_ids), tokens)
 
 
 def endpoint_asker(
-    endpoint: Endpoint, memory: Memory, token_limit: str, tell: Callable[[], None] = lambda: None
+    endpoint: Endpoint, memory: Memory, token_limit: str, on_answer: Callable[[], None] = lambda: None
 ) -> Ask:
-    """Let an endpoint answer, each answer by a request of its own; `tell` is called after each.
+    """Return an `Ask` that an endpoint answers, each answer by a request of its own, followed by `on_answer`.
 
-    `token_limit` is the server's word for the most tokens of an answer. Raises BudgetSpentError, and UnreachableError
-    where answers are asked for and none comes.
+    `token_limit` is the server's name for the maximum of tokens. Raises BudgetSpentError, and UnreachableError where
+    none of the requests is answered.
     """
 
     def ask(requests: Sequence[Request]) -> list[list[str | None]]:
-        there = [memory.known(one) for one in requests]
+        known = [memory.known(one) for one in requests]
         missing = [
-            (one, i) for one, texts in zip(requests, there, strict=True) for i in range(one.how.n) if i not in texts
+            (one, i)
+            for one, texts in zip(requests, known, strict=True)
+            for i in range(one.sampling.n)
+            if i not in texts
         ]
-        how = requests[0].how
-        options = {"temperature": how.temperature, token_limit: how.max_new_tokens}
+        sampling = requests[0].sampling
+        options = {"temperature": sampling.temperature, token_limit: sampling.max_new_tokens}
         failed: list[Answer] = []
         answered = 0
         for (request, i), answer in endpoint.ask_all(((key, _messages(key[0])) for key in missing), **options):
@@ -132,14 +137,14 @@ def endpoint_asker(
             memory.add([(request, i, texts, answer.spent)], answer.error)
             failed += [answer] if not texts else []
             answered += bool(texts)
-            tell()
+            on_answer()
             if not answered and len(failed) >= max(_HOPELESS, 2 * endpoint.concurrency):
-                break  # nobody is there: retrying the others would take hours
+                break  # the server does not answer: retrying the others would take hours
         if failed and not answered:
             words = f"{endpoint.base_url}: none of {len(failed)} answers came: {failed[-1].error}"
             raise UnreachableError(words, {one.uid for one, _ in missing})
         known = [memory.known(one) for one in requests]
-        return [[texts.get(i) for i in range(one.how.n)] for one, texts in zip(requests, known, strict=True)]
+        return [[texts.get(i) for i in range(one.sampling.n)] for one, texts in zip(requests, known, strict=True)]
 
     return ask
 

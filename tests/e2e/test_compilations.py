@@ -62,8 +62,8 @@ def test_one_compilation_a_bucket(tmp_path: Path, compiled: Counter[str]) -> Non
     assert 1 <= compiled["update"] <= sampled
     # A chunk's shapes are the bucket of the longest prompt and the size of the pool of prompts, which grows with it.
     assert 2 <= compiled["decode_chunk"] <= 2 * sampled + 2 * greedy
-    # A stretch of prompts is 1, 2 or 4 of a width, and its pool grows too.
-    assert 2 <= compiled["prefill_lanes"] <= 3 * (2 * sampled + 2 * greedy)
+    # A chunk of prompts is 1, 2 or 4 of a width, and its pool grows too.
+    assert 2 <= compiled["prefill_chunk"] <= 3 * (2 * sampled + 2 * greedy)
     # Nothing else is compiled step after step either: twice the steps compile what is left of the buckets, no more.
     before = compiled.copy()
     assert main([*arguments, f"run.dir={tmp_path}/longer", "grpo.steps=12"]) == 0

@@ -21,7 +21,7 @@ from jaxrl_sql.filter_data import main
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.rollout import Engine, SamplingParams
+from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.run.policy_client import style_for
 
 MODEL = Path(__file__).parents[2] / "configs/quickstart_start"
@@ -106,7 +106,7 @@ def by_hand(data: Path) -> dict[str, int]:
     tokenizer = load_tokenizer(MODEL)
     prompts = make_prompts(examples, style, tokenizer, 10_000).prompts
     right: Counter[str] = Counter()
-    for sample in Engine(config, params, tokenizer, 32, Purpose.DATA).generate(
+    for sample in Engine(config, params, tokenizer, EngineConfig(32, Purpose.DATA)).generate(
         prompts, SamplingParams(temperature=1.0, max_new_tokens=64, n=4, seed=0)
     ):
         example = examples[sample.prompt_index]

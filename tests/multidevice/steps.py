@@ -26,7 +26,7 @@ from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_of
 from jaxrl_sql.parallel.processes import gathered
-from jaxrl_sql.rollout import Engine, SamplingParams
+from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, 1e4, 1e-6, False, True, False, 96)
@@ -111,7 +111,7 @@ def measure(
                 state, metrics = step(state, batch)
             misplaced += _misplaced(f"{kind} at the end", state, mesh)
             numbers[kind] = {"metrics": metrics, "parameters": state.trainable, "optimizer": state.opt_state}
-        engine = Engine(CONFIG, params, Letters(), slots=B * G)
+        engine = Engine(CONFIG, params, Letters(), EngineConfig(B * G))
         for name, temperature in (("tokens", 0.0), ("drawn", 1.0)):
             samples = engine.generate(make_prompts(), SamplingParams(temperature=temperature, max_new_tokens=T, n=G))
             numbers[name] = {f"{s.prompt_index}.{s.index}": np.array(s.token_ids) for s in samples}
@@ -181,9 +181,9 @@ def _misplaced(when: str, state: TrainState, mesh: jax.sharding.Mesh) -> list[st
 
 
 def _pools(engine: Engine, mesh: jax.sharding.Mesh) -> list[str]:
-    """Name the pools of pages that do not lie as they should, after the engine has run."""
+    """Name the pools of KV blocks that do not lie as they should, after the engine has run."""
     wrong = []
-    for name, pool in (("prompts", engine.shared), ("rows", engine.own)):
+    for name, pool in (("prompts", engine.runner.prompt_pool), ("completions", engine.runner.completion_pool)):
         assert pool is not None
         leaves = [leaf for leaf in (*pool.k, *pool.v) if not _lies(leaf, sharding_of(mesh, POOL, leaf.shape))]
         wrong += [f"{name}: {leaf.shape} {leaf.sharding}" for leaf in leaves]

@@ -1,4 +1,4 @@
-"""Decoding from pages that a mesh splits: each chip merges its own pages first, and rows get what one device gives.
+"""Decoding from KV blocks that a mesh splits: a chip merges its own blocks first, and the result is one device's.
 
 Run as a test it starts itself as a script, since the number of devices is fixed when JAX starts.
 """
@@ -19,24 +19,24 @@ SIZE, HEAD, GROUP = 4, 8, 4
 
 
 class Case(NamedTuple):
-    """A mesh (data x fsdp x tensor), rows, key heads, queries a key head, pages of prompts and of rows."""
+    """A mesh (data x fsdp x tensor), slots, key heads, queries a key head, blocks of prompts and of completions."""
 
     mesh: tuple[int, int, int]
-    rows: int
+    slots: int
     keys: int
     queries: int
-    shared: int
-    own: int
+    prompt_blocks: int
+    completion_blocks: int
     capped: bool = False
     window: bool = False
 
 
 CASES = {
-    "rows-and-heads": Case((2, 2, 2), 8, 4, 2, 16, 24),
-    "odd-rows": Case((1, 4, 1), 6, 2, 3, 16, 24, capped=True),
+    "slots-and-heads": Case((2, 2, 2), 8, 4, 2, 16, 24),
+    "odd-slots": Case((1, 4, 1), 6, 2, 3, 16, 24, capped=True),
     "few-key-heads": Case((2, 1, 4), 8, 2, 4, 16, 24, window=True),
     "few-heads-at-all": Case((1, 2, 4), 8, 1, 3, 16, 24),
-    "pages-not-split": Case((1, 4, 1), 8, 2, 2, 18, 24),
+    "blocks-not-split": Case((1, 4, 1), 8, 2, 2, 18, 24),
 }
 
 
@@ -45,12 +45,12 @@ def test_a_mesh_reads_what_one_device_reads(together: Any) -> None:
     measured = json.loads(out.splitlines()[-1])
     assert measured.keys() == CASES.keys()
     assert all(error < 1e-5 for error, _ in measured.values()), measured
-    # What comes together is a part a row: where pages are split nothing of the size of all pages' parts is gathered.
-    assert {name for name, (_, splits) in measured.items() if splits} == CASES.keys() - {"pages-not-split"}
+    # One part per slot is summed: where blocks are split nothing of the size of all blocks' parts is gathered.
+    assert {name for name, (_, splits) in measured.items() if splits} == CASES.keys() - {"blocks-not-split"}
 
 
 def _measure() -> dict[str, tuple[float, bool]]:
-    """Return by case the relative error, and whether chips merge their own pages first."""
+    """Return by case the relative error, and whether chips merge their own blocks first."""
     import jax
     import numpy as np
 
@@ -77,55 +77,58 @@ def _measure() -> dict[str, tuple[float, bool]]:
 
 
 def _problem(case: Case, r: Any) -> tuple[Callable[[Any, Any], Any], Any, list[list[Any]]]:
-    """Draw rows that read prompts, scattered pages, and traces of rows and owners that have left; and what attends."""
+    """Return a random attention and what it reads: slots on prompts, scattered blocks, traces of what was freed."""
     import jax.numpy as jnp
     import numpy as np
 
-    from jaxrl_sql.models.attention.paged import Read, Score, attend_pages
-    from jaxrl_sql.models.paged import Readers, reach_own, reach_shared
+    from jaxrl_sql.models.attention.paged import PagedKeys, Score, paged_attention
+    from jaxrl_sql.models.paged import Groups, completion_access, prompt_access
 
     prompt = np.array([5, 16, 9])
-    lanes = _pages(r, prompt, 4, case.shared)
-    seats = [(x, y) for x in range(len(prompt)) for y in range(GROUP)]
-    taken = [seats[i] for i in r.permutation(len(seats))[: case.rows]]
-    readers = r.integers(0, case.rows + 1, (len(prompt), GROUP))  # where nobody sits, rows are named that have left
-    for row, seat in enumerate(taken):
-        readers[seat] = row
-    lane, place = np.array(taken).T
-    length = r.integers(0, 8, case.rows)
-    own = _pages(r, length, 3, case.own)
-    view = Readers(*(jnp.asarray(x, jnp.int32) for x in (readers, lane, place, prompt)))
-    positions = jnp.asarray(prompt[lane] + length, jnp.int32)
+    prompt_map = _block_map(r, prompt, 4, case.prompt_blocks)
+    places = [(x, y) for x in range(len(prompt)) for y in range(GROUP)]
+    taken = [places[i] for i in r.permutation(len(places))[: case.slots]]
+    group_slots = r.integers(0, case.slots + 1, (len(prompt), GROUP))  # free places still name slots that have left
+    for slot, at in enumerate(taken):
+        group_slots[at] = slot
+    prompt_of, group_index = np.array(taken).T
+    length = r.integers(0, 8, case.slots)
+    completion_map = _block_map(r, length, 3, case.completion_blocks)
+    groups = Groups(*(jnp.asarray(x, jnp.int32) for x in (group_slots, prompt_of, group_index, prompt)))
+    positions = jnp.asarray(prompt[prompt_of] + length, jnp.int32)
 
     def attend(q: Any, pools: Any) -> Any:
-        reach = (
-            reach_shared(lanes, view, positions, SIZE),
-            reach_own(own, jnp.asarray(length), jnp.asarray(prompt[lane]), positions, SIZE),
+        access = (
+            prompt_access(prompt_map, groups, positions, SIZE),
+            completion_access(completion_map, jnp.asarray(length), jnp.asarray(prompt[prompt_of]), positions, SIZE),
         )
-        near = [one.queries[..., None] - one.keys[:, None] < 6 if case.window else True for one in reach]
-        reads = [Read(*kv, one, one.visible & close) for kv, one, close in zip(pools, reach, near, strict=True)]
-        return attend_pages(q, reads, Score(0.5, 2.0 if case.capped else None))
+        near = [
+            one.query_positions[..., None] - one.key_positions[:, None] < 6 if case.window else True for one in access
+        ]
+        paged = [PagedKeys(*kv, one, one.valid & close) for kv, one, close in zip(pools, access, near, strict=True)]
+        return paged_attention(q, paged, Score(0.5, 2.0 if case.capped else None))
 
     def floats(*shape: int) -> Any:
         return jnp.asarray(r.normal(size=shape), jnp.float32)
 
-    pools = [[floats(pages, case.keys, SIZE, HEAD) for _ in range(2)] for pages in (case.shared, case.own)]
-    return attend, floats(case.rows, case.keys, case.queries, HEAD), pools
+    counts = case.prompt_blocks, case.completion_blocks
+    pools = [[floats(blocks, case.keys, SIZE, HEAD) for _ in range(2)] for blocks in counts]
+    return attend, floats(case.slots, case.keys, case.queries, HEAD), pools
 
 
-def _pages(r: Any, lengths: Any, columns: int, pages: int) -> Any:
-    """Draw the pages of owners of `lengths` tokens; pages of nobody still name some owner."""
+def _block_map(r: Any, lengths: Any, columns: int, blocks: int) -> Any:
+    """Return scattered blocks of sequences of `lengths` tokens; free blocks still name some owner."""
     import jax.numpy as jnp
     import numpy as np
 
-    from jaxrl_sql.models.paged import Pages
+    from jaxrl_sql.models.paged import BlockMap
 
-    free = list(r.permutation(pages))
-    table = np.array([[free.pop() if j * SIZE < n else pages for j in range(columns)] for n in lengths])
-    owner, start = r.integers(0, len(table), pages), SIZE * r.integers(0, columns, pages)
-    for x, j in zip(*np.nonzero(table < pages), strict=True):
+    free = list(r.permutation(blocks))
+    table = np.array([[free.pop() if j * SIZE < n else blocks for j in range(columns)] for n in lengths])
+    owner, start = r.integers(0, len(table), blocks), SIZE * r.integers(0, columns, blocks)
+    for x, j in zip(*np.nonzero(table < blocks), strict=True):
         owner[table[x, j]], start[table[x, j]] = x, j * SIZE
-    return Pages(*(jnp.asarray(x, jnp.int32) for x in (table, owner, start)))
+    return BlockMap(*(jnp.asarray(x, jnp.int32) for x in (table, owner, start)))
 
 
 if __name__ == "__main__":

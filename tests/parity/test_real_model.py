@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.models import load_checkpoint, load_tokenizer
-from jaxrl_sql.rollout import Engine, SamplingParams
+from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.types import Prompt
 
 pytestmark = pytest.mark.real_model
@@ -79,7 +79,7 @@ def our_answers(path: Path) -> tuple[list[list[int]], list[list[int]], Any]:
     tokenizer = load_tokenizer(path)
     config, params = load_checkpoint(path)
     asked = [tokenizer.encode(prompt) for prompt in PROMPTS]
-    engine = Engine(config, params, tokenizer, slots=len(asked))
+    engine = Engine(config, params, tokenizer, EngineConfig(len(asked)))
     prompts = [Prompt(str(i), tuple(ids), PROMPTS[i]) for i, ids in enumerate(asked)]
     samples = engine.generate(prompts, SamplingParams(temperature=0.0, max_new_tokens=NEW_TOKENS))
     written = {sample.prompt_index: list(sample.token_ids) for sample in samples}

@@ -1,4 +1,4 @@
-"""The next-token distribution against NumPy, and draws against their own probabilities."""
+"""The next-token distribution against NumPy, and sampled tokens against their own probabilities."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from jaxrl_sql.ops.token_distribution import KEPT_BYTES, Drawing, by_mass, draw, penalize, token_logprobs, truncate
+from jaxrl_sql.ops.token_distribution import (
+    KEPT_BYTES,
+    SamplingMetadata,
+    penalize,
+    sample_by_mass,
+    sample_tokens,
+    token_logprobs,
+    truncate,
+)
 
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
 
 
-def how(rows: int = 1, **given: float) -> Drawing:
-    """The same drawing for all rows: the whole distribution, but for what is given."""
-    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "penalty": 1.0}
-    return Drawing(**{name: jnp.full(rows, value) for name, value in (plain | given).items()})
+def sampling(rows: int = 1, **given: float) -> SamplingMetadata:
+    """The same sampling parameters for all rows: the whole distribution, but for what is given."""
+    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    return SamplingMetadata(**{name: jnp.full(rows, value) for name, value in (plain | given).items()})
 
 
 def truncated(logprobs: jax.Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> jax.Array:
@@ -28,12 +36,12 @@ def truncated(logprobs: jax.Array, top_k: int = 0, top_p: float = 1.0, min_p: fl
 
 def test_temperature_divides_the_logits() -> None:
     keys = jax.random.split(jax.random.key(1), 20_000)
-    got = draw(keys, jnp.tile(LOGITS, (20_000, 1)), how(20_000, temperature=0.5))
+    got = sample_tokens(keys, jnp.tile(LOGITS, (20_000, 1)), sampling(20_000, temperature=0.5))
     squared = np.array([0.5, 0.25, 0.15, 0.07, 0.03]) ** 2
     share = np.bincount(np.asarray(got.token), minlength=5) / 20_000
     np.testing.assert_allclose(share, squared / squared.sum(), atol=0.015)
-    np.testing.assert_allclose(np.exp(got.full_logprob), (squared / squared.sum())[got.token], rtol=1e-5)
-    np.testing.assert_allclose(got.drawn_logprob, got.full_logprob, atol=1e-6)
+    np.testing.assert_allclose(np.exp(got.logprob), (squared / squared.sum())[got.token], rtol=1e-5)
+    np.testing.assert_allclose(got.behavior_logprob, got.logprob, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +78,13 @@ def test_rows_are_cut_each_in_their_own_way() -> None:
     np.testing.assert_allclose(got[3], rows[3], rtol=1e-6)
 
 
-def test_draws_follow_the_distribution_and_carry_both_logprobs() -> None:
+def test_sampled_tokens_follow_the_distribution_and_carry_both_logprobs() -> None:
     keys = jax.random.split(jax.random.key(1), 20_000)
-    got = draw(keys, jnp.tile(LOGITS, (20_000, 1)), how(20_000, top_k=3))
+    got = sample_tokens(keys, jnp.tile(LOGITS, (20_000, 1)), sampling(20_000, top_k=3))
     share = np.bincount(np.asarray(got.token), minlength=5) / 20_000
     np.testing.assert_allclose(share, np.array([0.5, 0.25, 0.15, 0, 0]) / 0.9, atol=0.015)
-    np.testing.assert_allclose(got.full_logprob, LOGITS[got.token], rtol=1e-5)
-    np.testing.assert_allclose(got.drawn_logprob - got.full_logprob, -np.log(0.9), rtol=1e-4)
+    np.testing.assert_allclose(got.logprob, LOGITS[got.token], rtol=1e-5)
+    np.testing.assert_allclose(got.behavior_logprob - got.logprob, -np.log(0.9), rtol=1e-4)
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 7, 63, 64, 65, 1038])
@@ -89,28 +97,32 @@ def test_a_token_is_the_one_in_whose_share_of_the_mass_a_number_falls(vocab: int
     inside = [until[i] - mass[i] / 2 for i in np.flatnonzero(mass)]  # the middle of each share
     u = jnp.array([*inside, 0.0, np.float32(1) - np.float32(2**-24)], jnp.float32)
     logprobs = jnp.broadcast_to(jnp.log(jnp.array(mass, jnp.float32)), (len(u), vocab))
-    drawn = np.asarray(by_mass(u, logprobs)).tolist()
+    found = np.asarray(sample_by_mass(u, logprobs)).tolist()
     wanted = np.flatnonzero(mass).tolist()
-    assert drawn[:-2] == wanted
-    assert drawn[-2:] == [wanted[0], wanted[-1]]
+    assert found[:-2] == wanted
+    assert found[-2:] == [wanted[0], wanted[-1]]
 
 
 @pytest.mark.parametrize("samples", [True, False])
 def test_greedy_takes_the_likeliest(samples: bool) -> None:
-    got = draw(jax.random.split(jax.random.key(0), 1), LOGITS[None], how(temperature=0.0), samples=samples)
+    got = sample_tokens(
+        jax.random.split(jax.random.key(0), 1), LOGITS[None], sampling(temperature=0.0), samples=samples
+    )
     assert int(got.token[0]) == 0
-    assert float(got.drawn_logprob[0]) == 0.0
-    assert float(got.full_logprob[0]) == pytest.approx(np.log(0.5), rel=1e-5)
+    assert float(got.behavior_logprob[0]) == 0.0
+    assert float(got.logprob[0]) == pytest.approx(np.log(0.5), rel=1e-5)
 
 
 def test_a_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
     logits = jnp.array([[2.0, -1.0, 1.5, -0.5]])
     seen = jnp.array([[True, True, False, False]])
     np.testing.assert_allclose(penalize(logits, seen, jnp.array([2.0])), [[1.0, -2.0, 1.5, -0.5]])
-    got = draw(jax.random.split(jax.random.key(0), 1), logits, how(temperature=0.0, penalty=2.0), seen)
+    got = sample_tokens(
+        jax.random.split(jax.random.key(0), 1), logits, sampling(temperature=0.0, repetition_penalty=2.0), seen
+    )
     assert int(got.token[0]) == 2
     # The trainer knows no penalty: the full distribution is the one without.
-    assert float(got.full_logprob[0]) == pytest.approx(float(jax.nn.log_softmax(logits)[0, 2]), rel=1e-5)
+    assert float(got.logprob[0]) == pytest.approx(float(jax.nn.log_softmax(logits)[0, 2]), rel=1e-5)
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 900, 1 << 20])  # a token at a time, three, all

@@ -15,7 +15,7 @@ from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import find_workload, logit_pieces
-from jaxrl_sql.rollout import Engine, SamplingParams
+from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.types import InputError
 
 MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 1024)
@@ -69,12 +69,12 @@ def test_an_engine_that_begins_at_its_largest_has_those_pages() -> None:
     cfg = config("rollout.max_num_seqs=4", "grpo.prompts=4", "grpo.num_generations=4", "sampling.max_new_tokens=40")
     draw = find_workload(cfg, 100, 1).draw
     assert draw is not None
-    engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), slots=4, max_prompt_bucket=100)
+    sizes = EngineConfig(max_num_seqs=4, max_prompt_bucket=100)
+    engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), sizes)
     prompts = [[1 + i] * 100 for i in range(4)]
     list(engine.generate(prompts, SamplingParams(max_new_tokens=40, n=4)))
-    assert engine.shared is not None
-    assert engine.own is not None
-    assert (engine.shared.pages, engine.own.pages) == (draw.shared_pages, draw.own_pages)
+    pools = engine.runner.prompt_pool, engine.runner.completion_pool
+    assert [pool and pool.num_blocks for pool in pools] == [draw.shared_pages, draw.own_pages]
 
 
 def test_fewer_bytes_with_each_remedy() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.models import ModelConfig, forward, init_params
-from jaxrl_sql.rollout import SQL_STOPS, Action, Engine, Sample, SamplingParams, SqlTurns
+from jaxrl_sql.rollout import SQL_STOPS, Action, Engine, EngineConfig, Sample, SamplingParams, SqlTurns
 from jaxrl_sql.run.policy_client import EnvStates
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.sqlenv.observe import observe
@@ -68,7 +68,7 @@ class Echo:
 
 
 def converse(
-    how: SamplingParams, seconds: float = 0.0, slots: int = 4, is_exact: bool = False
+    sampling: SamplingParams, seconds: float = 0.0, slots: int = 4
 ) -> tuple[list[Prompt], dict[Any, Sample], Any]:
     r = np.random.default_rng(0)
     prompts = [Prompt(str(i), tuple(r.integers(0, 24, 5 + i).tolist()), "") for i in range(3)]
@@ -77,15 +77,16 @@ def converse(
     def begin(prompt: int, sample: int) -> Echo:
         return policies.setdefault((prompt, sample), Echo(prompt + sample, 1 + (prompt + sample) % 3, seconds))
 
-    engine = Engine(CONFIG, PARAMS, Letters(), slots, row_page_size=8, page_size=8, chunk=4, is_exact=is_exact)
-    found = {(s.prompt_index, s.index): s for s in engine.generate(prompts, how, turns=begin)}
+    config = EngineConfig(slots, completion_block_size=8, block_size=8, chunk_steps=4)
+    engine = Engine(CONFIG, PARAMS, Letters(), config)
+    found = {(s.prompt_index, s.index): s for s in engine.generate(prompts, sampling, turns=begin)}
     return prompts, found, policies
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 def test_turns_are_one_sequence_with_the_model_s_own_logprobs(seconds: float) -> None:
-    how = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
-    prompts, found, policies = converse(how, seconds)
+    sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
+    prompts, found, policies = converse(sampling, seconds)
     assert len(found) == 9
     for (i, g), sample in found.items():
         policy = policies[i, g]
@@ -107,16 +108,12 @@ def test_turns_are_one_sequence_with_the_model_s_own_logprobs(seconds: float) ->
 
 
 def test_when_observations_arrive_changes_nothing() -> None:
-    how = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
-    at_once, late = converse(how)[1], converse(how, seconds=0.05, slots=3)[1]
-    assert {key: s.token_ids for key, s in at_once.items()} == {key: s.token_ids for key, s in late.items()}
-
-
-def test_an_exact_engine_does_the_same_in_the_same_order_however_slow_the_environment_is() -> None:
-    how = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
-    at_once, late = (converse(how, seconds, slots=3, is_exact=True)[1] for seconds in (0.0, 0.02))
+    sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
+    at_once, late = (converse(sampling, seconds, slots=3)[1] for seconds in (0.0, 0.02))
     assert list(at_once) == list(late)  # in the order in which they finished
     assert at_once == late  # to the last bit
+    more = converse(sampling)[1]
+    assert {key: s.token_ids for key, s in more.items()} == {key: s.token_ids for key, s in late.items()}
 
 
 def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> None:
@@ -134,7 +131,7 @@ def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> Non
     def begin(prompt: int, _sample: int) -> Any:
         return Asks() if prompt == 1 else Echo(prompt, 2)
 
-    engine = Engine(CONFIG, PARAMS, Letters(), 2)
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(2))
     found = {
         s.prompt_index: s
         for s in engine.generate(prompts, SamplingParams(max_new_tokens=6, max_total_tokens=40), turns=begin)
@@ -152,35 +149,34 @@ def test_an_observation_of_nothing_adds_nothing() -> None:
             return None if super().next(written) is None else Observation("")
 
     prompts = [Prompt("p", (3, 1, 4, 1, 5), "")]
-    engine = Engine(CONFIG, PARAMS, Letters(), 2, chunk=4)
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(2, chunk_steps=4))
     (whole,) = engine.generate(prompts, SamplingParams(temperature=0.0, max_new_tokens=12))
-    how = SamplingParams(temperature=0.0, max_new_tokens=6, max_total_tokens=12)
-    (cut,) = engine.generate(prompts, how, turns=lambda *_: Silent(0, 2))
+    sampling = SamplingParams(temperature=0.0, max_new_tokens=6, max_total_tokens=12)
+    (cut,) = engine.generate(prompts, sampling, turns=lambda *_: Silent(0, 2))
     assert cut.token_ids == whole.token_ids
     np.testing.assert_allclose(cut.logprobs, whole.logprobs, atol=1e-5)
 
 
-def test_long_observations_are_appended_in_stretches() -> None:
+def test_long_observations_are_appended_in_chunks() -> None:
     class Talks(Echo):
         def next(self, written: Action) -> PendingObservation | None:
             return None if super().next(written) is None else Observation("abcdefgh" * (4 + self.number))
 
     prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]
-    how = SamplingParams(temperature=0.0, max_new_tokens=4, max_total_tokens=120)
+    sampling = SamplingParams(temperature=0.0, max_new_tokens=4, max_total_tokens=120)
     found = []
-    for most, max_prompt_bucket in ((16, 0), (1024, 0), (16, 4)):
-        engine = Engine(
-            CONFIG, PARAMS, Letters(), 5, page_size=8, prefill_tokens=most, max_prompt_bucket=max_prompt_bucket
-        )
-        samples = engine.generate(prompts, how, turns=lambda prompt, _: Talks(prompt, 2))
+    for tokens, longest in ((16, 0), (1024, 0), (16, 4)):
+        config = EngineConfig(5, block_size=8, prefill_tokens=tokens, max_prompt_bucket=longest)
+        engine = Engine(CONFIG, PARAMS, Letters(), config)
+        samples = engine.generate(prompts, sampling, turns=lambda prompt, _: Talks(prompt, 2))
         found.append({s.prompt_index: s.token_ids for s in samples})
     assert found[0] == found[1] == found[2]
     assert sorted(len(ids) for ids in found[0].values()) == [40 + 8 * i for i in range(5)]
 
 
 def test_all_turns_together_are_bounded() -> None:
-    how = SamplingParams(n=2, max_new_tokens=10, max_total_tokens=16)
-    for sample in converse(how)[1].values():
+    sampling = SamplingParams(n=2, max_new_tokens=10, max_total_tokens=16)
+    for sample in converse(sampling)[1].values():
         assert len(sample.token_ids) <= 16
         if len(sample.turns) > 1:
             assert sample.finish_reason == "length"
@@ -269,10 +265,10 @@ def test_a_policy_explores_a_database_in_several_turns(shop: str) -> None:
             heard.append(text)
             return super().encode(text)
 
-    how = SamplingParams(n=4, temperature=1.5, max_new_tokens=6, max_total_tokens=80, stop=SQL_STOPS)
+    sampling = SamplingParams(n=4, temperature=1.5, max_new_tokens=6, max_total_tokens=80, stop=SQL_STOPS)
     with Executor(limits=Limits(vm_steps=10_000_000)) as executor:
-        engine = Engine(CONFIG, PARAMS, Listening(), 8)
-        samples = list(engine.generate(prompts, how, turns=lambda *_: SqlTurns(executor, shop, 4)))
+        engine = Engine(CONFIG, PARAMS, Listening(), EngineConfig(8))
+        samples = list(engine.generate(prompts, sampling, turns=lambda *_: SqlTurns(executor, shop, 4)))
     assert len(samples) == 24
     counts = [sum(turn.role == "assistant" for turn in sample.turns) for sample in samples]
     assert max(counts) <= 4

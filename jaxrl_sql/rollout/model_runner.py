@@ -1,0 +1,158 @@
+"""The model on the device: its parameters, its pools of KV blocks, and the programs that read and write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_sql.batch import bucket
+from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
+from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.rollout import decode
+from jaxrl_sql.rollout.decode import (
+    ChunkConfig,
+    DecodeSlots,
+    DecodeState,
+    ObservationBatch,
+    PrefillChunk,
+    PromptSlots,
+    RequestRing,
+    StepLog,
+    StopCriteria,
+)
+from jaxrl_sql.rollout.engine_config import EngineConfig
+from jaxrl_sql.rollout.kv_blocks import PrefixCache
+
+
+class ModelRunner:
+    """A model with its KV cache, kept from one call of the engine to the next.
+
+    `params` are those of the next call. Programs take the parameters of the call that runs them, which may be older;
+    the pools they write are donated to them, and held here alone.
+    """
+
+    def __init__(self, model: ModelConfig, params: Any, config: EngineConfig) -> None:
+        self.model = PagedModel(model, config.compute_dtype)
+        self.params = params
+        self.config = config
+        self.reset_pools()
+
+    def reset_pools(self) -> None:
+        """Drop all KV blocks; the next call makes new ones."""
+        size = self.config.block_size
+        self.prefix_cache = PrefixCache(size, self.config.prefix_cache_tokens // size)
+        self.prompt_pool: KVPool | None = None
+        self.prefix_pool: KVPool | None = None
+        self.completion_pool: KVPool | None = None
+
+    # --- the sizes of the pools
+
+    def reserve_prompts(self, blocks: int) -> None:
+        """Make the pool of prompts where there is none; where its size is fixed, with room for `blocks` or more."""
+        self.grow_prompt_pool(self._missing_at_first(self.prompt_pool, blocks))
+
+    def reserve_completions(self, blocks: int) -> int:
+        """Make the pool of completions likewise, and return its number of blocks."""
+        return self.grow_completion_pool(self._missing_at_first(self.completion_pool, blocks))
+
+    def _missing_at_first(self, pool: KVPool | None, blocks: int) -> int:
+        is_asked = pool is None or self.config.max_prompt_bucket
+        return max(blocks - _num_blocks(pool), 0) if is_asked else 0
+
+    def grow_prompt_pool(self, missing: int) -> None:
+        """Make room for `missing` more blocks of prompts."""
+        self.prompt_pool = self._grown(self.prompt_pool, self.config.block_size, missing)
+        self.prefix_cache.grow(self.prompt_pool.num_blocks)
+
+    def grow_completion_pool(self, missing: int) -> int:
+        """Make room for `missing` more blocks of completions, and return how many there are then."""
+        self.completion_pool = self._grown(self.completion_pool, self.config.completion_block_size, missing)
+        return self.completion_pool.num_blocks
+
+    def _grown(self, pool: KVPool | None, block_size: int, missing: int) -> KVPool:
+        """Return a pool of one of few sizes, so that few programs are compiled; a mesh divides each of them."""
+        have = _num_blocks(pool)
+        blocks = bucket(have + missing, 8 * batch_ways()) if missing > 0 else have
+        if pool is not None:
+            return pool if blocks == have else decode.grow_pool(pool, blocks)
+        return decode.new_pool(self.model.config, blocks, block_size, self.cache_dtype)
+
+    @property
+    def cache_dtype(self) -> Any:
+        """Return the dtype of keys and values, and of the states that are kept beside them."""
+        if self.prompt_pool is not None:
+            return self.prompt_pool.k[0].dtype
+        return jnp.dtype(self.model.compute_dtype or jax.tree.leaves(self.params)[0].dtype)
+
+    # --- the prefix cache
+
+    def load_prefixes(self, copies: Sequence[tuple[int, int]], at_least: int) -> None:
+        """Copy cached blocks to those of prompts: (cached block, block) each, `at_least` in one program."""
+        if copies and self.prefix_pool is not None and self.prompt_pool is not None:
+            cached, blocks = _columns(copies, at_least, self.prompt_pool.num_blocks)
+            self.prompt_pool = decode.copy_blocks(self.prefix_pool, cached, self.prompt_pool, blocks)
+
+    def save_prefixes(self, copies: Sequence[tuple[int, int]], at_least: int) -> None:
+        """Copy blocks of prompts to where they are cached: (block, cached block) each, `at_least` in one program."""
+        # Where room is small a cached block may be written twice in a batch: the last one is what is known.
+        copies = [(block, place) for place, block in {place: block for block, place in copies}.items()]
+        if copies and self.prompt_pool is not None:
+            need = (
+                self.prefix_cache.capacity if self.config.max_prompt_bucket else 1 + max(place for _, place in copies)
+            )
+            missing = need - _num_blocks(self.prefix_pool)
+            self.prefix_pool = self._grown(self.prefix_pool, self.config.block_size, missing)
+            blocks, places = _columns(copies, at_least, self.prefix_pool.num_blocks)
+            self.prefix_pool = decode.copy_blocks(self.prompt_pool, blocks, self.prefix_pool, places)
+
+    # --- programs
+
+    def prefill(self, params: Any, hidden: jax.Array, chunk: PrefillChunk, has_past: bool) -> jax.Array:
+        """Prefill a chunk of prompts -> the prompt slots' states (`decode.prefill_chunk`)."""
+        self.prompt_pool, hidden = decode.prefill_chunk(params, self.model, self.prompt_pool, hidden, chunk, has_past)
+        return hidden
+
+    def decode(
+        self,
+        params: Any,
+        config: ChunkConfig,
+        prompts: PromptSlots,
+        slots: DecodeSlots,
+        blocks: BlockMap,
+        ring: RequestRing,
+        stops: StopCriteria,
+    ) -> tuple[DecodeSlots, StepLog]:
+        """Ask for a chunk of decode steps -> the slots after it, and its log (`decode.decode_chunk`)."""
+        (self.completion_pool, slots), log = decode.decode_chunk(
+            params, config, self.prompt_pool, prompts, self._state(slots), blocks, ring, stops
+        )
+        return slots, log
+
+    def append_observation(
+        self, params: Any, prompts: PromptSlots, slots: DecodeSlots, table: Any, observation: ObservationBatch
+    ) -> DecodeSlots:
+        """Append observations to paused slots -> the slots after it (`decode.append_observation`)."""
+        self.completion_pool, slots = decode.append_observation(
+            params, self.model, self.prompt_pool, prompts, self._state(slots), table, observation
+        )
+        return slots
+
+    def _state(self, slots: DecodeSlots) -> DecodeState:
+        assert self.completion_pool is not None, "reserve_completions comes first"
+        return DecodeState(self.completion_pool, slots)
+
+
+def _num_blocks(pool: KVPool | None) -> int:
+    return 0 if pool is None else pool.num_blocks
+
+
+def _columns(pairs: Sequence[tuple[int, int]], at_least: int, none: int) -> np.ndarray:
+    """Return pairs as two rows of one of few widths; `none` is the second of those that fill it."""
+    columns = np.full((2, bucket(max(len(pairs), at_least), 8)), none, np.int32)
+    columns[:, : len(pairs)] = np.array(pairs).T
+    return columns

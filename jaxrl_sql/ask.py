@@ -83,7 +83,7 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
             prompt = make_prompt(example, client.style, client.engine.tokenizer, most)
             if prompt is None:
                 raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
-            room = client.engine.config.max_positions - len(prompt.token_ids)  # a person wants what there is
+            room = client.engine.model.max_positions - len(prompt.token_ids)  # a person wants what there is
             (answered,) = answers(client, [(example, prompt)], how.within(room), asked, cfg.turns)
             asked += 1
             if answered.fault:

@@ -1,4 +1,4 @@
-"""Set a plan beside what this machine's processor does: memory of an update and of drawing, and the phases of a step.
+"""Set a plan beside what this machine's processor does: memory of an update and of decoding, and the phases of a step.
 
 `python scripts/check_plan.py --config configs/quickstart.yaml [--steps 12] [key.sub=value …]`: an update of the longest
 prompts is made, and answers are drawn from pools at their largest, each in a process of its own whose most memory is
@@ -31,7 +31,7 @@ from jaxrl_sql.plan import model_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.plan import Plan, make_plan
 from jaxrl_sql.planning.programs import Setting, programs
-from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.run.command import prepare_process
 
 SIZES = {"data": 1, "fsdp": 1, "tensor": 1}
@@ -76,22 +76,21 @@ def measure_update(config: TrainConfig) -> Measured:
     return "update", memory.weights + memory.optimizer + memory.gradients + memory.activations, peak - before
 
 
-def measure_drawing(config: TrainConfig) -> Measured:
-    """Draw answers to as many of the longest prompts as a step has -> (name, bytes predicted, bytes measured)."""
+def measure_decoding(config: TrainConfig) -> Measured:
+    """Sample answers to as many of the longest prompts as a step has -> (name, bytes predicted, bytes measured)."""
     plan, shape = plan_of(config), model_shape(config)
-    draw = plan.work.draw
-    assert draw is not None
+    load = plan.work.rollout
+    assert load is not None
     before = resident()
     params = init_params(shape, jax.random.key(0), jnp.dtype(config.model.dtype))
-    sizes = EngineConfig(draw.slots, max_prompt_bucket=draw.prompt)
-    engine = Engine(shape, params, load_tokenizer(config.model.checkpoint), sizes)
+    engine = Engine(shape, params, load_tokenizer(config.model.checkpoint), load.config)
     rng = np.random.default_rng(0)
-    prompts = [rng.integers(0, 256, draw.prompt).tolist() for _ in range(draw.questions)]
-    sampling = SamplingParams(max_new_tokens=config.sampling.max_new_tokens, n=draw.group)
+    prompts = [rng.integers(0, 256, load.prompt).tolist() for _ in range(load.questions)]
+    sampling = SamplingParams(max_new_tokens=config.sampling.max_new_tokens, n=load.group)
     list(engine.generate(prompts, sampling))  # compiles
     compiling = resident() - before - held()
     peak = peak_of(lambda: list(engine.generate(prompts, sampling)))
-    return "drawing", plan.memory.weights + plan.memory.caches + plan.memory.drawing, peak - before - compiling
+    return "decoding", plan.memory.weights + plan.memory.caches + plan.memory.decoding, peak - before - compiling
 
 
 def held() -> int:
@@ -123,7 +122,7 @@ def main() -> int:
     prepare_process()
     config = load_config(given.config, given.overrides)
     fresh = multiprocessing.get_context("spawn")
-    for measure in (measure_update, measure_drawing):
+    for measure in (measure_update, measure_decoding):
         with fresh.Pool(1) as pool:
             name, predicted, measured = pool.apply(measure, (config,))
         ratio = predicted / measured

@@ -24,6 +24,13 @@ AdvantageFn = Callable[[TrainState, GroupBatch], tuple[GroupBatch, losses.Metric
 OldLogprobFn = Callable[[TrainState, GroupBatch], GroupBatch]
 
 
+def needs_old_logprobs(cfg: GrpoConfig) -> bool:
+    """Return whether the old policy's log-probabilities are found before the updates, apart from them."""
+    in_reward = cfg.kl_coef > 0 and cfg.kl_in == "reward"
+    has_moved = cfg.num_iterations * cfg.minibatches > 1 or cfg.steps_per_generation > 1
+    return cfg.algorithm == "ppo" or in_reward or has_moved
+
+
 def make_advantage_fn(policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage | None = None) -> AdvantageFn:
     """Return the function that fills in what a batch's answers are compared with, and their advantages.
 
@@ -35,8 +42,7 @@ def make_advantage_fn(policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage |
 
     A recipe may bring its own `advantage(rewards [B,G], weight [B,G]) -> [B,G]` in place of a group's comparison.
     """
-    is_ppo, in_reward = cfg.algorithm == "ppo", cfg.kl_coef > 0 and cfg.kl_in == "reward"
-    needs_old = is_ppo or in_reward or cfg.num_iterations * cfg.minibatches > 1
+    is_ppo, needs_old = cfg.algorithm == "ppo", needs_old_logprobs(cfg)
     score = make_scorer(policy, parts=cfg.minibatches * cfg.gradient_accumulation_steps)
     compare = jax.jit(partial(compared, cfg=cfg, advantage=advantage or partial(advantages, kind=cfg.advantage)))
 

@@ -199,14 +199,18 @@ def token_logprobs(
         return score(soft_cap(logits, logit_cap) / (temperature or 1.0), tokens)
 
     b, g, t = targets.shape
-    fitting = max(kept_bytes // (4 * b * g * unembedding.shape[-1]), 1)
-    if t <= fitting:
+    pieces = logit_pieces(b * g, t, unembedding.shape[-1], kept_bytes)
+    if pieces == 1:
         return piece((hidden, targets))
-    pieces = math.ceil(t / fitting)
     parts = (_split(hidden, pieces), _split(targets, pieces))
     scored = jax.lax.map(jax.checkpoint(piece), parts)
     whole: TokenLogprobs = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(b, g, -1)[..., :t], scored)
     return whole
+
+
+def logit_pieces(rows: int, tokens: int, vocab: int, kept_bytes: int) -> int:
+    """Return into how many pieces the logits of `rows` completions are cut, so that few bytes are held at a time."""
+    return math.ceil(tokens / max(kept_bytes // (4 * rows * vocab), 1))
 
 
 def _split(x: jax.Array, pieces: int) -> jax.Array:

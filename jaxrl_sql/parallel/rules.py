@@ -8,6 +8,7 @@ says that it is then copied instead: few key heads on a wide `tensor` axis are c
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -76,10 +77,10 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(RULES["batch"].mesh_axes))
 
 
-def batch_ways() -> int:
-    """Return into how many parts the mesh that `jax.set_mesh` has set cuts a batch; 1 without a mesh."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(mesh.shape[name] for name in RULES["batch"].mesh_axes if name in mesh.shape)
+def batch_ways(sizes: Mapping[str, int] | None = None) -> int:
+    """Return into how many parts a mesh cuts a batch: one of these sizes, or that of `jax.set_mesh` (1 without one)."""
+    sizes = jax.sharding.get_abstract_mesh().shape if sizes is None else sizes
+    return math.prod(sizes[name] for name in RULES["batch"].mesh_axes if name in sizes)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -23,8 +23,8 @@ from jaxrl_sql.models.spec import leaf_of
 from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.mesh import AXES
-from jaxrl_sql.parallel.rules import AnyMesh, split_of
-from jaxrl_sql.planning.workload import PAGE, ROW_PAGE, Draw, Update, batch_ways, find_workload, head_ways, parts_here
+from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, split_of
+from jaxrl_sql.planning.workload import EngineLoad, Update, find_workload, head_ways
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -33,9 +33,9 @@ class MemoryEstimate(NamedTuple):
     """Bytes on the fullest device.
 
     weights: of the policy, or its frozen base; adapters: trained beside it; optimizer: what it keeps; reference: the
-    copy for the KL penalty; caches: pages of the engine that draws for training; evaluation: of the one that answers
-    held-out questions, while it does. Of what comes and goes: gradients and activations of an update, drawing: what a
-    decode step needs.
+    copy for the KL penalty; caches: KV blocks of the engine that samples for training; evaluation: of the one that
+    answers held-out questions, while it does. Of what comes and goes: gradients and activations of an update, decoding:
+    what a decode step needs.
     """
 
     weights: int
@@ -46,7 +46,7 @@ class MemoryEstimate(NamedTuple):
     evaluation: int
     gradients: int
     activations: int
-    drawing: int
+    decoding: int
 
     @property
     def training(self) -> int:
@@ -60,8 +60,8 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Return the most that is there at a time: in an update, or when answers are drawn."""
-        return self.resident + max(self.gradients + self.activations, self.evaluation + self.drawing)
+        """Return the most that is there at a time: in an update, or in a rollout."""
+        return self.resident + max(self.gradients + self.activations, self.evaluation + self.decoding)
 
 
 def in_bytes(size: float) -> str:
@@ -96,11 +96,11 @@ def estimate(
         adapters=trained * trained_width if lora and learns else 0,
         optimizer=trained * _moments(learns.optim) if learns else 0,
         reference=trained * trained_width if copied else 0,
-        caches=_caches(config, model, mesh, work.draw or work.greedy),
-        evaluation=_caches(config, model, mesh, work.greedy) if work.draw else 0,
+        caches=_caches(config, model, mesh, work.rollout or work.greedy),
+        evaluation=_caches(config, model, mesh, work.greedy) if work.rollout else 0,
         gradients=trained * 4 * (2 if parts > 1 else 1) if learns else 0,  # float32, and those of a part beside them
         activations=max((_activations(config, model, mesh, one, fused) for one in updates), default=0),
-        drawing=_drawing(config, model, mesh, work.draw or work.greedy),
+        decoding=_decoding(config, model, mesh, work.rollout or work.greedy),
     )
 
 
@@ -140,11 +140,12 @@ def _moments(optim: OptimConfig) -> int:
     return 0 if optim.kind == "adafactor" else 2 * int(jnp.dtype(optim.moments).itemsize)
 
 
-def _caches(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, draw: Draw) -> int:
-    """Return the bytes of an engine's pages: of prompts, of those that are kept of them, and of rows."""
-    total = 0
-    for pages, size in ((draw.shared_pages, PAGE), (draw.kept_pages, PAGE), (draw.own_pages, ROW_PAGE)):
-        shape = (pages, model.n_kv_heads, size, model.head_dim)
+def _caches(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: EngineLoad) -> int:
+    """Return the bytes of an engine's KV blocks: of prompts, of those that are cached of them, and of completions."""
+    total, sizes, size = 0, load.sizes, load.config.block_size
+    pools = ((sizes.prompt_blocks, size), (sizes.prefix_blocks, size))
+    for blocks, size in (*pools, (sizes.completion_blocks, load.config.completion_block_size)):
+        shape = (blocks, model.n_kv_heads, size, model.head_dim)
         sharding = jax.NamedSharding(mesh, split_of(mesh, POOL, shape))
         total += math.prod(sharding.shard_shape(shape))
     return 2 * model.n_layers * total * compute_width(config)
@@ -219,16 +220,16 @@ def _gathered(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, learns: bo
     return (used + (4 * tables if learns else 0)) // mesh.shape["tensor"]
 
 
-def _drawing(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, draw: Draw) -> int:
-    """Estimate what a decode step needs: logits in a few copies, weights whole, the parts that pages give in a layer.
+def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: EngineLoad) -> int:
+    """Estimate what a decode step needs: logits in a few copies, weights whole, the parts that blocks give in a layer.
 
-    On one chip each row fetches the parts of its pages; of several each merges its own pages' parts by their owner.
+    On one chip each slot gathers the parts of its blocks; of several each merges its own blocks' parts by their owner.
     """
-    ways = batch_ways(mesh.shape)
+    ways, slots = batch_ways(mesh.shape), load.config.max_num_seqs
     if ways == 1:
-        parts = draw.slots * (draw.prompt_columns + draw.row_columns)
+        parts = slots * (load.sizes.prompt_columns + load.sizes.completion_columns)
     else:
-        parts = sum((pages + owners) * readers for pages, owners, readers in parts_here(draw, ways))
+        parts = sum((blocks + owners) * readers for blocks, owners, readers in load.pools_here(ways))
     given = parts * model.n_heads // head_ways(model, mesh.shape["tensor"]) * model.head_dim * 4
     tables = _gathered(config, model, mesh, learns=False)
-    return 10 * draw.slots * model.vocab_size * 4 + 2 * given + tables
+    return 10 * slots * model.vocab_size * 4 + 2 * given + tables

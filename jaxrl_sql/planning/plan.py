@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig, count_params
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
+from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Topology
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
 from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest
-from jaxrl_sql.planning.workload import Workload, batch_ways, find_workload
+from jaxrl_sql.planning.workload import Workload, find_workload
 from jaxrl_sql.types import InputError
 
 # In either form, what a program would take in all; of arguments and temporaries together, or of the latter alone.
@@ -62,12 +63,12 @@ class Plan(NamedTuple):
     def total(self) -> int:
         """Return the most bytes at a time: resident ones beside what the hungriest program needs, as far as known."""
         memory, known = self.memory, self.programs
-        learning, drawing = memory.gradients + memory.activations, memory.drawing
+        learning, decoding = memory.gradients + memory.activations, memory.decoding
         if "update" in known:
             learning = max(known[name].temporaries for name in ("update", "score") if name in known)
         if "decode" in known:
-            drawing = max(known[name].temporaries for name in ("decode", "prefill") if name in known)
-        return memory.resident + max(learning, memory.evaluation + drawing)
+            decoding = max(known[name].temporaries for name in ("decode", "prefill") if name in known)
+        return memory.resident + max(learning, memory.evaluation + decoding)
 
     @property
     def fits(self) -> bool:

@@ -17,6 +17,7 @@ import optax
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
+from jaxrl_sql.algo.updates import needs_old_logprobs
 from jaxrl_sql.batch import GroupBatch, PyTree, Segment, TrainState
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, policy_params
@@ -27,7 +28,7 @@ from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask
 from jaxrl_sql.parallel.rules import batch_sharding, replicated, split_of
-from jaxrl_sql.planning.workload import CHUNK, PAGE, ROW_PAGE, Draw, Update, Workload, needs_old
+from jaxrl_sql.planning.workload import EngineLoad, Update, Workload
 from jaxrl_sql.rollout.decode import (
     ChunkConfig,
     DecodeState,
@@ -78,9 +79,9 @@ def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowe
             made["score"] = partial(
                 lower_score, setting, work.update, work.updates // setting.config.grpo.num_iterations
             )
-    draw = work.greedy if work.draw is None else work.draw
-    made["prefill"] = partial(lower_prefill, setting, draw)
-    made["decode"] = partial(lower_decode, setting, draw)
+    load = work.greedy if work.rollout is None else work.rollout
+    made["prefill"] = partial(lower_prefill, setting, load)
+    made["decode"] = partial(lower_decode, setting, load)
     return made
 
 
@@ -88,7 +89,7 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
     """Lower one update of the policy on a batch, donated and pinned as `make_step` does."""
     cfg, state = setting.config.grpo, abstract_state(setting)
     objective = setting.loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
-    on_policy = not needs_old(setting.config)
+    on_policy = not needs_old_logprobs(setting.config.grpo)
     step = make_step(
         _policy(setting), partial(objective, cfg=cfg, on_policy=on_policy), _optimizer(setting), work.parts
     )
@@ -109,53 +110,55 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
 def lower_score(setting: Setting, work: Update, minibatches: int) -> Lowered:
     """Lower the program that scores a step's whole batch under the old policy or the reference."""
     state = abstract_state(setting)
-    batch = _batch(setting, work, work.prompts * minibatches, has_old=False, is_drawn=True)
+    batch = _batch(setting, work, work.prompts * minibatches, has_old=False, is_sampled=True)
     with jax.set_mesh(setting.mesh):
         return make_scorer(_policy(setting), minibatches * work.parts).lower(state.trainable, state.frozen, batch)  # type: ignore[attr-defined]
 
 
-def lower_prefill(setting: Setting, work: Draw) -> Lowered:
+def lower_prefill(setting: Setting, load: EngineLoad) -> Lowered:
     """Lower the program that prefills a chunk of prompts which is not their first, and so reads what came before."""
-    (rows, width), host = work.prefilled, partial(_host, setting)
+    (rows, width), sizes, host = load.prefill_shape, load.sizes, partial(_host, setting)
     chunk = PrefillChunk(
-        tokens=host((rows, width)), length=host((rows,)), start=host((rows,)), table=host((rows, work.prompt_columns)),
+        tokens=host((rows, width)), length=host((rows,)), start=host((rows,)), table=host((rows, sizes.prompt_columns)),
         prompt_slot=host((rows,)),
     )  # fmt: skip
-    pool = _pool(setting, work.shared_pages, PAGE)
+    pool = _pool(setting, sizes.prompt_blocks, load.config.block_size)
     with jax.set_mesh(setting.mesh):
         return prefill_chunk.lower(
-            _params(setting), setting.paged_model, pool, _states(setting, work.lanes), chunk, has_past=True
+            _params(setting), setting.paged_model, pool, _states(setting, sizes.prompt_slots), chunk, has_past=True
         )
 
 
-def lower_decode(setting: Setting, work: Draw) -> Lowered:
+def lower_decode(setting: Setting, load: EngineLoad) -> Lowered:
     """Lower a chunk of decode steps with all slots running."""
-    config, model = setting.config, setting.model
+    config, model, sizes, n = setting.config, setting.model, load.sizes, load.config.max_num_seqs
     sampling = config.sampling
     penalizes = sampling.repetition_penalty != 1
     truncates = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
-    chunk = ChunkConfig(setting.paged_model, True, truncates, penalizes, CHUNK)
+    chunk = ChunkConfig(setting.paged_model, True, truncates, penalizes, load.config.chunk_steps)
     host = partial(_host, setting)
 
     def block_map(sequences: int, columns: int, blocks: int) -> BlockMap:
         return BlockMap(host((sequences, columns)), host((blocks,)), host((blocks,)))
 
-    seen = host((work.lanes, model.vocab_size), bool) if penalizes else None
+    seen = host((sizes.prompt_slots, model.vocab_size), bool) if penalizes else None
     prompts = PromptSlots(
-        block_map(work.lanes, work.prompt_columns, work.shared_pages), host((work.lanes,)),
-        _states(setting, work.lanes), seen,
+        block_map(sizes.prompt_slots, sizes.prompt_columns, sizes.prompt_blocks), host((sizes.prompt_slots,)),
+        _states(setting, sizes.prompt_slots), seen,
     )  # fmt: skip
-    blocks = block_map(work.slots, work.row_columns, work.own_pages)
+    blocks = block_map(n, sizes.completion_columns, sizes.completion_blocks)
+    prompt_pool = _pool(setting, sizes.prompt_blocks, load.config.block_size)
+    completion_pool = _pool(setting, sizes.completion_blocks, load.config.completion_block_size)
     stops = StopCriteria(host((2,)), host((1, model.vocab_size), jnp.int16), host((1,), bool))
     with jax.set_mesh(setting.mesh):
         blank = jax.eval_shape(
-            partial(empty_slots, model, work.slots, work.lanes, work.readers, setting.kept_dtype, penalizes)
+            partial(empty_slots, model, n, sizes.prompt_slots, sizes.group_size, setting.kept_dtype, penalizes)
         )
-        slots = _replicated(setting, blank).replace(hidden=_states(setting, work.slots))
-        requests = _replicated(setting, jax.eval_shape(partial(empty_request, 2 * work.slots + work.readers)))
+        slots = _replicated(setting, blank).replace(hidden=_states(setting, n))
+        requests = _replicated(setting, jax.eval_shape(partial(empty_request, 2 * n + sizes.group_size)))
         return decode_chunk.lower(
-            _params(setting), chunk, _pool(setting, work.shared_pages, PAGE), prompts,
-            DecodeState(_pool(setting, work.own_pages, ROW_PAGE), slots), blocks, RequestRing(requests, host(())),
+            _params(setting), chunk, prompt_pool, prompts,
+            DecodeState(completion_pool, slots), blocks, RequestRing(requests, host(())),
             stops,
         )  # fmt: skip
 
@@ -199,7 +202,7 @@ def _adapters(setting: Setting) -> PyTree:
 
 
 def _params(setting: Setting) -> PyTree:
-    """Return what the sampler draws from: the weights, or the base with adapters beside it."""
+    """Return what the engine samples from: the weights, or the base with adapters beside it."""
     base = _base(setting)
     if not setting.config.model.lora.rank:
         return base
@@ -236,8 +239,8 @@ def _optimizer(setting: Setting) -> optax.GradientTransformation:
     return make_optimizer(config.grpo.optim, updates, decayed)
 
 
-def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_drawn: bool = False) -> GroupBatch:
-    """Return a batch of `rows` prompts, abstract; `is_drawn`: nothing of it has been compared with anything."""
+def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled: bool = False) -> GroupBatch:
+    """Return a batch of `rows` prompts, abstract; `is_sampled`: nothing of it has been compared with anything."""
     grpo, sharding = setting.config.grpo, batch_sharding(setting.mesh)
 
     def array(*shape: int, dtype: Any = jnp.float32) -> Any:
@@ -246,7 +249,7 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_drawn: b
     per_token, per_answer = (work.group, work.answer), (work.group,)
     is_ppo = grpo.algorithm == "ppo"
     found: dict[str, Any] = {}
-    if not is_drawn:
+    if not is_sampled:
         found = {
             "old_logprobs": array(*per_token) if has_old else None,
             "reference_logprobs": array(*per_token) if grpo.kl_coef > 0 else None,

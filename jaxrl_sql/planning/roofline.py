@@ -13,19 +13,10 @@ from typing import NamedTuple
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.flops import UPDATE_PASSES, decode_flops, grouped_forward_flops, layer_weights
+from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Chip
 from jaxrl_sql.planning.memory import compute_width
-from jaxrl_sql.planning.workload import (
-    PAGE,
-    ROW_PAGE,
-    Draw,
-    Update,
-    Workload,
-    batch_ways,
-    head_ways,
-    logit_pieces,
-    parts_here,
-)
+from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, head_ways, pieces_of_logits
 
 # Of a sum by a matrix product, an element: multiplied and added, in the six passes that bfloat16 needs for float32.
 _SUMS = 2 * 6
@@ -71,17 +62,20 @@ def phases(
 
     Empty where the run has no reinforcement learning.
     """
-    if work.update is None or work.draw is None:
+    if work.update is None or work.rollout is None:
         return []
-    draw, update = work.draw, work.update
+    load, update = work.rollout, work.update
+    slots = load.config.max_num_seqs
     width, rounds = compute_width(config), config.grpo.steps_per_generation
-    mean = written or draw.answer
-    answers = draw.questions * draw.group
-    pieces = -(-draw.prompt // draw.prefilled[1]) * -(-draw.questions // draw.prefilled[0])
+    mean = written or load.completion
+    answers = load.questions * load.group
+    pieces = -(-load.prompt // load.prefill_shape[1]) * -(-load.questions // load.prefill_shape[0])
     made = [
-        Phase("prefill", _prefill(model, sizes, draw, width), pieces / rounds),
+        Phase("prefill", _prefill(model, sizes, load, width), pieces / rounds),
         Phase(
-            "decode", _decode(model, sizes, draw, width, mean), _steps(answers / draw.slots, mean, draw.answer, rounds)
+            "decode",
+            _decode(model, sizes, load, width, mean),
+            _steps(answers / slots, mean, load.completion, rounds),
         ),
     ]
     if work.scored:
@@ -95,13 +89,17 @@ def phases(
 
 
 def step_seconds(found: list[Phase], chip: Chip) -> float:
-    """Return the least seconds of a step; SQL runs beside the draw and is not counted."""
+    """Return the least seconds of a step; SQL runs beside the rollout and is not counted."""
     return sum(phase.seconds(chip) for phase in found)
 
 
 def answer_tokens(work: Workload, written: float = 0.0, rounds: int = 1) -> float:
     """Return the tokens that a step's answers have."""
-    return 0.0 if work.draw is None else work.draw.questions * work.draw.group * (written or work.draw.answer) / rounds
+    return (
+        0.0
+        if work.rollout is None
+        else work.rollout.questions * work.rollout.group * (written or work.rollout.completion) / rounds
+    )
 
 
 def _tables(model: ModelConfig) -> int:
@@ -114,21 +112,21 @@ def _others(ways: int) -> float:
     return (ways - 1) / ways
 
 
-def _prefill(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: int) -> Cost:
+def _prefill(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int) -> Cost:
     """Return the cost of running one stretch of prompts, on average over the prompt.
 
     So few rows are not split along the batch's axes: each chip of `fsdp` multiplies with the weights it has, and what
     comes out is added up over them; attention is the same on all.
     """
-    rows, stretch = draw.prefilled
+    rows, stretch = load.prefill_shape
     tokens, tensor = rows * stretch, sizes["tensor"]
-    per_prompt = grouped_forward_flops(model, 1, draw.prompt, 0, 0) * rows / -(-draw.prompt // stretch)
+    per_prompt = grouped_forward_flops(model, 1, load.prompt, 0, 0) * rows / -(-load.prompt // stretch)
     products = 2.0 * model.n_layers * layer_weights(model) * tokens
     fsdp, ways = sizes["fsdp"], batch_ways(sizes)
     flops = (products / fsdp + max(per_prompt - products, 0.0)) / tensor
     weights = width * (model.n_layers * layer_weights(model) / fsdp + _tables(model)) / tensor
     out = (model.n_heads + 2 * model.n_kv_heads) * model.head_dim + 2 * model.d_ff
-    past = 2 * model.n_kv_heads * model.head_dim * rows * draw.prompt * width
+    past = 2 * model.n_kv_heads * model.head_dim * rows * load.prompt * width
     sums = model.n_layers * tokens * width * (2 * out * _others(fsdp) + model.d_model * _others(fsdp)) / tensor
     sums += model.n_layers * past * _others(ways) / tensor
     added = model.n_layers * 4 * tokens * model.d_model * width * _others(tensor)
@@ -138,38 +136,39 @@ def _prefill(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: in
 
 
 def _steps(rounds: float, mean: float, longest: int, shared: int) -> float:
-    """Return the decode steps of a draw that serves `shared` steps of training: rows go on with another answer.
+    """Return the decode steps of a rollout that serves `shared` steps of training: rows go on with another answer.
 
     When none is left the rows that write still are waited for, and the last of these writes one of the longest.
     """
     return (max(rounds - 1, 0) * mean + longest) / shared
 
 
-def _decode(model: ModelConfig, sizes: Mapping[str, int], draw: Draw, width: int, written: float) -> Cost:
+def _decode(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int, written: float) -> Cost:
     """Return the cost of one decode step of all rows.
 
     Each chip has its share of rows and pages; weights come together, and of each row's softmax one part a chip.
     """
+    slots, held = load.config.max_num_seqs, load.sizes
     tensor, fsdp, ways = sizes["tensor"], sizes["fsdp"], batch_ways(sizes)
-    split = ways if draw.slots % ways == 0 else 1
-    flops = decode_flops(model, draw.slots, draw.prompt, 1, written / 2) / split / tensor
+    split = ways if slots % ways == 0 else 1
+    flops = decode_flops(model, slots, load.prompt, 1, written / 2) / split / tensor
     weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / tensor
     heads = tensor if model.n_kv_heads % tensor == 0 else 1
-    pages = draw.shared_pages * PAGE + draw.own_pages * ROW_PAGE
+    pages = load.cache_tokens
     keys = 2 * model.n_layers * model.n_kv_heads * model.head_dim * width * pages / ways / heads
     a_part = model.n_layers * model.n_heads * (model.head_dim + 2) * 4 / head_ways(model, tensor)
-    logits = 6 * draw.slots * model.vocab_size * 4
+    logits = 6 * slots * model.vocab_size * 4
     link = weights * _others(fsdp)
     if ways == 1:
-        given = draw.shared_pages * draw.readers + draw.own_pages
-        parts = given + draw.slots * (draw.prompt_columns + draw.row_columns)  # each row fetches those of its pages
+        given = held.prompt_blocks * held.group_size + held.completion_blocks
+        parts = given + slots * (held.prompt_columns + held.completion_columns)  # each row fetches those of its pages
     else:
-        pools = parts_here(draw, ways)
+        pools = load.pools_here(ways)
         parts = sum((pages + owners) * readers for pages, owners, readers in pools)
         flops += _SUMS * sum(pages * owners * readers for pages, owners, readers in pools) * a_part / 4
-        asked = draw.slots * a_part / 4 * width  # queries go to all chips, and a part of each row comes back
-        link += (asked + a_part * draw.slots * (1 if split > 1 else 2)) * _others(ways)
-    link += model.n_layers * 4 * draw.slots / split * model.d_model * width * _others(tensor)
+        asked = slots * a_part / 4 * width  # queries go to all chips, and a part of each row comes back
+        link += (asked + a_part * slots * (1 if split > 1 else 2)) * _others(ways)
+    link += model.n_layers * 4 * slots / split * model.d_model * width * _others(tensor)
     return Cost(flops, weights * (2 if fsdp > 1 else 1) + keys + 2 * a_part * parts + logits, link)
 
 
@@ -217,7 +216,7 @@ def _come_together(
     The matrix to logits is moved anew for each piece of them: so the partitioner makes of the loop.
     """
     table = model.vocab_size * model.d_model
-    again = logits * logit_pieces(model, work, batch_ways(sizes))
+    again = logits * pieces_of_logits(model, work, batch_ways(sizes))
     moved = layers * model.n_layers * layer_weights(model) + (embedding + again) * table
     return width * moved * _others(sizes["fsdp"]) / sizes["tensor"]
 

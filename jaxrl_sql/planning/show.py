@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.memory import in_bytes
 from jaxrl_sql.planning.plan import Plan
-from jaxrl_sql.planning.workload import batch_ways
 
 
 def in_seconds(seconds: float) -> str:
@@ -34,11 +34,11 @@ def as_text(plan: Plan) -> str:
 def _title(plan: Plan) -> str:
     work, sizes = plan.work, " x ".join(f"{name}={size}" for name, size in plan.sizes.items())
     lines = [f"{plan.topology.name}: {plan.topology.chips} chips as {sizes}; {plan.params:,} parameters"]
-    if work.update is not None and work.draw is not None:
+    if work.update is not None and work.rollout is not None:
         one = work.update
         lines.append(
-            f"a step: {work.draw.questions} questions x {work.draw.group} answers, prompts of {one.prompt} and answers "
-            f"of {one.answer} tokens; {work.updates} update(s) of {one.prompts} prompts in {one.parts} part(s)"
+            f"a step: {work.rollout.questions} questions x {work.rollout.group} answers, prompts of {one.prompt} and "
+            f"answers of {one.answer} tokens; {work.updates} update(s) of {one.prompts} prompts in {one.parts} part(s)"
         )
         ways, part = batch_ways(plan.sizes), one.prompts // one.parts
         if part % ways:

@@ -1,24 +1,20 @@
-"""What a run computes, in numbers: the batch of an update, and the rows, lanes and pages of an engine.
+"""What a run computes, in numbers: the batch of an update, and what an engine holds (`rollout.engine_config`).
 
-From these follow the bytes and operations that `memory` and `work` compute by formula, and the abstract arrays that
+From these follow the bytes and operations that `memory` and `roofline` compute by formula, and the abstract arrays that
 `programs` compiles, so that both speak of the same arrays. Everything is at its longest: prompts of the most tokens,
 answers of the most tokens, pools grown for all of them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
+from jaxrl_sql.algo.updates import needs_old_logprobs
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import OptimConfig, TrainConfig
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.ops.token_distribution import KEPT_BYTES
-from jaxrl_sql.parallel.rules import RULES
-from jaxrl_sql.rollout.prefill_queue import MAX_GROUP
-
-PAGE, ROW_PAGE, CHUNK, PREFILL, KEPT = 64, 32, 16, 1024, 32_768  # the engine's own
+from jaxrl_sql.ops.token_distribution import KEPT_BYTES, logit_pieces
+from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes
 
 
 class Update(NamedTuple):
@@ -37,78 +33,55 @@ class Update(NamedTuple):
         return self.prompts * (self.prompt + self.group * self.answer)
 
 
-class Draw(NamedTuple):
-    """What an engine holds: N = slots rows, E lanes, and pages, when all prompts and answers are of the longest.
+class EngineLoad(NamedTuple):
+    """An engine that is asked for `group` completions of each of `questions` prompts in a step, and what it then holds.
 
-    questions: prompts that are drawn for in a step; group: answers of each; readers: rows that may read one lane.
+    Prompts and completions are of the most tokens, `prompt` and `completion`.
     """
 
-    slots: int
+    config: EngineConfig
+    sizes: EngineSizes
     questions: int
     group: int
     prompt: int
-    answer: int
-    readers: int
-    shared_pages: int
-    own_pages: int
-    kept_pages: int
+    completion: int
 
     @property
-    def lanes(self) -> int:
-        """Return E, the prompts that may be answered at a time."""
-        return 2 * self.slots
+    def prefill_shape(self) -> tuple[int, int]:
+        """Return (rows X, tokens T) of the program that prefills a chunk of the longest prompts."""
+        return self.config.prefill_shape(1, 1)
 
     @property
-    def prompt_columns(self) -> int:
-        """Return J, the pages of a longest prompt."""
-        return -(-self.prompt // PAGE)
+    def cache_tokens(self) -> int:
+        """Return the tokens that a decode step reads: those of all blocks of prompts and of completions."""
+        of_prompts = self.sizes.prompt_blocks * self.config.block_size
+        return of_prompts + self.sizes.completion_blocks * self.config.completion_block_size
 
-    @property
-    def row_columns(self) -> int:
-        """Return the pages of a longest answer."""
-        return -(-self.answer // ROW_PAGE)
-
-    @property
-    def prefilled(self) -> tuple[int, int]:
-        """Return (rows X, tokens T) of the program that runs a stretch of the longest prompts."""
-        width = min(self.prompt, PREFILL)
-        return max(PREFILL // width, 1), width
-
-    @property
-    def cached_tokens(self) -> int:
-        """Return the tokens that all pages have room for."""
-        return (self.shared_pages + self.kept_pages) * PAGE + self.own_pages * ROW_PAGE
+    def pools_here(self, ways: int) -> list[tuple[int, int, int]]:
+        """Return (blocks, owners, readers) of both pools on one of `ways` chips, which merges its blocks by owner."""
+        sizes, n = self.sizes, self.config.max_num_seqs
+        pools = (sizes.prompt_blocks, sizes.prompt_slots, sizes.group_size), (sizes.completion_blocks, n, 1)
+        return [(blocks // ways, min(owners + 1, blocks // ways), readers) for blocks, owners, readers in pools]
 
 
 class Workload(NamedTuple):
     """The phases of a run; None where it has no such phase.
 
-    updates: made on each draw's batch; scored: how often a batch is scored before them (old policy, reference).
+    updates: made on each rollout's batch; scored: how often a batch is scored before them (old policy, reference).
     """
 
     sft_dataset: Update | None
     update: Update | None
-    draw: Draw | None
-    greedy: Draw
+    rollout: EngineLoad | None
+    greedy: EngineLoad
     updates: int
     scored: int
-
-
-def batch_ways(sizes: Mapping[str, int]) -> int:
-    """Return into how many parts a mesh of these sizes cuts a batch."""
-    return math.prod(sizes[name] for name in RULES["batch"].mesh_axes)
 
 
 def head_ways(model: ModelConfig, tensor: int) -> int:
     """Return into how many parts decoding cuts a row's heads: by key heads, else by the queries of each, else none."""
     per_key = model.n_heads // model.n_kv_heads
     return tensor if model.n_kv_heads % tensor == 0 or per_key % tensor == 0 else 1
-
-
-def parts_here(draw: Draw, ways: int) -> list[tuple[int, int, int]]:
-    """Return (pages, owners, readers) of both pools on a chip, whose pages are merged by owner (`attention.paged`)."""
-    pools = (draw.shared_pages // ways, draw.lanes, draw.readers), (draw.own_pages // ways, draw.slots, 1)
-    return [(pages, min(owners + 1, pages), readers) for pages, owners, readers in pools]
 
 
 def longest_answer(config: TrainConfig) -> tuple[str, int]:
@@ -119,23 +92,9 @@ def longest_answer(config: TrainConfig) -> tuple[str, int]:
     return "sampling.max_new_tokens", sampling.max_new_tokens
 
 
-def needs_old(config: TrainConfig) -> bool:
-    """Say whether the old policy's log-probabilities are found apart, before the updates (`algo.updates`)."""
-    grpo = config.grpo
-    in_reward = grpo.kl_coef > 0 and grpo.kl_in == "reward"
-    return (
-        grpo.algorithm == "ppo"
-        or in_reward
-        or grpo.num_iterations * grpo.minibatches > 1
-        or grpo.steps_per_generation > 1
-    )
-
-
-def logit_pieces(model: ModelConfig, work: Update, ways: int) -> int:
-    """Return into how many pieces a part's logits are cut, so that few are held (`distribution.token_logprobs`)."""
-    rows = work.prompts // work.parts * work.group
-    fitting = max(KEPT_BYTES * ways // (4 * rows * model.vocab_size), 1)
-    return -(-work.answer // fitting)
+def pieces_of_logits(model: ModelConfig, work: Update, ways: int) -> int:
+    """Return into how many pieces the logits of a part of an update are cut on a mesh that cuts it into `ways`."""
+    return logit_pieces(work.prompts // work.parts * work.group, work.answer, model.vocab_size, KEPT_BYTES * ways)
 
 
 def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
@@ -145,48 +104,32 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
         sft.databases, sft.questions, width, bucket(sft.max_completion_tokens),
         sft.gradient_accumulation_steps, sft.optim
     )  # fmt: skip
-    answer = bucket(longest_answer(config)[1])
+    answer = longest_answer(config)[1]
     update = Update(
         grpo.prompts // grpo.minibatches,
         grpo.num_generations,
         width,
-        answer,
+        bucket(answer),
         grpo.gradient_accumulation_steps,
         grpo.optim,
     )
-    asked = grpo.prompts * grpo.oversample * grpo.steps_per_generation
+    questions, evaluated = grpo.prompts * grpo.oversample * grpo.steps_per_generation, config.validation.max_num_seqs
+    rollouts = EngineConfig(config.rollout.max_num_seqs, max_prompt_bucket=longest)
     has_grpo = grpo.steps > 0
     return Workload(
         sft_dataset=sft_dataset if sft.steps else None,
         update=update if has_grpo else None,
-        draw=_draw(config.rollout.max_num_seqs, asked, grpo.num_generations, width, answer, ways) if has_grpo else None,
-        greedy=_draw(
-            config.validation.max_num_seqs,
-            config.validation.max_num_seqs,
-            1,
-            width,
-            bucket(config.validation.max_new_tokens),
-            ways,
+        rollout=_load(rollouts, questions, grpo.num_generations, answer, ways) if has_grpo else None,
+        greedy=_load(
+            EngineConfig(evaluated, max_prompt_bucket=longest), evaluated, 1, config.validation.max_new_tokens, ways
         ),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
-        scored=(needs_old(config) + (grpo.kl_coef > 0)) if has_grpo else 0,
+        scored=(needs_old_logprobs(grpo) + (grpo.kl_coef > 0)) if has_grpo else 0,
     )
 
 
-def _draw(slots: int, questions: int, group: int, prompt: int, answer: int, ways: int) -> Draw:
-    """Return what an engine of so many slots holds; pools are of the sizes that it rounds to."""
-    readers = min(group, slots, MAX_GROUP)
-    tickets = questions * -(-group // readers)
-    open_lanes = min(2 * slots, tickets, 1 + -(-3 * slots // readers))
-    unit = 8 * ways
-    return Draw(
-        slots=slots,
-        questions=questions,
-        group=group,
-        prompt=prompt,
-        answer=answer,
-        readers=readers,
-        shared_pages=bucket(open_lanes * -(-prompt // PAGE), unit),
-        own_pages=bucket(slots * -(-answer // ROW_PAGE), unit),
-        kept_pages=bucket(KEPT // PAGE, unit),
-    )
+def _load(config: EngineConfig, questions: int, group: int, completion: int, ways: int) -> EngineLoad:
+    prompt = config.max_prompt_bucket
+    groups = questions * -(-group // config.group_size(group))
+    sizes = config.sizes(groups, group, prompt, completion, ways)
+    return EngineLoad(config, sizes, questions, group, bucket(prompt), bucket(completion))

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.ops import rng
 from jaxrl_sql.types import InputError
+
+MAX_GROUP = 64
+
+
+class EngineSizes(NamedTuple):
+    """What an engine holds at most for a call, when all prompts and completions are of the longest.
+
+    group_size: completions that read one copy of a prompt; prompt_slots E; prompt_columns and completion_columns: KV
+    blocks of a longest prompt and of a longest completion; and the blocks of the three pools.
+    """
+
+    group_size: int
+    prompt_slots: int
+    prompt_columns: int
+    completion_columns: int
+    prompt_blocks: int
+    completion_blocks: int
+    prefix_blocks: int
 
 
 @dataclass(frozen=True)
@@ -41,6 +59,30 @@ class EngineConfig:
                 raise InputError(f"engine: {name} must be at least 1, not {getattr(self, name)}")
         object.__setattr__(self, "prefill_tokens", max(self.prefill_tokens, self.block_size))
 
+    def group_size(self, samples: int) -> int:
+        """Return how many completions read one copy of a prompt, where the most that a prompt has are `samples`."""
+        return min(samples, self.max_num_seqs, MAX_GROUP)
+
+    def sizes(self, groups: int, samples: int, prompt: int, completion: int, ways: int) -> EngineSizes:
+        """Return what is held for so many groups of completions, of prompts and completions of so many tokens.
+
+        `samples` are the most that a prompt has; a mesh cuts the pools into `ways` parts.
+        """
+        n, size = self.max_num_seqs, self.group_size(samples)
+        # Prompts that slots read, and those that are prefilled ahead of them.
+        prompts = min(2 * n, groups, 1 + -(-3 * n // size))
+        columns = -(-bucket(prompt) // self.block_size)
+        own = -(-bucket(completion, self.completion_block_size) // self.completion_block_size)
+        return EngineSizes(
+            group_size=size,
+            prompt_slots=2 * n,
+            prompt_columns=columns,
+            completion_columns=own,
+            prompt_blocks=pool_size(prompts * columns, ways),
+            completion_blocks=pool_size(n * own, ways),
+            prefix_blocks=pool_size(self.prefix_cache_tokens // self.block_size, ways),
+        )
+
     @property
     def prefill_chunk(self) -> int:
         """Return how many tokens of a prompt or an observation are run at a time, at most."""
@@ -57,3 +99,8 @@ class EngineConfig:
         if self.max_prompt_bucket:
             return max(self.prefill_tokens // self.prefill_chunk, 1), self.prefill_chunk
         return 1 << (rows - 1).bit_length(), min(bucket(tokens, smallest), self.prefill_chunk)
+
+
+def pool_size(blocks: int, ways: int) -> int:
+    """Return the size of a pool with room for so many blocks: one of few, which a mesh cuts into `ways` parts."""
+    return bucket(blocks, 8 * ways)

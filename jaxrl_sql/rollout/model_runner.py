@@ -25,7 +25,7 @@ from jaxrl_sql.rollout.decode import (
     StepLog,
     StopCriteria,
 )
-from jaxrl_sql.rollout.engine_config import EngineConfig
+from jaxrl_sql.rollout.engine_config import EngineConfig, pool_size
 from jaxrl_sql.rollout.kv_blocks import PrefixCache
 
 
@@ -77,7 +77,7 @@ class ModelRunner:
     def _grown(self, pool: KVPool | None, block_size: int, missing: int) -> KVPool:
         """Return a pool of one of few sizes, so that few programs are compiled; a mesh divides each of them."""
         have = _num_blocks(pool)
-        blocks = bucket(have + missing, 8 * batch_ways()) if missing > 0 else have
+        blocks = pool_size(have + missing, batch_ways()) if missing > 0 else have
         if pool is not None:
             return pool if blocks == have else decode.grow_pool(pool, blocks)
         return decode.new_pool(self.model.config, blocks, block_size, self.cache_dtype)

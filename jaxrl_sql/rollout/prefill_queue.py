@@ -15,6 +15,7 @@ import numpy as np
 from jaxrl_sql.batch import bucket, pad_tokens
 from jaxrl_sql.models.paged import BlockMap
 from jaxrl_sql.ops import rng
+from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.rollout.decode import (
     DecodeRequest,
     PrefillChunk,
@@ -29,7 +30,6 @@ from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.stats import RolloutStats
 
-MAX_GROUP = 64
 NONE = np.iinfo(np.int32).max
 
 
@@ -84,34 +84,33 @@ class PrefillQueue:
         self.runner, self.config, self.params = runner, runner.config, runner.params
         self.request, self.start_states, self.stats = request, start_states, stats
         prompts, samplings = request.prompts, request.samplings
-        n = self.config.max_num_seqs
-        self.group_size = min(max((samplings[i].n for i in served), default=1), n, MAX_GROUP)
+        n, most = self.config.max_num_seqs, max((samplings[i].n for i in served), default=1)
+        size = self.config.group_size(most)
         # Prompts with the same prefix stand together, so that it is cached when the next one needs it.
         order = sorted(served, key=lambda i: prompts[i].token_ids)
         self.groups = deque(
-            RequestGroup(i, first, min(first + self.group_size, samplings[i].n))
+            RequestGroup(i, first, min(first + size, samplings[i].n))
             for i in order
-            for first in range(0, samplings[i].n, self.group_size)
+            for first in range(0, samplings[i].n, size)
         )
-        longest = max((len(prompts[i].token_ids) for i in served), default=1)
-        self.columns = -(-bucket(max(longest, self.config.max_prompt_bucket)) // self.config.block_size)
-        num_slots = 2 * n
+        longest = max(self.config.max_prompt_bucket, *(len(prompts[i].token_ids) for i in served), 1)
+        completion = max((samplings[i].longest for i in served), default=1)
+        self.sizes = self.config.sizes(len(self.groups), most, longest, completion, batch_ways())
+        num_slots, self.columns = self.sizes.prompt_slots, self.sizes.prompt_columns
         self.sequences: dict[int, PromptSequence] = {}
         self.free_slots = list(range(num_slots - 1, -1, -1))
         self.table = np.full((num_slots, self.columns), NONE, np.int32)
         self.lengths = np.zeros(num_slots, np.int32)
         self.completions: list[QueuedCompletion] = []
         # Enough for all completions that can be queued and are not known to have been taken.
-        self.ring: DecodeRequest = jax.tree.map(np.array, empty_request(2 * n + self.group_size))
+        self.ring: DecodeRequest = jax.tree.map(np.array, empty_request(2 * n + size))
         self.taken = 0
         seeds = np.zeros(bucket(len(prompts)), np.int32)
         seeds[: len(prompts)] = [sampling.seed for sampling in samplings]
         most = max((sampling.n for sampling in samplings), default=1)
         self.keys = np.asarray(_sample_keys(seeds, np.int32(request.step), self.config.purpose, most))
-        # Those that slots read, and where the pool is to last, those that are prefilled ahead of them.
-        ahead = min(num_slots, len(self.groups), 1 + -(-3 * n // self.group_size))
         is_fixed = bool(self.config.max_prompt_bucket)
-        runner.reserve_prompts(ahead * self.columns if is_fixed else n * self.columns // self.group_size)
+        runner.reserve_prompts(self.sizes.prompt_blocks if is_fixed else n * self.columns // size)
         penalizes = any(samplings[i].repetition_penalty != 1 for i in served)
         self.hidden, self.seen = empty_prompt_states(runner.model.config, num_slots, runner.cache_dtype, penalizes)
 

@@ -122,14 +122,13 @@ class Scheduler:
 
     def _open_slots(self) -> None:
         """Make the decode slots on the device, and the table of their blocks."""
-        n, size = self.config.max_num_seqs, self.config.completion_block_size
-        columns = -(-bucket(self.longest, size) // size)
-        num_blocks = self.runner.reserve_completions(n * columns if self.config.max_prompt_bucket else n)
+        n, sizes = self.config.max_num_seqs, self.queue.sizes
+        num_blocks = self.runner.reserve_completions(sizes.completion_blocks if self.config.max_prompt_bucket else n)
         self.slots = empty_slots(
-            self.runner.model.config, n, len(self.queue.lengths), self.queue.group_size, self.runner.cache_dtype,
+            self.runner.model.config, n, sizes.prompt_slots, sizes.group_size, self.runner.cache_dtype,
             self.chunk_config.penalizes,
         )  # fmt: skip
-        self.block_table = BlockTable(size, n, columns, num_blocks)
+        self.block_table = BlockTable(self.config.completion_block_size, n, sizes.completion_columns, num_blocks)
         self.slot_length = np.zeros(n, np.int64)
         self.known_from = np.zeros(n, np.int64)
         self.recently_ended = max(n // 3 + 1, 1)
@@ -146,7 +145,7 @@ class Scheduler:
             began = time.perf_counter()
             failed = self._continue_turns()
             # What ends while two chunks run must find the next completions there.
-            want = min(max(3 * self.recently_ended, self.queue.group_size), 2 * self.config.max_num_seqs)
+            want = min(max(3 * self.recently_ended, self.queue.sizes.group_size), 2 * self.config.max_num_seqs)
             is_after_prefill = self.queue.admit(want)
             launched = self._launch_chunk(is_after_prefill)
             self.stats.host_seconds += time.perf_counter() - began

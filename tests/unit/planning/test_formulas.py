@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import pytest
 
@@ -14,7 +16,7 @@ from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
 from jaxrl_sql.planning.suggestions import suggest
-from jaxrl_sql.planning.workload import find_workload, logit_pieces
+from jaxrl_sql.planning.workload import find_workload, pieces_of_logits
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.types import InputError
 
@@ -55,26 +57,43 @@ def test_caches_are_the_pages_that_an_engine_makes_for_the_longest() -> None:
         "sampling.max_new_tokens=70",
         "validation.max_num_seqs=2",
     )
-    draw = find_workload(cfg, 100, 1).draw
-    assert draw is not None
+    load = find_workload(cfg, 100, 1).rollout
+    assert load is not None
     # 4 prompts of 128 (the bucket of 100), 2 pages of 64 each; 4 rows of 96, 3 pages of 32 each; pools are buckets.
-    assert (draw.shared_pages, draw.own_pages, draw.kept_pages) == (8, 12, 512)
+    assert load.sizes[-3:] == (8, 12, 512)
     tokens = 64 * (8 + 512) + 32 * 12
     assert estimate(cfg, MODEL, abstract_mesh(1, 1, 1), 100).caches == tokens * 2 * 2 * 2 * 8 * 4
+
+
+def test_the_plan_follows_the_engines_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes are the engine's own: other defaults there are other numbers here."""
+    cfg, mesh = config("rollout.max_num_seqs=4", "sampling.max_new_tokens=70"), abstract_mesh(1, 1, 1)
+    before, bytes_before = find_workload(cfg, 300, 1).rollout, estimate(cfg, MODEL, mesh, 300).caches
+    defaults = {field.name: field.default for field in dataclasses.fields(EngineConfig)}
+    other = {**defaults, "block_size": 16, "completion_block_size": 8, "prefix_cache_tokens": 512, "prefill_tokens": 64}
+    has_none = defaults["max_num_seqs"] is dataclasses.MISSING
+    monkeypatch.setattr(EngineConfig.__init__, "__defaults__", tuple(other.values())[has_none:])
+    after = find_workload(cfg, 300, 1).rollout
+    assert before
+    assert after
+    assert (before.prefill_shape, after.prefill_shape) == ((2, 384), (1, 64))
+    assert after.sizes.prefix_blocks == 512 // 16
+    assert after.sizes.completion_columns == 96 // 8
+    assert estimate(cfg, MODEL, mesh, 300).caches < bytes_before
 
 
 def test_an_engine_that_begins_at_its_largest_has_those_pages() -> None:
     """The plan's pools are those of `run.pad_to_max`, which an engine makes at its first call."""
 
     cfg = config("rollout.max_num_seqs=4", "grpo.prompts=4", "grpo.num_generations=4", "sampling.max_new_tokens=40")
-    draw = find_workload(cfg, 100, 1).draw
-    assert draw is not None
+    load = find_workload(cfg, 100, 1).rollout
+    assert load is not None
     sizes = EngineConfig(max_num_seqs=4, max_prompt_bucket=100)
     engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), sizes)
     prompts = [[1 + i] * 100 for i in range(4)]
     list(engine.generate(prompts, SamplingParams(max_new_tokens=40, n=4)))
     pools = engine.runner.prompt_pool, engine.runner.completion_pool
-    assert [pool and pool.num_blocks for pool in pools] == [draw.shared_pages, draw.own_pages]
+    assert [pool and pool.num_blocks for pool in pools] == [load.sizes.prompt_blocks, load.sizes.completion_blocks]
 
 
 def test_fewer_bytes_with_each_remedy() -> None:
@@ -201,7 +220,7 @@ def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in()
         assert work.update is not None
         (update,) = [one for one in phases(cfg, MODEL, sizes, work) if one.name == "update"]
         received.append(update.cost.link)
-    again = logit_pieces(MODEL, work.update, 4)
+    again = pieces_of_logits(MODEL, work.update, 4)
     table = MODEL.vocab_size * MODEL.d_model
     weights = 2 * MODEL.n_layers * layer_weights(MODEL) + (1 + 2 * again) * table
     # A tied table is added up whole, which is twice what a piece a chip takes: by the look-up, and in each piece.

@@ -75,10 +75,10 @@ def test_arguments_are_what_the_formulas_say(overrides: tuple[str, ...]) -> None
     said = estimate(made.config, MODEL, made.mesh, 60)
     lowered = programs(made, work)
     held = {name: lower().compile().memory_analysis().argument_size_in_bytes for name, lower in lowered.items()}
-    assert work.draw is not None
+    assert work.rollout is not None
     model = said.weights + said.adapters
     assert held["update"] == pytest.approx(model + said.optimizer, rel=0.02)
-    kept = 64 * work.draw.kept_pages * 2 * 2 * 2 * 32 * (2 if made.config.model.dtype == "bfloat16" else 4)
+    kept = 64 * work.rollout.sizes.prefix_blocks * 2 * 2 * 2 * 32 * (2 if made.config.model.dtype == "bfloat16" else 4)
     pools = said.caches - kept
     # What a decode step is told beside them: tables, keys and states of rows and lanes.
     assert held["decode"] == pytest.approx(model + pools, rel=0.02)
@@ -87,15 +87,15 @@ def test_arguments_are_what_the_formulas_say(overrides: tuple[str, ...]) -> None
 
 def test_a_penalty_on_repetition_makes_a_decode_that_has_seen_tokens() -> None:
     made, work = setting("sampling.repetition_penalty=1.1", "sampling.top_p=0.9")
-    assert work.draw is not None
+    assert work.rollout is not None
     plain, _ = setting()
-    both = [lower_decode(one, work.draw).as_text().count(f"{2 * 4}x512xi1") for one in (made, plain)]
+    both = [lower_decode(one, work.rollout).as_text().count(f"{2 * 4}x512xi1") for one in (made, plain)]
     assert both[0] > both[1]
 
 
 def test_prompts_longer_than_a_stretch_are_run_in_stretches() -> None:
     made, _ = setting("data.max_prompt_tokens=900")
     work = find_workload(made.config, 900, 1)
-    assert work.draw is not None
-    assert work.draw.prefilled == (1, 1024)
-    assert "tensor<1x1024xi32>" in lower_prefill(made, work.draw).as_text()
+    assert work.rollout is not None
+    assert work.rollout.prefill_shape == (1, 1024)
+    assert "tensor<1x1024xi32>" in lower_prefill(made, work.rollout).as_text()

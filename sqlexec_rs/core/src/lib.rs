@@ -70,7 +70,9 @@ mod pool;
 mod process;
 mod request;
 mod result;
+mod scan;
 mod sqlite;
+mod stats;
 
 pub use compare::score::{GoldSource, Score, ScoreItem};
 pub use compare::{Options, Rule};
@@ -83,7 +85,7 @@ pub use pool::{Config, Job, Pool};
 pub use process::{WorkerConfig, worker_main};
 pub use request::{Caps, Limits};
 pub use result::arrow;
-pub use result::hashed_str as texts;
+pub use result::hashed_str;
 pub use result::table::{CELL_BYTES, Table};
 pub use result::value::Value;
 pub use sqlite::deadline;

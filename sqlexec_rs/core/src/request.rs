@@ -1,8 +1,13 @@
 //! What is asked: a database, a SQL text, and the limits it runs under.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rusqlite::limits::Limit;
+
+use crate::result::hashed_str::Hashed;
 
 /// The bounds of one run. `None` means no bound of that kind.
 ///
@@ -93,4 +98,23 @@ impl Default for Limits {
             caps: Caps::default(),
         }
     }
+}
+
+/// What an outcome depends on, with identity and limits as numbers of the cache.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) db: u32,
+    pub(crate) limits: u32,
+    pub(crate) sql: Hashed<Arc<str>>,
+}
+
+/// A run that is queued or under way.
+#[derive(Debug)]
+pub(crate) struct InFlightQuery {
+    pub(crate) key: Key,
+    pub(crate) path: Arc<Path>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) cancel: Arc<AtomicBool>,
+    /// Its outcome is likely to be kept.
+    pub(crate) is_for_cache: bool,
 }

@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
-use sqlexec_core::texts::Hashed;
+use sqlexec_core::hashed_str::Hashed;
 use sqlexec_core::{Batches, GoldSource, Options, Rule, ScoreItem, Table};
 
 use crate::convert::table_from_python;

@@ -6,42 +6,23 @@
 
 use std::collections::{HashMap, HashSet, hash_map};
 use std::hash::BuildHasherDefault;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use hashbrown::hash_map::{Entry as Place, EntryRef};
 
 use crate::outcome::Outcome;
 use crate::pool::job::JobState;
-use crate::request::Limits;
-use crate::result::hashed_str::{Hashed, NumberHasher};
-use crate::sqlite::dbfile::{FileIdentity, Inode};
-
-/// What an outcome depends on, with identity and limits as numbers of this cache.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) db: u32,
-    pub(crate) limits: u32,
-    pub(crate) sql: Hashed<Arc<str>>,
-}
+use crate::request::{InFlightQuery, Key, Limits};
+use crate::result::hashed_str::NumberHasher;
+use crate::sqlite::dbfile::FileIdentity;
+use crate::sqlite::inode::Inode;
 
 /// For the table, which asks for a key of its own only where it keeps one.
 impl From<&Key> for Key {
     fn from(key: &Key) -> Self {
         key.clone()
     }
-}
-
-/// A run that is queued or under way.
-#[derive(Debug)]
-pub(crate) struct InFlightQuery {
-    pub(crate) key: Key,
-    pub(crate) path: Arc<Path>,
-    pub(crate) limits: Arc<Limits>,
-    pub(crate) cancel: Arc<AtomicBool>,
-    /// Its outcome is likely to be kept.
-    pub(crate) is_for_cache: bool,
 }
 
 /// Who waits for a flight: a slot of a job.

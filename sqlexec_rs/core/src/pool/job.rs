@@ -17,11 +17,10 @@ use crate::compare::score::{GoldSource, ReadyGold, Score, ScoreItem, score};
 use crate::compare::{Options, Rule};
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::InFlightQuery;
 use crate::pool::completion_log::CompletionLog;
 use crate::pool::csr_groups::CsrGroups;
-use crate::pool::stats::Stats;
-use crate::request::Limits;
+use crate::request::{InFlightQuery, Limits};
+use crate::stats::Stats;
 
 type Delivered = Result<Arc<Outcome>, Fault>;
 

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crate::compare::score::ScoreItem;
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::{Handle, InFlightQuery, Key, Lookup, Waiter};
+use crate::pool::cache::{Handle, Lookup, Waiter};
 use crate::pool::csr_groups::CsrGroups;
 use crate::pool::job::{JobState, Wish};
 use crate::pool::plan::{Plan, PlannedRun, n_pairs};
 use crate::pool::queue::Task;
 use crate::pool::{Job, Shared};
-use crate::request::Limits;
+use crate::request::{InFlightQuery, Key, Limits};
 use crate::sqlite::dbfile::FileIdentity;
 
 /// Runs that are looked up and queued at once: threads begin with the first while the next are looked up.

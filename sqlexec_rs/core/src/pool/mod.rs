@@ -10,7 +10,6 @@ pub mod job_builder;
 pub mod plan;
 pub mod queue;
 pub mod runner;
-pub mod stats;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,15 +28,13 @@ use crate::pool::job_builder::JobBuilder;
 use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::{Queue, Task};
 use crate::pool::runner::Runner;
-use crate::pool::stats::{Reading, Stats};
 use crate::process::WorkerConfig;
 use crate::request::Limits;
 use crate::sqlite::busy::{self, Busy};
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
-
-/// The stack of what runs SQL: SQLite's parser and code generator recurse with the depth of an expression.
-pub(crate) const STACK_BYTES: usize = 8 << 20;
+use crate::sqlite::local::STACK_BYTES;
+use crate::stats::{Reading, Stats};
 
 /// Runs of a job from which on it is worth to wake a thread to free it.
 const LARGE_JOB: usize = 256;

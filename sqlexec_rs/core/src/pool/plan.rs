@@ -11,7 +11,7 @@ use crate::compare::score::{GoldSource, ScoreItem};
 use crate::pool::job::{Comparison, Scores, Work};
 use crate::result::hashed_str::{Hashed, NumberMap};
 use crate::result::value::combine;
-use crate::sqlite::scan::strip_distinct;
+use crate::scan::strip_distinct;
 
 /// No unit.
 const NONE: u32 = u32::MAX;

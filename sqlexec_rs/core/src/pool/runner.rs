@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::InFlightQuery;
-use crate::pool::stats::Stats;
 use crate::process::{Remote, WorkerConfig};
+use crate::request::InFlightQuery;
 use crate::result::table_arena;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::local::Local;
+use crate::stats::Stats;
 
 /// The one or the other.
 #[allow(clippy::large_enum_variant, reason = "there is one a thread, and it stays where it is")]

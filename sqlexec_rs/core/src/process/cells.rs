@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Write};
 
-use super::wire::{
+use super::bytes::{
     MAX_TEXT, invalid, put, put_bytes, put_optional_text, take, take_array, take_exactly, take_optional_text, take_text,
 };
 use crate::request::Limits;

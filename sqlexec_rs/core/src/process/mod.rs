@@ -4,6 +4,7 @@
 //! `wire` and `cells`), and waits for the answer with its own clock. The process (`worker`) runs queries exactly as a thread would.
 //! It is a program of its own, never a fork of the caller, so nothing of the caller's memory, locks or threads is in it.
 
+mod bytes;
 mod cells;
 mod remote;
 mod talk;

@@ -17,9 +17,9 @@ use super::talk::{Answer, Bounds, Failure, WorkerChannel};
 use super::wire::{self, ConnectionCounts};
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::pool::cache::InFlightQuery;
-use crate::pool::stats::Stats;
+use crate::request::InFlightQuery;
 use crate::sqlite::in_memory_dbs::Access;
+use crate::stats::Stats;
 
 /// Variables of the environment that a worker gets; the rest is none of its business.
 const ENVIRONMENT: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];

@@ -15,11 +15,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::wire::{self, ConnectionCounts, Request, Tag};
 use crate::error::panic_message;
 use crate::outcome::Outcome;
-use crate::pool::STACK_BYTES;
-use crate::pool::stats::Stats;
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
-use crate::sqlite::local::Local;
+use crate::sqlite::local::{Local, STACK_BYTES};
+use crate::stats::Stats;
 
 /// Bytes written at once: larger results go out while the pool's thread reads what went before.
 const BUFFER_BYTES: usize = 64 << 10;

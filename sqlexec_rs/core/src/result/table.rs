@@ -211,14 +211,21 @@ impl Table {
         self.n_rows < 2 || (0..self.width).any(rises) || self.index().n_rows() == self.n_rows
     }
 
-    /// Returns the index over distinct rows, built once.
-    pub(crate) fn index(&self) -> &RowIndex {
-        self.index.get_or_init(|| RowIndex::new(self))
+    /// Tells whether this and another table of the same width hold the same set of rows.
+    pub(crate) fn is_same_set(&self, other: &Table) -> bool {
+        let equal = |row, other_row| self.rows_equal(row, other, other_row);
+        self.index().is_of_same_set(other.n_rows, |row| other.row_hash(row), equal)
     }
 
-    /// Returns the index over distinct rows if it has been built.
-    pub(crate) fn known_index(&self) -> Option<&RowIndex> {
-        self.index.get()
+    /// Tells whether the index, if there is one, shows that this table lacks one of the first rows of another.
+    pub(crate) fn lacks_a_first_row(&self, other: &Table) -> bool {
+        self.index.get().is_some_and(|index| index.lacks_a_first_row(other.n_rows, |row| other.row_hash(row)))
+    }
+
+    /// Returns the index over distinct rows, built once.
+    fn index(&self) -> &RowIndex {
+        let equal = |row, other_row| self.rows_equal(row, self, other_row);
+        self.index.get_or_init(|| RowIndex::new(self.n_rows, |row| self.row_hash(row), equal))
     }
 }
 

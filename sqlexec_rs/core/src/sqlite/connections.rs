@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::outcome::{Outcome, Status};
-use crate::pool::stats::Stats;
 use crate::request::Caps;
+use crate::scan::Patterns;
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::sandbox::Sandbox;
-use crate::sqlite::scan::Patterns;
+use crate::stats::Stats;
 
 /// How many that were opened last are given the time to be visited again.
 const PASSING: usize = 8;

@@ -2,7 +2,7 @@
 //!
 //! SQLite asks the progress handler every [`HANDLER_PERIOD`] instructions of its virtual machine. The handler belongs to a
 //! connection and lives as long; what it reads, the [`RunGuard`], belongs to the worker thread and is armed for each run.
-//! Where SQLite works for long without the handler, the [`meter`] and the functions of ours ask as well.
+//! Where SQLite works for long without the handler, the [`meter`](crate::sqlite::meter) and the functions of ours ask as well.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::outcome::Stop;
 use crate::request::Limits;
-use crate::sqlite::meter;
 
 /// Instructions of SQLite's virtual machine in which the step budget counts; 10 to 20 µs of an ordinary query.
 pub const STEP_PERIOD: u32 = 1_000;
@@ -36,6 +35,8 @@ pub struct RunGuard {
     run: Mutex<Run>,
     /// Calls of the handler since the run began to execute; only the worker's thread writes it.
     calls: AtomicU64,
+    /// The run has handled large values, so that each instruction may take long.
+    has_large_values: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +57,7 @@ impl RunGuard {
     /// Arms the bounds of a run, which starts now.
     pub fn arm(&self, limits: &Limits, cancel: Option<Arc<AtomicBool>>, now: Instant) {
         self.calls.store(0, Ordering::Relaxed);
+        self.has_large_values.store(false, Ordering::Relaxed);
         *self.lock() = Run {
             wall: limits.timeout.and_then(|timeout| now.checked_add(timeout)),
             cpu: limits.cpu.map(|cpu| thread_cpu_time() + cpu),
@@ -72,6 +74,11 @@ impl RunGuard {
         self.lock().is_executing = true;
     }
 
+    /// Notes that the run handles large values: from here on every call of the handler looks at the clocks.
+    pub(crate) fn note_large_values(&self) {
+        self.has_large_values.store(true, Ordering::Relaxed);
+    }
+
     /// Disarms every bound and returns what stopped the run, if something did.
     pub fn disarm(&self) -> Option<Stop> {
         std::mem::take(&mut *self.lock()).stop
@@ -85,7 +92,7 @@ impl RunGuard {
         if calls.is_multiple_of(CALLS_A_PERIOD) {
             self.lock().check(Some(calls))
         } else {
-            meter::has_large_values() && self.lock().check(None)
+            self.has_large_values.load(Ordering::Relaxed) && self.lock().check(None)
         }
     }
 

@@ -13,12 +13,12 @@ use crate::outcome::{Outcome, Status, Stop};
 use crate::request::Limits;
 use crate::result::table::Table;
 use crate::result::value::Value;
+use crate::scan::{Patterns, Scan, patterns, scan};
 use crate::sqlite::classify::{Phase, outcome_of};
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::hooks;
 use crate::sqlite::meter::{self, Refusal};
 use crate::sqlite::sandbox::Sandbox;
-use crate::sqlite::scan::{Patterns, Scan, patterns, scan};
 
 /// Bytes of result after which the clocks are looked at between rows: such rows take few VM steps and much time.
 const CHECK_EVERY_BYTES: usize = 64 << 10;
@@ -72,7 +72,7 @@ pub(crate) fn run(
         outcome.error = Some(format!("{}: not a regular file", path.display()));
     }
     if outcome.status == Status::SchemaError {
-        outcome.hint = outcome.error.as_ref().and_then(|error| hint::hint(sandbox, control, statement, error));
+        outcome.hint = outcome.error.as_ref().and_then(|error| find_hint(sandbox, control, statement, error));
     }
     outcome
 }
@@ -183,6 +183,17 @@ fn from_sqlite(value: ValueRef<'_>) -> Value<'_> {
         ValueRef::Text(bytes) => Value::Text(bytes),
         ValueRef::Blob(bytes) => Value::Blob(bytes),
     }
+}
+
+/// Guesses what a missing name was meant to be, under bounds of its own.
+fn find_hint(sandbox: &Sandbox, control: &RunGuard, statement: &str, error: &str) -> Option<String> {
+    let (connection, names) = sandbox.opened()?;
+    let limits = Limits { timeout: None, vm_steps: Some(hint::MAX_STEPS), ..Limits::default() };
+    control.arm(&limits, None, Instant::now());
+    control.start_executing();
+    let hint = hint::hint(connection, names, statement, error);
+    control.disarm();
+    hint
 }
 
 /// Puts what was refused into words. SQLite calls it a lack of memory or of disk, whatever it was.

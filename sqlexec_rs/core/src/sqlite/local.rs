@@ -6,13 +6,15 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{Outcome, Status};
-use crate::pool::cache::InFlightQuery;
-use crate::pool::stats::Stats;
-use crate::request::Limits;
+use crate::request::{InFlightQuery, Limits};
 use crate::sqlite::connections::Connections;
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::exec;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
+use crate::stats::Stats;
+
+/// The stack of what runs SQL: SQLite's parser and code generator recurse with the depth of an expression.
+pub(crate) const STACK_BYTES: usize = 8 << 20;
 
 /// The longest that a database's lock is kept from one run to the next: a writer may wait as long.
 const LONGEST_HOLD: Duration = Duration::from_millis(5);

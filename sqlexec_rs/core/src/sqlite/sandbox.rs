@@ -18,12 +18,13 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Statement};
 use crate::hint;
 use crate::request::Caps;
 use crate::result::header::Header;
+use crate::scan::Patterns;
 use crate::sqlite::dbfile::{self, NoLog};
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
+use crate::sqlite::functions;
 use crate::sqlite::hooks::{self, Action, Authorizer, Log};
 use crate::sqlite::in_memory_dbs::Copied;
-use crate::sqlite::scan::Patterns;
-use crate::{sqlite::functions, sqlite::meter};
+use crate::sqlite::meter;
 
 /// PRAGMAs that describe a schema; their argument names a table or an index.
 const SCHEMA_PRAGMAS: [&str; 8] = [

@@ -1,7 +1,7 @@
 //! `bird`: the sets of rows are equal; duplicates and row order do not matter, column order does.
 //!
 //! "Unequal" is always exact. "Equal" is exact for rows in one order and for tables of different lengths; as many rows in
-//! another order are equal when their keyed digests of 128 bits are, which is wrong with a chance of about 2^-60.
+//! another order are equal when the sums of their rows' keyed hashes of 128 bits are.
 
 use crate::result::table::Table;
 

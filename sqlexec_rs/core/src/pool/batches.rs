@@ -1,7 +1,6 @@
 //! A large batch in portions, each of which runs while the next is made.
 
 use crate::pool::csr_groups::CsrGroups;
-use crate::result::hashed_str::NumberMap;
 
 /// Fewer items are not worth the way to the threads.
 const MIN_ITEMS: usize = 1 << 10;
@@ -23,7 +22,7 @@ impl Batches {
         if n_all <= MIN_ITEMS {
             return Self { order: (0..n_all as u32).collect(), n_items: MIN_ITEMS };
         }
-        let mut numbers = NumberMap::default();
+        let mut numbers = hashbrown::HashMap::<_, _, foldhash::fast::RandomState>::default();
         let number_of = |address| {
             let next = numbers.len() as u32;
             *numbers.entry(address).or_insert(next)

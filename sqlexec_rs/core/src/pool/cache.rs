@@ -5,7 +5,6 @@
 //! going first; timeouts and database errors are never kept.
 
 use std::collections::{HashMap, HashSet, hash_map};
-use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +13,6 @@ use hashbrown::hash_map::{Entry as Place, EntryRef};
 use crate::outcome::Outcome;
 use crate::pool::job::JobState;
 use crate::request::{InFlightQuery, Key, Limits};
-use crate::result::hashed_str::NumberHasher;
 use crate::sqlite::dbfile::FileIdentity;
 use crate::sqlite::inode::Inode;
 
@@ -61,7 +59,7 @@ pub(crate) struct Waiters {
 
 /// The table; its owner locks it.
 pub(crate) struct Cache {
-    entries: hashbrown::HashMap<Key, Entry, BuildHasherDefault<NumberHasher>>,
+    entries: hashbrown::HashMap<Key, Entry, foldhash::fast::RandomState>,
     /// The present state of each file, and its number.
     databases: HashMap<Inode, (FileIdentity, u32)>,
     n_states: u32,

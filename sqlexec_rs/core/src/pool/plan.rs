@@ -9,8 +9,8 @@ use hashbrown::HashTable;
 use crate::compare::Rule;
 use crate::compare::score::{GoldSource, ScoreItem};
 use crate::pool::job::{Comparison, Scores, Work};
-use crate::result::hashed_str::{Hashed, NumberMap};
-use crate::result::value::combine;
+use crate::result::hashed_str::Hashed;
+use crate::result::row_hash::hash_one;
 use crate::scan::strip_distinct;
 
 /// No unit.
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(crate) databases: Vec<Arc<Path>>,
     database_numbers: HashMap<Arc<Path>, u32>,
     /// The numbers of paths by address: most items share theirs.
-    numbers_by_address: NumberMap<usize, u32>,
+    numbers_by_address: hashbrown::HashMap<usize, u32, foldhash::fast::RandomState>,
     pub(crate) runs: Vec<PlannedRun>,
     /// The numbers of runs, found by hash; what they are is in `runs`, so that little memory is gone through.
     run_numbers: HashTable<u32>,
@@ -63,7 +63,7 @@ impl Plan {
         Self {
             databases: Vec::new(),
             database_numbers: HashMap::new(),
-            numbers_by_address: NumberMap::default(),
+            numbers_by_address: hashbrown::HashMap::default(),
             runs: Vec::with_capacity(n_runs),
             run_numbers: HashTable::with_capacity(n_runs),
             work,
@@ -189,5 +189,5 @@ pub(crate) fn n_pairs(item: &ScoreItem) -> usize {
 }
 
 fn hash_of_run<T: AsRef<str>>(database: u32, sql: &Hashed<T>) -> u64 {
-    combine(sql.hash(), u64::from(database))
+    hash_one((sql.hash(), database))
 }

@@ -15,7 +15,7 @@ pub(crate) struct RowIndex {
 
 impl RowIndex {
     /// Indexes the distinct ones of `n_rows` rows, by their hashes and by which are equal.
-    pub(crate) fn new(n_rows: usize, hash: impl Fn(usize) -> u64, equal: impl Fn(usize, usize) -> bool) -> Self {
+    pub(crate) fn new(n_rows: usize, mut hash: impl FnMut(usize) -> u64, equal: impl Fn(usize, usize) -> bool) -> Self {
         let mut index = Self { slots: vec![0; (2 * n_rows.max(1)).next_power_of_two()], n_rows: 0 };
         let mut hashes = [0; BATCH];
         for start in (0..n_rows).step_by(BATCH) {
@@ -62,7 +62,7 @@ impl RowIndex {
     }
 
     /// Tells whether one of the first rows of a table is not here, which is quickly seen of most that are other sets.
-    pub(crate) fn lacks_a_first_row(&self, n_rows: usize, hash: impl Fn(usize) -> u64) -> bool {
+    pub(crate) fn lacks_a_first_row(&self, n_rows: usize, mut hash: impl FnMut(usize) -> u64) -> bool {
         (0..n_rows.min(BATCH)).any(|row| self.find(hash(row), |_| true).is_err())
     }
 
@@ -71,7 +71,7 @@ impl RowIndex {
     pub(crate) fn is_of_same_set(
         &self,
         n_rows: usize,
-        hash: impl Fn(usize) -> u64,
+        mut hash: impl FnMut(usize) -> u64,
         equal: impl Fn(usize, usize) -> bool,
     ) -> bool {
         let mut is_found = vec![false; self.slots.len() / 2];
@@ -112,17 +112,18 @@ mod tests {
         let long = b"longer than a cell, and of one value".as_slice();
         let rows: [&[_]; 3] = [&[Integer(1), Text(b"a")], &[Null, Text(long)], &[Real(0.5), Text(b"b")]];
         let gold = table(2, &rows);
-        // Every row's tag becomes the first one's, behind one another: only equality can tell.
-        let all = [0, 1, 2].map(|row| (gold.row_hash(2) & TAG) | (row + 1));
+        let hash = gold.row_hasher()(2);
         let mut index = RowIndex { slots: vec![0; 8], n_rows: 3 };
-        let home = gold.row_hash(2) as usize & 7;
+        // Every row's tag becomes the last one's, behind one another: only equality can tell.
+        let all = [0, 1, 2].map(|row| (hash & TAG) | (row + 1));
+        let home = hash as usize & 7;
         for (place, slot) in all.into_iter().enumerate() {
             index.slots[(home + place) & 7] = slot;
         }
-        assert_eq!(index.find(gold.row_hash(2), |row| gold.rows_equal(row, &gold, 2)), Ok(2));
+        assert_eq!(index.find(hash, |row| gold.rows_equal(row, &gold, 2)), Ok(2));
         let twice = table(2, &[rows[2], rows[2]]);
         let is_same_set = |index: &RowIndex| {
-            index.is_of_same_set(2, |row| twice.row_hash(row), |known, row| gold.rows_equal(known, &twice, row))
+            index.is_of_same_set(2, twice.row_hasher(), |known, row| gold.rows_equal(known, &twice, row))
         };
         assert!(!is_same_set(&index), "two rows are missing");
         assert!(is_same_set(&RowIndex { n_rows: 1, ..index }), "found behind two others");

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use crate::result::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equal};
 use crate::result::header::Header;
 use crate::result::index::RowIndex;
-use crate::result::row_hash::Mix;
+use crate::result::row_hash::hash_bytes;
 use crate::result::table_arena::Store;
 use crate::result::value::Value;
 
@@ -133,33 +133,40 @@ impl Table {
         (0..self.n_rows).map(move |row| self.value(row, column))
     }
 
-    /// Hashes a row so that rows equal in Python hash alike.
-    #[inline]
-    pub fn row_hash(&self, row: usize) -> u64 {
-        self.mix(Mix::new(), self.cells(row)) as u64
+    /// Returns what hashes rows so that those equal in Python hash alike.
+    pub(crate) fn row_hasher(&self) -> impl FnMut(usize) -> u64 + '_ {
+        let mut key = Vec::new();
+        move |row| self.hash_cells(self.cells(row), &mut key) as u64
     }
 
+    /// Hashes the cells of a row, whose bytes are gathered in `key`.
     #[inline]
-    fn mix(&self, mut row: Mix, cells: &[Cell]) -> u128 {
-        for cell in cells {
-            cell.mix_into(&mut row, &self.store.arena);
+    fn hash_cells(&self, cells: &[Cell], key: &mut Vec<u8>) -> u128 {
+        key.resize(size_of_val(cells), 0);
+        let mut is_long = false;
+        for (bytes, cell) in key.as_chunks_mut().0.iter_mut().zip(cells) {
+            *bytes = cell.key();
+            is_long |= cell.is_long();
         }
-        row.end()
+        if is_long {
+            cells.iter().filter_map(|cell| cell.long(&self.store.arena)).for_each(|bytes| key.extend_from_slice(bytes));
+        }
+        hash_bytes(key)
     }
 
     /// Returns the digest of all rows with their duplicates and without their order, computed once. Tables with equal
-    /// multisets of rows have the same, and others have not, but for a chance of about 2^-60. A table with a NaN, which is
+    /// multisets of rows have the same, and others do not, unless sums of hashes agree by chance. A table with a NaN, which is
     /// equal to nothing, has none.
     pub(crate) fn digest(&self) -> Option<u128> {
         *self.digest.get_or_init(|| {
-            let (start, mut sum, mut has_nan) = (Mix::new(), 0_u128, false);
+            let (mut key, mut sum, mut has_nan) = (Vec::new(), 0_u128, false);
             // Without columns all rows are equal, and their number is left to be compared.
             let width = self.width.max(1);
             // To look at a block first is quick, and has it in the processor's nearest cache.
             for block in self.store.cells.chunks(width * BLOCK_ROWS) {
                 has_nan |= has_nan_in(block);
                 for cells in block.chunks_exact(width) {
-                    sum = sum.wrapping_add(self.mix(start, cells));
+                    sum = sum.wrapping_add(self.hash_cells(cells, &mut key));
                 }
             }
             (!has_nan).then_some(sum)
@@ -167,19 +174,20 @@ impl Table {
     }
 
     /// Returns the digest of the set of rows, without duplicates and order. It is the same for tables that `bird` calls
-    /// equal, and not for others, but for a chance of about 2^-60; it means nothing in another process. A table with a NaN,
+    /// equal, and not for others, unless sums of hashes agree by chance; it means nothing in another process. A table with a NaN,
     /// which is equal to nothing, has none.
     pub fn set_digest(&self) -> Option<u128> {
         if self.is_distinct() {
             return self.digest();
         }
-        let rows = self.index().rows().map(|row| self.mix(Mix::new(), self.cells(row)));
+        let mut key = Vec::new();
+        let rows = self.index().rows().map(|row| self.hash_cells(self.cells(row), &mut key));
         self.digest().map(|_| rows.fold(0, u128::wrapping_add))
     }
 
     /// Returns the hash of every row, computed once.
     pub fn row_hashes(&self) -> &[u64] {
-        self.row_hashes.get_or_init(|| (0..self.n_rows).map(|row| self.row_hash(row)).collect())
+        self.row_hashes.get_or_init(|| (0..self.n_rows).map(self.row_hasher()).collect())
     }
 
     /// Tells whether a row equals a row of another table of the same width.
@@ -214,18 +222,18 @@ impl Table {
     /// Tells whether this and another table of the same width hold the same set of rows.
     pub(crate) fn is_same_set(&self, other: &Table) -> bool {
         let equal = |row, other_row| self.rows_equal(row, other, other_row);
-        self.index().is_of_same_set(other.n_rows, |row| other.row_hash(row), equal)
+        self.index().is_of_same_set(other.n_rows, other.row_hasher(), equal)
     }
 
     /// Tells whether the index, if there is one, shows that this table lacks one of the first rows of another.
     pub(crate) fn lacks_a_first_row(&self, other: &Table) -> bool {
-        self.index.get().is_some_and(|index| index.lacks_a_first_row(other.n_rows, |row| other.row_hash(row)))
+        self.index.get().is_some_and(|index| index.lacks_a_first_row(other.n_rows, other.row_hasher()))
     }
 
     /// Returns the index over distinct rows, built once.
     fn index(&self) -> &RowIndex {
         let equal = |row, other_row| self.rows_equal(row, self, other_row);
-        self.index.get_or_init(|| RowIndex::new(self.n_rows, |row| self.row_hash(row), equal))
+        self.index.get_or_init(|| RowIndex::new(self.n_rows, self.row_hasher(), equal))
     }
 }
 
@@ -279,6 +287,32 @@ pub(crate) mod tests {
         assert_eq!(table(1, &[]).set_digest(), table(3, &[]).set_digest());
         assert_ne!(set(&[&[Null]]), table(1, &[]).set_digest());
         assert_eq!(set(&[&[Real(f64::NAN)]]), None);
+    }
+
+    #[test]
+    fn digests_tell_apart_what_is_nearly_the_same() {
+        use Value::{Blob, Integer, Null, Real, Text};
+        let digest = |rows: &[&[Value<'_>]]| table(rows.first().map_or(1, |row| row.len()), rows).digest().unwrap();
+        for n in 0..1_000 {
+            let sum = |a, b| digest(&[&[Integer(a)], &[Integer(b)]]);
+            assert_ne!(sum(n, n ^ 3), sum(n ^ 1, n ^ 2));
+            assert_ne!(sum(n, n + 3), sum(n + 1, n + 2));
+        }
+        let long: Vec<u8> = (0..100).collect();
+        let mut seen = std::collections::HashSet::new();
+        for n in 15..100 {
+            for changed in 0..n {
+                let mut bytes = long[..n].to_vec();
+                bytes[changed] = 255;
+                assert!(seen.insert(digest(&[&[Text(&bytes), Null]])), "byte {changed} of {n}");
+            }
+            assert!(
+                seen.insert(digest(&[&[Blob(&long[..n]), Null]])) && seen.insert(digest(&[&[Null, Text(&long[..n])]]))
+            );
+            assert!(seen.insert(digest(&[&[Text(&long[..n]), Text(&long[n..])]])), "cut at {n}");
+        }
+        let (one, real) = ([Text(&long), Integer(1)], [Text(&long), Real(1.0)]);
+        assert_eq!(digest(&[&one, &one]), digest(&[&one, &real]));
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::result::table::Table;
 
 /// How a run ended. Bad SQL is data, so each of these is an answer and none an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Status {
     /// It ran to the end within every limit.
@@ -68,7 +70,7 @@ impl Status {
 }
 
 /// Which bound stopped a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Stop {
     /// The caller cancelled the run.
@@ -97,11 +99,12 @@ impl Stop {
 }
 
 /// What one run gave.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// How it ended.
     pub status: Status,
-    /// The rows, when the status is `ok`.
+    /// The rows, when the status is `ok`; a worker process sends them apart.
+    #[serde(skip)]
     pub table: Option<Arc<Table>>,
     /// What went wrong, in SQLite's words where it has some.
     pub error: Option<String>,

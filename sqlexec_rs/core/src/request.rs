@@ -6,13 +6,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rusqlite::limits::Limit;
+use serde::{Deserialize, Serialize};
 
 use crate::result::hashed_str::Hashed;
 
 /// The bounds of one run. `None` means no bound of that kind.
 ///
 /// The VM-step budget counts in units of [`STEP_PERIOD`](crate::sqlite::deadline::STEP_PERIOD): it is rounded up, and it is the same on every machine.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
     /// Wall time of prepare and execution, queueing excluded.
     pub timeout: Option<Duration>,
@@ -37,7 +38,7 @@ pub struct Limits {
 
 /// SQLite's own limits on a statement and its values (`SQLITE_LIMIT_*`). A number above the highest that SQLite was
 /// compiled for means that one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Caps {
     /// Bytes of a text, a blob or a row.
     pub max_length: u32,

@@ -3,6 +3,7 @@
 use std::env;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path;
@@ -13,11 +14,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::WorkerConfig;
-use super::talk::{Answer, Bounds, Failure, WorkerChannel};
-use super::wire::{self, ConnectionCounts};
+use super::channel::{Answer, Bounds, Failure, WorkerChannel};
+use super::wire::{self, ConnectionCounts, Request};
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::InFlightQuery;
+use crate::request::{InFlightQuery, Limits};
 use crate::sqlite::in_memory_dbs::Access;
 use crate::stats::Stats;
 
@@ -46,7 +47,7 @@ pub(crate) struct Remote {
 
 struct Worker {
     child: Child,
-    talk: WorkerChannel,
+    channel: WorkerChannel,
     is_greeted: bool,
     counts: ConnectionCounts,
 }
@@ -69,12 +70,17 @@ impl Remote {
         let Some(mut worker) = self.ready(&flight.cancel)? else { return Ok(Outcome::cancelled()) };
         // The worker's folder is the one in which it was started.
         let path = path::absolute(&flight.path).unwrap_or_else(|_| flight.path.to_path_buf());
-        let mut request = Vec::with_capacity(flight.key.sql.text.len() + 256);
-        wire::write_request(&mut request, &path, flight.key.db, &flight.limits, &flight.key.sql.text)
-            .map_err(|_| Fault::Internal("a buffer in memory refused bytes"))?;
+        let request = Request {
+            path: path.as_os_str().as_bytes(),
+            state: flight.key.db,
+            limits: Limits::clone(&flight.limits),
+            sql: &flight.key.sql.text,
+        };
+        let mut bytes = Vec::new();
+        wire::write(&mut bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))?;
         let begun = Instant::now();
         let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };
-        match worker.talk.ask(&request, &flight.limits, bounds, &flight.cancel) {
+        match worker.channel.ask(&bytes, &flight.limits, bounds, &flight.cancel) {
             Ok(answer) => {
                 let answer = self.accept(&mut worker, answer);
                 self.worker = Some(worker);
@@ -122,7 +128,7 @@ impl Remote {
                 self.kill(worker);
                 continue;
             }
-            match worker.talk.greet(cancel) {
+            match worker.channel.greet(cancel) {
                 Ok(()) => {
                     worker.is_greeted = true;
                     return Ok(Some(worker));
@@ -166,7 +172,7 @@ impl Remote {
             .spawn()
             .map_err(fault)?;
         self.stats.worker_started();
-        Ok(Worker { child, talk: WorkerChannel::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
+        Ok(Worker { child, channel: WorkerChannel::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
     }
 
     fn accept(&self, worker: &mut Worker, answer: Answer) -> Result<Outcome, Fault> {

@@ -84,7 +84,7 @@ pub use pool::job_builder::JobBuilder;
 pub use pool::{Config, Job, Pool};
 pub use process::{WorkerConfig, worker_main};
 pub use request::{Caps, Limits};
-pub use result::arrow;
+pub use result::arrow::to_arrow;
 pub use result::hashed_str;
 pub use result::table::{CELL_BYTES, Table};
 pub use result::value::Value;

@@ -51,13 +51,16 @@ impl Hash for Value<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match *self {
             Value::Null => state.write_u8(0),
-            Value::Integer(i) => (1_u8, i).hash(state),
+            Value::Integer(i) => state.write_i64(i),
             Value::Real(r) => match exact_integer(r) {
-                Some(i) => (1_u8, i).hash(state),
-                None => (2_u8, r.to_bits()).hash(state),
+                Some(i) => state.write_i64(i),
+                None => state.write_u64(r.to_bits()),
             },
-            Value::Text(bytes) => (3_u8, bytes).hash(state),
-            Value::Blob(bytes) => (4_u8, bytes).hash(state),
+            Value::Text(bytes) => state.write(bytes),
+            Value::Blob(bytes) => {
+                state.write(bytes);
+                state.write_u8(0);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Runs SQL that nobody has read on SQLite files, in parallel, read-only and under hard limits, and compares the results.
 //!
-//! A request goes `plan` (equal pairs share a run) → `launch` (a look at each file) → `cache` (run before, or in flight) →
+//! A request goes `plan` (equal pairs share a run) → `job_builder` (a look at each file) → `cache` (run before, or in flight) →
 //! `queue` → a worker of the `pool`
 //! → `exec` on a connection of the `sandbox`, watched by `deadline` → an [`Outcome`] with a typed [`Table`] → `compare` →
 //! a [`Score`]. With a [`WorkerConfig`] the last steps before the outcome happen in a `process` of the worker's own. Bad

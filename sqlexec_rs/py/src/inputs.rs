@@ -2,7 +2,7 @@
 //! core.
 //!
 //! A batch is taken in two steps: all of it is checked, so that a wrong item raises before anything runs, and then its
-//! texts are copied, a portion after the other, while threads run those before.
+//! texts are copied, a batch after the other, while threads run those before.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -259,8 +259,8 @@ impl Batch<'_> {
         self.databases.iter().zip(&self.golds).map(|(paths, gold)| paths.len() * (1 + n_sql(gold))).sum()
     }
 
-    /// Returns the portions in which to take them.
-    pub(crate) fn portions(&self) -> Batches {
+    /// Returns the batches in which to take them.
+    pub(crate) fn batches(&self) -> Batches {
         Batches::new(self.databases.iter().map(|paths| paths.as_ptr().addr()))
     }
 

@@ -38,7 +38,7 @@ pub(crate) struct Plan {
     /// By the first slot that units need, the last of them; and by unit the one before it.
     last_unit_of: Vec<u32>,
     unit_before: Vec<u32>,
-    /// Runs that are a gold's and were added, as others, before the last portion.
+    /// Runs that are a gold's and were added, as others, before the last batch.
     pub(crate) late_golds: Vec<u32>,
 }
 
@@ -78,8 +78,8 @@ impl Plan {
         std::mem::replace(&mut self.work, Work::Execute { slot_of: Vec::new() })
     }
 
-    /// Ends a portion: what it held may be freed, and its addresses become others'.
-    pub(crate) fn end_portion(&mut self) {
+    /// Ends a batch: what it held may be freed, and its addresses become others'.
+    pub(crate) fn end_batch(&mut self) {
         self.numbers_by_address.clear();
         self.late_golds.clear();
     }
@@ -92,7 +92,7 @@ impl Plan {
         }
     }
 
-    /// Adds an item under its number; runs from `n_old` on are of this portion.
+    /// Adds an item under its number; runs from `n_old` on are of this batch.
     pub(crate) fn add_item(&mut self, number: u32, item: ScoreItem, n_old: usize) {
         let Work::Score(scores) = &mut self.work else { return };
         let mut needs = std::mem::take(&mut scores.needs);
@@ -156,7 +156,7 @@ impl Plan {
     }
 
     fn database(&mut self, path: &Arc<Path>) -> u32 {
-        // What is asked for is not freed while its portion is planned, so no address becomes another path's.
+        // What is asked for is not freed while its batch is planned, so no address becomes another path's.
         *self.numbers_by_address.entry(Arc::as_ptr(path).addr()).or_insert_with(|| {
             *self.database_numbers.entry(Arc::clone(path)).or_insert_with(|| {
                 self.databases.push(Arc::clone(path));

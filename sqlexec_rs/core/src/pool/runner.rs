@@ -35,10 +35,10 @@ impl Runner {
 
     /// Runs a query; `more_wait` tells that others are to follow. A panic of ours is a fault, after which everything is
     /// opened anew.
-    pub(crate) fn run(&mut self, flight: &InFlightQuery, more_wait: bool) -> Result<Outcome, Fault> {
+    pub(crate) fn run(&mut self, query: &InFlightQuery, more_wait: bool) -> Result<Outcome, Fault> {
         let run = || match self {
-            Self::Thread(local) => Ok(local.run_in_burst(flight, more_wait)),
-            Self::Process(remote) => remote.run(flight),
+            Self::Thread(local) => Ok(local.run_in_burst(query, more_wait)),
+            Self::Process(remote) => remote.run(query),
         };
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             match self {

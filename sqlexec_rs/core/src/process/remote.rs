@@ -66,28 +66,28 @@ impl Remote {
     }
 
     /// Runs a query; only a worker that cannot start or that panics is a fault.
-    pub(crate) fn run(&mut self, flight: &InFlightQuery) -> Result<Outcome, Fault> {
-        let Some(mut worker) = self.ready(&flight.cancel)? else { return Ok(Outcome::cancelled()) };
+    pub(crate) fn run(&mut self, query: &InFlightQuery) -> Result<Outcome, Fault> {
+        let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
         // The worker's folder is the one in which it was started.
-        let path = path::absolute(&flight.path).unwrap_or_else(|_| flight.path.to_path_buf());
+        let path = path::absolute(&query.path).unwrap_or_else(|_| query.path.to_path_buf());
         let request = Request {
             path: path.as_os_str().as_bytes(),
-            state: flight.key.db,
-            limits: Limits::clone(&flight.limits),
-            sql: &flight.key.sql.text,
+            state: query.key.db,
+            limits: Limits::clone(&query.limits),
+            sql: &query.key.sql.text,
         };
         let mut bytes = Vec::new();
         wire::write(&mut bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))?;
         let begun = Instant::now();
         let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };
-        match worker.channel.ask(&bytes, &flight.limits, bounds, &flight.cancel) {
+        match worker.channel.ask(&bytes, &query.limits, bounds, &query.cancel) {
             Ok(answer) => {
                 let answer = self.accept(&mut worker, answer);
                 self.worker = Some(worker);
                 answer
             }
             Err(failure) => {
-                let mut outcome = self.give_up(worker, failure, flight);
+                let mut outcome = self.give_up(worker, failure, query);
                 outcome.elapsed = begun.elapsed();
                 Ok(outcome)
             }
@@ -186,7 +186,7 @@ impl Remote {
     }
 
     /// Ends the worker of a run without answer, and makes the outcome.
-    fn give_up(&mut self, worker: Worker, failure: Failure, flight: &InFlightQuery) -> Outcome {
+    fn give_up(&mut self, worker: Worker, failure: Failure, query: &InFlightQuery) -> Outcome {
         match failure {
             Failure::Cancelled => {
                 self.kill_and_count(worker);
@@ -194,7 +194,7 @@ impl Remote {
             }
             Failure::OverTime => {
                 self.kill_and_count(worker);
-                let limit = flight.limits.timeout.unwrap_or_default().as_millis();
+                let limit = query.limits.timeout.unwrap_or_default().as_millis();
                 over_time(format!("over the time limit of {limit} ms, and did not stop: its worker process was killed"))
             }
             Failure::Hung => {

@@ -10,7 +10,7 @@ use crate::result::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equa
 use crate::result::header::Header;
 use crate::result::index::RowIndex;
 use crate::result::row_hash::hash_bytes;
-use crate::result::table_arena::Store;
+use crate::result::table_arena::TableArena;
 use crate::result::value::Value;
 
 /// Bytes that one cell takes; what `max_bytes` counts beside the text and blobs themselves.
@@ -25,7 +25,7 @@ pub struct Table {
     header: Arc<Header>,
     width: usize,
     n_rows: usize,
-    store: Store,
+    arena: TableArena,
     /// Bytes of text and blobs, wherever they are.
     text_bytes: usize,
     row_hashes: OnceLock<Vec<u64>>,
@@ -41,7 +41,7 @@ impl Table {
 
     /// Starts one in memory that this thread has at hand.
     pub(crate) fn recycled(header: Arc<Header>) -> Self {
-        Self { width: header.names().len(), header, store: Store::recycled(), ..Self::default() }
+        Self { width: header.names().len(), header, arena: TableArena::recycled(), ..Self::default() }
     }
 
     /// Returns the column names, as SQLite gives them.
@@ -81,12 +81,12 @@ impl Table {
 
     /// Returns the bytes that the result takes: cells, text and blobs.
     pub fn bytes(&self) -> usize {
-        size_of_val(self.store.cells.as_slice()) + self.text_bytes
+        size_of_val(self.arena.cells.as_slice()) + self.text_bytes
     }
 
     /// Makes room for so many cells, if there is memory; a table grows without, only slower.
     pub(crate) fn reserve(&mut self, n_cells: usize) {
-        let _ = self.store.cells.try_reserve_exact(n_cells);
+        let _ = self.arena.cells.try_reserve_exact(n_cells);
     }
 
     /// Appends a value to the row under construction; `end_row` closes it.
@@ -95,37 +95,37 @@ impl Table {
         if let Value::Text(bytes) | Value::Blob(bytes) = value {
             self.text_bytes += bytes.len();
         }
-        self.store.cells.push(Cell::new(value, &mut self.store.arena));
+        self.arena.cells.push(Cell::new(value, &mut self.arena.texts));
     }
 
     /// Closes the row under construction, which must hold one value a column.
     #[inline]
     pub fn end_row(&mut self) {
         self.n_rows += 1;
-        debug_assert_eq!(self.store.cells.len(), self.n_rows * self.width);
+        debug_assert_eq!(self.arena.cells.len(), self.n_rows * self.width);
     }
 
     /// Gives back memory that growth reserved and the result does not need; a result that is kept for long keeps no more
     /// than it needs.
     pub(crate) fn settle(&mut self, is_for_long: bool) {
-        self.store.settle(is_for_long);
+        self.arena.settle(is_for_long);
     }
 
     /// Returns the value at a row and a column.
     #[inline]
     pub fn value(&self, row: usize, column: usize) -> Value<'_> {
-        self.store.cells[row * self.width + column].open(&self.store.arena)
+        self.arena.cells[row * self.width + column].open(&self.arena.texts)
     }
 
     /// Iterates over the values of a row.
     #[inline]
     pub fn row(&self, row: usize) -> impl ExactSizeIterator<Item = Value<'_>> + Clone {
-        self.cells(row).iter().map(|cell| cell.open(&self.store.arena))
+        self.cells(row).iter().map(|cell| cell.open(&self.arena.texts))
     }
 
     #[inline]
     fn cells(&self, row: usize) -> &[Cell] {
-        &self.store.cells[row * self.width..(row + 1) * self.width]
+        &self.arena.cells[row * self.width..(row + 1) * self.width]
     }
 
     /// Iterates over the values of a column.
@@ -149,7 +149,7 @@ impl Table {
             is_long |= cell.is_long();
         }
         if is_long {
-            cells.iter().filter_map(|cell| cell.long(&self.store.arena)).for_each(|bytes| key.extend_from_slice(bytes));
+            cells.iter().filter_map(|cell| cell.long(&self.arena.texts)).for_each(|bytes| key.extend_from_slice(bytes));
         }
         hash_bytes(key)
     }
@@ -163,7 +163,7 @@ impl Table {
             // Without columns all rows are equal, and their number is left to be compared.
             let width = self.width.max(1);
             // To look at a block first is quick, and has it in the processor's nearest cache.
-            for block in self.store.cells.chunks(width * BLOCK_ROWS) {
+            for block in self.arena.cells.chunks(width * BLOCK_ROWS) {
                 has_nan |= has_nan_in(block);
                 for cells in block.chunks_exact(width) {
                     sum = sum.wrapping_add(self.hash_cells(cells, &mut key));
@@ -193,7 +193,7 @@ impl Table {
     /// Tells whether a row equals a row of another table of the same width.
     #[inline]
     pub fn rows_equal(&self, row: usize, other: &Table, other_row: usize) -> bool {
-        let (left, right) = (&self.store.arena, &other.store.arena);
+        let (left, right) = (&self.arena.texts, &other.arena.texts);
         cells_equal((self.cells(row), left), (other.cells(other_row), right), Arenas::Apart)
     }
 
@@ -202,9 +202,9 @@ impl Table {
         if self.n_rows != other.n_rows || self.width != other.width {
             return false;
         }
-        let arenas = if self.store.arena == other.store.arena { Arenas::Same } else { Arenas::Apart };
-        let (left, right) = (&self.store, &other.store);
-        many_cells_equal((&left.cells, &left.arena), (&right.cells, &right.arena), arenas)
+        let arenas = if self.arena.texts == other.arena.texts { Arenas::Same } else { Arenas::Apart };
+        let (left, right) = (&self.arena, &other.arena);
+        many_cells_equal((&left.cells, &left.texts), (&right.cells, &right.texts), arenas)
     }
 
     /// Tells whether no two rows are equal, at once where integers rise in a column, as keys do.

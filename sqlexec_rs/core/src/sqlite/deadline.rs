@@ -185,41 +185,41 @@ mod tests {
 
     #[test]
     fn steps_count_only_while_executing() {
-        let control = RunGuard::default();
-        control.arm(&Limits { vm_steps: Some(1_500), ..limits() }, None, Instant::now());
-        assert!((0..500).all(|_| !control.must_stop()));
-        control.start_executing();
-        assert!((0..2 * CALLS_A_PERIOD - 1).all(|_| !control.must_stop()));
-        assert!(!control.must_stop_between_rows());
-        assert!(control.must_stop());
-        assert_eq!(control.disarm(), Some(Stop::VmSteps));
-        assert!((0..100).all(|_| !control.must_stop()));
+        let guard = RunGuard::default();
+        guard.arm(&Limits { vm_steps: Some(1_500), ..limits() }, None, Instant::now());
+        assert!((0..500).all(|_| !guard.must_stop()));
+        guard.start_executing();
+        assert!((0..2 * CALLS_A_PERIOD - 1).all(|_| !guard.must_stop()));
+        assert!(!guard.must_stop_between_rows());
+        assert!(guard.must_stop());
+        assert_eq!(guard.disarm(), Some(Stop::VmSteps));
+        assert!((0..100).all(|_| !guard.must_stop()));
     }
 
     #[test]
     fn the_work_of_functions_counts_as_steps() {
-        let control = RunGuard::default();
-        control.arm(&Limits { vm_steps: Some(2_000), ..limits() }, None, Instant::now());
-        control.start_executing();
-        assert!((0..CALLS_A_PERIOD).all(|_| !control.must_stop()));
-        assert!(!control.charge(BYTES_A_STEP * 999));
-        assert_eq!(control.charged_steps(), 999);
-        assert!(control.charge(BYTES_A_STEP));
-        assert_eq!(control.disarm(), Some(Stop::VmSteps));
+        let guard = RunGuard::default();
+        guard.arm(&Limits { vm_steps: Some(2_000), ..limits() }, None, Instant::now());
+        guard.start_executing();
+        assert!((0..CALLS_A_PERIOD).all(|_| !guard.must_stop()));
+        assert!(!guard.charge(BYTES_A_STEP * 999));
+        assert_eq!(guard.charged_steps(), 999);
+        assert!(guard.charge(BYTES_A_STEP));
+        assert_eq!(guard.disarm(), Some(Stop::VmSteps));
     }
 
     #[test]
     fn the_largest_budget_is_no_small_one() {
-        let control = RunGuard::default();
-        control.arm(&Limits { vm_steps: Some(u64::MAX), ..limits() }, None, Instant::now());
-        control.start_executing();
-        assert!((0..100 * CALLS_A_PERIOD).all(|_| !control.must_stop()));
+        let guard = RunGuard::default();
+        guard.arm(&Limits { vm_steps: Some(u64::MAX), ..limits() }, None, Instant::now());
+        guard.start_executing();
+        assert!((0..100 * CALLS_A_PERIOD).all(|_| !guard.must_stop()));
         assert_eq!((rounded_up(0), rounded_up(1_001), rounded_up(u64::MAX - 1)), (1_000, 2_000, u64::MAX));
     }
 
     #[test]
     fn steps_are_counted_beyond_32_bits() {
-        let control = RunGuard::default();
+        let guard = RunGuard::default();
         for (calls, low_bits, whole) in [
             (0, 7, 7),
             (3, 299, 299),
@@ -228,27 +228,27 @@ mod tests {
             (42_949_672, u32::MAX, u64::from(u32::MAX)),
             (120_000_000, 12_000_000_050_u64 as u32, 12_000_000_050),
         ] {
-            control.calls.store(calls, Ordering::Relaxed);
-            assert_eq!(control.whole_steps(low_bits), whole);
+            guard.calls.store(calls, Ordering::Relaxed);
+            assert_eq!(guard.whole_steps(low_bits), whole);
         }
     }
 
     #[test]
     fn clocks_and_cancellation_stop() {
-        let control = RunGuard::default();
-        control.arm(&Limits { timeout: Some(Duration::ZERO), ..limits() }, None, Instant::now());
-        assert!(control.must_stop_between_rows());
-        assert_eq!(control.disarm(), Some(Stop::Wall));
+        let guard = RunGuard::default();
+        guard.arm(&Limits { timeout: Some(Duration::ZERO), ..limits() }, None, Instant::now());
+        assert!(guard.must_stop_between_rows());
+        assert_eq!(guard.disarm(), Some(Stop::Wall));
 
-        control.arm(&Limits { cpu: Some(Duration::ZERO), ..limits() }, None, Instant::now());
-        assert!((0..CPU_CHECK_EVERY).any(|_| control.must_stop_between_rows()));
-        assert_eq!(control.disarm(), Some(Stop::Cpu));
+        guard.arm(&Limits { cpu: Some(Duration::ZERO), ..limits() }, None, Instant::now());
+        assert!((0..CPU_CHECK_EVERY).any(|_| guard.must_stop_between_rows()));
+        assert_eq!(guard.disarm(), Some(Stop::Cpu));
 
         let cancel = Arc::new(AtomicBool::new(false));
-        control.arm(&limits(), Some(Arc::clone(&cancel)), Instant::now());
-        assert!(!control.must_stop_between_rows());
+        guard.arm(&limits(), Some(Arc::clone(&cancel)), Instant::now());
+        assert!(!guard.must_stop_between_rows());
         cancel.store(true, Ordering::Relaxed);
-        assert!((0..CALLS_A_PERIOD).any(|_| control.must_stop()));
-        assert_eq!(control.disarm(), Some(Stop::Cancelled));
+        assert!((0..CALLS_A_PERIOD).any(|_| guard.must_stop()));
+        assert_eq!(guard.disarm(), Some(Stop::Cancelled));
     }
 }

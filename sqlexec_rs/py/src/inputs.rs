@@ -33,7 +33,7 @@ pub(crate) fn items<'py>(name: &str, argument: &Bound<'py, PyAny>) -> PyResult<V
 pub(crate) fn rules_of(names: &[String]) -> PyResult<Vec<Rule>> {
     let parse = |name: &String| {
         name.parse().map_err(|error| {
-            let known = Rule::ALL.map(Rule::name).join(", ");
+            let known = Rule::ALL.iter().map(|rule| rule.name()).collect::<Vec<_>>().join(", ");
             PyValueError::new_err(format!("{error}; the rules are {known}"))
         })
     };

@@ -155,22 +155,11 @@ impl Pool {
 
     /// Queues score items; waits for room as `submit` does.
     pub fn submit_score(&self, items: &[ScoreItem], rules: &[Rule], limits: &Arc<Limits>) -> Result<Job, Fault> {
-        self.submit_score_while(items, rules, limits, &mut || true)
-    }
-
-    /// Queues score items; gives up as `submit_while` does.
-    pub fn submit_score_while(
-        &self,
-        items: &[ScoreItem],
-        rules: &[Rule],
-        limits: &Arc<Limits>,
-        keep_waiting: &mut dyn FnMut() -> bool,
-    ) -> Result<Job, Fault> {
         let mut builder = self.score_builder(items.len(), items.iter().map(n_pairs).sum(), rules, limits)?;
         let batches = Batches::new(items.iter().map(|item| item.databases.as_ptr().addr()));
         for numbers in batches.iter() {
             let batch = numbers.iter().map(|number| (*number, items[*number as usize].clone()));
-            builder.add(batch, keep_waiting)?;
+            builder.add(batch, &mut || true)?;
         }
         builder.finish()
     }

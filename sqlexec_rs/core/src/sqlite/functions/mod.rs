@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
+use crate::sqlite::classify::check;
 use crate::sqlite::deadline::RunGuard;
 use text::TrimSet;
 use work::{Stopped, Work};
@@ -55,7 +56,7 @@ fn register(
     let guard = Arc::into_raw(Arc::clone(guard)).cast_mut().cast::<c_void>();
     // SAFETY: the connection is open; the function's data is a reference of its own to the guard, which SQLite hands to
     // `forget_guard` when the function is replaced or the connection closed, or at once if this fails.
-    let code = unsafe {
+    check(unsafe {
         ffi::sqlite3_create_function_v2(
             connection.handle(),
             name.as_ptr(),
@@ -67,11 +68,7 @@ fn register(
             None,
             Some(forget_guard),
         )
-    };
-    match code {
-        ffi::SQLITE_OK => Ok(()),
-        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
-    }
+    })
 }
 
 unsafe extern "C" fn forget_guard(guard: *mut c_void) {

@@ -1,6 +1,6 @@
 //! Runs SQL that nobody has read on SQLite files, in parallel, read-only and under hard limits, and compares the results.
 //!
-//! A request goes `plan` (equal pairs share a run) → `launch` (a look at each file) → `cache` (run before, or in flight) →
+//! A request goes `plan` (equal pairs share a run) → `job_builder` (a look at each file) → `cache` (run before, or in flight) →
 //! `queue` → a worker of the `pool`
 //! → `exec` on a connection of the `sandbox`, watched by `deadline` → an [`Outcome`] with a typed [`Table`] → `compare` →
 //! a [`Score`]. With a [`WorkerConfig`] the last steps before the outcome happen in a `process` of the worker's own. Bad
@@ -70,7 +70,9 @@ mod pool;
 mod process;
 mod request;
 mod result;
+mod scan;
 mod sqlite;
+mod stats;
 
 pub use compare::score::{GoldSource, Score, ScoreItem};
 pub use compare::{Options, Rule};
@@ -82,8 +84,8 @@ pub use pool::job_builder::JobBuilder;
 pub use pool::{Config, Job, Pool};
 pub use process::{WorkerConfig, worker_main};
 pub use request::{Caps, Limits};
-pub use result::arrow;
-pub use result::hashed_str as texts;
+pub use result::arrow::to_arrow;
+pub use result::hashed_str;
 pub use result::table::{CELL_BYTES, Table};
 pub use result::value::Value;
 pub use sqlite::deadline;

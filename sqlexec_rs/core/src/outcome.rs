@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
+
 use crate::result::table::Table;
 
 /// How a run ended. Bad SQL is data, so each of these is an answer and none an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Status {
     /// It ran to the end within every limit.
@@ -35,40 +39,17 @@ pub enum Status {
 
 impl Status {
     /// Every status, in the order of its number.
-    pub const ALL: [Status; 11] = [
-        Status::Ok,
-        Status::NoSql,
-        Status::SyntaxError,
-        Status::SchemaError,
-        Status::RuntimeError,
-        Status::Timeout,
-        Status::TooLarge,
-        Status::Forbidden,
-        Status::DbError,
-        Status::Crashed,
-        Status::Cancelled,
-    ];
+    pub const ALL: &[Status] = Status::VARIANTS;
 
     /// Returns the name that users see.
     pub fn name(self) -> &'static str {
-        match self {
-            Status::Ok => "ok",
-            Status::NoSql => "no_sql",
-            Status::SyntaxError => "syntax_error",
-            Status::SchemaError => "schema_error",
-            Status::RuntimeError => "runtime_error",
-            Status::Timeout => "timeout",
-            Status::TooLarge => "too_large",
-            Status::Forbidden => "forbidden",
-            Status::DbError => "db_error",
-            Status::Crashed => "crashed",
-            Status::Cancelled => "cancelled",
-        }
+        self.into()
     }
 }
 
 /// Which bound stopped a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Stop {
     /// The caller cancelled the run.
@@ -83,25 +64,21 @@ pub enum Stop {
 
 impl Stop {
     /// Every bound, in the order of its number, which begins at 1.
-    pub const ALL: [Stop; 4] = [Stop::Cancelled, Stop::Wall, Stop::Cpu, Stop::VmSteps];
+    pub const ALL: &[Stop] = Stop::VARIANTS;
 
     /// Returns the name that users see.
     pub fn name(self) -> &'static str {
-        match self {
-            Stop::Cancelled => "cancelled",
-            Stop::Wall => "wall",
-            Stop::Cpu => "cpu",
-            Stop::VmSteps => "vm_steps",
-        }
+        self.into()
     }
 }
 
 /// What one run gave.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// How it ended.
     pub status: Status,
-    /// The rows, when the status is `ok`.
+    /// The rows, when the status is `ok`; a worker process sends them apart.
+    #[serde(skip)]
     pub table: Option<Arc<Table>>,
     /// What went wrong, in SQLite's words where it has some.
     pub error: Option<String>,

@@ -1,13 +1,19 @@
 //! What is asked: a database, a SQL text, and the limits it runs under.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rusqlite::limits::Limit;
+use serde::{Deserialize, Serialize};
+
+use crate::result::hashed_str::Hashed;
 
 /// The bounds of one run. `None` means no bound of that kind.
 ///
 /// The VM-step budget counts in units of [`STEP_PERIOD`](crate::sqlite::deadline::STEP_PERIOD): it is rounded up, and it is the same on every machine.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
     /// Wall time of prepare and execution, queueing excluded.
     pub timeout: Option<Duration>,
@@ -32,7 +38,7 @@ pub struct Limits {
 
 /// SQLite's own limits on a statement and its values (`SQLITE_LIMIT_*`). A number above the highest that SQLite was
 /// compiled for means that one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Caps {
     /// Bytes of a text, a blob or a row.
     pub max_length: u32,
@@ -93,4 +99,23 @@ impl Default for Limits {
             caps: Caps::default(),
         }
     }
+}
+
+/// What an outcome depends on, with identity and limits as numbers of the cache.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) db: u32,
+    pub(crate) limits: u32,
+    pub(crate) sql: Hashed<Arc<str>>,
+}
+
+/// A run that is queued or under way.
+#[derive(Debug)]
+pub(crate) struct InFlightQuery {
+    pub(crate) key: Key,
+    pub(crate) path: Arc<Path>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) cancel: Arc<AtomicBool>,
+    /// Its outcome is likely to be kept.
+    pub(crate) is_for_cache: bool,
 }

@@ -38,8 +38,8 @@ on_both!(
     cancelling_one_job_leaves_another_its_run,
     scores_compare_and_the_best_gold_counts,
     golds_may_be_tables_and_databases_several,
-    a_large_batch_is_launched_in_portions_and_stays_one,
-    what_was_launched_is_cancelled_when_the_rest_does_not_come,
+    a_large_job_is_built_of_batches_and_stays_one,
+    what_was_started_is_cancelled_when_the_rest_does_not_come,
     a_changed_file_is_noticed,
     a_statement_in_a_burst_has_the_verdict_it_has_alone,
     many_databases_fit_few_descriptors,
@@ -236,10 +236,10 @@ fn golds_may_be_tables_and_databases_several(base: &Config) {
     assert_eq!(values, [1.0, 1.0, 0.0]);
 }
 
-fn a_large_batch_is_launched_in_portions_and_stays_one(base: &Config) {
+fn a_large_job_is_built_of_batches_and_stays_one(base: &Config) {
     let fixture = Fixture::new(base, 2);
     let text = |n: usize| format!("SELECT {}", n % 2_000);
-    // Each gold is the prediction of another item, in an earlier portion or a later one; every third is its own.
+    // Each gold is the prediction of another item, in an earlier batch or a later one; every third is its own.
     let gold = |n: usize| text(if n.is_multiple_of(3) { n } else { n + 1_001 });
     let items: Vec<_> = (0..3_000).map(|n| fixture.item(&text(n), &[&gold(n)])).collect();
     let job = fixture.pool.submit_score(&items, &[Rule::Bird], &Arc::new(Limits::default())).unwrap();
@@ -256,13 +256,13 @@ fn a_large_batch_is_launched_in_portions_and_stays_one(base: &Config) {
     assert_eq!(fixture.stats()["runs"], 2_000, "all are kept");
 }
 
-fn what_was_launched_is_cancelled_when_the_rest_does_not_come(base: &Config) {
+fn what_was_started_is_cancelled_when_the_rest_does_not_come(base: &Config) {
     let fixture = Fixture::new(&Config { max_queued: 10, ..base.clone() }, 1);
     let limits = Arc::new(Limits { timeout: None, ..Limits::default() });
-    let mut launch = fixture.pool.launch_score(5, 10, &[Rule::Bird], &limits).unwrap();
+    let mut builder = fixture.pool.score_builder(5, 10, &[Rule::Bird], &limits).unwrap();
     let items = [(3, fixture.item(ENDLESS, &["SELECT 1"])), (0, fixture.item(ENDLESS, &[ENDLESS]))];
-    launch.add(items, &mut || true).unwrap();
-    drop(launch);
+    builder.add(items, &mut || true).unwrap();
+    drop(builder);
     assert_eq!(fixture.run(&["SELECT 2", "SELECT 3"])[1].status, Status::Ok);
     assert_eq!(fixture.stats()["queued"], 0);
 }

@@ -4,11 +4,17 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
+use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
+use arrow_array::ffi_stream::FFI_ArrowArrayStream;
+use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::{Array, RecordBatch, RecordBatchIterator, RecordBatchOptions, StructArray};
+use arrow_schema::{ArrowError, DataType, Field, Schema};
 use numpy::PyArray1;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyCapsule, PyList, PyString};
-use sqlexec_core::Table;
-use sqlexec_core::arrow::{ArrowArray, ArrowArrayStream, ArrowSchema, Bytes, Column, Data, columns};
+use pyo3::types::{PyCapsule, PyList};
+use sqlexec_core::{Table, to_arrow};
 
 use crate::raise;
 
@@ -20,85 +26,91 @@ const STREAM: &CStr = c"arrow_array_stream";
 /// A result as Arrow data: pyarrow, polars, nanoarrow and others import it without a copy.
 #[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct ArrowTable {
-    columns: Arc<Vec<Column>>,
-    n_rows: usize,
+    batch: RecordBatch,
 }
 
 impl ArrowTable {
     /// Makes the columns of a table, detached from the interpreter.
     pub(crate) fn of(py: Python<'_>, table: &Table, unique_names: bool) -> PyResult<Self> {
-        let mut columns = py.detach(|| columns(table)).map_err(|fault| raise(&fault))?;
+        let mut batch = py.detach(|| to_arrow(table)).map_err(|fault| raise(&fault))?;
         if unique_names {
-            make_unique(&mut columns);
+            let (schema, columns, n_rows) = batch.into_parts();
+            let options = RecordBatchOptions::new().with_row_count(Some(n_rows));
+            let schema = Arc::new(with_unique_names(&schema));
+            batch = RecordBatch::try_new_with_options(schema, columns, &options).map_err(cannot_export)?;
         }
-        Ok(Self { columns: Arc::new(columns), n_rows: table.n_rows() })
+        Ok(Self { batch })
     }
 
     /// Returns (name, type, values, mask of NULLs or `None`) a column, for a library that takes no Arrow data.
     pub(crate) fn columns_to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let columns = self.columns.iter().map(|column| {
-            let values = match &column.data {
-                Data::Null => PyList::new(py, (0..self.n_rows).map(|_| py.None()))?.into_any(),
-                Data::Int64(values) => PyArray1::from_slice(py, values).into_any(),
-                Data::Float64(values) => PyArray1::from_slice(py, values).into_any(),
-                Data::Utf8(bytes) => {
-                    list(py, column, bytes, |text| PyString::from_bytes(py, text).map(Bound::into_any))?
-                }
-                Data::Binary(bytes) => list(py, column, bytes, |blob| Ok(PyBytes::new(py, blob).into_any()))?,
+        let schema = self.batch.schema_ref();
+        let columns = schema.fields().iter().zip(self.batch.columns()).map(|(field, column)| {
+            let values = match column.data_type() {
+                DataType::Int64 => PyArray1::from_slice(py, column.as_primitive::<Int64Type>().values()).into_any(),
+                DataType::Float64 => PyArray1::from_slice(py, column.as_primitive::<Float64Type>().values()).into_any(),
+                DataType::LargeUtf8 => PyList::new(py, column.as_string::<i64>())?.into_any(),
+                DataType::LargeBinary => PyList::new(py, column.as_binary::<i64>())?.into_any(),
+                _ => PyList::new(py, (0..column.len()).map(|_| py.None()))?.into_any(),
             };
-            let mask = column
-                .validity
-                .as_ref()
-                .map(|_| PyArray1::from_iter(py, (0..self.n_rows).map(|row| !column.is_valid(row))));
-            Ok((column.name.as_str(), column.data.type_name(), values, mask))
+            let mask = column.nulls().map(|nulls| PyArray1::from_iter(py, nulls.iter().map(|is_valid| !is_valid)));
+            Ok((field.name(), type_name(field), values, mask))
         });
         PyList::new(py, columns.collect::<PyResult<Vec<_>>>()?)
     }
 }
 
-fn list<'py>(
-    py: Python<'py>,
-    column: &Column,
-    bytes: &Bytes,
-    make: impl Fn(&[u8]) -> PyResult<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let cell = |row| if column.is_valid(row) { make(bytes.value(row)) } else { Ok(py.None().into_bound(py)) };
-    let cells = (0..bytes.offsets.len() - 1).map(cell).collect::<PyResult<Vec<_>>>()?;
-    Ok(PyList::new(py, cells)?.into_any())
+/// Returns the name by which Arrow knows the type of a column.
+fn type_name(field: &Field) -> &'static str {
+    match field.data_type() {
+        DataType::Int64 => "int64",
+        DataType::Float64 => "float64",
+        DataType::LargeUtf8 => "large_utf8",
+        DataType::LargeBinary => "large_binary",
+        _ => "null",
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "`map_err` hands it over")]
+fn cannot_export(error: ArrowError) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 /// Gives a name that came before a number: `id`, `id_2`, `id_3`.
-fn make_unique(columns: &mut [Column]) {
-    let mut taken: HashSet<String> = columns.iter().map(|column| column.name.clone()).collect();
-    let mut counts: HashMap<String, usize> = HashMap::new();
-    for column in columns {
-        let count = counts.entry(column.name.clone()).or_default();
+fn with_unique_names(schema: &Schema) -> Schema {
+    let mut taken: HashSet<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    let mut fields: Vec<Field> = Vec::new();
+    for field in schema.fields() {
+        let count = counts.entry(field.name()).or_default();
         *count += 1;
+        let mut name = field.name().clone();
         while *count > 1 {
-            let name = format!("{}_{count}", column.name);
+            name = format!("{}_{count}", field.name());
             if taken.insert(name.clone()) {
-                column.name = name;
                 break;
             }
             *count += 1;
         }
+        fields.push(field.as_ref().clone().with_name(name));
     }
+    Schema::new(fields)
 }
 
 #[pymethods]
 impl ArrowTable {
     #[getter]
     fn names(&self) -> Vec<&str> {
-        self.columns.iter().map(|column| column.name.as_str()).collect()
+        self.batch.schema_ref().fields().iter().map(|field| field.name().as_str()).collect()
     }
 
     #[getter]
     fn types(&self) -> Vec<&str> {
-        self.columns.iter().map(|column| column.data.type_name()).collect()
+        self.batch.schema_ref().fields().iter().map(|field| type_name(field)).collect()
     }
 
     fn __len__(&self) -> usize {
-        self.n_rows
+        self.batch.num_rows()
     }
 
     // A requested schema is a wish that a producer need not grant.
@@ -109,7 +121,8 @@ impl ArrowTable {
         requested_schema: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         drop(requested_schema);
-        PyCapsule::new_with_value(py, ArrowArrayStream::of(&self.columns, self.n_rows), STREAM)
+        let batches = RecordBatchIterator::new([Ok(self.batch.clone())], self.batch.schema());
+        PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(batches)), STREAM)
     }
 
     #[pyo3(signature = (requested_schema=None))]
@@ -119,17 +132,18 @@ impl ArrowTable {
         requested_schema: Option<Py<PyAny>>,
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
         drop(requested_schema);
-        let array = PyCapsule::new_with_value(py, ArrowArray::of(&self.columns, self.n_rows), ARRAY)?;
-        Ok((self.__arrow_c_schema__(py)?, array))
+        let array = FFI_ArrowArray::new(&StructArray::from(self.batch.clone()).to_data());
+        Ok((self.__arrow_c_schema__(py)?, PyCapsule::new_with_value(py, array, ARRAY)?))
     }
 
     pub(crate) fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        PyCapsule::new_with_value(py, ArrowSchema::of(&self.columns), SCHEMA)
+        let schema = FFI_ArrowSchema::try_from(self.batch.schema_ref().as_ref()).map_err(cannot_export)?;
+        PyCapsule::new_with_value(py, schema, SCHEMA)
     }
 
     fn __repr__(&self) -> String {
-        let fields: Vec<String> =
-            self.columns.iter().map(|column| format!("{}: {}", column.name, column.data.type_name())).collect();
-        format!("<ArrowTable of {} rows: {}>", self.n_rows, fields.join(", "))
+        let fields = self.batch.schema_ref().fields().iter();
+        let fields: Vec<String> = fields.map(|field| format!("{}: {}", field.name(), type_name(field))).collect();
+        format!("<ArrowTable of {} rows: {}>", self.batch.num_rows(), fields.join(", "))
     }
 }

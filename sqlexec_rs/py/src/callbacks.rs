@@ -6,8 +6,6 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 
-use crate::job::Job;
-
 /// How long the end of the interpreter waits for callbacks that are under way.
 const EXIT_WAIT: Duration = Duration::from_secs(2);
 
@@ -52,7 +50,7 @@ impl Gate {
 
 /// Makes what the core calls of a Python function that takes the job. An exception is reported, never passed on: there is
 /// nobody above.
-pub(crate) fn callback(job: Py<Job>, function: Py<PyAny>) -> Box<dyn FnOnce() + Send> {
+pub(crate) fn callback(job: Py<PyAny>, function: Py<PyAny>) -> Box<dyn FnOnce() + Send> {
     Box::new(move || {
         if !GATE.enter() {
             std::mem::forget((job, function)); // there is no interpreter left to give them back to

@@ -114,7 +114,7 @@ impl Executor {
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let pairs = [(Inputs::default().path(db_path)?, text(sql)?)];
-        let job = self.launch(py, &pairs, limits.as_ref())?;
+        let job = self.start(py, &pairs, limits.as_ref())?;
         wait_or_cancel(py, &job)?;
         outcomes(py, &job)?.get_item(0)
     }
@@ -127,7 +127,7 @@ impl Executor {
         pairs: &Bound<'py, PyAny>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let job = self.launch(py, &take_pairs(pairs)?, limits.as_ref())?;
+        let job = self.start(py, &take_pairs(pairs)?, limits.as_ref())?;
         wait_or_cancel(py, &job)?;
         outcomes(py, &job)
     }
@@ -146,7 +146,7 @@ impl Executor {
     ) -> PyResult<Bound<'py, PyDict>> {
         let batch = Inputs::default().score_item(db_path, pred_sql, gold, options)?;
         let rules = rules_of(&rules)?;
-        let job = self.launch_score(py, &batch, &rules, limits.as_ref())?;
+        let job = self.start_score(py, &batch, &rules, limits.as_ref())?;
         wait_or_cancel(py, &job)?;
         let scores = job.scores().map_err(|fault| raise(&fault))?;
         score_to_python(py, scores[0], &names(&rules))
@@ -166,7 +166,7 @@ impl Executor {
     ) -> PyResult<Bound<'py, PyDict>> {
         let batch = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
         let rules = rules_of(&rules)?;
-        let job = self.launch_score(py, &batch, &rules, limits.as_ref())?;
+        let job = self.start_score(py, &batch, &rules, limits.as_ref())?;
         drop(batch); // while the threads work: freeing so much takes its time
         wait_or_cancel(py, &job)?;
         let scores = job.scores().map_err(|fault| raise(&fault))?;
@@ -176,7 +176,7 @@ impl Executor {
     /// Queues (database, SQL) pairs and returns at once.
     #[pyo3(signature = (pairs, *, limits=None))]
     fn submit(&self, py: Python<'_>, pairs: &Bound<'_, PyAny>, limits: Option<Limits>) -> PyResult<Job> {
-        Ok(Job { inner: self.launch(py, &take_pairs(pairs)?, limits.as_ref())?, rules: None })
+        Ok(Job { inner: self.start(py, &take_pairs(pairs)?, limits.as_ref())?, rules: None })
     }
 
     /// Queues predictions to score and returns at once.
@@ -193,7 +193,7 @@ impl Executor {
     ) -> PyResult<Job> {
         let batch = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
         let rules = rules_of(&rules)?;
-        let inner = self.launch_score(py, &batch, &rules, limits.as_ref())?;
+        let inner = self.start_score(py, &batch, &rules, limits.as_ref())?;
         Ok(Job { inner, rules: Some(names(&rules).into()) })
     }
 
@@ -236,13 +236,13 @@ impl Executor {
         limits.map_or_else(|| Arc::clone(&self.limits), |limits| Arc::new(limits.to_core()))
     }
 
-    fn launch(&self, py: Python<'_>, pairs: &[Pair], limits: Option<&Limits>) -> PyResult<sqlexec_core::Job> {
+    fn start(&self, py: Python<'_>, pairs: &[Pair], limits: Option<&Limits>) -> PyResult<sqlexec_core::Job> {
         let limits = self.limits_of(limits);
         interruptibly(py, |keep_waiting| self.pool.submit_while(pairs, &limits, keep_waiting))
     }
 
-    /// Launches a batch; an exception in between (Ctrl-C) cancels what has been launched.
-    fn launch_score(
+    /// Starts a batch; an exception in between (Ctrl-C) cancels what has been started.
+    fn start_score(
         &self,
         py: Python<'_>,
         batch: &Batch<'_>,
@@ -250,13 +250,13 @@ impl Executor {
         limits: Option<&Limits>,
     ) -> PyResult<sqlexec_core::Job> {
         let limits = self.limits_of(limits);
-        let launch = self.pool.launch_score(batch.len(), batch.n_pairs(), rules, &limits);
-        let mut launch = launch.map_err(|fault| raise(&fault))?;
-        for numbers in batch.portions().iter() {
+        let builder = self.pool.score_builder(batch.len(), batch.n_pairs(), rules, &limits);
+        let mut builder = builder.map_err(|fault| raise(&fault))?;
+        for numbers in batch.batches().iter() {
             let items = batch.take(numbers)?;
-            interruptibly(py, |keep_waiting| launch.add(items, keep_waiting))?;
+            interruptibly(py, |keep_waiting| builder.add(items, keep_waiting))?;
         }
-        py.detach(|| launch.finish()).map_err(|fault| raise(&fault))
+        py.detach(|| builder.finish()).map_err(|fault| raise(&fault))
     }
 }
 

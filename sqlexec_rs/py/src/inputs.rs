@@ -2,7 +2,7 @@
 //! core.
 //!
 //! A batch is taken in two steps: all of it is checked, so that a wrong item raises before anything runs, and then its
-//! texts are copied, a portion after the other, while threads run those before.
+//! texts are copied, a batch after the other, while threads run those before.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
-use sqlexec_core::texts::Hashed;
+use sqlexec_core::hashed_str::Hashed;
 use sqlexec_core::{Batches, GoldSource, Options, Rule, ScoreItem, Table};
 
 use crate::convert::table_from_python;
@@ -33,7 +33,7 @@ pub(crate) fn items<'py>(name: &str, argument: &Bound<'py, PyAny>) -> PyResult<V
 pub(crate) fn rules_of(names: &[String]) -> PyResult<Vec<Rule>> {
     let parse = |name: &String| {
         name.parse().map_err(|error| {
-            let known = Rule::ALL.map(Rule::name).join(", ");
+            let known = Rule::ALL.iter().map(|rule| rule.name()).collect::<Vec<_>>().join(", ");
             PyValueError::new_err(format!("{error}; the rules are {known}"))
         })
     };
@@ -259,8 +259,8 @@ impl Batch<'_> {
         self.databases.iter().zip(&self.golds).map(|(paths, gold)| paths.len() * (1 + n_sql(gold))).sum()
     }
 
-    /// Returns the portions in which to take them.
-    pub(crate) fn portions(&self) -> Batches {
+    /// Returns the batches in which to take them.
+    pub(crate) fn batches(&self) -> Batches {
         Batches::new(self.databases.iter().map(|paths| paths.as_ptr().addr()))
     }
 

@@ -59,7 +59,7 @@ impl Job {
         if !function.bind(slf.py()).is_callable() {
             return Err(PyTypeError::new_err("a callback must be callable"));
         }
-        let call = callback(slf.clone().unbind(), function);
+        let call = callback(slf.clone().into_any().unbind(), function);
         let inner = &slf.get().inner;
         slf.py().detach(|| inner.when_done(call)).map_err(|fault| raise(&fault))
     }

@@ -49,10 +49,10 @@ fn compile_options() -> PyResult<Vec<String>> {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("ExecutorError", py.get_type::<ExecutorError>())?;
-    module.add("STATUS_NAMES", PyTuple::new(py, Status::ALL.map(Status::name))?)?;
-    let stops = Stop::ALL.map(Stop::name);
+    module.add("STATUS_NAMES", PyTuple::new(py, Status::ALL.iter().map(|status| status.name()))?)?;
+    let stops = Stop::ALL.iter().map(|stop| stop.name());
     module.add("STOP_NAMES", PyTuple::new(py, [""].into_iter().chain(stops).collect::<Vec<_>>())?)?;
-    module.add("RULE_NAMES", PyTuple::new(py, Rule::ALL.map(Rule::name))?)?;
+    module.add("RULE_NAMES", PyTuple::new(py, Rule::ALL.iter().map(|rule| rule.name()))?)?;
     callbacks::shut_at_exit(module)?;
     module.add_class::<arrow::ArrowTable>()?;
     module.add_class::<executor::Executor>()?;

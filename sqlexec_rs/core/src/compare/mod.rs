@@ -21,10 +21,13 @@ mod test_suite;
 
 use std::str::FromStr;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use crate::result::table::Table;
 
 /// A comparison rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Rule {
     /// Sets of rows are equal (BIRD; Arctic, SkyRL-SQL).
     Bird,
@@ -48,31 +51,11 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 9] = [
-        Rule::Bird,
-        Rule::Refined,
-        Rule::TestSuite,
-        Rule::Qatch,
-        Rule::Paverl,
-        Rule::ExB,
-        Rule::Spider2,
-        Rule::SoftF1,
-        Rule::Ehrsql,
-    ];
+    pub const ALL: &[Rule] = Rule::VARIANTS;
 
     /// Returns the name that users see.
     pub fn name(self) -> &'static str {
-        match self {
-            Rule::Bird => "bird",
-            Rule::Refined => "refined",
-            Rule::TestSuite => "test_suite",
-            Rule::Qatch => "qatch",
-            Rule::Paverl => "paverl",
-            Rule::ExB => "ex_b",
-            Rule::Spider2 => "spider2",
-            Rule::SoftF1 => "soft_f1",
-            Rule::Ehrsql => "ehrsql",
-        }
+        self.into()
     }
 }
 
@@ -85,7 +68,7 @@ impl FromStr for Rule {
     type Err = UnknownRule;
 
     fn from_str(name: &str) -> Result<Self, UnknownRule> {
-        Self::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| UnknownRule(name.to_owned()))
+        Self::ALL.iter().find(|rule| rule.name() == name).copied().ok_or_else(|| UnknownRule(name.to_owned()))
     }
 }
 
@@ -182,7 +165,7 @@ mod tests {
         let (predicted, gold) = (numbers(403, 20, 0.25), numbers(400, 20, 0.75));
         let bounds = |steps| Bounds { steps, deadline: None, cancels: Default::default() };
         let options = Options::default();
-        for rule in Rule::ALL {
+        for rule in Rule::ALL.iter().copied() {
             let run = |steps| {
                 within(&bounds(steps), || compare(rule, &predicted, Gold { table: &gold, sql: None }, &options))
             };
@@ -196,7 +179,7 @@ mod tests {
     fn many_rows_are_no_square_of_work() {
         let (predicted, gold) = (numbers(20_001, 3, 0.0), numbers(20_000, 3, 0.001));
         let bounds = Bounds { steps: 20_000_000, deadline: None, cancels: Default::default() };
-        for rule in Rule::ALL {
+        for rule in Rule::ALL.iter().copied() {
             let run = || compare(rule, &predicted, Gold { table: &gold, sql: None }, &Options::default());
             assert!(within(&bounds, run).is_ok(), "{}", rule.name());
         }

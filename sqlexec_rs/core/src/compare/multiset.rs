@@ -3,8 +3,9 @@
 use hashbrown::HashTable;
 
 use super::budget::spend;
+use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
-use crate::result::value::{Value, combine};
+use crate::result::value::Value;
 
 /// Tells whether two lists hold the same items the same number of times.
 pub(super) fn same_multiset<T>(
@@ -80,7 +81,7 @@ impl<'a> Interner<'a> {
             (self.same)(values[*number as usize], value)
         };
         let number =
-            *self.table.entry(value.hash(), same, |number| values[*number as usize].hash()).or_insert(next).get();
+            *self.table.entry(hash_one(value), same, |number| hash_one(values[*number as usize])).or_insert(next).get();
         if number == next {
             self.values.push(value);
         }
@@ -96,11 +97,6 @@ impl<'a> Interner<'a> {
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
-}
-
-/// Hashes a list of values in order.
-pub(super) fn hash_cells(cells: &[Value<'_>]) -> u64 {
-    cells.iter().fold(0x0bad_5eed, |running, value| combine(running, value.hash()))
 }
 
 /// Tells whether two lists of values are equal in order.

@@ -164,9 +164,9 @@ fn is_sublist<T>(part: &[T], whole: &[T], same: impl Fn(&T, &T) -> bool, is_afte
 
 /// Counts the reference columns that find an unused column with the same sorted values.
 fn n_matched(reference: &[Column], others: &[Column]) -> usize {
-    let mut unused: Vec<Sorted> = others.iter().map(Sorted::of).collect();
+    let mut unused: Vec<Column> = others.iter().map(Column::sorted).collect();
     let mut n = 0;
-    for column in reference.iter().map(Sorted::of) {
+    for column in reference.iter().map(Column::sorted) {
         if let Some(place) = unused.iter().position(|other| column.matches(other)) {
             unused.remove(place);
             n += 1;
@@ -175,24 +175,19 @@ fn n_matched(reference: &[Column], others: &[Column]) -> usize {
     n
 }
 
-/// The values of a column in order, numbers as floats rounded to three digits beside their exact form.
-enum Sorted {
-    Text(Vec<Vec<u8>>),
-    Real(Vec<f64>),
-    Integer(Vec<i64>),
-}
-
-impl Sorted {
-    fn of(column: &Column) -> Self {
-        match column {
-            Column::Text(values) => Sorted::Text(sorted(values)),
-            Column::Integer(values) => Sorted::Integer(sorted(values)),
+impl Column {
+    /// Returns the values in order, floats rounded to three digits.
+    fn sorted(&self) -> Self {
+        match self {
+            Column::Text(values) => Column::Text(sorted(values)),
+            Column::Integer(values) => Column::Integer(sorted(values)),
             Column::Real(values) => {
-                Sorted::Real(sorted_reals(&values.iter().map(|v| round_to_3(*v)).collect::<Vec<_>>()))
+                Column::Real(sorted_reals(&values.iter().map(|v| round_to_3(*v)).collect::<Vec<_>>()))
             }
         }
     }
 
+    /// Tells whether two sorted columns hold the same values.
     fn matches(&self, other: &Self) -> bool {
         spend(self.len());
         let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_close(*a, *b));
@@ -201,24 +196,14 @@ impl Sorted {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Value::Integer(*a).equals(Value::Real(*b)))
         };
         match (self, other) {
-            (Sorted::Text(a), Sorted::Text(b)) => a == b,
-            (Sorted::Integer(a), Sorted::Integer(b)) => a == b,
-            (Sorted::Real(a), Sorted::Real(b)) => close(a, b),
-            (Sorted::Integer(a), Sorted::Real(b)) | (Sorted::Real(b), Sorted::Integer(a)) => same(a, b),
-            (Sorted::Text(a), b) | (b, Sorted::Text(a)) => a.is_empty() && b.len() == 0,
+            (Column::Text(a), Column::Text(b)) => a == b,
+            (Column::Integer(a), Column::Integer(b)) => a == b,
+            (Column::Real(a), Column::Real(b)) => close(a, b),
+            (Column::Integer(a), Column::Real(b)) | (Column::Real(b), Column::Integer(a)) => same(a, b),
+            (Column::Text(a), b) | (b, Column::Text(a)) => a.is_empty() && b.len() == 0,
         }
     }
 
-    fn len(&self) -> usize {
-        match self {
-            Sorted::Text(values) => values.len(),
-            Sorted::Real(values) => values.len(),
-            Sorted::Integer(values) => values.len(),
-        }
-    }
-}
-
-impl Column {
     fn len(&self) -> usize {
         match self {
             Column::Text(values) => values.len(),

@@ -9,8 +9,9 @@ use std::collections::HashMap;
 
 use super::budget::spend;
 use super::multiset::{Interner, same_multiset};
+use crate::result::row_hash::{hash_bytes, hash_one};
 use crate::result::table::Table;
-use crate::result::value::{Value, combine, mix};
+use crate::result::value::Value;
 
 /// Rounds of telling columns apart by rows and rows by columns; later rounds seldom tell more.
 const ROUNDS: usize = 3;
@@ -62,12 +63,11 @@ impl Matrix {
 
     fn same_rows(&self, other: &Matrix) -> bool {
         let rows = |matrix: &Matrix| (0..matrix.n_rows()).collect::<Vec<_>>();
-        let hash = |cells: &[u32]| cells.iter().fold(7, |running, cell| combine(running, mix(u64::from(*cell))));
         // One list of row numbers for both: those of `other` follow.
         let n = self.n_rows();
         let row = |number: &usize| if *number < n { self.row(*number) } else { other.row(*number - n) };
         let theirs: Vec<usize> = rows(other).iter().map(|number| number + n).collect();
-        same_multiset(&rows(self), &theirs, |number| hash(row(number)), |a, b| row(a) == row(b))
+        same_multiset(&rows(self), &theirs, |number| hash_one(row(number)), |a, b| row(a) == row(b))
     }
 
     /// Returns signatures of the columns and of the rows that no permutation of either changes.
@@ -79,32 +79,29 @@ impl Matrix {
             let mut next = vec![0_u64; self.width];
             for (row, signature) in of_rows.iter().enumerate() {
                 for (sum, cell) in next.iter_mut().zip(self.row(row)) {
-                    *sum = sum.wrapping_add(mix(combine(*signature, u64::from(*cell))));
+                    *sum = sum.wrapping_add(hash_one((*signature, *cell)));
                 }
             }
-            of_columns = of_columns.iter().zip(next).map(|(old, new)| combine(*old, new)).collect();
+            of_columns = of_columns.iter().zip(next).map(|(old, new)| hash_one((*old, new))).collect();
             for (row, signature) in of_rows.iter_mut().enumerate() {
-                let cells = of_columns.iter().zip(self.row(row));
-                let sum = cells
-                    .fold(0_u64, |sum, (of_column, cell)| sum.wrapping_add(mix(combine(*of_column, u64::from(*cell)))));
-                *signature = combine(*signature, sum);
+                let cells = of_columns.iter().zip(self.row(row)).map(hash_one);
+                *signature = hash_one((*signature, cells.fold(0, u64::wrapping_add)));
             }
         }
         (of_columns, of_rows)
     }
 
     /// Hashes the multiset of rows with two columns swapped.
-    fn hash_swapped(&self, a: usize, b: usize) -> u64 {
+    fn hash_swapped(&self, a: usize, b: usize) -> u128 {
         spend(self.cells.len());
-        let hash_row = |row: usize| {
-            let cells = (0..self.width).map(|column| match column {
-                c if c == a => self.at(row, b),
-                c if c == b => self.at(row, a),
-                c => self.at(row, c),
-            });
-            cells.fold(11, |running, cell| combine(running, mix(u64::from(cell))))
+        let mut cells = Vec::with_capacity(self.width);
+        let hash_row = |row| {
+            cells.clear();
+            cells.extend(self.row(row).iter().map(|cell| cell.to_le_bytes()));
+            cells.swap(a, b);
+            hash_bytes(cells.as_flattened())
         };
-        (0..self.n_rows()).fold(0, |sum: u64, row| sum.wrapping_add(mix(hash_row(row))))
+        (0..self.n_rows()).map(hash_row).fold(0, u128::wrapping_add)
     }
 
     /// Gives columns that can be swapped without changing the multiset of rows the same number.

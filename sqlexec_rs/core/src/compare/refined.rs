@@ -4,7 +4,8 @@
 use std::cmp::Ordering;
 
 use super::budget::spend_on_sort;
-use super::multiset::{equal_cells, hash_cells, same_multiset};
+use super::multiset::{equal_cells, same_multiset};
+use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -24,7 +25,7 @@ pub(super) fn equal_rows_of_sorted_cells(predicted: &Table, gold: &Table) -> boo
     }
     let (left, right) = (sorted_cells(predicted), sorted_cells(gold));
     let rows = |cells| -> Vec<&[Value<'_>]> { <[Value<'_>]>::chunks(cells, predicted.width()).collect() };
-    same_multiset(&rows(&left), &rows(&right), |row| hash_cells(row), |a, b| equal_cells(a, b))
+    same_multiset(&rows(&left), &rows(&right), |row| hash_one(row), |a, b| equal_cells(a, b))
 }
 
 /// Returns all cells, row after row, sorted inside each row.

@@ -7,11 +7,7 @@ mod names;
 mod nearest;
 mod words;
 
-use std::time::Instant;
-
-use crate::request::Limits;
-use crate::sqlite::deadline::RunGuard;
-use crate::sqlite::sandbox::Sandbox;
+use rusqlite::Connection;
 
 use names::{Names, quoted};
 use nearest::Nearest;
@@ -20,18 +16,12 @@ use words::{Mention, mentions};
 pub(crate) use names::Kept;
 
 /// Instructions that reading the schema may take: far above what thousands of columns need.
-const MAX_STEPS: u64 = 2_000_000;
+pub(crate) const MAX_STEPS: u64 = 2_000_000;
 
-/// Guesses what the name in SQLite's `message` was meant to be.
-pub(crate) fn hint(sandbox: &Sandbox, control: &RunGuard, statement: &str, message: &str) -> Option<String> {
+/// Guesses what the name in SQLite's `message` was meant to be. The caller bounds the connection by [`MAX_STEPS`].
+pub(crate) fn hint(connection: &Connection, kept: &Kept, statement: &str, message: &str) -> Option<String> {
     let missing = Missing::of(message)?;
-    let (connection, kept) = sandbox.opened()?;
-    let limits = Limits { timeout: None, vm_steps: Some(MAX_STEPS), ..Limits::default() };
-    control.arm(&limits, None, Instant::now());
-    control.start_executing();
-    let names = kept.get(connection);
-    control.disarm();
-    let names = names?;
+    let names = kept.get(connection)?;
     match missing {
         Missing::Table(name) => near_table(&names, name),
         Missing::Column(qualifier, name) => near_column(&names, &mentions(statement, &names), qualifier, name),

@@ -1,7 +1,7 @@
 //! The tables that a statement names, and what it calls them.
 
 use super::names::Names;
-use crate::sqlite::scan::{is_word, token_end};
+use crate::scan::{is_word, token_end};
 
 /// Tables of a statement that are looked at.
 const MAX_MENTIONS: usize = 64;

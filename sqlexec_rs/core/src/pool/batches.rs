@@ -1,15 +1,14 @@
-//! A large batch in portions, each of which runs while the next is made.
+//! A large job in batches, each of which runs while the next is made.
 
 use crate::pool::csr_groups::CsrGroups;
-use crate::result::hashed_str::NumberMap;
 
 /// Fewer items are not worth the way to the threads.
 const MIN_ITEMS: usize = 1 << 10;
 
-/// More portions gain nothing.
-const MAX_PORTIONS: usize = 16;
+/// More batches gain nothing.
+const MAX_BATCHES: usize = 16;
 
-/// The numbers of a batch's items, in portions.
+/// The numbers of a job's items, in batches.
 #[derive(Debug)]
 pub struct Batches {
     order: Vec<u32>,
@@ -23,17 +22,17 @@ impl Batches {
         if n_all <= MIN_ITEMS {
             return Self { order: (0..n_all as u32).collect(), n_items: MIN_ITEMS };
         }
-        let mut numbers = NumberMap::default();
+        let mut numbers = hashbrown::HashMap::<_, _, foldhash::fast::RandomState>::default();
         let number_of = |address| {
             let next = numbers.len() as u32;
             *numbers.entry(address).or_insert(next)
         };
         let groups: Vec<u32> = databases.map(number_of).collect();
         let order = CsrGroups::new(numbers.len(), groups.iter().copied().zip(0..)).into_members();
-        Self { order, n_items: MIN_ITEMS.max(n_all.div_ceil(MAX_PORTIONS)) }
+        Self { order, n_items: MIN_ITEMS.max(n_all.div_ceil(MAX_BATCHES)) }
     }
 
-    /// Iterates over the portions.
+    /// Iterates over the batches.
     pub fn iter(&self) -> impl Iterator<Item = &[u32]> {
         self.order.chunks(self.n_items)
     }
@@ -44,11 +43,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_item_is_in_one_portion_and_databases_stay_together() {
+    fn every_item_is_in_one_batch_and_databases_stay_together() {
         for n in [0, 1, MIN_ITEMS, MIN_ITEMS + 1, 100_000] {
-            let portions = Batches::new((0..n).map(|item| item % 3));
-            let all: Vec<u32> = portions.iter().flatten().copied().collect();
-            assert!(portions.iter().count() <= MAX_PORTIONS);
+            let batches = Batches::new((0..n).map(|item| item % 3));
+            let all: Vec<u32> = batches.iter().flatten().copied().collect();
+            assert!(batches.iter().count() <= MAX_BATCHES);
             if n > MIN_ITEMS {
                 assert_eq!(all.chunk_by(|a, b| a % 3 == b % 3).count(), 3);
             }

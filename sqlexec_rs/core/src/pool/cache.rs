@@ -1,30 +1,20 @@
-//! What ran before, and what runs now: one table from (database file's identity, SQL, limits) to an outcome or a flight.
+//! What ran before, and what runs now: one table from (database file's identity, SQL, limits) to an outcome or a query in flight.
 //!
 //! A request finds a kept outcome, or joins the run in flight, or starts one; so equal requests run once, within a batch
 //! and across batches. Golds are kept for the executor's life; other outcomes under a byte budget, the least recently used
 //! going first; timeouts and database errors are never kept.
 
 use std::collections::{HashMap, HashSet, hash_map};
-use std::hash::BuildHasherDefault;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use hashbrown::hash_map::{Entry as Place, EntryRef};
 
 use crate::outcome::Outcome;
 use crate::pool::job::JobState;
-use crate::request::Limits;
-use crate::result::hashed_str::{Hashed, NumberHasher};
-use crate::sqlite::dbfile::{FileIdentity, Inode};
-
-/// What an outcome depends on, with identity and limits as numbers of this cache.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) db: u32,
-    pub(crate) limits: u32,
-    pub(crate) sql: Hashed<Arc<str>>,
-}
+use crate::request::{InFlightQuery, Key, Limits};
+use crate::sqlite::dbfile::FileIdentity;
+use crate::sqlite::inode::Inode;
 
 /// For the table, which asks for a key of its own only where it keeps one.
 impl From<&Key> for Key {
@@ -33,18 +23,7 @@ impl From<&Key> for Key {
     }
 }
 
-/// A run that is queued or under way.
-#[derive(Debug)]
-pub(crate) struct InFlightQuery {
-    pub(crate) key: Key,
-    pub(crate) path: Arc<Path>,
-    pub(crate) limits: Arc<Limits>,
-    pub(crate) cancel: Arc<AtomicBool>,
-    /// Its outcome is likely to be kept.
-    pub(crate) is_for_cache: bool,
-}
-
-/// Who waits for a flight: a slot of a job.
+/// Who waits for a query: a slot of a job.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) job: Arc<Handle>,
@@ -60,18 +39,18 @@ pub(crate) struct Handle(pub(crate) Arc<JobState>);
 pub(crate) enum Lookup {
     /// An outcome from before; true when it was asked for as a gold.
     Kept(Arc<Outcome>),
-    /// A run in flight, which the waiter has joined.
+    /// A query in flight, which the waiter has joined.
     Joined(Arc<InFlightQuery>),
-    /// A new flight, to be queued.
+    /// A new query, to be queued.
     New(Arc<InFlightQuery>),
 }
 
 enum Entry {
-    Flying { flight: Arc<InFlightQuery>, waiters: Waiters, is_gold: bool },
+    InFlight { query: Arc<InFlightQuery>, waiters: Waiters, is_gold: bool },
     Done { outcome: Arc<Outcome>, is_gold: bool, last_used: u64 },
 }
 
-/// Who waits for a flight: hardly ever more than one.
+/// Who waits for a query: hardly ever more than one.
 #[derive(Default)]
 pub(crate) struct Waiters {
     first: Option<Waiter>,
@@ -80,7 +59,7 @@ pub(crate) struct Waiters {
 
 /// The table; its owner locks it.
 pub(crate) struct Cache {
-    entries: hashbrown::HashMap<Key, Entry, BuildHasherDefault<NumberHasher>>,
+    entries: hashbrown::HashMap<Key, Entry, foldhash::fast::RandomState>,
     /// The present state of each file, and its number.
     databases: HashMap<Inode, (FileIdentity, u32)>,
     n_states: u32,
@@ -159,14 +138,14 @@ impl Cache {
         next
     }
 
-    /// Drops the outcomes of states that are over; what is in flight lands, and is dropped the next time.
+    /// Drops the outcomes of states that are over; what is in flight is kept when it ends, and dropped the next time.
     fn drop_old(&mut self) {
         let (mut freed, mut freed_of_golds) = (0, 0);
-        let mut still_flying = HashSet::new();
+        let mut still_running = HashSet::new();
         self.entries.retain(|key, entry| match entry {
             _ if !self.old_states.contains(&key.db) => true,
-            Entry::Flying { .. } => {
-                still_flying.insert(key.db);
+            Entry::InFlight { .. } => {
+                still_running.insert(key.db);
                 true
             }
             Entry::Done { outcome, is_gold, .. } => {
@@ -176,7 +155,7 @@ impl Cache {
         });
         self.bytes -= freed;
         self.gold_bytes -= freed_of_golds;
-        self.old_states = still_flying;
+        self.old_states = still_running;
     }
 
     /// Numbers a set of limits.
@@ -185,22 +164,22 @@ impl Cache {
         *self.limits.entry(Arc::clone(limits)).or_insert(next)
     }
 
-    /// Finds the outcome of `key`, joins its flight, or starts one with `make_flight`.
+    /// Finds the outcome of `key`, joins its query, or starts one with `make_query`.
     pub(crate) fn request(
         &mut self,
         key: Key,
         is_gold: bool,
         waiter: Waiter,
-        make_flight: impl FnOnce(Key) -> InFlightQuery,
+        make_query: impl FnOnce(Key) -> InFlightQuery,
     ) -> Lookup {
         self.clock += 1;
         let mut place = match self.entries.entry(key) {
             Place::Occupied(place) => place,
             Place::Vacant(place) => {
-                let flight = Arc::new(make_flight(place.key().clone()));
+                let query = Arc::new(make_query(place.key().clone()));
                 let waiters = Waiters { first: Some(waiter), others: Vec::new() };
-                place.insert(Entry::Flying { flight: Arc::clone(&flight), waiters, is_gold });
-                return Lookup::New(flight);
+                place.insert(Entry::InFlight { query: Arc::clone(&query), waiters, is_gold });
+                return Lookup::New(query);
             }
         };
         let (found, was_gold) = match place.get_mut() {
@@ -208,9 +187,9 @@ impl Cache {
                 *last_used = self.clock;
                 (Lookup::Kept(Arc::clone(outcome)), *is_gold)
             }
-            Entry::Flying { flight, waiters, is_gold } => {
+            Entry::InFlight { query, waiters, is_gold } => {
                 waiters.push(waiter);
-                (Lookup::Joined(Arc::clone(flight)), *is_gold)
+                (Lookup::Joined(Arc::clone(query)), *is_gold)
             }
         };
         if is_gold && !was_gold {
@@ -229,20 +208,20 @@ impl Cache {
                 self.bytes -= size;
                 self.gold_bytes += size;
             }
-            Some(Entry::Flying { is_gold, .. }) => *is_gold = true,
+            Some(Entry::InFlight { is_gold, .. }) => *is_gold = true,
             _ => {}
         }
     }
 
-    /// Ends a flight: keeps its outcome if it may be kept, and returns who waits for it.
-    pub(crate) fn complete(&mut self, flight: &Arc<InFlightQuery>, outcome: Option<&Arc<Outcome>>) -> Waiters {
-        let size = outcome.filter(|outcome| outcome.is_repeatable()).map(|outcome| entry_bytes(&flight.key, outcome));
-        let EntryRef::Occupied(mut entry) = self.entries.entry_ref(&flight.key) else {
+    /// Ends a query: keeps its outcome if it may be kept, and returns who waits for it.
+    pub(crate) fn complete(&mut self, query: &Arc<InFlightQuery>, outcome: Option<&Arc<Outcome>>) -> Waiters {
+        let size = outcome.filter(|outcome| outcome.is_repeatable()).map(|outcome| entry_bytes(&query.key, outcome));
+        let EntryRef::Occupied(mut entry) = self.entries.entry_ref(&query.key) else {
             return Waiters::default(); // every waiter cancelled
         };
-        let Entry::Flying { flight: flying, waiters, is_gold } = entry.get_mut() else { return Waiters::default() };
-        if !Arc::ptr_eq(flying, flight) {
-            return Waiters::default(); // the same, and another flight began since
+        let Entry::InFlight { query: in_flight, waiters, is_gold } = entry.get_mut() else { return Waiters::default() };
+        if !Arc::ptr_eq(in_flight, query) {
+            return Waiters::default(); // the same, and another query began since
         }
         let (waiters, is_gold) = (std::mem::take(waiters), *is_gold);
         // One huge result that is no gold would push out everything else.
@@ -262,24 +241,24 @@ impl Cache {
         waiters
     }
 
-    /// Takes a job's waiters off the given flights; a flight that nobody waits for any more is cancelled.
-    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, flights: &[Arc<InFlightQuery>]) {
-        for InFlightQuery { key, .. } in flights.iter().map(Arc::as_ref) {
-            let Some(Entry::Flying { flight, waiters, .. }) = self.entries.get_mut(key) else { continue };
+    /// Takes a job's waiters off the given queries; a query that nobody waits for any more is cancelled.
+    pub(crate) fn abandon(&mut self, job: &Arc<JobState>, queries: &[Arc<InFlightQuery>]) {
+        for InFlightQuery { key, .. } in queries.iter().map(Arc::as_ref) {
+            let Some(Entry::InFlight { query, waiters, .. }) = self.entries.get_mut(key) else { continue };
             if !waiters.remove(job) {
-                flight.cancel.store(true, Ordering::Relaxed);
+                query.cancel.store(true, Ordering::Relaxed);
                 self.entries.remove(key);
             }
         }
     }
 
-    /// Cancels every flight and returns who waited.
+    /// Cancels every query and returns who waited.
     pub(crate) fn cancel_all(&mut self) -> Vec<Waiter> {
         let mut all = Vec::new();
         self.entries.retain(|_, entry| match entry {
             Entry::Done { .. } => true,
-            Entry::Flying { flight, waiters, .. } => {
-                flight.cancel.store(true, Ordering::Relaxed);
+            Entry::InFlight { query, waiters, .. } => {
+                query.cancel.store(true, Ordering::Relaxed);
                 all.extend(std::mem::take(waiters));
                 false
             }

@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 /// What is called once, when the last unit has ended.
 pub(crate) type Callback = Box<dyn FnOnce() + Send>;
 
-/// What has arrived after the units that a reader has seen.
+/// What has ended after the units that a reader has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// This unit.
-    Comparison(u32),
+    Unit(u32),
     /// Nothing yet.
     Nothing,
     /// Nothing, and there is no more to come.
     End,
 }
 
-/// The arrivals of one job.
+/// The completions of one job.
 pub(crate) struct CompletionLog {
     state: Mutex<State>,
     one_more: Condvar,
@@ -50,7 +50,7 @@ impl CompletionLog {
     }
 
     /// Notes that a unit has ended, which happens once to each. The last one wakes and calls everybody.
-    pub(crate) fn arrive(&self, unit: u32) {
+    pub(crate) fn complete(&self, unit: u32) {
         let mut state = self.lock();
         state.order.push(unit);
         let is_last = state.is_complete();
@@ -95,7 +95,7 @@ impl CompletionLog {
         let mut state = self.lock();
         loop {
             if let Some(unit) = state.order.get(n_seen) {
-                return Next::Comparison(*unit);
+                return Next::Unit(*unit);
             }
             if state.n_units.is_some_and(|n_units| n_seen >= n_units) {
                 return Next::End;
@@ -129,7 +129,7 @@ fn call(callback: Callback) {
 impl fmt::Debug for CompletionLog {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (here, all) = self.progress();
-        write!(formatter, "Arrivals({here} of {all})")
+        write!(formatter, "CompletionLog({here} of {all})")
     }
 }
 
@@ -145,28 +145,25 @@ mod tests {
 
     #[test]
     fn readers_see_the_order_and_the_end() {
-        let arrivals = CompletionLog::new();
-        arrivals.expect(3);
-        assert_eq!(arrivals.wait_for_next(0, Duration::ZERO), Next::Nothing);
+        let completions = CompletionLog::new();
+        completions.expect(3);
+        assert_eq!(completions.wait_for_next(0, Duration::ZERO), Next::Nothing);
         thread::scope(|scope| {
-            let reader = scope.spawn(|| (0..4).map(|seen| arrivals.wait_for_next(seen, LONG)).collect::<Vec<_>>());
-            assert!(!arrivals.wait_for_all(Duration::ZERO));
+            let reader = scope.spawn(|| (0..4).map(|seen| completions.wait_for_next(seen, LONG)).collect::<Vec<_>>());
+            assert!(!completions.wait_for_all(Duration::ZERO));
             for unit in [2, 0, 1] {
-                arrivals.arrive(unit);
+                completions.complete(unit);
             }
-            assert_eq!(
-                reader.join().unwrap(),
-                [Next::Comparison(2), Next::Comparison(0), Next::Comparison(1), Next::End]
-            );
+            assert_eq!(reader.join().unwrap(), [Next::Unit(2), Next::Unit(0), Next::Unit(1), Next::End]);
         });
-        assert!(arrivals.wait_for_all(Duration::ZERO));
-        assert_eq!(arrivals.progress(), (3, 3));
+        assert!(completions.wait_for_all(Duration::ZERO));
+        assert_eq!(completions.progress(), (3, 3));
     }
 
     #[test]
     fn callbacks_are_called_once_by_the_last_unit_or_at_once() {
-        let arrivals = CompletionLog::new();
-        arrivals.expect(2);
+        let completions = CompletionLog::new();
+        completions.expect(2);
         let calls = Arc::new(AtomicUsize::new(0));
         let count = |n: usize| {
             let calls = Arc::clone(&calls);
@@ -174,14 +171,14 @@ mod tests {
                 calls.fetch_add(n, Ordering::Relaxed);
             }
         };
-        arrivals.when_all(Box::new(count(1)));
-        arrivals.when_all(Box::new(|| panic!("a callback's own")));
-        arrivals.when_all(Box::new(count(10)));
-        arrivals.arrive(1);
+        completions.when_all(Box::new(count(1)));
+        completions.when_all(Box::new(|| panic!("a callback's own")));
+        completions.when_all(Box::new(count(10)));
+        completions.complete(1);
         assert_eq!(calls.load(Ordering::Relaxed), 0);
-        arrivals.arrive(0);
+        completions.complete(0);
         assert_eq!(calls.load(Ordering::Relaxed), 11);
-        arrivals.when_all(Box::new(count(100)));
+        completions.when_all(Box::new(count(100)));
         assert_eq!(calls.load(Ordering::Relaxed), 111);
     }
 }

@@ -40,10 +40,10 @@ impl Items {
             if let Some(item) = self.pending.pop_front() {
                 return Ok(NextItem::Item(item as usize));
             }
-            match self.job.state.arrivals.wait_for_next(self.n_seen, timeout) {
+            match self.job.state.completions.wait_for_next(self.n_seen, timeout) {
                 Next::Nothing => return Ok(NextItem::TimedOut),
                 Next::End => return Ok(NextItem::End),
-                Next::Comparison(unit) => {
+                Next::Unit(unit) => {
                     self.n_seen += 1;
                     self.pending.extend(self.by_unit.of(unit as usize));
                 }
@@ -60,7 +60,7 @@ impl Items {
 impl Job {
     /// Starts to read the items in the order in which they end.
     pub fn items(&self) -> Items {
-        let (_, n_units) = self.state.arrivals.progress();
+        let (_, n_units) = self.state.completions.progress();
         let by_unit = CsrGroups::new(n_units, self.state.unit_of().iter().copied().zip(0..));
         let job = Self { state: Arc::clone(&self.state), shared: Arc::clone(&self.shared) };
         Items { job, by_unit, n_seen: 0, pending: VecDeque::new() }
@@ -71,7 +71,7 @@ impl Job {
     /// That thread runs queries, so a callback should be short, and must not wait for the pool.
     pub fn when_done(&self, callback: Callback) -> Result<(), Fault> {
         self.shared.check_process()?;
-        self.state.arrivals.when_all(callback);
+        self.state.completions.when_all(callback);
         Ok(())
     }
 

@@ -17,11 +17,10 @@ use crate::compare::score::{GoldSource, ReadyGold, Score, ScoreItem, score};
 use crate::compare::{Options, Rule};
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::InFlightQuery;
 use crate::pool::completion_log::CompletionLog;
 use crate::pool::csr_groups::CsrGroups;
-use crate::pool::stats::Stats;
-use crate::request::Limits;
+use crate::request::{InFlightQuery, Limits};
+use crate::stats::Stats;
 
 type Delivered = Result<Arc<Outcome>, Fault>;
 
@@ -31,10 +30,10 @@ pub(crate) struct JobState {
     /// At least as many as there are distinct runs.
     slots: Vec<RunSlot>,
     planned: OnceLock<Planned>,
-    flights: OnceLock<Vec<Arc<InFlightQuery>>>,
+    queries: OnceLock<Vec<Arc<InFlightQuery>>>,
     wish: Wish,
     /// The units that have ended: scores of a score job, slots of an execute job.
-    pub(crate) arrivals: CompletionLog,
+    pub(crate) completions: CompletionLog,
     stats: Arc<Stats>,
 }
 
@@ -159,7 +158,14 @@ impl JobState {
     pub(crate) fn new(max_slots: usize, wish: Wish, stats: Arc<Stats>) -> Self {
         let slot = || RunSlot { content: Mutex::new(Content::Awaited), readers: AtomicU32::new(0) };
         let slots = std::iter::repeat_with(slot).take(max_slots).collect();
-        Self { slots, planned: OnceLock::new(), flights: OnceLock::new(), wish, arrivals: CompletionLog::new(), stats }
+        Self {
+            slots,
+            planned: OnceLock::new(),
+            queries: OnceLock::new(),
+            wish,
+            completions: CompletionLog::new(),
+            stats,
+        }
     }
 
     /// Says, once, what is made of the first `n_slots` slots, and counts the outcomes that are here. Those that would make a
@@ -177,7 +183,7 @@ impl JobState {
         for (number, slot) in self.slots[..n_slots].iter().enumerate() {
             slot.readers.store(units_of.of(number).len() as u32, Ordering::Relaxed);
         }
-        self.arrivals.expect(n_units);
+        self.completions.expect(n_units);
         let planned = self.planned.get_or_init(|| Planned { n_slots, units_of, work });
         self.finish_units_without_needs(planned);
         (0..n_slots as u32).filter_map(|slot| self.count_early(slot, planned)).collect()
@@ -214,14 +220,14 @@ impl JobState {
         self.wish.is_cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Remembers which flights to abandon on cancellation.
-    pub(crate) fn set_flights(&self, flights: Vec<Arc<InFlightQuery>>) {
-        let _ = self.flights.set(flights); // set once, right after the job was made
+    /// Remembers which queries to abandon on cancellation.
+    pub(crate) fn set_queries(&self, queries: Vec<Arc<InFlightQuery>>) {
+        let _ = self.queries.set(queries); // set once, right after the job was made
     }
 
-    /// Returns the job's flights.
-    pub(crate) fn flights(&self) -> &[Arc<InFlightQuery>] {
-        self.flights.get().map_or(&[], Vec::as_slice)
+    /// Returns the job's queries.
+    pub(crate) fn queries(&self) -> &[Arc<InFlightQuery>] {
+        self.queries.get().map_or(&[], Vec::as_slice)
     }
 
     /// Returns the number of distinct runs, once they are planned.
@@ -249,7 +255,7 @@ impl JobState {
     /// Tells those that wait for a slot that it is here.
     fn count(&self, number: u32, planned: &Planned) {
         match &planned.work {
-            Work::Execute { .. } => self.arrivals.arrive(number),
+            Work::Execute { .. } => self.completions.complete(number),
             Work::Score(scores) => {
                 for unit in planned.units_of.of(number as usize) {
                     if scores.units[*unit as usize].waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -273,7 +279,7 @@ impl JobState {
                 *lock(&slot.content) = Content::Released;
             }
         }
-        self.arrivals.arrive(number);
+        self.completions.complete(number);
     }
 
     fn score_unit(&self, unit: &Comparison, needs: &[u32], rules: &[Rule]) -> Result<Score, Fault> {

@@ -1,5 +1,5 @@
-//! The launch of a job, a portion of its items after the other: each run is found in the cache, joined where it is in
-//! flight, or queued. Threads run what was added while the caller makes the next portion.
+//! Builds a job, a batch of its items after the other: each run is found in the cache, joined where it is in flight, or
+//! queued. Threads run what was added while the caller makes the next batch.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 use crate::compare::score::ScoreItem;
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::{Handle, InFlightQuery, Key, Lookup, Waiter};
+use crate::pool::cache::{Handle, Lookup, Waiter};
 use crate::pool::csr_groups::CsrGroups;
 use crate::pool::job::{JobState, Wish};
 use crate::pool::plan::{Plan, PlannedRun, n_pairs};
 use crate::pool::queue::Task;
 use crate::pool::{Job, Shared};
-use crate::request::Limits;
+use crate::request::{InFlightQuery, Key, Limits};
 use crate::sqlite::dbfile::FileIdentity;
 
 /// Runs that are looked up and queued at once: threads begin with the first while the next are looked up.
-const PORTION: usize = 256;
+const CHUNK: usize = 256;
 
 /// A job to which items are still being added. To drop it cancels what was added.
 pub struct JobBuilder {
@@ -30,14 +30,14 @@ pub struct JobBuilder {
     begun: Option<Begun>,
 }
 
-/// What there is from the first portion on.
+/// What there is from the first batch on.
 struct Begun {
     state: Arc<JobState>,
     limits_number: u32,
     ticket: u64,
     /// Tasks for which the queue keeps room.
     n_reserved: usize,
-    flights: Vec<Arc<InFlightQuery>>,
+    queries: Vec<Arc<InFlightQuery>>,
     is_open: bool,
 }
 
@@ -60,7 +60,7 @@ impl JobBuilder {
         }
     }
 
-    /// Adds items under their numbers. The first portion waits for room in the queue for all of them; meanwhile
+    /// Adds items under their numbers. The first batch waits for room in the queue for all of them; meanwhile
     /// `keep_waiting` is asked whether to go on, and false gives up with [`Fault::Interrupted`].
     pub fn add(
         &mut self,
@@ -96,7 +96,7 @@ impl JobBuilder {
         if self.begun.is_none() {
             self.request_from(0, 0, &mut || true)?; // a job of nothing
         }
-        let begun = self.begun.as_mut().ok_or(Fault::Internal("a launch that has not begun"))?;
+        let begun = self.begun.as_mut().ok_or(Fault::Internal("a job that has not begun"))?;
         let state = Arc::clone(&begun.state);
         let mut tasks = Vec::new();
         for (slot, outcome) in state.plan(self.plan.runs.len(), self.plan.take_work()) {
@@ -107,7 +107,7 @@ impl JobBuilder {
         }
         let is_open = self.shared.queue.add(begun.ticket, tasks.into_iter(), begun.n_reserved) && begun.is_open;
         begun.n_reserved = 0;
-        state.set_flights(std::mem::take(&mut begun.flights));
+        state.set_queries(std::mem::take(&mut begun.queries));
         let job = Job { state, shared: Arc::clone(&self.shared) };
         self.begun = None;
         if is_open {
@@ -140,12 +140,12 @@ impl JobBuilder {
         let runs = &self.plan.runs;
         let order =
             CsrGroups::new(self.databases.len(), runs[n_old..].iter().map(|run| run.database).zip(n_old as u32..));
-        for portion in order.all().chunks(PORTION) {
-            let tasks = begun.request(&self.shared, &self.limits, &self.databases, runs, portion);
-            begun.n_reserved -= portion.len();
-            begun.is_open &= self.shared.queue.add(begun.ticket, tasks.into_iter(), portion.len());
+        for chunk in order.all().chunks(CHUNK) {
+            let tasks = begun.request(&self.shared, &self.limits, &self.databases, runs, chunk);
+            begun.n_reserved -= chunk.len();
+            begun.is_open &= self.shared.queue.add(begun.ticket, tasks.into_iter(), chunk.len());
         }
-        self.plan.end_portion();
+        self.plan.end_batch();
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl JobBuilder {
             limits_number: self.shared.cache().number_limits(&self.limits),
             ticket,
             n_reserved: max_runs,
-            flights: Vec::with_capacity(max_runs),
+            queries: Vec::with_capacity(max_runs),
             is_open: true,
         })
     }
@@ -180,7 +180,7 @@ impl Drop for JobBuilder {
     fn drop(&mut self) {
         if let Some(begun) = self.begun.take().filter(|_| self.shared.check_process().is_ok()) {
             self.shared.queue.add(begun.ticket, std::iter::empty(), begun.n_reserved);
-            self.shared.cache().abandon(&begun.state, &begun.flights);
+            self.shared.cache().abandon(&begun.state, &begun.queries);
         }
     }
 }
@@ -206,14 +206,14 @@ impl Begun {
         limits: &Arc<Limits>,
         databases: &[Database],
         runs: &[PlannedRun],
-        portion: &[u32],
+        chunk: &[u32],
     ) -> Vec<Task> {
         let handle = Arc::new(Handle(Arc::clone(&self.state)));
-        let mut tasks = Vec::with_capacity(portion.len());
+        let mut tasks = Vec::with_capacity(chunk.len());
         let mut here = Vec::new();
         let mut cache = shared.cache();
         let keeps_candidates = cache.keeps_candidates();
-        for slot in portion {
+        for slot in chunk {
             let run = &runs[*slot as usize];
             let database = &databases[run.database as usize];
             let db = match &database.state {
@@ -225,25 +225,25 @@ impl Begun {
             };
             let key = Key { db, limits: self.limits_number, sql: run.sql.clone() };
             let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
-            let make_flight = |key| InFlightQuery {
+            let make_query = |key| InFlightQuery {
                 key,
                 path: Arc::clone(&database.path),
                 limits: Arc::clone(limits),
                 cancel: Arc::default(),
                 is_for_cache: run.is_gold || keeps_candidates,
             };
-            match cache.request(key, run.is_gold, waiter, make_flight) {
+            match cache.request(key, run.is_gold, waiter, make_query) {
                 Lookup::Kept(outcome) => {
                     shared.stats.hit(run.is_gold);
                     here.push((*slot, outcome));
                 }
-                Lookup::Joined(flight) => {
+                Lookup::Joined(query) => {
                     shared.stats.joined();
-                    self.flights.push(flight);
+                    self.queries.push(query);
                 }
-                Lookup::New(flight) => {
-                    self.flights.push(Arc::clone(&flight));
-                    tasks.push(Task::Run(flight));
+                Lookup::New(query) => {
+                    self.queries.push(Arc::clone(&query));
+                    tasks.push(Task::Run(query));
                 }
             }
         }

@@ -10,7 +10,6 @@ pub mod job_builder;
 pub mod plan;
 pub mod queue;
 pub mod runner;
-pub mod stats;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,15 +28,13 @@ use crate::pool::job_builder::JobBuilder;
 use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::{Queue, Task};
 use crate::pool::runner::Runner;
-use crate::pool::stats::{Reading, Stats};
 use crate::process::WorkerConfig;
 use crate::request::Limits;
 use crate::sqlite::busy::{self, Busy};
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
-
-/// The stack of what runs SQL: SQLite's parser and code generator recurse with the depth of an expression.
-pub(crate) const STACK_BYTES: usize = 8 << 20;
+use crate::sqlite::local::STACK_BYTES;
+use crate::stats::{Reading, Stats};
 
 /// Runs of a job from which on it is worth to wake a thread to free it.
 const LARGE_JOB: usize = 256;
@@ -148,38 +145,27 @@ impl Pool {
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        let mut launch = JobBuilder::new(&self.shared, Plan::execution(pairs.len()), limits, pairs.len());
-        let portions = Batches::new(pairs.iter().map(|(path, _)| Arc::as_ptr(path).addr()));
-        for numbers in portions.iter() {
-            launch.add_pairs(numbers, pairs, keep_waiting)?;
+        let mut builder = JobBuilder::new(&self.shared, Plan::execution(pairs.len()), limits, pairs.len());
+        let batches = Batches::new(pairs.iter().map(|(path, _)| Arc::as_ptr(path).addr()));
+        for numbers in batches.iter() {
+            builder.add_pairs(numbers, pairs, keep_waiting)?;
         }
-        launch.finish()
+        builder.finish()
     }
 
     /// Queues score items; waits for room as `submit` does.
     pub fn submit_score(&self, items: &[ScoreItem], rules: &[Rule], limits: &Arc<Limits>) -> Result<Job, Fault> {
-        self.submit_score_while(items, rules, limits, &mut || true)
-    }
-
-    /// Queues score items; gives up as `submit_while` does.
-    pub fn submit_score_while(
-        &self,
-        items: &[ScoreItem],
-        rules: &[Rule],
-        limits: &Arc<Limits>,
-        keep_waiting: &mut dyn FnMut() -> bool,
-    ) -> Result<Job, Fault> {
-        let mut launch = self.launch_score(items.len(), items.iter().map(n_pairs).sum(), rules, limits)?;
-        let portions = Batches::new(items.iter().map(|item| item.databases.as_ptr().addr()));
-        for numbers in portions.iter() {
-            let portion = numbers.iter().map(|number| (*number, items[*number as usize].clone()));
-            launch.add(portion, keep_waiting)?;
+        let mut builder = self.score_builder(items.len(), items.iter().map(n_pairs).sum(), rules, limits)?;
+        let batches = Batches::new(items.iter().map(|item| item.databases.as_ptr().addr()));
+        for numbers in batches.iter() {
+            let batch = numbers.iter().map(|number| (*number, items[*number as usize].clone()));
+            builder.add(batch, &mut || true)?;
         }
-        launch.finish()
+        builder.finish()
     }
 
     /// Begins to score `n_items` items that will ask for `n_pairs` (database, SQL) pairs, duplicates included.
-    pub fn launch_score(
+    pub fn score_builder(
         &self,
         n_items: usize,
         n_pairs: usize,
@@ -267,27 +253,27 @@ impl Job {
     /// Tells whether every item is done.
     pub fn is_done(&self) -> Result<bool, Fault> {
         self.shared.check_process()?;
-        let (done, all) = self.state.arrivals.progress();
+        let (done, all) = self.state.completions.progress();
         Ok(done == all)
     }
 
     /// Returns how many distinct items are done, and how many there are.
     pub fn progress(&self) -> Result<(usize, usize), Fault> {
         self.shared.check_process()?;
-        Ok(self.state.arrivals.progress())
+        Ok(self.state.completions.progress())
     }
 
     /// Waits until the job is done, at most `timeout`; true when it is.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Fault> {
         self.shared.check_process()?;
-        Ok(self.state.arrivals.wait_for_all(timeout))
+        Ok(self.state.completions.wait_for_all(timeout))
     }
 
     /// Cancels what has not ended: those items get the status `cancelled`, and runs that nobody else waits for stop.
     pub fn cancel(&self) -> Result<(), Fault> {
         self.shared.check_process()?;
         self.state.cancel_comparisons();
-        self.shared.cache().abandon(&self.state, self.state.flights());
+        self.shared.cache().abandon(&self.state, self.state.queries());
         let cancelled = Arc::new(Outcome::cancelled());
         for slot in 0..self.state.n_slots() {
             self.state.deliver(slot as u32, Ok(Arc::clone(&cancelled)));
@@ -333,14 +319,14 @@ fn work(shared: &Arc<Shared>, mut runner: Runner) {
         match task {
             Task::Deliver(job, slot, outcome) => job.deliver(slot, Ok(outcome)),
             Task::Free(job) => drop(job),
-            Task::Run(flight) if flight.cancel.load(Ordering::Relaxed) => {}
-            Task::Run(flight) => {
+            Task::Run(query) if query.cancel.load(Ordering::Relaxed) => {}
+            Task::Run(query) => {
                 busy.get_or_insert_with(Busy::new);
-                let result = runner.run(&flight, n_left > 0).map(Arc::new);
+                let result = runner.run(&query, n_left > 0).map(Arc::new);
                 if let Ok(outcome) = &result {
                     shared.stats.ran(outcome.status);
                 }
-                let waiters = shared.cache().complete(&flight, result.as_ref().ok());
+                let waiters = shared.cache().complete(&query, result.as_ref().ok());
                 for waiter in waiters {
                     waiter.job.0.deliver(waiter.slot, result.clone());
                 }

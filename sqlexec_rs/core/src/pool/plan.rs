@@ -9,9 +9,9 @@ use hashbrown::HashTable;
 use crate::compare::Rule;
 use crate::compare::score::{GoldSource, ScoreItem};
 use crate::pool::job::{Comparison, Scores, Work};
-use crate::result::hashed_str::{Hashed, NumberMap};
-use crate::result::value::combine;
-use crate::sqlite::scan::strip_distinct;
+use crate::result::hashed_str::Hashed;
+use crate::result::row_hash::hash_one;
+use crate::scan::strip_distinct;
 
 /// No unit.
 const NONE: u32 = u32::MAX;
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(crate) databases: Vec<Arc<Path>>,
     database_numbers: HashMap<Arc<Path>, u32>,
     /// The numbers of paths by address: most items share theirs.
-    numbers_by_address: NumberMap<usize, u32>,
+    numbers_by_address: hashbrown::HashMap<usize, u32, foldhash::fast::RandomState>,
     pub(crate) runs: Vec<PlannedRun>,
     /// The numbers of runs, found by hash; what they are is in `runs`, so that little memory is gone through.
     run_numbers: HashTable<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
     /// By the first slot that units need, the last of them; and by unit the one before it.
     last_unit_of: Vec<u32>,
     unit_before: Vec<u32>,
-    /// Runs that are a gold's and were added, as others, before the last portion.
+    /// Runs that are a gold's and were added, as others, before the last batch.
     pub(crate) late_golds: Vec<u32>,
 }
 
@@ -63,7 +63,7 @@ impl Plan {
         Self {
             databases: Vec::new(),
             database_numbers: HashMap::new(),
-            numbers_by_address: NumberMap::default(),
+            numbers_by_address: hashbrown::HashMap::default(),
             runs: Vec::with_capacity(n_runs),
             run_numbers: HashTable::with_capacity(n_runs),
             work,
@@ -78,8 +78,8 @@ impl Plan {
         std::mem::replace(&mut self.work, Work::Execute { slot_of: Vec::new() })
     }
 
-    /// Ends a portion: what it held may be freed, and its addresses become others'.
-    pub(crate) fn end_portion(&mut self) {
+    /// Ends a batch: what it held may be freed, and its addresses become others'.
+    pub(crate) fn end_batch(&mut self) {
         self.numbers_by_address.clear();
         self.late_golds.clear();
     }
@@ -92,7 +92,7 @@ impl Plan {
         }
     }
 
-    /// Adds an item under its number; runs from `n_old` on are of this portion.
+    /// Adds an item under its number; runs from `n_old` on are of this batch.
     pub(crate) fn add_item(&mut self, number: u32, item: ScoreItem, n_old: usize) {
         let Work::Score(scores) = &mut self.work else { return };
         let mut needs = std::mem::take(&mut scores.needs);
@@ -156,7 +156,7 @@ impl Plan {
     }
 
     fn database(&mut self, path: &Arc<Path>) -> u32 {
-        // What is asked for is not freed while its portion is planned, so no address becomes another path's.
+        // What is asked for is not freed while its batch is planned, so no address becomes another path's.
         *self.numbers_by_address.entry(Arc::as_ptr(path).addr()).or_insert_with(|| {
             *self.database_numbers.entry(Arc::clone(path)).or_insert_with(|| {
                 self.databases.push(Arc::clone(path));
@@ -189,5 +189,5 @@ pub(crate) fn n_pairs(item: &ScoreItem) -> usize {
 }
 
 fn hash_of_run<T: AsRef<str>>(database: u32, sql: &Hashed<T>) -> u64 {
-    combine(sql.hash(), u64::from(database))
+    hash_one((sql.hash(), database))
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::InFlightQuery;
 use crate::pool::job::JobState;
+use crate::request::InFlightQuery;
 
 /// How long a batch waits for room before its caller is asked whether it still wants to.
 const ASK_PERIOD: Duration = Duration::from_millis(50);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::InFlightQuery;
-use crate::pool::stats::Stats;
 use crate::process::{Remote, WorkerConfig};
+use crate::request::InFlightQuery;
 use crate::result::table_arena;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::local::Local;
+use crate::stats::Stats;
 
 /// The one or the other.
 #[allow(clippy::large_enum_variant, reason = "there is one a thread, and it stays where it is")]
@@ -35,10 +35,10 @@ impl Runner {
 
     /// Runs a query; `more_wait` tells that others are to follow. A panic of ours is a fault, after which everything is
     /// opened anew.
-    pub(crate) fn run(&mut self, flight: &InFlightQuery, more_wait: bool) -> Result<Outcome, Fault> {
+    pub(crate) fn run(&mut self, query: &InFlightQuery, more_wait: bool) -> Result<Outcome, Fault> {
         let run = || match self {
-            Self::Thread(local) => Ok(local.run_in_burst(flight, more_wait)),
-            Self::Process(remote) => remote.run(flight),
+            Self::Thread(local) => Ok(local.run_in_burst(query, more_wait)),
+            Self::Process(remote) => remote.run(query),
         };
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             match self {

@@ -1,16 +1,10 @@
-//! A table as bytes: its names, then its cells row by row, each a kind, a number and perhaps a text.
+//! The cells of a table as bytes, row by row: each a kind, a number and perhaps a text.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 
-use super::wire::{
-    MAX_TEXT, invalid, put, put_bytes, put_optional_text, take, take_array, take_exactly, take_optional_text, take_text,
-};
 use crate::request::Limits;
 use crate::result::table::{CELL_BYTES, Table};
 use crate::result::value::Value;
-
-/// Columns that a table may have: more than SQLite can return.
-const MAX_COLUMNS: u64 = 1 << 16;
 
 /// Bytes of a table that are written at once.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -23,13 +17,7 @@ const REAL: u8 = 2;
 const TEXT: u8 = 3;
 const BLOB: u8 = 4;
 
-pub(super) fn write_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
-    put(out, table.width() as u64)?;
-    for (column, name) in table.columns().iter().enumerate() {
-        put_bytes(out, name.as_bytes())?;
-        put_optional_text(out, table.column_type(column))?;
-    }
-    put(out, table.n_rows() as u64)?;
+pub(super) fn write_cells(out: &mut impl Write, table: &Table) -> io::Result<()> {
     let mut chunk = Vec::with_capacity((table.n_rows() * table.width() * CELL_HEAD).min(2 * CHUNK_BYTES));
     for row in 0..table.n_rows() {
         table.row(row).for_each(|value| add_cell(&mut chunk, value));
@@ -56,27 +44,19 @@ fn add_cell(chunk: &mut Vec<u8>, value: Value<'_>) {
     chunk.extend_from_slice(bytes);
 }
 
-/// Reads a table; one over the caps of `limits` is not one that was asked for.
-pub(super) fn read_table(input: &mut impl BufRead, limits: &Limits) -> io::Result<Table> {
-    let width = take(input)?;
-    if width > MAX_COLUMNS {
-        return Err(invalid("too many columns"));
-    }
-    let read_column = |_| Ok((take_text(input, MAX_TEXT)?, take_optional_text(input)?));
-    let (columns, types) = (0..width).map(read_column).collect::<io::Result<(Vec<_>, Vec<_>)>>()?;
-    let n_rows = take(input)?;
+/// Reads the rows of an empty table; more than the caps of `limits` allow were not asked for.
+pub(super) fn read_rows(input: &mut impl BufRead, mut table: Table, n_rows: u64, limits: &Limits) -> io::Result<Table> {
+    let width = table.width() as u64;
     if n_rows > limits.max_rows.min(1 << 40) || (n_rows > 0 && width == 0) {
         return Err(invalid("rows that cannot be"));
     }
-    let mut table = Table::new(columns).with_types(types);
-    table.reserve((n_rows * width).min(limits.max_bytes / CELL_BYTES as u64) as usize);
+    table.reserve(n_rows.saturating_mul(width).min(limits.max_bytes / CELL_BYTES as u64) as usize);
     let mut column = 0;
     while (table.n_rows() as u64) < n_rows {
         if !read_cells(input, &mut table, n_rows, &mut column, limits.max_bytes)? {
-            let head: [u8; CELL_HEAD] = take_array(input)?;
-            let len = text_len(&head, limits.max_bytes)?;
-            let mut cell = take_exactly(input, len)?;
-            cell.splice(0..0, head);
+            let mut cell = read_exactly(input, CELL_HEAD as u64)?;
+            let head = *cell.first_chunk().ok_or_else(|| invalid("no value"))?;
+            cell.extend(read_exactly(input, text_len(&head, limits.max_bytes)?)?);
             add_parsed(&mut table, &cell, &mut column);
         }
     }
@@ -148,4 +128,16 @@ fn add_parsed(table: &mut Table, cell: &[u8], column: &mut usize) {
 fn payload(head: &[u8; CELL_HEAD]) -> u64 {
     let [_, payload @ ..] = *head;
     u64::from_le_bytes(payload)
+}
+
+/// Reads `len` bytes; the buffer grows as they arrive.
+pub(super) fn read_exactly(input: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let n = input.take(len).read_to_end(&mut bytes)?;
+    if n as u64 == len { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Makes the error of what is no message.
+pub(super) fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }

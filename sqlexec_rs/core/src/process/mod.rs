@@ -1,12 +1,12 @@
 //! Runs in worker processes: what no handler can stop is killed, and what dies takes nobody with it.
 //!
-//! A thread of the pool owns one process (`remote`), asks it one query at a time over a socket (`talk`, in the bytes of
+//! A thread of the pool owns one process (`remote`), asks it one query at a time over a socket (`channel`, in the bytes of
 //! `wire` and `cells`), and waits for the answer with its own clock. The process (`worker`) runs queries exactly as a thread would.
 //! It is a program of its own, never a fork of the caller, so nothing of the caller's memory, locks or threads is in it.
 
 mod cells;
+mod channel;
 mod remote;
-mod talk;
 mod wire;
 mod worker;
 

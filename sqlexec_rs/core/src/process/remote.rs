@@ -3,6 +3,7 @@
 use std::env;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path;
@@ -13,13 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::WorkerConfig;
-use super::talk::{Answer, Bounds, Failure, WorkerChannel};
-use super::wire::{self, ConnectionCounts};
+use super::channel::{Answer, Bounds, Failure, WorkerChannel};
+use super::wire::{self, ConnectionCounts, Request};
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::pool::cache::InFlightQuery;
-use crate::pool::stats::Stats;
+use crate::request::{InFlightQuery, Limits};
 use crate::sqlite::in_memory_dbs::Access;
+use crate::stats::Stats;
 
 /// Variables of the environment that a worker gets; the rest is none of its business.
 const ENVIRONMENT: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];
@@ -46,7 +47,7 @@ pub(crate) struct Remote {
 
 struct Worker {
     child: Child,
-    talk: WorkerChannel,
+    channel: WorkerChannel,
     is_greeted: bool,
     counts: ConnectionCounts,
 }
@@ -65,23 +66,28 @@ impl Remote {
     }
 
     /// Runs a query; only a worker that cannot start or that panics is a fault.
-    pub(crate) fn run(&mut self, flight: &InFlightQuery) -> Result<Outcome, Fault> {
-        let Some(mut worker) = self.ready(&flight.cancel)? else { return Ok(Outcome::cancelled()) };
+    pub(crate) fn run(&mut self, query: &InFlightQuery) -> Result<Outcome, Fault> {
+        let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
         // The worker's folder is the one in which it was started.
-        let path = path::absolute(&flight.path).unwrap_or_else(|_| flight.path.to_path_buf());
-        let mut request = Vec::with_capacity(flight.key.sql.text.len() + 256);
-        wire::write_request(&mut request, &path, flight.key.db, &flight.limits, &flight.key.sql.text)
-            .map_err(|_| Fault::Internal("a buffer in memory refused bytes"))?;
+        let path = path::absolute(&query.path).unwrap_or_else(|_| query.path.to_path_buf());
+        let request = Request {
+            path: path.as_os_str().as_bytes(),
+            state: query.key.db,
+            limits: Limits::clone(&query.limits),
+            sql: &query.key.sql.text,
+        };
+        let mut bytes = Vec::new();
+        wire::write(&mut bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))?;
         let begun = Instant::now();
         let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };
-        match worker.talk.ask(&request, &flight.limits, bounds, &flight.cancel) {
+        match worker.channel.ask(&bytes, &query.limits, bounds, &query.cancel) {
             Ok(answer) => {
                 let answer = self.accept(&mut worker, answer);
                 self.worker = Some(worker);
                 answer
             }
             Err(failure) => {
-                let mut outcome = self.give_up(worker, failure, flight);
+                let mut outcome = self.give_up(worker, failure, query);
                 outcome.elapsed = begun.elapsed();
                 Ok(outcome)
             }
@@ -122,7 +128,7 @@ impl Remote {
                 self.kill(worker);
                 continue;
             }
-            match worker.talk.greet(cancel) {
+            match worker.channel.greet(cancel) {
                 Ok(()) => {
                     worker.is_greeted = true;
                     return Ok(Some(worker));
@@ -166,7 +172,7 @@ impl Remote {
             .spawn()
             .map_err(fault)?;
         self.stats.worker_started();
-        Ok(Worker { child, talk: WorkerChannel::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
+        Ok(Worker { child, channel: WorkerChannel::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
     }
 
     fn accept(&self, worker: &mut Worker, answer: Answer) -> Result<Outcome, Fault> {
@@ -180,7 +186,7 @@ impl Remote {
     }
 
     /// Ends the worker of a run without answer, and makes the outcome.
-    fn give_up(&mut self, worker: Worker, failure: Failure, flight: &InFlightQuery) -> Outcome {
+    fn give_up(&mut self, worker: Worker, failure: Failure, query: &InFlightQuery) -> Outcome {
         match failure {
             Failure::Cancelled => {
                 self.kill_and_count(worker);
@@ -188,7 +194,7 @@ impl Remote {
             }
             Failure::OverTime => {
                 self.kill_and_count(worker);
-                let limit = flight.limits.timeout.unwrap_or_default().as_millis();
+                let limit = query.limits.timeout.unwrap_or_default().as_millis();
                 over_time(format!("over the time limit of {limit} ms, and did not stop: its worker process was killed"))
             }
             Failure::Hung => {

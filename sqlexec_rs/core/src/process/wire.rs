@@ -1,25 +1,26 @@
 //! What a pool's thread and its worker process say to each other, as bytes.
 //!
-//! Little-endian numbers, texts behind their length, tables as `cells` writes them. Both ends are of one build, which the
-//! greeting checks. A reader believes nothing: memory grows with what arrives and not with what is announced, and what does
-//! not fit is `InvalidData`.
+//! A message is its length and its form in postcard; the cells of a table follow as `cells` writes them. Both ends are of
+//! one build, which the greeting checks. A reader believes nothing: memory grows with what arrives and not with what is
+//! announced, and what does not fit is `InvalidData`.
 
-use std::ffi::OsString;
 use std::io::{self, BufRead, Read, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::cells::{read_table, write_table};
-use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{Caps, Limits};
+use super::cells::{invalid, read_exactly, read_rows, write_cells};
+use crate::outcome::{Outcome, Status};
+use crate::request::Limits;
+use crate::result::table::Table;
 use crate::sqlite::in_memory_dbs::Access;
 
-/// Bytes of a path, a name or a message.
-pub(super) const MAX_TEXT: u64 = 1 << 26;
+/// Bytes of a worker's message, the cells of a table left out.
+const MAX_MESSAGE: u64 = 1 << 28;
+
+/// Columns that a table may have: more than SQLite can return.
+const MAX_COLUMNS: usize = 1 << 16;
 
 /// What a worker says first; another build, with another SQLite or another form of the bytes, says something else.
 pub(crate) fn greeting() -> String {
@@ -33,28 +34,36 @@ pub(crate) fn greeting() -> String {
     format!("sqlexec-worker {} {form:016x} on SQLite {}\n", env!("CARGO_PKG_VERSION"), rusqlite::version())
 }
 
-/// A query, as the worker reads it.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) path: PathBuf,
+/// A query.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request<'a> {
+    /// The path's bytes, which need not be UTF-8.
+    pub(crate) path: &'a [u8],
     /// The number of the file's state: with another one it is opened anew.
     pub(crate) state: u32,
     pub(crate) limits: Limits,
-    pub(crate) sql: String,
+    pub(crate) sql: &'a str,
 }
 
-/// What an answer is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Tag {
+/// What a worker says of a query.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Message<'a> {
     /// The database is being opened: the run's clock stands.
-    Opening = 1,
+    Opening,
     /// It is open: the run begins.
     Opened,
-    /// An outcome follows.
-    Outcome,
-    /// The message of a panic follows.
-    Panic,
+    /// How it ended; the cells of its table follow.
+    Outcome(Outcome, ConnectionCounts, #[serde(borrow)] Option<Header<'a>>),
+    /// Our code panicked, with this message.
+    Panic(String),
+}
+
+/// The names of a table's columns with their declared types, and the number of rows.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Header<'a> {
+    #[serde(borrow)]
+    columns: Vec<(&'a str, Option<&'a str>)>,
+    n_rows: u64,
 }
 
 /// Returns the arguments by which a worker is told how to open files.
@@ -69,7 +78,7 @@ pub(crate) fn access_of([immutable, copy_up_to_bytes, copies_bytes]: [u64; 3]) -
 }
 
 /// Connections that the worker opened since it began, and has open; databases that it copied, and the bytes of its copies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConnectionCounts {
     pub(crate) opened: u64,
     pub(crate) open: u64,
@@ -77,216 +86,84 @@ pub(crate) struct ConnectionCounts {
     pub(crate) copied_bytes: u64,
 }
 
-pub(crate) fn write_request(
-    out: &mut impl Write,
-    path: &Path,
-    state: u32,
-    limits: &Limits,
-    sql: &str,
-) -> io::Result<()> {
-    // Comparisons are not the worker's.
-    let Limits { timeout, cpu, vm_steps, max_rows, max_bytes, heap_bytes, temp_bytes, compare_steps: _, caps } = limits;
-    let nanos = |duration: &Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    put_bytes(out, path.as_os_str().as_bytes())?;
-    put(out, u64::from(state))?;
-    put_option(out, timeout.as_ref().map(nanos))?;
-    put_option(out, cpu.as_ref().map(nanos))?;
-    put_option(out, *vm_steps)?;
-    for number in [*max_rows, *max_bytes, *heap_bytes, *temp_bytes] {
-        put(out, number)?;
-    }
-    for cap in numbers_of(caps) {
-        put(out, u64::from(cap))?;
-    }
-    put_bytes(out, sql.as_bytes())
+/// Writes a request or a message.
+pub(crate) fn write(out: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let bytes = postcard::to_stdvec(message).map_err(invalid)?;
+    out.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    out.write_all(&bytes)
 }
 
-/// Reads a request; `None` when the other end has closed.
-pub(crate) fn read_request(input: &mut impl BufRead) -> io::Result<Option<Request>> {
+/// Writes the message of an outcome, and its rows.
+pub(crate) fn write_outcome(out: &mut impl Write, mut outcome: Outcome, counts: ConnectionCounts) -> io::Result<()> {
+    let table = outcome.table.take();
+    let header = table.as_ref().map(|table| {
+        let types = (0..).map(|column| table.column_type(column));
+        Header {
+            columns: table.columns().iter().map(String::as_str).zip(types).collect(),
+            n_rows: table.n_rows() as u64,
+        }
+    });
+    write(out, &Message::Outcome(outcome, counts, header))?;
+    table.map_or(Ok(()), |table| write_cells(out, &table))
+}
+
+/// Reads the bytes of a request; `None` when the other end has closed.
+pub(crate) fn read_request(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     if input.fill_buf()?.is_empty() {
         return Ok(None);
     }
-    let path = PathBuf::from(OsString::from_vec(take_bytes(input, MAX_TEXT)?));
-    let state = u32::try_from(take(input)?).map_err(|_| invalid("no number of a state"))?;
-    let limits = Limits {
-        timeout: take_option(input)?.map(Duration::from_nanos),
-        cpu: take_option(input)?.map(Duration::from_nanos),
-        vm_steps: take_option(input)?,
-        max_rows: take(input)?,
-        max_bytes: take(input)?,
-        heap_bytes: take(input)?,
-        temp_bytes: take(input)?,
-        caps: take_caps(input)?,
-        ..Limits::default()
-    };
-    let sql = take_text(input, u64::MAX)?;
-    Ok(Some(Request { path, state, limits, sql }))
+    let len = read_len(input)?;
+    read_exactly(input, len).map(Some)
 }
 
-fn numbers_of(caps: &Caps) -> [u32; 7] {
-    let Caps { max_length, max_sql_length, max_like_pattern, max_expr_depth, max_compound, max_vdbe_ops, max_columns } =
-        *caps;
-    [max_length, max_sql_length, max_like_pattern, max_expr_depth, max_compound, max_vdbe_ops, max_columns]
+/// Reads the length of a message, which follows.
+pub(crate) fn read_len(input: &mut impl Read) -> io::Result<u64> {
+    let mut len = [0; 8];
+    input.read_exact(&mut len)?;
+    Ok(u64::from_le_bytes(len))
 }
 
-fn take_caps(input: &mut impl Read) -> io::Result<Caps> {
-    let mut next = || u32::try_from(take(input)?).map_err(|_| invalid("too large a cap"));
-    Ok(Caps {
-        max_length: next()?,
-        max_sql_length: next()?,
-        max_like_pattern: next()?,
-        max_expr_depth: next()?,
-        max_compound: next()?,
-        max_vdbe_ops: next()?,
-        max_columns: next()?,
-    })
+/// Reads the bytes of a worker's message.
+pub(crate) fn read_message(input: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
+    if len > MAX_MESSAGE { Err(invalid("too long a message")) } else { read_exactly(input, len) }
 }
 
-pub(crate) fn write_tag(out: &mut impl Write, tag: Tag) -> io::Result<()> {
-    out.write_all(&[tag as u8])
-}
-
-pub(crate) fn read_tag(input: &mut impl Read) -> io::Result<Tag> {
-    let byte = take_byte(input)?;
-    let tags = [Tag::Opening, Tag::Opened, Tag::Outcome, Tag::Panic];
-    tags.into_iter().find(|tag| *tag as u8 == byte).ok_or_else(|| invalid("no tag"))
-}
-
-pub(crate) fn write_panic(out: &mut impl Write, message: &str) -> io::Result<()> {
-    write_tag(out, Tag::Panic)?;
-    put_bytes(out, message.as_bytes())
-}
-
-/// Reads what follows [`Tag::Panic`].
-pub(crate) fn read_panic(input: &mut impl Read) -> io::Result<String> {
-    take_text(input, MAX_TEXT)
-}
-
-pub(crate) fn write_outcome(out: &mut impl Write, outcome: &Outcome, counts: ConnectionCounts) -> io::Result<()> {
-    let Outcome { status, table, error, error_offset, hint, stopped_by, elapsed, vm_steps, is_volatile } = outcome;
-    write_tag(out, Tag::Outcome)?;
-    out.write_all(&[*status as u8, stopped_by.map_or(0, |stop| stop as u8), u8::from(*is_volatile)])?;
-    put(out, elapsed.as_nanos() as u64)?;
-    put(out, *vm_steps)?;
-    put_option(out, error_offset.map(u64::from))?;
-    for number in [counts.opened, counts.open, counts.copied, counts.copied_bytes] {
-        put(out, number)?;
-    }
-    put_optional_text(out, error.as_deref())?;
-    put_optional_text(out, hint.as_deref())?;
-    match table {
-        None => out.write_all(&[0]),
-        Some(table) => {
-            out.write_all(&[1])?;
-            write_table(out, table)
-        }
+/// Returns the request or the message that some bytes are.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok(_) => Err(invalid("more than a message")),
+        Err(error) => Err(invalid(error)),
     }
 }
 
-/// Reads what follows [`Tag::Outcome`]; a table over the caps of `limits` is not one that was asked for.
-pub(crate) fn read_outcome(input: &mut impl BufRead, limits: &Limits) -> io::Result<(Outcome, ConnectionCounts)> {
-    let [status, stop, is_volatile] = take_array(input)?;
-    let status = *Status::ALL.get(usize::from(status)).ok_or_else(|| invalid("no status"))?;
-    let stopped_by = match stop {
-        0 => None,
-        stop => Some(*Stop::ALL.iter().find(|s| **s as u8 == stop).ok_or_else(|| invalid("no stop"))?),
-    };
-    let elapsed = Duration::from_nanos(take(input)?);
-    let vm_steps = take(input)?;
-    let error_offset = take_option(input)?.map(|offset| offset as u32);
-    let [opened, open, copied, copied_bytes] = [take(input)?, take(input)?, take(input)?, take(input)?];
-    let counts = ConnectionCounts { opened, open, copied, copied_bytes };
-    let error = take_optional_text(input)?;
-    let hint = take_optional_text(input)?;
-    let table = match take_byte(input)? {
-        0 => None,
-        _ => Some(Arc::new(read_table(input, limits)?)),
-    };
-    if table.is_some() != (status == Status::Ok) {
+/// Reads the rows of an outcome; a table over the caps of `limits` is not one that was asked for.
+pub(crate) fn read_rows_of(
+    input: &mut impl BufRead,
+    mut outcome: Outcome,
+    header: Option<Header<'_>>,
+    limits: &Limits,
+) -> io::Result<Outcome> {
+    if header.is_some() != (outcome.status == Status::Ok) {
         return Err(invalid("rows go with the status ok, and with no other"));
     }
-    let is_volatile = is_volatile != 0;
-    Ok((Outcome { status, table, error, error_offset, hint, stopped_by, elapsed, vm_steps, is_volatile }, counts))
-}
-
-pub(super) fn put(out: &mut impl Write, number: u64) -> io::Result<()> {
-    out.write_all(&number.to_le_bytes())
-}
-
-fn put_option(out: &mut impl Write, number: Option<u64>) -> io::Result<()> {
-    out.write_all(&[u8::from(number.is_some())])?;
-    put(out, number.unwrap_or_default())
-}
-
-pub(super) fn put_bytes(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
-    put(out, bytes.len() as u64)?;
-    out.write_all(bytes)
-}
-
-pub(super) fn put_optional_text(out: &mut impl Write, text: Option<&str>) -> io::Result<()> {
-    put_option(out, text.map(|text| text.len() as u64))?;
-    out.write_all(text.unwrap_or_default().as_bytes())
-}
-
-#[inline]
-pub(super) fn take_array<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    input.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
-#[inline]
-fn take_byte(input: &mut impl Read) -> io::Result<u8> {
-    take_array(input).map(|[byte]| byte)
-}
-
-#[inline]
-pub(super) fn take(input: &mut impl Read) -> io::Result<u64> {
-    take_array(input).map(u64::from_le_bytes)
-}
-
-fn take_option(input: &mut impl Read) -> io::Result<Option<u64>> {
-    let is_some = take_byte(input)? != 0;
-    let number = take(input)?;
-    Ok(is_some.then_some(number))
-}
-
-fn take_bytes(input: &mut impl Read, max: u64) -> io::Result<Vec<u8>> {
-    let len = take(input)?;
-    if len > max { Err(invalid("too long a text")) } else { take_exactly(input, len) }
-}
-
-pub(super) fn take_text(input: &mut impl Read, max: u64) -> io::Result<String> {
-    into_text(take_bytes(input, max)?)
-}
-
-pub(super) fn take_optional_text(input: &mut impl Read) -> io::Result<Option<String>> {
-    match take_option(input)? {
-        None => Ok(None),
-        Some(len) if len <= MAX_TEXT => into_text(take_exactly(input, len)?).map(Some),
-        Some(_) => Err(invalid("too long a text")),
+    if let Some(Header { columns, n_rows }) = header {
+        if columns.len() > MAX_COLUMNS {
+            return Err(invalid("too many columns"));
+        }
+        let (names, types) = columns.into_iter().map(|(name, kind)| (name.to_owned(), kind.map(str::to_owned))).unzip();
+        outcome.table = Some(Arc::new(read_rows(input, Table::new(names).with_types(types), n_rows, limits)?));
     }
-}
-
-/// Reads `len` bytes; the buffer grows as they arrive.
-pub(super) fn take_exactly(input: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let n = input.take(len).read_to_end(&mut bytes)?;
-    if n as u64 == len { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-}
-
-fn into_text(bytes: Vec<u8>) -> io::Result<String> {
-    String::from_utf8(bytes).map_err(|_| invalid("text that is not UTF-8"))
-}
-
-pub(super) fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+    Ok(outcome)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::result::table::Table;
+    use crate::outcome::Stop;
+    use crate::request::Caps;
     use crate::result::value::Value;
 
     const COUNTS: ConnectionCounts = ConnectionCounts { opened: 7, open: 3, copied: 2, copied_bytes: 1 << 40 };
@@ -312,7 +189,7 @@ mod tests {
 
     fn encode(outcome: &Outcome) -> Vec<u8> {
         let mut bytes = Vec::new();
-        write_outcome(&mut bytes, outcome, COUNTS).unwrap();
+        write_outcome(&mut bytes, outcome.clone(), COUNTS).unwrap();
         bytes
     }
 
@@ -323,10 +200,10 @@ mod tests {
     /// Decodes what arrives through a buffer of so many bytes.
     fn decode_through(capacity: usize, bytes: &[u8]) -> io::Result<(Outcome, ConnectionCounts)> {
         let mut input = io::BufReader::with_capacity(capacity, bytes);
-        match read_tag(&mut input)? {
-            Tag::Outcome => read_outcome(&mut input, &Limits::default()),
-            _ => Err(invalid("another tag")),
-        }
+        let len = read_len(&mut input)?;
+        let bytes = read_message(&mut input, len)?;
+        let Message::Outcome(outcome, counts, header) = parse(&bytes)? else { return Err(invalid("another message")) };
+        Ok((read_rows_of(&mut input, outcome, header, &Limits::default())?, counts))
     }
 
     #[test]
@@ -363,12 +240,12 @@ mod tests {
         let caps = Caps { max_length: 8, max_columns: 9, ..Caps::default() };
         let limits = Limits { timeout: None, cpu: Some(Duration::MAX), vm_steps: Some(5), caps, ..Limits::default() };
         let mut bytes = Vec::new();
-        write_request(&mut bytes, Path::new("/a b"), 7, &limits, "SELECT 'é'").unwrap();
+        write(&mut bytes, &Request { path: b"/a b\xff", state: 7, limits: limits.clone(), sql: "SELECT 'é'" }).unwrap();
         let mut input = bytes.as_slice();
         let read = read_request(&mut input).unwrap().unwrap();
-        assert_eq!((read.path.as_path(), read.state, read.sql.as_str()), (Path::new("/a b"), 7, "SELECT 'é'"));
-        assert_eq!((read.limits.timeout, read.limits.vm_steps, read.limits.caps), (None, Some(5), caps));
-        assert!(read.limits.cpu > Some(Duration::from_secs(1 << 32)), "the longest time is cut, not wrapped");
+        let read: Request<'_> = parse(&read).unwrap();
+        assert_eq!((read.path, read.state, read.sql), (b"/a b\xff".as_slice(), 7, "SELECT 'é'"));
+        assert_eq!(read.limits, limits);
         assert!(read_request(&mut input).unwrap().is_none());
     }
 
@@ -394,10 +271,12 @@ mod tests {
 
     #[test]
     fn a_length_that_lies_takes_no_memory() {
-        let mut bytes = Vec::new();
-        put(&mut bytes, MAX_TEXT).unwrap();
-        bytes.extend_from_slice(b"short");
-        assert_eq!(take_bytes(&mut bytes.as_slice(), MAX_TEXT).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        assert_eq!(take_bytes(&mut bytes.as_slice(), 10).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let kind = |len| read_message(&mut b"short".as_slice(), len).unwrap_err().kind();
+        assert_eq!(
+            (kind(MAX_MESSAGE), kind(MAX_MESSAGE + 1)),
+            (io::ErrorKind::UnexpectedEof, io::ErrorKind::InvalidData)
+        );
+        assert!(parse::<Message<'_>>(&[3, 0xff, 0xff, 0xff, 0xff, 0x0f, b'a']).is_err(), "a text");
+        assert!(parse::<Message<'_>>(&[0, 0]).is_err(), "more than a message");
     }
 }

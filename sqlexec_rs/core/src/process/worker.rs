@@ -1,10 +1,13 @@
 //! The worker process: reads requests from its standard input, runs them, writes the answers to the same socket.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process;
 use std::sync::Arc;
 use std::thread;
@@ -12,14 +15,13 @@ use std::thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::wire::{self, ConnectionCounts, Request, Tag};
+use super::wire::{self, ConnectionCounts, Message, Request};
 use crate::error::panic_message;
 use crate::outcome::Outcome;
-use crate::pool::STACK_BYTES;
-use crate::pool::stats::Stats;
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
-use crate::sqlite::local::Local;
+use crate::sqlite::local::{Local, STACK_BYTES};
+use crate::stats::Stats;
 
 /// Bytes written at once: larger results go out while the pool's thread reads what went before.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -95,15 +97,16 @@ fn serve(stream: UnixStream, answers: UnixStream, cap: usize, access: Access) ->
     out.write_all(wire::greeting().as_bytes())?;
     out.flush()?;
     while let Some(request) = wire::read_request(&mut input)? {
+        let request = wire::parse(&request)?;
         match catch_unwind(AssertUnwindSafe(|| answer(&mut local, &request, &mut out))) {
             Ok(outcome) => {
                 let ((opened, open), (copied, copied_bytes)) = (stats.connections(), stats.copies());
                 let counts = ConnectionCounts { opened, open, copied, copied_bytes };
-                wire::write_outcome(&mut out, &outcome?, counts)?;
+                wire::write_outcome(&mut out, outcome?, counts)?;
             }
             Err(panic) => {
                 local.recover();
-                wire::write_panic(&mut out, &panic_message(panic.as_ref()))?;
+                wire::write(&mut out, &Message::Panic(panic_message(panic.as_ref())))?;
             }
         }
         out.flush()?;
@@ -111,13 +114,14 @@ fn serve(stream: UnixStream, answers: UnixStream, cap: usize, access: Access) ->
     Ok(())
 }
 
-fn answer(local: &mut Local, request: &Request, out: &mut impl Write) -> io::Result<Outcome> {
+fn answer(local: &mut Local, request: &Request<'_>, out: &mut impl Write) -> io::Result<Outcome> {
     let Request { path, state, limits, sql } = request;
+    let path = Path::new(OsStr::from_bytes(path));
     if !local.holds(path, *state) {
-        wire::write_tag(out, Tag::Opening)?;
+        wire::write(out, &Message::Opening)?;
         out.flush()?;
         local.open(path, *state);
-        wire::write_tag(out, Tag::Opened)?;
+        wire::write(out, &Message::Opened)?;
         out.flush()?;
     }
     Ok(local.run(path, *state, sql, limits, None))

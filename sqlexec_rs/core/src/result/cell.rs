@@ -3,7 +3,6 @@
 //! Most texts in results are codes, names and dates. Held in the cell itself they are compared and hashed as numbers are,
 //! and nothing else is read.
 
-use crate::result::row_hash::Mix;
 use crate::result::value::{Value, exact_integer};
 
 /// The longest text or blob that a cell itself holds.
@@ -141,27 +140,28 @@ impl Cell {
         self == other && self.tag() & arenas.doubtful() == 0
     }
 
-    /// Adds the cell to its row's number, so that cells whose values are equal in Python do the same.
+    /// Returns sixteen bytes that cells whose values are equal in Python share; of a text or blob in the arena there are
+    /// only tag and length in them, and its bytes belong behind.
     #[inline]
-    pub(crate) fn mix_into(&self, row: &mut Mix, arena: &[u8]) {
-        let mut words = self.words();
+    pub(crate) fn key(&self) -> [u8; 16] {
         match self.tag() {
             REAL => {
-                if let Some(i) = exact_integer(f64::from_bits(words[1])) {
-                    words = [u64::from(INTEGER), i as u64];
-                }
+                exact_integer(f64::from_bits(self.bits())).map_or(self.0, |i| number(INTEGER, i as u64).to_le_bytes())
             }
-            LONG_TEXT | LONG_BLOB => return self.mix_long_into(row, arena),
-            _ => {}
+            LONG_TEXT | LONG_BLOB => u128::from(self.words()[0]).to_le_bytes(),
+            _ => self.0,
         }
-        row.take(words);
     }
 
-    /// Tag and length, and then the bytes: where they lie does not matter.
-    #[inline(never)]
-    fn mix_long_into(&self, row: &mut Mix, arena: &[u8]) {
-        row.take([self.words()[0], 0]);
-        row.take_bytes(self.in_arena(arena));
+    /// Tells whether it is a text or blob in the arena.
+    #[inline]
+    pub(crate) fn is_long(&self) -> bool {
+        self.tag() & IN_ARENA != 0
+    }
+
+    /// Returns the bytes of a text or blob in the arena.
+    pub(crate) fn long<'a>(&self, arena: &'a [u8]) -> Option<&'a [u8]> {
+        self.is_long().then(|| self.in_arena(arena))
     }
 }
 
@@ -209,6 +209,7 @@ fn padded(bytes: &[u8]) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::row_hash::hash_bytes;
 
     #[test]
     fn texts_of_every_length_come_back_and_are_equal_only_to_themselves() {
@@ -262,9 +263,8 @@ mod tests {
         let long = b"a text that is longer than a cell";
         let mut arena = Vec::new();
         let mut hash = |value| {
-            let (cell, mut row) = (Cell::new(value, &mut arena), Mix::new());
-            cell.mix_into(&mut row, &arena);
-            row.end()
+            let cell = Cell::new(value, &mut arena);
+            hash_bytes(&[&cell.key(), cell.long(&arena).unwrap_or_default()].concat())
         };
         for i in [0, 1, -1, 1 << 53, i64::MIN] {
             assert_eq!(hash(Value::Integer(i)), hash(Value::Real(i as f64)));

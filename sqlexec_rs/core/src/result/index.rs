@@ -1,7 +1,5 @@
 //! The distinct rows of a table, found by hash and verified by equality.
 
-use crate::result::table::Table;
-
 /// Rows that are hashed, then looked for, then verified: the reads of each step do not wait for one another.
 const BATCH: usize = 64;
 
@@ -16,17 +14,17 @@ pub(crate) struct RowIndex {
 }
 
 impl RowIndex {
-    /// Indexes the distinct rows of a table.
-    pub(crate) fn new(table: &Table) -> Self {
-        let mut index = Self { slots: vec![0; (2 * table.n_rows().max(1)).next_power_of_two()], n_rows: 0 };
+    /// Indexes the distinct ones of `n_rows` rows, by their hashes and by which are equal.
+    pub(crate) fn new(n_rows: usize, mut hash: impl FnMut(usize) -> u64, equal: impl Fn(usize, usize) -> bool) -> Self {
+        let mut index = Self { slots: vec![0; (2 * n_rows.max(1)).next_power_of_two()], n_rows: 0 };
         let mut hashes = [0; BATCH];
-        for start in (0..table.n_rows()).step_by(BATCH) {
-            let rows = start..table.n_rows().min(start + BATCH);
-            for (hash, row) in hashes.iter_mut().zip(rows.clone()) {
-                *hash = table.row_hash(row);
+        for start in (0..n_rows).step_by(BATCH) {
+            let rows = start..n_rows.min(start + BATCH);
+            for (place, row) in hashes.iter_mut().zip(rows.clone()) {
+                *place = hash(row);
             }
             for (hash, row) in hashes.iter().zip(rows) {
-                if let Err(empty) = index.find(*hash, |known| table.rows_equal(known, table, row)) {
+                if let Err(empty) = index.find(*hash, |known| equal(known, row)) {
                     index.slots[empty] = (hash & TAG) | (row as u64 + 1);
                     index.n_rows += 1;
                 }
@@ -64,26 +62,32 @@ impl RowIndex {
     }
 
     /// Tells whether one of the first rows of a table is not here, which is quickly seen of most that are other sets.
-    pub(crate) fn lacks_a_first_row(&self, other: &Table) -> bool {
-        (0..other.n_rows().min(BATCH)).any(|row| self.find(other.row_hash(row), |_| true).is_err())
+    pub(crate) fn lacks_a_first_row(&self, n_rows: usize, mut hash: impl FnMut(usize) -> u64) -> bool {
+        (0..n_rows.min(BATCH)).any(|row| self.find(hash(row), |_| true).is_err())
     }
 
-    /// Tells whether `table`, whose index this is, and another of the same width hold the same set of rows.
-    pub(crate) fn is_of_same_set(&self, table: &Table, other: &Table) -> bool {
-        let mut is_found = vec![false; table.n_rows()];
+    /// Tells whether the `n_rows` rows of another table are the same set; `equal` compares a row of the table whose index
+    /// this is with one of the other.
+    pub(crate) fn is_of_same_set(
+        &self,
+        n_rows: usize,
+        mut hash: impl FnMut(usize) -> u64,
+        equal: impl Fn(usize, usize) -> bool,
+    ) -> bool {
+        let mut is_found = vec![false; self.slots.len() / 2];
         let mut n_found = 0;
         let (mut hashes, mut twins) = ([0; BATCH], [0; BATCH]);
-        for start in (0..other.n_rows()).step_by(BATCH) {
-            let rows = start..other.n_rows().min(start + BATCH);
-            for (hash, row) in hashes.iter_mut().zip(rows.clone()) {
-                *hash = other.row_hash(row);
+        for start in (0..n_rows).step_by(BATCH) {
+            let rows = start..n_rows.min(start + BATCH);
+            for (place, row) in hashes.iter_mut().zip(rows.clone()) {
+                *place = hash(row);
             }
             for (twin, hash) in twins.iter_mut().zip(&hashes[..rows.len()]) {
                 let Ok(found) = self.find(*hash, |_| true) else { return false };
                 *twin = found;
             }
             for ((twin, hash), row) in twins.iter_mut().zip(&hashes).zip(rows) {
-                let is_it = |known| table.rows_equal(known, other, row);
+                let is_it = |known| equal(known, row);
                 if !is_it(*twin) {
                     // Half of the hash is that of a row before the one that is wanted, if that one is here.
                     let Ok(found) = self.find(*hash, is_it) else { return false };
@@ -99,6 +103,7 @@ impl RowIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::table::Table;
     use crate::result::table::tests::table;
     use crate::result::value::Value::{Integer, Null, Real, Text};
 
@@ -107,19 +112,21 @@ mod tests {
         let long = b"longer than a cell, and of one value".as_slice();
         let rows: [&[_]; 3] = [&[Integer(1), Text(b"a")], &[Null, Text(long)], &[Real(0.5), Text(b"b")]];
         let gold = table(2, &rows);
-        let mut index = RowIndex::new(&gold);
-        // Every row's tag becomes the first one's, behind one another: only equality can tell.
-        let all = [0, 1, 2].map(|row| (gold.row_hash(2) & TAG) | (row + 1));
-        index.slots = vec![0; 8];
-        let home = gold.row_hash(2) as usize & 7;
+        let hash = gold.row_hasher()(2);
+        let mut index = RowIndex { slots: vec![0; 8], n_rows: 3 };
+        // Every row's tag becomes the last one's, behind one another: only equality can tell.
+        let all = [0, 1, 2].map(|row| (hash & TAG) | (row + 1));
+        let home = hash as usize & 7;
         for (place, slot) in all.into_iter().enumerate() {
             index.slots[(home + place) & 7] = slot;
         }
-        assert_eq!(index.find(gold.row_hash(2), |row| gold.rows_equal(row, &gold, 2)), Ok(2));
+        assert_eq!(index.find(hash, |row| gold.rows_equal(row, &gold, 2)), Ok(2));
         let twice = table(2, &[rows[2], rows[2]]);
-        assert!(!index.is_of_same_set(&gold, &twice), "two rows are missing");
-        let one = RowIndex { n_rows: 1, ..index };
-        assert!(one.is_of_same_set(&gold, &twice), "found behind two others");
+        let is_same_set = |index: &RowIndex| {
+            index.is_of_same_set(2, twice.row_hasher(), |known, row| gold.rows_equal(known, &twice, row))
+        };
+        assert!(!is_same_set(&index), "two rows are missing");
+        assert!(is_same_set(&RowIndex { n_rows: 1, ..index }), "found behind two others");
     }
 
     #[test]
@@ -138,11 +145,9 @@ mod tests {
             table
         };
         let gold = build(&mut (0..1_000), 1);
-        let index = RowIndex::new(&gold);
-        assert_eq!(index.n_rows, 1_001);
-        assert!(index.is_of_same_set(&gold, &build(&mut (0..1_000).rev(), 1)));
-        assert!(index.is_of_same_set(&gold, &build(&mut (0..1_500).map(|n| n % 1_000), 1)), "some rows twice");
-        assert!(!index.is_of_same_set(&gold, &build(&mut (0..1_000).rev(), 2)));
-        assert!(!index.is_of_same_set(&gold, &build(&mut (1..1_000), 1)));
+        assert!(gold.is_same_set(&build(&mut (0..1_000).rev(), 1)));
+        assert!(gold.is_same_set(&build(&mut (0..1_500).map(|n| n % 1_000), 1)), "some rows twice");
+        assert!(!gold.is_same_set(&build(&mut (0..1_000).rev(), 2)));
+        assert!(!gold.is_same_set(&build(&mut (1..1_000), 1)));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use unicode_width::UnicodeWidthChar;
+
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -164,21 +166,7 @@ fn text_width(text: &str) -> usize {
 
 /// Returns the cells of a terminal that a character takes: none for marks, two for what East Asian fonts draw wide.
 fn char_width(c: char) -> usize {
-    match c as u32 {
-        0x300..=0x36f | 0x200b..=0x200f | 0xfe00..=0xfe0f => 0,
-        0x1100..=0x115f
-        | 0x2e80..=0x303e
-        | 0x3041..=0xa4cf
-        | 0xac00..=0xd7a3
-        | 0xf900..=0xfaff
-        | 0xfe30..=0xfe6f
-        | 0xff00..=0xff60
-        | 0xffe0..=0xffe6
-        | 0x1f300..=0x1f64f
-        | 0x1f900..=0x1f9ff
-        | 0x20000..=0x3fffd => 2,
-        _ => 1,
-    }
+    c.width().unwrap_or(0) // control characters have none, and are escaped
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 use crate::result::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equal};
 use crate::result::header::Header;
 use crate::result::index::RowIndex;
-use crate::result::row_hash::Mix;
-use crate::result::table_arena::Store;
+use crate::result::row_hash::hash_bytes;
+use crate::result::table_arena::TableArena;
 use crate::result::value::Value;
 
 /// Bytes that one cell takes; what `max_bytes` counts beside the text and blobs themselves.
@@ -25,7 +25,7 @@ pub struct Table {
     header: Arc<Header>,
     width: usize,
     n_rows: usize,
-    store: Store,
+    arena: TableArena,
     /// Bytes of text and blobs, wherever they are.
     text_bytes: usize,
     row_hashes: OnceLock<Vec<u64>>,
@@ -41,7 +41,7 @@ impl Table {
 
     /// Starts one in memory that this thread has at hand.
     pub(crate) fn recycled(header: Arc<Header>) -> Self {
-        Self { width: header.names().len(), header, store: Store::recycled(), ..Self::default() }
+        Self { width: header.names().len(), header, arena: TableArena::recycled(), ..Self::default() }
     }
 
     /// Returns the column names, as SQLite gives them.
@@ -81,12 +81,12 @@ impl Table {
 
     /// Returns the bytes that the result takes: cells, text and blobs.
     pub fn bytes(&self) -> usize {
-        size_of_val(self.store.cells.as_slice()) + self.text_bytes
+        size_of_val(self.arena.cells.as_slice()) + self.text_bytes
     }
 
     /// Makes room for so many cells, if there is memory; a table grows without, only slower.
     pub(crate) fn reserve(&mut self, n_cells: usize) {
-        let _ = self.store.cells.try_reserve_exact(n_cells);
+        let _ = self.arena.cells.try_reserve_exact(n_cells);
     }
 
     /// Appends a value to the row under construction; `end_row` closes it.
@@ -95,37 +95,37 @@ impl Table {
         if let Value::Text(bytes) | Value::Blob(bytes) = value {
             self.text_bytes += bytes.len();
         }
-        self.store.cells.push(Cell::new(value, &mut self.store.arena));
+        self.arena.cells.push(Cell::new(value, &mut self.arena.texts));
     }
 
     /// Closes the row under construction, which must hold one value a column.
     #[inline]
     pub fn end_row(&mut self) {
         self.n_rows += 1;
-        debug_assert_eq!(self.store.cells.len(), self.n_rows * self.width);
+        debug_assert_eq!(self.arena.cells.len(), self.n_rows * self.width);
     }
 
     /// Gives back memory that growth reserved and the result does not need; a result that is kept for long keeps no more
     /// than it needs.
     pub(crate) fn settle(&mut self, is_for_long: bool) {
-        self.store.settle(is_for_long);
+        self.arena.settle(is_for_long);
     }
 
     /// Returns the value at a row and a column.
     #[inline]
     pub fn value(&self, row: usize, column: usize) -> Value<'_> {
-        self.store.cells[row * self.width + column].open(&self.store.arena)
+        self.arena.cells[row * self.width + column].open(&self.arena.texts)
     }
 
     /// Iterates over the values of a row.
     #[inline]
     pub fn row(&self, row: usize) -> impl ExactSizeIterator<Item = Value<'_>> + Clone {
-        self.cells(row).iter().map(|cell| cell.open(&self.store.arena))
+        self.cells(row).iter().map(|cell| cell.open(&self.arena.texts))
     }
 
     #[inline]
     fn cells(&self, row: usize) -> &[Cell] {
-        &self.store.cells[row * self.width..(row + 1) * self.width]
+        &self.arena.cells[row * self.width..(row + 1) * self.width]
     }
 
     /// Iterates over the values of a column.
@@ -133,33 +133,40 @@ impl Table {
         (0..self.n_rows).map(move |row| self.value(row, column))
     }
 
-    /// Hashes a row so that rows equal in Python hash alike.
-    #[inline]
-    pub fn row_hash(&self, row: usize) -> u64 {
-        self.mix(Mix::new(), self.cells(row)) as u64
+    /// Returns what hashes rows so that those equal in Python hash alike.
+    pub(crate) fn row_hasher(&self) -> impl FnMut(usize) -> u64 + '_ {
+        let mut key = Vec::new();
+        move |row| self.hash_cells(self.cells(row), &mut key) as u64
     }
 
+    /// Hashes the cells of a row, whose bytes are gathered in `key`.
     #[inline]
-    fn mix(&self, mut row: Mix, cells: &[Cell]) -> u128 {
-        for cell in cells {
-            cell.mix_into(&mut row, &self.store.arena);
+    fn hash_cells(&self, cells: &[Cell], key: &mut Vec<u8>) -> u128 {
+        key.resize(size_of_val(cells), 0);
+        let mut is_long = false;
+        for (bytes, cell) in key.as_chunks_mut().0.iter_mut().zip(cells) {
+            *bytes = cell.key();
+            is_long |= cell.is_long();
         }
-        row.end()
+        if is_long {
+            cells.iter().filter_map(|cell| cell.long(&self.arena.texts)).for_each(|bytes| key.extend_from_slice(bytes));
+        }
+        hash_bytes(key)
     }
 
     /// Returns the digest of all rows with their duplicates and without their order, computed once. Tables with equal
-    /// multisets of rows have the same, and others have not, but for a chance of about 2^-60. A table with a NaN, which is
+    /// multisets of rows have the same, and others do not, unless sums of hashes agree by chance. A table with a NaN, which is
     /// equal to nothing, has none.
     pub(crate) fn digest(&self) -> Option<u128> {
         *self.digest.get_or_init(|| {
-            let (start, mut sum, mut has_nan) = (Mix::new(), 0_u128, false);
+            let (mut key, mut sum, mut has_nan) = (Vec::new(), 0_u128, false);
             // Without columns all rows are equal, and their number is left to be compared.
             let width = self.width.max(1);
             // To look at a block first is quick, and has it in the processor's nearest cache.
-            for block in self.store.cells.chunks(width * BLOCK_ROWS) {
+            for block in self.arena.cells.chunks(width * BLOCK_ROWS) {
                 has_nan |= has_nan_in(block);
                 for cells in block.chunks_exact(width) {
-                    sum = sum.wrapping_add(self.mix(start, cells));
+                    sum = sum.wrapping_add(self.hash_cells(cells, &mut key));
                 }
             }
             (!has_nan).then_some(sum)
@@ -167,25 +174,26 @@ impl Table {
     }
 
     /// Returns the digest of the set of rows, without duplicates and order. It is the same for tables that `bird` calls
-    /// equal, and not for others, but for a chance of about 2^-60; it means nothing in another process. A table with a NaN,
+    /// equal, and not for others, unless sums of hashes agree by chance; it means nothing in another process. A table with a NaN,
     /// which is equal to nothing, has none.
     pub fn set_digest(&self) -> Option<u128> {
         if self.is_distinct() {
             return self.digest();
         }
-        let rows = self.index().rows().map(|row| self.mix(Mix::new(), self.cells(row)));
+        let mut key = Vec::new();
+        let rows = self.index().rows().map(|row| self.hash_cells(self.cells(row), &mut key));
         self.digest().map(|_| rows.fold(0, u128::wrapping_add))
     }
 
     /// Returns the hash of every row, computed once.
     pub fn row_hashes(&self) -> &[u64] {
-        self.row_hashes.get_or_init(|| (0..self.n_rows).map(|row| self.row_hash(row)).collect())
+        self.row_hashes.get_or_init(|| (0..self.n_rows).map(self.row_hasher()).collect())
     }
 
     /// Tells whether a row equals a row of another table of the same width.
     #[inline]
     pub fn rows_equal(&self, row: usize, other: &Table, other_row: usize) -> bool {
-        let (left, right) = (&self.store.arena, &other.store.arena);
+        let (left, right) = (&self.arena.texts, &other.arena.texts);
         cells_equal((self.cells(row), left), (other.cells(other_row), right), Arenas::Apart)
     }
 
@@ -194,9 +202,9 @@ impl Table {
         if self.n_rows != other.n_rows || self.width != other.width {
             return false;
         }
-        let arenas = if self.store.arena == other.store.arena { Arenas::Same } else { Arenas::Apart };
-        let (left, right) = (&self.store, &other.store);
-        many_cells_equal((&left.cells, &left.arena), (&right.cells, &right.arena), arenas)
+        let arenas = if self.arena.texts == other.arena.texts { Arenas::Same } else { Arenas::Apart };
+        let (left, right) = (&self.arena, &other.arena);
+        many_cells_equal((&left.cells, &left.texts), (&right.cells, &right.texts), arenas)
     }
 
     /// Tells whether no two rows are equal, at once where integers rise in a column, as keys do.
@@ -211,14 +219,21 @@ impl Table {
         self.n_rows < 2 || (0..self.width).any(rises) || self.index().n_rows() == self.n_rows
     }
 
-    /// Returns the index over distinct rows, built once.
-    pub(crate) fn index(&self) -> &RowIndex {
-        self.index.get_or_init(|| RowIndex::new(self))
+    /// Tells whether this and another table of the same width hold the same set of rows.
+    pub(crate) fn is_same_set(&self, other: &Table) -> bool {
+        let equal = |row, other_row| self.rows_equal(row, other, other_row);
+        self.index().is_of_same_set(other.n_rows, other.row_hasher(), equal)
     }
 
-    /// Returns the index over distinct rows if it has been built.
-    pub(crate) fn known_index(&self) -> Option<&RowIndex> {
-        self.index.get()
+    /// Tells whether the index, if there is one, shows that this table lacks one of the first rows of another.
+    pub(crate) fn lacks_a_first_row(&self, other: &Table) -> bool {
+        self.index.get().is_some_and(|index| index.lacks_a_first_row(other.n_rows, other.row_hasher()))
+    }
+
+    /// Returns the index over distinct rows, built once.
+    fn index(&self) -> &RowIndex {
+        let equal = |row, other_row| self.rows_equal(row, self, other_row);
+        self.index.get_or_init(|| RowIndex::new(self.n_rows, self.row_hasher(), equal))
     }
 }
 
@@ -272,6 +287,32 @@ pub(crate) mod tests {
         assert_eq!(table(1, &[]).set_digest(), table(3, &[]).set_digest());
         assert_ne!(set(&[&[Null]]), table(1, &[]).set_digest());
         assert_eq!(set(&[&[Real(f64::NAN)]]), None);
+    }
+
+    #[test]
+    fn digests_tell_apart_what_is_nearly_the_same() {
+        use Value::{Blob, Integer, Null, Real, Text};
+        let digest = |rows: &[&[Value<'_>]]| table(rows.first().map_or(1, |row| row.len()), rows).digest().unwrap();
+        for n in 0..1_000 {
+            let sum = |a, b| digest(&[&[Integer(a)], &[Integer(b)]]);
+            assert_ne!(sum(n, n ^ 3), sum(n ^ 1, n ^ 2));
+            assert_ne!(sum(n, n + 3), sum(n + 1, n + 2));
+        }
+        let long: Vec<u8> = (0..100).collect();
+        let mut seen = std::collections::HashSet::new();
+        for n in 15..100 {
+            for changed in 0..n {
+                let mut bytes = long[..n].to_vec();
+                bytes[changed] = 255;
+                assert!(seen.insert(digest(&[&[Text(&bytes), Null]])), "byte {changed} of {n}");
+            }
+            assert!(
+                seen.insert(digest(&[&[Blob(&long[..n]), Null]])) && seen.insert(digest(&[&[Null, Text(&long[..n])]]))
+            );
+            assert!(seen.insert(digest(&[&[Text(&long[..n]), Text(&long[n..])]])), "cut at {n}");
+        }
+        let (one, real) = ([Text(&long), Integer(1)], [Text(&long), Real(1.0)]);
+        assert_eq!(digest(&[&one, &one]), digest(&[&one, &real]));
     }
 
     #[test]

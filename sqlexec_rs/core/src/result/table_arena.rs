@@ -13,18 +13,18 @@ const MAX_KEPT_BYTES: usize = 32 << 20;
 
 /// Cells, and the texts and blobs that they refer to.
 #[derive(Debug, Default)]
-pub(crate) struct Store {
+pub(crate) struct TableArena {
     pub(crate) cells: Vec<Cell>,
-    pub(crate) arena: Vec<u8>,
+    pub(crate) texts: Vec<u8>,
 }
 
 thread_local! {
     /// What this thread has at hand; `None` on a thread that builds no results.
-    static SPARE: RefCell<Option<Store>> = const { RefCell::new(None) };
+    static SPARE: RefCell<Option<TableArena>> = const { RefCell::new(None) };
 }
 
-impl Store {
-    /// Takes an empty store with the memory that this thread has at hand, and has what is dropped here kept.
+impl TableArena {
+    /// Takes an empty arena with the memory that this thread has at hand, and has what is dropped here kept.
     pub(crate) fn recycled() -> Self {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().replace(Self::default()));
         spare.ok().flatten().unwrap_or_default()
@@ -32,7 +32,7 @@ impl Store {
 
     /// Returns the bytes that are in use.
     fn bytes(&self) -> usize {
-        size_of_val(self.cells.as_slice()) + self.arena.len()
+        size_of_val(self.cells.as_slice()) + self.texts.len()
     }
 
     /// Ends the growth. Where the memory is not needed for long, up to twice what the result takes is left to it; the rest
@@ -40,19 +40,19 @@ impl Store {
     pub(crate) fn settle(&mut self, is_for_long: bool) {
         let (needed, capacity) = (self.bytes(), self.capacity());
         if needed <= SMALL_BYTES || (capacity <= MAX_KEPT_BYTES && capacity > 2 * needed) {
-            *self = Self { cells: self.cells.as_slice().to_vec(), arena: self.arena.as_slice().to_vec() };
+            *self = Self { cells: self.cells.as_slice().to_vec(), texts: self.texts.as_slice().to_vec() };
         } else if is_for_long || capacity > 2 * needed {
             self.cells.shrink_to_fit();
-            self.arena.shrink_to_fit();
+            self.texts.shrink_to_fit();
         }
     }
 
     fn capacity(&self) -> usize {
-        self.cells.capacity() * size_of::<Cell>() + self.arena.capacity()
+        self.cells.capacity() * size_of::<Cell>() + self.texts.capacity()
     }
 }
 
-impl Drop for Store {
+impl Drop for TableArena {
     fn drop(&mut self) {
         let capacity = self.capacity();
         if !(256..=MAX_KEPT_BYTES).contains(&capacity) {
@@ -64,9 +64,9 @@ impl Drop for Store {
                 && let Some(spare) = spare.as_mut().filter(|spare| spare.capacity() < capacity)
             {
                 self.cells.clear();
-                self.arena.clear();
+                self.texts.clear();
                 std::mem::swap(&mut self.cells, &mut spare.cells);
-                std::mem::swap(&mut self.arena, &mut spare.arena);
+                std::mem::swap(&mut self.texts, &mut spare.texts);
             }
         });
     }
@@ -75,7 +75,7 @@ impl Drop for Store {
 /// Gives back what this thread has at hand.
 pub(crate) fn release() {
     let spare = SPARE.try_with(|spare| spare.borrow_mut().as_mut().map(std::mem::take));
-    drop(spare.ok().flatten().map(|mut spare| (std::mem::take(&mut spare.cells), std::mem::take(&mut spare.arena))));
+    drop(spare.ok().flatten().map(|mut spare| (std::mem::take(&mut spare.cells), std::mem::take(&mut spare.texts))));
 }
 
 #[cfg(test)]
@@ -96,12 +96,12 @@ mod tests {
     }
 
     fn kept() -> usize {
-        SPARE.with_borrow(|spare| spare.as_ref().map_or(0, Store::capacity))
+        SPARE.with_borrow(|spare| spare.as_ref().map_or(0, TableArena::capacity))
     }
 
     #[test]
     fn memory_is_used_again_up_to_a_bound_and_given_back() {
-        drop(Store { cells: Vec::new(), arena: vec![0; 1_000] });
+        drop(TableArena { cells: Vec::new(), texts: vec![0; 1_000] });
         assert_eq!(kept(), 0, "this thread builds nothing yet");
         let small = built(100);
         assert!(kept() > 0, "what it was built in");

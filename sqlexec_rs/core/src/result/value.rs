@@ -3,12 +3,7 @@
 //! Every comparator rests on **Python equality**, because that is what the published scorers use: `1 == 1.0`, `'1' != 1`,
 //! `NULL == NULL`, bytes differ from text, and an integer equals a float only when the float is exactly that integer.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-const SEED_TEXT: u64 = 0x5eed_0001;
-const SEED_BLOB: u64 = 0x5eed_0002;
-const HASH_NULL: u64 = 0x9e37_79b9_7f4a_7c15;
-const SALT_REAL: u64 = 0xd6e8_feb8_6659_fd93;
+use std::hash::{Hash, Hasher};
 
 /// A value as SQLite returns it; text keeps its bytes, valid UTF-8 or not.
 #[derive(Clone, Copy, Debug)]
@@ -48,16 +43,24 @@ impl Value<'_> {
             _ => self.equals(other),
         }
     }
+}
 
-    /// Hashes so that values that are equal hash alike (1 and 1.0, 0.0 and -0.0).
+/// Values that are equal hash alike (1 and 1.0, 0.0 and -0.0).
+impl Hash for Value<'_> {
     #[inline]
-    pub fn hash(self) -> u64 {
-        match self {
-            Value::Null => HASH_NULL,
-            Value::Integer(i) => mix(i as u64),
-            Value::Real(r) => exact_integer(r).map_or_else(|| mix(r.to_bits() ^ SALT_REAL), |i| mix(i as u64)),
-            Value::Text(bytes) => hash_bytes(bytes, SEED_TEXT),
-            Value::Blob(bytes) => hash_bytes(bytes, SEED_BLOB),
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match *self {
+            Value::Null => state.write_u8(0),
+            Value::Integer(i) => state.write_i64(i),
+            Value::Real(r) => match exact_integer(r) {
+                Some(i) => state.write_i64(i),
+                None => state.write_u64(r.to_bits()),
+            },
+            Value::Text(bytes) => state.write(bytes),
+            Value::Blob(bytes) => {
+                state.write(bytes);
+                state.write_u8(0);
+            }
         }
     }
 }
@@ -81,43 +84,10 @@ fn is_fraction(bits: u64) -> bool {
     if n_before_point < 52 { bits << (12 + n_before_point) != 0 } else { n_before_point > 1024 && bits << 1 != 0 }
 }
 
-/// Hashes bytes; most cells are short, and for those two overlapping reads and one multiply do.
-#[inline]
-pub(crate) fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
-    let n = bytes.len();
-    let (low, high) = match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>(), n) {
-        (_, _, 17..) => return xxh3_64_with_seed(bytes, seed),
-        (Some(first), Some(last), _) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
-        _ => match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-            (Some(first), Some(last)) => (u64::from(u32::from_le_bytes(*first)), u64::from(u32::from_le_bytes(*last))),
-            _ => (bytes.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte)), 0),
-        },
-    };
-    fold(low ^ 0x2d35_8dcc_aa6c_78a5 ^ seed, high ^ 0x8bb8_4b93_962e_acc9 ^ ((n as u64) << 56))
-}
-
-/// Mixes 64 bits so that every input bit reaches every output bit (a multiply folded on itself).
-#[inline]
-pub fn mix(x: u64) -> u64 {
-    fold(x ^ 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db)
-}
-
-/// Combines a running hash with the next cell's, so that order matters.
-#[inline]
-pub fn combine(running: u64, next: u64) -> u64 {
-    fold(running.rotate_left(23) ^ next ^ 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3)
-}
-
-/// Multiplies, and folds the product on itself.
-#[inline]
-pub(crate) fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product as u64) ^ ((product >> 64) as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::row_hash::hash_one;
 
     #[test]
     fn equality_is_pythons() {
@@ -163,10 +133,10 @@ mod tests {
     #[test]
     fn equal_values_hash_alike() {
         for i in [0, 1, -1, 1 << 53, i64::MIN] {
-            assert_eq!(Value::Integer(i).hash(), Value::Real(i as f64).hash());
+            assert_eq!(hash_one(Value::Integer(i)), hash_one(Value::Real(i as f64)));
         }
-        assert_eq!(Value::Real(0.0).hash(), Value::Real(-0.0).hash());
-        assert_ne!(Value::Text(b"a").hash(), Value::Blob(b"a").hash());
-        assert_ne!(Value::Real(0.5).hash(), Value::Real(0.25).hash());
+        assert_eq!(hash_one(Value::Real(0.0)), hash_one(Value::Real(-0.0)));
+        assert_ne!(hash_one(Value::Text(b"a")), hash_one(Value::Blob(b"a")));
+        assert_ne!(hash_one(Value::Real(0.5)), hash_one(Value::Real(0.25)));
     }
 }

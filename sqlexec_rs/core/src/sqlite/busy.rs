@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::Fault;
-use crate::sqlite::dbfile::Inode;
 use crate::sqlite::hooks;
+use crate::sqlite::inode::Inode;
 
 /// The most descriptors that wait to be closed.
 const MAX_WAITING: usize = 64;

@@ -1,6 +1,8 @@
 //! Tells what SQLite's error codes and messages mean for the one who wrote the SQL.
 
-use rusqlite::ErrorCode;
+use std::ffi::c_int;
+
+use rusqlite::{ErrorCode, ffi};
 
 use crate::outcome::{Outcome, Status};
 
@@ -49,6 +51,14 @@ const SIZE_FRAGMENTS: [&str; 12] = [
     "parser stack overflow",
     "Recursion limit",
 ];
+
+/// Makes an error of a code of SQLite that is not `SQLITE_OK`.
+pub(crate) fn check(code: c_int) -> rusqlite::Result<()> {
+    match code {
+        ffi::SQLITE_OK => Ok(()),
+        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
+    }
+}
 
 /// Makes the outcome of a rusqlite error.
 pub(crate) fn outcome_of(error: rusqlite::Error, phase: Phase) -> Outcome {

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::outcome::{Outcome, Status};
-use crate::pool::stats::Stats;
 use crate::request::Caps;
+use crate::scan::Patterns;
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::sandbox::Sandbox;
-use crate::sqlite::scan::Patterns;
+use crate::stats::Stats;
 
 /// How many that were opened last are given the time to be visited again.
 const PASSING: usize = 8;
@@ -36,7 +36,7 @@ pub(crate) struct Connections {
     passing: VecDeque<Arc<Path>>,
     n_closed_for_room: u64,
     copies: Arc<InMemoryDbs>,
-    control: Arc<RunGuard>,
+    guard: Arc<RunGuard>,
     stats: Arc<Stats>,
 }
 
@@ -51,7 +51,7 @@ struct Kept {
 
 impl Connections {
     /// Starts without a connection; `cap` is the most databases, and the most files, that stay open (but one and two may).
-    pub(crate) fn new(cap: usize, copies: Arc<InMemoryDbs>, control: Arc<RunGuard>, stats: Arc<Stats>) -> Self {
+    pub(crate) fn new(cap: usize, copies: Arc<InMemoryDbs>, guard: Arc<RunGuard>, stats: Arc<Stats>) -> Self {
         Self {
             current: None,
             others: HashMap::new(),
@@ -61,7 +61,7 @@ impl Connections {
             passing: VecDeque::new(),
             n_closed_for_room: 0,
             copies,
-            control,
+            guard,
             stats,
         }
     }
@@ -127,15 +127,15 @@ impl Connections {
 
     /// Prepares for a database: for a copy of it in memory, or for its file, which the first run opens.
     fn connect(&mut self, path: &Path) -> Sandbox {
-        let store = Arc::clone(&self.copies);
-        let access = store.access();
-        let file = Sandbox::new(path, access.immutable, &self.control, &self.n_files);
+        let copies = Arc::clone(&self.copies);
+        let access = copies.access();
+        let file = Sandbox::new(path, access.immutable, &self.guard, &self.n_files);
         if access.copy_up_to_bytes == 0 {
             return file;
         }
         let connect = || file.connection(Patterns::Short, &Caps::default());
-        if let Some(copied) = store.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
-            return Sandbox::of_copy(path, copied, &self.control, &self.n_files);
+        if let Some(copied) = copies.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
+            return Sandbox::of_copy(path, copied, &self.guard, &self.n_files);
         }
         let _ = file.end_transactions(); // where one does not end, nothing is written to the file meanwhile
         file

@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::outcome::{Outcome, Status};
 use crate::sqlite::busy;
 use crate::sqlite::hooks;
+use crate::sqlite::inode::Inode;
 
 /// A file changed within this time of now may change again without its time stamps showing it (clock ticks are coarse), so
 /// its bytes count as well. SQLite's own change counter would not do: two databases may have been changed as often.
@@ -41,10 +42,6 @@ enum Content {
     Unknown(u64),
 }
 
-/// Device and inode: which file a path leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Inode(pub(crate) u64, pub(crate) u64);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Stamp {
     size: u64,
@@ -61,7 +58,7 @@ impl FileIdentity {
         if !metadata.is_file() {
             return Err(refused("not a regular file"));
         }
-        let inode = Inode(metadata.dev(), metadata.ino());
+        let inode = Inode::of(&metadata);
         let stamp = Stamp::of(&metadata);
         let wal = fs::metadata(wal_path(path)).ok().map(|wal| Stamp::of(&wal));
         let is_recent = stamp.is_recent() || wal.is_some_and(|wal| wal.is_recent());
@@ -94,7 +91,7 @@ impl NoLog {
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         let (stamp, has_log) = (Stamp::of(&metadata), fs::symlink_metadata(wal_path(path)).is_ok());
-        let inode = Inode(metadata.dev(), metadata.ino());
+        let inode = Inode::of(&metadata);
         (!has_log).then(|| Self { inode, stamp, is_settled: !stamp.is_recent() })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! SQLite asks the progress handler every [`HANDLER_PERIOD`] instructions of its virtual machine. The handler belongs to a
 //! connection and lives as long; what it reads, the [`RunGuard`], belongs to the worker thread and is armed for each run.
-//! Where SQLite works for long without the handler, the [`meter`] and the functions of ours ask as well.
+//! Where SQLite works for long without the handler, the [`meter`](crate::sqlite::meter) and the functions of ours ask as well.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::outcome::Stop;
 use crate::request::Limits;
-use crate::sqlite::meter;
 
 /// Instructions of SQLite's virtual machine in which the step budget counts; 10 to 20 µs of an ordinary query.
 pub const STEP_PERIOD: u32 = 1_000;
@@ -36,6 +35,8 @@ pub struct RunGuard {
     run: Mutex<Run>,
     /// Calls of the handler since the run began to execute; only the worker's thread writes it.
     calls: AtomicU64,
+    /// The run has handled large values, so that each instruction may take long.
+    has_large_values: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +57,7 @@ impl RunGuard {
     /// Arms the bounds of a run, which starts now.
     pub fn arm(&self, limits: &Limits, cancel: Option<Arc<AtomicBool>>, now: Instant) {
         self.calls.store(0, Ordering::Relaxed);
+        self.has_large_values.store(false, Ordering::Relaxed);
         *self.lock() = Run {
             wall: limits.timeout.and_then(|timeout| now.checked_add(timeout)),
             cpu: limits.cpu.map(|cpu| thread_cpu_time() + cpu),
@@ -72,6 +74,11 @@ impl RunGuard {
         self.lock().is_executing = true;
     }
 
+    /// Notes that the run handles large values: from here on every call of the handler looks at the clocks.
+    pub(crate) fn note_large_values(&self) {
+        self.has_large_values.store(true, Ordering::Relaxed);
+    }
+
     /// Disarms every bound and returns what stopped the run, if something did.
     pub fn disarm(&self) -> Option<Stop> {
         std::mem::take(&mut *self.lock()).stop
@@ -85,7 +92,7 @@ impl RunGuard {
         if calls.is_multiple_of(CALLS_A_PERIOD) {
             self.lock().check(Some(calls))
         } else {
-            meter::has_large_values() && self.lock().check(None)
+            self.has_large_values.load(Ordering::Relaxed) && self.lock().check(None)
         }
     }
 
@@ -178,41 +185,41 @@ mod tests {
 
     #[test]
     fn steps_count_only_while_executing() {
-        let control = RunGuard::default();
-        control.arm(&Limits { vm_steps: Some(1_500), ..limits() }, None, Instant::now());
-        assert!((0..500).all(|_| !control.must_stop()));
-        control.start_executing();
-        assert!((0..2 * CALLS_A_PERIOD - 1).all(|_| !control.must_stop()));
-        assert!(!control.must_stop_between_rows());
-        assert!(control.must_stop());
-        assert_eq!(control.disarm(), Some(Stop::VmSteps));
-        assert!((0..100).all(|_| !control.must_stop()));
+        let guard = RunGuard::default();
+        guard.arm(&Limits { vm_steps: Some(1_500), ..limits() }, None, Instant::now());
+        assert!((0..500).all(|_| !guard.must_stop()));
+        guard.start_executing();
+        assert!((0..2 * CALLS_A_PERIOD - 1).all(|_| !guard.must_stop()));
+        assert!(!guard.must_stop_between_rows());
+        assert!(guard.must_stop());
+        assert_eq!(guard.disarm(), Some(Stop::VmSteps));
+        assert!((0..100).all(|_| !guard.must_stop()));
     }
 
     #[test]
     fn the_work_of_functions_counts_as_steps() {
-        let control = RunGuard::default();
-        control.arm(&Limits { vm_steps: Some(2_000), ..limits() }, None, Instant::now());
-        control.start_executing();
-        assert!((0..CALLS_A_PERIOD).all(|_| !control.must_stop()));
-        assert!(!control.charge(BYTES_A_STEP * 999));
-        assert_eq!(control.charged_steps(), 999);
-        assert!(control.charge(BYTES_A_STEP));
-        assert_eq!(control.disarm(), Some(Stop::VmSteps));
+        let guard = RunGuard::default();
+        guard.arm(&Limits { vm_steps: Some(2_000), ..limits() }, None, Instant::now());
+        guard.start_executing();
+        assert!((0..CALLS_A_PERIOD).all(|_| !guard.must_stop()));
+        assert!(!guard.charge(BYTES_A_STEP * 999));
+        assert_eq!(guard.charged_steps(), 999);
+        assert!(guard.charge(BYTES_A_STEP));
+        assert_eq!(guard.disarm(), Some(Stop::VmSteps));
     }
 
     #[test]
     fn the_largest_budget_is_no_small_one() {
-        let control = RunGuard::default();
-        control.arm(&Limits { vm_steps: Some(u64::MAX), ..limits() }, None, Instant::now());
-        control.start_executing();
-        assert!((0..100 * CALLS_A_PERIOD).all(|_| !control.must_stop()));
+        let guard = RunGuard::default();
+        guard.arm(&Limits { vm_steps: Some(u64::MAX), ..limits() }, None, Instant::now());
+        guard.start_executing();
+        assert!((0..100 * CALLS_A_PERIOD).all(|_| !guard.must_stop()));
         assert_eq!((rounded_up(0), rounded_up(1_001), rounded_up(u64::MAX - 1)), (1_000, 2_000, u64::MAX));
     }
 
     #[test]
     fn steps_are_counted_beyond_32_bits() {
-        let control = RunGuard::default();
+        let guard = RunGuard::default();
         for (calls, low_bits, whole) in [
             (0, 7, 7),
             (3, 299, 299),
@@ -221,27 +228,27 @@ mod tests {
             (42_949_672, u32::MAX, u64::from(u32::MAX)),
             (120_000_000, 12_000_000_050_u64 as u32, 12_000_000_050),
         ] {
-            control.calls.store(calls, Ordering::Relaxed);
-            assert_eq!(control.whole_steps(low_bits), whole);
+            guard.calls.store(calls, Ordering::Relaxed);
+            assert_eq!(guard.whole_steps(low_bits), whole);
         }
     }
 
     #[test]
     fn clocks_and_cancellation_stop() {
-        let control = RunGuard::default();
-        control.arm(&Limits { timeout: Some(Duration::ZERO), ..limits() }, None, Instant::now());
-        assert!(control.must_stop_between_rows());
-        assert_eq!(control.disarm(), Some(Stop::Wall));
+        let guard = RunGuard::default();
+        guard.arm(&Limits { timeout: Some(Duration::ZERO), ..limits() }, None, Instant::now());
+        assert!(guard.must_stop_between_rows());
+        assert_eq!(guard.disarm(), Some(Stop::Wall));
 
-        control.arm(&Limits { cpu: Some(Duration::ZERO), ..limits() }, None, Instant::now());
-        assert!((0..CPU_CHECK_EVERY).any(|_| control.must_stop_between_rows()));
-        assert_eq!(control.disarm(), Some(Stop::Cpu));
+        guard.arm(&Limits { cpu: Some(Duration::ZERO), ..limits() }, None, Instant::now());
+        assert!((0..CPU_CHECK_EVERY).any(|_| guard.must_stop_between_rows()));
+        assert_eq!(guard.disarm(), Some(Stop::Cpu));
 
         let cancel = Arc::new(AtomicBool::new(false));
-        control.arm(&limits(), Some(Arc::clone(&cancel)), Instant::now());
-        assert!(!control.must_stop_between_rows());
+        guard.arm(&limits(), Some(Arc::clone(&cancel)), Instant::now());
+        assert!(!guard.must_stop_between_rows());
         cancel.store(true, Ordering::Relaxed);
-        assert!((0..CALLS_A_PERIOD).any(|_| control.must_stop()));
-        assert_eq!(control.disarm(), Some(Stop::Cancelled));
+        assert!((0..CALLS_A_PERIOD).any(|_| guard.must_stop()));
+        assert_eq!(guard.disarm(), Some(Stop::Cancelled));
     }
 }

@@ -13,12 +13,12 @@ use crate::outcome::{Outcome, Status, Stop};
 use crate::request::Limits;
 use crate::result::table::Table;
 use crate::result::value::Value;
+use crate::scan::{Patterns, Scan, patterns, scan};
 use crate::sqlite::classify::{Phase, outcome_of};
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::hooks;
 use crate::sqlite::meter::{self, Refusal};
 use crate::sqlite::sandbox::Sandbox;
-use crate::sqlite::scan::{Patterns, Scan, patterns, scan};
 
 /// Bytes of result after which the clocks are looked at between rows: such rows take few VM steps and much time.
 const CHECK_EVERY_BYTES: usize = 64 << 10;
@@ -38,7 +38,6 @@ pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
 /// database needs one. Its clock began at `begun`.
 pub(crate) fn run(
     sandbox: &Sandbox,
-    control: &RunGuard,
     sql: &str,
     limits: &Limits,
     cancel: Option<Arc<AtomicBool>>,
@@ -49,14 +48,15 @@ pub(crate) fn run(
         Ok(one) => one,
         Err(outcome) => return *outcome,
     };
-    control.arm(limits, cancel, begun);
-    meter::arm(sandbox.control(), limits);
+    let guard = sandbox.guard();
+    guard.arm(limits, cancel, begun);
+    meter::arm(guard, limits);
     hooks::take_refused();
     hooks::take_clock_was_read();
-    let mut outcome = prepare_and_fetch(sandbox, control, statement, limits, patterns(statement), keeps_lock);
+    let mut outcome = prepare_and_fetch(sandbox, statement, limits, patterns(statement), keeps_lock);
     let refusal = meter::disarm();
-    outcome.vm_steps += control.charged_steps();
-    let stop = control.disarm();
+    outcome.vm_steps += guard.charged_steps();
+    let stop = guard.disarm();
     outcome.elapsed = begun.elapsed();
     outcome.is_volatile = sandbox.seen().is_volatile() || hooks::take_clock_was_read();
     outcome.error_offset = outcome.error_offset.map(|offset| offset + start as u32);
@@ -72,19 +72,12 @@ pub(crate) fn run(
         outcome.error = Some(format!("{}: not a regular file", path.display()));
     }
     if outcome.status == Status::SchemaError {
-        outcome.hint = outcome.error.as_ref().and_then(|error| hint::hint(sandbox, control, statement, error));
+        outcome.hint = outcome.error.as_ref().and_then(|error| find_hint(sandbox, statement, error));
     }
     outcome
 }
 
-fn prepare_and_fetch(
-    sandbox: &Sandbox,
-    control: &RunGuard,
-    sql: &str,
-    limits: &Limits,
-    patterns: Patterns,
-    keeps_lock: bool,
-) -> Outcome {
+fn prepare_and_fetch(sandbox: &Sandbox, sql: &str, limits: &Limits, patterns: Patterns, keeps_lock: bool) -> Outcome {
     let connection = match sandbox.connection(patterns, &limits.caps) {
         Ok(connection) => connection,
         Err(error) => return cannot_open(sandbox.path(), error),
@@ -101,7 +94,7 @@ fn prepare_and_fetch(
     };
     if patterns == Patterns::Short && sandbox.seen().has_patterns_in_view() {
         drop(statement);
-        return prepare_and_fetch(sandbox, control, sql, limits, Patterns::Any, keeps_lock);
+        return prepare_and_fetch(sandbox, sql, limits, Patterns::Any, keeps_lock);
     }
     if statement.parameter_count() > 0 {
         return Outcome::failed(Status::RuntimeError, "the statement has parameters, and nothing to bind them to");
@@ -114,10 +107,11 @@ fn prepare_and_fetch(
         return Outcome::failed(Status::DbError, "a column name in the schema is not valid UTF-8");
     };
     let table = Table::recycled(header);
-    control.start_executing();
+    let guard = sandbox.guard();
+    guard.start_executing();
     meter::start_executing();
-    let mut outcome = fetch(&mut statement, control, table, limits);
-    outcome.vm_steps = control.whole_steps(statement.get_status(StatementStatus::VmStep).cast_unsigned());
+    let mut outcome = fetch(&mut statement, guard, table, limits);
+    outcome.vm_steps = guard.whole_steps(statement.get_status(StatementStatus::VmStep).cast_unsigned());
     outcome
 }
 
@@ -127,7 +121,7 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Outcome {
     Outcome::failed(Status::DbError, format!("{}: {message}", path.display()))
 }
 
-fn fetch(statement: &mut Statement<'_>, control: &RunGuard, mut table: Table, limits: &Limits) -> Outcome {
+fn fetch(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table, limits: &Limits) -> Outcome {
     let width = table.width();
     let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
     let max_rows = usize::try_from(limits.max_rows).unwrap_or(usize::MAX);
@@ -148,7 +142,7 @@ fn fetch(statement: &mut Statement<'_>, control: &RunGuard, mut table: Table, li
         let bytes = table.bytes();
         if bytes >= next_check {
             next_check = bytes + CHECK_EVERY_BYTES;
-            if control.must_stop_between_rows() {
+            if guard.must_stop_between_rows() {
                 return Outcome::failed(Status::Timeout, "interrupted");
             }
         }
@@ -183,6 +177,18 @@ fn from_sqlite(value: ValueRef<'_>) -> Value<'_> {
         ValueRef::Text(bytes) => Value::Text(bytes),
         ValueRef::Blob(bytes) => Value::Blob(bytes),
     }
+}
+
+/// Guesses what a missing name was meant to be, under bounds of its own.
+fn find_hint(sandbox: &Sandbox, statement: &str, error: &str) -> Option<String> {
+    let (connection, names) = sandbox.opened()?;
+    let guard = sandbox.guard();
+    let limits = Limits { timeout: None, vm_steps: Some(hint::MAX_STEPS), ..Limits::default() };
+    guard.arm(&limits, None, Instant::now());
+    guard.start_executing();
+    let hint = hint::hint(connection, names, statement, error);
+    guard.disarm();
+    hint
 }
 
 /// Puts what was refused into words. SQLite calls it a lack of memory or of disk, whatever it was.

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rusqlite::Connection;
 
-use crate::pool::stats::Stats;
-use crate::sqlite::dbfile::{self, FileIdentity, Inode};
+use crate::sqlite::dbfile::{self, FileIdentity};
 use crate::sqlite::hooks;
+use crate::sqlite::inode::Inode;
+use crate::stats::Stats;
 
 /// How the files of databases are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,13 +6,15 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{Outcome, Status};
-use crate::pool::cache::InFlightQuery;
-use crate::pool::stats::Stats;
-use crate::request::Limits;
+use crate::request::{InFlightQuery, Limits};
 use crate::sqlite::connections::Connections;
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::exec;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
+use crate::stats::Stats;
+
+/// The stack of what runs SQL: SQLite's parser and code generator recurse with the depth of an expression.
+pub(crate) const STACK_BYTES: usize = 8 << 20;
 
 /// The longest that a database's lock is kept from one run to the next: a writer may wait as long.
 const LONGEST_HOLD: Duration = Duration::from_millis(5);
@@ -26,7 +28,7 @@ const MAX_TRIES: usize = 10;
 /// A thread's connections, and what stops a run on them.
 pub(crate) struct Local {
     connections: Connections,
-    control: Arc<RunGuard>,
+    guard: Arc<RunGuard>,
     held: Option<Held>,
 }
 
@@ -44,9 +46,9 @@ struct Held {
 impl Local {
     /// Starts without a connection; `cap` is the most that stay open.
     pub(crate) fn new(cap: usize, copies: &Arc<InMemoryDbs>, stats: &Arc<Stats>) -> Self {
-        let control = Arc::new(RunGuard::default());
-        let connections = Connections::new(cap, Arc::clone(copies), Arc::clone(&control), Arc::clone(stats));
-        Self { connections, control, held: None }
+        let guard = Arc::new(RunGuard::default());
+        let connections = Connections::new(cap, Arc::clone(copies), Arc::clone(&guard), Arc::clone(stats));
+        Self { connections, guard, held: None }
     }
 
     /// Tells whether the database is open, in the state with this number.
@@ -61,20 +63,20 @@ impl Local {
 
     /// Runs a query of the pool, in the transaction of the one before it where that saw the same state of the same file;
     /// `more_wait` tells that it is worth to keep one.
-    pub(crate) fn run_in_burst(&mut self, flight: &InFlightQuery, more_wait: bool) -> Outcome {
+    pub(crate) fn run_in_burst(&mut self, query: &InFlightQuery, more_wait: bool) -> Outcome {
         let now = Instant::now();
         let is_right =
-            |held: &Held| held.state == flight.key.db && *held.path == *flight.path && now - held.since < LONGEST_HOLD;
+            |held: &Held| held.state == query.key.db && *held.path == *query.path && now - held.since < LONGEST_HOLD;
         if !self.held.as_ref().is_some_and(is_right) {
             self.release();
             if more_wait {
-                self.held = Some(Held { path: Arc::clone(&flight.path), state: flight.key.db, since: now });
+                self.held = Some(Held { path: Arc::clone(&query.path), state: query.key.db, since: now });
             }
         }
-        let (sql, cancel) = (&flight.key.sql.text, Some(&flight.cancel));
-        let mut outcome = self.run(&flight.path, flight.key.db, sql, &flight.limits, cancel);
+        let (sql, cancel) = (&query.key.sql.text, Some(&query.cancel));
+        let mut outcome = self.run(&query.path, query.key.db, sql, &query.limits, cancel);
         if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
-            table.settle(flight.is_for_cache);
+            table.settle(query.is_for_cache);
         }
         let is_large = outcome.table.as_ref().is_some_and(|table| table.bytes() > LARGE_BYTES);
         if is_large || outcome.status != Status::Ok || outcome.elapsed >= LONGEST_HOLD {
@@ -108,7 +110,7 @@ impl Local {
                 Err(outcome) => return *outcome,
             };
             let keeps_lock = self.held.is_some();
-            let outcome = exec::run(sandbox, &self.control, sql, limits, cancel.cloned(), begun, keeps_lock);
+            let outcome = exec::run(sandbox, sql, limits, cancel.cloned(), begun, keeps_lock);
             let is_over = matches!(outcome.status, Status::Timeout | Status::Cancelled);
             let is_one_state = is_over || sandbox.has_read_one_state(outcome.status != Status::Ok);
             let has_ended = keeps_lock || sandbox.end_transactions().is_ok();
@@ -129,6 +131,6 @@ impl Local {
     pub(crate) fn recover(&mut self) {
         self.held = None;
         self.connections.clear();
-        self.control.disarm();
+        self.guard.disarm();
     }
 }

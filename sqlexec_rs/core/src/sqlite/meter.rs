@@ -65,14 +65,14 @@ thread_local! {
         }
     };
     /// Apart from the counters, because it needs a destructor, which makes each access dearer.
-    static CONTROL: RefCell<Option<Arc<RunGuard>>> = const { RefCell::new(None) };
+    static GUARD: RefCell<Option<Arc<RunGuard>>> = const { RefCell::new(None) };
 }
 
-/// Starts to count for a run on this thread, whose clocks are `control`'s.
-pub(crate) fn arm(control: &Arc<RunGuard>, limits: &Limits) {
-    CONTROL.with_borrow_mut(|current| {
-        if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, control)) {
-            *current = Some(Arc::clone(control));
+/// Starts to count for a run on this thread, whose clocks are those of `guard`.
+pub(crate) fn arm(guard: &Arc<RunGuard>, limits: &Limits) {
+    GUARD.with_borrow_mut(|current| {
+        if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, guard)) {
+            *current = Some(Arc::clone(guard));
         }
     });
     METER.with(|meter| {
@@ -109,12 +109,6 @@ pub(crate) fn disarm() -> Option<Refusal> {
 #[inline]
 pub(crate) fn set_lenient(is_lenient: bool) {
     METER.with(|meter| meter.is_lenient.set(is_lenient));
-}
-
-/// Tells whether this run has handled large values, so that each instruction may take long.
-#[inline]
-pub(crate) fn has_large_values() -> bool {
-    METER.with(|meter| meter.has_large.get())
 }
 
 /// Answers SQLite's wish for a piece of memory.
@@ -180,8 +174,8 @@ impl Meter {
             }
             self.prepare_left.set(prepare_left - 1);
         }
-        if bytes >= LARGE {
-            self.has_large.set(true);
+        if bytes >= LARGE && !self.has_large.replace(true) {
+            with_guard(RunGuard::note_large_values);
         }
         self.heap_left.set(left);
         true
@@ -197,9 +191,7 @@ impl Meter {
 
     #[cold]
     fn look_at_clocks(&self) -> bool {
-        let must_stop = CONTROL
-            .try_with(|control| control.borrow().as_ref().is_some_and(|control| control.must_stop_between_rows()))
-            .unwrap_or(false); // the thread is ending, and nothing runs on it
+        let must_stop = with_guard(RunGuard::must_stop_between_rows).unwrap_or(false);
         if must_stop && !self.is_lenient.get() {
             return self.refuse(Refusal::Time);
         }
@@ -214,6 +206,12 @@ impl Meter {
         }
         false
     }
+}
+
+/// Asks the run's guard; `None` when the thread is ending, and nothing runs on it.
+#[cold]
+fn with_guard<T>(ask: impl FnOnce(&RunGuard) -> T) -> Option<T> {
+    GUARD.try_with(|guard| guard.borrow().as_ref().map(|guard| ask(guard))).ok().flatten()
 }
 
 fn saturating(bytes: u64) -> i64 {
@@ -278,12 +276,12 @@ mod tests {
 
     #[test]
     fn when_the_time_is_over_everything_is_refused() {
-        let control = Arc::new(RunGuard::default());
+        let guard = Arc::new(RunGuard::default());
         let limits = Limits { timeout: Some(Duration::ZERO), heap_bytes: u64::MAX, temp_bytes: u64::MAX, ..limits() };
-        control.arm(&limits, None, Instant::now());
+        guard.arm(&limits, None, Instant::now());
         let asks: [fn() -> bool; 3] = [|| may_allocate(1), may_fetch_page, || may_write_temp(1, 1)];
         for ask in asks {
-            arm(&control, &limits);
+            arm(&guard, &limits);
             assert!((0..=CREDIT).any(|_| !ask()));
             assert!(asks.iter().all(|ask| !ask()));
             assert_eq!(disarm(), Some(Refusal::Time));

@@ -9,7 +9,7 @@ pub mod exec;
 pub mod functions;
 pub mod hooks;
 pub mod in_memory_dbs;
+pub mod inode;
 pub mod local;
 pub mod meter;
 pub mod sandbox;
-pub mod scan;

@@ -18,12 +18,13 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Statement};
 use crate::hint;
 use crate::request::Caps;
 use crate::result::header::Header;
+use crate::scan::Patterns;
 use crate::sqlite::dbfile::{self, NoLog};
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
+use crate::sqlite::functions;
 use crate::sqlite::hooks::{self, Action, Authorizer, Log};
 use crate::sqlite::in_memory_dbs::Copied;
-use crate::sqlite::scan::Patterns;
-use crate::{sqlite::functions, sqlite::meter};
+use crate::sqlite::meter;
 
 /// PRAGMAs that describe a schema; their argument names a table or an index.
 const SCHEMA_PRAGMAS: [&str; 8] = [
@@ -112,7 +113,7 @@ impl Seen {
 pub(crate) struct Sandbox {
     path: PathBuf,
     origin: Origin,
-    control: Arc<RunGuard>,
+    guard: Arc<RunGuard>,
     seen: Arc<Seen>,
     /// LIKE and GLOB are ours, which ask the bounds.
     guarded: Kept,
@@ -148,25 +149,20 @@ struct Kept {
 
 impl Sandbox {
     /// Prepares for the database file at `path`, which the first run opens; `is_immutable` promises that it does not change.
-    pub(crate) fn new(path: &Path, is_immutable: bool, control: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
-        Self::of(path, if is_immutable { Origin::Immutable } else { Origin::File }, control, n_files)
+    pub(crate) fn new(path: &Path, is_immutable: bool, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
+        Self::of(path, if is_immutable { Origin::Immutable } else { Origin::File }, guard, n_files)
     }
 
     /// Prepares for a copy of the database file at `path`.
-    pub(crate) fn of_copy(
-        path: &Path,
-        copied: Arc<Copied>,
-        control: &Arc<RunGuard>,
-        n_files: &Arc<AtomicUsize>,
-    ) -> Self {
-        Self::of(path, Origin::Copy(copied), control, n_files)
+    pub(crate) fn of_copy(path: &Path, copied: Arc<Copied>, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
+        Self::of(path, Origin::Copy(copied), guard, n_files)
     }
 
-    fn of(path: &Path, origin: Origin, control: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
+    fn of(path: &Path, origin: Origin, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
         Self {
             path: path.to_owned(),
             origin,
-            control: Arc::clone(control),
+            guard: Arc::clone(guard),
             seen: Arc::default(),
             guarded: Kept::default(),
             indexed: Kept::default(),
@@ -187,8 +183,8 @@ impl Sandbox {
         &self.path
     }
 
-    pub(crate) fn control(&self) -> &Arc<RunGuard> {
-        &self.control
+    pub(crate) fn guard(&self) -> &Arc<RunGuard> {
+        &self.guard
     }
 
     pub(crate) fn seen(&self) -> &Seen {
@@ -296,9 +292,9 @@ impl Sandbox {
     fn connect(&self, guards_patterns: bool) -> rusqlite::Result<Connection> {
         let connect = || -> rusqlite::Result<Connection> {
             let mut connection = self.open()?;
-            wall_in(&mut connection, &self.control, &self.seen)?;
+            wall_in(&mut connection, &self.guard, &self.seen)?;
             if guards_patterns {
-                functions::register_patterns(&connection, &self.control)?;
+                functions::register_patterns(&connection, &self.guard)?;
             }
             if self.is_without_log() {
                 self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
@@ -344,7 +340,7 @@ impl Drop for Sandbox {
 }
 
 /// Builds the walls around a connection.
-fn wall_in(connection: &mut Connection, control: &Arc<RunGuard>, seen: &Arc<Seen>) -> rusqlite::Result<()> {
+fn wall_in(connection: &mut Connection, guard: &Arc<RunGuard>, seen: &Arc<Seen>) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_lock))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
@@ -355,9 +351,9 @@ fn wall_in(connection: &mut Connection, control: &Arc<RunGuard>, seen: &Arc<Seen
     }
     hooks::set_authorizer(connection, seen)?;
     hooks::remove_module(connection, c"dbstat")?;
-    functions::register_text(connection, control)?;
-    let control = Arc::clone(control);
-    connection.progress_handler(HANDLER_PERIOD as i32, Some(move || control.must_stop()))
+    functions::register_text(connection, guard)?;
+    let guard = Arc::clone(guard);
+    connection.progress_handler(HANDLER_PERIOD as i32, Some(move || guard.must_stop()))
 }
 
 /// Returns the name by which SQLite opens a file that nobody writes to, so that it neither locks it nor makes a log.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
+use crate::sqlite::classify::check;
 use crate::sqlite::deadline::RunGuard;
 use text::TrimSet;
 use work::{Stopped, Work};
@@ -37,46 +38,42 @@ const TEXT: [(&CStr, c_int, Function); 9] = [
 const PATTERNS: [(&CStr, c_int, Function); 3] = [(c"like", 2, like), (c"like", 3, like), (c"glob", 2, glob)];
 
 /// Replaces the functions on texts.
-pub(crate) fn register_text(connection: &Connection, control: &Arc<RunGuard>) -> rusqlite::Result<()> {
-    TEXT.iter().try_for_each(|function| register(connection, control, *function))
+pub(crate) fn register_text(connection: &Connection, guard: &Arc<RunGuard>) -> rusqlite::Result<()> {
+    TEXT.iter().try_for_each(|function| register(connection, guard, *function))
 }
 
 /// Replaces LIKE and GLOB.
-pub(crate) fn register_patterns(connection: &Connection, control: &Arc<RunGuard>) -> rusqlite::Result<()> {
-    PATTERNS.iter().try_for_each(|function| register(connection, control, *function))
+pub(crate) fn register_patterns(connection: &Connection, guard: &Arc<RunGuard>) -> rusqlite::Result<()> {
+    PATTERNS.iter().try_for_each(|function| register(connection, guard, *function))
 }
 
 fn register(
     connection: &Connection,
-    control: &Arc<RunGuard>,
+    guard: &Arc<RunGuard>,
     (name, n_args, function): (&CStr, c_int, Function),
 ) -> rusqlite::Result<()> {
     let flags = ffi::SQLITE_UTF8 | ffi::SQLITE_DETERMINISTIC | ffi::SQLITE_INNOCUOUS;
-    let control = Arc::into_raw(Arc::clone(control)).cast_mut().cast::<c_void>();
-    // SAFETY: the connection is open; the function's data is a reference of its own to the control, which SQLite hands to
-    // `forget_control` when the function is replaced or the connection closed, or at once if this fails.
-    let code = unsafe {
+    let guard = Arc::into_raw(Arc::clone(guard)).cast_mut().cast::<c_void>();
+    // SAFETY: the connection is open; the function's data is a reference of its own to the guard, which SQLite hands to
+    // `forget_guard` when the function is replaced or the connection closed, or at once if this fails.
+    check(unsafe {
         ffi::sqlite3_create_function_v2(
             connection.handle(),
             name.as_ptr(),
             n_args,
             flags,
-            control,
+            guard,
             Some(function),
             None,
             None,
-            Some(forget_control),
+            Some(forget_guard),
         )
-    };
-    match code {
-        ffi::SQLITE_OK => Ok(()),
-        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
-    }
+    })
 }
 
-unsafe extern "C" fn forget_control(control: *mut c_void) {
+unsafe extern "C" fn forget_guard(guard: *mut c_void) {
     // SAFETY: made by `Arc::into_raw` in `register`, given back once.
-    drop(unsafe { Arc::from_raw(control.cast_const().cast::<RunGuard>()) });
+    drop(unsafe { Arc::from_raw(guard.cast_const().cast::<RunGuard>()) });
 }
 
 /// Why a call has no result.
@@ -111,12 +108,12 @@ impl<'a> Call<'a> {
         body: impl FnOnce(&Call<'_>, &mut Work<'_>) -> Result<(), Failure>,
     ) {
         // SAFETY: SQLite passes `n_args` values that live during the call, and the data that `register` gave.
-        let (call, control) = unsafe {
+        let (call, guard) = unsafe {
             let args = std::slice::from_raw_parts(args, usize::try_from(n_args).unwrap_or(0));
             (Call { context, args }, &*ffi::sqlite3_user_data(context).cast_const().cast::<RunGuard>())
         };
         let result = catch_unwind(AssertUnwindSafe(|| {
-            let mut work = Work::new(control);
+            let mut work = Work::new(guard);
             body(&call, &mut work)?;
             work.finish().map_err(Failure::from)
         }));

@@ -49,9 +49,9 @@ impl Pair {
             connection
         };
         let ours = open();
-        let control = Arc::default();
-        register_text(&ours, &control).unwrap();
-        register_patterns(&ours, &control).unwrap();
+        let guard = Arc::default();
+        register_text(&ours, &guard).unwrap();
+        register_patterns(&ours, &guard).unwrap();
         Self { ours, sqlites: open() }
     }
 
@@ -182,9 +182,9 @@ fn lengths_meet_their_limits_as_in_sqlite() {
 #[test]
 fn what_takes_sqlite_minutes_is_quick_or_stops() {
     let ours = Connection::open_in_memory().unwrap();
-    let control: Arc<RunGuard> = Arc::default();
-    register_text(&ours, &control).unwrap();
-    register_patterns(&ours, &control).unwrap();
+    let guard: Arc<RunGuard> = Arc::default();
+    register_text(&ours, &guard).unwrap();
+    register_patterns(&ours, &guard).unwrap();
     let million = "printf('%.*c', 1000000, 'a')";
     let distinct = "(WITH RECURSIVE r(i) AS (SELECT 200 UNION ALL SELECT i + 1 FROM r WHERE i < 40000) \
                     SELECT group_concat(char(i), '') FROM r)";
@@ -198,9 +198,9 @@ fn what_takes_sqlite_minutes_is_quick_or_stops() {
     ] {
         let limits = Limits { timeout: Some(Duration::from_millis(200)), ..Limits::default() };
         let begun = Instant::now();
-        control.arm(&limits, None, begun);
+        guard.arm(&limits, None, begun);
         let result = ours.query_row(&sql, [], |row| row.get::<_, Value>(0));
-        assert_eq!(control.disarm().is_some(), result.is_err(), "{sql}: {result:?}");
+        assert_eq!(guard.disarm().is_some(), result.is_err(), "{sql}: {result:?}");
         // SQLite's own take from seconds to days.
         assert!(begun.elapsed() < Duration::from_secs(20), "{sql}");
     }

@@ -14,13 +14,13 @@ pub(super) struct Stopped;
 
 /// What one call has worked since the bounds were looked at, in bytes or comparisons.
 pub(super) struct Work<'a> {
-    control: &'a RunGuard,
+    guard: &'a RunGuard,
     unpaid: usize,
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(control: &'a RunGuard) -> Self {
-        Self { control, unpaid: 0 }
+    pub(super) fn new(guard: &'a RunGuard) -> Self {
+        Self { guard, unpaid: 0 }
     }
 
     /// Adds work that is about to be done.
@@ -38,6 +38,6 @@ impl<'a> Work<'a> {
     #[cold]
     fn pay(&mut self) -> Result<(), Stopped> {
         let units = std::mem::take(&mut self.unpaid);
-        if self.control.charge(units as u64) { Err(Stopped) } else { Ok(()) }
+        if self.guard.charge(units as u64) { Err(Stopped) } else { Ok(()) }
     }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
+use crate::sqlite::classify::check;
+
 /// What a statement would do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action<'a> {
@@ -35,14 +37,8 @@ pub(crate) fn set_authorizer<A: Authorizer>(connection: &Connection, authorizer:
     // question; if it cannot take it (no memory), `forget` has been called, and nothing is asked.
     unsafe {
         let db = connection.handle();
-        let code = ffi::sqlite3_set_clientdata(db, c"sqlexec_authorizer".as_ptr(), data, Some(forget::<A>));
-        if code != ffi::SQLITE_OK {
-            return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
-        }
-        match ffi::sqlite3_set_authorizer(db, Some(ask::<A>), data) {
-            ffi::SQLITE_OK => Ok(()),
-            code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
-        }
+        check(ffi::sqlite3_set_clientdata(db, c"sqlexec_authorizer".as_ptr(), data, Some(forget::<A>)))?;
+        check(ffi::sqlite3_set_authorizer(db, Some(ask::<A>), data))
     }
 }
 

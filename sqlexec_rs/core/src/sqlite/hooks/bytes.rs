@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
+use crate::sqlite::classify::check;
+
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -65,11 +67,4 @@ pub(crate) fn open_bytes<B: AsRef<[u8]> + Send + Sync>(
 unsafe extern "C" fn forget<B>(data: *mut c_void) {
     // SAFETY: made by `Arc::into_raw` in `open_bytes`, given back once.
     drop(unsafe { Arc::from_raw(data.cast_const().cast::<B>()) });
-}
-
-fn check(code: c_int) -> rusqlite::Result<()> {
-    match code {
-        ffi::SQLITE_OK => Ok(()),
-        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
-    }
 }

@@ -18,6 +18,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rusqlite::ffi;
 
 use super::open;
+use crate::sqlite::classify::check;
 use crate::sqlite::meter;
 
 const NAME: &CStr = c"sqlexec";
@@ -92,11 +93,8 @@ pub(crate) fn take_clock_was_read() -> bool {
 
 /// Registers the layers on first use and returns the name of the one for such a database.
 pub(crate) fn vfs(log: Log) -> rusqlite::Result<&'static CStr> {
-    match LAYER.get_or_init(register) {
-        Ok(_) if log == Log::Missing => Ok(NAME_WITHOUT_LOG),
-        Ok(_) => Ok(NAME),
-        Err(code) => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(*code), None)),
-    }
+    check(LAYER.get_or_init(register).as_ref().map_or_else(|code| *code, |_| ffi::SQLITE_OK))?;
+    Ok(if log == Log::Missing { NAME_WITHOUT_LOG } else { NAME })
 }
 
 fn register() -> Result<Layer, c_int> {

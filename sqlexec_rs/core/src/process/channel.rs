@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::wire::{self, ConnectionCounts, Tag};
+use super::wire::{self, ConnectionCounts, Message};
 use crate::outcome::Outcome;
 use crate::request::Limits;
 
@@ -126,15 +126,17 @@ impl WorkerChannel {
         self.line().send(request)?;
         self.line().allow_run(limits, bounds);
         loop {
-            match wire::read_tag(&mut self.input)? {
-                Tag::Opening => self.line().allow(bounds.hang, false),
-                Tag::Opened => self.line().allow_run(limits, bounds),
-                Tag::Outcome => {
-                    self.line().allow(bounds.hang, false);
-                    let (outcome, counts) = wire::read_outcome(&mut self.input, limits)?;
+            let len = wire::read_len(&mut self.input)?;
+            self.line().allow(bounds.hang, false);
+            let bytes = wire::read_message(&mut self.input, len)?;
+            match wire::parse(&bytes)? {
+                Message::Opening => {}
+                Message::Opened => self.line().allow_run(limits, bounds),
+                Message::Outcome(outcome, counts, header) => {
+                    let outcome = wire::read_rows_of(&mut self.input, outcome, header, limits)?;
                     return Ok(Answer::Outcome(outcome, counts));
                 }
-                Tag::Panic => return wire::read_panic(&mut self.input).map(Answer::Panicked),
+                Message::Panic(message) => return Ok(Answer::Panicked(message)),
             }
         }
     }
@@ -244,19 +246,19 @@ mod tests {
                 theirs.read_exact(&mut [0; 3]).unwrap();
                 worker(&mut theirs);
             });
-            let mut talk = WorkerChannel::new(ours);
-            talk.greet(&Arc::default())?;
-            talk.ask(b"SQL", &Limits { timeout, ..Limits::default() }, BOUNDS, cancel)
+            let mut channel = WorkerChannel::new(ours);
+            channel.greet(&Arc::default())?;
+            channel.ask(b"SQL", &Limits { timeout, ..Limits::default() }, BOUNDS, cancel)
         })
     }
 
-    fn say(stream: &mut UnixStream, tag: Tag) {
-        wire::write_tag(stream, tag).unwrap();
+    fn say(stream: &mut UnixStream, message: &Message<'_>) {
+        wire::write(stream, message).unwrap();
     }
 
     fn say_outcome(stream: &mut UnixStream) {
         let outcome = Outcome::failed(Status::NoSql, "nothing");
-        wire::write_outcome(stream, &outcome, ConnectionCounts::default()).unwrap();
+        wire::write_outcome(stream, outcome, ConnectionCounts::default()).unwrap();
     }
 
     /// Waits until the pool's side has hung up.
@@ -268,16 +270,16 @@ mod tests {
     fn an_answer_ends_the_wait() {
         let answer = ask(Some(Duration::from_secs(60)), say_outcome).unwrap();
         assert!(matches!(answer, Answer::Outcome(outcome, _) if outcome.status == Status::NoSql));
-        let answer = ask(None, |stream| wire::write_panic(stream, "oh").unwrap()).unwrap();
+        let answer = ask(None, |stream| say(stream, &Message::Panic("oh".to_owned()))).unwrap();
         assert!(matches!(answer, Answer::Panicked(message) if message == "oh"));
     }
 
     #[test]
     fn the_clock_stands_while_a_database_is_opened() {
         let answer = ask(Some(Duration::ZERO), |stream| {
-            say(stream, Tag::Opening);
+            say(stream, &Message::Opening);
             thread::sleep(BOUNDS.grace + SOON);
-            say(stream, Tag::Opened);
+            say(stream, &Message::Opened);
             say_outcome(stream);
         });
         assert!(answer.is_ok(), "{answer:?}");
@@ -290,12 +292,12 @@ mod tests {
         assert!(begun.elapsed() >= SOON + BOUNDS.grace);
         assert!(matches!(ask(None, be_silent), Err(Failure::Hung)));
         let is_opening = |stream: &mut UnixStream| {
-            say(stream, Tag::Opening);
+            say(stream, &Message::Opening);
             be_silent(stream);
         };
         assert!(matches!(ask(Some(Duration::ZERO), is_opening), Err(Failure::Hung)));
         let is_sending = |stream: &mut UnixStream| {
-            say(stream, Tag::Outcome);
+            stream.write_all(&9_u64.to_le_bytes()).unwrap();
             be_silent(stream);
         };
         assert!(matches!(ask(Some(Duration::ZERO), is_sending), Err(Failure::Hung)));
@@ -314,7 +316,7 @@ mod tests {
     #[test]
     fn a_short_or_senseless_answer_is_no_answer() {
         assert!(matches!(ask(None, |_| {}), Err(Failure::Died)));
-        let is_cut = |stream: &mut UnixStream| stream.write_all(&[Tag::Outcome as u8, 0, 0]).unwrap();
+        let is_cut = |stream: &mut UnixStream| stream.write_all(&[9, 0, 0]).unwrap();
         assert!(matches!(ask(None, is_cut), Err(Failure::Died)));
         let is_noise = |stream: &mut UnixStream| stream.write_all(&[0xee; 100]).unwrap();
         assert!(matches!(ask(None, is_noise), Err(Failure::Garbled(_))));

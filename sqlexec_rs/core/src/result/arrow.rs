@@ -1,0 +1,182 @@
+//! A table as Arrow data.
+//!
+//! SQLite types cells, Arrow columns, so a column's type follows from the kinds of its cells, NULL aside:
+//!
+//! | cells of the column | Arrow type | value of a cell |
+//! |---|---|---|
+//! | none | `null` | |
+//! | integers | `int64` | |
+//! | reals, or reals and integers | `float64` | `CAST(x AS REAL)` |
+//! | text, or text and numbers | `large_utf8` | `CAST(x AS TEXT)` |
+//! | blobs, blobs and others, text that is not UTF-8 | `large_binary` | `CAST(x AS BLOB)` |
+
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, Float64Array, Int64Array, LargeBinaryArray, LargeStringArray, NullArray, RecordBatch, RecordBatchOptions,
+};
+use arrow_buffer::{NullBuffer, OffsetBuffer};
+use arrow_schema::{ArrowError, Field, Schema};
+use rusqlite::Connection;
+
+use crate::error::Fault;
+use crate::result::table::Table;
+use crate::result::value::Value;
+
+/// The kind of a cell. A column is of the highest kind among its cells, because a cast to a higher one loses least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Null,
+    Integer,
+    Real,
+    Text,
+    Bytes,
+}
+
+/// Makes a table's columns, each of the type that its cells give it.
+pub fn to_arrow(table: &Table) -> Result<RecordBatch, Fault> {
+    let mut scratch = None;
+    let columns = (0..table.width()).map(|column| column_of(table, column, &mut scratch));
+    let columns: Vec<ArrayRef> = columns.collect::<Result<_, Fault>>()?;
+    let field = |(name, column): (&String, &ArrayRef)| Field::new(name, column.data_type().clone(), true);
+    let schema = Schema::new(table.columns().iter().zip(&columns).map(field).collect::<Vec<_>>());
+    let options = RecordBatchOptions::new().with_row_count(Some(table.n_rows()));
+    RecordBatch::try_new_with_options(Arc::new(schema), columns, &options).map_err(|error| no_arrow(&error))
+}
+
+fn column_of(table: &Table, column: usize, scratch: &mut Option<Connection>) -> Result<ArrayRef, Fault> {
+    let values = || table.column(column);
+    let is_valid = values().map(|value| !matches!(value, Value::Null));
+    let nulls = Some(is_valid.collect::<NullBuffer>()).filter(|nulls| nulls.null_count() > 0);
+    Ok(match values().map(kind).max().unwrap_or(Kind::Null) {
+        Kind::Null => Arc::new(NullArray::new(table.n_rows())),
+        Kind::Integer => Arc::new(Int64Array::new(values().map(integer).collect(), nulls)),
+        Kind::Real => Arc::new(Float64Array::new(values().map(real).collect(), nulls)),
+        Kind::Text => {
+            let (offsets, bytes) = bytes(values(), scratch)?;
+            Arc::new(LargeStringArray::try_new(offsets, bytes.into(), nulls).map_err(|error| no_arrow(&error))?)
+        }
+        Kind::Bytes => {
+            let (offsets, bytes) = bytes(values(), scratch)?;
+            Arc::new(LargeBinaryArray::try_new(offsets, bytes.into(), nulls).map_err(|error| no_arrow(&error))?)
+        }
+    })
+}
+
+fn no_arrow(_error: &ArrowError) -> Fault {
+    Fault::Internal("a result's columns are no Arrow data")
+}
+
+fn kind(value: Value<'_>) -> Kind {
+    match value {
+        Value::Null => Kind::Null,
+        Value::Integer(_) => Kind::Integer,
+        Value::Real(_) => Kind::Real,
+        Value::Text(text) if std::str::from_utf8(text).is_ok() => Kind::Text,
+        Value::Text(_) | Value::Blob(_) => Kind::Bytes,
+    }
+}
+
+fn integer(value: Value<'_>) -> i64 {
+    if let Value::Integer(i) = value { i } else { 0 }
+}
+
+fn real(value: Value<'_>) -> f64 {
+    match value {
+        Value::Real(r) => r,
+        Value::Integer(i) => i as f64,
+        _ => 0.0,
+    }
+}
+
+/// Returns values of varying length end to end, and where they begin and end.
+fn bytes<'a>(
+    values: impl Iterator<Item = Value<'a>>,
+    scratch: &mut Option<Connection>,
+) -> Result<(OffsetBuffer<i64>, Vec<u8>), Fault> {
+    let (mut offsets, mut bytes) = (vec![0], Vec::new());
+    for value in values {
+        match value {
+            Value::Null => {}
+            Value::Text(own) | Value::Blob(own) => bytes.extend_from_slice(own),
+            Value::Integer(i) => bytes.extend_from_slice(i.to_string().as_bytes()),
+            Value::Real(r) => bytes.extend_from_slice(real_text(r, scratch).map_err(cannot_cast)?.as_bytes()),
+        }
+        offsets.push(bytes.len() as i64);
+    }
+    Ok((OffsetBuffer::new(offsets.into()), bytes))
+}
+
+/// Lets SQLite itself write a float: how many digits it writes has changed between its versions.
+fn real_text(real: f64, scratch: &mut Option<Connection>) -> rusqlite::Result<String> {
+    let connection = match scratch {
+        Some(connection) => connection,
+        none => none.insert(Connection::open_in_memory()?),
+    };
+    connection.query_row("SELECT CAST(?1 AS TEXT)", [real], |row| row.get(0))
+}
+
+fn cannot_cast(_error: rusqlite::Error) -> Fault {
+    Fault::Internal("SQLite did not write a float as text")
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Array, cast::AsArray};
+    use arrow_schema::DataType;
+
+    use super::*;
+    use crate::result::table::tests::table;
+
+    fn one(values: &[Value<'_>]) -> ArrayRef {
+        let rows: Vec<[Value<'_>; 1]> = values.iter().map(|value| [*value]).collect();
+        let rows: Vec<&[Value<'_>]> = rows.iter().map(<[_; 1]>::as_slice).collect();
+        Arc::clone(to_arrow(&table(1, &rows)).unwrap().column(0))
+    }
+
+    #[test]
+    fn a_type_follows_from_the_cells() {
+        let (int, real, text) = (Value::Integer(3), Value::Real(0.5), Value::Text(b"a"));
+        let cases: [(&[Value<'_>], DataType); 9] = [
+            (&[], DataType::Null),
+            (&[Value::Null, Value::Null], DataType::Null),
+            (&[Value::Null, int], DataType::Int64),
+            (&[int, real], DataType::Float64),
+            (&[int, text, real], DataType::LargeUtf8),
+            (&[text, Value::Null], DataType::LargeUtf8),
+            (&[text, Value::Blob(b"b")], DataType::LargeBinary),
+            (&[int, Value::Blob(b"b")], DataType::LargeBinary),
+            (&[Value::Text(b"\xff")], DataType::LargeBinary),
+        ];
+        for (values, data_type) in cases {
+            assert_eq!(*one(values).data_type(), data_type, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn nulls_are_bits() {
+        let mut values = [Value::Integer(7); 11];
+        (values[0], values[9]) = (Value::Null, Value::Null);
+        let column = one(&values);
+        let nulls = column.nulls().unwrap();
+        assert_eq!((nulls.null_count(), nulls.validity()), (2, [0b1111_1110, 0b101].as_slice()));
+        assert!(one(&[Value::Integer(1)]).nulls().is_none());
+        assert_eq!(one(&[Value::Null]).logical_null_count(), 1);
+    }
+
+    #[test]
+    fn mixed_cells_are_cast_as_sqlite_casts() {
+        let values =
+            [Value::Integer(-1), Value::Real(10.0), Value::Real(0.1), Value::Null, Value::Text("é".as_bytes())];
+        let texts = [Some("-1"), Some("10.0"), Some("0.1"), None, Some("é")];
+        assert_eq!(one(&values).as_string::<i64>().iter().collect::<Vec<_>>(), texts);
+        let values = [Value::Real(1e300), Value::Blob(b"\x00")];
+        let blobs = [Some(b"1.0e+300".as_slice()), Some(b"\x00")];
+        assert_eq!(one(&values).as_binary::<i64>().iter().collect::<Vec<_>>(), blobs);
+    }
+
+    #[test]
+    fn a_table_without_columns_keeps_its_rows() {
+        assert_eq!(to_arrow(&table(0, &[&[], &[]])).unwrap().num_rows(), 2);
+    }
+}

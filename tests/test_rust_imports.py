@@ -1,0 +1,166 @@
+"""Hold the files of the Rust crates to no cycles, and the core's rooms to the arrows of a table.
+
+An arrow is a path that begins with `crate`, `super` or `self`, in a `use` or in the code. Comments, texts and
+`#[cfg(test)]` modules hold none, and neither is what a file declares or exports of the files below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+RUST = Path(__file__).parents[1] / "sqlexec_rs"
+CRATES = {"core": RUST / "core" / "src", "py": RUST / "py" / "src"}
+
+# What each room of the core may import beside itself; files that stand beside the rooms are rooms of their own.
+ARROWS: dict[str, set[str]] = {
+    "error": set(),
+    "scan": set(),
+    "result": {"error"},
+    "outcome": {"result"},
+    "request": {"result"},
+    "stats": {"outcome"},
+    "hint": {"scan"},
+    "compare": {"outcome", "result"},
+    "sqlite": {"error", "hint", "outcome", "request", "result", "scan", "stats"},
+    "process": {"error", "outcome", "request", "result", "sqlite", "stats"},
+    "pool": {"compare", "error", "outcome", "process", "request", "result", "scan", "sqlite", "stats"},
+}
+
+# A comment, a text (raw or not), or a character; a lifetime is no character.
+NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|r(#*)".*?"\1|"(?:\\.|[^"\\])*"|'(?:\\.[^']*|[^'\\])'""", re.DOTALL)
+TEST_MODULE = re.compile(r"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+\w+\s*([{;])")
+USE = re.compile(r"\buse\s+((?:crate|super|self)::[^;]*);")
+PATH = re.compile(r"\b(?:crate|super|self)(?:::\w+)+")
+
+Module = tuple[str, ...]
+
+
+def read_modules(root: Path) -> dict[Module, str]:
+    """Return the text of each module of a crate by its path; that of the crate itself is empty."""
+    modules = {}
+    for file in sorted(root.rglob("*.rs")):
+        parts = file.relative_to(root).with_suffix("").parts
+        if parts[0] != "bin" and parts[-1] != "tests":
+            modules[parts[:-1] if parts[-1] in {"mod", "lib"} else parts] = file.read_text()
+    return modules
+
+
+def strip_tests(code: str) -> str:
+    """Return code without its test modules."""
+    while found := TEST_MODULE.search(code):
+        end = found.end()
+        depth = int(found[1] == "{")
+        while depth:
+            depth += {"{": 1, "}": -1}.get(code[end], 0)
+            end += 1
+        code = code[: found.start()] + code[end:]
+    return code
+
+
+def expand(tree: str) -> Iterator[Module]:
+    """Yield the paths of a `use`, whose groups in braces may hold groups."""
+    prefix, brace, group = tree.strip().partition("{")
+    names = tuple(name for name in prefix.split(" as ")[0].strip().split("::") if name)
+    if not brace:
+        yield names
+        return
+    depth, item = 0, ""
+    for character in group.rpartition("}")[0] + ",":
+        if character == "," and not depth:
+            yield from (names + rest for rest in expand(item) if rest)
+            item = ""
+            continue
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        item += character
+
+
+def resolve(path: Module, here: Module) -> Module:
+    """Return a path as it begins at the crate."""
+    base: Module = () if path[0] == "crate" else here
+    for name in path:
+        if name == "super":
+            base = base[:-1]
+        elif name not in {"crate", "self"}:
+            base = (*base, name)
+    return base
+
+
+def find_arrows(modules: Mapping[Module, str]) -> dict[Module, set[Module]]:
+    """Return the modules that each module imports, the crate and those below it left out."""
+    arrows = {}
+    for here, text in modules.items():
+        code = strip_tests(NO_CODE.sub("''", text))
+        paths = [path for found in USE.finditer(code) for path in expand(found[1])]
+        paths += [tuple(found[0].split("::")) for found in PATH.finditer(USE.sub("", code))]
+        targets = set()
+        for path in (resolve(path, here) for path in paths):
+            lengths = range(len(path), 0, -1)
+            targets.add(next((path[:n] for n in lengths if path[:n] in modules), ()))
+        arrows[here] = {target for target in targets if target and target[: len(here)] != here}
+    return arrows
+
+
+def find_cycle(arrows: Mapping[Module, set[Module]]) -> list[Module]:
+    """Return modules of which each imports the next and the last the first; empty if there are none."""
+    done: set[Module] = set()
+
+    def walk(module: Module, way: list[Module]) -> list[Module]:
+        if module in way:
+            return way[way.index(module) :]
+        if module not in done:
+            for target in sorted(arrows.get(module, ())):
+                if cycle := walk(target, [*way, module]):
+                    return cycle
+            done.add(module)
+        return []
+
+    return next((cycle for module in sorted(arrows) if (cycle := walk(module, []))), [])
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_no_two_files_import_each_other(crate: str) -> None:
+    arrows = find_arrows(read_modules(CRATES[crate]))
+    assert sum(map(len, arrows.values())) > len(arrows) / 2, "the arrows are not read"
+    assert find_cycle({module: targets for module, targets in arrows.items() if module}) == []
+
+
+def test_rooms_import_what_the_table_says() -> None:
+    found: dict[str, set[str]] = {room: set() for room in ARROWS}
+    for module, targets in find_arrows(read_modules(CRATES["core"])).items():
+        if module:
+            found[module[0]] |= {target[0] for target in targets} - {module[0]}
+    assert found == ARROWS
+    assert find_cycle({(room,): {(target,) for target in targets} for room, targets in ARROWS.items()}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [
+        ("use crate::b::Thing;", {("b",)}),
+        ("use super::b::Thing as Other;", {("b",)}),
+        ("pub(crate) use crate::{b::{self, Thing}, room::{c::{X, Y}, d}};", {("b",), ("room", "c"), ("room", "d")}),
+        ("fn f() -> crate::room::c::X { super::b::make() }", {("room", "c"), ("b",)}),
+        ("use crate::room::Exported;", {("room",)}),
+        ('// use crate::b;\n/* crate::b */ const A: &str = "use crate::b;"; const B: &str = r#"crate::b "#;', set()),
+        ("#[cfg(test)]\nmod tests {\n    use crate::b;\n    fn f() { '{'; }\n}\nuse crate::room::d;", {("room", "d")}),
+        ("#[cfg(test)]\nmod tests;\nuse crate::b;", {("b",)}),
+        ("use std::sync::Arc;\nuse crate::Fault;", set()),
+    ],
+)
+def test_arrows_are_read(text: str, targets: set[Module]) -> None:
+    modules: dict[Module, str] = {(): "", ("a",): text, ("b",): "", ("room",): "", ("room", "c"): "", ("room", "d"): ""}
+    assert find_arrows(modules)["a",] == targets
+
+
+def test_a_cycle_would_be_seen() -> None:
+    modules: dict[Module, str] = {
+        ("room", "a"): "use super::b::B;",
+        ("room", "b"): "fn f() { crate::room::c::f() }",
+        ("room", "c"): "use crate::{room::{a::A}};",
+        ("room", "d"): "use super::a::A;",
+    }
+    assert find_cycle(find_arrows(modules)) == [("room", "a"), ("room", "b"), ("room", "c")]

@@ -8,20 +8,17 @@ written to costs the time alone.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from jaxrl_sql.data.cache_folder import cache_folder
 from jaxrl_sql.data.written import written_whole
 from jaxrl_sql.types import InputError
 
 T = TypeVar("T")
-
-VARIABLE = "JAXRL_SQL_CACHE"
-"""The environment variable that names the folder; `off` keeps nothing on disk."""
 
 
 class Version(NamedTuple):
@@ -40,16 +37,6 @@ def version_of(db_path: str | Path) -> Version:
     except OSError as error:
         raise InputError(f"{path}: no database file ({error.strerror})") from error
     return Version(str(path.resolve()), stat.st_mtime_ns, stat.st_size)
-
-
-def cache_folder() -> Path | None:
-    """Return where entries are kept: what JAXRL_SQL_CACHE names, or `jaxrl_sql` in the user's cache; None for `off`."""
-    named = os.environ.get(VARIABLE, "")
-    if named == "off":
-        return None
-    if named:
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jaxrl_sql"
 
 
 def kept(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl_sql.data.cache_folder import cache_folder
 from jaxrl_sql.data.schema import Values, read_values, values
-from jaxrl_sql.data.schema.cache import _digest, cache_folder, kept, version_of
+from jaxrl_sql.data.schema.cache import _digest, kept, version_of
 from jaxrl_sql.types import InputError
 
 

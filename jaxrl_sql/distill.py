@@ -22,6 +22,7 @@ from jaxrl_sql.data.prompts import PromptStyle, message_texts
 from jaxrl_sql.evals.execution import execution_accuracy
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.fingerprint import TEACHER, fingerprint
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
@@ -41,14 +42,9 @@ def distill(config: TrainConfig) -> int:
             raise InputError(f"distill.{name} is empty: it says which teacher to ask")
     recipe = find_recipe(config.recipe)
     style = recipe.style_for(dataclasses.replace(data, prompt="chat", assistant_prefill=""))
-    settings = {
-        "questions": f"{data.dir}/{data.train}", "model": cfg.model, "recipe": config.recipe, "schema": data.schema,
-        "thinking": data.thinking, "temperature": cfg.temperature, "max_tokens": cfg.max_tokens,
-        "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
-    }  # fmt: skip
     loaded = training_questions(data)
     with (
-        Journal(out / "answers.jsonl", settings) as journal,
+        Journal(out / "answers.jsonl", answer_settings(config)) as journal,
         open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint,
         make_executor(config.executor) as executor,
     ):
@@ -65,6 +61,11 @@ def distill(config: TrainConfig) -> int:
     for fault, count in faults.most_common(1):
         sys.stderr.write(f"not answered: {faults.total()}, of which {count} for this: {fault}\n")
     return int(bool(journal.records) and faults.total() == len(journal.records))
+
+
+def answer_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return what the answers and their verdicts depend on."""
+    return fingerprint(config, {"questions": f"{config.data.dir}/{config.data.train}"}, TEACHER, "endpoint")
 
 
 def ask_until_done(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxrl_sql.config.commands import AugmentConfig, DistillConfig, EvaluateConfig, FilterConfig, VerbalConfig
 
@@ -261,11 +260,6 @@ class ExecutorConfig:
     vm_steps: int = 20_000_000
     max_rows: int = 100_000
     max_bytes: int = 64 << 20
-
-    def settings(self) -> dict[str, Any]:
-        """Return by key what verdicts depend on; on the number of threads and on where SQL runs they do not."""
-        limits = ("timeout_ms", "vm_steps", "max_rows", "max_bytes")
-        return {"executor.threads": "any"} | {f"executor.{name}": getattr(self, name) for name in limits}
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,9 @@ def test_pass_rates_are_counted_kept_and_gone_on_from(
 
     capsys.readouterr()
     assert main(arguments(*SAMPLED, "filter.samples=5")) == 2
-    assert "was begun with samples=4, not 5" in capsys.readouterr().err
+    assert "was begun with filter.samples=4, not 5" in capsys.readouterr().err
+    assert main(arguments(*SAMPLED, "model.compute_dtype=bfloat16")) == 2
+    assert "was begun with model.compute_dtype='same', not 'bfloat16'" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "executor.vm_steps=1000")) == 2
     assert "was begun with executor.vm_steps=20000000, not 1000" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "filter.low=0", "filter.high=1", "executor.threads=1")) == 0

@@ -57,14 +57,6 @@ class PromptStyle(NamedTuple):
     in_question: bool = False
 
 
-class PromptParts(NamedTuple):
-    """Token ids of the shared schema, the question, and the supervised answer (without an end token)."""
-
-    schema_ids: tuple[int, ...]
-    question_ids: tuple[int, ...]
-    answer_ids: tuple[int, ...]
-
-
 class PromptSet(NamedTuple):
     """Examples whose prompt fits, their prompts in the same order, and (uid, reason) of those left out.
 
@@ -286,16 +278,6 @@ def _matched(table: str, column: str, value: str) -> str:
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:
     """Return the schema part and the question part as text, wrapped as the style says."""
     return style.wrap(tokenizer, *message_texts(example, style))
-
-
-def make_prompt_parts(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> PromptParts:
-    """Tokenise the schema, the question and the supervised answer, each alone; the caller appends the end token."""
-    made = Encoder(style, tokenizer).encode(example)
-    answer = style.answer(example)
-    if not isinstance(answer, str):
-        raise InputError(f"{example.uid}: a dialogue is no single answer")
-    answer_ids = tuple(tokenizer.encode(answer, add_special_tokens=False))
-    return PromptParts(made.schema_ids, made.question_ids, answer_ids)
 
 
 def make_prompt(example: Example, style: PromptStyle, tokenizer: Tokenizer, max_tokens: int) -> Prompt | None:

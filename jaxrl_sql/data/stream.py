@@ -17,7 +17,6 @@ from jaxrl_sql.data.benchmarks.folder import PLAIN, plain_lines
 from jaxrl_sql.data.benchmarks.gather import Lines, example_of, fault_of
 from jaxrl_sql.data.benchmarks.lines import OWN, SYNSQL, own_lines, synsql_lines
 from jaxrl_sql.data.index import LineIndex, open_index
-from jaxrl_sql.data.order import Order
 from jaxrl_sql.data.prompts import Encoder, PromptSet, PromptStyle, Pruning, Tokenizer
 from jaxrl_sql.types import Example, InputError, Prompt
 
@@ -139,24 +138,6 @@ class Kept(Generic[T]):
         if len(self._made) > self.most:
             self._made.popitem(last=False)
         return made
-
-
-class Stream:
-    """An endless, shuffled sequence of a huge set's questions, a function of the seed and one number, the cursor."""
-
-    def __init__(self, examples: Sequence[Example], seed: int) -> None:
-        self.examples, self.order = examples, Order(len(examples), seed)
-
-    def take(self, cursor: int, k: int) -> tuple[list[Example], int]:
-        """Return the `k` questions from position `cursor` on, and the cursor after them."""
-        numbers, after = self.order.take(cursor, k)
-        return [self.examples[number] for number in numbers], after
-
-    def batches(self, cursor: int, k: int) -> Iterator[tuple[list[Example], int]]:
-        """Yield batch after batch from a cursor on, each with the cursor after it, without end."""
-        while True:
-            batch, cursor = self.take(cursor, k)
-            yield batch, cursor
 
 
 def stream_prompts(

@@ -12,7 +12,7 @@ import pytest
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.data.benchmarks import lines, load_benchmark
 from jaxrl_sql.data.prompts import compact_style, make_prompts
-from jaxrl_sql.data.stream import Stream, Streamed, open_stream, spread, stream_prompts
+from jaxrl_sql.data.stream import Streamed, open_stream, spread, stream_prompts
 from jaxrl_sql.run.training_set import streamed_questions, training_questions
 from jaxrl_sql.types import InputError
 
@@ -120,18 +120,6 @@ def test_what_cannot_be_used_gives_its_place_to_the_next(folder: Path) -> None:
     none = stream_prompts(streamed, compact_style(), Bytes(), 3)
     with pytest.raises(InputError, match=r"none of the 8 records from 5 on can be used"):
         none.prompts[5]
-
-
-def test_a_cursor_resumes_the_order(folder: Path) -> None:
-    (folder / "data.json").write_text(json.dumps(records(10)))
-    whole, cursor = Stream(opened(folder), 3).take(0, 25)
-    assert cursor == 25
-    assert sorted(one.uid for one in whole[:10]) == sorted(f"synsql_{i}" for i in range(10))
-    first, cursor = Stream(opened(folder), 3).take(0, 7)
-    batches = Stream(opened(folder), 3).batches(cursor, 9)
-    rest = [next(batches)[0], next(batches)[0]]
-    assert [one.uid for one in (*first, *rest[0], *rest[1])] == [one.uid for one in whole]
-    assert Stream(opened(folder), 4).take(0, 10)[0] != whole[:10]
 
 
 def test_what_is_kept_is_bounded(folder: Path) -> None:

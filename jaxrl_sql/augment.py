@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.data.filters import Dropped, by_gold, by_text, without_repeats
+from jaxrl_sql.data.filters import Dropped, by_gold, by_text, is_trivial, without_repeats
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
@@ -140,10 +140,6 @@ def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[
     return found
 
 
-def _is_trivial(rows: Sequence[Sequence[Any]]) -> bool:
-    return len(rows) == 1 and all(value is None or value == 0 for value in rows[0])
-
-
 def _filled(
     work: _Work, path: Path, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
 ) -> list[Change]:
@@ -151,7 +147,7 @@ def _filled(
     cfg = work.config.augment
 
     def is_enough(rows: Sequence[tuple[Any, ...]]) -> bool:
-        return bool(rows) and not (cfg.fill == "trivial" and _is_trivial(rows))
+        return bool(rows) and not (cfg.fill == "trivial" and is_trivial(rows))
 
     results = _results(work.executor, path, [example.gold_sql for example in examples])
     wanting = [

@@ -24,7 +24,7 @@ from jaxrl_sql.data.schema.prune import prune, used_by_all
 from jaxrl_sql.data.schema.read import Schema, read_schema
 from jaxrl_sql.data.schema.render import RENDERERS, quote_name
 from jaxrl_sql.data.schema.retrieve import find_values
-from jaxrl_sql.types import Example, InputError, Prompt, Response
+from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response
 
 
 class Tokenizer(Protocol):
@@ -91,9 +91,6 @@ class PromptSet(NamedTuple):
 
 
 ShowSchema = Callable[[Example, Schema], str]
-
-DIALECTS: dict[str, str] = {"sqlite": "SQLite", "mysql": "MySQL"}
-"""The dialects that a prompt may ask for, and their names in a text."""
 
 
 def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:

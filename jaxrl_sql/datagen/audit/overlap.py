@@ -14,13 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 
 from jaxrl_sql.data.filters import plain_words
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.audit.finding import Finding, Set
 from jaxrl_sql.sqlenv.dialect import normal_form
+from jaxrl_sql.sqlenv.parse import parse_query
 from jaxrl_sql.types import Example
 
 _SHOWN = 5
@@ -63,9 +63,8 @@ def _form(sql: str) -> str:
 @lru_cache(1 << 17)
 def mask(sql: str) -> str:
     """Return the query with a mark for each value and numbers for aliases; its normal form where it does not parse."""
-    try:
-        tree = sqlglot.parse_one(sql, read="sqlite")
-    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds, and bad SQL is data
+    tree = parse_query(sql)
+    if tree is None:
         return _form(sql)
     names: dict[str, str] = {}
     for table in tree.find_all(exp.Table):

@@ -7,8 +7,9 @@ over the numbers is one over questions: the same in every run, and resumed by on
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar, overload
 
@@ -77,7 +78,7 @@ class Streamed(Numbered[Example]):
         super().__init__(count, lambda number: _first_usable(count, number, self.at, self.skipped))
         self.lines, self.records, self.change = lines, records, change
         self.skipped: Counter[str] = Counter()
-        self._kept: Kept[Example | None] = Kept(kept)
+        self._read = lru_cache(kept)(self._read_record)
 
     @property
     def identity(self) -> str:
@@ -86,9 +87,9 @@ class Streamed(Numbered[Example]):
 
     def at(self, number: int) -> Example | None:
         """Return the question of a record, or None where it cannot be used."""
-        return self._kept.get(number, self._read)
+        return self._read(number)
 
-    def _read(self, number: int) -> Example | None:
+    def _read_record(self, number: int) -> Example | None:
         item = self.lines.item(self.records[number], number)
         reason = fault_of(item, self.lines.databases)
         if not reason:
@@ -121,25 +122,6 @@ class Streamed(Numbered[Example]):
         return [self[number] for number in spread(len(self), count)]
 
 
-class Kept(Generic[T]):
-    """What was made last, by number: at most so many."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._made: OrderedDict[int, T] = OrderedDict()
-
-    def get(self, number: int, make: Callable[[int], T]) -> T:
-        """Return what is kept for a number, or make it and let go of what was asked for longest ago."""
-        if number in self._made:
-            self._made.move_to_end(number)
-            return self._made[number]
-        made = make(number)
-        self._made[number] = made
-        if len(self._made) > self.most:
-            self._made.popitem(last=False)
-        return made
-
-
 def stream_prompts(
     examples: Streamed,
     style: PromptStyle,
@@ -155,8 +137,8 @@ def stream_prompts(
     next thousand fits.
     """
     encoder = Encoder(style, tokenizer, pruning, _SCHEMAS)
-    pairs: Kept[tuple[Example, Prompt] | None] = Kept(kept)
 
+    @lru_cache(kept)
     def made(number: int) -> tuple[Example, Prompt] | None:
         example = examples.at(number)
         if example is None:
@@ -168,7 +150,7 @@ def stream_prompts(
         return example, encoded.prompt(example.uid)
 
     def pair(number: int) -> tuple[Example, Prompt]:
-        return _first_usable(len(examples), number, lambda one: pairs.get(one, made), examples.skipped)
+        return _first_usable(len(examples), number, made, examples.skipped)
 
     return PromptSet(
         Numbered(len(examples), lambda number: pair(number)[0]),

@@ -21,20 +21,6 @@ from jaxrl_sql.runtime.trackers import Board, TensorBoard
 Metrics = Mapping[str, tuple[Any, Any]]
 
 
-def merge_metrics(*parts: Metrics) -> dict[str, tuple[Any, Any]]:
-    """Merge metrics: sums and weights add up, `_max` takes the larger; a name may be missing in some parts."""
-    merged: dict[str, tuple[Any, Any]] = {}
-    for part in parts:
-        for name, (amount, weight) in part.items():
-            if name not in merged:
-                merged[name] = amount, weight
-            elif name.endswith("_max"):
-                merged[name] = max(merged[name][0], amount), weight
-            else:
-                merged[name] = merged[name][0] + amount, merged[name][1] + weight
-    return merged
-
-
 def reduce_metrics(metrics: Metrics) -> dict[str, float]:
     """Return sum / weight of each name, or the maximum; what has no weight has no value and is left out."""
     reduced: dict[str, float] = {}

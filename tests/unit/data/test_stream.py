@@ -127,7 +127,7 @@ def test_what_is_kept_is_bounded(folder: Path) -> None:
     whole = opened(folder)
     streamed = Streamed(whole.lines, whole.records, lambda one: dataclasses.replace(one, dialect="mysql"), 40, 4)
     assert {one.dialect for one in streamed} == {"mysql"}
-    assert len(streamed._kept._made) == 4
+    assert streamed._read.cache_info().currsize == 4
     assert [one.uid for one in whole.sample(5)] == [f"synsql_{i}" for i in (0, 10, 20, 30, 40)]
     assert list(spread(3, 10)) == [0, 1, 2]
 
@@ -157,7 +157,7 @@ def test_training_streams_what_is_more_than_its_bound(folder: Path) -> None:
     assert [one.uid for one in some] == [f"synsql_{i}" for i in range(4)]
     assert some.identity != streamed.identity
     some.check = lambda one: "gold empty" if one.uid == "synsql_1" else ""
-    some._kept._made.clear()
+    some._read.cache_clear()
     assert [one.uid for one in some] == [f"synsql_{i}" for i in (0, 2, 2, 3)]
     assert dict(some.skipped) == {"gold empty": 1}
     (folder / "ids").write_text("synsql_7\nsynsql_2\nsynsql_5\n")

@@ -51,7 +51,7 @@ def kept(
     folder = cache_folder()
     if folder is None:
         return make()
-    digest = _digest(version)
+    digest = content_hash(version)
     path = folder / kind / digest[:2] / digest
     with suppress(Exception):  # torn, foreign or absent, it is made again
         return load(path.read_bytes())
@@ -63,8 +63,13 @@ def kept(
     return found
 
 
+def content_of(db_path: str | Path) -> str:
+    """Return a hash of a database file's content, read once for each version of it."""
+    return content_hash(version_of(db_path))
+
+
 @lru_cache(maxsize=1 << 16)
-def _digest(version: Version) -> str:
+def content_hash(version: Version) -> str:
     """Return a hash of the file and of what stands in its write-ahead log, if it has one."""
     whole = hashlib.blake2b(digest_size=20)
     try:

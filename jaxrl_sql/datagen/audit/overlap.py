@@ -6,7 +6,6 @@ parser's spelling, and once more with its values and aliases taken out.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from sqlglot import exp
 
 from jaxrl_sql.data.filters import plain_words
+from jaxrl_sql.data.schema.cache import content_of
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.audit.finding import Finding, Set
 from jaxrl_sql.sqlenv.dialect import normal_form
@@ -140,7 +140,7 @@ def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> l
     for db_id, path in target.databases.items():
         found: dict[str, Any] = {"questions": asked[db_id]}
         as_long = sizes.get(Path(path).stat().st_size, [])
-        if files := [(name, other_id) for name, other_id, other in as_long if _digest(other) == _digest(path)]:
+        if files := [(name, other_id) for name, other_id, other in as_long if content_of(other) == content_of(path)]:
             findings.append(Finding("database: same file", target.name, db_id, found | _of(files)))
             continue
         own = _columns(path)
@@ -159,12 +159,6 @@ def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> l
 
 def _of(places: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return {"with": [{"set": name, "db_id": db_id} for name, db_id in places[:_SHOWN]], "times": len(places)}
-
-
-@lru_cache(1 << 14)
-def _digest(path: str) -> str:
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _columns(path: str) -> frozenset[tuple[str, str]]:

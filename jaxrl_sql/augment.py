@@ -31,6 +31,7 @@ from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.fingerprint import TEACHER, fingerprint, keys_of
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.tables import show_counts
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -85,7 +86,8 @@ def augment(config: TrainConfig) -> int:
             kept, others = without_repeats(kept)
             dropped += others
     counts = write(out, kept, dropped, changes, tried)
-    sys.stdout.write("".join(f"{name:<44}{count:>8,}\n" for name, count in counts.items()) + f"{out}\n")
+    show_counts(sys.stdout, counts)
+    sys.stdout.write(f"{out}\n")
     if talk and talk.spent:
         sys.stdout.write(f"distill.{talk.endpoint.budget.limit} is reached; more go on\n")
     return 0

@@ -28,6 +28,7 @@ from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.tables import show_counts
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -54,7 +55,7 @@ def distill(config: TrainConfig) -> int:
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:
             spent = ask_until_done(endpoint, executor, (recipe, style), examples, cfg, journal, display)
         counts = write(out, cfg, examples, dropped, journal.records, endpoint.budget)
-    sys.stdout.write("".join(f"{name:<28}{count:>8,}\n" for name, count in counts.items()))
+    show_counts(sys.stdout, counts)
     if spent:
         sys.stdout.write(f"distill.{spent} is reached; a larger number goes on\n")
     faults = Counter(record["error"] for record in journal.records if record["verdict"] == FAILED)

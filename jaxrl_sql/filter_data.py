@@ -28,6 +28,7 @@ from jaxrl_sql.run.fingerprint import fingerprint, keys_of
 from jaxrl_sql.run.policy_client import PolicyClient, open_policy_client, sampling_by, served, style_for
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -62,7 +63,8 @@ def filter_data(config: TrainConfig) -> int:
         kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
-    sys.stdout.write(table(config.data.train, total, kept, dropped) + f"\n{out / 'kept.jsonl'}\n")
+    show(config.data.train, total, kept, dropped)
+    sys.stdout.write(f"{out / 'kept.jsonl'}\n")
     return 0
 
 
@@ -140,11 +142,11 @@ def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates:
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def table(name: str, total: int, kept: Sequence[Example], dropped: Sequence[Dropped]) -> str:
+def show(name: str, total: int, kept: Sequence[Example], dropped: Sequence[Dropped]) -> None:
     """Show how many questions were left out for each reason, in the order in which they were."""
     rows = [(f"{name}: questions", total), *Counter(one.reason for one in dropped).items(), ("kept", len(kept))]
-    width = max(len(word) for word, _ in rows)
-    return "\n".join(f"{word:<{width}}  {count:>8,}  {100 * count / max(total, 1):5.1f} %" for word, count in rows)
+    shown = [(word, f"{count:,}", f"{100 * count / max(total, 1):.1f} %") for word, count in rows]
+    show_table(sys.stdout, "", ("", "count", "share"), shown)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,6 +37,7 @@ from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import asked_otherwise, find_model
+from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
 from jaxrl_sql.verbal.judging import SCORES_END, JudgingConfig, Question, VerbalPolicy, Verdict, choose_by_judging
@@ -113,7 +114,9 @@ def verbal(config: TrainConfig) -> int:
                     stopped = choose(work, model)
         work.budget.spent = memory.total
         numbers = write(out, work, loaded)
-    sys.stdout.write(f"{table(numbers)}\n{work.budget.words()}\n")
+    shown = table(numbers)
+    show_table(sys.stdout, shown.title, shown.columns, shown.rows)
+    sys.stdout.write(f"{work.budget.words()}\n")
     if numbers["unanswered"]:
         why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
         sys.stderr.write(

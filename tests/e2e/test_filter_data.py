@@ -85,7 +85,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
     assert counts["kept"] == len(kept) == -(-(counts["kept"] + counts["dropped"]["not one in 2"]) // 2)
     assert counts["dropped"] == dict(Counter(one["reason"] for one in dropped.values()))
     shown = capsys.readouterr().out
-    assert f"{len(questions):>8}" in shown.splitlines()[0]
+    assert f"questions {len(questions)} 100.0 %" in " ".join(shown.split())
     assert "gold fails: schema_error" in shown
     again = (tmp_path / "out/kept.jsonl").read_bytes()
     assert main(command) == 0

@@ -21,8 +21,9 @@ from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.dialects import taught_sql
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.prune import prune, used_by_all
+from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.data.schema.read import Schema, read_schema
-from jaxrl_sql.data.schema.render import RENDERERS, quote_name
+from jaxrl_sql.data.schema.render import RENDERERS
 from jaxrl_sql.data.schema.retrieve import find_values
 from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response
 
@@ -268,8 +269,7 @@ def message_texts(example: Example, style: PromptStyle, schema: Schema | None = 
 
 
 def _matched(table: str, column: str, value: str) -> str:
-    text = " ".join(value.split()).replace("'", "''")
-    return f"{quote_name(table)}.{quote_name(column)} = '{text}'"
+    return f"{quote_name(table)}.{quote_name(column)} = {quote_text(' '.join(value.split()))}"
 
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:

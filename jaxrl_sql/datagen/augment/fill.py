@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from sqlglot import exp
 
+from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table
-from jaxrl_sql.data.schema.render import quote_name
 from jaxrl_sql.datagen.augment.change import Change
 from jaxrl_sql.datagen.augment.required_rows import RequiredRows, Slot, read_required_rows, value_for
 from jaxrl_sql.datagen.augment.ties import is_tied

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from jaxrl_sql.runtime.folder import METRICS, SAMPLES
 from jaxrl_sql.runtime.trackers import Board, TensorBoard
 
 Metrics = Mapping[str, tuple[Any, Any]]
@@ -48,7 +49,7 @@ class MetricsWriter:
     """
 
     def __init__(self, folder: str | Path | None, boards: Sequence[Board] = ()) -> None:
-        self._lines = _Lines(folder and Path(folder) / "metrics.jsonl")
+        self._lines = _Lines(folder and Path(folder) / METRICS)
         self._boards = [TensorBoard(Path(folder) / "tb"), *boards] if folder else []
 
     def __enter__(self) -> Self:
@@ -91,7 +92,7 @@ class SampleWriter:
     """
 
     def __init__(self, folder: str | Path | None) -> None:
-        self._lines = _Lines(folder and Path(folder) / "samples.jsonl")
+        self._lines = _Lines(folder and Path(folder) / SAMPLES)
 
     def __enter__(self) -> Self:
         return self

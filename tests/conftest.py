@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -56,6 +57,18 @@ def chat_server() -> ModuleType:
 def plain_decode() -> ModuleType:
     """Return the module that decodes from a cache in its plain form."""
     return _module("plain_decode")
+
+
+@pytest.fixture(scope="session")
+def rewind() -> Callable[[Path, int], None]:
+    """Return what deletes the checkpoints of a run behind a step, as if it had been stopped there."""
+
+    def delete_newer(run: Path, step: int) -> None:
+        for folder in (run / "checkpoints").iterdir():
+            if folder.name.isdecimal() and int(folder.name) > step:
+                shutil.rmtree(folder)
+
+    return delete_newer
 
 
 def _module(name: str) -> ModuleType:

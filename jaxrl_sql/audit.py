@@ -18,6 +18,7 @@ from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.data.benchmarks import load_benchmark
 from jaxrl_sql.datagen.audit import Finding, Set, audit_golds, shared_databases, shared_questions, shared_sql
 from jaxrl_sql.run.command import told
+from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -80,7 +81,8 @@ def audit(options: argparse.Namespace) -> list[Finding]:
                 findings += audit_golds(executor, one, options.slow_ms, options.suite, _tell)
     findings += [Finding("cannot be read", one.name, uid, {"reason": why}) for one in sets for uid, why in one.skipped]
     counts = write(options, trains, evals, findings)
-    sys.stdout.write(table(sets, counts) + f"\n{options.out / 'findings.jsonl'}\n")
+    show(sets, counts)
+    sys.stdout.write(f"{options.out / 'findings.jsonl'}\n")
     return findings
 
 
@@ -123,25 +125,20 @@ def _by_rule(findings: Sequence[Finding]) -> dict[str, dict[str, int]]:
     return {answer: dict(rules) for answer, rules in counts.items()}
 
 
-def table(sets: Sequence[Set], counts: dict[str, Counter[str]]) -> str:
+def show(sets: Sequence[Set], counts: dict[str, Counter[str]]) -> None:
     """Show how often each kind was found, a set a column."""
     kinds = list(dict.fromkeys(kind for one in sets for kind in counts[one.name]))
     kinds.sort(key=lambda kind: _ORDER.index(kind.partition(":")[0]) if kind.partition(":")[0] in _ORDER else 99)
-    rows = [("", [one.name for one in sets]), ("questions", [f"{len(one.examples):,}" for one in sets])]
-    rows.append(("databases", [f"{len(one.databases):,}" for one in sets]))
+    rows = [("questions", *(f"{len(one.examples):,}" for one in sets))]
+    rows.append(("databases", *(f"{len(one.databases):,}" for one in sets)))
     for kind in kinds:
         whole = [len(one.databases) if kind.startswith("database:") else len(one.examples) for one in sets]
         found = [counts[one.name][kind] for one in sets]
         shares = [f"{100 * n / max(total, 1):5.1f} %" if n else " " * 7 for n, total in zip(found, whole, strict=True)]
-        rows.append((kind, [f"{n:,} {share}" for n, share in zip(found, shares, strict=True)]))
+        rows.append((kind, *(f"{n:,} {share}" for n, share in zip(found, shares, strict=True))))
     if not kinds:
-        rows.append(("nothing was found", ["" for _ in sets]))
-    first = max(len(name) for name, _ in rows)
-    widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(sets))]
-    return "\n".join(
-        f"{name:<{first}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        for name, cells in rows
-    )
+        rows.append(("nothing was found", *("" for _ in sets)))
+    show_table(sys.stdout, "", ("", *(one.name for one in sets)), rows)
 
 
 _ORDER = ("question", "sql", "database", "gold", "suite", "cannot be read")

@@ -21,15 +21,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.data.filters import Dropped, by_gold, by_text, without_repeats
+from jaxrl_sql.data.filters import Dropped, by_gold, by_text, is_trivial, without_repeats
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
 from jaxrl_sql.datagen.copy_database import copy_database
-from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked, settings_of
+from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked
 from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.fingerprint import TEACHER, fingerprint, keys_of
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.tables import show_counts
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -50,18 +52,11 @@ def augment(config: TrainConfig) -> int:
     cfg, data, out = config.augment, config.data, Path(config.augment.out)
     _refuse_strange_folder(out)
     loaded = training_questions(data)
-    settings = {
-        "questions": f"{data.dir}/{data.train}", "keep": data.include_ids, "limit": data.limit_train,
-        "seed": config.seed,
-        "mysql_share": data.mysql_share or None,
-        **{name: value for name, value in dataclasses.asdict(cfg).items() if name != "out"},
-        **(settings_of(config.distill) if cfg.correct or cfg.fill_tries else {}),
-    }  # fmt: skip
     dropped = [Dropped(uid, f"cannot be read: {reason}") for uid, reason in loaded.skipped]
     dropped += [Dropped(one.uid, "the gold is no SQL") for one in loaded.examples if not one.gold_sql]
     examples = [one for one in loaded.examples if one.gold_sql]
     with (
-        Journal(out / "work.jsonl", settings) as journal,
+        Journal(out / "work.jsonl", answer_settings(config)) as journal,
         make_executor(config.executor) as executor,
         correspondence(config.distill, journal) if cfg.correct or cfg.fill_tries else nullcontext() as talk,
     ):
@@ -91,10 +86,20 @@ def augment(config: TrainConfig) -> int:
             kept, others = without_repeats(kept)
             dropped += others
     counts = write(out, kept, dropped, changes, tried)
-    sys.stdout.write("".join(f"{name:<44}{count:>8,}\n" for name, count in counts.items()) + f"{out}\n")
+    show_counts(sys.stdout, counts)
+    sys.stdout.write(f"{out}\n")
     if talk and talk.spent:
         sys.stdout.write(f"distill.{talk.endpoint.budget.limit} is reached; more go on\n")
     return 0
+
+
+def answer_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return what the copies and the endpoint's answers depend on."""
+    cfg, data = config.augment, config.data
+    keys = ["seed", "data.include_ids", "data.limit_train", "data.mysql_share"]
+    keys += keys_of(config, "augment", but=("out",))
+    keys += TEACHER if cfg.correct or cfg.fill_tries else []
+    return fingerprint(config, {"questions": f"{data.dir}/{data.train}"}, keys, "")
 
 
 def _refuse_strange_folder(out: Path) -> None:
@@ -137,10 +142,6 @@ def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[
     return found
 
 
-def _is_trivial(rows: Sequence[Sequence[Any]]) -> bool:
-    return len(rows) == 1 and all(value is None or value == 0 for value in rows[0])
-
-
 def _filled(
     work: _Work, path: Path, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
 ) -> list[Change]:
@@ -148,7 +149,7 @@ def _filled(
     cfg = work.config.augment
 
     def is_enough(rows: Sequence[tuple[Any, ...]]) -> bool:
-        return bool(rows) and not (cfg.fill == "trivial" and _is_trivial(rows))
+        return bool(rows) and not (cfg.fill == "trivial" and is_trivial(rows))
 
     results = _results(work.executor, path, [example.gold_sql for example in examples])
     wanting = [

@@ -22,11 +22,13 @@ from jaxrl_sql.data.prompts import PromptStyle, message_texts
 from jaxrl_sql.evals.execution import execution_accuracy
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.fingerprint import TEACHER, fingerprint
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.tables import show_counts
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -41,14 +43,9 @@ def distill(config: TrainConfig) -> int:
             raise InputError(f"distill.{name} is empty: it says which teacher to ask")
     recipe = find_recipe(config.recipe)
     style = recipe.style_for(dataclasses.replace(data, prompt="chat", assistant_prefill=""))
-    settings = {
-        "questions": f"{data.dir}/{data.train}", "model": cfg.model, "recipe": config.recipe, "schema": data.schema,
-        "thinking": data.thinking, "temperature": cfg.temperature, "max_tokens": cfg.max_tokens,
-        "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
-    }  # fmt: skip
     loaded = training_questions(data)
     with (
-        Journal(out / "answers.jsonl", settings) as journal,
+        Journal(out / "answers.jsonl", answer_settings(config)) as journal,
         open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint,
         make_executor(config.executor) as executor,
     ):
@@ -58,13 +55,18 @@ def distill(config: TrainConfig) -> int:
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:
             spent = ask_until_done(endpoint, executor, (recipe, style), examples, cfg, journal, display)
         counts = write(out, cfg, examples, dropped, journal.records, endpoint.budget)
-    sys.stdout.write("".join(f"{name:<28}{count:>8,}\n" for name, count in counts.items()))
+    show_counts(sys.stdout, counts)
     if spent:
         sys.stdout.write(f"distill.{spent} is reached; a larger number goes on\n")
     faults = Counter(record["error"] for record in journal.records if record["verdict"] == FAILED)
     for fault, count in faults.most_common(1):
         sys.stderr.write(f"not answered: {faults.total()}, of which {count} for this: {fault}\n")
     return int(bool(journal.records) and faults.total() == len(journal.records))
+
+
+def answer_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return what the answers and their verdicts depend on."""
+    return fingerprint(config, {"questions": f"{config.data.dir}/{config.data.train}"}, TEACHER, "endpoint")
 
 
 def ask_until_done(

@@ -35,10 +35,11 @@ from jaxrl_sql.evals.side_by_side import (
 from jaxrl_sql.evals.submission import write_results, write_submission
 from jaxrl_sql.evals.tables import Table, overview, tables
 from jaxrl_sql.run.command import EXIT_CODES, prepare_process, told
+from jaxrl_sql.run.fingerprint import fingerprint, keys_of
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.model_locator import asked_by, defaults_for
+from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor, timing_executor
 from jaxrl_sql.types import Example, InputError
@@ -92,7 +93,7 @@ def evaluate(config: TrainConfig) -> int:
     with (
         make_display(config.run.display, total, title, unit="question") as display,
         make_executor(config.executor) as executor,
-        Journal(out / JOURNAL, settings_of(config, sets)) as journal,
+        Journal(out / JOURNAL, answer_settings(config, sets)) as journal,
     ):
         (out / CONFIG).write_text(to_yaml(config), encoding="utf-8")
         for note in notes:
@@ -166,24 +167,12 @@ def all_ids(benchmark: Benchmark) -> list[str]:
     return [*(benchmark.order or (one.uid for one in benchmark.examples))]
 
 
-def settings_of(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
+def answer_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
     """Return what the work is begun with: another question to the same folder is refused."""
-    cfg = config.evaluate
     free = ("data", "predictions", "sql_field", "out", "max_num_seqs", "allow_missing", "allow_extra", "rules", "rule")
-    own = {f"evaluate.{key}": value for key, value in dataclasses.asdict(cfg).items() if key not in free}
-    asked = {f"data.{key}": value for key, value in asked_by(config.data).items()}
-    return {
-        "sets": {one.name: _digest(one) for one in sets},
-        "rules": {one.name: one.rules for one in sets},
-        "model": config.model.checkpoint,
-        "dtype": f"{config.model.dtype}, {config.model.compute_dtype}",
-        "recipe": config.recipe,
-        "seed": config.seed,
-        "stop": config.sampling.stop,
-        **asked,
-        **own,
-        **config.executor.settings(),
-    }
+    about = {"sets": {one.name: _digest(one) for one in sets}, "rules": {one.name: one.rules for one in sets}}
+    keys = ["seed", "data.max_prompt_tokens", *keys_of(config, "evaluate", but=free)]
+    return fingerprint(config, about, keys, "checkpoint" if config.model.checkpoint else "")
 
 
 def _digest(one: Set) -> str:

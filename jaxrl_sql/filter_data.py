@@ -8,7 +8,6 @@ run goes on from it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections import Counter
@@ -25,9 +24,11 @@ from jaxrl_sql.evals.execution import execution_accuracy
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.fingerprint import fingerprint, keys_of
 from jaxrl_sql.run.policy_client import PolicyClient, open_policy_client, sampling_by, served, style_for
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -62,7 +63,8 @@ def filter_data(config: TrainConfig) -> int:
         kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
-    sys.stdout.write(table(config.data.train, total, kept, dropped) + f"\n{out / 'kept.jsonl'}\n")
+    show(config.data.train, total, kept, dropped)
+    sys.stdout.write(f"{out / 'kept.jsonl'}\n")
     return 0
 
 
@@ -89,17 +91,7 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
 
     What a file of an earlier run holds is not drawn again. Right is what BIRD's comparison calls so.
     """
-    data, model = config.data, config.model
-    sampling = {f"sampling.{name}": value for name, value in dataclasses.asdict(config.sampling).items()}
-    settings = {
-        "questions": f"{data.dir}/{data.train}", "model": model.checkpoint, "recipe": config.recipe,
-        "prompt": data.prompt, "schema": data.schema, "thinking": data.thinking, "begin": data.assistant_prefill,
-        "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
-        "pruned": data.max_prompt_tokens if data.prune else None, "mysql_share": data.mysql_share or None,
-        "samples": config.filter.samples, "seed": config.seed, **sampling, "rollout.max_num_seqs": "any",
-        **config.executor.settings(),  # what runs within its limits, and so is right, is theirs too
-    }  # fmt: skip
-    with Journal(Path(config.filter.out) / "rates.jsonl", settings) as journal:
+    with Journal(Path(config.filter.out) / "rates.jsonl", answer_settings(config)) as journal:
         known = {record["id"] for record in journal.records}
         starts = [
             start
@@ -114,6 +106,14 @@ def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) ->
                             journal.add(record)
                     sys.stdout.write(f"answered {min(start + _CHUNK, len(questions.examples))} questions\n")
         return {record["id"]: (record["right"], record["of"]) for record in journal.records}
+
+
+def answer_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return what the answers and their verdicts depend on."""
+    data = config.data
+    keys = ["seed", "filter.samples", *keys_of(config, "sampling"), "data.mysql_share", "data.prune"]
+    keys += ["data.max_prompt_tokens"] if data.prune else []
+    return fingerprint(config, {"questions": f"{data.dir}/{data.train}"}, keys, "checkpoint")
 
 
 def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, start: int) -> list[dict[str, Any]]:
@@ -142,11 +142,11 @@ def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates:
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def table(name: str, total: int, kept: Sequence[Example], dropped: Sequence[Dropped]) -> str:
+def show(name: str, total: int, kept: Sequence[Example], dropped: Sequence[Dropped]) -> None:
     """Show how many questions were left out for each reason, in the order in which they were."""
     rows = [(f"{name}: questions", total), *Counter(one.reason for one in dropped).items(), ("kept", len(kept))]
-    width = max(len(word) for word, _ in rows)
-    return "\n".join(f"{word:<{width}}  {count:>8,}  {100 * count / max(total, 1):5.1f} %" for word, count in rows)
+    shown = [(word, f"{count:,}", f"{100 * count / max(total, 1):.1f} %") for word, count in rows]
+    show_table(sys.stdout, "", ("", "count", "share"), shown)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,7 +31,7 @@ from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.evaluation import evaluate_all
 from jaxrl_sql.run.lifecycle import Snapshot, open_run, restore, run_phase
 from jaxrl_sql.run.session import Session
-from jaxrl_sql.runtime.metrics import merge_metrics, reduce_metrics
+from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.types import InputError
 
 
@@ -207,7 +207,8 @@ def make_held_out_loss(s: Session, sft_dataset: SftDataset) -> Callable[[TrainSt
     def loss(state: TrainState) -> float:
         batches = (s.to_mesh(pack(s, found, bucket(sft_dataset.longest)), rows) for found in sft_dataset.held_rows())
         found = [jax.device_get(measure(state.trainable, state.frozen, batch)) for batch in batches]
-        return reduce_metrics(merge_metrics(*found))["sft/loss"]
+        total, tokens = (sum(part) for part in zip(*(metrics["sft/loss"] for metrics in found), strict=True))
+        return float(total) / float(tokens)
 
     return loss
 

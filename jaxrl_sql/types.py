@@ -22,6 +22,9 @@ ResultTable = tuple[Sequence[str], Sequence[Sequence[Any]]]
 Golds = str | list[str] | list[ResultTable]
 """What an executor compares with: SQL, or a list of SQL or of results, of which any may match."""
 
+DIALECTS: Mapping[str, str] = {"sqlite": "SQLite", "mysql": "MySQL"}
+"""The dialects that an answer may be asked for in, and their names in a text."""
+
 
 class JaxrlSqlError(Exception):
     """Root of every error that jaxrl_sql raises on purpose."""

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -27,13 +28,16 @@ from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.pack import pack_groups
 from jaxrl_sql.data.prompts import compact_style, make_prompts, prompt_texts
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
-from jaxrl_sql.models import ModelConfig, decode_step, init_decode_cache, init_params, prefill, unembed
+from jaxrl_sql.models import ModelConfig, init_params, unembed
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.ops import rng
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.types import Prompt, Trajectory, Turn
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from plain_decode import decode_step, init_decode_cache, prefill
 
 MODEL = ModelConfig("qwen3", 4096, 256, 4, 4, 2, 64, 768, 1e4, 1e-6, True, True, False, 4096)
 CHUNK = 16

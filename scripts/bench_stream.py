@@ -92,8 +92,9 @@ def rss() -> float:
 
 def draw(folder: Path, batches: int, size: int) -> None:
     """Open the set and draw batches with their prompts; print times and memory."""
+    from jaxrl_sql.data.order import Order  # noqa: PLC0415
     from jaxrl_sql.data.prompts import compact_style  # noqa: PLC0415  (what this process alone measures)
-    from jaxrl_sql.data.stream import Stream, open_stream, stream_prompts  # noqa: PLC0415
+    from jaxrl_sql.data.stream import open_stream, stream_prompts  # noqa: PLC0415
 
     class Bytes:
         def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -107,12 +108,12 @@ def draw(folder: Path, batches: int, size: int) -> None:
     print(f"opened {len(examples):,} records in {time.perf_counter() - begun:.2f} s; {imported:.0f} MiB before")
     begun = time.perf_counter()
     made = stream_prompts(examples, compact_style(), Bytes(), 4096)
-    stream = Stream(examples, 0)
-    stream.take(0, 1)
+    order = Order(len(examples), 0)
+    order.take(0, 1)
     print(f"first shuffle in {time.perf_counter() - begun:.2f} s, {rss():.0f} MiB")
     begun, cursor, most = time.perf_counter(), 0, 0.0
     for number in range(1, batches + 1):
-        numbers, cursor = stream.order.take(cursor, size)
+        numbers, cursor = order.take(cursor, size)
         tokens = sum(len(made.prompts[one].token_ids) for one in numbers)
         most = max(most, rss())
         if number in (1, batches // 4, batches // 2, batches):

@@ -1,11 +1,12 @@
-"""What every test may ask for: the real data's folder, where there is one, a writer of GGUF files, a chat server."""
+"""What every test may ask for: the real data's folder, where there is one, and modules that tests share."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -52,11 +53,30 @@ def chat_server() -> ModuleType:
     return _module("chat_server")
 
 
+@pytest.fixture(scope="session")
+def plain_decode() -> ModuleType:
+    """Return the module that decodes from a cache in its plain form."""
+    return _module("plain_decode")
+
+
+@pytest.fixture(scope="session")
+def rewind() -> Callable[[Path, int], None]:
+    """Return what deletes the checkpoints of a run behind a step, as if it had been stopped there."""
+
+    def delete_newer(run: Path, step: int) -> None:
+        for folder in (run / "checkpoints").iterdir():
+            if folder.name.isdecimal() and int(folder.name) > step:
+                shutil.rmtree(folder)
+
+    return delete_newer
+
+
 def _module(name: str) -> ModuleType:
     """Load a file beside this one: tests are found by path, so that they cannot import one another."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look up their annotations
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""What a configuration must satisfy: choices, ranges, and what has to hold between values."""
+"""What a configuration must satisfy: the rules of its fields, and what has to hold between values."""
 
 from __future__ import annotations
 
@@ -6,76 +6,22 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jaxrl_sql.config.rules import OneOf, rules_of
 from jaxrl_sql.config.sections import TrainConfig
 from jaxrl_sql.types import InputError
 
-TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+_RULES = dict(rules_of(TrainConfig))
 
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "data.source": ("synth", "folder"),
-    "data.prompt": ("compact", "tagged", "chat"),
-    "data.schema": ("recipe", "compact", "ddl", "omnisql", "profile", "names_only"),
-    "data.matched": ("examples", "question"),
-    "data.thinking": ("template", "think", "no_think"),
-    "model.family": ("gemma3_text", "llama", "qwen2", "qwen3"),
-    "model.dtype": ("float32", "bfloat16"),
-    "model.compute_dtype": ("same", "float32", "bfloat16"),
-    "sft.optim.kind": ("adamw", "adafactor"),
-    "grpo.optim.kind": ("adamw", "adafactor"),
-    "sft.optim.moments": ("float32", "bfloat16"),
-    "grpo.optim.moments": ("float32", "bfloat16"),
-    "sft.optim.schedule": ("constant", "cosine", "linear"),
-    "grpo.optim.schedule": ("constant", "cosine", "linear"),
-    "grpo.loss_agg_mode": ("sequence_mean", "token_mean", "constant"),
-    "grpo.advantage": ("group", "batch", "batch_centered", "none", "leave_one_out"),
-    "grpo.kl_kind": ("k1", "k2", "k3"),
-    "grpo.kl_in": ("loss", "reward"),
-    "grpo.importance_sampling_level": ("token", "sequence"),
-    "grpo.algorithm": ("grpo", "ppo"),
-    "model.init": ("plain", "copying"),
-    "model.attention": ("auto", "xla", "cudnn", "splash"),
-    "sft.loss_on": ("answer", "text"),
-    "sft.traces": ("reasoning", "sql"),
-    "evaluate.vote": ("result", "soft"),
-    "distill.token_limit": TOKEN_LIMITS,
-    "verbal.token_limit": TOKEN_LIMITS,
-    "executor.isolation": ("process", "thread"),
-    "run.display": ("auto", "rich", "plain", "none"),
-    "augment.fill": ("none", "empty", "trivial"),
-    "augment.distractors_from": ("set", "alike"),
-}
-"""The names that a key may hold; the code behind each stands in the room that its section is for."""
-
-POSITIVE = (
-    "data.max_prompt_tokens model.d_model model.n_layers model.n_heads model.n_kv_heads model.head_dim model.d_ff "
-    "model.max_positions model.rope_theta model.lora.alpha sft.databases sft.questions sft.max_completion_tokens "
-    "sft.log_every sft.gradient_accumulation_steps sampling.temperature sampling.repetition_penalty "
-    "sampling.max_new_tokens "
-    "rollout.max_num_seqs grpo.prompts grpo.oversample grpo.steps_per_generation grpo.minibatches "
-    "grpo.gradient_accumulation_steps grpo.num_iterations grpo.num_generations "
-    "sampling.turns "
-    "executor.timeout_ms executor.vm_steps executor.max_rows executor.max_bytes validation.max_new_tokens "
-    "validation.max_num_seqs "
-    "run.checkpoint_every run.keep_checkpoints filter.subsample_every "
-    "evaluate.repetition_penalty evaluate.samples evaluate.runs evaluate.turns evaluate.max_new_tokens "
-    "evaluate.max_num_seqs "
-    "distill.samples distill.wanted distill.max_tokens distill.concurrency distill.timeout_s "
-    "verbal.candidates verbal.attempts verbal.rounds verbal.temperature verbal.max_tokens verbal.judge_max_tokens "
-    "verbal.batch verbal.concurrency verbal.timeout_s "
-    "sft.optim.lr sft.optim.eps sft.optim.max_grad_norm grpo.optim.lr grpo.optim.eps grpo.optim.max_grad_norm"
-).split()
-"""Every other number but those of `mesh` is 0 or more."""
+CHOICES: Mapping[str, tuple[str, ...]] = {key: rule for key, rule in _RULES.items() if isinstance(rule, OneOf)}
+"""The names that a key may hold."""
 
 
 def check_config(config: TrainConfig) -> None:
     """Refuse what no run could use, with one InputError that names the key and what it may be."""
     values = dict(flatten(dataclasses.asdict(config)))
-    for key, choices in CHOICES.items():
-        if values[key] not in choices:
-            raise InputError(f"config: {key}={values[key]!r} is none of {', '.join(choices)}")
-    for key in POSITIVE:
-        if not values[key] > 0:
-            raise InputError(f"config: {key}={values[key]} must be above 0")
+    for key, rule in _RULES.items():
+        if fault := rule.fault(values[key]):
+            raise InputError(f"config: {key}{fault}")
     for key, value in values.items():
         if isinstance(value, int | float) and value < 0 and not key.startswith("mesh."):
             raise InputError(f"config: {key}={value} must be 0 or more")

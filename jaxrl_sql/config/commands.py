@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from jaxrl_sql.config.rules import OneOf, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class FilterConfig:
     samples: int = 0
     low: float = 0.0
     high: float = 1.0
-    subsample_every: int = 1
+    subsample_every: PositiveInt = 1
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,11 @@ class EndpointConfig:
     base_url: str = ""
     model: str = ""
     key_env: str = "OPENAI_API_KEY"
-    concurrency: int = 8
-    timeout_s: float = 300.0
+    concurrency: PositiveInt = 8
+    timeout_s: PositiveFloat = 300.0
     retries: int = 5
     wait_s: float = 1.0
-    token_limit: str = "max_tokens"  # noqa: S105 - a word of the protocol
+    token_limit: Annotated[str, OneOf("max_tokens", "max_completion_tokens")] = "max_tokens"  # noqa: S105 - a name
     max_requests: int = 0
     max_cost: float = 0.0
     prompt_price: float = 0.0
@@ -67,10 +70,10 @@ class DistillConfig(EndpointConfig):
     """
 
     out: str = "runs/distill"
-    samples: int = 1
-    wanted: int = 1
+    samples: PositiveInt = 1
+    wanted: PositiveInt = 1
     temperature: float = 0.7
-    max_tokens: int = 4096
+    max_tokens: PositiveInt = 4096
 
 
 @dataclass(frozen=True)
@@ -84,15 +87,15 @@ class VerbalConfig(EndpointConfig):
     """
 
     out: str = "runs/verbal"
-    candidates: int = 10
-    attempts: int = 20
-    rounds: int = 20
+    candidates: PositiveInt = 10
+    attempts: PositiveInt = 20
+    rounds: PositiveInt = 20
     normalise: bool = False
-    temperature: float = 0.8
-    max_tokens: int = 2048
+    temperature: PositiveFloat = 0.8
+    max_tokens: PositiveInt = 2048
     judge_temperature: float = 0.8
-    judge_max_tokens: int = 1024
-    batch: int = 32
+    judge_max_tokens: PositiveInt = 1024
+    batch: PositiveInt = 32
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,10 @@ class AugmentConfig:
 
     out: str = "runs/augment"
     correct: int = 0
-    fill: str = "none"
+    fill: Annotated[str, OneOf("none", "empty", "trivial")] = "none"
     fill_tries: int = 0
     distractors: int = 0
-    distractors_from: str = "set"
+    distractors_from: Annotated[str, OneOf("set", "alike")] = "set"
     distractor_rows: int = 100
 
 
@@ -149,11 +152,11 @@ class EvaluateConfig:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    samples: int = 1
-    vote: str = "result"
-    runs: int = 1
-    turns: int = 1
-    max_new_tokens: int = 1024
+    repetition_penalty: PositiveFloat = 1.0
+    samples: PositiveInt = 1
+    vote: Annotated[str, OneOf("result", "soft")] = "result"
+    runs: PositiveInt = 1
+    turns: PositiveInt = 1
+    max_new_tokens: PositiveInt = 1024
     max_total_tokens: int = 0
-    max_num_seqs: int = 64
+    max_num_seqs: PositiveInt = 64

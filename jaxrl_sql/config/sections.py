@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
 from jaxrl_sql.config.commands import AugmentConfig, DistillConfig, EvaluateConfig, FilterConfig, VerbalConfig
+from jaxrl_sql.config.rules import OneOf, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -30,28 +31,28 @@ class DataConfig:
     it is computed once.
     """
 
-    source: str = "synth"
+    source: Annotated[str, OneOf("synth", "folder")] = "synth"
     dir: str = "data-cache/synth"
     seed: int = 0
     train: str = "train"
     evals: list[str] = field(default_factory=lambda: ["dev_unseen"])
     tokenizer: str = ""
     vocab_size: int = 4096
-    prompt: str = "compact"
-    thinking: str = "template"
+    prompt: Annotated[str, OneOf("compact", "tagged", "chat")] = "compact"
+    thinking: Annotated[str, OneOf("template", "think", "no_think")] = "template"
     assistant_prefill: str = ""
-    max_prompt_tokens: int = 384
+    max_prompt_tokens: PositiveInt = 384
     limit_train: int = 0
     limit_eval: int = 0
     drop_empty_gold: bool = True
     mysql_share: float = 0.0
-    schema: str = "recipe"
+    schema: Annotated[str, OneOf("recipe", "compact", "ddl", "omnisql", "profile", "names_only")] = "recipe"
     include_ids: str = ""
     traces: str = ""
     stream_above: int = 100_000
     prune: bool = False
     retrieve: int = 0
-    matched: str = "examples"
+    matched: Annotated[str, OneOf("examples", "question")] = "examples"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class LoraConfig:
     """
 
     rank: int = 0
-    alpha: float = 16.0
+    alpha: PositiveFloat = 16.0
     targets: list[str] = field(default_factory=lambda: ["*"])
 
 
@@ -83,21 +84,21 @@ class ModelConfigSection:
 
     checkpoint: str = ""
     shape: str = ""
-    init: str = "plain"
-    family: str = "qwen3"
-    d_model: int = 192
-    n_layers: int = 4
-    n_heads: int = 6
-    n_kv_heads: int = 2
-    head_dim: int = 32
-    d_ff: int = 512
-    max_positions: int = 2048
+    init: Annotated[str, OneOf("plain", "copying")] = "plain"
+    family: Annotated[str, OneOf("gemma3_text", "llama", "qwen2", "qwen3")] = "qwen3"
+    d_model: PositiveInt = 192
+    n_layers: PositiveInt = 4
+    n_heads: PositiveInt = 6
+    n_kv_heads: PositiveInt = 2
+    head_dim: PositiveInt = 32
+    d_ff: PositiveInt = 512
+    max_positions: PositiveInt = 2048
     tie_embeddings: bool = True
-    rope_theta: float = 10_000.0
-    dtype: str = "float32"
-    compute_dtype: str = "same"
+    rope_theta: PositiveFloat = 10_000.0
+    dtype: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
+    compute_dtype: Annotated[str, OneOf("same", "float32", "bfloat16")] = "same"
     remat: str = "none"
-    attention: str = "auto"
+    attention: Annotated[str, OneOf("auto", "xla", "cudnn", "splash")] = "auto"
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 
@@ -110,19 +111,19 @@ class OptimConfig:
     arXiv:1804.04235) keeps no first moment and factors the second; betas and eps are not for it.
     """
 
-    kind: str = "adamw"
-    moments: str = "float32"
-    lr: float = 1e-3
-    schedule: str = "cosine"
+    kind: Annotated[str, OneOf("adamw", "adafactor")] = "adamw"
+    moments: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
+    lr: PositiveFloat = 1e-3
+    schedule: Annotated[str, OneOf("constant", "cosine", "linear")] = "cosine"
     warmup_steps: int = 50
     final_lr_ratio: float = 0.1
     flat_steps: int = 0
     warmup_from: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.95
-    eps: float = 1e-8
+    eps: PositiveFloat = 1e-8
     weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
+    max_grad_norm: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True)
@@ -142,19 +143,19 @@ class SftConfig:
     """
 
     steps: int = 0
-    databases: int = 16
-    questions: int = 16
-    max_completion_tokens: int = 160
-    loss_on: str = "answer"
-    gradient_accumulation_steps: int = 1
+    databases: PositiveInt = 16
+    questions: PositiveInt = 16
+    max_completion_tokens: PositiveInt = 160
+    loss_on: Annotated[str, OneOf("answer", "text")] = "answer"
+    gradient_accumulation_steps: PositiveInt = 1
     shuffle_identifiers: float = 0.0
-    log_every: int = 20
+    log_every: PositiveInt = 20
     eval_every: int = 0
     optim: OptimConfig = field(default_factory=OptimConfig)
     epochs: int = 0
     held_out: float = 0.0
     patience: int = 0
-    traces: str = "reasoning"
+    traces: Annotated[str, OneOf("reasoning", "sql")] = "reasoning"
     formats: list[str] = field(default_factory=list)
 
 
@@ -167,14 +168,14 @@ class SamplingConfig:
     policy's turns and `max_total_tokens` for all turns and observations together.
     """
 
-    temperature: float = 1.0
+    temperature: PositiveFloat = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    repetition_penalty: PositiveFloat = 1.0
     stop: list[str] = field(default_factory=list)
-    max_new_tokens: int = 96
-    turns: int = 1
+    max_new_tokens: PositiveInt = 96
+    turns: PositiveInt = 1
     max_total_tokens: int = 0
 
 
@@ -182,7 +183,7 @@ class SamplingConfig:
 class RolloutConfig:
     """What the engine that samples training answers has: `max_num_seqs` decode slots, answers written side by side."""
 
-    max_num_seqs: int = 128
+    max_num_seqs: PositiveInt = 128
 
 
 @dataclass(frozen=True)
@@ -208,28 +209,28 @@ class GrpoConfig:
     """
 
     steps: int = 100
-    prompts: int = 16
-    oversample: int = 1
+    prompts: PositiveInt = 16
+    oversample: PositiveInt = 1
     max_extra_generations: int = 0
-    steps_per_generation: int = 1
-    num_generations: int = 8
-    minibatches: int = 1
-    gradient_accumulation_steps: int = 1
+    steps_per_generation: PositiveInt = 1
+    num_generations: PositiveInt = 8
+    minibatches: PositiveInt = 1
+    gradient_accumulation_steps: PositiveInt = 1
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float = 0.0
     kl_coef: float = 0.0
-    kl_kind: str = "k3"
+    kl_kind: Annotated[str, OneOf("k1", "k2", "k3")] = "k3"
     entropy_bonus: float = 0.0
-    loss_agg_mode: str = "token_mean"
-    advantage: str = "group"
+    loss_agg_mode: Annotated[str, OneOf("sequence_mean", "token_mean", "constant")] = "token_mean"
+    advantage: Annotated[str, OneOf("group", "batch", "batch_centered", "none", "leave_one_out")] = "group"
     mask_truncated: bool = False
     tis_clip_max: float = 2.0
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-4, schedule="constant", warmup_steps=5))
-    num_iterations: int = 1
-    kl_in: str = "loss"
-    importance_sampling_level: str = "token"
-    algorithm: str = "grpo"
+    num_iterations: PositiveInt = 1
+    kl_in: Annotated[str, OneOf("loss", "reward")] = "loss"
+    importance_sampling_level: Annotated[str, OneOf("token", "sequence")] = "token"
+    algorithm: Annotated[str, OneOf("grpo", "ppo")] = "grpo"
     gae_lambda: float = 1.0
     discount: float = 1.0
     value_coef: float = 0.5
@@ -256,16 +257,11 @@ class ExecutorConfig:
     """
 
     threads: int = 0
-    isolation: str = "process"
-    timeout_ms: int = 30_000
-    vm_steps: int = 20_000_000
-    max_rows: int = 100_000
-    max_bytes: int = 64 << 20
-
-    def settings(self) -> dict[str, Any]:
-        """Return by key what verdicts depend on; on the number of threads and on where SQL runs they do not."""
-        limits = ("timeout_ms", "vm_steps", "max_rows", "max_bytes")
-        return {"executor.threads": "any"} | {f"executor.{name}": getattr(self, name) for name in limits}
+    isolation: Annotated[str, OneOf("process", "thread")] = "process"
+    timeout_ms: PositiveInt = 30_000
+    vm_steps: PositiveInt = 20_000_000
+    max_rows: PositiveInt = 100_000
+    max_bytes: PositiveInt = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -276,8 +272,8 @@ class ValidationConfig:
     """
 
     every: int = 0
-    max_new_tokens: int = 96
-    max_num_seqs: int = 128
+    max_new_tokens: PositiveInt = 96
+    max_num_seqs: PositiveInt = 128
     turns: int = 0
 
 
@@ -307,10 +303,10 @@ class RunConfig:
 
     dir: str = "runs/run"
     resume: bool = False
-    checkpoint_every: int = 50
-    keep_checkpoints: int = 2
+    checkpoint_every: PositiveInt = 50
+    keep_checkpoints: PositiveInt = 2
     samples_per_step: int = 4
-    display: str = "auto"
+    display: Annotated[str, OneOf("auto", "rich", "plain", "none")] = "auto"
     compilation_cache: str = ""
     keep_best: int = 0
     best_by: str = "accuracy"

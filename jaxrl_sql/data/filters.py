@@ -120,6 +120,11 @@ def without_repeats(examples: Sequence[Example]) -> Filtered:
     return kept, dropped
 
 
+def is_trivial(rows: Sequence[Sequence[object]]) -> bool:
+    """Return whether a result is one row of 0 or NULL alone, which answers without the question's rows."""
+    return len(rows) == 1 and all(value is None or value == 0 for value in rows[0])
+
+
 def plain_words(text: str) -> str:
     """Return a text without punctuation, in one case and one Unicode form, words parted by single spaces."""
     folded = unicodedata.normalize("NFKC", text).casefold()

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from jaxrl_sql.data.cache_folder import cache_folder
 from jaxrl_sql.data.jsonl import as_latin
 from jaxrl_sql.data.written import written_whole
 from jaxrl_sql.types import InputError
@@ -75,10 +76,10 @@ class LineIndex:
             self.close()
 
 
-def open_index(path: str | Path, cache: str | Path = "") -> LineIndex:
+def open_index(path: str | Path) -> LineIndex:
     """Open a file's index, which is made first where there is none for the file as it is.
 
-    It lies beside the file, or in the folder `cache` (`JAXRL_SQL_CACHE`, else `~/.cache/jaxrl_sql`) where it cannot.
+    It lies beside the file, or in the cache folder where that cannot be written, or is made again each time.
     Raises InputError for a file that cannot be read, and for a JSON list that is cut off.
     """
     path = Path(path).resolve()
@@ -87,9 +88,10 @@ def open_index(path: str | Path, cache: str | Path = "") -> LineIndex:
         version = f"{identity}-{path.stat().st_mtime_ns:x}"
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    fallback = Path(cache or os.environ.get("JAXRL_SQL_CACHE", "") or Path.home() / ".cache" / "jaxrl_sql")
-    other = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
-    places = [path.parent / f".{path.name}.", fallback / f"{path.name}.{other}."]
+    places = [path.parent / f".{path.name}."]
+    if (folder := cache_folder()) is not None:
+        other = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
+        places.append(folder / f"{path.name}.{other}.")
     for place in places:
         kept = place.with_name(f"{place.name}{version}.npy")
         if kept.is_file():

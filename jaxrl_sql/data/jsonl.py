@@ -19,14 +19,20 @@ def as_latin(text: str) -> str:
     return ODD.sub(lambda found: chr(ord(found.group()) - 0xDC00), text)
 
 
+def load_json(line: str, path: Path, number: int = 0) -> Any:
+    """Return the value in a line of a file, or in all of it; raises InputError (`file:line: not JSON`)."""
+    try:
+        return json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        number = number or (error.lineno if isinstance(error, json.JSONDecodeError) else 1)
+        raise InputError(f"{path}:{number}: not JSON ({error})") from error
+
+
 def records(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """Return (line number, object) of each line that is not blank; raises InputError (`file:line: what`)."""
     found = []
     for number, line in _lines(path):
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise InputError(f"{path}:{number}: not JSON ({error})") from error
+        record = load_json(line, path, number)
         if not isinstance(record, dict):
             raise InputError(f"{path}:{number}: expected a JSON object, found {type(record).__name__}")
         found.append((number, record))
@@ -48,10 +54,7 @@ def read_ids(path: str | Path) -> frozenset[str]:
     for number, line in _lines(path):
         value: object = line.strip()
         if line.lstrip().startswith("{"):
-            try:
-                value = json.loads(line).get("id")
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise InputError(f"{path}:{number}: not JSON ({error})") from error
+            value = load_json(line, path, number).get("id")
         if not (uid := text(value)):
             raise InputError(f"{path}:{number}: no id")
         ids.add(uid)

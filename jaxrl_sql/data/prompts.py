@@ -21,10 +21,11 @@ from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.dialects import taught_sql
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.prune import prune, used_by_all
+from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.data.schema.read import Schema, read_schema
-from jaxrl_sql.data.schema.render import RENDERERS, quote_name
+from jaxrl_sql.data.schema.render import RENDERERS
 from jaxrl_sql.data.schema.retrieve import find_values
-from jaxrl_sql.types import Example, InputError, Prompt, Response
+from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response
 
 
 class Tokenizer(Protocol):
@@ -55,14 +56,6 @@ class PromptStyle(NamedTuple):
     begun: str = ""
     retrieve: int = 0
     in_question: bool = False
-
-
-class PromptParts(NamedTuple):
-    """Token ids of the shared schema, the question, and the supervised answer (without an end token)."""
-
-    schema_ids: tuple[int, ...]
-    question_ids: tuple[int, ...]
-    answer_ids: tuple[int, ...]
 
 
 class PromptSet(NamedTuple):
@@ -99,9 +92,6 @@ class PromptSet(NamedTuple):
 
 
 ShowSchema = Callable[[Example, Schema], str]
-
-DIALECTS: dict[str, str] = {"sqlite": "SQLite", "mysql": "MySQL"}
-"""The dialects that a prompt may ask for, and their names in a text."""
 
 
 def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:
@@ -279,23 +269,12 @@ def message_texts(example: Example, style: PromptStyle, schema: Schema | None = 
 
 
 def _matched(table: str, column: str, value: str) -> str:
-    text = " ".join(value.split()).replace("'", "''")
-    return f"{quote_name(table)}.{quote_name(column)} = '{text}'"
+    return f"{quote_name(table)}.{quote_name(column)} = {quote_text(' '.join(value.split()))}"
 
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:
     """Return the schema part and the question part as text, wrapped as the style says."""
     return style.wrap(tokenizer, *message_texts(example, style))
-
-
-def make_prompt_parts(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> PromptParts:
-    """Tokenise the schema, the question and the supervised answer, each alone; the caller appends the end token."""
-    made = Encoder(style, tokenizer).encode(example)
-    answer = style.answer(example)
-    if not isinstance(answer, str):
-        raise InputError(f"{example.uid}: a dialogue is no single answer")
-    answer_ids = tuple(tokenizer.encode(answer, add_special_tokens=False))
-    return PromptParts(made.schema_ids, made.question_ids, answer_ids)
 
 
 def make_prompt(example: Example, style: PromptStyle, tokenizer: Tokenizer, max_tokens: int) -> Prompt | None:

@@ -7,8 +7,9 @@ over the numbers is one over questions: the same in every run, and resumed by on
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar, overload
 
@@ -17,7 +18,6 @@ from jaxrl_sql.data.benchmarks.folder import PLAIN, plain_lines
 from jaxrl_sql.data.benchmarks.gather import Lines, example_of, fault_of
 from jaxrl_sql.data.benchmarks.lines import OWN, SYNSQL, own_lines, synsql_lines
 from jaxrl_sql.data.index import LineIndex, open_index
-from jaxrl_sql.data.order import Order
 from jaxrl_sql.data.prompts import Encoder, PromptSet, PromptStyle, Pruning, Tokenizer
 from jaxrl_sql.types import Example, InputError, Prompt
 
@@ -78,7 +78,7 @@ class Streamed(Numbered[Example]):
         super().__init__(count, lambda number: _first_usable(count, number, self.at, self.skipped))
         self.lines, self.records, self.change = lines, records, change
         self.skipped: Counter[str] = Counter()
-        self._kept: Kept[Example | None] = Kept(kept)
+        self._read = lru_cache(kept)(self._read_record)
 
     @property
     def identity(self) -> str:
@@ -87,9 +87,9 @@ class Streamed(Numbered[Example]):
 
     def at(self, number: int) -> Example | None:
         """Return the question of a record, or None where it cannot be used."""
-        return self._kept.get(number, self._read)
+        return self._read(number)
 
-    def _read(self, number: int) -> Example | None:
+    def _read_record(self, number: int) -> Example | None:
         item = self.lines.item(self.records[number], number)
         reason = fault_of(item, self.lines.databases)
         if not reason:
@@ -122,43 +122,6 @@ class Streamed(Numbered[Example]):
         return [self[number] for number in spread(len(self), count)]
 
 
-class Kept(Generic[T]):
-    """What was made last, by number: at most so many."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._made: OrderedDict[int, T] = OrderedDict()
-
-    def get(self, number: int, make: Callable[[int], T]) -> T:
-        """Return what is kept for a number, or make it and let go of what was asked for longest ago."""
-        if number in self._made:
-            self._made.move_to_end(number)
-            return self._made[number]
-        made = make(number)
-        self._made[number] = made
-        if len(self._made) > self.most:
-            self._made.popitem(last=False)
-        return made
-
-
-class Stream:
-    """An endless, shuffled sequence of a huge set's questions, a function of the seed and one number, the cursor."""
-
-    def __init__(self, examples: Sequence[Example], seed: int) -> None:
-        self.examples, self.order = examples, Order(len(examples), seed)
-
-    def take(self, cursor: int, k: int) -> tuple[list[Example], int]:
-        """Return the `k` questions from position `cursor` on, and the cursor after them."""
-        numbers, after = self.order.take(cursor, k)
-        return [self.examples[number] for number in numbers], after
-
-    def batches(self, cursor: int, k: int) -> Iterator[tuple[list[Example], int]]:
-        """Yield batch after batch from a cursor on, each with the cursor after it, without end."""
-        while True:
-            batch, cursor = self.take(cursor, k)
-            yield batch, cursor
-
-
 def stream_prompts(
     examples: Streamed,
     style: PromptStyle,
@@ -174,8 +137,8 @@ def stream_prompts(
     next thousand fits.
     """
     encoder = Encoder(style, tokenizer, pruning, _SCHEMAS)
-    pairs: Kept[tuple[Example, Prompt] | None] = Kept(kept)
 
+    @lru_cache(kept)
     def made(number: int) -> tuple[Example, Prompt] | None:
         example = examples.at(number)
         if example is None:
@@ -187,7 +150,7 @@ def stream_prompts(
         return example, encoded.prompt(example.uid)
 
     def pair(number: int) -> tuple[Example, Prompt]:
-        return _first_usable(len(examples), number, lambda one: pairs.get(one, made), examples.skipped)
+        return _first_usable(len(examples), number, made, examples.skipped)
 
     return PromptSet(
         Numbered(len(examples), lambda number: pair(number)[0]),

@@ -150,8 +150,3 @@ def rows_asked(example: Example, fault: str = "") -> str:
     """Return the text that asks for rows; `fault` is what was wrong with the last ones."""
     told = f" The last ones were no good: {fault}." if fault else ""
     return _FILL.format(schema=ddl(read_schema(example.db_path)), sql=example.gold_sql, fault=told)
-
-
-def settings_of(cfg: DistillConfig) -> dict[str, Any]:
-    """Return what decides the answers of an endpoint."""
-    return {"model": cfg.model, "temperature": cfg.temperature, "max_tokens": cfg.max_tokens}

@@ -6,9 +6,9 @@ shown. An outer query calls what an inner one found `that`. Names lose the alias
 
 from __future__ import annotations
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
+
+from jaxrl_sql.sqlenv.parse import parse_query
 
 _SET_WORDS = {exp.Union: "or", exp.Intersect: "and also", exp.Except: "but not"}
 _INNER = "that"
@@ -19,10 +19,7 @@ def reason(sql: str) -> str:
 
     Empty where the text is not one query that can be read.
     """
-    try:
-        parsed = sqlglot.parse_one(sql, read="sqlite")
-    except SqlglotError:
-        return ""
+    parsed = parse_query(sql)
     return "; then ".join(_thoughts(parsed)) if isinstance(parsed, exp.Query) else ""
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from jaxrl_sql.evals.pairs import compare_runs
 from jaxrl_sql.evals.score_predictions import judge
 from jaxrl_sql.evals.summary import summarize
+from jaxrl_sql.evals.tables import Table
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.evals.vote import ballots, choose
 from jaxrl_sql.sqlenv.ports import SqlExecutor
@@ -55,14 +56,14 @@ def compare_choices(executor: SqlExecutor, chosen: Sequence[Chosen]) -> dict[str
     return numbers
 
 
-def table(numbers: Mapping[str, float]) -> str:
-    """Show the ways to choose, one a line, and what each is worth by each rule, in percent."""
-    lines = [f"{'':<20}" + "".join(f"{name:>8}" for name in RULES.values())]
+def table(numbers: Mapping[str, float]) -> Table:
+    """Return the ways to choose, one a row, and the accuracy of each by each rule, in percent."""
+    rows = []
     for way, words in WAYS.items():
         prefix = "" if way == "chosen" else f"{way}/"
         shares = (numbers.get(f"{prefix}{rule}") for rule in RULES)
-        lines.append(f"{words:<20}" + "".join("       -" if one is None else f"{100 * one:8.1f}" for one in shares))
-    return "\n".join(lines)
+        rows.append((words, *("-" if one is None else f"{100 * one:.1f}" for one in shares)))
+    return Table("", ("", *RULES.values()), tuple(rows))
 
 
 def _verdicts(executor: SqlExecutor, chosen: Sequence[Chosen]) -> dict[str, list[Verdict]]:

@@ -18,8 +18,6 @@ from sqlglot import exp
 
 from jaxrl_sql.evals.parse import first_select, own_nodes, parsed, tables_of
 
-LEVELS = ("easy", "medium", "hard", "extra")
-
 
 class Parts(NamedTuple):
     """How many parts of each kind a query has."""

@@ -8,11 +8,11 @@ disagree, as with a handful of databases, believe the more cautious one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import bdtr
 
 from jaxrl_sql.evals.interval import RESAMPLES, interval
 from jaxrl_sql.evals.verdict import Verdict
@@ -83,7 +83,4 @@ def compare_runs(
 
 def mcnemar(better: int, worse: int) -> float:
     """Return the two-sided exact p value of so many questions for the better and for the worse."""
-    n, fewer = better + worse, min(better, worse)
-    # Terms as logarithms: the binomial coefficients of thousands of questions are no floats.
-    terms = (math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in range(fewer + 1))
-    return min(1.0, 2.0 * math.fsum(math.exp(term - n * math.log(2.0)) for term in terms))
+    return min(1.0, 2.0 * float(bdtr(min(better, worse), better + worse, 0.5))) if better + worse else 1.0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-import sqlglot
 from sqlglot import exp
+
+from jaxrl_sql.sqlenv.parse import parse_query
 
 _KEPT = 16_384
 
@@ -14,10 +15,7 @@ _KEPT = 16_384
 @lru_cache(_KEPT)
 def parsed(sql: str) -> exp.Expression | None:
     """Return the tree of SQLite's query, None when it does not parse; nobody may change what is returned."""
-    try:
-        return sqlglot.parse_one(sql, read="sqlite")
-    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds, and bad SQL is data
-        return None
+    return parse_query(sql)
 
 
 def own_nodes(tree: exp.Expression | None, *kinds: type[exp.Expression]) -> Iterator[exp.Expression]:

@@ -15,12 +15,11 @@ from jaxrl_sql.evals.differences import EXACT, with_reasons
 from jaxrl_sql.evals.efficiency import RUNS, speed_score
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.sqlenv.dialect import to_sqlite
+from jaxrl_sql.sqlenv.executor import RULE_NAMES
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.types import Example, InputError
 
-# What the executor compares by, under the names that users see.
-_COMPARED = ("bird", "refined", "test_suite", "spider2", "qatch", "soft_f1", "paverl", "ex_b", "ehrsql")
-RULES = (*_COMPARED, "suite", "r_ves")
+RULES = (*RULE_NAMES, "suite", "r_ves")
 """Every rule: those of the executor; `suite` asks `test_suite` of all databases of a question's suite."""
 
 
@@ -47,7 +46,7 @@ def judge(
     if "r_ves" in rules and timer is None:
         raise InputError("r_ves measures time: judge(…, timer=timing_executor(executor))")
     ready = [to_sqlite(sql, example.dialect) if sql else None for example, sql in zip(examples, sqls, strict=True)]
-    compared = [rule for rule in _COMPARED if rule in rules]
+    compared = [rule for rule in RULE_NAMES if rule in rules]
     explains = sum(rule in (*EXACT, "suite") for rule in rules) > 1
     # Rules differ from all that are exact; R-VES pays only what is right by BIRD's.
     others = EXACT if explains else ("bird",) if "r_ves" in rules or not compared else ()

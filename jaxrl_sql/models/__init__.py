@@ -1,15 +1,14 @@
 """The policy: a decoder as pure functions over a nested dict of arrays.
 
-`spec` is what a model is and the table of its weights, `layers` and `transformer` what it computes, `cache` what
+`spec` is what a model is and the table of its weights, `layers` and `transformer` what it computes, `paged` what
 decoding keeps, `lora` what is trained beside frozen weights, `families` how Hugging Face spells each family's config,
 `hf` the folders on disk, `stored` and `placing` how tensors get from files to devices, `gguf` llama.cpp's files.
 """
 
 from __future__ import annotations
 
-from jaxrl_sql.models.cache import DecodeCache, PrefixCache, init_decode_cache
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_config, load_tokenizer, save_checkpoint
-from jaxrl_sql.models.lora import Adapters, init_adapters, load_adapters, merge, policy_params, save_adapters
+from jaxrl_sql.models.lora import Adapters, init_adapters, merge, policy_params, save_adapters
 from jaxrl_sql.models.spec import (
     ModelConfig,
     ParamSpec,
@@ -21,11 +20,9 @@ from jaxrl_sql.models.spec import (
 )
 from jaxrl_sql.models.transformer import (
     Block,
-    decode_step,
     forward,
     hidden_states,
     prediction_states,
-    prefill,
     unembed,
     unembedding,
 )
@@ -33,18 +30,13 @@ from jaxrl_sql.models.transformer import (
 __all__ = [
     "Adapters",
     "Block",
-    "DecodeCache",
     "ModelConfig",
     "ParamSpec",
-    "PrefixCache",
     "count_params",
-    "decode_step",
     "forward",
     "hidden_states",
     "init_adapters",
-    "init_decode_cache",
     "init_params",
-    "load_adapters",
     "load_checkpoint",
     "load_config",
     "load_tokenizer",
@@ -53,7 +45,6 @@ __all__ = [
     "param_specs",
     "policy_params",
     "prediction_states",
-    "prefill",
     "save_adapters",
     "save_checkpoint",
     "shard_params",

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,9 +31,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.batch import PyTree, Segment
 from jaxrl_sql.models.attention import TreeAttention, choose
-from jaxrl_sql.models.attention.tree import Level, Window, narrow
-from jaxrl_sql.models.attention.xla import KeyPart, attend
-from jaxrl_sql.models.cache import DecodeCache, PrefixCache
+from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
@@ -162,15 +159,14 @@ def _layer_step(
     attention: TreeAttention,
     xs: tuple[jax.Array, ...],
     blocks: Sequence[tuple[Block, Places]],
-) -> tuple[tuple[jax.Array, ...], tuple[tuple[jax.Array, jax.Array], ...]]:
-    """Run one layer on all blocks: states ([B,Ri,Ti,D], …) -> new states, and each block's (keys, values)."""
+) -> tuple[jax.Array, ...]:
+    """Run one layer on all blocks: states ([B,Ri,Ti,D], …) -> new states."""
     levels = []
     for x, (block, where) in zip(xs, blocks, strict=True):
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
         levels.append(Level(q, k, v, block.length, where.positions))
     attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
-    out = tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
-    return out, tuple((level.k, level.v) for level in levels)
+    return tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
 
 
 def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
@@ -198,34 +194,6 @@ def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) ->
     return constrain(x, STREAM)
 
 
-def _run(
-    params: PyTree,
-    config: ModelConfig,
-    blocks: Sequence[Block],
-    remat: str,
-    dtype: Any,
-    attention: str | TreeAttention,
-    keep: bool,
-) -> tuple[tuple[jax.Array, ...], Any]:
-    """Run all layers on the blocks -> final normed states ([B,Ri,Ti,D], …) and, on request, keys and values [L,…]."""
-    _check(config, [b.length.shape[1] for b in blocks], sum(b.tokens.shape[-1] for b in blocks))
-    backend = choose(attention, config, params["embed"].dtype if dtype is None else dtype)
-    placed = [
-        (block, place(config, start[..., None] + jnp.arange(block.tokens.shape[-1])))
-        for start, block in zip(_starts(blocks), blocks, strict=True)
-    ]
-
-    def step(xs: tuple[jax.Array, ...], scanned: tuple[Layer, jax.Array | None]) -> tuple[tuple[jax.Array, ...], Any]:
-        layer, flag = scanned
-        out, kept = _layer_step(layer, config, False if flag is None else flag, backend, xs, placed)
-        return out, kept if keep else None
-
-    xs = tuple(constrain(embed(params, config, block.tokens, dtype), CARRIED) for block in blocks)
-    flags = jnp.array(config.sliding.layers) if config.sliding else None
-    xs, kept = lax.scan(_remat(step, remat), xs, (params["layers"], flags))
-    return tuple(norm(config, x, params["final_norm"]) for x in xs), kept
-
-
 def hidden_states(
     params: PyTree,
     config: ModelConfig,
@@ -239,7 +207,21 @@ def hidden_states(
     Raises InputError for an unknown `remat`, more tokens than the model has positions, or an `attention` that cannot
     serve the model here (`models.attention.choose`).
     """
-    return _run(params, config, blocks, remat, compute_dtype, attention, keep=False)[0]
+    _check(config, [b.length.shape[1] for b in blocks], sum(b.tokens.shape[-1] for b in blocks))
+    backend = choose(attention, config, params["embed"].dtype if compute_dtype is None else compute_dtype)
+    placed = [
+        (block, place(config, start[..., None] + jnp.arange(block.tokens.shape[-1])))
+        for start, block in zip(_starts(blocks), blocks, strict=True)
+    ]
+
+    def step(xs: tuple[jax.Array, ...], scanned: tuple[Layer, jax.Array | None]) -> tuple[tuple[jax.Array, ...], None]:
+        layer, flag = scanned
+        return _layer_step(layer, config, False if flag is None else flag, backend, xs, placed), None
+
+    xs = tuple(constrain(embed(params, config, block.tokens, compute_dtype), CARRIED) for block in blocks)
+    flags = jnp.array(config.sliding.layers) if config.sliding else None
+    xs, _ = lax.scan(_remat(step, remat), xs, (params["layers"], flags))
+    return tuple(norm(config, x, params["final_norm"]) for x in xs)
 
 
 def unembedding(params: PyTree, config: ModelConfig) -> AnyWeight:
@@ -292,68 +274,3 @@ def prediction_states(
     first = last_state(above[-1][:, 0], shared[-1].length)[:, None, None]
     first = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
     return jnp.concatenate([first, own[:, :, :-1]], axis=2)
-
-
-def prefill(
-    params: PyTree,
-    config: ModelConfig,
-    tokens: jax.Array,
-    length: jax.Array,
-    compute_dtype: Any = None,
-    attention: str | TreeAttention = "xla",
-) -> tuple[PrefixCache, jax.Array]:
-    """Run prompts [B,P] with lengths [B] once -> their keys and values, and the state [B,D] that predicts what follows.
-
-    The cache is in the compute dtype.
-    """
-    block = Block(tokens=tokens[:, None], length=length[:, None])
-    (hidden,), ((k, v),) = _run(params, config, (block,), "none", compute_dtype, attention, keep=True)
-    return PrefixCache(k=tuple(k[:, :, 0]), v=tuple(v[:, :, 0]), length=length), last_state(hidden[:, 0], length)
-
-
-def decode_step(
-    params: PyTree,
-    config: ModelConfig,
-    prefix: PrefixCache,
-    cache: DecodeCache,
-    token: jax.Array,
-    active: jax.Array,
-    compute_dtype: Any = None,
-) -> tuple[jax.Array, DecodeCache]:
-    """Append one token [B,G] to each active [B,G] row -> the state [B,G,D] that predicts the next, and the cache.
-
-    A row writes at its own length and sees its prompt (one copy for all G) and its own tokens. An inactive row
-    writes nothing and keeps its length, and its state means nothing. A row whose S slots are full writes nothing
-    either: callers stop rows before that.
-    """
-    b, g, _, slots, _ = cache.k[0].shape
-    _check(config, (1, g), prefix.k[0].shape[2] + slots)
-    own = cache.length + active.astype(jnp.int32)
-    start, p = prefix.length[:, None, None], prefix.k[0].shape[2]
-    where = place(config, start + cache.length[..., None])
-    valid = (jnp.arange(p) < start)[:, :, None], (jnp.arange(slots) < own[..., None])[:, :, None]
-    at = jnp.broadcast_to(jnp.arange(p), (b, 1, p)), jnp.broadcast_to(start + jnp.arange(slots), (b, g, slots))
-    kinds = config.sliding.layers if config.sliding else (False,) * config.n_layers
-    seen = {
-        kind: [narrow(window_of(config, kind), *keys, where.positions) for keys in zip(valid, at, strict=True)]
-        for kind in set(kinds)
-    }
-    # An index outside the cache is dropped by the scatter: that is how an inactive row writes nothing.
-    slot = jnp.where(active, cache.length, slots)
-    rows, columns = jnp.arange(b)[:, None], jnp.arange(g)[None]
-
-    def append(kept: jax.Array, new: jax.Array) -> jax.Array:
-        return kept.at[rows, columns, :, slot].set(new[:, :, :, 0].astype(kept.dtype), mode="drop")
-
-    x = embed(params, config, token[..., None], compute_dtype)
-    keys, values = [], []
-    for i, kind in enumerate(kinds):
-        layer = jax.tree.map(operator.itemgetter(i), params["layers"])
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        keys.append(append(cache.k[i], k))
-        values.append(append(cache.v[i], v))
-        stored = (prefix.k[i][:, None], prefix.v[i][:, None]), (keys[i], values[i])
-        parts = [KeyPart(*pair, visible) for pair, visible in zip(stored, seen[kind], strict=True)]
-        x = finish(layer, config, x, attend(q, parts, scale_of(config), config.attn_score_cap))
-    hidden = norm(config, x[:, :, 0], params["final_norm"])
-    return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=own)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from jaxrl_sql.data.dialects import taught_sql
-from jaxrl_sql.data.schema import RENDERERS, read_schema
+from jaxrl_sql.data.schema import RENDERERS, quote_text, read_schema
 from jaxrl_sql.recipes.recipe import Observe, Recipe
 from jaxrl_sql.rewards.skyrl_sql import RULE, read_skyrl_sql, skyrl_sql_reward
 from jaxrl_sql.sqlenv.executor import exploratory
@@ -48,7 +48,7 @@ def _respond_by_looking_up(example: Example, observe: Observe | None) -> Respons
     sql = taught_sql(example)
     words = set(re.findall(r"\w+", sql.lower()))
     tables = [table.name for table in read_schema(example.db_path).tables if table.name.lower() in words]
-    names = ", ".join("'" + name.replace("'", "''") + "'" for name in tables)
+    names = ", ".join(map(quote_text, tables))
     look_up = f"SELECT sql FROM sqlite_master WHERE name IN ({names})"
     return [
         ("assistant", f"<think>{_LOOK}</think>\n<sql>{look_up}</sql>"),

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.serialization import to_state_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxrl_sql.algo.advantage import choose_groups, zero_variance
 from jaxrl_sql.batch import GroupBatch, Segment
@@ -140,26 +142,16 @@ def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0) -> G
 
 def to_arrays(batches: Sequence[GroupBatch]) -> dict[str, np.ndarray]:
     """Name the arrays of batches that are drawn and not learned, for a checkpoint."""
-    arrays: dict[str, Any] = {}
-    for i, batch in enumerate(batches):
-        for part, segment in enumerate(batch.shared):
-            arrays |= {f"{i}/shared/{part}/tokens": segment.tokens, f"{i}/shared/{part}/length": segment.length}
-        own = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch) if f.name != "shared"}
-        arrays |= {f"{i}/{name}": value for name, value in own.items() if value is not None}
-    return arrays
+    named = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def from_arrays(arrays: Mapping[str, Any]) -> list[GroupBatch]:
     """Make batches again of what `to_arrays` named."""
-    batches = []
-    for i in range(len({name.partition("/")[0] for name in arrays})):
-        own = {name.partition("/")[2]: value for name, value in arrays.items() if name.partition("/")[0] == str(i)}
-        shared, part = [], 0
-        while f"shared/{part}/tokens" in own:
-            shared.append(Segment(own.pop(f"shared/{part}/tokens"), own.pop(f"shared/{part}/length")))
-            part += 1
-        batches.append(GroupBatch(shared=tuple(shared), **own))
-    return batches
+    found = unflatten_dict(dict(arrays), sep="/")
+    batches = [found[str(i)] for i in range(len(found))]
+    shared = [tuple(Segment(**own["shared"][str(part)]) for part in range(len(own["shared"]))) for own in batches]
+    return [GroupBatch(**{**own, "shared": parts}) for own, parts in zip(batches, shared, strict=True)]
 
 
 def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:

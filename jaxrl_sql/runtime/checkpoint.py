@@ -102,12 +102,6 @@ class Checkpoints:
         rated = [(worth, step) for step in self._manager.all_steps() if (worth := self._worth_of(step)) is not None]
         return int(max(rated)[1]) if rated else None
 
-    def rewind(self, step: int) -> None:
-        """Delete what is newer than `step`: a run that starts or goes on from there writes it again."""
-        self.wait()
-        for newer in sorted((found for found in self._manager.all_steps() if found > step), reverse=True):
-            self._manager.delete(newer)
-
     def host(self, step: int) -> dict[str, Any]:
         """Return the JSON object of `step`, without reading anything else."""
         where = self._place(step)

@@ -132,10 +132,6 @@ class Endpoint:
         if spent:
             raise spent
 
-    def ask_once(self, messages: Messages, **options: Any) -> Answer:
-        """Ask for one answer, and again while what went wrong may pass; raises as `ask_all` does."""
-        return self._ask(messages, options, threading.Event())
-
     def _ask(self, messages: Messages, options: Mapping[str, Any], left: threading.Event) -> Answer:
         error, used = "", Spent()
         for attempt in range(self.retries + 1):

@@ -16,23 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from jaxrl_sql.runtime.folder import METRICS, SAMPLES
 from jaxrl_sql.runtime.trackers import Board, TensorBoard
 
 Metrics = Mapping[str, tuple[Any, Any]]
-
-
-def merge_metrics(*parts: Metrics) -> dict[str, tuple[Any, Any]]:
-    """Merge metrics: sums and weights add up, `_max` takes the larger; a name may be missing in some parts."""
-    merged: dict[str, tuple[Any, Any]] = {}
-    for part in parts:
-        for name, (amount, weight) in part.items():
-            if name not in merged:
-                merged[name] = amount, weight
-            elif name.endswith("_max"):
-                merged[name] = max(merged[name][0], amount), weight
-            else:
-                merged[name] = merged[name][0] + amount, merged[name][1] + weight
-    return merged
 
 
 def reduce_metrics(metrics: Metrics) -> dict[str, float]:
@@ -62,7 +49,7 @@ class MetricsWriter:
     """
 
     def __init__(self, folder: str | Path | None, boards: Sequence[Board] = ()) -> None:
-        self._lines = _Lines(folder and Path(folder) / "metrics.jsonl")
+        self._lines = _Lines(folder and Path(folder) / METRICS)
         self._boards = [TensorBoard(Path(folder) / "tb"), *boards] if folder else []
 
     def __enter__(self) -> Self:
@@ -105,7 +92,7 @@ class SampleWriter:
     """
 
     def __init__(self, folder: str | Path | None) -> None:
-        self._lines = _Lines(folder and Path(folder) / "samples.jsonl")
+        self._lines = _Lines(folder and Path(folder) / SAMPLES)
 
     def __enter__(self) -> Self:
         return self

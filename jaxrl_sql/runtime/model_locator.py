@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ MODEL = "model"
 BENCHMARK_LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 300_000, "max_rows": 1_000_000, "max_bytes": 256 << 20}
 
 
+# So much of a file is read to tell its content, and at so many places: all of one that is small.
+_BLOCK, _BLOCKS = 16 << 10, 256
+
 # What of the section `data` says which questions there are, and not how one is put.
 _CHOOSES = (
     "source", "dir", "seed", "train", "evals", "vocab_size", "limit_train", "limit_eval", "drop_empty_gold",
@@ -26,6 +30,25 @@ _CHOOSES = (
 def asked_by(data: DataConfig) -> dict[str, Any]:
     """Return what of the section `data` says how a question is put to a model."""
     return {name: value for name, value in dataclasses.asdict(data).items() if name not in _CHOOSES}
+
+
+def weights_identity(path: str | Path) -> str:
+    """Return a hash of a model's files, of which large ones are read at a few hundred places; empty for none."""
+    if not str(path):
+        return ""
+    whole, root = hashlib.blake2b(digest_size=8), Path(path)
+    kinds = (".safetensors", ".gguf", ".json", ".jinja")
+    files = sorted(one for one in root.iterdir() if one.suffix in kinds) if root.is_dir() else [root]
+    for one in files:
+        if not one.is_file():
+            return ""
+        size = one.stat().st_size
+        whole.update(f"{one.name} {size}".encode())
+        with one.open("rb") as file:
+            for place in range(0, size, max(_BLOCK, size // _BLOCKS)):
+                file.seek(place)
+                whole.update(file.read(_BLOCK))
+    return whole.hexdigest()
 
 
 def find_model(given: str) -> tuple[Path, TrainConfig | None]:

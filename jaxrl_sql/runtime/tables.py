@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from rich import box
@@ -21,10 +21,15 @@ def show_table(
     Only words behind the first column may go on in another line.
     """
     console = Console(file=stream, width=None if stream.isatty() else _LOG_WIDTH)
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
     for at, name in enumerate(columns):
         is_prose = at > 0 and at in words
         table.add_column(Text(name), justify="left" if at in words else "right", overflow="fold", no_wrap=not is_prose)
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def show_counts(stream: TextIO, counts: Mapping[str, float]) -> None:
+    """Write names and their numbers as a table."""
+    show_table(stream, "", ("", "count"), [(name, f"{count:,}") for name, count in counts.items()])

@@ -9,40 +9,30 @@ with its defaults.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from functools import lru_cache
 
-import sqlglot
-from sqlglot import exp
+from sqlglot import ErrorLevel, exp
 
 from jaxrl_sql.sqlenv.mysql import for_sqlite
+from jaxrl_sql.sqlenv.parse import none_if_it_fails, parse_statements
 from jaxrl_sql.sqlenv.refused import refused_by_mysql
-from jaxrl_sql.types import InputError
-
-DIALECTS = ("sqlite", "mysql")
+from jaxrl_sql.types import DIALECTS, InputError
 
 _KEPT = 65_536
-
-# sqlglot warns on standard error of every statement that it takes as it is; a model's queries are full of them.
-logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 @lru_cache(_KEPT)
 def to_sqlite(sql: str, dialect: str) -> str | None:
     """Translate a query into SQLite's dialect; None when it is refused or not exactly one statement.
 
-    Raises InputError for a dialect that is not of `DIALECTS`.
+    Raises InputError for a dialect that is not of `types.DIALECTS`.
     """
     _check(dialect)
     if dialect == "sqlite":
         return sql
-    try:
-        if refused_by_mysql(sql):
-            return None
-    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds, and bad SQL is data
-        return None
-    return _rewritten(sql, dialect, "sqlite", for_sqlite)
+    is_refused = none_if_it_fails(refused_by_mysql)(sql)
+    return _rewritten(sql, dialect, "sqlite", for_sqlite) if is_refused is False else None
 
 
 def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | None:
@@ -71,18 +61,15 @@ def _check(dialect: str) -> None:
         raise InputError(f"dialect {dialect!r}: there are {', '.join(DIALECTS)}")
 
 
+@none_if_it_fails
 def _rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression], exp.Expression]) -> str | None:
     """Parse a text in one dialect, rewrite its one statement and write it in another; None where that fails."""
-    try:
-        trees = [tree for tree in sqlglot.parse(sql, read=read) if tree is not None]
-        # A lone semicolon with a comment after it is a statement of its own to sqlglot.
-        trees = [tree for tree in trees if not isinstance(tree, exp.Semicolon)]
-        if len(trees) != 1:
-            return None
-        options = {"comments": False, "normalize_functions": "upper", "unsupported_level": sqlglot.ErrorLevel.IGNORE}
-        return rewrite(trees[0]).sql(write, **options) or None
-    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds, and bad SQL is data
+    # A lone semicolon with a comment after it is a statement of its own to sqlglot.
+    trees = [tree for tree in parse_statements(sql, read) or () if not isinstance(tree, exp.Semicolon)]
+    if len(trees) != 1:
         return None
+    options = {"comments": False, "normalize_functions": "upper", "unsupported_level": ErrorLevel.IGNORE}
+    return rewrite(trees[0]).sql(write, **options) or None
 
 
 def _lower_names(tree: exp.Expression) -> exp.Expression:

@@ -7,9 +7,10 @@ from typing import Any
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.sqlenv.ports import ScoreRow
-from sqlexec_rs import STATUS_NAMES, STOP_NAMES, Executor, ExecutorError, Limits, Outcome
+from sqlexec_rs import RULE_NAMES, STATUS_NAMES, STOP_NAMES, Executor, ExecutorError, Limits, Outcome
 
 __all__ = [
+    "RULE_NAMES",
     "Executor",
     "ExecutorError",
     "Limits",

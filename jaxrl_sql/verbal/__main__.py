@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config.commands import EndpointConfig
 from jaxrl_sql.data.benchmarks import Loaded, load_split
 from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.jsonl import write_lines
@@ -29,12 +30,14 @@ from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.run.command import run_command
+from jaxrl_sql.run.fingerprint import fingerprint, keys_of
 from jaxrl_sql.run.policy_client import open_policy_client
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import asked_otherwise, find_model
+from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
 from jaxrl_sql.verbal.judging import SCORES_END, JudgingConfig, Question, VerbalPolicy, Verdict, choose_by_judging
@@ -111,7 +114,9 @@ def verbal(config: TrainConfig) -> int:
                     stopped = choose(work, model)
         work.budget.spent = memory.total
         numbers = write(out, work, loaded)
-    sys.stdout.write(f"{table(numbers)}\n{work.budget.words()}\n")
+    shown = table(numbers)
+    show_table(sys.stdout, shown.title, shown.columns, shown.rows)
+    sys.stdout.write(f"{work.budget.words()}\n")
     if numbers["unanswered"]:
         why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
         sys.stderr.write(
@@ -152,18 +157,11 @@ def note_skipped(loaded: Loaded, display: Display) -> None:
 
 def answer_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that answers depend on: a journal with other settings is refused."""
-    data, cfg, sampling = config.data, config.verbal, config.sampling
-    names = (
-        "candidates", "attempts", "rounds", "normalise", "temperature", "max_tokens", "judge_temperature",
-        "judge_max_tokens",
-    )  # fmt: skip
-    return {
-        "questions": f"{data.dir}/{data.evals[0]}", "model": cfg.model if cfg.base_url else config.model.checkpoint,
-        "endpoint": bool(cfg.base_url), "seed": config.seed, "recipe": config.recipe, "prompt": data.prompt,
-        "schema": data.schema, "thinking": data.thinking, "begin": data.assistant_prefill, "stop": sampling.stop,
-        "retrieve": data.retrieve or None, "matched": data.matched if data.retrieve else None,
-        **{name: getattr(cfg, name) for name in names}, **config.executor.settings(),
-    }  # fmt: skip
+    data, is_remote = config.data, bool(config.verbal.base_url)
+    free = {field.name for field in dataclasses.fields(EndpointConfig)} | {"out", "batch"}
+    keys = ["seed", *keys_of(config, "verbal", but=free), *(["verbal.model"] if is_remote else [])]
+    about = {"questions": f"{data.dir}/{data.evals[0]}"}
+    return fingerprint(config, about, keys, "endpoint" if is_remote else "checkpoint")
 
 
 @contextmanager

@@ -106,9 +106,11 @@ def test_right_answers_are_kept_and_the_others_are_told(
         assert dict(teacher.times) == {"down": 1}, "a second run asks only what had no answer"
         assert [one["id"] for one in lines(out / "traces.jsonl")][-1] == "late"
         assert "down" in {one["id"] for one in lines(out / "traces.jsonl")}
+        assert main([*command, "executor.vm_steps=1000"]) == 2
     told = capsys.readouterr()
     everything = told.out + told.err + "".join(path.read_text() for path in out.iterdir())
     assert KEY not in everything
+    assert "was begun with executor.vm_steps=20000000, not 1000" in told.err
 
 
 def test_what_was_spent_is_told_and_bounded_over_runs(

@@ -85,7 +85,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
     assert counts["kept"] == len(kept) == -(-(counts["kept"] + counts["dropped"]["not one in 2"]) // 2)
     assert counts["dropped"] == dict(Counter(one["reason"] for one in dropped.values()))
     shown = capsys.readouterr().out
-    assert f"{len(questions):>8}" in shown.splitlines()[0]
+    assert f"questions {len(questions)} 100.0 %" in " ".join(shown.split())
     assert "gold fails: schema_error" in shown
     again = (tmp_path / "out/kept.jsonl").read_bytes()
     assert main(command) == 0
@@ -144,7 +144,9 @@ def test_pass_rates_are_counted_kept_and_gone_on_from(
 
     capsys.readouterr()
     assert main(arguments(*SAMPLED, "filter.samples=5")) == 2
-    assert "was begun with samples=4, not 5" in capsys.readouterr().err
+    assert "was begun with filter.samples=4, not 5" in capsys.readouterr().err
+    assert main(arguments(*SAMPLED, "model.compute_dtype=bfloat16")) == 2
+    assert "was begun with model.compute_dtype='same', not 'bfloat16'" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "executor.vm_steps=1000")) == 2
     assert "was begun with executor.vm_steps=20000000, not 1000" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "filter.low=0", "filter.high=1", "executor.threads=1")) == 0

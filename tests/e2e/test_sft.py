@@ -16,10 +16,10 @@ from jaxrl_sql.config import load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
 from jaxrl_sql.run.session import open_session
-from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.sft import main
 
 Start = Callable[..., list[str]]
+Rewind = Callable[[Path, int], None]
 
 
 @pytest.fixture(scope="module")
@@ -79,17 +79,20 @@ def test_a_run_ends_early_with_the_parameters_of_the_best_held_out_loss(
 
 
 @pytest.mark.parametrize("back", [0, 1, 2])
-def test_trap_resume_keeps_the_best_and_the_count(back: int, early: Path, arguments: Start, tmp_path: Path) -> None:
+def test_trap_resume_keeps_the_best_and_the_count(
+    back: int, early: Path, arguments: Start, tmp_path: Path, rewind: Rewind
+) -> None:
     run, rows = tmp_path / "run", lines(early)
     assert main(arguments(run, *EARLY)) == 0
-    with Checkpoints(run / "checkpoints", keep=9) as checkpoints:
-        checkpoints.rewind(len(held_out(early)) - back)
+    rewind(run, len(held_out(early)) - back)
     assert main(arguments(run, *EARLY, "run.resume=true")) == 0
     assert lines(run) == rows
     assert_same_model(run, early)
 
 
-def test_grpo_begins_with_the_best_and_goes_on_alike(early: Path, arguments: Start, tmp_path: Path) -> None:
+def test_grpo_begins_with_the_best_and_goes_on_alike(
+    early: Path, arguments: Start, tmp_path: Path, rewind: Rewind
+) -> None:
     """The first GRPO step of so small a rate leaves the parameters as good as they were."""
     run = tmp_path / "run"
     grpo = (
@@ -102,8 +105,7 @@ def test_grpo_begins_with_the_best_and_goes_on_alike(early: Path, arguments: Sta
     assert [row["step"] for row in rows if row["phase"] == "grpo"] == [10, 11]
     got, want = (load_checkpoint(folder / "model")[1]["embed"] for folder in (run, early))
     np.testing.assert_allclose(np.asarray(got), np.asarray(want), atol=1e-12)
-    with Checkpoints(run / "checkpoints", keep=99) as checkpoints:
-        checkpoints.rewind(len(held_out(early)))
+    rewind(run, len(held_out(early)))
     assert train.main(arguments(run, *EARLY, *grpo, "run.resume=true")) == 0
     assert lines(run) == rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
 from jaxrl_sql.run.stages import has_risen
-from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.train import main
 
 STEPS = 4
@@ -56,7 +56,9 @@ def untimed(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_trap_what_goes_on_from_any_step_is_bit_equal(variant: str, data: Path, tmp_path: Path) -> None:
+def test_trap_what_goes_on_from_any_step_is_bit_equal(
+    variant: str, data: Path, tmp_path: Path, rewind: Callable[[Path, int], None]
+) -> None:
     run = tmp_path / "run"
     assert main(arguments(data, run, variant)) == 0
     want, samples = untimed(run / "metrics.jsonl"), untimed(run / "samples.jsonl")
@@ -64,8 +66,7 @@ def test_trap_what_goes_on_from_any_step_is_bit_equal(variant: str, data: Path, 
     assert config.n_layers == 1
     assert [row["step"] for row in want if row["phase"].startswith("grpo")] == list(range(1, STEPS + 1))
     for step in (3, 1):
-        with Checkpoints(run / "checkpoints", keep=9) as checkpoints:
-            checkpoints.rewind(step)
+        rewind(run, step)
         assert main([*arguments(data, run, variant), "run.resume=true"]) == 0
         assert untimed(run / "metrics.jsonl") == want
         assert untimed(run / "samples.jsonl") == samples

@@ -17,13 +17,15 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, save_checkpoint
-from jaxrl_sql.models.lora import load_adapters, merge
+from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_specs, save_checkpoint
+from jaxrl_sql.models.lora import Adapters, Pair, merge
 from jaxrl_sql.train import main
 
 Start = Callable[..., list[str]]
+Rewind = Callable[[Path, int], None]
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +94,11 @@ def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
 
 @pytest.mark.parametrize("stop_at", [1, 4])
 def test_trap_resume_is_bit_equal_to_a_run_that_was_not_stopped(
-    stop_at: int, arguments: Start, whole: Path, tmp_path: Path
+    stop_at: int, arguments: Start, whole: Path, tmp_path: Path, rewind: Rewind
 ) -> None:
     run = tmp_path / "resumed"
     assert main(arguments(run)) == 0
-    from jaxrl_sql.runtime.checkpoint import Checkpoints
-
-    with Checkpoints(run / "checkpoints", keep=9) as checkpoints:
-        checkpoints.rewind(stop_at)
+    rewind(run, stop_at)
     assert main(arguments(run, "run.resume=true")) == 0
     assert untimed(lines(run / "metrics.jsonl")) == untimed(lines(whole / "metrics.jsonl"))
     got, want = load_checkpoint(run / "model")[1], load_checkpoint(whole / "model")[1]
@@ -116,9 +115,24 @@ LORA = (
 )
 
 
+def adapters_of(folder: Path, config: ModelConfig) -> Adapters:
+    """Read adapters in PEFT's form."""
+    fields = json.loads((folder / "adapter_config.json").read_text())
+    tensors = load_file(folder / "adapter_model.safetensors")
+    rank, pairs = fields["r"], {}
+    specs = [one for one in param_specs(config) if one.is_stacked and one.is_matrix]
+    for spec in (one for one in specs if one.hf_name.split(".")[-2] in fields["target_modules"]):
+        names = [spec.hf_name.format(layer=i).removesuffix(".weight") for i in range(config.n_layers)]
+        a, b = (np.stack([tensors[f"base_model.model.{n}.lora_{x}.weight"].T for n in names]) for x in "AB")
+        layers, *sizes = spec.shape
+        shapes = (layers, *sizes[: spec.n_in], rank), (layers, rank, *sizes[spec.n_in :])
+        pairs[spec.path[-1]] = Pair(a.reshape(shapes[0]), b.reshape(shapes[1]))
+    return Adapters(pairs, fields["lora_alpha"] / rank)
+
+
 @pytest.mark.parametrize("steps", [0, 2])
 def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
-    steps: int, arguments: Start, whole: Path, tmp_path: Path
+    steps: int, arguments: Start, whole: Path, tmp_path: Path, rewind: Rewind
 ) -> None:
     """From a checkpoint: without a cold start; and with one of adapters, then resumed after the first GRPO step.
 
@@ -133,7 +147,7 @@ def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
 
     config, base = load_checkpoint(start)
     merged = load_checkpoint(run / "model")[1]
-    adapters = load_adapters(run / "adapters", config)
+    adapters = adapters_of(run / "adapters", config)
     assert all(pair.b.any() for pair in adapters.pairs.values())
     expected = merge(adapters, base)
     for (path, got), want, old in zip(
@@ -146,11 +160,8 @@ def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
     assert biggest < base["embed"].nbytes, "a checkpoint holds the base"
     if not steps:
         return
-    from jaxrl_sql.runtime.checkpoint import Checkpoints
-
     kept, rows = (run / "adapters/adapter_model.safetensors").read_bytes(), lines(run / "metrics.jsonl")
-    with Checkpoints(run / "checkpoints", keep=9) as checkpoints:
-        checkpoints.rewind(steps + 1)
+    rewind(run, steps + 1)
     assert main([*command, "run.resume=true"]) == 0
     assert untimed(lines(run / "metrics.jsonl")) == untimed(rows)
     assert (run / "adapters/adapter_model.safetensors").read_bytes() == kept

@@ -173,7 +173,7 @@ def test_a_budget_ends_the_work_and_a_larger_one_goes_on_to_the_same_end(
         assert main(command) == 2
         assert "mute was answered when it asked '<mute>'" in capsys.readouterr().err
         assert main([*command, "verbal.rounds=5"]) == 2
-        assert "was begun with rounds=4, not 5" in capsys.readouterr().err
+        assert "was begun with verbal.rounds=4, not 5" in capsys.readouterr().err
     for name in ("predictions.jsonl", "records.jsonl", "metrics.json"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
     assert len(seen) == len(all_seen), "what is known is not asked again"

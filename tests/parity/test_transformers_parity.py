@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -17,11 +18,8 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.models import (
-    decode_step,
     forward,
-    init_decode_cache,
     load_checkpoint,
-    prefill,
     save_checkpoint,
     unembed,
 )
@@ -130,7 +128,7 @@ def reference_logits(model: Any, tokens: np.ndarray) -> np.ndarray:
 
 # Small arrays, compiled often and run once: the backend's optimizations would take longer than they save.
 jit = functools.partial(jax.jit, static_argnums=1, compiler_options={"xla_backend_optimization_level": 0})
-FORWARD, FILL, STEP = jit(forward), jit(prefill), jit(decode_step)
+FORWARD = jit(forward)
 
 
 @pytest.fixture(params=CASES)
@@ -145,7 +143,7 @@ def right_padded() -> np.ndarray:
     return np.where(np.arange(LENGTHS.max()) < LENGTHS[:, None], tokens, 0)
 
 
-def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path]) -> None:
+def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path], plain_decode: ModuleType) -> None:
     model, folder = case
     config, params = load_checkpoint(folder)
     tokens = right_padded()
@@ -163,12 +161,13 @@ def test_logits_prefill_and_decode_are_transformers(case: tuple[Any, Path]) -> N
 
     # The same tokens once more: the first row's first 7 as a prompt, the rest from the cache, one at a time.
     whole, start = expected[0], 7
-    prefix, last = FILL(params, config, jnp.asarray(tokens[:1, : start + 2]), jnp.array([start]))
+    fill, step = jit(plain_decode.prefill), jit(plain_decode.decode_step)
+    prefix, last = fill(params, config, jnp.asarray(tokens[:1, : start + 2]), jnp.array([start]))
     np.testing.assert_allclose(unembed(params, config, last)[0], whole[start - 1], atol=TOLERANCE, rtol=0)
-    cache = init_decode_cache(config, 1, 2, 5, jnp.float32)
+    cache = plain_decode.init_decode_cache(config, 1, 2, 5, jnp.float32)
     for t in range(start, LENGTHS[0]):
         token = jnp.full((1, 2), int(tokens[0, t]))
-        hidden, cache = STEP(params, config, prefix, cache, token, jnp.ones((1, 2), bool))
+        hidden, cache = step(params, config, prefix, cache, token, jnp.ones((1, 2), bool))
         for row in np.asarray(unembed(params, config, hidden))[0]:
             np.testing.assert_allclose(row, whole[t], atol=TOLERANCE, rtol=0)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.data.jsonl import ODD, as_latin
+from jaxrl_sql.data.jsonl import ODD, as_latin, load_json
 from jaxrl_sql.types import InputError
 
 Record = dict[str, Any]
@@ -42,42 +42,23 @@ def read_text(path: Path, notes: Notes) -> str:
 
 def read_json(path: Path, notes: Notes) -> Any:
     """Read a JSON file; raises InputError (`file:line: what`) where it is none."""
-    text = read_text(path, notes)
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-        raise InputError(f"{path}:{line}: not JSON ({error})") from error
+    return load_json(read_text(path, notes), path)
 
 
 def read_records(path: Path, notes: Notes) -> list[Record]:
     """Read a JSON list of objects, or one object a line; raises InputError with the place of what is neither."""
     text = read_text(path, notes)
     if text.lstrip()[:1] == "[":
-        try:
-            found = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-            raise InputError(f"{path}:{line}: not JSON ({error})") from error
-        places: Sequence[str] = [f"item {number}" for number in range(1, len(found) + 1)]
+        found = load_json(text, path)
+        places = [f"item {number}" for number in range(1, len(found) + 1)]
     else:
-        found, places = _lines(path, text)
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        found = [load_json(line, path, number) for number, line in lines]
+        places = [f"line {number}" for number, _ in lines]
     for place, record in zip(places, found, strict=True):
         if not isinstance(record, dict):
             raise InputError(f"{path}: {place}: expected a JSON object, found {type(record).__name__}")
     return found
-
-
-def _lines(path: Path, text: str) -> tuple[list[Any], list[str]]:
-    found, places = [], []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                found.append(json.loads(line))
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise InputError(f"{path}:{number}: not JSON ({error})") from error
-            places.append(f"line {number}")
-    return found, places
 
 
 def first_record(path: Path) -> Record:

@@ -17,9 +17,7 @@ from jaxrl_sql.data.benchmarks.files import Notes
 from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, no_split
 from jaxrl_sql.data.jsonl import records, text
 from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.types import Example, InputError
-
-DIALECTS = ("sqlite", "mysql")
+from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
 def load_folder(folder: str | Path, limit: int = 0) -> Loaded:
@@ -103,7 +101,7 @@ def _unusable_fields(record: dict[str, Any]) -> str:
             missing.append(name)
     if missing:
         return f"no {', '.join(missing)}"
-    dialect = record.get("dialect") or DIALECTS[0]
+    dialect = record.get("dialect") or "sqlite"
     return "" if dialect in DIALECTS else f"dialect {dialect!r} is none of {', '.join(DIALECTS)}"
 
 
@@ -142,7 +140,7 @@ def _example(folder: Path, uid: str, record: dict[str, Any]) -> Example:
         difficulty=text(record.get("difficulty")),
         demonstration=optional("demonstration"),
         reasoning=optional("reasoning"),
-        dialect=optional("dialect") or DIALECTS[0],
+        dialect=optional("dialect") or "sqlite",
         other_golds=tuple(sql.strip() for sql in others if isinstance(sql, str) and sql.strip()),
     )
 

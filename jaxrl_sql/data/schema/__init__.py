@@ -6,8 +6,9 @@ What stands in the columns (`values`), what people wrote about them (`describe`)
 
 from jaxrl_sql.data.schema.describe import Descriptions, read_descriptions
 from jaxrl_sql.data.schema.prune import prune
+from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table, read_schema
-from jaxrl_sql.data.schema.render import RENDERERS, compact, ddl, names_only, omnisql, profile, quote_name
+from jaxrl_sql.data.schema.render import RENDERERS, compact, ddl, names_only, omnisql, profile
 from jaxrl_sql.data.schema.retrieve import find_values
 from jaxrl_sql.data.schema.used import Used, used_by
 from jaxrl_sql.data.schema.values import Values, read_values
@@ -29,6 +30,7 @@ __all__ = [
     "profile",
     "prune",
     "quote_name",
+    "quote_text",
     "read_descriptions",
     "read_schema",
     "read_values",

@@ -8,20 +8,17 @@ written to costs the time alone.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from jaxrl_sql.data.cache_folder import cache_folder
 from jaxrl_sql.data.written import written_whole
 from jaxrl_sql.types import InputError
 
 T = TypeVar("T")
-
-VARIABLE = "JAXRL_SQL_CACHE"
-"""The environment variable that names the folder; `off` keeps nothing on disk."""
 
 
 class Version(NamedTuple):
@@ -42,16 +39,6 @@ def version_of(db_path: str | Path) -> Version:
     return Version(str(path.resolve()), stat.st_mtime_ns, stat.st_size)
 
 
-def cache_folder() -> Path | None:
-    """Return where entries are kept: what JAXRL_SQL_CACHE names, or `jaxrl_sql` in the user's cache; None for `off`."""
-    named = os.environ.get(VARIABLE, "")
-    if named == "off":
-        return None
-    if named:
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jaxrl_sql"
-
-
 def kept(
     kind: str, version: Version, load: Callable[[bytes], T], dump: Callable[[T], bytes], make: Callable[[], T]
 ) -> T:
@@ -64,7 +51,7 @@ def kept(
     folder = cache_folder()
     if folder is None:
         return make()
-    digest = _digest(version)
+    digest = content_hash(version)
     path = folder / kind / digest[:2] / digest
     with suppress(Exception):  # torn, foreign or absent, it is made again
         return load(path.read_bytes())
@@ -76,8 +63,13 @@ def kept(
     return found
 
 
+def content_of(db_path: str | Path) -> str:
+    """Return a hash of a database file's content, read once for each version of it."""
+    return content_hash(version_of(db_path))
+
+
 @lru_cache(maxsize=1 << 16)
-def _digest(version: Version) -> str:
+def content_hash(version: Version) -> str:
     """Return a hash of the file and of what stands in its write-ahead log, if it has one."""
     whole = hashlib.blake2b(digest_size=20)
     try:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_sql.data.schema.cache import Version, kept, version_of
+from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import connect, read_schema
 from jaxrl_sql.types import Example, InputError
 
@@ -143,7 +144,7 @@ def read_texts(path: str) -> tuple[list[tuple[str, str]], list[list[str]]]:
         with closing(connect(path)) as connection:
             for table in read_schema(path).tables:
                 for column in table.columns:
-                    name, source = (f'"{text.replace(chr(34), chr(34) * 2)}"' for text in (column.name, table.name))
+                    name, source = (quote_name(text, always=True) for text in (column.name, table.name))
                     rows = connection.execute(
                         f"SELECT DISTINCT v FROM (SELECT {name} AS v FROM {source}) "
                         f"WHERE typeof(v) = 'text' AND length(v) BETWEEN 1 AND {_LONGEST} ORDER BY v LIMIT {_MOST}"

@@ -6,17 +6,13 @@ authorizer says is read is among them (the tests ask it). Where a name could be 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import sqlglot
 from sqlglot import exp
 
 from jaxrl_sql.data.schema.read import Schema, Table
-
-# sqlglot warns on standard error of every statement that it takes as it is.
-logging.getLogger("sqlglot").setLevel(logging.ERROR)
+from jaxrl_sql.sqlenv.parse import none_if_it_fails, parse_statements
 
 Name = tuple[str, str]
 """A table and a column, as the schema spells them."""
@@ -38,19 +34,17 @@ class _Source(NamedTuple):
     table: Table | None
 
 
+@none_if_it_fails
 def used_by(sql: str, schema: Schema) -> Used | None:
     """Return what a SQLite query reads; None where it is no single query or reads what the schema does not hold.
 
     That is what sqlglot cannot parse, and views, SQLite's own tables and functions that return tables, whose columns
     are not in the schema.
     """
-    try:
-        trees = [tree for tree in sqlglot.parse(sql, read="sqlite") if tree is not None]
-        if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-            return None
-        return _Reader(trees[0], schema).read()
-    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds
+    trees = parse_statements(sql) or ()
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         return None
+    return _Reader(trees[0], schema).read()
 
 
 class _Reader:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxrl_sql.data.schema.cache import Version, kept, version_of
+from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import Column, Table, connect, read_schema
 from jaxrl_sql.types import InputError
 
@@ -81,7 +82,7 @@ def _load(raw: bytes) -> ColumnValues:
 
 
 def _read_column(connection: sqlite3.Connection, table: Table, column: Column) -> Values:
-    name, source = (f'"{text.replace(chr(34), chr(34) * 2)}"' for text in (column.name, table.name))
+    name, source = (quote_name(text, always=True) for text in (column.name, table.name))
     some = f"(SELECT {name} AS v FROM {source} LIMIT {_ROWS}) WHERE v <> ''"
     frequent = connection.execute(
         f"SELECT v FROM {some} AND typeof(v) <> 'blob' GROUP BY v ORDER BY count(*) DESC, v LIMIT {_FREQUENT}"

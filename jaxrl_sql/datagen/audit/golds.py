@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from jaxrl_sql.data.filters import is_trivial
 from jaxrl_sql.datagen.audit.finding import Finding, Set
 from jaxrl_sql.sqlenv.dialect import normal_form
-from jaxrl_sql.sqlenv.executor import score_rows
+from jaxrl_sql.sqlenv.executor import RULE_NAMES, score_rows
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.types import Example
 
-RULES = ("bird", "refined", "test_suite", "qatch", "paverl", "spider2", "soft_f1", "ehrsql")
 CONSTANTS: Mapping[str, str] = {
     "empty": "SELECT NULL WHERE 0",
     "0": "SELECT 0",
@@ -96,10 +96,9 @@ def _ran(outcome: _Rows) -> Ran:
     if outcome.status != "ok":
         return Ran(outcome.status, outcome.error or "", 0, "", outcome.elapsed_ms, is_trivial=False)
     rows = outcome.rows
-    is_trivial = len(rows) == 1 and all(value is None or value == 0 for value in rows[0])
     lines = sorted(repr(tuple(map(_plain, row))) for row in rows)
     digest = hashlib.sha256("\n".join(lines).encode("utf-8", errors="surrogateescape")).hexdigest()
-    return Ran("ok", "", len(rows), f"{len(rows)}:{digest}", outcome.elapsed_ms, is_trivial)
+    return Ran("ok", "", len(rows), f"{len(rows)}:{digest}", outcome.elapsed_ms, is_trivial(rows))
 
 
 def _plain(value: object) -> object:
@@ -133,10 +132,10 @@ def _constants(executor: RowExecutor, one: Set) -> list[Finding]:
                 [example.db_path for example in chunk],
                 [sql] * len(chunk),
                 [example.golds for example in chunk],
-                rules=RULES,
+                rules=RULE_NAMES,
             )
-            for example, row in zip(chunk, score_rows(columns, RULES), strict=True):
-                if rules := [rule for rule in RULES if row.matches(rule)]:
+            for example, row in zip(chunk, score_rows(columns, RULE_NAMES), strict=True):
+                if rules := [rule for rule in RULE_NAMES if row.matches(rule)]:
                     matched[example.uid][name] = rules
     return [
         Finding("gold: matched by a constant", one.name, example.uid, {"answers": matched[example.uid]})

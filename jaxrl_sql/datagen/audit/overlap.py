@@ -6,7 +6,6 @@ parser's spelling, and once more with its values and aliases taken out.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,13 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 
 from jaxrl_sql.data.filters import plain_words
+from jaxrl_sql.data.schema.cache import content_of
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.audit.finding import Finding, Set
 from jaxrl_sql.sqlenv.dialect import normal_form
+from jaxrl_sql.sqlenv.parse import parse_query
 from jaxrl_sql.types import Example
 
 _SHOWN = 5
@@ -63,9 +63,8 @@ def _form(sql: str) -> str:
 @lru_cache(1 << 17)
 def mask(sql: str) -> str:
     """Return the query with a mark for each value and numbers for aliases; its normal form where it does not parse."""
-    try:
-        tree = sqlglot.parse_one(sql, read="sqlite")
-    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds, and bad SQL is data
+    tree = parse_query(sql)
+    if tree is None:
         return _form(sql)
     names: dict[str, str] = {}
     for table in tree.find_all(exp.Table):
@@ -141,7 +140,7 @@ def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> l
     for db_id, path in target.databases.items():
         found: dict[str, Any] = {"questions": asked[db_id]}
         as_long = sizes.get(Path(path).stat().st_size, [])
-        if files := [(name, other_id) for name, other_id, other in as_long if _digest(other) == _digest(path)]:
+        if files := [(name, other_id) for name, other_id, other in as_long if content_of(other) == content_of(path)]:
             findings.append(Finding("database: same file", target.name, db_id, found | _of(files)))
             continue
         own = _columns(path)
@@ -160,12 +159,6 @@ def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> l
 
 def _of(places: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return {"with": [{"set": name, "db_id": db_id} for name, db_id in places[:_SHOWN]], "times": len(places)}
-
-
-@lru_cache(1 << 14)
-def _digest(path: str) -> str:
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _columns(path: str) -> frozenset[tuple[str, str]]:

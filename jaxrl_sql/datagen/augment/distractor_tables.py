@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import Schema, Table, read_schema
-from jaxrl_sql.data.schema.render import quote_name
 from jaxrl_sql.datagen.augment.change import Change
 
 

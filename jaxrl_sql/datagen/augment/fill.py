@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import sqlglot
 from sqlglot import exp
 
+from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table
-from jaxrl_sql.data.schema.render import quote_name
 from jaxrl_sql.datagen.augment.change import Change
 from jaxrl_sql.datagen.augment.required_rows import RequiredRows, Slot, read_required_rows, value_for
 from jaxrl_sql.datagen.augment.ties import is_tied
+from jaxrl_sql.sqlenv.parse import parse_statements
 
 _OPCODES = 1_000_000_000
 _DEEPEST = 5
@@ -81,9 +81,8 @@ def fill_by(
     is_enough: Callable[[Sequence[tuple[Any, ...]]], bool] = bool,
 ) -> Change | str:  # fmt: skip
     """Insert rows that somebody else wrote, as INSERT statements and nothing else; as `fill` otherwise."""
-    try:
-        trees = [tree for tree in sqlglot.parse(script, read="sqlite") if tree is not None]
-    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds
+    trees = parse_statements(script)
+    if trees is None:
         return "the answer cannot be read"
     if not trees or not all(isinstance(tree, exp.Insert) for tree in trees):
         return "the answer is no list of INSERT statements"

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 
 from jaxrl_sql.data.schema.read import Schema, Table
+from jaxrl_sql.sqlenv.parse import parse_query
 
 Slot = tuple[int, str]
 """A row of the witness, by its place, and a column of it, in lower case."""
@@ -55,10 +55,7 @@ class RequiredRows:
 
 def read_required_rows(sql: str, schema: Schema, scalar: Scalar, branch: int = 0) -> RequiredRows | None:
     """Return what a query needs; None where it cannot be read, or needs no table."""
-    try:
-        tree = sqlglot.parse_one(sql, read="sqlite")
-    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds, and bad SQL is data
-        return None
+    tree = parse_query(sql)
     if not isinstance(tree, exp.Query):
         return None
     reader = _Reader(schema, scalar, branch)

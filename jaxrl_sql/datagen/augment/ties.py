@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 from functools import lru_cache
 
-import sqlglot
 from sqlglot import exp
+
+from jaxrl_sql.sqlenv.parse import parse_query
 
 
 def is_tied(connection: sqlite3.Connection, sql: str) -> bool:
@@ -30,9 +31,8 @@ def is_tied(connection: sqlite3.Connection, sql: str) -> bool:
 @lru_cache(1 << 14)
 def _cut(sql: str) -> tuple[str, int] | None:
     """Return the query of the sort keys up to the cut and one more, and the number of rows before the cut."""
-    try:
-        tree = sqlglot.parse_one(sql, read="sqlite")
-    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds, and bad SQL is data
+    tree = parse_query(sql)
+    if tree is None:
         return None
     order, limit = tree.args.get("order"), tree.args.get("limit")
     if not isinstance(tree, exp.Select) or not order or not limit or tree.args.get("distinct"):

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxrl_sql.data.schema.render import RESERVED
+from jaxrl_sql.data.schema.quote import RESERVED
 from jaxrl_sql.datagen.synth.english import column_words, plural, spaced
 from jaxrl_sql.datagen.synth.pools import AFFIX, DECORATION, ONSETS, RIMES, text_value
 from jaxrl_sql.datagen.synth.spec import (

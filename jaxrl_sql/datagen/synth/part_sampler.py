@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
+from jaxrl_sql.data.schema.quote import quote_text
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Value
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ class NoFit(Exception):  # noqa: N818 - it is a signal to the caller, not a faul
 def literal(value: Value) -> str:
     """Write a value as an SQL literal."""
     if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
+        return quote_text(value)
     return "NULL" if value is None else repr(value)
 
 

@@ -10,6 +10,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from jaxrl_sql.data.filters import is_trivial
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template
 from jaxrl_sql.datagen.synth.spec import GRADES, Database, Question, RunSql, SynthSpec
@@ -93,9 +94,7 @@ class QuestionGenerator:
 
 def _is_answer(rows: Sequence[tuple[object, ...]]) -> bool:
     """Return whether a result answers something: rows, not too many, and not one row of only NULL or 0."""
-    if not rows or len(rows) > MAX_RESULT_ROWS:
-        return False
-    return not (len(rows) == 1 and all(value is None or value == 0 for value in rows[0]))
+    return 0 < len(rows) <= MAX_RESULT_ROWS and not is_trivial(rows)
 
 
 def _is_one_answer(rows: Sequence[tuple[object, ...]]) -> bool:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.data.schema.describe import Description, Descriptions, plain, read_descriptions
+from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import Column, ForeignKey, Table, read_schema
-from jaxrl_sql.data.schema.render import quote_name
 from jaxrl_sql.datagen.synth.english import column_words, plural_of, singular_of, split_words
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database, Reference, RunSql, Value
 

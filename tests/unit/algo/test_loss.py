@@ -11,7 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.algo.loss import aggregate, grpo_loss, importance_weight, kl_penalty, policy_ratio, ppo_loss, sft_loss
+from jaxrl_sql.algo.loss import (
+    aggregate,
+    grpo_loss,
+    importance_weight,
+    kl_penalty,
+    merge,
+    policy_ratio,
+    ppo_loss,
+    sft_loss,
+)
 from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
@@ -329,3 +338,9 @@ def test_unknown_choices_are_refused() -> None:
         policy_ratio(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), "group")
     with pytest.raises(ValueError, match="token_mean"):
         aggregate(jnp.zeros((1, 1, 1)), jnp.ones((1, 1, 1), bool), "mean")
+
+
+def test_metrics_one_after_another_are_summed_and_maxima_are_the_largest() -> None:
+    stacked = {"loss": (jnp.array([2.0, 3.0]), jnp.array([1.0, 9.0])), "x_max": (jnp.array([-3.0, -2.0]), jnp.ones(2))}
+    merged = jax.tree.map(float, merge(stacked))
+    assert merged == {"loss": (5.0, 10.0), "x_max": (-2.0, 1.0)}

@@ -103,8 +103,9 @@ def test_an_index_is_kept_beside_the_file_and_made_again_when_that_changes(
     assert len(open_index(path)) == 4
 
 
+@pytest.mark.parametrize("named", ["~/cache", "off"])
 def test_a_folder_that_cannot_be_written_has_its_index_in_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     path = tmp_path / "data" / "data.jsonl"
     path.parent.mkdir()
@@ -117,8 +118,15 @@ def test_a_folder_that_cannot_be_written_has_its_index_in_the_cache(
         return real(place, identity, places)
 
     monkeypatch.setattr(module, "_keep", refuse)
-    assert open_index(path, tmp_path / "cache")[0] == {"a": 1}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JAXRL_SQL_CACHE", named)
+    monkeypatch.chdir(tmp_path)
+    assert open_index(path)[0] == {"a": 1}
     assert [one.name for one in path.parent.iterdir()] == ["data.jsonl"]
+    if named == "off":
+        assert [one.name for one in tmp_path.iterdir()] == ["data"]
+        assert open_index(path)[0] == {"a": 1}
+        return
     monkeypatch.setattr(module, "scan", lambda _: pytest.fail("looked through again"))
-    assert open_index(path, tmp_path / "cache")[0] == {"a": 1}
+    assert open_index(path)[0] == {"a": 1}
     assert len(list((tmp_path / "cache").iterdir())) == 1

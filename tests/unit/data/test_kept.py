@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl_sql.data.cache_folder import cache_folder
 from jaxrl_sql.data.schema import Values, read_values, values
-from jaxrl_sql.data.schema.cache import _digest, cache_folder, kept, version_of
+from jaxrl_sql.data.schema.cache import content_hash, kept, version_of
 from jaxrl_sql.types import InputError
 
 
@@ -84,14 +85,14 @@ def test_what_cannot_be_made_is_not_kept(folder: Path, path: Path) -> None:
 
 
 def test_a_write_ahead_log_is_part_of_the_content(path: Path) -> None:
-    before = _digest(version_of(path))
-    _digest.cache_clear()
-    assert _digest(version_of(path)) == before
-    _digest.cache_clear()
+    before = content_hash(version_of(path))
+    content_hash.cache_clear()
+    assert content_hash(version_of(path)) == before
+    content_hash.cache_clear()
     path.with_name(f"{path.name}-wal").write_bytes(b"more")
-    assert _digest(version_of(path)) != before
+    assert content_hash(version_of(path)) != before
     with pytest.raises(InputError, match="cannot be read"):
-        _digest(version_of(path.parent))
+        content_hash(version_of(path.parent))
 
 
 def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 
 from jaxrl_sql.data.prompts import (
+    Encoder,
     PromptStyle,
     compact_style,
     make_prompt,
-    make_prompt_parts,
     make_prompts,
     message_texts,
 )
@@ -72,12 +72,12 @@ def test_compact_text(examples: list[Example]) -> None:
 
 
 def test_parts_join_to_the_prompt_and_schemas_are_shared(examples: list[Example]) -> None:
-    first, second = (make_prompt_parts(example, COMPACT, Words()) for example in examples)
+    first, second = (Encoder(COMPACT, Words()).encode(example) for example in examples)
     assert first.schema_ids == second.schema_ids
     prompt = make_prompt(examples[0], COMPACT, Words(), 1000)
     assert prompt is not None
     assert prompt.token_ids == first.schema_ids + first.question_ids
-    assert list(first.answer_ids) == Words().encode(" SELECT count(*) FROM emps", add_special_tokens=False)
+    assert COMPACT.answer(examples[0]) == " SELECT count(*) FROM emps"
     # The joined text has other tokens here, which is why it is never encoded.
     assert list(prompt.token_ids) != Words().encode(prompt.text, add_special_tokens=False)
 
@@ -86,10 +86,10 @@ def test_parts_join_to_the_prompt_and_schemas_are_shared(examples: list[Example]
 def test_the_demonstration_is_the_answer_where_there_is_one(examples: list[Example], name: str) -> None:
     style = RECIPES["arctic"].style(name)
     shown = dataclasses.replace(examples[0], demonstration="SELECT 1, 2")
-    taught, plain = (make_prompt_parts(example, style, Chat()) for example in (shown, examples[0]))
-    assert taught._replace(answer_ids=()) == plain._replace(answer_ids=())
+    taught, plain = (Encoder(style, Chat()).encode(example) for example in (shown, examples[0]))
+    assert taught == plain
     same = dataclasses.replace(examples[0], gold_sql="SELECT 1, 2")
-    assert taught.answer_ids == make_prompt_parts(same, style, Chat()).answer_ids != plain.answer_ids
+    assert style.answer(shown) == style.answer(same) != style.answer(examples[0])
 
 
 def test_a_prompt_that_does_not_fit_is_left_out_with_a_reason(examples: list[Example]) -> None:
@@ -110,8 +110,8 @@ def test_chat_text_is_the_template_cut_after_the_schema(examples: list[Example])
     assert "External knowledge" not in first.text
     assert "External knowledge: a hint\nQuestion: Which?\n" in second.text
     assert first.text.endswith("```.</><assistant>")
-    parts = make_prompt_parts(examples[1], style, tokenizer)
-    assert parts.schema_ids == make_prompt_parts(examples[0], style, tokenizer).schema_ids
+    parts = Encoder(style, tokenizer).encode(examples[1])
+    assert parts.schema_ids == Encoder(style, tokenizer).encode(examples[0]).schema_ids
     assert len(parts.schema_ids) * 2 >= len("<user>") + len(
         style.schema_part(examples[1], read_schema(examples[1].db_path))
     )
@@ -146,10 +146,10 @@ def test_a_prompt_is_the_text_that_transformers_encodes(
         assert tokenizer.decode(prompt.token_ids) == tokenizer.decode(theirs) == prompt.text
         assert list(prompt.token_ids).count(tokenizer.bos_token_id) == theirs.count(tokenizer.bos_token_id) == bool(bos)
     taught = supervise(examples, [style], tokenizer, 0, 10_000, 10_000)
-    parts = make_prompt_parts(examples[0], style, tokenizer)
+    parts = Encoder(style, tokenizer).encode(examples[0])
     for schema_ids in (*taught.schemas, parts.schema_ids):
         assert schema_ids == made[0].token_ids[: len(schema_ids)]
-    assert tokenizer.bos_token_id not in (*taught.answers[0].token_ids, *parts.question_ids, *parts.answer_ids)
+    assert tokenizer.bos_token_id not in (*taught.answers[0].token_ids, *parts.question_ids)
 
 
 @pytest.mark.parametrize("begin", ["{{ bos_token }}", ""], ids=["written", "not-written"])

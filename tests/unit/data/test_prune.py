@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_sql.data.prompts import Pruning, compact_style, make_prompt_parts, make_prompts
+from jaxrl_sql.data.prompts import Encoder, Pruning, compact_style, make_prompts
 from jaxrl_sql.data.schema import Column, ForeignKey, Schema, Table, compact, ddl, prune, read_schema, used_by
 from jaxrl_sql.data.schema.prune import keys_of, part_of, used_by_all
 from jaxrl_sql.data.sft_batches import supervise
@@ -200,7 +200,7 @@ def test_supervised_learning_prunes_alike(examples: list[Example]) -> None:
     for prompt, schema in zip(made.prompts, taught.schemas, strict=True):
         assert prompt.token_ids[: len(schema)] == schema
     whole = supervise(examples[:2], [style], tokenizer, 0, 10_000, 100)
-    assert whole.schemas[0] == whole.schemas[1] == make_prompt_parts(examples[0], style, tokenizer).schema_ids
+    assert whole.schemas[0] == whole.schemas[1] == Encoder(style, tokenizer).encode(examples[0]).schema_ids
 
 
 def test_a_huge_set_is_pruned_alike(examples: list[Example], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.data.benchmarks import lines, load_benchmark
 from jaxrl_sql.data.prompts import compact_style, make_prompts
-from jaxrl_sql.data.stream import Stream, Streamed, open_stream, spread, stream_prompts
+from jaxrl_sql.data.stream import Streamed, open_stream, spread, stream_prompts
 from jaxrl_sql.run.training_set import streamed_questions, training_questions
 from jaxrl_sql.types import InputError
 
@@ -122,24 +122,12 @@ def test_what_cannot_be_used_gives_its_place_to_the_next(folder: Path) -> None:
         none.prompts[5]
 
 
-def test_a_cursor_resumes_the_order(folder: Path) -> None:
-    (folder / "data.json").write_text(json.dumps(records(10)))
-    whole, cursor = Stream(opened(folder), 3).take(0, 25)
-    assert cursor == 25
-    assert sorted(one.uid for one in whole[:10]) == sorted(f"synsql_{i}" for i in range(10))
-    first, cursor = Stream(opened(folder), 3).take(0, 7)
-    batches = Stream(opened(folder), 3).batches(cursor, 9)
-    rest = [next(batches)[0], next(batches)[0]]
-    assert [one.uid for one in (*first, *rest[0], *rest[1])] == [one.uid for one in whole]
-    assert Stream(opened(folder), 4).take(0, 10)[0] != whole[:10]
-
-
 def test_what_is_kept_is_bounded(folder: Path) -> None:
     (folder / "data.json").write_text(json.dumps(records(50)))
     whole = opened(folder)
     streamed = Streamed(whole.lines, whole.records, lambda one: dataclasses.replace(one, dialect="mysql"), 40, 4)
     assert {one.dialect for one in streamed} == {"mysql"}
-    assert len(streamed._kept._made) == 4
+    assert streamed._read.cache_info().currsize == 4
     assert [one.uid for one in whole.sample(5)] == [f"synsql_{i}" for i in (0, 10, 20, 30, 40)]
     assert list(spread(3, 10)) == [0, 1, 2]
 
@@ -169,7 +157,7 @@ def test_training_streams_what_is_more_than_its_bound(folder: Path) -> None:
     assert [one.uid for one in some] == [f"synsql_{i}" for i in range(4)]
     assert some.identity != streamed.identity
     some.check = lambda one: "gold empty" if one.uid == "synsql_1" else ""
-    some._kept._made.clear()
+    some._read.cache_clear()
     assert [one.uid for one in some] == [f"synsql_{i}" for i in (0, 2, 2, 3)]
     assert dict(some.skipped) == {"gold empty": 1}
     (folder / "ids").write_text("synsql_7\nsynsql_2\nsynsql_5\n")

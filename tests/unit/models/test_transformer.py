@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -15,13 +16,10 @@ from jaxrl_sql.batch import Segment
 from jaxrl_sql.models import (
     Block,
     ModelConfig,
-    decode_step,
     forward,
     hidden_states,
-    init_decode_cache,
     init_params,
     prediction_states,
-    prefill,
     unembed,
 )
 from jaxrl_sql.models.attention.xla import KeyPart, attend
@@ -128,8 +126,6 @@ GROUPED = jit(grouped_nll, static_argnums=(1, 3))
 GROUPED_GRAD = jit(jax.grad(lambda *args: jnp.sum(WEIGHT * grouped_nll(*args))), static_argnums=(1, 3))
 REPEATED = jit(repeated_nll, static_argnums=1)
 REPEATED_GRAD = jit(jax.grad(lambda *args: jnp.sum(WEIGHT * repeated_nll(*args))), static_argnums=1)
-STEP = jit(decode_step, static_argnums=1)
-FILL = jit(prefill, static_argnums=1)
 STATES = jit(prediction_states, static_argnums=1)
 FORWARD = jit(forward, static_argnums=(1, 4))
 
@@ -169,33 +165,18 @@ def test_unknown_remat_name_is_refused_with_the_choices() -> None:
 
 
 @CONFIGS
-def test_decode_from_the_prompts_cache_equals_forward(config: ModelConfig) -> None:
+def test_decode_from_the_prompts_cache_equals_forward(config: ModelConfig, plain_decode: ModuleType) -> None:
+    fill, step = (jit(one, static_argnums=1) for one in (plain_decode.prefill, plain_decode.decode_step))
     params, (prompt, prompt_len, completion, completion_len) = make_params(config), make_batch(config)
     expected = STATES(params, config, (Segment(prompt, prompt_len),), completion, completion_len)
-    prefix, last = FILL(params, config, prompt, prompt_len)
+    prefix, last = fill(params, config, prompt, prompt_len)
     np.testing.assert_allclose(jnp.broadcast_to(last[:, None], (B, G, config.d_model)), expected[:, :, 0], atol=1e-5)
-    cache = init_decode_cache(config, B, G, T, jnp.float32)
+    cache = plain_decode.init_decode_cache(config, B, G, T, jnp.float32)
     for t in range(T - 1):
-        hidden, cache = STEP(params, config, prefix, cache, completion[:, :, t], t < completion_len)
+        hidden, cache = step(params, config, prefix, cache, completion[:, :, t], t < completion_len)
         predicts = np.asarray(t + 1 < completion_len)
         np.testing.assert_allclose(hidden[predicts], expected[:, :, t + 1][predicts], atol=1e-5)
     np.testing.assert_array_equal(cache.length, np.minimum(completion_len, T - 1))
-
-
-def test_inactive_and_full_rows_write_nothing() -> None:
-    params, (prompt, prompt_len, completion, _) = make_params(QWEN3), make_batch(QWEN3)
-    prefix, _ = FILL(params, QWEN3, prompt, prompt_len)
-    cache = init_decode_cache(QWEN3, B, G, 2, jnp.float32)
-    everyone = jnp.ones((B, G), bool)
-    for t in range(2):
-        _, cache = STEP(params, QWEN3, prefix, cache, completion[:, :, t], everyone)
-    _, still = STEP(params, QWEN3, prefix, cache, completion[:, :, 2], ~everyone)
-    _, over = STEP(params, QWEN3, prefix, cache, completion[:, :, 2], everyone)
-    for after in (still, over):
-        np.testing.assert_array_equal(after.k, cache.k)
-        np.testing.assert_array_equal(after.v, cache.v)
-    np.testing.assert_array_equal(still.length, cache.length)
-    assert float(jnp.abs(jnp.stack(cache.k)).min(axis=(0, 3, 5)).min()) > 0, "both slots of every row were written"
 
 
 @CONFIGS

@@ -137,18 +137,6 @@ def test_saving_a_step_twice_keeps_the_first(tmp_path: Path) -> None:
         assert checkpoints.restore(4, make_state())[1] == {"save": 1}
 
 
-def test_rewind_deletes_what_is_newer(tmp_path: Path) -> None:
-    with Checkpoints(tmp_path, keep=5) as checkpoints:
-        for step in (1, 2, 3):
-            checkpoints.save(step, make_state(), {"run": "old"})
-        checkpoints.rewind(1)
-        assert checkpoints.latest() == 1
-        checkpoints.save(2, make_state(), {"run": "new"})
-        assert checkpoints.restore(2, make_state())[1] == {"run": "new"}
-        checkpoints.rewind(-1)
-        assert checkpoints.latest() is None
-
-
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 

@@ -13,11 +13,16 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Prices, Spent
-from jaxrl_sql.runtime.endpoint import Answer, Endpoint, key_from
+from jaxrl_sql.runtime.endpoint import Answer, Endpoint, Messages, key_from
 from jaxrl_sql.types import InputError
 
 KEY = "sk-very-secret"
 ASKED = [{"role": "user", "content": "?"}]
+
+
+def ask_once(endpoint: Endpoint, messages: Messages, **options: Any) -> Answer:
+    ((_, answer),) = endpoint.ask_all([(None, messages)], **options)
+    return answer
 
 
 Client = Callable[..., tuple[Endpoint, list[float]]]
@@ -39,7 +44,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 def test_what_is_asked_and_answered(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said("yes", reasoning_content="because")) as (url, seen):
         endpoint, waits = client(url)
-        assert endpoint.ask_once(ASKED, temperature=0.5, top_k=7) == Answer("yes", "because", "stop", "", 1, 1, 2)
+        assert ask_once(endpoint, ASKED, temperature=0.5, top_k=7) == Answer("yes", "because", "stop", "", 1, 1, 2)
     (got,) = seen
     assert got == {
         "path": "/v1/chat/completions", "key": f"Bearer {KEY}", "model": "teacher", "messages": ASKED,
@@ -51,7 +56,7 @@ def test_what_is_asked_and_answered(client: Client, chat_server: ModuleType) -> 
 
 def test_halves_of_characters_are_asked_about_as_question_marks(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said("yes")) as (url, seen):
-        client(url)[0].ask_once([{"role": "user", "content": "é\ud800"}])
+        ask_once(client(url)[0], [{"role": "user", "content": "é\ud800"}])
     assert seen[0]["messages"] == [{"role": "user", "content": "é?"}]
 
 
@@ -67,7 +72,7 @@ def test_what_passes_is_tried_again_after_waits_that_double_or_that_the_server_a
     ]
     with chat_server.serving(lambda i, _: replies[i]) as (url, seen):
         endpoint, waits = client(url, wait_s=0.5)
-        assert endpoint.ask_once(ASKED) == Answer("at last ?", "", "stop", "", 5, 1, 3)
+        assert ask_once(endpoint, ASKED) == Answer("at last ?", "", "stop", "", 5, 1, 3)
     assert waits == [9.0, 1.0, 2.0, 4.0]
     assert len(seen) == endpoint.budget.spent.requests == 5
 
@@ -75,7 +80,7 @@ def test_what_passes_is_tried_again_after_waits_that_double_or_that_the_server_a
 def test_a_server_that_always_fails_is_an_error_and_not_an_exception(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: (500, {}, f"boom {KEY}\n boom")) as (url, seen):
         endpoint, waits = client(url, retries=2)
-        answer = endpoint.ask_once(ASKED)
+        answer = ask_once(endpoint, ASKED)
     assert answer == Answer(error="HTTP 500 boom (key) boom", requests=3)
     assert waits == [1.0, 2.0]
     assert len(seen) == 3
@@ -83,7 +88,7 @@ def test_a_server_that_always_fails_is_an_error_and_not_an_exception(client: Cli
 
 def test_a_question_that_is_refused_is_not_asked_again(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: (400, {}, "too long")) as (url, seen):
-        assert client(url)[0].ask_once(ASKED) == Answer(error="HTTP 400 too long", requests=1, refused=True)
+        assert ask_once(client(url)[0], ASKED) == Answer(error="HTTP 400 too long", requests=1, refused=True)
     assert len(seen) == 1
 
 
@@ -95,7 +100,7 @@ def test_what_every_request_would_get_stops_the_work_without_the_key_in_its_word
         chat_server.serving(lambda _, __: (status, {}, f"no: {KEY}")) as (url, seen),
         pytest.raises(InputError) as refused,
     ):
-        client(url)[0].ask_once(ASKED)
+        ask_once(client(url)[0], ASKED)
     assert str(status) in str(refused.value)
     assert KEY not in str(refused.value)
     assert len(seen) == 1
@@ -108,9 +113,9 @@ def test_a_slow_server_times_out_and_nobody_there_is_an_error(client: Client, ch
 
     with chat_server.serving(slow) as (url, seen):
         endpoint, _ = client(url, timeout_s=0.5)
-        assert endpoint.ask_once(ASKED).text == "now"
+        assert ask_once(endpoint, ASKED).text == "now"
         assert len(seen) == 2
-    answer = client(url, retries=1)[0].ask_once(ASKED)
+    answer = ask_once(client(url, retries=1)[0], ASKED)
     assert "refused" in answer.error
     assert answer.requests == 2
 
@@ -118,7 +123,7 @@ def test_a_slow_server_times_out_and_nobody_there_is_an_error(client: Client, ch
 def test_the_key_does_not_follow_a_redirect(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said("stolen")) as (elsewhere, stolen):
         with chat_server.serving(lambda _, __: (307, {"Location": elsewhere}, "")) as (url, _):
-            assert client(url)[0].ask_once(ASKED).error.startswith("HTTP 307")
+            assert ask_once(client(url)[0], ASKED).error.startswith("HTTP 307")
         assert stolen == []
 
 
@@ -134,13 +139,13 @@ def test_a_reply_of_another_form_is_an_error_and_not_an_exception(
     reply: str, kind: str, client: Client, chat_server: ModuleType
 ) -> None:
     with chat_server.serving(lambda _, __: (200, {"Content-Type": kind}, reply)) as (url, _seen):
-        answer = client(url, retries=1)[0].ask_once(ASKED)
+        answer = ask_once(client(url, retries=1)[0], ASKED)
     assert (answer.error, answer.requests) == ("the reply holds no answer", 2)
 
 
 def test_without_a_key_none_is_sent(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said("yes")) as (url, seen):
-        assert client(url, key="")[0].ask_once(ASKED).text == "yes"
+        assert ask_once(client(url, key="")[0], ASKED).text == "yes"
     assert seen[0]["key"] is None
 
 
@@ -178,10 +183,10 @@ def test_who_leaves_early_waits_for_no_retries(client: Client, chat_server: Modu
 def test_a_budget_bounds_requests_and_not_questions(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: (500, {}, "boom")) as (url, seen):
         endpoint, _ = client(url, budget=Budget(max_requests=3), retries=1)
-        assert endpoint.ask_once(ASKED).requests == 2
-        assert endpoint.ask_once(ASKED).requests == 1
+        assert ask_once(endpoint, ASKED).requests == 2
+        assert ask_once(endpoint, ASKED).requests == 1
         with pytest.raises(BudgetSpentError, match=r"max_requests=3 is reached: 3 of 3 requests"):
-            endpoint.ask_once(ASKED)
+            ask_once(endpoint, ASKED)
     assert len(seen) == 3
 
 
@@ -202,9 +207,9 @@ def test_what_the_server_counts_is_what_it_costs_and_money_is_bounded_too(
 def test_money_cannot_be_bounded_where_the_server_counts_nothing(client: Client, chat_server: ModuleType) -> None:
     silent = '{"choices": [{"message": {"content": "yes"}}]}'
     with chat_server.serving(lambda _, __: (200, {}, silent)) as (url, seen):
-        assert client(url)[0].ask_once(ASKED).spent == Spent(1)
+        assert ask_once(client(url)[0], ASKED).spent == Spent(1)
         with pytest.raises(InputError, match="tells no usage"):
-            client(url, budget=Budget(max_cost=1, prices=Prices(1, 1)))[0].ask_once(ASKED)
+            ask_once(client(url, budget=Budget(max_cost=1, prices=Prices(1, 1)))[0], ASKED)
     assert len(seen) == 2
 
 
@@ -245,5 +250,5 @@ def test_a_reply_that_is_nested_too_deep_is_an_error_and_not_an_exception(
 ) -> None:
     with chat_server.serving(lambda _, __: (200, {}, "[" * 200_000)) as (url, _seen):
         endpoint, _ = client(url, retries=1)
-        answer = endpoint.ask_once(ASKED)
+        answer = ask_once(endpoint, ASKED)
     assert (answer.error, answer.requests) == ("the reply holds no answer", 2)

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tensorboardX.proto import event_pb2
 
-from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter, merge_metrics, reduce_metrics
+from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter, reduce_metrics
 
 
 def read_lines(path: Path) -> list[dict[str, object]]:
@@ -39,27 +37,13 @@ def read_starts(folder: Path) -> list[tuple[int, bool]]:
     return [(event.step, event.session_log.status == event_pb2.SessionLog.START) for event in all_events(folder)]
 
 
-def test_merge_by_hand() -> None:
-    small = {"loss": (2.0, 1.0), "delta_max": (0.5, 1.0)}
-    large = {"loss": (3.0, 9.0), "delta_max": (0.25, 1.0), "only": (4.0, 2.0)}
-    merged = merge_metrics(small, large)
-    assert merged == {"loss": (5.0, 10.0), "delta_max": (0.5, 1.0), "only": (4.0, 2.0)}
-    assert reduce_metrics(merged) == {"loss": 0.5, "delta_max": 0.5, "only": 2.0}
+def test_reduction_by_hand() -> None:
+    merged = {"loss": (5.0, 10.0), "delta_max": (0.5, 1.0), "only": (4.0, 2.0), "below_max": (-2.0, 1.0)}
+    assert reduce_metrics(merged) == {"loss": 0.5, "delta_max": 0.5, "only": 2.0, "below_max": -2.0}
 
 
 def test_what_has_no_weight_has_no_value() -> None:
     assert reduce_metrics({"loss": (0.0, 0.0), "reward": (0.0, 2.0)}) == {"reward": 0.0}
-    assert merge_metrics() == {}
-
-
-def test_maxima_below_zero_stay_below_zero() -> None:
-    assert reduce_metrics(merge_metrics({"x_max": (-3.0, 1.0)}, {"x_max": (-2.0, 1.0)})) == {"x_max": -2.0}
-
-
-@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 8))
-def test_merging_in_parts_is_merging_at_once(pairs: list[tuple[int, int]], cut: int) -> None:
-    parts = [{"mean": pair, "top_max": (pair[0], 1)} for pair in pairs]
-    assert merge_metrics(merge_metrics(*parts[:cut]), merge_metrics(*parts[cut:])) == merge_metrics(*parts)
 
 
 def test_each_line_is_readable_at_once_and_begins_with_the_step(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""Names and texts as SQL spells them."""
+
+from __future__ import annotations
+
+import re
+
+# Words that SQLite does not take as a bare name everywhere (as a table, a column, after a dot). Most of its keywords
+# are free; the join words are not ambiguous to SQLite in all places, but are quoted for the reader's sake.
+RESERVED = frozenset(
+    """
+    add all alter and as autoincrement between case cast check collate commit constraint create cross current_date
+    current_time current_timestamp default deferrable delete distinct drop else escape except exists false foreign
+    from full group having if in index indexed inner insert intersect into is isnull join left limit natural not
+    nothing notnull null on or order outer primary raise references returning right select set table then to
+    transaction true union unique update using values when where
+    """.split()
+)
+_BARE = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
+
+
+def quote_name(name: str, *, always: bool = False) -> str:
+    """Return the name as SQL can use it: itself, or in double quotes (doubled inside) when it has to be."""
+    if not always and _BARE.fullmatch(name) and name.lower() not in RESERVED:
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """Return the text as an SQL literal, in single quotes (doubled inside)."""
+    return "'" + text.replace("'", "''") + "'"

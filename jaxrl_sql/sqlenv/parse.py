@@ -1,0 +1,42 @@
+"""SQL as sqlglot's trees: the one place that knows how sqlglot fails on text that is no SQL."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import sqlglot
+from sqlglot import exp
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# sqlglot warns on standard error of every statement that it takes as it is; a model's queries are full of them.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
+
+
+def none_if_it_fails(function: Callable[P, T]) -> Callable[P, T | None]:
+    """Return None where a function that reads SQL with sqlglot raises: bad SQL is data."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return function(*args, **kwargs)
+        except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds
+            return None
+
+    return call
+
+
+@none_if_it_fails
+def parse_query(sql: str) -> exp.Expression:
+    """Return the tree of SQLite's query, the first of several; None when it does not parse."""
+    return sqlglot.parse_one(sql, read="sqlite")
+
+
+@none_if_it_fails
+def parse_statements(sql: str, dialect: str = "sqlite") -> list[exp.Expression]:
+    """Return the trees of all statements of a text; None when it does not parse."""
+    return [tree for tree in sqlglot.parse(sql, read=dialect) if tree is not None]

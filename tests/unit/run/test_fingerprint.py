@@ -1,0 +1,104 @@
+"""What decides answers: every command's journal is refused where it changed, and goes on where it did not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql import augment, distill, evaluate, filter_data
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.run.fingerprint import fingerprint
+from jaxrl_sql.runtime.model_locator import weights_identity
+from jaxrl_sql.verbal import __main__ as verbal
+
+MODEL = Path(__file__).parents[3] / "configs" / "quickstart_start"
+SETTINGS: dict[str, Callable[[TrainConfig], dict[str, Any]]] = {
+    "filter_data": filter_data.answer_settings,
+    "distill": distill.answer_settings,
+    "augment": augment.answer_settings,
+    "evaluate": lambda config: evaluate.answer_settings(config, []),
+    "verbal": verbal.answer_settings,
+}
+HERE = [f"model.checkpoint={MODEL}"]
+THERE = ["verbal.base_url=http://localhost/v1", "verbal.model=m"]
+CORRECTED = ["augment.correct=1", "distill.base_url=http://localhost/v1", "distill.model=m"]
+ANSWERING = {"filter_data": HERE, "evaluate": HERE, "verbal": HERE, "distill": [], "augment": CORRECTED}
+LIMITS = ["executor.timeout_ms=7", "executor.vm_steps=7", "executor.max_rows=7", "executor.max_bytes=7"]
+WORDS = ["recipe=sql_r1", "data.schema=ddl", "data.thinking=no_think", "data.retrieve=3"]
+CHECKPOINT = [
+    "model.dtype=bfloat16", "model.compute_dtype=bfloat16", "data.prompt=chat", "data.tokenizer=other", "seed=1",
+    "sampling.stop=[x]",
+]  # fmt: skip
+FREE = ["executor.threads=1", "executor.isolation=thread", "run.display=none", "data.matched=question"]
+
+
+@cache
+def settings_of(command: str, *changes: str) -> dict[str, Any]:
+    return SETTINGS[command](load_config(None, [*ANSWERING[command], *changes]))
+
+
+@pytest.mark.parametrize(
+    ("command", "change"),
+    [
+        *((command, change) for command in SETTINGS for change in LIMITS),
+        *((command, change) for command in SETTINGS if command != "augment" for change in WORDS),
+        *((command, change) for command in ("filter_data", "evaluate", "verbal") for change in CHECKPOINT),
+        *(("filter_data", one) for one in ("sampling.top_k=3", "filter.samples=3", "data.mysql_share=0.5")),
+        ("filter_data", "data.prune=true"),
+        ("evaluate", "evaluate.temperature=0.5"),
+        ("evaluate", "data.max_prompt_tokens=77"),
+        ("verbal", "verbal.judge_temperature=0.5"),
+        *((command, "distill.temperature=0.1") for command in ("distill", "augment")),
+        ("augment", "augment.fill=empty"),
+    ],
+)
+def test_what_decides_an_answer_is_another_fingerprint(command: str, change: str) -> None:
+    before, after = settings_of(command), settings_of(command, change)
+    assert before != after
+    assert change.partition("=")[0] in {name for name in {*before, *after} if before.get(name) != after.get(name)}
+
+
+@pytest.mark.parametrize(
+    ("command", "change"),
+    [
+        *((command, change) for command in SETTINGS for change in FREE),
+        ("distill", "distill.samples=9"),
+        ("distill", "model.dtype=bfloat16"),  # it answers elsewhere
+        ("augment", "recipe=sql_r1"),
+        ("filter_data", "filter.low=0.5"),
+        ("filter_data", "data.max_prompt_tokens=77"),
+        ("verbal", "verbal.batch=3"),
+        ("verbal", "verbal.max_requests=3"),
+        ("evaluate", "evaluate.max_num_seqs=3"),
+    ],
+)
+def test_what_decides_none_is_the_same(command: str, change: str) -> None:
+    assert settings_of(command) == settings_of(command, change)
+
+
+def test_another_endpoint_model_is_another_fingerprint() -> None:
+    assert settings_of("verbal", *THERE) != settings_of("verbal")
+    assert settings_of("verbal", *THERE) != settings_of("verbal", *THERE, "verbal.model=n")
+    assert settings_of("verbal", *THERE) == settings_of("verbal", *THERE, "verbal.base_url=http://other/v1")
+
+
+def test_weights_in_the_same_place_that_are_others(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    config = load_config(None, [f"model.checkpoint={model}"])
+    before = fingerprint(config, {}, (), "checkpoint")
+    assert weights_identity(model) == weights_identity(MODEL)
+    (model / "README.md").write_text("a note")
+    assert fingerprint(config, {}, (), "checkpoint") == before
+    weights = next(model.glob("*.safetensors"))
+    raw = bytearray(weights.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    weights.write_bytes(raw)
+    assert fingerprint(config, {}, (), "checkpoint")["model"] != before["model"]
+    assert weights_identity(tmp_path / "none") == ""
+    assert weights_identity("") == ""

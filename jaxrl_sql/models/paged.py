@@ -114,13 +114,9 @@ def init_pool(config: ModelConfig, num_blocks: int, block_size: int, dtype: Any)
     return KVPool(*halves)
 
 
-def grow_pool(pool: KVPool, num_blocks: int) -> KVPool:
-    """Return a pool of `num_blocks` blocks that begins with those of `pool`."""
-
-    def more(x: jax.Array) -> jax.Array:
-        return constrain(jnp.pad(x, ((0, num_blocks - x.shape[0]), (0, 0), (0, 0), (0, 0))), POOL)
-
-    return jax.tree.map(more, pool)
+def grow_keys(keys: jax.Array, num_blocks: int) -> jax.Array:
+    """Return the keys (or values) of a layer [Y,K,C,Q] with room for `num_blocks` blocks."""
+    return constrain(jnp.pad(keys, ((0, num_blocks - keys.shape[0]), (0, 0), (0, 0), (0, 0))), POOL)
 
 
 def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, places: jax.Array) -> KVPool:

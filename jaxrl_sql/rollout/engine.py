@@ -57,6 +57,10 @@ class Engine:
         """Forget what is cached of prompts."""
         self.runner.prefix_cache.reset()
 
+    def release(self) -> None:
+        """Free the KV cache, for others to use its memory until the next call."""
+        self.runner.release()
+
     def generate(
         self,
         prompts: Sequence[Prompt | str | Sequence[int]],

@@ -25,7 +25,7 @@ from jaxrl_sql.rollout.decode import (
     StepLog,
     StopCriteria,
 )
-from jaxrl_sql.rollout.engine_config import EngineConfig, pool_size
+from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, pool_size
 from jaxrl_sql.rollout.kv_blocks import PrefixCache
 
 
@@ -40,46 +40,45 @@ class ModelRunner:
         self.model = PagedModel(model, config.compute_dtype)
         self.params = params
         self.config = config
-        self.reset_pools()
+        self.release()
 
-    def reset_pools(self) -> None:
+    def release(self) -> None:
         """Drop all KV blocks; the next call makes new ones."""
         size = self.config.block_size
         self.prefix_cache = PrefixCache(size, self.config.prefix_cache_tokens // size)
         self.prompt_pool: KVPool | None = None
         self.prefix_pool: KVPool | None = None
         self.completion_pool: KVPool | None = None
+        self.max_prefix_blocks = 0
 
     # --- the sizes of the pools
 
-    def reserve_prompts(self, blocks: int) -> None:
-        """Make the pool of prompts where there is none; where its size is fixed, with room for `blocks` or more."""
-        self.grow_prompt_pool(self._missing_at_first(self.prompt_pool, blocks))
+    def open_pools(self, sizes: EngineSizes, completion_blocks: int) -> None:
+        """Make the pools of a call, those of prompts and of completions, where the last call's are of another size."""
+        self.prefix_cache.capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
+        self.max_prefix_blocks = sizes.prefix_blocks
+        if _num_blocks(self.prompt_pool) != sizes.prompt_blocks:
+            self.prompt_pool = None
+            self.prompt_pool = self._new_pool(sizes.prompt_blocks, self.config.block_size)
+            self.prefix_cache.open(sizes.prompt_blocks)
+        if _num_blocks(self.completion_pool) != completion_blocks:
+            self.completion_pool = None
+            self.completion_pool = self._new_pool(completion_blocks, self.config.completion_block_size)
 
-    def reserve_completions(self, blocks: int) -> int:
-        """Make the pool of completions likewise, and return its number of blocks."""
-        return self.grow_completion_pool(self._missing_at_first(self.completion_pool, blocks))
+    def resize_completions(self, blocks: int) -> None:
+        """Give the pool of completions so many blocks, a layer at a time: no more than one is there twice."""
+        if _num_blocks(self.completion_pool) == blocks:
+            return
+        pool, self.completion_pool = self.completion_pool, None
+        assert pool is not None, "open_pools comes first"
+        keys, values = list(pool.k), list(pool.v)
+        del pool
+        for half in (keys, values):
+            for i in range(len(half)):
+                half[i] = decode.grow_keys(half[i], blocks)
+        self.completion_pool = KVPool(tuple(keys), tuple(values))
 
-    def _missing_at_first(self, pool: KVPool | None, blocks: int) -> int:
-        is_asked = pool is None or self.config.max_prompt_bucket
-        return max(blocks - _num_blocks(pool), 0) if is_asked else 0
-
-    def grow_prompt_pool(self, missing: int) -> None:
-        """Make room for `missing` more blocks of prompts."""
-        self.prompt_pool = self._grown(self.prompt_pool, self.config.block_size, missing)
-        self.prefix_cache.grow(self.prompt_pool.num_blocks)
-
-    def grow_completion_pool(self, missing: int) -> int:
-        """Make room for `missing` more blocks of completions, and return how many there are then."""
-        self.completion_pool = self._grown(self.completion_pool, self.config.completion_block_size, missing)
-        return self.completion_pool.num_blocks
-
-    def _grown(self, pool: KVPool | None, block_size: int, missing: int) -> KVPool:
-        """Return a pool of one of few sizes, so that few programs are compiled; a mesh divides each of them."""
-        have = _num_blocks(pool)
-        blocks = pool_size(have + missing, batch_ways()) if missing > 0 else have
-        if pool is not None:
-            return pool if blocks == have else decode.grow_pool(pool, blocks)
+    def _new_pool(self, blocks: int, block_size: int) -> KVPool:
         return decode.new_pool(self.model.config, blocks, block_size, self.cache_dtype)
 
     @property
@@ -102,13 +101,20 @@ class ModelRunner:
         # Where room is small a cached block may be written twice in a batch: the last one is what is known.
         copies = [(block, place) for place, block in {place: block for block, place in copies}.items()]
         if copies and self.prompt_pool is not None:
-            need = (
-                self.prefix_cache.capacity if self.config.max_prompt_bucket else 1 + max(place for _, place in copies)
-            )
-            missing = need - _num_blocks(self.prefix_pool)
-            self.prefix_pool = self._grown(self.prefix_pool, self.config.block_size, missing)
+            self._reserve_prefixes(1 + max(place for _, place in copies))
+            assert self.prefix_pool is not None
             blocks, places = _columns(copies, at_least, self.prefix_pool.num_blocks)
             self.prefix_pool = decode.copy_blocks(self.prompt_pool, blocks, self.prefix_pool, places)
+
+    def _reserve_prefixes(self, blocks: int) -> None:
+        """Have room for so many cached blocks; nothing computes with them where they lie, so this pool grows."""
+        most = self.max_prefix_blocks
+        wanted = most if self.config.max_prompt_bucket else min(pool_size(blocks, batch_ways()), most)
+        if self.prefix_pool is None:
+            self.prefix_pool = self._new_pool(wanted, self.config.block_size)
+        elif wanted > self.prefix_pool.num_blocks:
+            halves = (self.prefix_pool.k, self.prefix_pool.v)
+            self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, wanted) for keys in half) for half in halves))
 
     # --- programs
 
@@ -127,7 +133,7 @@ class ModelRunner:
         ring: RequestRing,
         stops: StopCriteria,
     ) -> tuple[DecodeSlots, StepLog]:
-        """Ask for a chunk of decode steps -> the slots after it, and its log (`decode.decode_chunk`)."""
+        """Launch a chunk of decode steps -> the slots after it, and its log (`decode.decode_chunk`)."""
         (self.completion_pool, slots), log = decode.decode_chunk(
             params, config, self.prompt_pool, prompts, self._state(slots), blocks, ring, stops
         )

@@ -165,6 +165,7 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, flo
     steps = grpo.steps_per_generation
     found = collect_batch(s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps)
     phase.engine.params = None  # the updates donate them
+    phase.engine.release()  # and may have the KV cache's memory
     progress.cursor = found.cursor
     for group in found.groups[: s.config.run.samples_per_step]:
         one, text = group.scored[0], whole_text(group.responses[0])

@@ -51,7 +51,7 @@ POSITIVE = (
     "model.max_positions model.rope_theta model.lora.alpha sft.databases sft.questions sft.max_completion_tokens "
     "sft.log_every sft.gradient_accumulation_steps sampling.temperature sampling.repetition_penalty "
     "sampling.max_new_tokens "
-    "rollout.max_num_seqs grpo.prompts grpo.oversample grpo.steps_per_generation grpo.minibatches "
+    "rollout.max_num_seqs rollout.memory grpo.prompts grpo.oversample grpo.steps_per_generation grpo.minibatches "
     "grpo.gradient_accumulation_steps grpo.num_iterations grpo.num_generations "
     "sampling.turns "
     "executor.timeout_ms executor.vm_steps executor.max_rows executor.max_bytes validation.max_new_tokens "
@@ -90,6 +90,8 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     yield bool(data.dir), "data.dir is empty; it names the folder with the questions and databases"
     yield bool(data.evals), "data.evals is empty; name at least one split to evaluate on"
     yield bool(config.run.dir), "run.dir is empty; it names the folder that the run writes"
+    memory = config.rollout.memory
+    yield memory <= 1, f"rollout.memory={memory} is a share of a device's memory: above 0 and at most 1"
     yield from _objective_claims(config)
     yield (
         grpo.prompts % grpo.minibatches == 0,

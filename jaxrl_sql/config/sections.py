@@ -180,9 +180,18 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """What the engine that samples training answers has: `max_num_seqs` decode slots, answers written side by side."""
+    """What the engine that samples training answers has: `max_num_seqs` decode slots, answers written side by side.
+
+    Its KV cache takes at most the share `memory` of a device's memory (of the machine's, where devices are processors).
+    At the start of a run that becomes KV blocks, of prompts, completions and cached prefixes, which its `config.yaml`
+    keeps: a run that goes on has as many on any machine. 0 leaves them to be found; what has no room waits.
+    """
 
     max_num_seqs: int = 128
+    memory: float = 0.4
+    prompt_blocks: int = 0
+    completion_blocks: int = 0
+    prefix_blocks: int = 0
 
 
 @dataclass(frozen=True)

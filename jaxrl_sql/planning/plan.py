@@ -13,7 +13,7 @@ from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Topology
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
-from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused
+from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest
@@ -117,6 +117,7 @@ def make_plan(
     Raises InputError where the mesh does not divide the model or the batch.
     """
     mesh = abstract_mesh(**sizes)
+    config = with_kv_budget(config, model, mesh, longest, topology.chip.memory)
     work = find_workload(config, longest, batch_ways(sizes))
     check_batch(config, work, sizes)
     fused = is_fused(config, model, topology.platform)

@@ -192,6 +192,8 @@ def on_mesh(s: Session, batch: GroupBatch) -> GroupBatch:
 def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> GrpoPhase:
     """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
     grpo = s.config.grpo
+    longest = grpo.max_completion_tokens or longest_answer(s.config)[1]
+    grpo = dataclasses.replace(grpo, max_completion_tokens=longest)
     optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
     policy = make_policy(s, s.config.sampling.temperature)
     phase = GrpoPhase(

@@ -77,7 +77,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
         kl = kl_penalty(scored.logprob, reference, mask, cfg.kl_kind)
         per_token = per_token + cfg.kl_coef * kl
         metrics["policy/kl"] = masked.sum_and_count(kl, mask)
-    total, weight = aggregate(per_token, mask, cfg.loss_agg_mode)
+    total, weight = aggregate(per_token, mask, batch.weight > 0, cfg)
     return Loss(total, weight, {**metrics, "policy/loss": (total, weight)})
 
 
@@ -94,7 +94,7 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
     if cfg.value_clip > 0:
         near = before + jnp.clip(value - before, -cfg.value_clip, cfg.value_clip)
         error = jnp.maximum(error, (near - target) ** 2)
-    total, weight = aggregate(0.5 * error, mask, cfg.loss_agg_mode)
+    total, weight = aggregate(0.5 * error, mask, batch.weight > 0, cfg)
     return Loss(policy.sum + cfg.value_coef * total, weight, {**policy.metrics, "value/loss": (total, weight)})
 
 
@@ -147,20 +147,24 @@ def importance_weight(old: jax.Array, drawn: jax.Array, mask: jax.Array, cap: fl
     return jnp.exp(jnp.minimum(gap, limit)), gap > limit
 
 
-def aggregate(per_token: jax.Array, mask: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
-    """Reduce token losses [B,G,T] to a sum and its weight.
+def aggregate(
+    per_token: jax.Array, mask: jax.Array, counted: jax.Array, cfg: GrpoConfig
+) -> tuple[jax.Array, jax.Array]:
+    """Reduce token losses [B,G,T] to a sum and its weight, by `cfg.loss_agg_mode`.
 
-    `token_mean`: every token counts the same; `sequence_mean`: the mean of each completion's mean;
-    `constant`: the token sum divided by completions x T, whatever their lengths (Dr. GRPO, arXiv:2503.20783).
+    `token_mean`: every token counts the same; `sequence_mean`: the mean of each completion's mean; `constant`: the
+    token sum divided by the `counted` [B,G] completions times `cfg.max_completion_tokens` (0: T), whatever their
+    lengths and however many of them are masked (Dr. GRPO, arXiv:2503.20783).
     """
-    answers = jnp.sum(jnp.any(mask, axis=-1)).astype(jnp.float32)
-    if kind == "token_mean":
+    if cfg.loss_agg_mode == "token_mean":
         return masked.sum_and_count(per_token, mask)
-    if kind == "sequence_mean":
+    if cfg.loss_agg_mode == "sequence_mean":
+        answers = jnp.sum(jnp.any(mask, axis=-1)).astype(jnp.float32)
         return jnp.sum(masked.masked_mean(per_token, mask, axis=-1)), answers
-    if kind == "constant":
-        return masked.masked_sum(per_token, mask), answers * per_token.shape[-1]
-    raise ValueError(f"aggregation must be token_mean, sequence_mean or constant, not {kind!r}")
+    if cfg.loss_agg_mode == "constant":
+        length = cfg.max_completion_tokens or per_token.shape[-1]
+        return masked.masked_sum(per_token, mask), jnp.sum(counted).astype(jnp.float32) * length
+    raise ValueError(f"loss_agg_mode must be token_mean, sequence_mean or constant, not {cfg.loss_agg_mode!r}")
 
 
 def merge(stacked: Metrics) -> Metrics:

@@ -210,6 +210,7 @@ class GrpoConfig:
     reward (k1 in the reward only); `tis_clip_max` caps exp(old - drawn), 0 leaves that weight out.
     importance_sampling_level: token | sequence (GSPO), the second with clip bounds of its own size (its paper: 3e-4 and
     4e-4). `num_iterations`: how often a step's batch is learned, `minibatches` updates each time.
+    `max_completion_tokens`: what `constant` divides by (0: the most tokens that an answer may have, of all its turns).
 
     algorithm: grpo | ppo. PPO has a value head instead of a group to compare with, so `advantage` is not read and a
     group may be 1: advantages are GAE's with `discount` and `gae_lambda`, normalised over the batch's trained tokens.
@@ -231,6 +232,7 @@ class GrpoConfig:
     kl_kind: str = "k3"
     entropy_bonus: float = 0.0
     loss_agg_mode: str = "token_mean"
+    max_completion_tokens: int = 0
     advantage: str = "group"
     mask_truncated: bool = False
     tis_clip_max: float = 2.0

@@ -91,15 +91,31 @@ def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_score_function() -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("token_mean", 10.0 / 4), ("sequence_mean", (2.0 + 4.0) / 2), ("constant", 10.0 / (2 * 5))],
+    ("kind", "length", "expected"),
+    [
+        ("token_mean", 0, 10.0 / 4),
+        ("sequence_mean", 0, (2.0 + 4.0) / 2),
+        ("constant", 0, 10.0 / (3 * 5)),
+        ("constant", 4, 10.0 / (3 * 4)),
+    ],
 )
-def test_aggregations_by_hand(kind: str, expected: float) -> None:
-    # one completion of three tokens (1, 2, 3), one of a single token 4, one of no tokens
-    values = jnp.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5]])
-    mask = jnp.arange(5) < jnp.array([[3, 1, 0]])[..., None]
-    total, weight = aggregate(values, mask, kind)
+def test_aggregations_by_hand(kind: str, length: int, expected: float) -> None:
+    # one completion of three tokens (1, 2, 3), one of a single token 4, a masked one, and one that counts for nothing
+    values = jnp.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5, [9.0] * 5]])
+    mask = jnp.arange(5) < jnp.array([[3, 1, 0, 0]])[..., None]
+    cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind, max_completion_tokens=length)
+    total, weight = aggregate(values, mask, jnp.array([[True, True, True, False]]), cfg)
     assert float(total / weight) == pytest.approx(expected)
+
+
+def test_the_constant_depends_on_neither_padding_nor_masked_answers() -> None:
+    """Dr. GRPO divides by the most tokens that an answer may have, so that no answer's length scales the others."""
+    cfg = dataclasses.replace(PLAIN, loss_agg_mode="constant", max_completion_tokens=6, mask_truncated=True)
+    weights = []
+    for width, truncated in ((8, [[True, False]]), (12, [[False, False]])):
+        batch = dataclasses.replace(make_batch([[3, 2]], width), truncated=jnp.array(truncated))
+        weights.append(float(grpo_loss(scored(np.zeros((1, 2, width))), batch, cfg, on_policy=True).weight))
+    assert weights == [2 * 6, 2 * 6]
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])

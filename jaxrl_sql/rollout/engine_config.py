@@ -107,9 +107,12 @@ class EngineConfig:
             return self.prefill_tokens
         return min(bucket(self.max_prompt_bucket, self.block_size), self.prefill_tokens)
 
-    def fits_prefill(self, rows: int, tokens: int) -> bool:
-        """Return whether so many rows, of so many tokens in all, are run at a time."""
-        return rows <= self.prefill_shape(1, 1)[0] if self.max_prompt_bucket else tokens <= self.prefill_tokens
+    def fits_prefill(self, rows: int, longest: int, smallest: int = 32) -> bool:
+        """Return whether so many rows, of up to `longest` tokens, are run at a time: padding counts as they do."""
+        if self.max_prompt_bucket:
+            return rows <= self.prefill_shape(1, 1)[0]
+        x, width = self.prefill_shape(rows, longest, smallest)
+        return x * width <= self.prefill_tokens
 
     def prefill_shape(self, rows: int, tokens: int, smallest: int = 32) -> tuple[int, int]:
         """Return (rows, tokens a row) of the smallest program that runs so many."""

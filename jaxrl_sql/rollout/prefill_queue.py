@@ -188,14 +188,15 @@ class PrefillQueue:
         cache = self.runner.prefix_cache
         batch: _Batch = []
         coming: set[object] = set()
-        tokens = 0
+        longest = 0
         room = self.ring.completion.shape[0] - self.num_waiting
         while self.groups and self.free_slots and completions > 0:
             group = self.groups[0]
             ids = self.request.prompts[group.prompt].token_ids
             missing = cache.first_missing(ids) if self.uses_cache else None
             new = len(ids) - (cache.count_cached(ids) if self.uses_cache else 0)
-            is_full = bool(batch) and not self.config.fits_prefill(len(batch) + 1, tokens + new)
+            longest = max(longest, new)
+            is_full = bool(batch) and not self.config.fits_prefill(len(batch) + 1, longest, self.config.block_size)
             if is_full or missing in coming or group.size > room:
                 break
             allocation = cache.allocate(ids)
@@ -204,7 +205,6 @@ class PrefillQueue:
             if missing is not None:
                 coming.add(missing)
             batch.append((self.free_slots.pop(), self.groups.popleft(), allocation))
-            tokens += len(ids) - allocation.cached_tokens
             completions -= group.size
             room -= group.size
         return batch

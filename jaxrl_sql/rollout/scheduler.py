@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_sql.batch import bucket, pad_tokens
+from jaxrl_sql.batch import pad_tokens
 from jaxrl_sql.models.paged import BlockMap
 from jaxrl_sql.rollout.decode import (
     ChunkConfig,
@@ -445,7 +445,7 @@ def _batches(items: Sequence[int], lengths: Sequence[int], fits: Callable[[int, 
     """Cut items, the short ones first, into batches that are run at a time, as they are padded to the longest."""
     batch: list[int] = []
     for item in sorted(items, key=lambda i: lengths[i]):
-        if batch and not fits(len(batch) + 1, (1 << len(batch).bit_length()) * bucket(lengths[item])):
+        if batch and not fits(len(batch) + 1, lengths[item]):
             yield batch
             batch = []
         batch.append(item)

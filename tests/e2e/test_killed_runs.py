@@ -24,7 +24,7 @@ import pytest
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 
 STEPS = 13  # 5 supervised, 8 of GRPO
-COMMAND = [sys.executable, str(Path(__file__).with_name("paying_command.py"))]
+COMMAND = [sys.executable, str(Path(__file__).with_name("rewarding_command.py"))]
 
 
 class Start(NamedTuple):

@@ -173,7 +173,7 @@ def test_training_streams_what_is_more_than_its_bound(folder: Path) -> None:
     assert [one.uid for one in some] == [f"synsql_{i}" for i in (0, 2, 2, 3)]
     assert dict(some.skipped) == {"gold empty": 1}
     (folder / "ids").write_text("synsql_7\nsynsql_2\nsynsql_5\n")
-    kept = dataclasses.replace(data, keep=str(folder / "ids"))
+    kept = dataclasses.replace(data, include_ids=str(folder / "ids"))
     assert streamed_questions(kept) is None
     assert [one.uid for one in training_questions(kept).examples] == ["synsql_2", "synsql_5", "synsql_7"]
     assert [one.uid for one in training_questions(dataclasses.replace(kept, limit_train=1)).examples] == ["synsql_2"]

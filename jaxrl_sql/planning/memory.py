@@ -254,7 +254,7 @@ def _gathered(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, learns: bo
 
 
 def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: EngineLoad) -> int:
-    """Estimate what a decode step needs: logits in a few copies, weights whole, the parts that blocks give in a layer.
+    """Estimate what a decode step needs: the weights by layer, logits in a few copies, the parts that blocks give.
 
     On one chip each slot gathers the parts of its blocks; of several each merges its own blocks' parts by their owner.
     """
@@ -265,4 +265,5 @@ def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: Engi
         parts = sum((blocks + owners) * readers for blocks, owners, readers in load.pools_here(ways))
     given = parts * model.n_heads // head_ways(model, mesh.shape["tensor"]) * model.head_dim * 4
     tables = _gathered(config, model, mesh, learns=False)
-    return 10 * slots * model.vocab_size * 4 + 2 * given + tables
+    by_layer = params_here(model, mesh) * int(jnp.dtype(config.model.dtype).itemsize)
+    return by_layer + 10 * slots * model.vocab_size * 4 + 2 * given + tables

@@ -28,7 +28,7 @@ DEFAULT = EngineConfig()
 class Engine:
     """Sample completions of prompts from a policy.
 
-    `params` may be replaced between calls of `generate`: the trainer's own arrays are read in place, and what prompts
+    `params` may be replaced between calls of `generate`: their layers are split once for all calls, and what prompts
     have in common is cached from call to call until they are replaced. `stats` are those of the last call.
     """
 

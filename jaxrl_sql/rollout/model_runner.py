@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
+from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel, split_layers
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.rollout import decode
 from jaxrl_sql.rollout.decode import (
@@ -32,18 +32,27 @@ from jaxrl_sql.rollout.kv_blocks import PrefixCache
 class ModelRunner:
     """A model with its KV cache, kept from one call of the engine to the next.
 
-    `params` are those of the next call. Programs take the parameters of the call that runs them, which may be older;
-    the pools they write are donated to them, and held here alone.
+    `params` are those of the next call. Programs take the weights of the call that runs them, which may be older; the
+    pools they write are donated to them, and held here alone.
     """
 
     def __init__(self, model: ModelConfig, params: Any, config: EngineConfig) -> None:
         self.model = PagedModel(model, config.compute_dtype)
         self.params = params
         self.config = config
+        self._split: tuple[Any, Any] | None = None
         self.release()
 
+    def weights(self) -> Any:
+        """Return the parameters as programs take them, layer by layer; they are split once for all calls."""
+        if self._split is None or self._split[0] is not self.params:
+            self._split = None
+            self._split = (self.params, split_layers(self.params))
+        return self._split[1]
+
     def release(self) -> None:
-        """Drop all KV blocks; the next call makes new ones."""
+        """Drop all KV blocks, and the weights by layer; the next call makes new ones."""
+        self._split = None
         size = self.config.block_size
         self.prefix_cache = PrefixCache(size, self.config.prefix_cache_tokens // size)
         self.prompt_pool: KVPool | None = None
@@ -118,14 +127,14 @@ class ModelRunner:
 
     # --- programs
 
-    def prefill(self, params: Any, hidden: jax.Array, chunk: PrefillChunk, has_past: bool) -> jax.Array:
+    def prefill(self, weights: Any, hidden: jax.Array, chunk: PrefillChunk, has_past: bool) -> jax.Array:
         """Prefill a chunk of prompts -> the prompt slots' states (`decode.prefill_chunk`)."""
-        self.prompt_pool, hidden = decode.prefill_chunk(params, self.model, self.prompt_pool, hidden, chunk, has_past)
+        self.prompt_pool, hidden = decode.prefill_chunk(weights, self.model, self.prompt_pool, hidden, chunk, has_past)
         return hidden
 
     def decode(
         self,
-        params: Any,
+        weights: Any,
         config: ChunkConfig,
         prompts: PromptSlots,
         slots: DecodeSlots,
@@ -135,16 +144,16 @@ class ModelRunner:
     ) -> tuple[DecodeSlots, StepLog]:
         """Launch a chunk of decode steps -> the slots after it, and its log (`decode.decode_chunk`)."""
         (self.completion_pool, slots), log = decode.decode_chunk(
-            params, config, self.prompt_pool, prompts, self._state(slots), blocks, ring, stops
+            weights, config, self.prompt_pool, prompts, self._state(slots), blocks, ring, stops
         )
         return slots, log
 
     def append_observation(
-        self, params: Any, prompts: PromptSlots, slots: DecodeSlots, table: Any, observation: ObservationBatch
+        self, weights: Any, prompts: PromptSlots, slots: DecodeSlots, table: Any, observation: ObservationBatch
     ) -> DecodeSlots:
         """Append observations to paused slots -> the slots after it (`decode.append_observation`)."""
         self.completion_pool, slots = decode.append_observation(
-            params, self.model, self.prompt_pool, prompts, self._state(slots), table, observation
+            weights, self.model, self.prompt_pool, prompts, self._state(slots), table, observation
         )
         return slots
 

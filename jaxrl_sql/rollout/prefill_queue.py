@@ -82,6 +82,7 @@ class PrefillQueue:
         stats: RolloutStats,
     ) -> None:
         self.runner, self.config, self.params = runner, runner.config, runner.params
+        self.weights = runner.weights()
         self.request, self.start_states, self.stats = request, start_states, stats
         prompts, samplings = request.prompts, request.samplings
         n, most = self.config.max_num_seqs, max((samplings[i].n for i in served), default=1)
@@ -252,7 +253,7 @@ class PrefillQueue:
                     ends[row] = prompt_slot
             chunk = PrefillChunk(tokens, count, start, table, ends)
             has_past = bool(self.config.max_prompt_bucket or ((start > 0) & (count > 0)).any())
-            self.hidden = self.runner.prefill(self.params, self.hidden, chunk, has_past)
+            self.hidden = self.runner.prefill(self.weights, self.hidden, chunk, has_past)
             self.stats.padded_tokens += tokens.size
             start = np.minimum(start + width, length)
 

@@ -98,7 +98,7 @@ class Scheduler:
         self, runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
     ) -> None:
         self.runner, self.vocabulary, self.request, self.stats = runner, vocabulary, request, stats
-        self.config, self.params = runner.config, runner.params
+        self.config = runner.config
         self.automata, self.refused = self._find_refused()
         ends = np.array(vocabulary.end_tokens, np.int32)
         self.stops = on_devices(StopCriteria(ends, self.automata.table, self.automata.found))
@@ -294,7 +294,7 @@ class Scheduler:
         table = self.block_table.table()
         blocks = BlockMap(table, *block_owner(table, self.block_table.num_blocks, self.block_table.block_size))
         self.slots, log = self.runner.decode(
-            self.params, self.chunk_config, self.queue.prompt_slots(), self.slots, blocks,
+            self.queue.weights, self.chunk_config, self.queue.prompt_slots(), self.slots, blocks,
             self.queue.request_ring(self.may_take), self.stops,
         )  # fmt: skip
         self.stats.chunks += 1
@@ -431,7 +431,7 @@ class Scheduler:
                 slot = _padded([samples[i].slot for i in part], x, n)
                 max_length, stop_state = (_padded([all_[i] for i in part], x, 0) for all_ in (ends, states))
                 observation = ObservationBatch(slot, padded, length, max_length, stop_state)
-                self.slots = self.runner.append_observation(self.params, prompts, self.slots, table, observation)
+                self.slots = self.runner.append_observation(self.queue.weights, prompts, self.slots, table, observation)
 
     def _stop_state(self, sample: PartialSample, stops: tuple[str, ...]) -> int:
         """Return the state of a completion's stop strings' automaton after its current turn so far."""

@@ -24,7 +24,8 @@ import pytest
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 
 STEPS = 13  # 5 supervised, 8 of GRPO
-COMMAND = [sys.executable, str(Path(__file__).with_name("rewarding_command.py"))]
+COMMAND = [sys.executable, "-m", "jaxrl_sql.train"]
+RECIPE = f"{Path(__file__).with_name('letters_recipe.py')}:LETTERS"
 
 
 class Start(NamedTuple):
@@ -46,7 +47,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     def command(run: Path, *overrides: str) -> list[str]:
         return [
             *COMMAND,
-            "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
+            f"recipe={RECIPE}", "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
             "data.max_prompt_tokens=192", "data.evals=[dev]", "model.d_model=48", "model.n_layers=2",
             "model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=12", "model.d_ff=64", "sft.steps=5",
             "sft.databases=2", "sft.questions=4", "sft.log_every=2", "sft.eval_every=3", "sft.shuffle_identifiers=0.5",
@@ -168,7 +169,7 @@ def test_trap_a_killed_run_is_bit_equal_to_one_never_killed(
         reached = has_step(run, step, word) if kind == "line" else is_saving(run, step)
         codes.append(kill_when(start.command(run, "run.resume=true"), start.env, reached, draw.uniform(0, 0.25)))
     assert codes == [-signal.SIGKILL] * 2, "a run came to its end before it was killed"
-    finish([*COMMAND, "--resume", str(run)], start.env)
+    finish([*COMMAND, "--resume", str(run), f"recipe={RECIPE}"], start.env)
     assert_same(run, whole)
 
 
@@ -192,7 +193,7 @@ def test_a_run_that_is_asked_to_end_saves_and_goes_on(step: int, start: Start, w
     assert code == 0
     newest = max(int(path.name) for path in (run / "checkpoints").iterdir())
     assert newest == lines(run / "metrics.jsonl")[-1]["step"]
-    finish([*COMMAND, "--resume", str(run)], start.env)
+    finish([*COMMAND, "--resume", str(run), f"recipe={RECIPE}"], start.env)
     assert_same(run, whole, but_checkpoints=True)
 
 

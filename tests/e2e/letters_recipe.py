@@ -1,24 +1,20 @@
-"""The training command with a recipe that rewards how answers begin: a policy that knows nothing yet differs in that.
+"""A recipe that rewards how answers begin: a policy that knows nothing yet differs in that.
 
-A script for tests that need groups whose answers are rewarded unequally from the first step on.
+For tests that need groups whose answers are rewarded unequally from the first step on.
 """
 
 from __future__ import annotations
 
-import sys
-
 from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.sqlenv.ports import ScoreRow
-from jaxrl_sql.train import main
 from jaxrl_sql.types import Reward
 
 
-def pay(parsed: ParsedResponse, row: ScoreRow) -> Reward:
+def reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
     """Reward up to 1 by the answer's first letters, and 1 more for SQL that runs."""
     letters = sum(ord(letter) for letter in (parsed.sql or "")[:3]) % 5 / 4
     return Reward(letters + (row.pred_status == "ok"), {"letters": letters})
 
 
-if __name__ == "__main__":
-    sys.exit(main(None, RECIPES["arctic"]._replace(reward=pay)))
+LETTERS = RECIPES["arctic"]._replace(name="letters", reward=reward)

@@ -47,7 +47,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     def command(run: Path, *overrides: str) -> list[str]:
         return [
             *COMMAND,
-            f"recipe={RECIPE}", "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
+            f"recipe={RECIPE}", f"run.dir={run}",
+            "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer",
             "data.max_prompt_tokens=192", "data.evals=[dev]", "model.d_model=48", "model.n_layers=2",
             "model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=12", "model.d_ff=64", "sft.steps=5",
             "sft.databases=2", "sft.questions=4", "sft.log_every=2", "sft.eval_every=3", "sft.shuffle_identifiers=0.5",

@@ -182,7 +182,7 @@ def test_a_killed_run_whose_pools_fill_up_is_bit_equal_too(tight: Start, tmp_pat
     assert all(preempted)
     code = kill_when(tight.command(run, "run.resume=true"), tight.env, has_step(run, 9, "grpo"), 0.1)
     assert code == -signal.SIGKILL, "the run came to its end before it was killed"
-    finish([*COMMAND, "--resume", str(run)], tight.env)
+    finish([*COMMAND, "--resume", str(run), f"recipe={RECIPE}"], tight.env)
     assert_same(run, whole)
 
 

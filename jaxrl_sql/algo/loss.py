@@ -20,6 +20,10 @@ from jaxrl_sql.ops.token_distribution import TokenLogprobs
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
 
+POSITIONS = (0, 256, 1024, 4096)
+"""Where the bands of positions begin by which rollout and training are compared."""
+
+
 class Loss(NamedTuple):
     """A loss that is still a sum, its weight, and what to log beside it (name -> (sum, weight))."""
 
@@ -56,7 +60,6 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     if cfg.dual_clip > 1.0:
         surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.dual_clip * advantage), surrogate)
     correction, capped = importance_weight(old, batch.behavior_logprobs, mask, cfg.tis_clip_max)
-    delta = jnp.where(mask, jnp.abs(old - batch.rollout_logprobs), 0.0)
     per_token = -correction * surrogate - cfg.entropy_bonus * scored.entropy
     metrics = {
         "policy/entropy": masked.sum_and_count(scored.entropy, mask),
@@ -67,8 +70,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
         "policy/importance_weight": masked.sum_and_count(correction, mask),
         "policy/importance_capped": masked.sum_and_count(capped, mask),
         "policy/advantage_size": masked.sum_and_count(jnp.abs(advantage), mask),
-        "policy/sampler_delta_mean": masked.sum_and_count(delta, mask),
-        "policy/sampler_delta_max": (masked.masked_max(delta, mask), jnp.ones(())),
+        **sampler_metrics(old, batch.rollout_logprobs, mask),
     }
     if cfg.kl_coef > 0 and cfg.kl_in == "loss":
         if cfg.kl_kind == "k1":
@@ -145,6 +147,27 @@ def importance_weight(old: jax.Array, drawn: jax.Array, mask: jax.Array, cap: fl
     gap = jnp.where(mask, jax.lax.stop_gradient(old) - drawn, 0.0)
     limit = math.log(cap)
     return jnp.exp(jnp.minimum(gap, limit)), gap > limit
+
+
+def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metrics:
+    """Compare the trainer's log-probabilities [B,G,T] with those of the engine that sampled the tokens.
+
+    The mean and the largest absolute difference, of all tokens and of those from some positions on, up to the next; and
+    the k3 estimate of KL(engine, trainer), the mean of exp(d) - d - 1 with d = trainer - engine.
+    """
+    d = jnp.where(mask, old - rollout, 0.0)
+    delta = jnp.abs(d)
+    found = {
+        "policy/sampler_delta_mean": masked.sum_and_count(delta, mask),
+        "policy/sampler_delta_max": (masked.masked_max(delta, mask), jnp.ones(())),
+        "policy/sampler_kl": masked.sum_and_count(jnp.expm1(d) - d, mask),
+    }
+    position, length = jnp.arange(mask.shape[-1]), mask.shape[-1]
+    for start, stop in zip(POSITIONS, (*POSITIONS[1:], length), strict=True):
+        if start < length > POSITIONS[1]:
+            here = mask & (start <= position) & (position < stop)
+            found[f"policy/sampler_delta_mean/from_{start}"] = masked.sum_and_count(delta, here)
+    return found
 
 
 def aggregate(

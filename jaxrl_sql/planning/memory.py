@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from jaxrl_sql.config import OptimConfig, TrainConfig
 from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
-from jaxrl_sql.models.attention import cudnn, for_platform, xla
+from jaxrl_sql.models.attention import for_platform, xla
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
@@ -111,8 +111,6 @@ def is_fused(config: TrainConfig, model: ModelConfig, platform: str) -> bool:
     """Say whether attention of prompts and updates keeps no scores on a platform, which need not be this machine's."""
     name, dtype = config.model.attention, config.model.compute_dtype
     dtype = config.model.dtype if dtype == "same" else dtype
-    if platform == "gpu" and jax.default_backend() != "gpu":
-        return name != "xla" and cudnn.cannot(model, dtype) is None
     return for_platform(name, model, dtype, platform) is not xla.attend_tree
 
 

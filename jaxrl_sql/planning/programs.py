@@ -60,6 +60,12 @@ class Setting(NamedTuple):
         return None if name == "same" else name
 
     @property
+    def platform(self) -> str:
+        """Return JAX's name of the devices, also of those that are compiled for alone."""
+        name = str(self.mesh.devices.flat[0].platform)
+        return "gpu" if name in {"cuda", "rocm"} else name
+
+    @property
     def paged_model(self) -> PagedModel:
         """Return the model as the engine's programs take it."""
         return PagedModel(self.model, self.dtype)
@@ -231,7 +237,7 @@ class _Same:
 
 def _policy(setting: Setting) -> Callable[..., Any]:
     config, model = setting.config, setting.model
-    platform = setting.mesh.devices.flat[0].platform
+    platform = setting.platform
     dtype = setting.dtype or config.model.dtype
     attention = for_platform(config.model.attention, model, dtype, platform)
     return make_policy(model, config.sampling.temperature, config.model.remat, setting.dtype, attention)

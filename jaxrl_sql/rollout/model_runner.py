@@ -158,7 +158,7 @@ class ModelRunner:
         return slots
 
     def _state(self, slots: DecodeSlots) -> DecodeState:
-        assert self.completion_pool is not None, "reserve_completions comes first"
+        assert self.completion_pool is not None, "open_pools comes first"
         return DecodeState(self.completion_pool, slots)
 
 

@@ -27,6 +27,7 @@ from jaxrl_sql.types import InputError
 def preflight(s: Session) -> None:
     """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
     check_mesh(s)
+    tell_uneven_parts(s)
     check_positions(s)
     prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
     lengths = [length for made in prompts for length in made.lengths()]
@@ -51,6 +52,23 @@ def preflight(s: Session) -> None:
         helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
         s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
     _check_disk(s, sizes)
+
+
+def tell_uneven_parts(s: Session) -> None:
+    """Tell what parts of a batch cost that have fewer prompts than the mesh has shards for them."""
+    grpo, sft, ways = s.config.grpo, s.config.sft, rules.batch_ways(s.mesh.shape)
+    for name, steps, prompts, parts in (
+        ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
+        ("sft", sft.steps, sft.databases, sft.gradient_accumulation_steps),
+    ):
+        part = prompts // parts
+        if steps and part % ways:
+            times = -(-part // ways) * ways / part
+            s.note(
+                f"{name}.gradient_accumulation_steps={parts}: parts of {part} prompts do not divide over {ways} shards "
+                f"(mesh.data x mesh.fsdp), which compute up to {times:.1f} times as much; "
+                f"{prompts // ways} or fewer parts, each a multiple of {ways} prompts, do not"
+            )
 
 
 def find_kv_blocks(s: Session, longest: int) -> None:

@@ -11,7 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.algo.loss import aggregate, grpo_loss, importance_weight, kl_penalty, policy_ratio, ppo_loss, sft_loss
+from jaxrl_sql.algo.loss import (
+    aggregate,
+    grpo_loss,
+    importance_weight,
+    kl_penalty,
+    policy_ratio,
+    ppo_loss,
+    sampler_metrics,
+    sft_loss,
+)
 from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
@@ -143,6 +152,24 @@ def test_trap_denominators_parts_add_up_to_the_whole(kind: str) -> None:
         ]
         total, weight = sum(part.sum for part in cut), sum(part.weight for part in cut)
         assert float(total / weight) == pytest.approx(float(whole.sum / whole.weight), rel=1e-6)
+
+
+def test_the_sampler_is_compared_by_position() -> None:
+    """Differences that grow with the length are seen where they are."""
+    length = 600
+    rollout = np.full((1, 1, length), -1.0)
+    old = rollout + np.where(np.arange(length) < 256, 0.01, -0.2)
+    mask = jnp.arange(length) < jnp.array([[500]])[..., None]
+    found = {name: float(total / weight) for name, (total, weight) in sampler_metrics(old, rollout, mask).items()}
+    assert found.keys() == {
+        "policy/sampler_delta_mean", "policy/sampler_delta_max", "policy/sampler_kl",
+        "policy/sampler_delta_mean/from_0", "policy/sampler_delta_mean/from_256",
+    }  # fmt: skip
+    assert found["policy/sampler_delta_mean/from_0"] == pytest.approx(0.01, rel=1e-4)
+    assert found["policy/sampler_delta_mean/from_256"] == pytest.approx(0.2, rel=1e-4)
+    assert found["policy/sampler_delta_max"] == pytest.approx(0.2, rel=1e-4)
+    k3 = [np.exp(d) - d - 1 for d in (0.01, -0.2)]
+    assert found["policy/sampler_kl"] == pytest.approx((256 * k3[0] + 244 * k3[1]) / 500, rel=1e-3)
 
 
 def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:

@@ -1,7 +1,8 @@
-"""Say whether a run fits a TPU pod, or other chips, and how fast it can be, before paying for it.
+"""Say whether a run fits a TPU pod, GPUs, or other chips, and how fast it can be, before paying for it.
 
 The programs that the run would run are compiled ahead of time for the topology, on this machine, which needs none of
-its chips: `pip install 'jaxrl_sql[tpu-plan]'` brings the compiler. Nothing of the model is allocated. With `--compile
+its chips: `pip install 'jaxrl_sql[tpu-plan]'` brings the compiler for TPUs, and in an environment of its own
+`jaxrl_sql[gpu-plan]` the one for NVIDIA's GPUs. Nothing of the model is allocated. With `--compile
 none`, and where there is nothing to compile for, all is by formula.
 """
 
@@ -18,6 +19,7 @@ from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
+from jaxrl_sql.planning.gpus import is_elsewhere, run_again
 from jaxrl_sql.planning.memory import in_bytes
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.show import as_json, as_text, in_seconds
@@ -45,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     given = parser.parse_intermixed_args(arguments)
+    if given.compile != "none" and is_elsewhere(given.topology):
+        code = run_again("jaxrl_sql.plan", sys.argv[1:] if arguments is None else arguments)
+        if code is not None:
+            return code
     prepare_process()
     return told(lambda: plan(given))
 

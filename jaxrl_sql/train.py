@@ -165,6 +165,7 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, flo
     steps = grpo.steps_per_generation
     found = collect_batch(s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps)
     phase.engine.params = None  # the updates donate them
+    phase.engine.release()  # and may have the KV cache's memory
     progress.cursor = found.cursor
     for group in found.groups[: s.config.run.samples_per_step]:
         one, text = group.scored[0], whole_text(group.responses[0])
@@ -191,6 +192,8 @@ def on_mesh(s: Session, batch: GroupBatch) -> GroupBatch:
 def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> GrpoPhase:
     """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
     grpo = s.config.grpo
+    longest = grpo.max_completion_tokens or longest_answer(s.config)[1]
+    grpo = dataclasses.replace(grpo, max_completion_tokens=longest)
     optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
     policy = make_policy(s, s.config.sampling.temperature)
     phase = GrpoPhase(

@@ -20,6 +20,10 @@ from jaxrl_sql.ops.token_distribution import TokenLogprobs
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
 
+POSITIONS = (0, 256, 1024, 4096)
+"""Where the bands of positions begin by which rollout and training are compared."""
+
+
 class Loss(NamedTuple):
     """A loss that is still a sum, its weight, and what to log beside it (name -> (sum, weight))."""
 
@@ -56,7 +60,6 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     if cfg.dual_clip > 1.0:
         surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.dual_clip * advantage), surrogate)
     correction, capped = importance_weight(old, batch.behavior_logprobs, mask, cfg.tis_clip_max)
-    delta = jnp.where(mask, jnp.abs(old - batch.rollout_logprobs), 0.0)
     per_token = -correction * surrogate - cfg.entropy_bonus * scored.entropy
     metrics = {
         "policy/entropy": masked.sum_and_count(scored.entropy, mask),
@@ -67,8 +70,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
         "policy/importance_weight": masked.sum_and_count(correction, mask),
         "policy/importance_capped": masked.sum_and_count(capped, mask),
         "policy/advantage_size": masked.sum_and_count(jnp.abs(advantage), mask),
-        "policy/sampler_delta_mean": masked.sum_and_count(delta, mask),
-        "policy/sampler_delta_max": (masked.masked_max(delta, mask), jnp.ones(())),
+        **sampler_metrics(old, batch.rollout_logprobs, mask),
     }
     if cfg.kl_coef > 0 and cfg.kl_in == "loss":
         if cfg.kl_kind == "k1":
@@ -77,7 +79,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
         kl = kl_penalty(scored.logprob, reference, mask, cfg.kl_kind)
         per_token = per_token + cfg.kl_coef * kl
         metrics["policy/kl"] = masked.sum_and_count(kl, mask)
-    total, weight = aggregate(per_token, mask, cfg.loss_agg_mode)
+    total, weight = aggregate(per_token, mask, batch.weight > 0, cfg)
     return Loss(total, weight, {**metrics, "policy/loss": (total, weight)})
 
 
@@ -94,7 +96,7 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
     if cfg.value_clip > 0:
         near = before + jnp.clip(value - before, -cfg.value_clip, cfg.value_clip)
         error = jnp.maximum(error, (near - target) ** 2)
-    total, weight = aggregate(0.5 * error, mask, cfg.loss_agg_mode)
+    total, weight = aggregate(0.5 * error, mask, batch.weight > 0, cfg)
     return Loss(policy.sum + cfg.value_coef * total, weight, {**policy.metrics, "value/loss": (total, weight)})
 
 
@@ -147,20 +149,45 @@ def importance_weight(old: jax.Array, drawn: jax.Array, mask: jax.Array, cap: fl
     return jnp.exp(jnp.minimum(gap, limit)), gap > limit
 
 
-def aggregate(per_token: jax.Array, mask: jax.Array, kind: str) -> tuple[jax.Array, jax.Array]:
-    """Reduce token losses [B,G,T] to a sum and its weight.
+def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metrics:
+    """Compare the trainer's log-probabilities [B,G,T] with those of the engine that sampled the tokens.
 
-    `token_mean`: every token counts the same; `sequence_mean`: the mean of each completion's mean;
-    `constant`: the token sum divided by completions x T, whatever their lengths (Dr. GRPO, arXiv:2503.20783).
+    The mean and the largest absolute difference, of all tokens and of those from some positions on, up to the next; and
+    the k3 estimate of KL(engine, trainer), the mean of exp(d) - d - 1 with d = trainer - engine.
     """
-    answers = jnp.sum(jnp.any(mask, axis=-1)).astype(jnp.float32)
-    if kind == "token_mean":
+    d = jnp.where(mask, old - rollout, 0.0)
+    delta = jnp.abs(d)
+    found = {
+        "policy/sampler_delta_mean": masked.sum_and_count(delta, mask),
+        "policy/sampler_delta_max": (masked.masked_max(delta, mask), jnp.ones(())),
+        "policy/sampler_kl": masked.sum_and_count(jnp.expm1(d) - d, mask),
+    }
+    position, length = jnp.arange(mask.shape[-1]), mask.shape[-1]
+    for start, stop in zip(POSITIONS, (*POSITIONS[1:], length), strict=True):
+        if start < length > POSITIONS[1]:
+            here = mask & (start <= position) & (position < stop)
+            found[f"policy/sampler_delta_mean/from_{start}"] = masked.sum_and_count(delta, here)
+    return found
+
+
+def aggregate(
+    per_token: jax.Array, mask: jax.Array, counted: jax.Array, cfg: GrpoConfig
+) -> tuple[jax.Array, jax.Array]:
+    """Reduce token losses [B,G,T] to a sum and its weight, by `cfg.loss_agg_mode`.
+
+    `token_mean`: every token counts the same; `sequence_mean`: the mean of each completion's mean; `constant`: the
+    token sum divided by the `counted` [B,G] completions times `cfg.max_completion_tokens` (0: T), whatever their
+    lengths and however many of them are masked (Dr. GRPO, arXiv:2503.20783).
+    """
+    if cfg.loss_agg_mode == "token_mean":
         return masked.sum_and_count(per_token, mask)
-    if kind == "sequence_mean":
+    if cfg.loss_agg_mode == "sequence_mean":
+        answers = jnp.sum(jnp.any(mask, axis=-1)).astype(jnp.float32)
         return jnp.sum(masked.masked_mean(per_token, mask, axis=-1)), answers
-    if kind == "constant":
-        return masked.masked_sum(per_token, mask), answers * per_token.shape[-1]
-    raise ValueError(f"aggregation must be token_mean, sequence_mean or constant, not {kind!r}")
+    if cfg.loss_agg_mode == "constant":
+        length = cfg.max_completion_tokens or per_token.shape[-1]
+        return masked.masked_sum(per_token, mask), jnp.sum(counted).astype(jnp.float32) * length
+    raise ValueError(f"loss_agg_mode must be token_mean, sequence_mean or constant, not {cfg.loss_agg_mode!r}")
 
 
 def merge(stacked: Metrics) -> Metrics:

@@ -36,6 +36,8 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     yield bool(data.dir), "data.dir is empty; it names the folder with the questions and databases"
     yield bool(data.evals), "data.evals is empty; name at least one split to evaluate on"
     yield bool(config.run.dir), "run.dir is empty; it names the folder that the run writes"
+    memory = config.rollout.memory
+    yield memory <= 1, f"rollout.memory={memory} is a share of a device's memory: above 0 and at most 1"
     yield from _objective_claims(config)
     yield (
         grpo.prompts % grpo.minibatches == 0,

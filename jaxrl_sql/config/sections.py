@@ -181,9 +181,18 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """What the engine that samples training answers has: `max_num_seqs` decode slots, answers written side by side."""
+    """What the engine that samples training answers has: `max_num_seqs` decode slots, answers written side by side.
+
+    Its KV cache takes at most the share `memory` of a device's memory (of the machine's, where devices are processors).
+    At the start of a run that becomes KV blocks, of prompts, completions and cached prefixes, which its `config.yaml`
+    keeps: a run that goes on has as many on any machine. 0 leaves them to be found; what has no room waits.
+    """
 
     max_num_seqs: PositiveInt = 128
+    memory: PositiveFloat = 0.4
+    prompt_blocks: int = 0
+    completion_blocks: int = 0
+    prefix_blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -202,6 +211,7 @@ class GrpoConfig:
     reward (k1 in the reward only); `tis_clip_max` caps exp(old - drawn), 0 leaves that weight out.
     importance_sampling_level: token | sequence (GSPO), the second with clip bounds of its own size (its paper: 3e-4 and
     4e-4). `num_iterations`: how often a step's batch is learned, `minibatches` updates each time.
+    `max_completion_tokens`: what `constant` divides by (0: the most tokens that an answer may have, of all its turns).
 
     algorithm: grpo | ppo. PPO has a value head instead of a group to compare with, so `advantage` is not read and a
     group may be 1: advantages are GAE's with `discount` and `gae_lambda`, normalised over the batch's trained tokens.
@@ -223,6 +233,7 @@ class GrpoConfig:
     kl_kind: Annotated[str, OneOf("k1", "k2", "k3")] = "k3"
     entropy_bonus: float = 0.0
     loss_agg_mode: Annotated[str, OneOf("sequence_mean", "token_mean", "constant")] = "token_mean"
+    max_completion_tokens: int = 0
     advantage: Annotated[str, OneOf("group", "batch", "batch_centered", "none", "leave_one_out")] = "group"
     mask_truncated: bool = False
     tis_clip_max: float = 2.0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -114,13 +115,9 @@ def init_pool(config: ModelConfig, num_blocks: int, block_size: int, dtype: Any)
     return KVPool(*halves)
 
 
-def grow_pool(pool: KVPool, num_blocks: int) -> KVPool:
-    """Return a pool of `num_blocks` blocks that begins with those of `pool`."""
-
-    def more(x: jax.Array) -> jax.Array:
-        return constrain(jnp.pad(x, ((0, num_blocks - x.shape[0]), (0, 0), (0, 0), (0, 0))), POOL)
-
-    return jax.tree.map(more, pool)
+def grow_keys(keys: jax.Array, num_blocks: int) -> jax.Array:
+    """Return the keys (or values) of a layer [Y,K,C,Q] with room for `num_blocks` blocks."""
+    return constrain(jnp.pad(keys, ((0, num_blocks - keys.shape[0]), (0, 0), (0, 0), (0, 0))), POOL)
 
 
 def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, places: jax.Array) -> KVPool:
@@ -130,6 +127,48 @@ def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, places: jax.A
         return constrain(new.at[places].set(old.at[blocks].get(mode="clip"), mode="drop"), POOL)
 
     return jax.tree.map(copy, source, target)
+
+
+def split_layers(params: PyTree) -> PyTree:
+    """Return parameters whose layers are L trees, [...] each, in place of one tree of stacked arrays [L,...].
+
+    A loop of decode steps that slices stacked arrays copies every layer's weights in every step (XLA on GPUs does).
+    """
+    leaves, tree = jax.tree.flatten(params["layers"])
+    places = tuple(_without_layers(getattr(leaf, "sharding", None)) for leaf in leaves)
+    return {**params, "layers": _splitter(tree, places, leaves[0].shape[0])(params["layers"])}
+
+
+def abstract_layers(params: PyTree) -> PyTree:
+    """Return what `split_layers` makes of abstract parameters with shardings."""
+
+    def one(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=_without_layers(leaf.sharding))
+
+    count = jax.tree.leaves(params["layers"])[0].shape[0]
+    return {**params, "layers": (jax.tree.map(one, params["layers"]),) * count}
+
+
+def _without_layers(sharding: jax.sharding.Sharding | None) -> jax.sharding.Sharding | None:
+    """Return where a layer of a stacked array lies; None, where the compiler puts it, for one that is on no mesh."""
+    if isinstance(sharding, jax.NamedSharding):
+        return jax.NamedSharding(sharding.mesh, jax.P(*sharding.spec[1:]))
+    return None
+
+
+@lru_cache(maxsize=4)
+def _splitter(tree: Any, places: tuple[Any, ...], count: int) -> Callable[[PyTree], tuple[PyTree, ...]]:
+    def split(layers: PyTree) -> tuple[PyTree, ...]:
+        return tuple(jax.tree.map(operator.itemgetter(i), layers) for i in range(count))
+
+    return jax.jit(split, out_shardings=(jax.tree.unflatten(tree, places),) * count)
+
+
+def layer_of(params: PyTree, i: int) -> Layer:
+    """Return layer i of parameters, stacked or not."""
+    layers = params["layers"]
+    layer: Layer = layers[i] if isinstance(layers, tuple) else jax.tree.map(operator.itemgetter(i), layers)
+    return layer
 
 
 def _kinds(config: ModelConfig) -> Sequence[Kind]:
@@ -219,7 +258,7 @@ def decode_tokens(
     keys: list[jax.Array] = []
     values: list[jax.Array] = []
     for i, kind in enumerate(_kinds(config)):
-        layer = jax.tree.map(operator.itemgetter(i), params["layers"])
+        layer = layer_of(params, i)
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
         for kept, new, pool in ((keys, k, own.k[i]), (values, v, own.v[i])):
             written = pool.at[block, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop")
@@ -257,7 +296,7 @@ def _run_tokens(
     causal = (jnp.arange(t) < length[:, None])[:, None, None] & jnp.tril(jnp.ones((t, t), bool))
     x = embed(params, config, tokens[:, None], model.compute_dtype)
     for i, kind in enumerate(_kinds(config)):
-        layer: Layer = jax.tree.map(operator.itemgetter(i), params["layers"])
+        layer = layer_of(params, i)
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
         write(i, k[:, 0], v[:, 0])
         own = KeyPart(k, v, narrow(window_of(config, kind), causal, positions, positions))

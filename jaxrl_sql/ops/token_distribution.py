@@ -9,6 +9,7 @@ sampled from, which corrects for the truncation.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -69,17 +70,39 @@ def truncate(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax
     has at least `min_p` of the likeliest token's probability. Of equals, those of lower ids are kept.
     """
     vocab = logprobs.shape[-1]
-    order = jnp.argsort(-logprobs, axis=-1, stable=True)
-    ranked = jnp.take_along_axis(logprobs, order, axis=-1)
-    kept = jnp.arange(vocab) < jnp.where(top_k > 0, top_k, vocab)[..., None]
-    ranked = jax.nn.log_softmax(jnp.where(kept, ranked, -jnp.inf), axis=-1)
-    before = jnp.cumsum(jnp.exp(ranked), axis=-1) - jnp.exp(ranked)
+    # From the likeliest on these bits rise: log-probabilities are not positive, and so floats order as integers.
+    rank = jax.lax.bitcast_convert_type(jnp.abs(logprobs.astype(jnp.float32)), jnp.int32)
+    kept = _likeliest(rank, jnp.ones_like(logprobs), jnp.where(top_k > 0, top_k, vocab).astype(jnp.float32))
+    mass = jnp.exp(jax.nn.log_softmax(jnp.where(kept, logprobs, -jnp.inf), axis=-1))
     # Rounding lets the mass reach 1 before the last token: 1 has to mean all.
-    kept &= (before < top_p[..., None]) | (top_p >= 1.0)[..., None]
-    kept &= ranked >= ranked[..., :1] + jnp.log(min_p)[..., None]
-    ranked = jax.nn.log_softmax(jnp.where(kept, ranked, -jnp.inf), axis=-1)
-    back = jnp.argsort(order, axis=-1)
-    return jnp.take_along_axis(ranked, back, axis=-1)
+    kept &= _likeliest(rank, mass, top_p) | (top_p >= 1.0)[..., None]
+    kept &= logprobs >= jnp.max(logprobs, axis=-1, keepdims=True) + jnp.log(min_p)[..., None]
+    return jax.nn.log_softmax(jnp.where(kept, logprobs, -jnp.inf), axis=-1)
+
+
+def _likeliest(rank: jax.Array, weight: jax.Array, limit: jax.Array) -> jax.Array:
+    """Keep each token [...,V] while the weights of those before it are below `limit` [...] together; of a rank as ids.
+
+    Found bit by bit, without a sort of the vocabulary: first the last rank that is kept, then the last id of that rank.
+    """
+    ids = jnp.arange(rank.shape[-1])
+
+    def total(chosen: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(chosen, weight, 0.0), axis=-1)
+
+    def last(bits: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Return the largest number of so many bits whose weight `before` it is below the limit."""
+
+        def step(i: jax.Array, found: jax.Array) -> jax.Array:
+            wanted = found | (1 << (bits - 1 - i))
+            return jnp.where(before(wanted) < limit, wanted, found)
+
+        return jax.lax.fori_loop(0, bits, step, jnp.zeros(limit.shape, jnp.int32))
+
+    bound = last(31, lambda at: total(rank < at[..., None]))[..., None]
+    equal, above = rank == bound, total(rank < bound)
+    at = last(rank.shape[-1].bit_length(), lambda at: above + total(equal & (ids < at[..., None])))
+    return (rank < bound) | (equal & (ids <= at[..., None]))
 
 
 def penalize(logits: jax.Array, seen: jax.Array, penalty: jax.Array) -> jax.Array:

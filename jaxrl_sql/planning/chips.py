@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl_sql.planning import gpus
 from jaxrl_sql.types import InputError
 
 GB, GIB = 10**9, 1 << 30
@@ -75,9 +76,16 @@ class Topology(NamedTuple):
         if self.platform == "tpu":
             return _tpu_devices(self.name)
         here = jax.devices()
-        if here[0].platform != self.platform or len(here) < self.chips:
-            return None
-        return here[: self.chips]
+        if here[0].platform == self.platform and len(here) >= self.chips:
+            return here[: self.chips]
+        if self.platform == "gpu" and gpus.has_compiler():
+            return gpus.gpu_devices(self.name.partition(":")[0], self.chips)
+        return None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return whether these are GPUs that a compiler here compiles for without them."""
+        return gpus.is_elsewhere(self.name)
 
 
 def find_topology(name: str) -> Topology:

@@ -6,7 +6,9 @@ What a program needs beside them while it runs is an estimate; docs/scaling.md c
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from jaxrl_sql.config import OptimConfig, TrainConfig
 from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
-from jaxrl_sql.models.attention import cudnn, for_platform, xla
+from jaxrl_sql.models.attention import for_platform, xla
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
@@ -24,7 +26,8 @@ from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, split_of
-from jaxrl_sql.planning.workload import EngineLoad, Update, find_workload, head_ways
+from jaxrl_sql.planning.workload import EngineLoad, Update, find_workload, head_ways, kv_budget
+from jaxrl_sql.rollout.engine_config import EngineSizes, fit_budget
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -108,8 +111,6 @@ def is_fused(config: TrainConfig, model: ModelConfig, platform: str) -> bool:
     """Say whether attention of prompts and updates keeps no scores on a platform, which need not be this machine's."""
     name, dtype = config.model.attention, config.model.compute_dtype
     dtype = config.model.dtype if dtype == "same" else dtype
-    if platform == "gpu" and jax.default_backend() != "gpu":
-        return name != "xla" and cudnn.cannot(model, dtype) is None
     return for_platform(name, model, dtype, platform) is not xla.attend_tree
 
 
@@ -140,15 +141,45 @@ def _moments(optim: OptimConfig) -> int:
     return 0 if optim.kind == "adafactor" else 2 * int(jnp.dtype(optim.moments).itemsize)
 
 
+def with_kv_budget(
+    config: TrainConfig, model: ModelConfig, mesh: AnyMesh, longest: int, device_memory: int
+) -> TrainConfig:
+    """Return the configuration with the KV blocks of its engines, found from `rollout.memory` of so many bytes.
+
+    It is as it was where it has them already. Without a known memory they are all that can be needed at once.
+    """
+    if kv_budget(config) is not None:
+        return config
+    work = find_workload(config, longest, batch_ways(mesh.shape))
+    loads = [load for load in (work.rollout, work.greedy) if load is not None]
+    need = EngineSizes(*(max(numbers) for numbers in zip(*(load.sizes for load in loads), strict=True)))
+    sizes = loads[0].config
+    prompt = _block_bytes(config, model, mesh, sizes.block_size)
+    completion = _block_bytes(config, model, mesh, sizes.completion_block_size)
+    most = int(config.rollout.memory * device_memory) if device_memory else sys.maxsize
+    found = fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))
+    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **found._asdict()))
+
+
+def _block_bytes(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, size: int) -> int:
+    """Return the bytes that a KV block of so many tokens takes of a device, which has its share of all blocks."""
+    ways = batch_ways(mesh.shape)
+    return -(-_pool_bytes(config, model, mesh, 8 * ways, size) // (8 * ways))
+
+
+def _pool_bytes(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, blocks: int, size: int) -> int:
+    """Return the bytes of a pool of KV blocks on a device."""
+    shape = (blocks, model.n_kv_heads, size, model.head_dim)
+    here = jax.NamedSharding(mesh, split_of(mesh, POOL, shape)).shard_shape(shape)
+    return 2 * model.n_layers * math.prod(here) * compute_width(config)
+
+
 def _caches(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: EngineLoad) -> int:
     """Return the bytes of an engine's KV blocks: of prompts, of those that are cached of them, and of completions."""
-    total, sizes, size = 0, load.sizes, load.config.block_size
-    pools = ((sizes.prompt_blocks, size), (sizes.prefix_blocks, size))
-    for blocks, size in (*pools, (sizes.completion_blocks, load.config.completion_block_size)):
-        shape = (blocks, model.n_kv_heads, size, model.head_dim)
-        sharding = jax.NamedSharding(mesh, split_of(mesh, POOL, shape))
-        total += math.prod(sharding.shard_shape(shape))
-    return 2 * model.n_layers * total * compute_width(config)
+    sizes, size = load.sizes, load.config.block_size
+    of_completions = _pool_bytes(config, model, mesh, sizes.completion_blocks, load.config.completion_block_size)
+    of_prompts = (_pool_bytes(config, model, mesh, n, size) for n in (sizes.prompt_blocks, sizes.prefix_blocks))
+    return of_completions + sum(of_prompts)
 
 
 def compute_width(config: TrainConfig) -> int:
@@ -221,7 +252,7 @@ def _gathered(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, learns: bo
 
 
 def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: EngineLoad) -> int:
-    """Estimate what a decode step needs: logits in a few copies, weights whole, the parts that blocks give in a layer.
+    """Estimate what a decode step needs: the weights by layer, logits in a few copies, the parts that blocks give.
 
     On one chip each slot gathers the parts of its blocks; of several each merges its own blocks' parts by their owner.
     """
@@ -232,4 +263,5 @@ def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: Engi
         parts = sum((blocks + owners) * readers for blocks, owners, readers in load.pools_here(ways))
     given = parts * model.n_heads // head_ways(model, mesh.shape["tensor"]) * model.head_dim * 4
     tables = _gathered(config, model, mesh, learns=False)
-    return 10 * slots * model.vocab_size * 4 + 2 * given + tables
+    by_layer = params_here(model, mesh) * int(jnp.dtype(config.model.dtype).itemsize)
+    return by_layer + 10 * slots * model.vocab_size * 4 + 2 * given + tables

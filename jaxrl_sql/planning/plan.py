@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
@@ -12,8 +13,9 @@ from jaxrl_sql.models import ModelConfig, count_params
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Topology
+from jaxrl_sql.planning.gpus import stated_cudnn
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
-from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused
+from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest
@@ -117,6 +119,7 @@ def make_plan(
     Raises InputError where the mesh does not divide the model or the batch.
     """
     mesh = abstract_mesh(**sizes)
+    config = with_kv_budget(config, model, mesh, longest, topology.chip.memory)
     work = find_workload(config, longest, batch_ways(sizes))
     check_batch(config, work, sizes)
     fused = is_fused(config, model, topology.platform)
@@ -158,7 +161,8 @@ def _compile(
     found = {}
     for name, lower in programs(Setting(config, model, mesh, loss), work).items():
         if name in wanted:
-            found[name] = _one(lower)
+            with stated_cudnn() if topology.is_elsewhere else nullcontext():
+                found[name] = _one(lower)
     return found
 
 
@@ -176,7 +180,7 @@ def _one(lower: Callable[[], Any]) -> Compiled:
         return Compiled(0, used, ("", 0), {}, 0.0, time.perf_counter() - began)
     said = compiled.memory_analysis()
     anew = max(said.output_size_in_bytes - said.alias_size_in_bytes, 0)
-    costs, text = compiled.cost_analysis() or {}, compiled.as_text()
+    costs, text = _costs(compiled), compiled.as_text()
     return Compiled(
         arguments=said.argument_size_in_bytes,
         temporaries=said.temp_size_in_bytes + anew + said.generated_code_size_in_bytes,
@@ -185,6 +189,16 @@ def _one(lower: Callable[[], Any]) -> Compiled:
         flops=float(costs.get("flops", 0.0)),
         seconds=time.perf_counter() - began,
     )
+
+
+def _costs(compiled: Any) -> Mapping[str, float]:
+    """Return what XLA counts of a program; for a GPU that is not there it is counted on its text."""
+    try:
+        found = compiled.cost_analysis()
+    except Exception as error:  # noqa: BLE001 - of a backend that does not say; the plan goes on without
+        del error
+        found = None
+    return found or {}
 
 
 def _measured(phase: Phase, compiled: Compiled | None) -> Phase:

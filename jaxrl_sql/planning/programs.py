@@ -24,7 +24,7 @@ from jaxrl_sql.models import ModelConfig, init_params, param_shardings, policy_p
 from jaxrl_sql.models.attention import for_platform
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
-from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
+from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel, abstract_layers
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask
 from jaxrl_sql.parallel.rules import batch_sharding, replicated, split_of
@@ -58,6 +58,12 @@ class Setting(NamedTuple):
         """Return the compute dtype as the run's functions take it."""
         name = self.config.model.compute_dtype
         return None if name == "same" else name
+
+    @property
+    def platform(self) -> str:
+        """Return JAX's name of the devices, also of those that are compiled for alone."""
+        name = str(self.mesh.devices.flat[0].platform)
+        return "gpu" if name in {"cuda", "rocm"} else name
 
     @property
     def paged_model(self) -> PagedModel:
@@ -125,7 +131,7 @@ def lower_prefill(setting: Setting, load: EngineLoad) -> Lowered:
     pool = _pool(setting, sizes.prompt_blocks, load.config.block_size)
     with jax.set_mesh(setting.mesh):
         return prefill_chunk.lower(
-            _params(setting), setting.paged_model, pool, _states(setting, sizes.prompt_slots), chunk, has_past=True
+            _weights(setting), setting.paged_model, pool, _states(setting, sizes.prompt_slots), chunk, has_past=True
         )
 
 
@@ -157,7 +163,7 @@ def lower_decode(setting: Setting, load: EngineLoad) -> Lowered:
         slots = _replicated(setting, blank).replace(hidden=_states(setting, n))
         requests = _replicated(setting, jax.eval_shape(partial(empty_request, 2 * n + sizes.group_size)))
         return decode_chunk.lower(
-            _params(setting), chunk, prompt_pool, prompts,
+            _weights(setting), chunk, prompt_pool, prompts,
             DecodeState(completion_pool, slots), blocks, RequestRing(requests, host(())),
             stops,
         )  # fmt: skip
@@ -201,6 +207,11 @@ def _adapters(setting: Setting) -> PyTree:
     return jax.tree.map(_abstract, shapes, adapter_shardings(model, lora.rank, lora.alpha, lora.targets, setting.mesh))
 
 
+def _weights(setting: Setting) -> PyTree:
+    """Return what the engine samples from as its programs take it, layer by layer."""
+    return abstract_layers(_params(setting))
+
+
 def _params(setting: Setting) -> PyTree:
     """Return what the engine samples from: the weights, or the base with adapters beside it."""
     base = _base(setting)
@@ -226,7 +237,7 @@ class _Same:
 
 def _policy(setting: Setting) -> Callable[..., Any]:
     config, model = setting.config, setting.model
-    platform = setting.mesh.devices.flat[0].platform
+    platform = setting.platform
     dtype = setting.dtype or config.model.dtype
     attention = for_platform(config.model.attention, model, dtype, platform)
     return make_policy(model, config.sampling.temperature, config.model.remat, setting.dtype, attention)

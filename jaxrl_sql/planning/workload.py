@@ -14,7 +14,7 @@ from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import OptimConfig, TrainConfig
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES, logit_pieces
-from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes
+from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget
 
 
 class Update(NamedTuple):
@@ -97,6 +97,12 @@ def pieces_of_logits(model: ModelConfig, work: Update, ways: int) -> int:
     return logit_pieces(work.prompts // work.parts * work.group, work.answer, model.vocab_size, KEPT_BYTES * ways)
 
 
+def kv_budget(config: TrainConfig) -> KVBudget | None:
+    """Return the KV blocks that a run's engines may hold, None where they are not found yet."""
+    found = KVBudget(config.rollout.prompt_blocks, config.rollout.completion_blocks, config.rollout.prefix_blocks)
+    return found if found.prompt_blocks and found.completion_blocks else None
+
+
 def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
     """Return what a run computes with prompts of up to `longest` tokens on a mesh that cuts batches into `ways`."""
     grpo, sft, width = config.grpo, config.sft, bucket(longest)
@@ -114,15 +120,15 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
         grpo.optim,
     )
     questions, evaluated = grpo.prompts * grpo.oversample * grpo.steps_per_generation, config.validation.max_num_seqs
-    rollouts = EngineConfig(config.rollout.max_num_seqs, max_prompt_bucket=longest)
+    budget = kv_budget(config)
+    rollouts = EngineConfig(config.rollout.max_num_seqs, max_prompt_bucket=longest, budget=budget)
+    evaluations = EngineConfig(evaluated, max_prompt_bucket=longest, budget=budget)
     has_grpo = grpo.steps > 0
     return Workload(
         sft_dataset=sft_dataset if sft.steps else None,
         update=update if has_grpo else None,
         rollout=_load(rollouts, questions, grpo.num_generations, answer, ways) if has_grpo else None,
-        greedy=_load(
-            EngineConfig(evaluated, max_prompt_bucket=longest), evaluated, 1, config.validation.max_new_tokens, ways
-        ),
+        greedy=_load(evaluations, evaluated, 1, config.validation.max_new_tokens, ways),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
         scored=(needs_old_logprobs(grpo) + (grpo.kl_coef > 0)) if has_grpo else 0,
     )

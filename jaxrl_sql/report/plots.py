@@ -81,7 +81,12 @@ def charts(run: Run) -> list[Chart]:
         Chart("KL", (Curve("policy/kl", "to the reference"),)),
         Chart(
             "Sampler against trainer",
-            (Curve("policy/sampler_delta_mean", "mean |Δ logprob|"), Curve("policy/sampler_delta_max", "maximum")),
+            (
+                Curve("policy/sampler_delta_mean", "mean |Δ logprob|"),
+                Curve("policy/sampler_delta_mean/from_1024", "from token 1,024 on"),
+                Curve("policy/sampler_delta_max", "maximum"),
+                Curve("policy/sampler_kl", "KL, k3"),
+            ),
         ),
         Chart("Ratio", (Curve("policy/ratio_mean", "mean ratio"), Curve("policy/ratio_max", "maximum"))),
         Chart(

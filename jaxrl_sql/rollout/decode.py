@@ -136,15 +136,17 @@ class PrefillChunk(NamedTuple):
 
 
 class ObservationBatch(NamedTuple):
-    """Observations to append to slots [X]: tokens [X,T], of which length [X] count; max_length [X] is their new end.
+    """Tokens to append to paused slots [X]: tokens [X,T], of which length [X] count.
 
-    A slot beyond the last one means none.
+    max_length [X] is where a slot's completion ends then, stop_state [X] the state of its stop strings' automaton. A
+    slot beyond the last one means none.
     """
 
     slot: Any
     tokens: Any
     length: Any
     max_length: Any
+    stop_state: Any
 
 
 @flax.struct.dataclass
@@ -344,8 +346,8 @@ def append_observation(
     table: jax.Array,
     observation: ObservationBatch,
 ) -> DecodeState:
-    """Append observations to paused slots, which decode on up to their new end; table [N,J] holds their blocks."""
-    (pool, slots), (slot, tokens, length, max_length) = state, observation
+    """Append tokens to paused slots, which decode on up to their new end; table [N,J] holds their blocks."""
+    (pool, slots), (slot, tokens, length, max_length, stop_state) = state, observation
     prompt, held, before = (
         x.at[slot].get(mode="clip") for x in (slots.request.prompt_slot, slots.length, slots.hidden)
     )
@@ -370,7 +372,7 @@ def append_observation(
         request=dataclasses.replace(slots.request, max_length=put(slots.request.max_length, max_length)),
         state=put(slots.state, SlotState.RUNNING),
         length=put(slots.length, held + length),
-        stop_state=put(slots.stop_state, slots.request.start_state.at[slot].get(mode="clip")),
+        stop_state=put(slots.stop_state, stop_state),
         hidden=put(slots.hidden, jnp.where(length[:, None] > 0, hidden.astype(slots.hidden.dtype), before)),
         seen=seen,
     )
@@ -379,8 +381,30 @@ def append_observation(
 
 @partial(jax.jit, donate_argnames="slots")
 def release_slots(slots: DecodeSlots, slot: jax.Array) -> DecodeSlots:
-    """Free paused slots [X], whose completions are finished; a slot beyond the last one means none."""
+    """Free slots [X], whose completions are finished or preempted; a slot beyond the last one means none."""
     return _pinned(dataclasses.replace(slots, state=slots.state.at[slot].set(SlotState.FREE, mode="drop")))
+
+
+@partial(jax.jit, donate_argnames="slots")
+def resume_requests(slots: DecodeSlots, slot: jax.Array, requests: DecodeRequest, prompts: PromptSlots) -> DecodeSlots:
+    """Put requests [X] into free slots [X], which pause before their first token; a slot beyond the last means none."""
+    prompt = requests.prompt_slot
+
+    def put(array: jax.Array, values: Any) -> jax.Array:
+        return array.at[slot].set(values, mode="drop")
+
+    reads = jnp.where(slot < slots.state.shape[0], prompt, slots.group_slots.shape[0])
+    new = dataclasses.replace(
+        slots,
+        request=jax.tree.map(put, slots.request, requests),
+        state=put(slots.state, SlotState.PAUSED),
+        length=put(slots.length, 0),
+        stop_state=put(slots.stop_state, requests.start_state),
+        hidden=put(slots.hidden, prompts.hidden[prompt]),
+        seen=None if slots.seen is None or prompts.seen is None else put(slots.seen, prompts.seen[prompt]),
+        group_slots=slots.group_slots.at[reads, requests.group_index].set(slot, mode="drop"),
+    )
+    return _pinned(new)
 
 
 @partial(jax.jit, donate_argnames="seen")
@@ -392,6 +416,12 @@ def mark_seen(seen: jax.Array, prompt_slot: jax.Array, tokens: jax.Array, length
     return seen.at[prompt_slot].set(marked, mode="drop")
 
 
+@jax.jit
+def on_devices(tree: Any) -> Any:
+    """Put the host's arrays, which programs read again and again, whole on every device."""
+    return jax.tree.map(lambda x: constrain(jnp.asarray(x), ("none",) * x.ndim), tree)
+
+
 copy_blocks = jax.jit(paged.copy_blocks, donate_argnames="target")
 new_pool = jax.jit(paged.init_pool, static_argnames=("config", "num_blocks", "block_size", "dtype"))
-grow_pool = jax.jit(paged.grow_pool, static_argnames="num_blocks")
+grow_keys = jax.jit(paged.grow_keys, static_argnames="num_blocks")

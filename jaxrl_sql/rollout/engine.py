@@ -28,7 +28,7 @@ DEFAULT = EngineConfig()
 class Engine:
     """Sample completions of prompts from a policy.
 
-    `params` may be replaced between calls of `generate`: the trainer's own arrays are read in place, and what prompts
+    `params` may be replaced between calls of `generate`: their layers are split once for all calls, and what prompts
     have in common is cached from call to call until they are replaced. `stats` are those of the last call.
     """
 
@@ -56,6 +56,10 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Forget what is cached of prompts."""
         self.runner.prefix_cache.reset()
+
+    def release(self) -> None:
+        """Free the KV cache, for others to use its memory until the next call."""
+        self.runner.release()
 
     def generate(
         self,

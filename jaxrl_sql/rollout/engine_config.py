@@ -28,6 +28,14 @@ class EngineSizes(NamedTuple):
     prefix_blocks: int
 
 
+class KVBudget(NamedTuple):
+    """The most KV blocks that an engine may hold: of prompts, of completions, and of cached prefixes."""
+
+    prompt_blocks: int
+    completion_blocks: int
+    prefix_blocks: int
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """What an engine is made for.
@@ -37,9 +45,11 @@ class EngineConfig:
     time (one block at least); the prefix cache has room for `prefix_cache_tokens`. `compute_dtype` is that of
     activations and of the KV cache (None: the parameters' own).
 
-    KV pools begin small and grow with what is asked, and each new size compiles new programs. `max_prompt_bucket`, the
-    tokens of the longest prompt to come, makes the pools for all that may be asked at once, and all prefills of one
-    size (0: as needed).
+    A call has room for all that it may hold at once, and no more than `budget` (None: no bound): what does not fit
+    waits, or is computed again (`rollout.scheduler`). The pool of completions begins with a quarter of its room and
+    grows to a half and to all of it, each a program of its own. `max_prompt_bucket`, the tokens of the longest prompt
+    to come, makes one program for all calls: their pools are for prompts of that length, and whole from the start (0:
+    as needed).
     """
 
     max_num_seqs: int = 64
@@ -51,6 +61,7 @@ class EngineConfig:
     prefix_cache_tokens: int = 32_768
     compute_dtype: Any = None
     max_prompt_bucket: int = 0
+    budget: KVBudget | None = None
 
     def __post_init__(self) -> None:
         """Refuse sizes of nothing."""
@@ -73,15 +84,21 @@ class EngineConfig:
         prompts = min(2 * n, groups, 1 + -(-3 * n // size))
         columns = -(-bucket(prompt) // self.block_size)
         own = -(-bucket(completion, self.completion_block_size) // self.completion_block_size)
-        return EngineSizes(
-            group_size=size,
-            prompt_slots=2 * n,
-            prompt_columns=columns,
-            completion_columns=own,
-            prompt_blocks=pool_size(prompts * columns, ways),
-            completion_blocks=pool_size(n * own, ways),
-            prefix_blocks=pool_size(self.prefix_cache_tokens // self.block_size, ways),
-        )
+        need = (prompts * columns, n * own, self.prefix_cache_tokens // self.block_size)
+        pools = KVBudget(*(pool_size(blocks, ways) for blocks in need))
+        if self.budget is not None:
+            pools = KVBudget(*map(min, pools, self.budget))
+        return EngineSizes(size, 2 * n, columns, own, *pools)
+
+    def levels(self, sizes: EngineSizes, ways: int) -> list[tuple[int, int]]:
+        """Return the (blocks, columns) that the pool of completions and their table grow through, the last for all.
+
+        A completion is soon of the longest while most are not, so the second level has all columns.
+        """
+        full, columns = sizes.completion_blocks, sizes.completion_columns
+        quarter, half = (pool_size(-(-full // share), ways) for share in (4, 2))
+        smaller = [] if self.max_prompt_bucket else [(quarter, -(-columns // 4)), (half, columns)]
+        return [*(level for level in smaller if level[0] < full), (full, columns)]
 
     @property
     def prefill_chunk(self) -> int:
@@ -90,9 +107,12 @@ class EngineConfig:
             return self.prefill_tokens
         return min(bucket(self.max_prompt_bucket, self.block_size), self.prefill_tokens)
 
-    def fits_prefill(self, rows: int, tokens: int) -> bool:
-        """Return whether so many rows, of so many tokens in all, are run at a time."""
-        return rows <= self.prefill_shape(1, 1)[0] if self.max_prompt_bucket else tokens <= self.prefill_tokens
+    def fits_prefill(self, rows: int, longest: int, smallest: int = 32) -> bool:
+        """Return whether so many rows, of up to `longest` tokens, are run at a time: padding counts as they do."""
+        if self.max_prompt_bucket:
+            return rows <= self.prefill_shape(1, 1)[0]
+        x, width = self.prefill_shape(rows, longest, smallest)
+        return x * width <= self.prefill_tokens
 
     def prefill_shape(self, rows: int, tokens: int, smallest: int = 32) -> tuple[int, int]:
         """Return (rows, tokens a row) of the smallest program that runs so many."""
@@ -104,3 +124,28 @@ class EngineConfig:
 def pool_size(blocks: int, ways: int) -> int:
     """Return the size of a pool with room for so many blocks: one of few, which a mesh cuts into `ways` parts."""
     return bucket(blocks, 8 * ways)
+
+
+def fit_budget(need: EngineSizes, prompt_block: int, completion_block: int, most: int, ways: int) -> KVBudget:
+    """Return the largest pools of `most` bytes, where a block of each kind has so many: those needed, if they fit.
+
+    Else the prefix cache gives way first, then prompts and completions alike. Raises InputError where not even one
+    longest prompt and one longest completion fit.
+    """
+    prompts, completions = need.prompt_blocks * prompt_block, need.completion_blocks * completion_block
+    over = prompts + completions + need.prefix_blocks * prompt_block - most
+    if over <= 0:
+        return KVBudget(need.prompt_blocks, need.completion_blocks, need.prefix_blocks)
+    unit = 8 * ways
+    prefix = max((need.prefix_blocks - -(-over // prompt_block)) // unit * unit, 0)
+    share = min((most - prefix * prompt_block) / (prompts + completions), 1.0)
+    found = KVBudget(
+        int(need.prompt_blocks * share) // unit * unit, int(need.completion_blocks * share) // unit * unit, prefix
+    )
+    if found.prompt_blocks < need.prompt_columns or found.completion_blocks < need.completion_columns:
+        least = need.prompt_columns * prompt_block + need.completion_columns * completion_block
+        raise InputError(
+            f"rollout.memory: {most:,} bytes of KV cache hold no longest prompt and completion: these are {least:,} "
+            "bytes, and each pool is its share of all that is wanted"
+        )
+    return found

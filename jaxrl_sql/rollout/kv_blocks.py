@@ -20,14 +20,6 @@ ROOT = 0
 PrefixKey = tuple[int, tuple[int, ...]]
 
 
-class OutOfBlocksError(Exception):
-    """There are not enough free blocks; `missing` more are needed."""
-
-    def __init__(self, missing: int) -> None:
-        super().__init__(f"{missing} more blocks are needed")
-        self.missing = missing
-
-
 class Allocation(NamedTuple):
     """A prompt's blocks in order; `copies` (cached block, block) fill those of the first `cached_tokens` tokens."""
 
@@ -58,10 +50,10 @@ class PrefixCache:
     cached: OrderedDict[PrefixKey, CachedBlock] = field(default_factory=OrderedDict)
     _numbers: count[int] = field(default_factory=lambda: count(ROOT + 1))
 
-    def grow(self, num_blocks: int) -> None:
-        """Add blocks, up to `num_blocks`."""
-        self.free_blocks.extend(range(num_blocks - 1, self.num_blocks - 1, -1))
-        self.num_blocks = max(self.num_blocks, num_blocks)
+    def open(self, num_blocks: int) -> None:
+        """Take a pool of `num_blocks` blocks of prompts, all of them free."""
+        self.num_blocks = num_blocks
+        self.free_blocks = list(range(num_blocks - 1, -1, -1))
 
     def _full_blocks(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """Cut a prompt into the full blocks that may be shared: its last token is always computed."""
@@ -94,11 +86,11 @@ class PrefixCache:
             return None
         return (found[-1].number if found else ROOT), pieces[len(found)]
 
-    def allocate(self, tokens: Sequence[int]) -> Allocation:
-        """Allocate blocks for a prompt; raises OutOfBlocksError, and takes nothing, where there are too few."""
+    def allocate(self, tokens: Sequence[int]) -> Allocation | None:
+        """Allocate blocks for a prompt; None, and takes nothing, where too few are free."""
         need = -(-len(tokens) // self.block_size)
         if need > len(self.free_blocks):
-            raise OutOfBlocksError(need - len(self.free_blocks))
+            return None
         blocks = [self.free_blocks.pop() for _ in range(need)]
         found = self._match(self._full_blocks(tokens))
         copies = [(cached.block, block) for cached, block in zip(found, blocks, strict=False)]
@@ -130,40 +122,55 @@ class PrefixCache:
 
 
 class BlockTable:
-    """The blocks of completions: those of each of N slots in order, [N,J]."""
+    """The blocks of completions: those of each of N slots in order, [N,J], out of a pool that grows through levels.
 
-    def __init__(self, block_size: int, slots: int, columns: int, num_blocks: int) -> None:
+    levels: (blocks, columns J) of each, the last for all there is.
+    """
+
+    def __init__(self, block_size: int, slots: int, levels: Sequence[tuple[int, int]]) -> None:
         self.block_size = block_size
-        self.num_blocks = num_blocks
+        self.levels = levels
+        self.level = 0
         self.held = np.zeros(slots, np.int64)
-        self.blocks = np.zeros((slots, columns), np.int32)
-        self.free_blocks = list(range(num_blocks - 1, -1, -1))
+        self.blocks = np.zeros((slots, levels[-1][1]), np.int32)
+        self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
 
-    def grow(self, num_blocks: int) -> None:
-        """Add blocks, up to `num_blocks`."""
-        self.free_blocks.extend(range(num_blocks - 1, self.num_blocks - 1, -1))
-        self.num_blocks = max(self.num_blocks, num_blocks)
+    @property
+    def num_blocks(self) -> int:
+        """Return the blocks of the pool at its present level."""
+        return self.levels[self.level][0]
 
-    def reserve(self, tokens: np.ndarray) -> None:
-        """Allocate and free blocks so that slot n has room for tokens[n].
+    def need(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the blocks that so many tokens [X] take."""
+        return np.minimum(-(-tokens // self.block_size), self.blocks.shape[1])
 
-        Raises OutOfBlocksError, and changes nothing, where there are too few.
+    def reserve(self, tokens: np.ndarray) -> bool:
+        """Allocate and free blocks so that slot n has room for tokens[n]; False, and nothing done, if all are too few.
+
+        The level rises to the first that has room for them.
         """
-        need = np.minimum(-(-tokens // self.block_size), self.blocks.shape[1])
-        missing = int(np.sum(need - self.held)) - len(self.free_blocks)
-        if missing > 0:
-            raise OutOfBlocksError(missing)
+        need = self.need(tokens)
+        total, widest = int(need.sum()), int(need.max(initial=0))
+        level = self.level
+        while self.levels[level][0] < total or self.levels[level][1] < widest:
+            level += 1
+            if level == len(self.levels):
+                return False
+        self.free_blocks[:0] = range(self.levels[level][0] - 1, self.num_blocks - 1, -1)
+        self.level = level
         for slot in np.flatnonzero(need < self.held):
             self.free_blocks.extend(self.blocks[slot, need[slot] : self.held[slot]].tolist())
         for slot in np.flatnonzero(need > self.held):
             for j in range(self.held[slot], need[slot]):
                 self.blocks[slot, j] = self.free_blocks.pop()
         self.held = need
+        return True
 
     def table(self) -> Any:
-        """Return [N,J] int32 with `num_blocks` where a slot has no block."""
-        is_held = np.arange(self.blocks.shape[1]) < self.held[:, None]
-        return np.where(is_held, self.blocks, self.num_blocks).astype(np.int32)
+        """Return [N,J] int32, J columns of the present level, with `num_blocks` where a slot has no block."""
+        columns = self.levels[self.level][1]
+        is_held = np.arange(columns) < self.held[:, None]
+        return np.where(is_held, self.blocks[:, :columns], self.num_blocks).astype(np.int32)
 
 
 def block_owner(table: np.ndarray, num_blocks: int, block_size: int) -> tuple[Any, Any]:

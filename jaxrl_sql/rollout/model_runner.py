@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
+from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel, split_layers
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.rollout import decode
 from jaxrl_sql.rollout.decode import (
@@ -25,61 +25,69 @@ from jaxrl_sql.rollout.decode import (
     StepLog,
     StopCriteria,
 )
-from jaxrl_sql.rollout.engine_config import EngineConfig, pool_size
+from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, pool_size
 from jaxrl_sql.rollout.kv_blocks import PrefixCache
 
 
 class ModelRunner:
     """A model with its KV cache, kept from one call of the engine to the next.
 
-    `params` are those of the next call. Programs take the parameters of the call that runs them, which may be older;
-    the pools they write are donated to them, and held here alone.
+    `params` are those of the next call. Programs take the weights of the call that runs them, which may be older; the
+    pools they write are donated to them, and held here alone.
     """
 
     def __init__(self, model: ModelConfig, params: Any, config: EngineConfig) -> None:
         self.model = PagedModel(model, config.compute_dtype)
         self.params = params
         self.config = config
-        self.reset_pools()
+        self._split: tuple[Any, Any] | None = None
+        self.release()
 
-    def reset_pools(self) -> None:
-        """Drop all KV blocks; the next call makes new ones."""
+    def weights(self) -> Any:
+        """Return the parameters as programs take them, layer by layer; they are split once for all calls."""
+        if self._split is None or self._split[0] is not self.params:
+            self._split = None
+            self._split = (self.params, split_layers(self.params))
+        return self._split[1]
+
+    def release(self) -> None:
+        """Drop all KV blocks, and the weights by layer; the next call makes new ones."""
+        self._split = None
         size = self.config.block_size
         self.prefix_cache = PrefixCache(size, self.config.prefix_cache_tokens // size)
         self.prompt_pool: KVPool | None = None
         self.prefix_pool: KVPool | None = None
         self.completion_pool: KVPool | None = None
+        self.max_prefix_blocks = 0
 
     # --- the sizes of the pools
 
-    def reserve_prompts(self, blocks: int) -> None:
-        """Make the pool of prompts where there is none; where its size is fixed, with room for `blocks` or more."""
-        self.grow_prompt_pool(self._missing_at_first(self.prompt_pool, blocks))
+    def open_pools(self, sizes: EngineSizes, completion_blocks: int) -> None:
+        """Make the pools of a call, those of prompts and of completions, where the last call's are of another size."""
+        self.prefix_cache.capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
+        self.max_prefix_blocks = sizes.prefix_blocks
+        if _num_blocks(self.prompt_pool) != sizes.prompt_blocks:
+            self.prompt_pool = None
+            self.prompt_pool = self._new_pool(sizes.prompt_blocks, self.config.block_size)
+            self.prefix_cache.open(sizes.prompt_blocks)
+        if _num_blocks(self.completion_pool) != completion_blocks:
+            self.completion_pool = None
+            self.completion_pool = self._new_pool(completion_blocks, self.config.completion_block_size)
 
-    def reserve_completions(self, blocks: int) -> int:
-        """Make the pool of completions likewise, and return its number of blocks."""
-        return self.grow_completion_pool(self._missing_at_first(self.completion_pool, blocks))
+    def resize_completions(self, blocks: int) -> None:
+        """Give the pool of completions so many blocks, a layer at a time: no more than one is there twice."""
+        if _num_blocks(self.completion_pool) == blocks:
+            return
+        pool, self.completion_pool = self.completion_pool, None
+        assert pool is not None, "open_pools comes first"
+        keys, values = list(pool.k), list(pool.v)
+        del pool
+        for half in (keys, values):
+            for i in range(len(half)):
+                half[i] = decode.grow_keys(half[i], blocks)
+        self.completion_pool = KVPool(tuple(keys), tuple(values))
 
-    def _missing_at_first(self, pool: KVPool | None, blocks: int) -> int:
-        is_asked = pool is None or self.config.max_prompt_bucket
-        return max(blocks - _num_blocks(pool), 0) if is_asked else 0
-
-    def grow_prompt_pool(self, missing: int) -> None:
-        """Make room for `missing` more blocks of prompts."""
-        self.prompt_pool = self._grown(self.prompt_pool, self.config.block_size, missing)
-        self.prefix_cache.grow(self.prompt_pool.num_blocks)
-
-    def grow_completion_pool(self, missing: int) -> int:
-        """Make room for `missing` more blocks of completions, and return how many there are then."""
-        self.completion_pool = self._grown(self.completion_pool, self.config.completion_block_size, missing)
-        return self.completion_pool.num_blocks
-
-    def _grown(self, pool: KVPool | None, block_size: int, missing: int) -> KVPool:
-        """Return a pool of one of few sizes, so that few programs are compiled; a mesh divides each of them."""
-        have = _num_blocks(pool)
-        blocks = pool_size(have + missing, batch_ways()) if missing > 0 else have
-        if pool is not None:
-            return pool if blocks == have else decode.grow_pool(pool, blocks)
+    def _new_pool(self, blocks: int, block_size: int) -> KVPool:
         return decode.new_pool(self.model.config, blocks, block_size, self.cache_dtype)
 
     @property
@@ -102,24 +110,31 @@ class ModelRunner:
         # Where room is small a cached block may be written twice in a batch: the last one is what is known.
         copies = [(block, place) for place, block in {place: block for block, place in copies}.items()]
         if copies and self.prompt_pool is not None:
-            need = (
-                self.prefix_cache.capacity if self.config.max_prompt_bucket else 1 + max(place for _, place in copies)
-            )
-            missing = need - _num_blocks(self.prefix_pool)
-            self.prefix_pool = self._grown(self.prefix_pool, self.config.block_size, missing)
+            self._reserve_prefixes(1 + max(place for _, place in copies))
+            assert self.prefix_pool is not None
             blocks, places = _columns(copies, at_least, self.prefix_pool.num_blocks)
             self.prefix_pool = decode.copy_blocks(self.prompt_pool, blocks, self.prefix_pool, places)
 
+    def _reserve_prefixes(self, blocks: int) -> None:
+        """Have room for so many cached blocks; nothing computes with them where they lie, so this pool grows."""
+        most = self.max_prefix_blocks
+        wanted = most if self.config.max_prompt_bucket else min(pool_size(blocks, batch_ways()), most)
+        if self.prefix_pool is None:
+            self.prefix_pool = self._new_pool(wanted, self.config.block_size)
+        elif wanted > self.prefix_pool.num_blocks:
+            halves = (self.prefix_pool.k, self.prefix_pool.v)
+            self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, wanted) for keys in half) for half in halves))
+
     # --- programs
 
-    def prefill(self, params: Any, hidden: jax.Array, chunk: PrefillChunk, has_past: bool) -> jax.Array:
+    def prefill(self, weights: Any, hidden: jax.Array, chunk: PrefillChunk, has_past: bool) -> jax.Array:
         """Prefill a chunk of prompts -> the prompt slots' states (`decode.prefill_chunk`)."""
-        self.prompt_pool, hidden = decode.prefill_chunk(params, self.model, self.prompt_pool, hidden, chunk, has_past)
+        self.prompt_pool, hidden = decode.prefill_chunk(weights, self.model, self.prompt_pool, hidden, chunk, has_past)
         return hidden
 
     def decode(
         self,
-        params: Any,
+        weights: Any,
         config: ChunkConfig,
         prompts: PromptSlots,
         slots: DecodeSlots,
@@ -127,23 +142,23 @@ class ModelRunner:
         ring: RequestRing,
         stops: StopCriteria,
     ) -> tuple[DecodeSlots, StepLog]:
-        """Ask for a chunk of decode steps -> the slots after it, and its log (`decode.decode_chunk`)."""
+        """Launch a chunk of decode steps -> the slots after it, and its log (`decode.decode_chunk`)."""
         (self.completion_pool, slots), log = decode.decode_chunk(
-            params, config, self.prompt_pool, prompts, self._state(slots), blocks, ring, stops
+            weights, config, self.prompt_pool, prompts, self._state(slots), blocks, ring, stops
         )
         return slots, log
 
     def append_observation(
-        self, params: Any, prompts: PromptSlots, slots: DecodeSlots, table: Any, observation: ObservationBatch
+        self, weights: Any, prompts: PromptSlots, slots: DecodeSlots, table: Any, observation: ObservationBatch
     ) -> DecodeSlots:
         """Append observations to paused slots -> the slots after it (`decode.append_observation`)."""
         self.completion_pool, slots = decode.append_observation(
-            params, self.model, self.prompt_pool, prompts, self._state(slots), table, observation
+            weights, self.model, self.prompt_pool, prompts, self._state(slots), table, observation
         )
         return slots
 
     def _state(self, slots: DecodeSlots) -> DecodeState:
-        assert self.completion_pool is not None, "reserve_completions comes first"
+        assert self.completion_pool is not None, "open_pools comes first"
         return DecodeState(self.completion_pool, slots)
 
 

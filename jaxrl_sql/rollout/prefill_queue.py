@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from jaxrl_sql.rollout.decode import (
     empty_request,
     mark_seen,
 )
-from jaxrl_sql.rollout.kv_blocks import Allocation, OutOfBlocksError, block_owner
+from jaxrl_sql.rollout.kv_blocks import Allocation, block_owner
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.stats import RolloutStats
@@ -82,6 +82,7 @@ class PrefillQueue:
         stats: RolloutStats,
     ) -> None:
         self.runner, self.config, self.params = runner, runner.config, runner.params
+        self.weights = runner.weights()
         self.request, self.start_states, self.stats = request, start_states, stats
         prompts, samplings = request.prompts, request.samplings
         n, most = self.config.max_num_seqs, max((samplings[i].n for i in served), default=1)
@@ -109,8 +110,8 @@ class PrefillQueue:
         seeds[: len(prompts)] = [sampling.seed for sampling in samplings]
         most = max((sampling.n for sampling in samplings), default=1)
         self.keys = np.asarray(_sample_keys(seeds, np.int32(request.step), self.config.purpose, most))
-        is_fixed = bool(self.config.max_prompt_bucket)
-        runner.reserve_prompts(self.sizes.prompt_blocks if is_fixed else n * self.columns // size)
+        self.levels = self.config.levels(self.sizes, batch_ways())
+        runner.open_pools(self.sizes, self.levels[0][0])
         penalizes = any(samplings[i].repetition_penalty != 1 for i in served)
         self.hidden, self.seen = empty_prompt_states(runner.model.config, num_slots, runner.cache_dtype, penalizes)
 
@@ -132,9 +133,17 @@ class PrefillQueue:
         lengths: Any = self.lengths.copy()
         return PromptSlots(blocks, lengths, self.hidden, self.seen)
 
-    def request_ring(self) -> RequestRing:
-        """Return the ring as the device needs it."""
-        return RequestRing(jax.tree.map(np.copy, self.ring), np.int32(len(self.completions)))
+    def request_ring(self, may_take: int | None = None) -> RequestRing:
+        """Return the ring as the device needs it, which takes no more than `may_take` of it (None: all)."""
+        queued = len(self.completions)
+        tail = queued if may_take is None else min(self.taken + may_take, queued)
+        return RequestRing(jax.tree.map(np.copy, self.ring), np.int32(tail))
+
+    def requests(self, numbers: Sequence[int], count: int) -> DecodeRequest:
+        """Return the requests of some completions, filled up to `count` places."""
+        found: DecodeRequest = jax.tree.map(np.array, empty_request(count))
+        self._write(found, np.arange(len(numbers)), numbers)
+        return found
 
     def finish(self, prompt_slot: int) -> None:
         """Note that a completion of a prompt is finished; the last one frees the prompt's slot."""
@@ -174,30 +183,29 @@ class PrefillQueue:
     def _next_batch(self, completions: int) -> _Batch:
         """Allocate prompt slots and blocks for the next prompts, as many as are wanted and prefilled at a time.
 
-        A prompt that lacks the same block as one of this batch waits until it is cached.
+        A prompt that lacks the same block as one of this batch waits until it is cached, and one that finds too few
+        free blocks until others are finished.
         """
         cache = self.runner.prefix_cache
         batch: _Batch = []
         coming: set[object] = set()
-        tokens = 0
+        longest = 0
         room = self.ring.completion.shape[0] - self.num_waiting
         while self.groups and self.free_slots and completions > 0:
             group = self.groups[0]
             ids = self.request.prompts[group.prompt].token_ids
             missing = cache.first_missing(ids) if self.uses_cache else None
             new = len(ids) - (cache.count_cached(ids) if self.uses_cache else 0)
-            is_full = bool(batch) and not self.config.fits_prefill(len(batch) + 1, tokens + new)
+            longest = max(longest, new)
+            is_full = bool(batch) and not self.config.fits_prefill(len(batch) + 1, longest, self.config.block_size)
             if is_full or missing in coming or group.size > room:
                 break
-            try:
-                allocation = cache.allocate(ids)
-            except OutOfBlocksError as full:
-                self.runner.grow_prompt_pool(full.missing)
-                continue
+            allocation = cache.allocate(ids)
+            if allocation is None:
+                break
             if missing is not None:
                 coming.add(missing)
             batch.append((self.free_slots.pop(), self.groups.popleft(), allocation))
-            tokens += len(ids) - allocation.cached_tokens
             completions -= group.size
             room -= group.size
         return batch
@@ -245,7 +253,7 @@ class PrefillQueue:
                     ends[row] = prompt_slot
             chunk = PrefillChunk(tokens, count, start, table, ends)
             has_past = bool(self.config.max_prompt_bucket or ((start > 0) & (count > 0)).any())
-            self.hidden = self.runner.prefill(self.params, self.hidden, chunk, has_past)
+            self.hidden = self.runner.prefill(self.weights, self.hidden, chunk, has_past)
             self.stats.padded_tokens += tokens.size
             start = np.minimum(start + width, length)
 
@@ -260,21 +268,23 @@ class PrefillQueue:
 
     def _enqueue(self, prompt_slot: int, group: RequestGroup) -> None:
         """Put the completions of a group into the ring."""
-        sampling = self.request.samplings[group.prompt]
-        first = len(self.completions)
-        numbers = np.arange(first, first + group.size)
-        place = numbers % self.ring.completion.shape[0]
-        ring: Any = self.ring
-        ring.completion[place] = numbers
-        ring.prompt_slot[place] = prompt_slot
-        ring.group_index[place] = np.arange(group.size)
-        ring.max_length[place] = sampling.max_new_tokens
-        ring.start_state[place] = self.start_states[sampling.stops]
-        ring.pauses[place] = self.request.turns is not None
-        ring.key[place] = self.keys[group.prompt, group.first : group.last]
-        for name, values in ring.sampling._asdict().items():
-            values[place] = getattr(sampling, name)
+        numbers = range(len(self.completions), len(self.completions) + group.size)
         self.completions += [QueuedCompletion(group.prompt, i, prompt_slot) for i in range(group.first, group.last)]
+        self._write(self.ring, np.array(numbers) % self.ring.completion.shape[0], numbers)
+
+    def _write(self, requests: Any, place: np.ndarray, numbers: Sequence[int]) -> None:
+        """Write the requests of completions into arrays, at places [X]."""
+        queued = [self.completions[number] for number in numbers]
+        samplings = [self.request.samplings[one.prompt] for one in queued]
+        requests.completion[place] = numbers
+        requests.prompt_slot[place] = [one.prompt_slot for one in queued]
+        requests.group_index[place] = [one.sample - self.sequences[one.prompt_slot].group.first for one in queued]
+        requests.max_length[place] = [sampling.max_new_tokens for sampling in samplings]
+        requests.start_state[place] = [self.start_states[sampling.stops] for sampling in samplings]
+        requests.pauses[place] = self.request.turns is not None
+        requests.key[place] = self.keys[[one.prompt for one in queued], [one.sample for one in queued]]
+        for name, values in requests.sampling._asdict().items():
+            values[place] = [getattr(sampling, name) for sampling in samplings]
 
 
 @partial(jax.jit, static_argnames=("purpose", "samples"))

@@ -2,6 +2,10 @@
 
 The host works one chunk behind the device: it launches the next chunk before it reads the log of the last one, so the
 device never waits while the host decodes text or hands SQL on.
+
+Where KV blocks are too few for all slots the host reads the last log first, and decides what goes on, the oldest
+completions first: what has no room is preempted, gives its blocks back, and later is computed again from its tokens
+(vLLM's recomputation, Kwon et al. 2023, arXiv:2309.06180). All of it follows from the call alone, never from time.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_sql.batch import bucket, pad_tokens
+from jaxrl_sql.batch import pad_tokens
 from jaxrl_sql.models.paged import BlockMap
 from jaxrl_sql.rollout.decode import (
     ChunkConfig,
@@ -24,9 +28,11 @@ from jaxrl_sql.rollout.decode import (
     StepLog,
     StopCriteria,
     empty_slots,
+    on_devices,
     release_slots,
+    resume_requests,
 )
-from jaxrl_sql.rollout.kv_blocks import BlockTable, OutOfBlocksError, block_owner
+from jaxrl_sql.rollout.kv_blocks import BlockTable, block_owner
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.prefill_queue import PrefillQueue
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, GenerationRequest, Sample
@@ -63,6 +69,15 @@ class PartialSample:
         """Return the tokens of all ended turns."""
         return sum(len(turn.token_ids) for turn in self.turns)
 
+    def num_tokens(self) -> int:
+        """Return the tokens of all turns, the current one too."""
+        return self.length() + sum(map(len, self.tokens))
+
+    def token_ids(self) -> tuple[int, ...]:
+        """Return all tokens, those of the current turn too."""
+        ended = (token for turn in self.turns for token in turn.token_ids)
+        return (*ended, *(token for piece in self.tokens for token in piece.tolist()))
+
 
 class InFlightChunk(NamedTuple):
     """A chunk that was launched: its log to come, its number, and whether prompts were prefilled before it."""
@@ -83,9 +98,10 @@ class Scheduler:
         self, runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
     ) -> None:
         self.runner, self.vocabulary, self.request, self.stats = runner, vocabulary, request, stats
-        self.config, self.params = runner.config, runner.params
-        stops, self.refused = self._find_refused()
-        self.stops = StopCriteria(np.array(vocabulary.end_tokens, np.int32), stops.table, stops.found)
+        self.config = runner.config
+        self.automata, self.refused = self._find_refused()
+        ends = np.array(vocabulary.end_tokens, np.int32)
+        self.stops = on_devices(StopCriteria(ends, self.automata.table, self.automata.found))
         served = [i for i in range(len(request.prompts)) if i not in self.refused]
         samplings = [request.samplings[i] for i in served]
         self.unfinished = sum(sampling.n for sampling in samplings)
@@ -97,10 +113,12 @@ class Scheduler:
             penalizes=any(sampling.repetition_penalty != 1 for sampling in samplings),
             steps=self.config.chunk_steps,
         )
-        self.queue = PrefillQueue(runner, request, served, stops.first, stats)
+        self.queue = PrefillQueue(runner, request, served, self.automata.first, stats)
         self.partial: dict[int, PartialSample] = {}
         self.observations: dict[int, PendingObservation] = {}
         self.slots_to_release: list[int] = []
+        self.to_append: dict[int, tuple[int, ...]] = {}
+        self.may_take: int | None = None
         self._open_slots()
 
     def _find_refused(self) -> tuple[Stops, dict[int, str]]:
@@ -114,21 +132,33 @@ class Scheduler:
                     f"prompt {prompt.uid}: {have} tokens and {sampling.longest} new ones need 1 to "
                     f"{config.max_positions} positions (max_positions)"
                 )
+            elif too_large := self._over_budget(have, sampling.longest):
+                refused[i] = f"prompt {prompt.uid}: {too_large}"
             elif not all(0 <= token < config.vocab_size for token in prompt.token_ids):
                 refused[i] = f"prompt {prompt.uid}: a token id is none of the model's {config.vocab_size}"
         wanted = [sampling.stops for sampling in samplings]
         stops, never = make_stops(wanted, self.vocabulary.token_bytes if any(wanted) else [], config.vocab_size)
         return stops, {i: never[strings] for i, strings in enumerate(wanted) if strings in never} | refused
 
+    def _over_budget(self, prompt: int, completion: int) -> str:
+        """Return why the KV budget never has room for a prompt and a completion of so many tokens; "" where it has."""
+        budget = self.config.budget
+        for what, tokens, size, have in (
+            ("the prompt", prompt, self.config.block_size, budget and budget.prompt_blocks),
+            ("its completion", completion, self.config.completion_block_size, budget and budget.completion_blocks),
+        ):
+            if have is not None and -(-tokens // size) > have:
+                return f"{what} of {tokens} tokens needs more than the {have} KV blocks that there are for such"
+        return ""
+
     def _open_slots(self) -> None:
         """Make the decode slots on the device, and the table of their blocks."""
         n, sizes = self.config.max_num_seqs, self.queue.sizes
-        num_blocks = self.runner.reserve_completions(sizes.completion_blocks if self.config.max_prompt_bucket else n)
         self.slots = empty_slots(
             self.runner.model.config, n, sizes.prompt_slots, sizes.group_size, self.runner.cache_dtype,
             self.chunk_config.penalizes,
         )  # fmt: skip
-        self.block_table = BlockTable(self.config.completion_block_size, n, sizes.completion_columns, num_blocks)
+        self.block_table = BlockTable(self.config.completion_block_size, n, self.queue.levels)
         self.slot_length = np.zeros(n, np.int64)
         self.known_from = np.zeros(n, np.int64)
         self.recently_ended = max(n // 3 + 1, 1)
@@ -147,7 +177,7 @@ class Scheduler:
             # What ends while two chunks run must find the next completions there.
             want = min(max(3 * self.recently_ended, self.queue.sizes.group_size), 2 * self.config.max_num_seqs)
             is_after_prefill = self.queue.admit(want)
-            launched = self._launch_chunk(is_after_prefill)
+            launched = self._launch_chunk(is_after_prefill) if self._has_room(before) else None
             self.stats.host_seconds += time.perf_counter() - began
             yield from failed
             if before is not None:
@@ -161,27 +191,111 @@ class Scheduler:
         """
         self.queue.close()
         if not self._is_finite:
-            self.runner.reset_pools()
+            self.runner.release()
 
     # --- chunks
 
-    def _reserve_blocks(self) -> BlockMap:
-        """Reserve blocks for all that slots may write until the host looks again, and return their map."""
+    def _has_room(self, before: InFlightChunk | None) -> bool:
+        """Reserve blocks for the next chunk; False where they are too few while a chunk is still to be read."""
+        self.may_take = None
+        # For all that slots may write until the host looks again.
         reach = np.minimum(self.slot_length + 2 * self.config.chunk_steps, self.longest)
-        try:
-            self.block_table.reserve(reach)
-        except OutOfBlocksError as full:
-            self.block_table.grow(self.runner.grow_completion_pool(full.missing))
-            self.block_table.reserve(reach)
-        table = self.block_table.table()
-        return BlockMap(table, *block_owner(table, self.block_table.num_blocks, self.block_table.block_size))
+        if self._preempted() or not self._reserve(reach):
+            if before is not None:
+                return False
+            self._make_room()
+        if self.to_append:
+            self._append()
+        return True
+
+    def _reserve(self, tokens: np.ndarray) -> bool:
+        """Reserve blocks for tokens [N] of the slots; False, and nothing done, where they are too few."""
+        if not self.block_table.reserve(tokens):
+            return False
+        self.runner.resize_completions(self.block_table.num_blocks)
+        return True
+
+    def _preempted(self) -> list[int]:
+        """Return the completions that were preempted, the oldest first."""
+        return sorted(number for number, sample in self.partial.items() if sample.slot < 0)
+
+    def _make_room(self) -> None:
+        """Decide which completions go on; no chunk runs meanwhile, so all lengths are known.
+
+        Those that are in slots go on, the oldest first, as long as there are blocks for a chunk of steps; the others
+        are preempted. If all go on, preempted ones are resumed, and after these new ones taken, while there are blocks
+        for two chunks of steps: so that they are not preempted at once.
+        """
+        steps, n, table = self.config.chunk_steps, self.config.max_num_seqs, self.block_table
+        tokens = np.zeros(n, np.int64)
+
+        def reach(number: int, chunks: int) -> tuple[int, int]:
+            have = min(self.partial[number].num_tokens() + chunks * steps, self.longest)
+            return have, -(-have // table.block_size)
+
+        left = spare = table.levels[-1][0]
+        waiting, running = self._preempted(), sorted(i for i, sample in self.partial.items() if sample.slot >= 0)
+        dropped: list[int] = []
+        for number in running:
+            tokens[self.partial[number].slot], need = reach(number, 1)
+            left, spare = left - need, spare - reach(number, 2)[1]
+            if left < 0 or dropped:
+                dropped.append(number)
+        self._preempt(dropped, tokens)
+        free = sorted(set(range(n)) - {self.partial[number].slot for number in running})
+        resumed: list[int] = []
+        while not dropped and len(resumed) < min(len(waiting), len(free)):
+            number = waiting[len(resumed)]
+            tokens[free[len(resumed)]], need = reach(number, 2)
+            if need > spare:
+                break
+            spare -= need
+            resumed.append(number)
+        self._resume(resumed, free)
+        new = min(2 * steps, self.longest)
+        has_older = dropped or len(resumed) < len(waiting)
+        self.may_take = 0 if has_older else max(spare, 0) // -(-new // table.block_size)
+        free = free[len(resumed) :]
+        tokens[free] = 0
+        tokens[free[: self.may_take]] = new
+        has_room = self._reserve(tokens)
+        assert has_room, "what goes on was counted to fit"
+
+    def _preempt(self, numbers: Sequence[int], tokens: np.ndarray) -> None:
+        """Take completions out of their slots, which have no tokens [N] then."""
+        n = self.config.max_num_seqs
+        slots = [self.partial[number].slot for number in numbers]
+        if slots:
+            self.slots = release_slots(self.slots, _padded(slots, n, n))
+            tokens[slots] = 0
+            self.stats.preemptions += len(slots)
+        for number in numbers:
+            self.partial[number].slot = -1
+            self.to_append.pop(number, None)
+
+    def _resume(self, numbers: Sequence[int], free: Sequence[int]) -> None:
+        """Put preempted completions into the first free slots, to be computed again from their tokens."""
+        if not numbers:
+            return
+        x = 1 << (len(numbers) - 1).bit_length()
+        slots = list(free[: len(numbers)])
+        self.slots = resume_requests(
+            self.slots, _padded(slots, x, self.config.max_num_seqs), self.queue.requests(numbers, x),
+            self.queue.prompt_slots(),
+        )  # fmt: skip
+        for number, slot in zip(numbers, slots, strict=True):
+            sample = self.partial[number]
+            sample.slot, self.to_append[number] = slot, sample.token_ids()
+            self.slot_length[slot], self.known_from[slot] = sample.num_tokens(), self.num_chunks + 1
 
     def _launch_chunk(self, is_after_prefill: bool) -> InFlightChunk:
         """Launch the next chunk, without waiting for it."""
         self.num_chunks += 1
+        table = self.block_table.table()
+        blocks = BlockMap(table, *block_owner(table, self.block_table.num_blocks, self.block_table.block_size))
         self.slots, log = self.runner.decode(
-            self.params, self.chunk_config, self.queue.prompt_slots(), self.slots, self._reserve_blocks(),
-            self.queue.request_ring(), self.stops,
+            self.queue.weights, self.chunk_config, self.queue.prompt_slots(), self.slots, blocks,
+            self.queue.request_ring(self.may_take), self.stops,
         )  # fmt: skip
         self.stats.chunks += 1
         return InFlightChunk(log, self.num_chunks, is_after_prefill)
@@ -268,16 +382,11 @@ class Scheduler:
         )
 
     def _continue_turns(self) -> list[Sample]:
-        """Release the slots of finished completions, and append every observation that was asked for to its slot.
+        """Note the observations that were asked for, to be appended, and release the slots of finished completions.
 
         All of them are waited for: what is computed together never depends on how fast SQL ran. Returns the completions
         whose observation failed.
         """
-        n = self.config.max_num_seqs
-        if self.slots_to_release:
-            self.slots = release_slots(self.slots, _padded(self.slots_to_release, n, n))
-            self.slots_to_release = []
-        tokens: dict[int, tuple[int, ...]] = {}
         failed = []
         for number, observation in self.observations.items():
             sample = self.partial[number]
@@ -294,41 +403,49 @@ class Scheduler:
             ids = tuple(self.vocabulary.tokenizer.encode(text, add_special_tokens=False))
             # The policy needs room for a token at least; what is too long is cut, and it cannot decode much further.
             room = self.request.samplings[self.queue.completions[number].prompt].longest - sample.length() - 1
-            tokens[number] = ids[: max(room, 0)]
-            sample.turns.append(Turn(ENVIRONMENT, tokens[number], text=text))
+            self.to_append[number] = ids[: max(room, 0)]
+            sample.turns.append(Turn(ENVIRONMENT, self.to_append[number], text=text))
+            self.slot_length[sample.slot], self.known_from[sample.slot] = sample.length(), self.num_chunks + 1
         self.observations.clear()
-        if tokens:
-            self._append_observations(tokens)
+        n = self.config.max_num_seqs
+        if self.slots_to_release:
+            self.slots = release_slots(self.slots, _padded(self.slots_to_release, n, n))
+            self.slots_to_release = []
         return failed
 
-    def _append_observations(self, tokens: dict[int, tuple[int, ...]]) -> None:
-        """Append observations to their slots, which decode on in the next chunk."""
-        n = self.config.max_num_seqs
-        slots = [self.partial[number].slot for number in tokens]
-        lengths = [self.partial[number].length() for number in tokens]
-        samplings = [self.request.samplings[self.queue.completions[number].prompt] for number in tokens]
-        self.slot_length[slots] = lengths
-        self.known_from[slots] = self.num_chunks + 1
-        table = self._reserve_blocks().table
-        ends = [min(have + s.max_new_tokens, s.longest) for have, s in zip(lengths, samplings, strict=True)]
-        prompts = self.queue.prompt_slots()
-        most = self.config.prefill_chunk
-        for first in range(0, max(map(len, tokens.values()), default=0) or 1, most):
-            pieces = [ids[first : first + most] for ids in tokens.values()]
+    def _append(self) -> None:
+        """Append tokens to the slots of their completions, which decode on in the next chunk."""
+        n, most = self.config.max_num_seqs, self.config.prefill_chunk
+        samples = [self.partial[number] for number in self.to_append]
+        samplings = [self.request.samplings[self.queue.completions[number].prompt] for number in self.to_append]
+        tokens, self.to_append = list(self.to_append.values()), {}
+        ends = [min(one.length() + s.max_new_tokens, s.longest) for one, s in zip(samples, samplings, strict=True)]
+        states = [self._stop_state(one, s.stops) for one, s in zip(samples, samplings, strict=True)]
+        table, prompts = self.block_table.table(), self.queue.prompt_slots()
+        for first in range(0, max(map(len, tokens)) or 1, most):
+            pieces = [ids[first : first + most] for ids in tokens]
             left = [i for i, piece in enumerate(pieces) if piece or not first]
             for part in _batches(left, [len(piece) for piece in pieces], self.config.fits_prefill):
                 x, width = self.config.prefill_shape(len(part), max(len(pieces[i]) for i in part))
                 padded, length = pad_tokens([*(pieces[i] for i in part), *[()] * (x - len(part))], width)
-                slot, max_length = _padded([slots[i] for i in part], x, n), _padded([ends[i] for i in part], x, 0)
-                observation = ObservationBatch(slot, padded, length, max_length)
-                self.slots = self.runner.append_observation(self.params, prompts, self.slots, table, observation)
+                slot = _padded([samples[i].slot for i in part], x, n)
+                max_length, stop_state = (_padded([all_[i] for i in part], x, 0) for all_ in (ends, states))
+                observation = ObservationBatch(slot, padded, length, max_length, stop_state)
+                self.slots = self.runner.append_observation(self.queue.weights, prompts, self.slots, table, observation)
+
+    def _stop_state(self, sample: PartialSample, stops: tuple[str, ...]) -> int:
+        """Return the state of a completion's stop strings' automaton after its current turn so far."""
+        state = self.automata.first[stops]
+        for token in (token for piece in sample.tokens for token in piece):
+            state = int(self.automata.table[state, token])
+        return state
 
 
 def _batches(items: Sequence[int], lengths: Sequence[int], fits: Callable[[int, int], bool]) -> Iterator[list[int]]:
     """Cut items, the short ones first, into batches that are run at a time, as they are padded to the longest."""
     batch: list[int] = []
     for item in sorted(items, key=lambda i: lengths[i]):
-        if batch and not fits(len(batch) + 1, (1 << len(batch).bit_length()) * bucket(lengths[item])):
+        if batch and not fits(len(batch) + 1, lengths[item]):
             yield batch
             batch = []
         batch.append(item)

@@ -11,7 +11,8 @@ class RolloutStats:
 
     prompt_tokens of all prompts, of which reused_tokens were in the prefix cache; padded_tokens: what the prefill ran,
     padding included; tokens decoded in steps of `slots` slots, of which full_steps were while completions still waited
-    for a slot, and full_tokens were decoded in those. host_seconds: spent neither waiting for the device or an
+    for a slot, and full_tokens were decoded in those; preemptions: completions that had to be
+    computed again for want of KV blocks. host_seconds: spent neither waiting for the device or an
     environment, nor in the caller.
     """
 
@@ -24,6 +25,7 @@ class RolloutStats:
     full_tokens: int = 0
     full_steps: int = 0
     chunks: int = 0
+    preemptions: int = 0
     seconds: float = 0.0
     host_seconds: float = 0.0
     wait_seconds: float = 0.0
@@ -61,6 +63,7 @@ class RolloutStats:
             "rollout/prefix_reuse": self.reuse,
             "time/host_share": self.host_seconds / busy if busy else 0.0,
             "rollout/steps": float(self.steps),
+            "rollout/preemptions": float(self.preemptions),
             "time/prefill": self.prefill_seconds,
             "time/decode": max(self.wait_seconds - self.prefill_seconds, 0.0),
             "time/host": self.host_seconds,

@@ -19,6 +19,7 @@ from jaxrl_sql.models.lora import init_adapters, merge, save_adapters
 from jaxrl_sql.models.policy import make_policy as make_policy_fn
 from jaxrl_sql.models.value import decay_mask, policy_part
 from jaxrl_sql.ops import rng
+from jaxrl_sql.planning.workload import kv_budget
 from jaxrl_sql.rollout import Engine, EngineConfig
 from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.session import Session
@@ -68,7 +69,8 @@ def make_optimizer(s: Session, cfg: OptimConfig, steps: int) -> optax.GradientTr
 def make_engine(s: Session, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> Engine:
     """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
     dtype = _compute_dtype(s)
-    config = EngineConfig(max_num_seqs, purpose, compute_dtype=dtype, max_prompt_bucket=s.max_prompt_bucket)
+    longest, budget = s.max_prompt_bucket, kv_budget(s.config)
+    config = EngineConfig(max_num_seqs, purpose, compute_dtype=dtype, max_prompt_bucket=longest, budget=budget)
     return Engine(s.model, params, s.tokenizer, config)
 
 

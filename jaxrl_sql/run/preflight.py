@@ -15,11 +15,11 @@ from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.models import param_shardings
-from jaxrl_sql.parallel import rules
+from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.planning.chips import machine_memory
-from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused
+from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
-from jaxrl_sql.planning.workload import longest_answer
+from jaxrl_sql.planning.workload import kv_budget, longest_answer
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.types import InputError
 
@@ -27,11 +27,13 @@ from jaxrl_sql.types import InputError
 def preflight(s: Session) -> None:
     """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
     check_mesh(s)
+    tell_uneven_parts(s)
     check_positions(s)
     prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
     lengths = [length for made in prompts for length in made.lengths()]
     count = sum(len(made.prompts) for made in prompts)
     s.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_programs(s)}")
+    find_kv_blocks(s, max(lengths))
     fused = is_fused(s.config, s.model, s.mesh.devices.flat[0].platform)
     sizes = estimate(s.config, s.model, s.mesh, max(lengths), fused)
     parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
@@ -50,6 +52,31 @@ def preflight(s: Session) -> None:
         helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
         s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
     _check_disk(s, sizes)
+
+
+def tell_uneven_parts(s: Session) -> None:
+    """Tell what parts of a batch cost that have fewer prompts than the mesh has shards for them."""
+    grpo, sft, ways = s.config.grpo, s.config.sft, rules.batch_ways(s.mesh.shape)
+    for name, steps, prompts, parts in (
+        ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
+        ("sft", sft.steps, sft.databases, sft.gradient_accumulation_steps),
+    ):
+        part = prompts // parts
+        if steps and part % ways:
+            times = -(-part // ways) * ways / part
+            s.note(
+                f"{name}.gradient_accumulation_steps={parts}: parts of {part} prompts do not divide over {ways} shards "
+                f"(mesh.data x mesh.fsdp), which compute up to {times:.1f} times as much; "
+                f"{prompts // ways} or fewer parts, each a multiple of {ways} prompts, do not"
+            )
+
+
+def find_kv_blocks(s: Session, longest: int) -> None:
+    """Turn `rollout.memory` into KV blocks, once for a run: its folder keeps them."""
+    if kv_budget(s.config) is None:
+        have = min(processes.exchange([device_memory(s.mesh)]))
+        s.config = with_kv_budget(s.config, s.model, s.mesh, longest, have)
+        s.keep_config(rollout=s.config.rollout)
 
 
 def check_mesh(s: Session) -> None:

@@ -19,7 +19,7 @@ import jax
 
 from jaxrl_sql.algo.step import LogprobFn
 from jaxrl_sql.batch import GroupBatch, bucket
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.data.prompts import PromptSet, PromptStyle
 from jaxrl_sql.data.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.models import ModelConfig
@@ -31,7 +31,7 @@ from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.display import Display, make_display
-from jaxrl_sql.runtime.folder import DISK_FULL, cannot_write, open_folder
+from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, cannot_write, keep_config, open_folder, with_found_numbers
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.signals import StopRequest, stop_on_signals
@@ -88,6 +88,11 @@ class Session:
         if sft.epochs:
             sft = dataclasses.replace(sft, steps=self.sft_dataset.order.batches(sft.epochs))
             self.config = dataclasses.replace(self.config, sft=sft)
+
+    def keep_config(self, **sections: Any) -> None:
+        """Write sections, with numbers that were found at the start, to the configuration in the run's folder."""
+        if processes.is_first():
+            keep_config(self.folder, dataclasses.replace(load_config(self.folder / CONFIG), **sections))
 
     def note(self, text: str) -> None:
         """Show the user a line, outside of the progress display."""
@@ -191,6 +196,7 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
     """
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
+    config = with_found_numbers(config)
     folder = open_folder(config, is_first)
     if config.run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)

@@ -46,12 +46,29 @@ def open_folder(config: TrainConfig, is_first: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_first:
-            scratch = folder / f"{CONFIG}.tmp"
-            scratch.write_text(to_yaml(config), encoding="utf-8")
-            scratch.replace(folder / CONFIG)
+            keep_config(folder, config)
     except OSError as error:
         raise InputError(f"run.dir: {folder} cannot be written: {error.strerror or error}") from error
     return folder
+
+
+def keep_config(folder: Path, config: TrainConfig) -> None:
+    """Write a run's configuration to its folder, whole or not at all."""
+    scratch = folder / f"{CONFIG}.tmp"
+    scratch.write_text(to_yaml(config), encoding="utf-8")
+    scratch.replace(folder / CONFIG)
+
+
+def with_found_numbers(config: TrainConfig) -> TrainConfig:
+    """Return the configuration of a run that goes on with the KV blocks that it found at its start."""
+    kept = Path(config.run.dir) / CONFIG
+    if not config.run.resume or config.rollout.prompt_blocks or not kept.is_file():
+        return config
+    old = load_config(kept).rollout
+    if config.rollout.memory != old.memory:
+        return config
+    blocks = {name: getattr(old, name) for name in ("prompt_blocks", "completion_blocks", "prefix_blocks")}
+    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **blocks))
 
 
 def resumed_config(folder: Path, overrides: list[str]) -> TrainConfig:

@@ -71,6 +71,21 @@ def whole(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+TIGHT = ("sampling.max_new_tokens=72", "validation.max_new_tokens=40")
+"""Answers of three KV blocks each, in slots of which a third has room."""
+
+
+@pytest.fixture(scope="module", params=[(1, 1, 1), pytest.param((1, 2, 2), marks=pytest.mark.slow)], ids=["1", "2x2"])
+def tight(request: pytest.FixtureRequest, start: Start) -> Start:
+    """The same run with too few KV blocks, on one device or on a mesh of four."""
+    sizes = dict(zip(("data", "fsdp", "tensor"), request.param, strict=True))
+    mesh = [f"mesh.{name}={size}" for name, size in sizes.items()]
+    blocks = ["rollout.prompt_blocks=16", f"rollout.completion_blocks={8 * sizes['fsdp']}", "rollout.prefix_blocks=0"]
+    blocks += [f"rollout.max_num_seqs={8 * sizes['fsdp']}"]
+    count = f"--xla_force_host_platform_device_count={sizes['fsdp'] * sizes['tensor']}"
+    return Start(lambda run, *more: start.command(run, *TIGHT, *blocks, *mesh, *more), start.env | {"XLA_FLAGS": count})
+
+
 def finish(command: list[str], env: dict[str, str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
@@ -156,6 +171,18 @@ def test_trap_a_killed_run_is_bit_equal_to_one_never_killed(
         codes.append(kill_when(start.command(run, "run.resume=true"), start.env, reached, draw.uniform(0, 0.25)))
     assert codes == [-signal.SIGKILL] * 2, "a run came to its end before it was killed"
     finish([*COMMAND, "--resume", str(run), f"recipe={RECIPE}"], start.env)
+    assert_same(run, whole)
+
+
+def test_a_killed_run_whose_pools_fill_up_is_bit_equal_too(tight: Start, tmp_path: Path) -> None:
+    """Completions wait and are preempted; what was computed again is the same in a run that goes on."""
+    whole, run = tmp_path / "whole", tmp_path / "killed"
+    finish(tight.command(whole), tight.env)
+    preempted = [row["rollout/preemptions"] for row in lines(whole / "metrics.jsonl") if "rollout/preemptions" in row]
+    assert all(preempted)
+    code = kill_when(tight.command(run, "run.resume=true"), tight.env, has_step(run, 9, "grpo"), 0.1)
+    assert code == -signal.SIGKILL, "the run came to its end before it was killed"
+    finish([*COMMAND, "--resume", str(run), f"recipe={RECIPE}"], tight.env)
     assert_same(run, whole)
 
 

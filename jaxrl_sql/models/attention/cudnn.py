@@ -33,11 +33,16 @@ KERNEL: Kernel = partial(jax.nn.dot_product_attention, implementation="cudnn")
 
 
 def refusal(config: ModelConfig, dtype: Any) -> str | None:
-    """Say why cuDNN cannot serve a model with activations of `dtype` on this machine's GPU; None: it can."""
+    """Say why cuDNN cannot serve a model with activations of `dtype` on a GPU; None: it can.
+
+    The GPU is this machine's; where that has none it is one of those that programs are compiled for ahead of time.
+    """
     device = jax.devices()[0]
-    capability = getattr(device, "compute_capability", "")
+    if device.platform != "gpu":
+        return cannot(config, dtype)
     if "cuda" not in device.client.platform_version:
         return "it needs an NVIDIA GPU"
+    capability = getattr(device, "compute_capability", "")
     largest = 256 if capability and int(capability.split(".")[0]) >= 9 else 128
     return cannot(config, dtype, largest)
 

@@ -161,15 +161,20 @@ def _merge_by_owner(part: PartialAttention, access: BlockAccess) -> PartialAtten
     take its time, and on a GPU another order each time.
     """
     max_score, total, values = (jnp.moveaxis(x, 2, 1) for x in part)  # [Y,G,K,M,…]
-    count = min(access.num_sequences + 1, max_score.shape[0])  # owners with a block here, at most; "none" may be one
-    owners, which = jnp.unique(access.owner, return_inverse=True, size=count, fill_value=access.num_sequences)
+    blocks, owner, sequence = max_score.shape[0], access.owner, access.sequence
+    if access.num_sequences < blocks:
+        count, which, at = access.num_sequences + 1, owner, sequence
+        is_here = jnp.ones(sequence.shape, bool)
+    else:  # fewer blocks than owners: each is numbered by its first block here
+        count, which = blocks, jnp.argmax(owner[:, None] == owner, axis=1)
+        holds = sequence[:, None] == owner
+        at, is_here = jnp.argmax(holds, axis=1), jnp.any(holds, axis=1)
     best = jnp.full((count, *max_score.shape[1:]), FLOOR, jnp.float32).at[which].max(max_score)
     weight = jnp.where(total > 0, jnp.exp(max_score - best[which]), 0.0)
     whose = (which[:, None] == jnp.arange(count)).astype(jnp.float32)
     exact: Any = {"precision": lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
     values = jnp.where(weight[..., None] > 0, values * weight[..., None], 0.0)
     sums = (jnp.einsum("yu,y...->u...", whose, x, **exact) for x in (total * weight, values))
-    at = jnp.minimum(jnp.searchsorted(owners, access.sequence), count - 1)
-    is_here = (owners[at] == access.sequence)[:, None, None]
     max_score, total, values = (x[at, access.group_index] for x in (best, *sums))
+    is_here = is_here[:, None, None]
     return PartialAttention(jnp.where(is_here, max_score, FLOOR), jnp.where(is_here, total, 0.0), values)

@@ -19,6 +19,7 @@ from jaxrl_sql.algo.loss import (
     merge,
     policy_ratio,
     ppo_loss,
+    sampler_metrics,
     sft_loss,
 )
 from jaxrl_sql.algo.step import slice_prompts
@@ -100,15 +101,31 @@ def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_score_function() -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("token_mean", 10.0 / 4), ("sequence_mean", (2.0 + 4.0) / 2), ("constant", 10.0 / (2 * 5))],
+    ("kind", "length", "expected"),
+    [
+        ("token_mean", 0, 10.0 / 4),
+        ("sequence_mean", 0, (2.0 + 4.0) / 2),
+        ("constant", 0, 10.0 / (3 * 5)),
+        ("constant", 4, 10.0 / (3 * 4)),
+    ],
 )
-def test_aggregations_by_hand(kind: str, expected: float) -> None:
-    # one completion of three tokens (1, 2, 3), one of a single token 4, one of no tokens
-    values = jnp.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5]])
-    mask = jnp.arange(5) < jnp.array([[3, 1, 0]])[..., None]
-    total, weight = aggregate(values, mask, kind)
+def test_aggregations_by_hand(kind: str, length: int, expected: float) -> None:
+    # one completion of three tokens (1, 2, 3), one of a single token 4, a masked one, and one that counts for nothing
+    values = jnp.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5, [9.0] * 5]])
+    mask = jnp.arange(5) < jnp.array([[3, 1, 0, 0]])[..., None]
+    cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind, max_completion_tokens=length)
+    total, weight = aggregate(values, mask, jnp.array([[True, True, True, False]]), cfg)
     assert float(total / weight) == pytest.approx(expected)
+
+
+def test_the_constant_depends_on_neither_padding_nor_masked_answers() -> None:
+    """Dr. GRPO divides by the most tokens that an answer may have, so that no answer's length scales the others."""
+    cfg = dataclasses.replace(PLAIN, loss_agg_mode="constant", max_completion_tokens=6, mask_truncated=True)
+    weights = []
+    for width, truncated in ((8, [[True, False]]), (12, [[False, False]])):
+        batch = dataclasses.replace(make_batch([[3, 2]], width), truncated=jnp.array(truncated))
+        weights.append(float(grpo_loss(scored(np.zeros((1, 2, width))), batch, cfg, on_policy=True).weight))
+    assert weights == [2 * 6, 2 * 6]
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
@@ -136,6 +153,24 @@ def test_trap_denominators_parts_add_up_to_the_whole(kind: str) -> None:
         ]
         total, weight = sum(part.sum for part in cut), sum(part.weight for part in cut)
         assert float(total / weight) == pytest.approx(float(whole.sum / whole.weight), rel=1e-6)
+
+
+def test_the_sampler_is_compared_by_position() -> None:
+    """Differences that grow with the length are seen where they are."""
+    length = 600
+    rollout = np.full((1, 1, length), -1.0)
+    old = rollout + np.where(np.arange(length) < 256, 0.01, -0.2)
+    mask = jnp.arange(length) < jnp.array([[500]])[..., None]
+    found = {name: float(total / weight) for name, (total, weight) in sampler_metrics(old, rollout, mask).items()}
+    assert found.keys() == {
+        "policy/sampler_delta_mean", "policy/sampler_delta_max", "policy/sampler_kl",
+        "policy/sampler_delta_mean/from_0", "policy/sampler_delta_mean/from_256",
+    }  # fmt: skip
+    assert found["policy/sampler_delta_mean/from_0"] == pytest.approx(0.01, rel=1e-4)
+    assert found["policy/sampler_delta_mean/from_256"] == pytest.approx(0.2, rel=1e-4)
+    assert found["policy/sampler_delta_max"] == pytest.approx(0.2, rel=1e-4)
+    k3 = [np.exp(d) - d - 1 for d in (0.01, -0.2)]
+    assert found["policy/sampler_kl"] == pytest.approx((256 * k3[0] + 244 * k3[1]) / 500, rel=1e-3)
 
 
 def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:

@@ -310,8 +310,8 @@ def test_every_number_that_tells_of_an_update_is_there() -> None:
     assert metrics.keys() == {
         "policy/entropy", "policy/ratio_mean", "policy/ratio_max", "policy/clip_fraction_low",
         "policy/clip_fraction_high", "policy/importance_weight", "policy/importance_capped", "policy/advantage_size",
-        "policy/sampler_delta_mean", "policy/sampler_delta_max", "policy/kl", "policy/loss", "value/loss",
-        "value/explained_variance", "optim/grad_norm", "optim/param_norm",
+        "policy/sampler_delta_mean", "policy/sampler_delta_max", "policy/sampler_kl", "policy/kl", "policy/loss",
+        "value/loss", "value/explained_variance", "optim/grad_norm", "optim/param_norm",
     }  # fmt: skip
     batch = make_batch()
     mask = np.asarray(batch.trained())

@@ -19,8 +19,10 @@ from jaxrl_sql.models.paged import (
     PagedModel,
     PagedPrefix,
     copy_blocks,
-    grow_pool,
+    grow_keys,
     init_pool,
+    layer_of,
+    split_layers,
 )
 from jaxrl_sql.models.spec import SlidingWindow
 
@@ -162,7 +164,18 @@ def test_a_slot_without_a_block_writes_nothing() -> None:
 
 def test_pools_grow_and_copy_whole_blocks() -> None:
     pool = jax.tree.map(lambda x: jax.random.normal(jax.random.key(0), x.shape), init_pool(PLAIN, 3, SIZE, jnp.float32))
-    grown = grow_pool(pool, 5)
+    grown = jax.tree.map(lambda keys: grow_keys(keys, 5), pool)
     copied = copy_blocks(pool, jnp.array([2, 0, 1]), grown, jnp.array([4, 3, 5]))
     for before, after in zip(jax.tree.leaves(pool), jax.tree.leaves(copied), strict=True):
         np.testing.assert_array_equal(after, np.concatenate([before, before[:1], before[2:]]))
+
+
+def test_layers_are_the_same_split_and_stacked() -> None:
+    params = init_params(PLAIN, jax.random.key(0))
+    split = split_layers(params)
+    assert len(split["layers"]) == PLAIN.n_layers
+    for i in range(PLAIN.n_layers):
+        for one, other in zip(*(jax.tree.leaves(layer_of(each, i)) for each in (params, split)), strict=True):
+            np.testing.assert_array_equal(one, other)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
+    assert jax.tree.map(lambda x: x.shape, paged.abstract_layers(shapes)) == jax.tree.map(lambda x: x.shape, split)

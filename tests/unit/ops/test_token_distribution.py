@@ -71,6 +71,40 @@ def test_truncation_follows_the_order_of_the_ids_of_any_row() -> None:
         assert set(np.flatnonzero(keep)) == set(np.argsort(-row)[:7])
 
 
+def sorted_out(logprobs: np.ndarray, top_k: int, top_p: float, min_p: float) -> np.ndarray:
+    """Return which tokens of a row are kept, by sorting them."""
+    order = np.argsort(-logprobs, kind="stable")
+    mass = np.exp(logprobs[order].astype(np.float64))
+    kept = np.arange(len(order)) < (top_k or len(order))
+    mass = np.where(kept, mass, 0) / mass[kept].sum()
+    kept &= (np.cumsum(mass) - mass < top_p) | (top_p >= 1)
+    kept &= logprobs[order] >= logprobs[order[0]] + np.log(min_p, where=min_p > 0, out=np.array(-np.inf))
+    found = np.zeros(len(order), bool)
+    found[order[kept]] = True
+    return found
+
+
+@pytest.mark.parametrize("digits", [8, 1, 0])
+def test_what_is_kept_is_what_a_sort_keeps(digits: int) -> None:
+    """Rounded to no digit many tokens are alike: those of lower ids stay."""
+    r = np.random.default_rng(digits)
+    for vocab in (1, 2, 37, 64, 1000):
+        logits = np.round(r.normal(0, 2, (40, vocab)), digits).astype(np.float32)
+        logits[:5, : vocab // 2] = -np.inf
+        rows = np.asarray(jax.nn.log_softmax(logits))
+        top_k, top_p = r.integers(0, vocab + 2, 40), r.choice([0.05, 0.3, 0.777, 0.95, 1.0], 40)
+        min_p = r.choice([0.0, 0.01, 0.3], 40)
+        got = np.isfinite(truncate(jnp.asarray(rows), *(jnp.asarray(x) for x in (top_k, top_p, min_p))))
+        for i, row in enumerate(rows):
+            wanted = sorted_out(row, int(top_k[i]), float(top_p[i]), float(min_p[i]))
+            np.testing.assert_array_equal(got[i], wanted & np.isfinite(row))
+
+
+def test_no_vocabulary_is_sorted() -> None:
+    rows = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 100), (4,), (4,), (4,))]
+    assert " sort(" not in jax.jit(truncate).lower(*rows).compile().as_text()
+
+
 def test_rows_are_cut_each_in_their_own_way() -> None:
     rows = jnp.tile(jax.nn.log_softmax(LOGITS), (4, 1))
     got = truncate(rows, jnp.array([2, 0, 0, 0]), jnp.array([1.0, 0.9, 1.0, 1.0]), jnp.array([0, 0, 0.49, 0]))

@@ -250,6 +250,13 @@ def test_long_prompts_are_prefilled_in_chunks() -> None:
     assert found == {key: s.token_ids for key, s in whole.items()}
 
 
+def test_short_prompts_are_not_padded_to_a_long_one() -> None:
+    """Rows and their padding are bounded together; 15 prompts of 8 tokens beside one of 100 would be 16 x 128."""
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, block_size=8, prefill_tokens=128))
+    list(engine.generate(make_prompts(*[8] * 7, 100, *[8] * 8), SamplingParams(max_new_tokens=2)))
+    assert engine.stats.padded_tokens <= 128 + 2 * 16 * 8
+
+
 def test_no_step_copies_a_prompt_for_its_samples() -> None:
     """What a chunk holds beside its arguments is less than one layer's keys with a copy of the prompt in every slot."""
     n, p, size = 32, 4096, 64

@@ -1,0 +1,165 @@
+"""NVIDIA's GPUs as XLA asks for them, so that programs are compiled for GPUs on a machine that has none.
+
+XLA's compiler for GPUs comes with JAX's CUDA plugin and asks nothing of a driver once it is told what it compiles for,
+in the text form of its `GpuTargetConfigProto`. What fits is not its concern: it never refuses a program for its size.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import jax
+
+from jaxrl_sql.types import InputError
+
+PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+CUDNN = (9, 10)
+"""The version that is compiled for: a machine without the library cannot be asked for its own."""
+
+Rates = Mapping[int, tuple[int, int]]
+
+
+class Gpu(NamedTuple):
+    """A GPU by NVIDIA's data sheet, and the limits of its compute capability by the CUDA programming guide's table.
+
+    memory in bytes, bandwidth in bytes a second, clock in GHz; shared: KiB of shared memory a multiprocessor has.
+    vector, matrix: by dtype in XLA's numbers (10 half, 11 float, 12 double, 16 bfloat16), units of a multiprocessor and
+    multiplications a clock of each.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    clock: float
+    memory: int
+    bandwidth: int
+    l2: int
+    shared: int
+    links: int
+    vector: Rates
+    matrix: Rates
+
+
+_AMPERE: tuple[Rates, Rates] = (
+    {10: (64, 4), 11: (64, 1), 12: (32, 1), 16: (64, 2)},
+    {10: (4, 256), 11: (4, 128), 12: (4, 16), 16: (4, 256)},
+)
+_HOPPER: tuple[Rates, Rates] = (
+    {10: (128, 2), 11: (128, 1), 12: (64, 1), 16: (128, 2)},
+    {10: (4, 512), 11: (4, 256), 12: (4, 32), 16: (4, 512)},
+)
+GPUS: Mapping[str, Gpu] = {
+    "a100": Gpu("A100 SXM 80 GB", (8, 0), 108, 1.41, 80 * 10**9, 2039 * 10**9, 40 << 20, 164, 12, *_AMPERE),
+    "h100": Gpu("H100 SXM 80 GB", (9, 0), 132, 1.98, 80 * 10**9, 3350 * 10**9, 50 << 20, 228, 18, *_HOPPER),
+    "h200": Gpu("H200 SXM 141 GB", (9, 0), 132, 1.98, 141 * 10**9, 4800 * 10**9, 50 << 20, 228, 18, *_HOPPER),
+}
+PER_HOST = 8
+
+
+def target_config(gpu: Gpu) -> str:
+    """Return a GPU as XLA's GpuTargetConfigProto in text."""
+    (major, minor), is_hopper = gpu.capability, gpu.capability[0] >= 9
+    device: dict[str, Any] = {
+        "name": gpu.name,
+        "device_vendor": "NVIDIA Corporation",
+        "platform_version": f"Compute Capability {major}.{minor}{'a' if is_hopper else ''}",
+        "driver_version": "13.0.0",
+        "runtime_version": "12.9.0",
+        "compile_time_toolkit_version": "12.9.0",
+        "dnn_version": f"{CUDNN[0]}.{CUDNN[1]}.0",
+        "core_count": gpu.multiprocessors,
+        "fpus_per_core": gpu.vector[11][0],
+        "clock_rate_ghz": gpu.clock,
+        "device_memory_size": gpu.memory,
+        "memory_bandwidth": gpu.bandwidth,
+        "l2_cache_size": gpu.l2,
+        "pcie_bandwidth": 32 << 30,
+        "device_address_bits": 64,
+        "ecc_enabled": True,
+        "threads_per_warp": 32,
+        "threads_per_block_limit": 1024,
+        "threads_per_core_limit": 2048,
+        "thread_dim_limit_x": 1024,
+        "thread_dim_limit_y": 1024,
+        "thread_dim_limit_z": 64,
+        "block_dim_limit_x": 2**31 - 1,
+        "block_dim_limit_y": 2**16 - 1,
+        "block_dim_limit_z": 2**16 - 1,
+        "registers_per_core_limit": 65536,
+        "registers_per_block_limit": 65536,
+        "shared_memory_per_core": gpu.shared << 10,
+        "shared_memory_per_block": 48 << 10,
+        "shared_memory_per_block_optin": (gpu.shared - 1) << 10,
+    }
+    fields = [f"{name}: {_text(value)}" for name, value in device.items()]
+    features = " feature_extension: ACCELERATED_FEATURES" if is_hopper else ""
+    fields.append(f"cuda_compute_capability {{ major: {major} minor: {minor}{features} }}")
+    fields.append(f"device_interconnect_info {{ active_links: {gpu.links} }}")
+    for unit, rates in (("scalar", gpu.vector), ("matrix", gpu.matrix)):
+        of_each = (
+            f"rate_infos {{ key: {key} value {{ clock_rate_ghz: {gpu.clock} units_per_core: {units} "
+            f"ops_per_clock: {rate} }} }}"
+            for key, (units, rate) in rates.items()
+        )
+        fields.append(f"{unit}_unit_description {{ {' '.join(of_each)} }}")
+    cudnn = f"dnn_version_info {{ major: {CUDNN[0]} minor: {CUDNN[1]} }}"
+    named = f'platform_name: "CUDA" {cudnn} device_description_str: "{gpu.name}"'
+    return f"gpu_device_info {{ {' '.join(fields)} }} {named}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def has_compiler() -> bool:
+    """Return whether XLA's compiler for GPUs is installed here."""
+    return any(importlib.util.find_spec(name) is not None for name in PLUGINS)
+
+
+def is_elsewhere(topology: str) -> bool:
+    """Return whether a topology's name is of GPUs that the compiler here can compile for without them."""
+    return topology.partition(":")[0] in GPUS and has_compiler()
+
+
+def gpu_devices(kind: str, count: int) -> Sequence[Any]:
+    """Return `count` GPUs to compile for, eight a host; raises InputError for a number that no hosts make."""
+    if count > PER_HOST and count % PER_HOST:
+        raise InputError(f"--topology {kind}:{count}: more than {PER_HOST} are whole hosts of {PER_HOST}")
+    from jax.experimental import topologies  # noqa: PLC0415 - loads the plugin, which few commands need
+
+    layout = f"1x{max(count // PER_HOST, 1)}x{min(count, PER_HOST)}"
+    described = target_config(GPUS[kind])
+    found: Sequence[Any] = topologies.get_topology_desc(
+        platform="cuda", target_config=described, topology=layout
+    ).devices
+    return found
+
+
+def run_again(module: str, arguments: Sequence[str]) -> int | None:
+    """Run a command again in a child that compiles for GPUs without one; its exit code, or None in that child itself.
+
+    The plugin complains where it finds no GPU, unless JAX is told before it starts to look for processors alone; and
+    programs for GPUs that are not there do not come back from the persistent compilation cache.
+    """
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        jax.config.update("jax_enable_compilation_cache", False)
+        return None
+    env = os.environ | {"JAX_PLATFORMS": "cpu"}
+    return subprocess.run([sys.executable, "-m", module, *arguments], env=env, check=False).returncode  # noqa: S603 - this command
+
+
+@contextmanager
+def stated_cudnn() -> Iterator[None]:
+    """Let JAX take the stated version of cuDNN for the one that it would look for."""
+    where = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
+    with patch(where, lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100):
+        yield

@@ -1,0 +1,163 @@
+"""KV blocks under a budget: what has no room waits or is preempted, and answers are those of a roomy engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.rollout import Action, Engine, EngineConfig, Sample, SamplingParams
+from jaxrl_sql.rollout.decode import decode_chunk
+from jaxrl_sql.rollout.engine_config import KVBudget, fit_budget
+from jaxrl_sql.sqlenv.turns import Observation, PendingObservation
+from jaxrl_sql.types import InputError, Prompt
+
+CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+PARAMS = init_params(CONFIG, jax.random.key(3))
+SMALL: dict[str, Any] = {"completion_block_size": 4, "block_size": 8, "chunk_steps": 4}
+Found = dict[tuple[int, int], Sample]
+
+
+class Letters:
+    """A tokenizer of 24 letters, one of which ends an answer."""
+
+    def __init__(self, end: str = "f") -> None:
+        self.eos_token = end
+
+    def get_vocab(self) -> dict[str, int]:
+        return {**{chr(97 + i): i for i in range(24)}, "end": 24}
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [ord(c) - 97 for c in text]
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(chr(97 + i) for i in ids)
+
+
+class Echo:
+    """Answers each turn but the last with letters of its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.left = number, number % 3
+
+    def next(self, written: Action) -> PendingObservation | None:
+        del written
+        self.left -= 1
+        return Observation("uvw"[self.number % 3] * (5 + self.left) + "abc") if self.left >= 0 else None
+
+
+def make_prompts(*lengths: int) -> list[Prompt]:
+    r = np.random.default_rng(0)
+    return [Prompt(f"p{i}", tuple(r.integers(0, 24, n).tolist()), "") for i, n in enumerate(lengths)]
+
+
+def sampled(budget: KVBudget | None, turns: bool = False, **sampling: Any) -> tuple[Found, Engine]:
+    engine = Engine(CONFIG, PARAMS, Letters("end"), EngineConfig(6, budget=budget, **SMALL))
+    begin = (lambda prompt, sample: Echo(prompt + sample)) if turns else None
+    samples = engine.generate(make_prompts(9, 21, 14, 30, 3), SamplingParams(**sampling), turns=begin)
+    return {(s.prompt_index, s.index): s for s in samples}, engine
+
+
+def assert_same(found: Found, expected: Found) -> None:
+    assert found.keys() == expected.keys()
+    for key, sample in expected.items():
+        assert found[key].token_ids == sample.token_ids
+        assert found[key].finish_reason == sample.finish_reason
+        assert [turn.role for turn in found[key].turns] == [turn.role for turn in sample.turns]
+        for name in ("logprobs", "behavior_logprobs"):
+            np.testing.assert_allclose(getattr(found[key], name), getattr(sample, name), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0.0, "n": 4, "max_new_tokens": 60},
+        {"n": 4, "max_new_tokens": 60, "stop": ("ab", "kk", "cq")},
+        {"n": 4, "max_new_tokens": 60, "repetition_penalty": 1.3, "top_k": 9},
+    ],
+)
+def test_a_third_of_the_blocks_gives_the_same_answers(sampling: dict[str, Any]) -> None:
+    expected, roomy = sampled(None, **sampling)
+    assert roomy.stats.preemptions == 0
+    # 6 slots of 15 blocks would be 90 of completions.
+    found, engine = sampled(KVBudget(8, 30, 0), **sampling)
+    assert engine.stats.preemptions > 3
+    assert_same(found, expected)
+    pools = engine.runner.prompt_pool, engine.runner.completion_pool
+    assert [pool and pool.num_blocks for pool in pools] == [8, 30]
+    assert engine.runner.prefix_pool is None
+
+
+def test_dialogues_are_preempted_between_and_within_their_turns() -> None:
+    sampling: dict[str, Any] = {"n": 3, "max_new_tokens": 14, "max_total_tokens": 60, "stop": ("k", "ab")}
+    expected, _ = sampled(None, turns=True, **sampling)
+    found, engine = sampled(KVBudget(8, 16, 0), turns=True, **sampling)
+    assert engine.stats.preemptions > 3
+    assert_same(found, expected)
+
+
+def test_room_for_one_answer_is_enough_and_less_is_refused_in_words() -> None:
+    sampling: dict[str, Any] = {"temperature": 0.0, "n": 2, "max_new_tokens": 32}
+    expected, _ = sampled(None, **sampling)
+    found, _ = sampled(KVBudget(8, 8, 0), **sampling)
+    assert_same(found, expected)
+    found, _ = sampled(KVBudget(3, 8, 0), **sampling)
+    assert found[3, 0].finish_reason == "refused"
+    assert "the prompt of 30 tokens needs more than the 3 KV blocks" in found[3, 0].error
+    assert_same({key: s for key, s in found.items() if key[0] != 3}, {k: s for k, s in expected.items() if k[0] != 3})
+    found, _ = sampled(KVBudget(8, 7, 0), **sampling)
+    assert "its completion of 32 tokens needs more than the 7 KV blocks" in found[0, 0].error
+
+
+def test_what_an_engine_computed_before_does_not_matter_to_the_last_bit() -> None:
+    """The sizes of its pools are those of the call, not of the largest one so far."""
+    sampling = SamplingParams(n=8, max_new_tokens=60)
+    fresh = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, **SMALL))
+    used = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, **SMALL))
+    list(used.generate(make_prompts(50, 60, 40), SamplingParams(n=16, max_new_tokens=68)))
+    used.params = jax.tree.map(lambda x: x * 1, PARAMS)
+    prompts = make_prompts(5, 9, 7)
+    assert list(used.generate(prompts, sampling, 3)) == list(fresh.generate(prompts, sampling, 3))
+
+
+def test_answers_under_a_budget_are_the_same_to_the_last_bit_each_time() -> None:
+    sampling: dict[str, Any] = {"n": 4, "max_new_tokens": 60}
+    once, again = (sampled(KVBudget(8, 30, 0), **sampling)[0] for _ in range(2))
+    assert list(once.items()) == list(again.items())
+
+
+def test_a_call_compiles_three_decode_programs_at_most() -> None:
+    decode_chunk.clear_cache()
+    engine = Engine(CONFIG, PARAMS, Letters("end"), EngineConfig(16, **SMALL))
+    samplings = [SamplingParams(n=4, max_new_tokens=tokens) for tokens in (8, 20, 40, 60)]
+    list(engine.generate(make_prompts(9, 21, 14, 30), samplings))
+    assert decode_chunk._cache_size() == 3
+    list(engine.generate(make_prompts(9, 21, 14, 30), samplings, 1))
+    assert decode_chunk._cache_size() == 3
+
+
+def test_released_pools_are_made_again() -> None:
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4, **SMALL))
+    prompts, sampling = make_prompts(9, 21), SamplingParams(n=2, max_new_tokens=20)
+    first = list(engine.generate(prompts, sampling))
+    engine.release()
+    assert engine.runner.completion_pool is None
+    assert list(engine.generate(prompts, sampling)) == first
+
+
+def test_a_budget_in_bytes_gives_all_or_shrinks_the_cache_first() -> None:
+    need = EngineConfig(8, **SMALL).sizes(groups=20, samples=4, prompt=60, completion=40, ways=1)
+    whole = need.prompt_blocks * 100 + need.completion_blocks * 50 + need.prefix_blocks * 100
+    assert fit_budget(need, 100, 50, whole, 1) == tuple(need)[-3:]
+    less = fit_budget(need, 100, 50, whole - need.prefix_blocks * 50, 1)
+    assert less[:2] == (need.prompt_blocks, need.completion_blocks)
+    assert 0 < less.prefix_blocks < need.prefix_blocks
+    third = fit_budget(need, 100, 50, (need.prompt_blocks * 100 + need.completion_blocks * 50) // 3, 1)
+    assert third.prefix_blocks == 0
+    assert need.prompt_blocks / 4 <= third.prompt_blocks <= need.prompt_blocks / 3
+    assert need.completion_blocks / 4 <= third.completion_blocks <= need.completion_blocks / 3
+    with pytest.raises(InputError, match=r"rollout\.memory: 1,000 bytes of KV cache hold no longest prompt"):
+        fit_budget(need, 100, 50, 1000, 1)

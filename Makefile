@@ -106,9 +106,9 @@ $(GPU_PLAN)/stamp: pyproject.toml $(RUST_FILES)
 	@touch $@
 
 .PHONY: test-gpu-plan
-test-gpu-plan: $(GPU_PLAN)/stamp ## make .venv-gpu-plan with the compiler for GPUs and compile an update for four that are not there
+test-gpu-plan: $(GPU_PLAN)/stamp ## make .venv-gpu-plan with the compiler for GPUs and compile programs for some that are not there
 	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail
-	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/models/test_attention_gpu.py $(ARGS)
+	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/planning/test_gpu_programs.py $(ARGS)
 
 .PHONY: check
 check: setup-dev ## lint, format, types; Python, Rust, and the stubs between them

@@ -21,7 +21,7 @@ from jaxrl_sql.data.prompts import make_prompt
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.evals.vote import Ballot, ballots, choose
-from jaxrl_sql.run.command import EXIT_CODES, prepare_process, told
+from jaxrl_sql.run.command import EXIT_CODES, prepare_process, report_errors
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
@@ -75,7 +75,7 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
         open_policy_client(config, executor, min(cfg.max_num_seqs, cfg.samples), Purpose.EVAL) as client,
     ):
         check_turns(client.recipe, cfg.turns)
-        how = sampling_by(cfg, cfg.samples, config.seed, client.stops(config.sampling.stop))
+        sampling = sampling_by(cfg, cfg.samples, config.seed, client.stops(config.sampling.stop))
 
         def ask(question: str) -> Reply:
             nonlocal asked
@@ -84,7 +84,7 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
             if prompt is None:
                 raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
             room = client.engine.model.max_positions - len(prompt.token_ids)  # a person wants what there is
-            (answered,) = answers(client, [(example, prompt)], how.within(room), asked, cfg.turns)
+            (answered,) = answers(client, [(example, prompt)], sampling.within(room), asked, cfg.turns)
             asked += 1
             if answered.fault:
                 raise InputError(f"not answered: {answered.fault}")
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("words", nargs="*", metavar="QUESTION", help="the question; values may be set by key.sub=value")
     given = parser.parse_intermixed_args(arguments)
     prepare_process()
-    return told(lambda: _ask(given))
+    return report_errors(lambda: _ask(given))
 
 
 def _ask(given: argparse.Namespace) -> int:

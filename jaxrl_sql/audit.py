@@ -17,7 +17,7 @@ from pathlib import Path
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.data.benchmarks import load_benchmark
 from jaxrl_sql.datagen.audit import Finding, Set, audit_golds, shared_databases, shared_questions, shared_sql
-from jaxrl_sql.run.command import told
+from jaxrl_sql.run.command import report_errors
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
@@ -91,7 +91,7 @@ def write(
 ) -> dict[str, Counter[str]]:
     """Write the two files and return how often each kind was found, by set."""
     counts = {one.name: Counter(found.kind for found in findings if found.set == one.name) for one in (*trains, *evals)}
-    told = {
+    summary = {
         "train": [one.name for one in trains],
         "eval": [one.name for one in evals],
         "near_question": options.near_question,
@@ -110,7 +110,7 @@ def write(
         },
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "audit.json").write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (options.out / "audit.json").write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     lines = "".join(json.dumps(found.record(), ensure_ascii=False) + "\n" for found in findings)
     (options.out / "findings.jsonl").write_text(lines, encoding="utf-8", errors="backslashreplace")
     return counts
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         audit(given)
         return 0
 
-    return told(look)
+    return report_errors(look)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from jaxrl_sql.evals.side_by_side import (
 )
 from jaxrl_sql.evals.submission import write_results, write_submission
 from jaxrl_sql.evals.tables import Table, overview, tables
-from jaxrl_sql.run.command import EXIT_CODES, prepare_process, told
+from jaxrl_sql.run.command import EXIT_CODES, prepare_process, report_errors
 from jaxrl_sql.run.fingerprint import fingerprint, keys_of
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
@@ -46,7 +46,7 @@ from jaxrl_sql.types import Example, InputError
 
 JOURNAL = "journal.jsonl"
 _RULES = ("bird", "refined", "test_suite")
-# So many answers are drawn, or predictions judged, before they are kept: a run that is killed loses no more.
+# So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.
 _ANSWERS, _MOST_QUESTIONS, _FEWEST_QUESTIONS = 1024, 128, 8
 _CHANGED_SHOWN = 30
 # What other commands keep in their folders, beside files of the names that this one writes.
@@ -356,8 +356,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_process()
     if given.compare:
         first, second = given.compare
-        return told(lambda: _compared(first, second, given))
-    return told(lambda: _whole(configuration(given)))
+        return report_errors(lambda: _compared(first, second, given))
+    return report_errors(lambda: _whole(configuration(given)))
 
 
 def _compared(first: Path, second: Path, given: argparse.Namespace) -> int:

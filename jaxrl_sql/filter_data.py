@@ -2,7 +2,7 @@
 
 Filters go from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers drawn from a model, and a
 subsample of what is left. The folder `filter.out` gets `kept.jsonl`, whose ids `data.include_ids` takes,
-`dropped.jsonl` with reasons and their numbers, and `counts.json`. Drawn answers are counted in `rates.jsonl`; a second
+`dropped.jsonl` with reasons and their numbers, and `counts.json`. Sampled answers are counted in `rates.jsonl`; a second
 run goes on from it.
 """
 
@@ -120,12 +120,12 @@ def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, s
     """Answer a chunk of the questions and count what is right; a function of the seed and the chunk's number."""
     cfg = config.sampling
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
-    how = sampling_by(cfg, config.filter.samples, config.seed, client.stops(cfg.stop))
-    samples = [*map(served, client.generate(examples, prompts, how, start // _CHUNK, cfg.turns))]
+    sampling = sampling_by(cfg, config.filter.samples, config.seed, client.stops(cfg.stop))
+    samples = [*map(served, client.generate(examples, prompts, sampling, start // _CHUNK, cfg.turns))]
     asked = [examples[sample.prompt_index] for sample in samples]
     records = execution_accuracy(client.executor, asked, [client.reading(sample).sql for sample in samples])[1]
     right = Counter(record.uid for record in records if record.correct)
-    return [{"id": example.uid, "right": right[example.uid], "of": how.n} for example in examples]
+    return [{"id": example.uid, "right": right[example.uid], "of": sampling.n} for example in examples]
 
 
 def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates: Mapping[str, tuple[int, int]]) -> None:

@@ -25,7 +25,7 @@ from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.show import as_json, as_text, in_seconds
 from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.recipes import find_recipe
-from jaxrl_sql.run.command import prepare_process, told
+from jaxrl_sql.run.command import prepare_process, report_errors
 from jaxrl_sql.run.questions import new_shape
 from jaxrl_sql.types import InputError
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if code is not None:
             return code
     prepare_process()
-    return told(lambda: plan(given))
+    return report_errors(lambda: plan(given))
 
 
 def plan(given: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Set a plan beside what this machine's processor does: memory of an update and of decoding, and the phases of a step.
 
 `python scripts/check_plan.py --config configs/quickstart.yaml [--steps 12] [key.sub=value …]`: an update of the longest
-prompts is made, and answers are drawn from pools at their largest, each in a process of its own whose most memory is
+prompts is made, and answers are sampled from pools at their largest, each in a process of its own whose most memory is
 read from the system while nothing is compiled; then a run of a few steps says how long its phases take. The machine
 should be idle. Linux only.
 """

@@ -117,7 +117,7 @@ def _filter_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     )
     yield (
         not chosen.samples or bool(config.model.checkpoint),
-        f"filter.samples={chosen.samples} answers are drawn from a model: name model.checkpoint",
+        f"filter.samples={chosen.samples} answers are sampled from a model: name model.checkpoint",
     )
     yield (
         teacher.wanted <= teacher.samples,

@@ -63,12 +63,12 @@ class Judging(NamedTuple):
         verdicts = judge(self.executor, examples, sqls, self.rules, options=self.options, timer=self.timer)
         verdicts = [_not_asked(one) if said.fault else one for one, (_, said) in zip(verdicts, pairs, strict=True)]
         results = _first_rows(self.executor, examples, sqls, verdicts)
-        worths = self._worths([(example, said) for example, said in pairs if example.uid in voted])
+        candidate_scores = self._candidate_scores([(example, said) for example, said in pairs if example.uid in voted])
         records = []
         for (example, said), at, verdict, shown in zip(pairs, chosen, verdicts, results, strict=True):
             record = _record(example, said, at, verdict, self.own) | {"results": shown}
             if example.uid in voted:
-                record |= _votes(example, *voted[example.uid], worths[example.uid])
+                record |= _votes(example, *voted[example.uid], candidate_scores[example.uid])
             records.append(record)
         return records
 
@@ -80,15 +80,15 @@ class Judging(NamedTuple):
         found = ballots(self.executor, [one for one, _ in pairs], candidates, self.vote)
         return {one.uid: (ballot, choose(ballot)) for (one, _), ballot in zip(pairs, found, strict=True)}
 
-    def _worths(self, pairs: Sequence[tuple[Example, Answered]]) -> dict[str, list[float] | None]:
-        """Return what each candidate of a question is worth by the benchmark's own rule; None where the gold failed."""
+    def _candidate_scores(self, pairs: Sequence[tuple[Example, Answered]]) -> dict[str, list[float] | None]:
+        """Return the scores of each question's candidates by the benchmark's own rule; None where the gold failed."""
         distinct = list({(one.uid, sql): (one, sql) for one, said in pairs for sql in said.sqls}.values())
         ready = [self._ready(sql) for _, sql in distinct]
         judged = judge(self.executor, [one for one, _ in distinct], ready, (self.own,), options=self.options)
-        worth = {(one.uid, sql): found.scores for (one, sql), found in zip(distinct, judged, strict=True)}
+        scores = {(one.uid, sql): found.scores for (one, sql), found in zip(distinct, judged, strict=True)}
         return {
-            one.uid: [worth[one.uid, sql][self.own] for sql in said.sqls]
-            if all(self.own in worth[one.uid, sql] for sql in said.sqls)
+            one.uid: [scores[one.uid, sql][self.own] for sql in said.sqls]
+            if all(self.own in scores[one.uid, sql] for sql in said.sqls)
             else None
             for one, said in pairs
         }
@@ -114,17 +114,17 @@ def _record(example: Example, said: Answered, at: int, verdict: Verdict, own: st
     }
 
 
-def _votes(example: Example, ballot: Ballot, choice: Choice, worth: list[float] | None) -> Record:
+def _votes(example: Example, ballot: Ballot, choice: Choice, scores: list[float] | None) -> Record:
     """Tell how a question was voted on, and how votes of each size would have ended; sizes are drawn by its id."""
     found: Record = {"samples": len(ballot.sqls), "votes": [list(one) for one in choice.votes[:_VOTES_SHOWN]]}
-    if worth is None:
+    if scores is None:
         return found
-    n = len(worth)
+    n = len(scores)
     sizes = sorted({*(2**i for i in range(n.bit_length())), n})
-    curve = vote_curve([ballot], [worth], sizes, seed=zlib.crc32(example.uid.encode()))
-    passes = pass_curve([worth], sizes)
+    curve = vote_curve([ballot], [scores], sizes, seed=zlib.crc32(example.uid.encode()))
+    passes = pass_curve([scores], sizes)
     return found | {
-        "right": sum(value >= 1.0 for value in worth),
+        "right": sum(value >= 1.0 for value in scores),
         "vote": {str(k): value for k, value in curve.items()},
         "pass": {str(k): value for k, value in passes.items()},
     }

@@ -128,7 +128,7 @@ def vote_curve(
 ) -> dict[int, float]:
     """Return the mean score of the vote by its size, from one set of samples a question.
 
-    `scores[q][i]` is what candidate i of question q is worth. A vote of k is the mean over random subsets of k
+    `scores[q][i]` is what candidate i of question q scores. A vote of k is the mean over random subsets of k
     candidates, `draws` of them a question; sizes above the fewest candidates of a question are left out.
     """
     fewest = min((len(ballot.sqls) for ballot in ballots), default=0)
@@ -138,11 +138,11 @@ def vote_curve(
         if not 1 <= size <= fewest:
             continue
         total = 0.0
-        for ballot, worth in zip(ballots, scores, strict=True):
+        for ballot, own_scores in zip(ballots, scores, strict=True):
             n = len(ballot.sqls)
             times = 1 if size == n else draws
             subsets = ([*range(n)] if size == n else rng.permutation(n)[:size].tolist() for _ in range(times))
-            total += sum(worth[choose(ballot, subset).index] for subset in subsets) / times
+            total += sum(own_scores[choose(ballot, subset).index] for subset in subsets) / times
         curve[size] = total / len(ballots)
     return curve
 
@@ -159,6 +159,6 @@ def pass_at_k(right: int, count: int, k: int) -> float:
 
 def pass_curve(scores: Sequence[Sequence[float]], sizes: Sequence[int] = SIZES) -> Mapping[int, float]:
     """Return pass@k by k over questions, from the scores of their samples: 1 is right, whatever is less is not."""
-    fewest = min((len(worth) for worth in scores), default=0)
-    counted = [(sum(value >= 1.0 for value in worth), len(worth)) for worth in scores]
+    fewest = min((len(own_scores) for own_scores in scores), default=0)
+    counted = [(sum(value >= 1.0 for value in own_scores), len(own_scores)) for own_scores in scores]
     return {k: sum(pass_at_k(c, n, k) for c, n in counted) / len(counted) for k in sizes if 1 <= k <= fewest}

@@ -4,7 +4,7 @@ A weight W [*I,*O] gets a pair A [*I,r], B [r,*O], and the layer computes x·W +
 the table of weights: which there may be, their shapes, their logical axes (and so their sharding) and their names in a
 file. B begins at zero, so that the policy begins as the base exactly.
 
-The base is never copied. It goes into the decoder as it is, each pair beside its weight, when answers are drawn too;
+The base is never copied. It goes into the decoder as it is, each pair beside its weight, when answers are sampled too;
 and the reference policy is the base called without adapters. Only an export adds the pairs to the weights, one leaf at
 a time, on the host. Files are those of Hugging Face's PEFT.
 """

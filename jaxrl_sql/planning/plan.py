@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     memory: MemoryEstimate
     phases: list[Phase]
     programs: Mapping[str, Compiled]
-    suggest: list[Suggestion]
+    suggestions: list[Suggestion]
     tokens: float
     written: float
 
@@ -131,7 +131,7 @@ def make_plan(
         answer_tokens(work, written, config.grpo.steps_per_generation), written,
     )  # fmt: skip
     have = topology.chip.memory
-    return plan if plan.fits else plan._replace(suggest=suggest(config, model, sizes, longest, have, fused))
+    return plan if plan.fits else plan._replace(suggestions=suggest(config, model, sizes, longest, have, fused))
 
 
 def check_batch(config: TrainConfig, work: Workload, sizes: Mapping[str, int]) -> None:

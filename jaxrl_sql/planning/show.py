@@ -94,10 +94,10 @@ def _verdict(plan: Plan) -> str:
     if not have or plan.total <= have:
         return f"it fits: {in_bytes(have - plan.total)} are left a chip" if have else "what a chip has is not known"
     lines = [f"it does not fit: {in_bytes(plan.total - have)} too much a chip"]
-    fitting = [one for one in plan.suggest if one.total <= have]
+    fitting = [one for one in plan.suggestions if one.total <= have]
     lines += [f"  {one.words}: {in_bytes(one.total)} by formula, fits" for one in fitting[:6]]
     if not fitting:
-        lines += [f"  even {one.words} leaves {in_bytes(one.total)} by formula: more chips" for one in plan.suggest]
+        lines += [f"  even {one.words} leaves {in_bytes(one.total)} by formula: more chips" for one in plan.suggestions]
     return "\n".join(lines)
 
 
@@ -126,6 +126,6 @@ def as_json(plan: Plan) -> Mapping[str, Any]:
         "seconds": plan.seconds,
         "tokens_per_second": plan.tokens / plan.seconds if plan.seconds else 0.0,
         "slowest": plan.slowest.name if plan.phases else "",
-        "remedies": [one._asdict() for one in plan.suggest],
+        "suggestions": [one._asdict() for one in plan.suggestions],
         "figures": chip.source,
     }

@@ -105,14 +105,14 @@ def generate_groups(s: Session, engine: Engine, asked: Sequence[int], number: in
     number, other answers.
     """
     cfg, client = s.config.sampling, make_client(s, engine)
-    how = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
+    sampling = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
     examples = [s.train.examples[i] for i in asked]
     prompts = [s.train.prompts[i] for i in asked]
     samples: list[dict[int, Sample]] = [{} for _ in asked]
     jobs: list[dict[int, TextJob]] = [{} for _ in asked]
     mine = share(len(asked))
     env_states = EnvStates()
-    for sample in map(served, client.generate(examples, prompts, how, number, cfg.turns, env_states)):
+    for sample in map(served, client.generate(examples, prompts, sampling, number, cfg.turns, env_states)):
         if s.should_abort(signals.ENDED):
             raise PreemptedError
         at = sample.prompt_index
@@ -120,11 +120,11 @@ def generate_groups(s: Session, engine: Engine, asked: Sequence[int], number: in
         if at in mine:
             jobs[at][sample.index] = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
     began = time.perf_counter()
-    verdicts = _collect_rewards(s, [[jobs[i][g] for g in range(how.n)] for i in mine])
+    verdicts = _collect_rewards(s, [[jobs[i][g] for g in range(sampling.n)] for i in mine])
     waited = time.perf_counter() - began
     groups = []
     for i, scored in enumerate(verdicts):
-        ordered = [samples[i][g] for g in range(how.n)]
+        ordered = [samples[i][g] for g in range(sampling.n)]
         learned = [one._replace(stop=env_states.stop(i, g) or one.stop) for g, one in enumerate(scored)]
         trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
         groups.append(Group(examples[i], trajectories, [response(one) for one in ordered], learned))

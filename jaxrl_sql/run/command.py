@@ -38,7 +38,7 @@ def run_command(command: Callable[[TrainConfig], int], description: str, argumen
         example = "--config FILE, such as configs/quickstart.yaml, or key.sub=value"
         return _tell(InputError(f"nothing is asked for: begin with {example}, or go on with --resume FOLDER"), 2)
     prepare_process()
-    return told(lambda: command(_config(given.config, given.resume, given.overrides)))
+    return report_errors(lambda: command(_config(given.config, given.resume, given.overrides)))
 
 
 def prepare_process() -> None:
@@ -47,7 +47,7 @@ def prepare_process() -> None:
     keep_freed_memory()
 
 
-def told(work: Callable[[], int]) -> int:
+def report_errors(work: Callable[[], int]) -> int:
     """Do a command's work and return its exit code; an error is one line on standard error."""
     try:
         return work()

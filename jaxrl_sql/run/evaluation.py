@@ -32,9 +32,9 @@ def greedy_accuracy(
     budget = cfg.turns or s.config.sampling.turns
     total = s.config.sampling.max_total_tokens if budget > 1 else 0
     stop = client.stops(s.config.sampling.stop)
-    how = SamplingParams(temperature=0.0, max_new_tokens=cfg.max_new_tokens, max_total_tokens=total, stop=stop)
+    sampling = SamplingParams(temperature=0.0, max_new_tokens=cfg.max_new_tokens, max_total_tokens=total, stop=stop)
     said: list[Response] = [""] * len(questions.prompts)
-    for sample in client.generate(questions.examples, questions.prompts, how, budget=budget):
+    for sample in client.generate(questions.examples, questions.prompts, sampling, budget=budget):
         if s.should_abort():
             return None
         if sample.error:

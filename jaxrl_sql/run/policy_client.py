@@ -50,19 +50,19 @@ class PolicyClient(NamedTuple):
         self,
         examples: Sequence[Example],
         prompts: Sequence[Prompt],
-        how: SamplingParams,
+        sampling: SamplingParams,
         number: int = 0,
         budget: int = 1,
         env_states: EnvStates | None = None,
     ) -> Iterator[Sample]:
-        """Yield `how.n` samples a prompt as they finish; `examples[i]` is the question of `prompts[i]`.
+        """Yield `sampling.n` samples a prompt as they finish; `examples[i]` is the question of `prompts[i]`.
 
         `number` names the rollout: another number, other answers. With a `budget` above 1 a recipe of several turns has
         so many, and `env_states` keeps the environment's; what was sampled in vain has an `error`.
         """
         begin = self._dialogues(examples, budget)
         turns = begin if begin is None or env_states is None else env_states.kept(begin)
-        return self.engine.generate(prompts, how, number, turns=turns)
+        return self.engine.generate(prompts, sampling, number, turns=turns)
 
     def reading(self, sample: Sample) -> ParsedResponse:
         """Return what is found in an answer."""
@@ -82,7 +82,7 @@ class PolicyClient(NamedTuple):
 
 @contextmanager
 def open_policy_client(config: TrainConfig, executor: Executor, slots: int, purpose: Purpose) -> Iterator[PolicyClient]:
-    """Open `model.checkpoint` to draw answers from, on the mesh, asked as `recipe` and `data` say.
+    """Open `model.checkpoint` to sample answers from, on the mesh, asked as `recipe` and `data` say.
 
     Raises InputError for a model or tokenizer that cannot be read.
     """
@@ -140,7 +140,7 @@ def whole_text(said: Response) -> str:
 # Is told the share of answers that are there.
 Tick = Callable[[float], None]
 # Draws answers: a set's name, some of its questions, the number of the run, that of the draw in it, and a tick.
-Draw = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
+AskPolicy = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
 
 _TICKS = 8
 
@@ -148,7 +148,7 @@ _TICKS = 8
 @contextmanager
 def model_answers(
     config: TrainConfig, executor: Executor, sets: Mapping[str, Sequence[Example]], tell: Callable[[str], None]
-) -> Iterator[Draw]:
+) -> Iterator[AskPolicy]:
     """Open the model and yield what draws its answers as the section `evaluate` says; prompts are made at once.
 
     Raises InputError where none fits, and for several turns of a recipe that has one.
@@ -168,9 +168,9 @@ def model_answers(
                 raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={most}")
 
         def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
-            how = sampling_by(cfg, cfg.samples, config.seed + run, client.stops(config.sampling.stop))
+            sampling = sampling_by(cfg, cfg.samples, config.seed + run, client.stops(config.sampling.stop))
             asked = [(one, prompts[name][one.uid]) for one in examples if one.uid in prompts[name]]
-            made = answers(client, asked, how, number, cfg.turns, tick)
+            made = answers(client, asked, sampling, number, cfg.turns, tick)
             _tell_faults(name, [(one.uid, said.fault) for (one, _), said in zip(asked, made, strict=True)], tell)
             answered = {one.uid: said for (one, _), said in zip(asked, made, strict=True)}
             long = Answered((), fault=f"prompt over {most} tokens")
@@ -195,20 +195,20 @@ def check_turns(recipe: Recipe, turns: int) -> None:
 def answers(
     client: PolicyClient,
     asked: Sequence[tuple[Example, Prompt]],
-    how: SamplingParams,
+    sampling: SamplingParams,
     number: int = 0,
     budget: int = 1,
     tick: Tick | None = None,
 ) -> list[Answered]:
-    """Draw `how.n` answers to each question and wait for them all; what the engine could not serve says why."""
+    """Draw `sampling.n` answers to each question and wait for them all; what the engine could not serve says why."""
     if not asked:
         return []
-    total = len(asked) * how.n
+    total = len(asked) * sampling.n
     every = -(-total // _TICKS)
     found: list[dict[int, Sample]] = [{} for _ in asked]
     faults: dict[int, str] = {}
     examples, prompts = [one for one, _ in asked], [prompt for _, prompt in asked]
-    for sample in client.generate(examples, prompts, how, number, budget):
+    for sample in client.generate(examples, prompts, sampling, number, budget):
         if sample.error:
             faults[sample.prompt_index] = sample.error
         else:
@@ -221,7 +221,7 @@ def answers(
         if i in faults:
             made.append(Answered((), prompt=prompt.text, fault=faults[i]))
             continue
-        ordered = [samples[g] for g in range(how.n)]
+        ordered = [samples[g] for g in range(sampling.n)]
         sqls = tuple(client.reading(one).sql for one in ordered)
         made.append(Answered(sqls, tuple(response(one) for one in ordered), prompt.text))
     return made

@@ -129,7 +129,7 @@ def _programs(s: Session) -> str:
         updates += len(widths)
         draws += len(widths)
     draws += len(greedy)
-    said.append(f"compiles up to {updates} updates and about {5 * draws} programs that draw answers")
+    said.append(f"compiles up to {updates} updates and about {5 * draws} programs that sample answers")
     where = s.config.run.compilation_cache
     return "; ".join(said) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")
 

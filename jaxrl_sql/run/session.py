@@ -35,7 +35,7 @@ from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, cannot_write, keep_confi
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.signals import StopRequest, stop_on_signals
-from jaxrl_sql.runtime.trackers import open_boards
+from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
 
@@ -219,11 +219,11 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
 @contextmanager
 def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack) -> Iterator[Session]:
     """Open what a session holds; signals are heard until `closed` is left."""
-    boards = open_boards(folder, config.run.wandb, dataclasses.asdict(config)) if is_first else ()
+    trackers = open_trackers(folder, config.run.wandb, dataclasses.asdict(config)) if is_first else ()
     with (
         make_display(config.run.display if is_first else "none", _steps(config), title=folder.name) as display,
         make_executor(config.executor) as executor,
-        MetricsWriter(folder if is_first else None, boards) as metrics,
+        MetricsWriter(folder if is_first else None, trackers) as metrics,
         SampleWriter(folder if is_first else None) as samples,
         Checkpoints(folder / "checkpoints", config.run.keep_checkpoints, config.run.keep_best) as checkpoints,
     ):

@@ -36,10 +36,10 @@ class Checkpoints:
     def __init__(self, folder: str | Path, keep: int = 2, keep_best: int = 0) -> None:
         self.folder = Path(folder).absolute()
         logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every save there, over our display
-        best = checkpoint_managers.BestN(get_metric_fn=_worth, n=keep_best, keep_checkpoints_without_metrics=False)
+        best = checkpoint_managers.BestN(get_metric_fn=_rating, n=keep_best, keep_checkpoints_without_metrics=False)
         stay = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(keep), best])
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=stay, best_fn=_worth, create=True, cleanup_tmp_directories=True
+            preservation_policy=stay, best_fn=_rating, create=True, cleanup_tmp_directories=True
         )
         handlers = {
             "state": ocp.StandardCheckpointHandler(),
@@ -71,14 +71,14 @@ class Checkpoints:
         """Start to save a state under `step`; its arrays may be donated once this returns.
 
         `host` is a JSON object; `arrays` are the host's own, by name, such as groups in flight, of any types that
-        NumPy can save; `metrics["best_by"]` is what the checkpoint is worth, more being better (none or NaN: unknown).
+        NumPy can save; `metrics["best_by"]` is how good the checkpoint is, more being better (none or NaN: unknown).
         A step that is there already stays as it is: training is exact, so it holds the same. Only where it was not
         rated, and is now, is it saved again.
         """
         self.wait()
         is_rated = metrics is not None and math.isfinite(metrics["best_by"])
         if step in self._manager.all_steps():
-            if not is_rated or self._worth_of(step) is not None:
+            if not is_rated or self._rating_of(step) is not None:
                 return
             self._manager.delete(step)
         arguments = ocp.args.Composite(
@@ -99,7 +99,7 @@ class Checkpoints:
     def best(self) -> int | None:
         """Return the best checkpoint that is there, the later of two equal ones; None when none is rated."""
         self.wait()
-        rated = [(worth, step) for step in self._manager.all_steps() if (worth := self._worth_of(step)) is not None]
+        rated = [(rating, step) for step in self._manager.all_steps() if (rating := self._rating_of(step)) is not None]
         return int(max(rated)[1]) if rated else None
 
     def host(self, step: int) -> dict[str, Any]:
@@ -159,9 +159,9 @@ class Checkpoints:
             raise InputError(f"{self.folder}: no checkpoint of step {step}")
         return self.folder / str(step)
 
-    def _worth_of(self, step: int) -> float | None:
+    def _rating_of(self, step: int) -> float | None:
         metrics = self._manager.metrics(step)
-        return None if metrics is None else _worth(metrics)
+        return None if metrics is None else _rating(metrics)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -207,7 +207,7 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
 
 
-def _worth(metrics: Mapping[str, float]) -> float:
+def _rating(metrics: Mapping[str, float]) -> float:
     return float(metrics["best_by"])
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from jaxrl_sql.runtime.folder import METRICS, SAMPLES
-from jaxrl_sql.runtime.trackers import Board, TensorBoard
+from jaxrl_sql.runtime.trackers import TensorBoard, Tracker
 
 Metrics = Mapping[str, tuple[Any, Any]]
 
@@ -42,15 +42,15 @@ def best_by(name: str, numbers: Mapping[str, float]) -> float | None:
 
 
 class MetricsWriter:
-    """Write `metrics.jsonl` (one object a step, `step` first) after what a run folder holds, and to `boards`.
+    """Write `metrics.jsonl` (one object a step, `step` first) after what a run folder holds, and to `trackers`.
 
     Each line is flushed, so an interrupted run leaves a readable file. A run that goes on calls `rewind` first.
     Without a folder nothing is written: one of a run's processes writes for all.
     """
 
-    def __init__(self, folder: str | Path | None, boards: Sequence[Board] = ()) -> None:
+    def __init__(self, folder: str | Path | None, trackers: Sequence[Tracker] = ()) -> None:
         self._lines = _Lines(folder and Path(folder) / METRICS)
-        self._boards = [TensorBoard(Path(folder) / "tb"), *boards] if folder else []
+        self._trackers = [TensorBoard(Path(folder) / "tb"), *trackers] if folder else []
 
     def __enter__(self) -> Self:
         return self
@@ -69,19 +69,19 @@ class MetricsWriter:
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write the values of one step; boards get the numbers, the file also words such as the phase."""
         self._lines.write({"step": step, **values})
-        for board in self._boards:
+        for board in self._trackers:
             board.write(step, values)
 
     def rewind(self, position: int, step: int) -> None:
         """Drop the lines after `position`, which was that of `step`: the run writes them again."""
         kept = self._lines.rewind(position)
-        for board in self._boards:
+        for board in self._trackers:
             board.rewind(kept, step)
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
         self._lines.close()
-        for board in self._boards:
+        for board in self._trackers:
             board.close()
 
 

@@ -19,7 +19,7 @@ from jaxrl_sql.types import InputError
 NAME_FILE = "wandb-id"
 
 
-class Board(Protocol):
+class Tracker(Protocol):
     """Takes the numbers of a step."""
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
@@ -119,7 +119,7 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def open_boards(folder: Path, project: str, config: Mapping[str, Any]) -> tuple[Board, ...]:
+def open_trackers(folder: Path, project: str, config: Mapping[str, Any]) -> tuple[Tracker, ...]:
     """Return what else than TensorBoard a run's numbers go to."""
     return (WeightsAndBiases(folder, project, config),) if project else ()
 

@@ -96,7 +96,7 @@ def test_an_engine_that_begins_at_its_largest_has_those_pages() -> None:
     assert [pool and pool.num_blocks for pool in pools] == [load.sizes.prompt_blocks, load.sizes.completion_blocks]
 
 
-def test_fewer_bytes_with_each_remedy() -> None:
+def test_fewer_bytes_with_each_suggestion() -> None:
     base = ("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     mesh, shape = abstract_mesh(1, 4, 1), published_shape("qwen3-4b")
     plain = estimate(config(*base), shape, mesh, 1000).total
@@ -104,7 +104,7 @@ def test_fewer_bytes_with_each_remedy() -> None:
         assert estimate(config(*base, change), shape, mesh, 1000).total < plain, change
 
 
-def test_remedies_fit_or_say_that_nothing_does() -> None:
+def test_suggestions_fit_or_say_that_nothing_does() -> None:
     cfg = config("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     sizes, shape = {"data": 1, "fsdp": 4, "tensor": 1}, published_shape("qwen3-4b")
     have = CHIPS["v5p"].memory
@@ -116,7 +116,7 @@ def test_remedies_fit_or_say_that_nothing_does() -> None:
     assert "model.remat=full" in last.words
 
 
-def test_remedies_are_added_up_on_other_meshes_too_and_the_harshest_comes_last() -> None:
+def test_suggestions_are_added_up_on_other_meshes_too_and_the_harshest_comes_last() -> None:
     """A 4B with Think2SQL's lengths fits 16 v5e without adapters: its prompts in parts, its heads over eight."""
     cfg = load_config("configs/think2sql.yaml")
     shape, have = published_shape("qwen3-4b"), CHIPS["v5e"].memory
@@ -167,7 +167,7 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
     plan = make_plan(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
     assert not plan.fits
     assert plan.total > topology.chip.memory
-    assert "grpo.gradient_accumulation_steps=4" in [one.words for one in plan.suggest]
+    assert "grpo.gradient_accumulation_steps=4" in [one.words for one in plan.suggestions]
     better = load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     assert make_plan(better, shape, topology, mesh_sizes("1x32x1", 32), 8192).fits
 

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.runtime.trackers import open_boards
+from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.types import InputError
 
 HAS_WANDB = importlib.util.find_spec("wandb") is not None
 
 
 def test_without_a_project_there_is_no_board(tmp_path: Path) -> None:
-    assert open_boards(tmp_path, "", {}) == ()
+    assert open_trackers(tmp_path, "", {}) == ()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(HAS_WANDB, reason="wandb is installed")
 def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"run\.wandb=mine: the package wandb is missing \(pip install") as caught:
-        open_boards(tmp_path, "mine", {})
+        open_trackers(tmp_path, "mine", {})
     assert "\n" not in str(caught.value)
 
 
@@ -35,9 +35,9 @@ def test_offline_runs_are_kept_under_one_name(tmp_path: Path) -> None:
     program = f"""
         from pathlib import Path
         from jaxrl_sql.runtime.metrics import MetricsWriter
-        from jaxrl_sql.runtime.trackers import open_boards
+        from jaxrl_sql.runtime.trackers import open_trackers
         folder = Path({str(tmp_path)!r})
-        with MetricsWriter(folder, open_boards(folder, "mine", {{"seed": 1}})) as metrics:
+        with MetricsWriter(folder, open_trackers(folder, "mine", {{"seed": 1}})) as metrics:
             metrics.rewind(0, 0)
             metrics.write(1, {{"phase": "grpo", "reward/mean": 0.5, "policy/kl": float("nan")}})
     """

@@ -1,0 +1,120 @@
+"""What XLA makes of the programs for GPUs, on a machine that has none, where JAX's CUDA plugin is.
+
+Run as a test it starts itself as a script: the plugin stays in the process that has loaded it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.planning import gpus
+from jaxrl_sql.planning.chips import CHIPS
+
+NEEDS_PLUGIN = pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is None, reason="no plugin: the extra gpu-plan"
+)
+
+
+def test_gpus_are_those_of_the_table_of_chips() -> None:
+    for name, gpu in gpus.GPUS.items():
+        chip = CHIPS[name]
+        assert (gpu.memory, gpu.bandwidth) == (chip.memory, chip.hbm)
+        units, rate = gpu.matrix[16]
+        # The clock is the highest one; the data sheet's rate is at one a little below it.
+        flops = 2 * gpu.multiprocessors * units * rate * gpu.clock * 1e9
+        assert 0.99 * chip.flops < flops < 1.1 * chip.flops
+        assert gpus.target_config(gpu).count("{") == gpus.target_config(gpu).count("}")
+
+
+def run(*case: str) -> Any:
+    """Run this file as a script, and return what it says."""
+    env = os.environ | {"JAX_PLATFORMS": "cpu"}
+    env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run([sys.executable, __file__, *case], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@NEEDS_PLUGIN
+@pytest.mark.parametrize("key_heads", ["2", "1"], ids=["heads-split", "key-heads-repeated"])
+def test_the_update_compiles_for_four_gpus_with_heads_split(key_heads: str) -> None:
+    found = run("update", key_heads)
+    assert found["kernels"] == [2, 2], "of prompts and of completions a kernel each way"
+    assert found["narrow_scatters"] == []
+
+
+@pytest.mark.slow
+@NEEDS_PLUGIN
+def test_decoding_copies_no_weights_and_sorts_no_vocabulary() -> None:
+    """Stacked weights are sliced in each step, which shows that copies are seen where there are any."""
+    split, stacked = run("decode", "split"), run("decode", "stacked")
+    assert split["copies"] == []
+    assert len(stacked["copies"]) >= 6
+    assert split["sorts"] == []
+
+
+@pytest.mark.slow
+@NEEDS_PLUGIN
+def test_the_command_plans_for_gpus_that_are_not_there() -> None:
+    command = [sys.executable, "-m", "jaxrl_sql.plan", "--topology", "h100:8", "--mesh", "1x2x4", "--json"]
+    sizes = "d_model=128 n_layers=2 n_heads=4 n_kv_heads=4 head_dim=32 d_ff=256 dtype=bfloat16".split()
+    overrides = "grpo.prompts=4 grpo.num_generations=2 sampling.max_new_tokens=32 data.max_prompt_tokens=128".split()
+    overrides += "rollout.max_num_seqs=8 validation.max_num_seqs=8".split()
+    named = [*(f"model.{size}" for size in sizes), *overrides]
+    done = subprocess.run([*command, "--compile", "update", *named], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (plan,) = json.loads(done.stdout)["plans"]
+    assert plan["programs"]["update"]["temporaries"] > 1 << 20
+    assert plan["programs"]["update"]["received"]["all-gather"] > 0
+
+
+def _lowered(case: str, option: str) -> str:
+    """Compile a small program for H100s and return its text."""
+    from jaxrl_sql.config import load_config
+    from jaxrl_sql.models import ModelConfig
+    from jaxrl_sql.parallel import make_mesh
+    from jaxrl_sql.planning import programs
+    from jaxrl_sql.planning.workload import find_workload
+
+    sizes = "grpo.prompts=4 grpo.num_generations=2 sampling.max_new_tokens=32 rollout.max_num_seqs=8 sampling.top_p=0.9"
+    config = load_config(None, ["model.dtype=bfloat16", *sizes.split()])
+    if case == "update":
+        model = ModelConfig("qwen3", 512, 128, 1, 4, int(option), 32, 256, 1e4, 1e-6, True, True, False, 1024)
+        work = find_workload(config, 60, 2).update
+        assert work is not None
+        setting = programs.Setting(config, model, make_mesh(1, 2, 2, gpus.gpu_devices("h100", 4)))
+        with gpus.stated_cudnn():
+            return str(programs.lower_update(setting, work).compile().as_text())
+    if option == "stacked":
+        programs._weights = programs._params
+    model = ModelConfig("qwen3", 512, 128, 3, 4, 2, 32, 256, 1e4, 1e-6, True, True, False, 1024)
+    load = find_workload(config, 60, 1).rollout
+    assert load is not None
+    setting = programs.Setting(config, model, make_mesh(1, 1, 1, gpus.gpu_devices("h100", 1)))
+    return str(programs.lower_decode(setting, load).compile().as_text())
+
+
+def _main(case: str, option: str) -> dict[str, Any]:
+    text = _lowered(case, option)
+    if case == "update":
+        kernels = re.findall(r'custom_call_target="__cudnn\$fmha(\w+)"', text)
+        backward = sum(name.endswith("Backward") for name in kernels)
+        narrow = re.findall(r"= \(?bf16\[[^ ]* scatter\(", text)
+        return {"kernels": [len(kernels) - backward, backward], "narrow_scatters": narrow}
+    copied = re.findall(r"bf16\[(?:1,)?(?:128,256|256,128)\][^ ]* (?:copy|slice|dynamic-slice)\(", text)
+    return {"copies": copied, "sorts": re.findall(r"f32\[[\d,]*512\][^\n]* sort\(", text)}
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    sys.stdout.write(json.dumps(_main(*sys.argv[1:])) + "\n")

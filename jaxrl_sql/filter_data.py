@@ -1,9 +1,9 @@
 """Choose what to train on: `python -m jaxrl_sql.filter_data --config FILE key.sub=value …` (section `filter`).
 
-Filters go from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers drawn from a model, and a
-subsample of what is left. The folder `filter.out` gets `kept.jsonl`, whose ids `data.include_ids` takes,
-`dropped.jsonl` with reasons and their numbers, and `counts.json`. Sampled answers are counted in `rates.jsonl`; a second
-run goes on from it.
+Filters go from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers sampled from a model, and
+a subsample of what is left. The folder `filter.out` gets `kept.jsonl`, whose ids `data.include_ids` takes,
+`dropped.jsonl` with reasons and their numbers, and `counts.json`. Sampled answers are counted in `rates.jsonl`, from
+which a second run goes on.
 """
 
 from __future__ import annotations

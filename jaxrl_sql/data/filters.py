@@ -145,7 +145,7 @@ def by_prompt(questions: PromptSet, max_tokens: int) -> Filtered:
 
 
 def by_rate(examples: Sequence[Example], rates: Mapping[str, tuple[int, int]], low: float, high: float) -> Filtered:
-    """Keep the questions of which a share in [low, high] of the sampled answers is right; `rates`: id -> (right, of)."""
+    """Keep questions of which a share in [low, high] of the sampled answers is right; `rates`: id -> (right, of)."""
     kept: list[Example] = []
     dropped: list[Dropped] = []
     for example in examples:

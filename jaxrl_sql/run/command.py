@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.planning import gpus
 from jaxrl_sql.runtime.folder import resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
 from jaxrl_sql.runtime.memory import keep_freed_memory
@@ -44,6 +45,10 @@ def run_command(command: Callable[[TrainConfig], int], description: str, argumen
 def prepare_process() -> None:
     """Set what holds for a whole process, before anything is computed."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
+    flags = os.environ.get("XLA_FLAGS", "")
+    if gpus.has_compiler() and "xla_gpu_enable_command_buffer" not in flags:
+        # A chunk of decode steps is a loop: as one CUDA graph its small kernels are not launched one by one.
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer=+WHILE".strip()
     keep_freed_memory()
 
 

@@ -12,7 +12,8 @@ import pytest
 from jaxrl_sql.audit import main as audit
 from jaxrl_sql.config import load_config
 from jaxrl_sql.datagen.synth.__main__ import main as synth
-from jaxrl_sql.run.command import told
+from jaxrl_sql.planning import gpus
+from jaxrl_sql.run.command import prepare_process, report_errors
 from jaxrl_sql.sft import sft
 from jaxrl_sql.types import InputError
 
@@ -22,7 +23,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[
         Path("/dev/null/out").mkdir()
         return 0
 
-    assert told(work) == 1
+    assert report_errors(work) == 1
     assert capsys.readouterr().err == "error: /dev/null/out: Not a directory\n"
     assert synth(["--out", "/dev/null/out"]) == 1
     assert capsys.readouterr().err == "/dev/null: Not a directory\n"
@@ -56,13 +57,14 @@ def test_an_error_of_the_systems_that_names_no_file_is_not_hidden() -> None:
         raise OSError("what is this?")
 
     with pytest.raises(OSError, match="what is this"):
-        told(work)
+        report_errors(work)
 
 
 def test_a_reader_that_goes_is_no_traceback() -> None:
     program = (
-        "import sys\nfrom jaxrl_sql.run.command import told\n"
-        "def work():\n    for _ in range(99999):\n        print('a line')\n    return 0\nsys.exit(told(work))\n"
+        "import sys\nfrom jaxrl_sql.run.command import report_errors\n"
+        "def work():\n    for _ in range(99999):\n        print('a line')\n    return 0\n"
+        "sys.exit(report_errors(work))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -71,3 +73,14 @@ def test_a_reader_that_goes_is_no_traceback() -> None:
         child.stdout.close()
         assert child.stderr.read() == b""
     assert child.returncode == 1
+
+
+def test_loops_are_one_graph_where_the_platform_is_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_foo")
+    monkeypatch.setattr(gpus, "has_compiler", lambda: False)
+    prepare_process()
+    assert os.environ["XLA_FLAGS"] == "--xla_foo"
+    monkeypatch.setattr(gpus, "has_compiler", lambda: True)
+    prepare_process()
+    prepare_process()
+    assert os.environ["XLA_FLAGS"] == "--xla_foo --xla_gpu_enable_command_buffer=+WHILE"

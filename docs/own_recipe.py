@@ -48,6 +48,6 @@ MINE = Recipe(
 if __name__ == "__main__":
     from jaxrl_sql.train import main
 
-    # No model writes this form yet, and answers without it are rewarded nothing: some supervised steps come first.
+    # No model writes this form yet, and answers without it get no reward: some supervised steps come first.
     taught = ["sft.steps=60", "sft.databases=4", "sft.questions=12", "sft.optim.lr=2.0e-3", "sft.optim.warmup_steps=10"]
     sys.exit(main(sys.argv[1:] and [f"recipe={__file__}:MINE", *taught, *sys.argv[1:]]))

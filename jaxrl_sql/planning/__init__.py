@@ -1,1 +1,1 @@
-"""Whether a run fits its devices and how fast it can be, before they are rewarded for."""
+"""Whether a run fits its devices and how fast it can be, before money is spent on them."""

@@ -288,13 +288,16 @@ class Scheduler:
             sample.slot, self.to_append[number] = slot, sample.token_ids()
             self.slot_length[slot], self.known_from[slot] = sample.num_tokens(), self.num_chunks + 1
 
+    def block_map(self) -> BlockMap:
+        """Return which slot holds which block of completions."""
+        table = self.block_table.table()
+        return BlockMap(table, *block_owner(table, self.block_table.num_blocks, self.block_table.block_size))
+
     def _launch_chunk(self, is_after_prefill: bool) -> InFlightChunk:
         """Launch the next chunk, without waiting for it."""
         self.num_chunks += 1
-        table = self.block_table.table()
-        blocks = BlockMap(table, *block_owner(table, self.block_table.num_blocks, self.block_table.block_size))
         self.slots, log = self.runner.decode(
-            self.queue.weights, self.chunk_config, self.queue.prompt_slots(), self.slots, blocks,
+            self.queue.weights, self.chunk_config, self.queue.prompt_slots(), self.slots, self.block_map(),
             self.queue.request_ring(self.may_take), self.stops,
         )  # fmt: skip
         self.stats.chunks += 1

@@ -371,8 +371,9 @@ def test_unknown_choices_are_refused() -> None:
         kl_penalty(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), "k4")
     with pytest.raises(ValueError, match="token or sequence"):
         policy_ratio(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), "group")
+    cfg = dataclasses.replace(PLAIN, loss_agg_mode="mean")
     with pytest.raises(ValueError, match="token_mean"):
-        aggregate(jnp.zeros((1, 1, 1)), jnp.ones((1, 1, 1), bool), "mean")
+        aggregate(jnp.zeros((1, 1, 1)), jnp.ones((1, 1, 1), bool), jnp.ones((1, 1), bool), cfg)
 
 
 def test_metrics_one_after_another_are_summed_and_maxima_are_the_largest() -> None:

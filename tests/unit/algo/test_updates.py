@@ -246,7 +246,7 @@ def test_a_recipe_may_bring_its_own_advantage_and_loss() -> None:
 
     def plain_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool) -> Loss:
         assert on_policy
-        return Loss(*aggregate(-scored.logprob * batch.advantage, batch.trained(), cfg.loss_agg_mode), {})
+        return Loss(*aggregate(-scored.logprob * batch.advantage, batch.trained(), batch.weight > 0, cfg), {})
 
     got, _ = learn(PLAIN, make_batch(), advantage=signs, loss=plain_loss)
     want, _ = learn(PLAIN, make_batch(), advantage=signs)

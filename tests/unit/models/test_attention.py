@@ -256,6 +256,7 @@ class Gpu:
 
     client: Client
     compute_capability: str
+    platform: str = "gpu"
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,10 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
     request = GenerationRequest(make_prompts(p, p), [SamplingParams(n=16, max_new_tokens=16)] * 2, 0, None)
     call, runner = Scheduler(engine.runner, engine.vocabulary, request, RolloutStats()), engine.runner
     call.queue.admit(n)
+    assert call._has_room(None)
     program = decode_chunk.lower(
-        PARAMS, call.chunk_config, runner.prompt_pool, call.queue.prompt_slots(),
-        DecodeState(runner.completion_pool, call.slots), call._reserve_blocks(), call.queue.request_ring(), call.stops,
+        call.queue.weights, call.chunk_config, runner.prompt_pool, call.queue.prompt_slots(),
+        DecodeState(runner.completion_pool, call.slots), call.block_map(), call.queue.request_ring(), call.stops,
     )  # fmt: skip
     copies = n * p * CONFIG.n_kv_heads * CONFIG.head_dim * 4
     assert program.compile().memory_analysis().temp_size_in_bytes < copies

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -100,8 +101,15 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def saved_arrays(run: Path, step: int) -> dict[str, np.ndarray]:
-    """Return everything that a checkpoint holds of the devices: parameters, reference, optimizer, step."""
-    return dict(ocp.StandardCheckpointer().restore(run / "checkpoints" / str(step) / "state"))
+    """Return everything that a checkpoint holds of the devices: parameters, reference, optimizer, step.
+
+    Whole, on the host: the run's mesh may have more devices than there are here.
+    """
+    path = run / "checkpoints" / str(step) / "state"
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        found = checkpointer.metadata(path).item_metadata.tree
+        whole = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), found)
+        return dict(checkpointer.restore(path, restore_args=whole))
 
 
 def assert_same(run: Path, whole: Path, but_checkpoints: bool = False) -> None:

@@ -1,8 +1,9 @@
 """The policy: a decoder as pure functions over a nested dict of arrays.
 
 `spec` is what a model is and the table of its weights, `layers` and `transformer` what it computes, `paged` what
-decoding keeps, `lora` what is trained beside frozen weights, `families` how Hugging Face spells each family's config,
-`hf` the folders on disk, `stored` and `placing` how tensors get from files to devices, `gguf` llama.cpp's files.
+decoding keeps, `lora` what is trained beside frozen weights, `families` how Hugging Face spells each family's config.
+In `formats`, `hf` is the folders on disk, `tensor_files` and `load_sharded` how tensors get from files to devices, and
+`gguf` llama.cpp's files.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def _one(lower: Callable[[], Any]) -> Compiled:
         return Compiled(0, used, ("", 0), {}, 0.0, time.perf_counter() - began)
     said = compiled.memory_analysis()
     anew = max(said.output_size_in_bytes - said.alias_size_in_bytes, 0)
-    costs, text = _costs(compiled), compiled.as_text()
+    costs, text = compiled.cost_analysis() or {}, compiled.as_text()  # nothing is said of GPUs elsewhere
     return Compiled(
         arguments=said.argument_size_in_bytes,
         temporaries=said.temp_size_in_bytes + anew + said.generated_code_size_in_bytes,
@@ -189,16 +189,6 @@ def _one(lower: Callable[[], Any]) -> Compiled:
         flops=float(costs.get("flops", 0.0)),
         seconds=time.perf_counter() - began,
     )
-
-
-def _costs(compiled: Any) -> Mapping[str, float]:
-    """Return what XLA counts of a program; for a GPU that is not there it is counted on its text."""
-    try:
-        found = compiled.cost_analysis()
-    except Exception as error:  # noqa: BLE001 - of a backend that does not say; the plan goes on without
-        del error
-        found = None
-    return found or {}
 
 
 def _measured(phase: Phase, compiled: Compiled | None) -> Phase:

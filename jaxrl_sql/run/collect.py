@@ -163,8 +163,8 @@ def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
 def _collect_rewards(s: Session, jobs: list[list[TextJob]]) -> list[list[ScoredResponse]]:
     """Wait for what this process's executor owes, and return what all of them found, in order."""
     own = [[s.recipe.collect(job)[0] for job in group] for group in jobs]
-    told = exchange([[(*dataclasses.astuple(one.reward), *one[1:]) for one in group] for group in own])
-    return [[ScoredResponse(Reward(total, parts), *rest) for total, parts, *rest in group] for group in told]
+    found = exchange([[(*dataclasses.astuple(one.reward), *one[1:]) for one in group] for group in own])
+    return [[ScoredResponse(Reward(total, parts), *rest) for total, parts, *rest in group] for group in found]
 
 
 def _written(groups: Sequence[Group]) -> list[Turn]:

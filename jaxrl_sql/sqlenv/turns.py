@@ -1,7 +1,7 @@
 """Several turns: what the policy writes is answered, and it writes on in the same cache.
 
-A turn policy is a value with `next(written)`: it is told what was written and gives an observation to come, or None
-when the answer is complete. The engine asks for nothing else, and goes on decoding other answers while an observation
+An environment is a value with `next(written)`: it takes an action and gives an observation to come, or None when
+the answer is complete. The engine asks for nothing else, and goes on decoding other answers while an observation
 is on its way.
 """
 

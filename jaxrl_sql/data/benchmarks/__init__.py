@@ -27,8 +27,8 @@ def load_benchmark(folder: str | Path, split: str = "", limit: int = 0) -> Bench
             raise no_split(place, chosen, [])
         loaded = load_plain(place, limit, notes)
         rule = "test_suite" if any(example.suite for example in loaded.examples) else form.rule
-        told = tuple(notes)
-        return Benchmark(form.name, rule, loaded.examples, loaded.skipped, told, form.submission, order=loaded.order)
+        said = tuple(notes)
+        return Benchmark(form.name, rule, loaded.examples, loaded.skipped, said, form.submission, order=loaded.order)
     found = form.reads(place, chosen, notes)
     if not found.is_huge:
         found = found._replace(items=[*found.items])

@@ -1,7 +1,7 @@
 """Make more of a set: copies of its databases with rows that golds need, and with tables that they do not.
 
-`witness` reads from a query which rows it needs, `fill` inserts them, `distract` adds tables of other databases. All
-write to copies, tell what they changed, and leave alone what would change another gold's meaning.
+`required_rows` reads from a query which rows it needs, `fill` inserts them, `distractor_tables` adds tables of other
+databases. All write to copies, tell what they changed, and leave alone what would change another gold's meaning.
 """
 
 from jaxrl_sql.datagen.augment.change import Change

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import jax
-
 from jaxrl_sql.types import InputError
 
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -150,10 +148,10 @@ def run_again(module: str, arguments: Sequence[str]) -> int | None:
     The plugin complains where it finds no GPU, unless JAX is told before it starts to look for processors alone; and
     programs for GPUs that are not there do not come back from the persistent compilation cache.
     """
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
-        jax.config.update("jax_enable_compilation_cache", False)
+    told = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    env = os.environ | told
+    if env == os.environ:
         return None
-    env = os.environ | {"JAX_PLATFORMS": "cpu"}
     return subprocess.run([sys.executable, "-m", module, *arguments], env=env, check=False).returncode  # noqa: S603 - this command
 
 

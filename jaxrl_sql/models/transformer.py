@@ -143,7 +143,7 @@ def finish(
     layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array, stream: tuple[str, ...] = STREAM
 ) -> jax.Array:
     """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D], pinned to `stream`."""
-    added = _project(layer, "o", checkpoint_name(attended, "attended"), 2)
+    added = _project(layer, "o", attended, 2)
     x = x + (norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
     y = norm(config, x, layer["mlp_norm"])
     gate = checkpoint_name(_project(layer, "gate", y), "gate")

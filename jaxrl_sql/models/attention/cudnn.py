@@ -1,35 +1,128 @@
-"""Attention by cuDNN's fused kernels, through `jax.nn.dot_product_attention` (NVIDIA GPUs, bfloat16 or float16).
+"""Attention by cuDNN's fused kernels (NVIDIA GPUs, bfloat16 or float16), with the grouped form's own gradient.
 
-The grouped form is exact because each level is one call with one softmax: a level's rows become the batch, and the
-keys of a row are its ancestors' followed by its own. An ancestor's keys and values are repeated for this call alone
-(projections and MLPs, the bulk, stay shared), and differentiation adds the copies' gradients up again. A row's own
-causal triangle stands to the right of ancestors of any valid length, which cuDNN's own masks (causal from the left,
-lengths) cannot say, so such a level carries a boolean mask; the first level, the prompt, is plainly causal and needs
-none. The mask also carries sliding windows, whose flag the scan traces. What this costs beside a kernel that knew the
-tree: G copies of a prompt's keys while a layer is computed, and tiles of the mask that are read though nothing there
-is seen. (Two calls merged by their log-sum-exp would need neither, but JAX drops that number's gradient.)
+A level's queries attend to each ancestor level in one call and to their own rows in another, and the calls are merged
+by their log-sum-exp into one softmax. The queries of all rows below an ancestor's row are one sequence of queries to
+it, so a prompt's keys are read where they stand, and no part needs more of a mask than cuDNN has itself: an ancestor's
+keys have a length, the own ones are causal. Only sliding windows, whose flag the scan traces, carry a mask as a bias.
+
+JAX's own gradient of a call drops the gradient of its log-sum-exp, so the gradient is written here, as ring attention
+does it (Liu et al., 2023, https://arxiv.org/abs/2310.01889): each call's backward kernel is given the merged output and
+the merged log-sum-exp, whose probabilities are then those of the whole softmax. It takes no gradient of the bias.
+Both are kept under the name `attended`, so that a layer recomputed in the backward pass need not attend again.
 
 On a mesh each device gets its prompts and heads (`tree.on_mesh`): the kernel refuses tokens that are split, as they are
 between layers.
-
-JAX takes even lengths only where there is a gradient, so odd ones are padded by one position that no query sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.models.attention.tree import Level, Window, narrow, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
 
 DTYPES = ("bfloat16", "float16")
-Kernel = Callable[..., jax.Array]
-KERNEL: Kernel = partial(jax.nn.dot_product_attention, implementation="cudnn")
+KEPT = "attended"
+HIDDEN = -(2.0**41)
+"""The score of a key that is not seen; cuDNN subtracts two of them, so that it must be far from the largest number."""
+Keys = Sequence[tuple[jax.Array, jax.Array]]
+"""Keys and values [B,Rj,K,S,Q] of each part."""
+
+
+class Seen(NamedTuple):
+    """Which keys queries see: up to `length` [N] of them, or where `bias` [N,1,X,S] is 0; neither: causally."""
+
+    length: jax.Array | None = None
+    bias: jax.Array | None = None
+
+
+class Kernel(NamedTuple):
+    """Attention of queries [N,X,H,Q] to keys and values [N,S,K,Q], and its gradient.
+
+    forward(q, k, v, seen, scale) -> (read [N,X,H,Q], log-sum-exp of scores [N,H,X] float32);
+    backward(q, k, v, seen, scale, (read, log-sum-exp), gradient of read) -> gradients of q, k and v, where what was
+    read and the log-sum-exp may be those of a softmax over more keys than these.
+    """
+
+    forward: Callable[..., tuple[jax.Array, jax.Array]]
+    backward: Callable[..., tuple[jax.Array, ...]]
+
+
+def _operands(q: jax.Array, seen: Seen, scale: float) -> tuple[list[jax.Array], dict[str, Any]]:
+    """Return what JAX's calls of cuDNN take beside queries, keys and values."""
+    from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - JAX has no public door to the gradient
+
+    absent = jnp.zeros(0, q.dtype)
+    mask, queries, keys = fused.MaskType.CAUSAL, absent, absent
+    if seen.bias is not None:
+        mask = fused.MaskType.NO_MASK
+    elif seen.length is not None:
+        mask, queries, keys = fused.MaskType.PADDING, jnp.full(q.shape[:1], q.shape[1], jnp.int32), seen.length
+    bias = absent if seen.bias is None else seen.bias
+    settings = {
+        "scale": scale,
+        "seed": 42,
+        "dropout_rate": 0.0,
+        "variadic_args": (seen.bias is not None, False),
+        "mask_type": mask,
+        "layout": fused.AttentionLayout.BTNH.value,
+        "sliding_window_length": None,
+    }
+    return [bias, queries, keys, *[absent] * 4], settings
+
+
+def _forward(q: jax.Array, k: jax.Array, v: jax.Array, seen: Seen, scale: float) -> tuple[jax.Array, jax.Array]:
+    from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - as above
+
+    (q, k, v, seen), t = _even(q, k, v, seen), q.shape[1]
+    others, settings = _operands(q, seen, scale)
+    bind = fused._dot_product_attention_fwd_p_wrapper.bind  # noqa: SLF001
+    read, log_sum_exp = bind(q, k, v, *others, **settings, is_training=True)
+    return read[:, :t], log_sum_exp[:, :, :t]
+
+
+def _backward(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    seen: Seen,
+    scale: float,
+    known: tuple[jax.Array, jax.Array],
+    gradient: jax.Array,
+) -> tuple[jax.Array, ...]:
+    from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - as above
+
+    sizes = q.shape[1], k.shape[1], k.shape[1]
+    odd = 0 if seen.bias is None else q.shape[1] % 2
+    (q, k, v, seen) = _even(q, k, v, seen)
+    others, settings = _operands(q, seen, scale)
+    read, log_sum_exp = _pad(known[0], {1: odd}), _pad(known[1], {2: odd})
+    bind = fused._dot_product_attention_bwd_p_wrapper.bind  # noqa: SLF001
+    found = bind(q, k, v, *others, log_sum_exp, read, _pad(gradient, {1: odd}), **settings)
+    return tuple(x[:, :size] for x, size in zip(found, sizes, strict=True))
+
+
+def _even(q: jax.Array, k: jax.Array, v: jax.Array, seen: Seen) -> tuple[jax.Array, jax.Array, jax.Array, Seen]:
+    """Pad odd lengths by a position that sees nothing and that no query sees: cuDNN takes even ones beside a bias."""
+    if seen.bias is None:
+        return q, k, v, seen
+    queries, keys = q.shape[1] % 2, k.shape[1] % 2
+    bias = _pad(seen.bias, {2: queries, 3: keys}, HIDDEN)
+    return _pad(q, {1: queries}), _pad(k, {1: keys}), _pad(v, {1: keys}), Seen(bias=bias)
+
+
+def _pad(x: jax.Array, by: dict[int, int], value: float = 0) -> jax.Array:
+    """Pad the end of axes."""
+    return jnp.pad(x, [(0, by.get(axis, 0)) for axis in range(x.ndim)], constant_values=value)
+
+
+KERNEL = Kernel(_forward, _backward)
 
 
 def refusal(config: ModelConfig, dtype: Any) -> str | None:
@@ -63,7 +156,7 @@ def attend_tree(
 ) -> tuple[jax.Array, ...]:
     """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level.
 
-    `kernel`: another with the arguments of JAX's, for tests of this arrangement where there is no GPU.
+    `kernel`: another with the same contract, for tests of this arrangement where there is no GPU.
     """
     assert cap is None, "`refusal` comes first"
 
@@ -76,41 +169,73 @@ def attend_tree(
 def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kernel: Kernel) -> jax.Array:
     """Let the last level attend to all."""
     own = levels[-1]
-    b, rows, t, h, size = own.q.shape
-    q = own.q.reshape(b * rows, t, h, size)
-    k, v = (jnp.concatenate([_as_rows(x, rows) for x in parts], axis=1) for parts in zip(*_pairs(levels), strict=True))
-    call = partial(kernel, *(_even(x, (1,)) for x in (q, k, v)))
-    if len(levels) == 1 and window is None:
-        read = call(scale=scale, is_causal=True)
-    else:
-        mask = jnp.concatenate([_mask(level, own, window) for level in levels], axis=-1)
-        read = call(scale=scale, mask=_even(mask.reshape(b * rows, 1, t, -1), (2, 3)))
-    return jnp.where(reads_anything(levels)[..., None, None, None], read[:, :t].reshape(own.q.shape), 0)
+    keys = [(level.k, level.v) for level in levels]
+    read = _merged(kernel, scale, own.q, keys, [_seen(level, own, window) for level in levels])
+    return jnp.where(reads_anything(levels)[..., None, None, None], read, 0)
 
 
-def _pairs(levels: Sequence[Level]) -> list[tuple[jax.Array, jax.Array]]:
-    return [(level.k, level.v) for level in levels]
-
-
-def _as_rows(x: jax.Array, rows: int) -> jax.Array:
-    """Lay keys or values [B,Rj,K,S,Q] out for each of `rows` rows: [B·R,S,K,Q]."""
-    b, part_rows, k, s, size = x.shape
-    each = jnp.repeat(jnp.swapaxes(x, 2, 3), rows // part_rows, axis=1)
-    return each.reshape(b * rows, s, k, size)
-
-
-def _mask(keys: Level, own: Level, window: Window | None) -> jax.Array:
-    """Say which keys of a level each query of `own` sees, [B,R,T,S] bool."""
-    rows, t = own.q.shape[1:3]
-    ratio = rows // keys.q.shape[1]
-    seen = jnp.repeat(valid_keys(keys), ratio, axis=1)[:, :, None]
-    if keys is own:
+def _seen(keys: Level, own: Level, window: Window | None) -> Seen:
+    """Say which keys of a level the queries of `own` see."""
+    is_own = keys is own
+    if window is None:
+        return Seen() if is_own else Seen(length=keys.length.reshape(-1))
+    b, rows, t = own.q.shape[:3]
+    part_rows, s = keys.k.shape[1], keys.k.shape[3]
+    seen = valid_keys(keys)[:, :, None]
+    if is_own:
         seen &= jnp.tril(jnp.ones((t, t), bool))
-    seen = narrow(window, seen, jnp.repeat(keys.positions, ratio, axis=1), own.positions)
-    return jnp.broadcast_to(seen, (seen.shape[0], rows, t, seen.shape[-1]))
+    seen = narrow(window, seen, keys.positions, own.positions)
+    seen = jnp.broadcast_to(seen, (b, part_rows, rows // part_rows * t, s)).reshape(b * part_rows, 1, -1, s)
+    return Seen(bias=jnp.where(seen, 0, HIDDEN).astype(own.q.dtype))
 
 
-def _even(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Pad axes of odd size by one, with zeros or False."""
-    width = [(0, size % 2 if axis in axes else 0) for axis, size in enumerate(x.shape)]
-    return jnp.pad(x, width) if any(after for _, after in width) else x
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _merged(kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen]) -> jax.Array:
+    """Attend from q [B,R,T,H,Q] to the keys of all parts under one softmax -> [B,R,T,H,Q]."""
+    return _merged_forward(kernel, scale, q, keys, seen)[0]
+
+
+def _merged_forward(
+    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen]
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    reads, sums = [], []
+    for (k, v), by in zip(keys, seen, strict=True):
+        read, log_sum_exp = kernel.forward(_queries(q, k), _rows(k), _rows(v), by, scale)
+        reads.append(_where_keys(by, read, 0).reshape(q.shape))
+        sums.append(_where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(q.shape[:-1]))
+    total = jax.nn.logsumexp(jnp.stack(sums), axis=0)
+    shares = (jnp.exp(part - total)[..., None] * read for part, read in zip(sums, reads, strict=True))
+    merged = sum(shares, jnp.zeros(q.shape, jnp.float32)).astype(q.dtype)
+    merged, total = checkpoint_name(merged, KEPT), checkpoint_name(total, KEPT)
+    return merged, (q, keys, seen, merged, total)
+
+
+def _merged_backward(kernel: Kernel, scale: float, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
+    q, keys, seen, merged, total = kept
+    of_q, of_keys = jnp.zeros(q.shape, jnp.float32), []
+    for (k, v), by in zip(keys, seen, strict=True):
+        known = _queries(merged, k), jnp.swapaxes(_queries(total, k), 1, 2)
+        found = kernel.backward(_queries(q, k), _rows(k), _rows(v), by, scale, known, _queries(gradient, k))
+        here, *below = (_where_keys(by, x, 0) for x in found)
+        of_q += here.reshape(q.shape)
+        of_keys.append(tuple(jnp.swapaxes(x, 1, 2).reshape(k.shape) for x in below))
+    return of_q.astype(q.dtype), of_keys, None
+
+
+_merged.defvjp(_merged_forward, _merged_backward)
+
+
+def _queries(x: jax.Array, k: jax.Array) -> jax.Array:
+    """Lay rows [B,R,T,*] that read one row of keys [B,Rj,K,S,Q] out as one sequence of queries, [B·Rj,X,*]."""
+    part_rows = k.shape[1]
+    return x.reshape(x.shape[0] * part_rows, x.shape[1] // part_rows * x.shape[2], *x.shape[3:])
+
+
+def _rows(x: jax.Array) -> jax.Array:
+    """Lay keys or values [B,Rj,K,S,Q] out as the kernel takes them, [B·Rj,S,K,Q]."""
+    return jnp.swapaxes(x.reshape(-1, *x.shape[2:]), 1, 2)
+
+
+def _where_keys(seen: Seen, x: jax.Array, other: float) -> jax.Array:
+    """Return x [N,*], with `other` in rows that have no keys: the kernel says nothing of those."""
+    return x if seen.length is None else jnp.where((seen.length > 0).reshape(-1, *[1] * (x.ndim - 1)), x, other)

@@ -126,6 +126,7 @@ def _kernel(
         ),
         head_shards=1,
         q_seq_shards=1,
+        residual_checkpoint_name="attended",
         attn_logits_soft_cap=cap,
         interpret=interpret,
     )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.models.attention.tree import Level, Window, narrow, valid_keys
 from jaxrl_sql.ops.token_distribution import soft_cap
@@ -41,10 +42,11 @@ def attend_tree(
     levels: Sequence[Level], scale: float, cap: float | None, window: Window | None
 ) -> tuple[jax.Array, ...]:
     """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level."""
-    return tuple(
+    reads = (
         attend(level.q, [_part(other, level, other is level, window) for other in levels[: i + 1]], scale, cap)
         for i, level in enumerate(levels)
     )
+    return tuple(checkpoint_name(read, "attended") for read in reads)
 
 
 def _part(keys: Level, queries: Level, is_own: bool, window: Window | None) -> KeyPart:

@@ -26,10 +26,47 @@ from jaxrl_sql.types import InputError
 CONFIG = ModelConfig("qwen2", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 512)
 SLIDING = dataclasses.replace(CONFIG, sliding=SlidingWindow(5, (True, False), 100.0))
 CAPPED = dataclasses.replace(CONFIG, attn_score_cap=3.0)
+
+
+def probabilities(q: Any, k: Any, seen: cudnn.Seen, scale: float, log_sum_exp: Any = None) -> Any:
+    """Return the share of each key, [N,K,M,X,S], by a log-sum-exp [N,H,X] (else its own), and that."""
+    n, x, heads, size = q.shape
+    s, kv_heads = k.shape[1:3]
+    scores = scale * jnp.einsum("nxkmq,nskq->nkmxs", q.reshape(n, x, kv_heads, -1, size), k)
+    if seen.bias is not None:
+        scores += seen.bias[:, :, None]
+    elif seen.length is not None:
+        scores = jnp.where(jnp.arange(s) < seen.length[:, None, None, None, None], scores, -jnp.inf)
+    else:
+        scores = jnp.where(jnp.tril(jnp.ones((x, s), bool)), scores, -jnp.inf)
+    if log_sum_exp is None:
+        log_sum_exp = jax.nn.logsumexp(scores, axis=-1).reshape(n, heads, x)
+    return jnp.exp(scores - log_sum_exp.reshape(n, kv_heads, -1, x, 1)), log_sum_exp
+
+
+def read_plainly(q: Any, k: Any, v: Any, seen: cudnn.Seen, scale: float) -> Any:
+    """Do what the kernel's forward call is said to do; rows without keys give nan, which cuDNN may give too."""
+    share, log_sum_exp = probabilities(q, k, seen, scale)
+    return jnp.einsum("nkmxs,nskq->nxkmq", share, v).reshape(q.shape), log_sum_exp
+
+
+def differentiate_plainly(q: Any, k: Any, v: Any, seen: cudnn.Seen, scale: float, known: Any, gradient: Any) -> Any:
+    """Do what the kernel's backward call is said to do (Dao, 2023, FlashAttention-2, algorithm 2)."""
+    read, log_sum_exp = known
+    share, _ = probabilities(q, k, seen, scale, log_sum_exp)
+    split = (*q.shape[:2], k.shape[2], -1, q.shape[3])
+    of_v = jnp.einsum("nkmxs,nxkmq->nskq", share, gradient.reshape(split))
+    of_share = jnp.einsum("nxkmq,nskq->nkmxs", gradient.reshape(split), v)
+    common = jnp.moveaxis(jnp.sum(gradient * read, axis=-1).reshape(split[:-1]), 1, 3)[..., None]
+    of_scores = scale * share * (of_share - common)
+    of_q = jnp.einsum("nkmxs,nskq->nxkmq", of_scores, k).reshape(q.shape)
+    return of_q, jnp.einsum("nkmxs,nxkmq->nskq", of_scores, q.reshape(split)), of_v
+
+
 # The same packing and masks as on the platform that each is for, computed where these tests run.
 HERE: dict[str, Callable[..., Any]] = {
     "splash": partial(splash.attend_tree, interpret=True),
-    "cudnn": partial(cudnn.attend_tree, kernel=partial(jax.nn.dot_product_attention, implementation="xla")),
+    "cudnn": partial(cudnn.attend_tree, kernel=cudnn.Kernel(read_plainly, differentiate_plainly)),
 }
 jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 

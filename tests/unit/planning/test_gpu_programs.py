@@ -49,8 +49,16 @@ def run(*case: str) -> Any:
 @pytest.mark.parametrize("key_heads", ["2", "1"], ids=["heads-split", "key-heads-repeated"])
 def test_the_update_compiles_for_four_gpus_with_heads_split(key_heads: str) -> None:
     found = run("update", key_heads)
-    assert found["kernels"] == [2, 2], "of prompts and of completions a kernel each way"
+    assert found["kernels"] == [3, 3], "prompts to prompts, completions to both: a kernel each way"
+    assert found["biases"] == []
     assert found["narrow_scatters"] == []
+
+
+@pytest.mark.slow
+@NEEDS_PLUGIN
+def test_what_attention_read_is_kept_where_remat_names_it() -> None:
+    assert run("update", "2", "model.remat=query,key,value,attended")["kernels"] == [3, 3]
+    assert run("update", "2", "model.remat=full")["kernels"] == [6, 3]
 
 
 @pytest.mark.slow
@@ -78,7 +86,7 @@ def test_the_command_plans_for_gpus_that_are_not_there() -> None:
     assert plan["programs"]["update"]["received"]["all-gather"] > 0
 
 
-def _lowered(case: str, option: str) -> str:
+def _lowered(case: str, option: str, *overrides: str) -> str:
     """Compile a small program for H100s and return its text."""
     from jaxrl_sql.config import load_config
     from jaxrl_sql.models import ModelConfig
@@ -87,7 +95,7 @@ def _lowered(case: str, option: str) -> str:
     from jaxrl_sql.planning.workload import find_workload
 
     sizes = "grpo.prompts=4 grpo.num_generations=2 sampling.max_new_tokens=32 rollout.max_num_seqs=8 sampling.top_p=0.9"
-    config = load_config(None, ["model.dtype=bfloat16", *sizes.split()])
+    config = load_config(None, ["model.dtype=bfloat16", *sizes.split(), *overrides])
     if case == "update":
         model = ModelConfig("qwen3", 512, 128, 1, 4, int(option), 32, 256, 1e4, 1e-6, True, True, False, 1024)
         work = find_workload(config, 60, 2).update
@@ -104,13 +112,14 @@ def _lowered(case: str, option: str) -> str:
     return str(programs.lower_decode(setting, load).compile().as_text())
 
 
-def _main(case: str, option: str) -> dict[str, Any]:
-    text = _lowered(case, option)
+def _main(case: str, option: str, *overrides: str) -> dict[str, Any]:
+    text = _lowered(case, option, *overrides)
     if case == "update":
         kernels = re.findall(r'custom_call_target="__cudnn\$fmha(\w+)"', text)
         backward = sum(name.endswith("Backward") for name in kernels)
         narrow = re.findall(r"= \(?bf16\[[^ ]* scatter\(", text)
-        return {"kernels": [len(kernels) - backward, backward], "narrow_scatters": narrow}
+        biases = [name for name in kernels if "Bias" in name]
+        return {"kernels": [len(kernels) - backward, backward], "biases": biases, "narrow_scatters": narrow}
     copied = re.findall(r"bf16\[(?:1,)?(?:128,256|256,128)\][^ ]* (?:copy|slice|dynamic-slice)\(", text)
     return {"copies": copied, "sorts": re.findall(r"f32\[[\d,]*512\][^\n]* sort\(", text)}
 

@@ -161,3 +161,13 @@ def stated_cudnn() -> Iterator[None]:
     where = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     with patch(where, lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100):
         yield
+
+
+def module_costs(compiled: Any) -> Mapping[str, float]:
+    """Return XLA's cost analysis of a program whose own compiler has none, as that for GPUs elsewhere."""
+    import jax  # noqa: PLC0415 - who asks for the names of GPUs alone need not load it
+    from jax._src.lib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415 - JAX has no public door to the analysis of a module
+
+    (module,) = compiled.runtime_executable().hlo_modules()
+    costs: Mapping[str, float] = _jax.hlo_module_cost_analysis(jax.devices("cpu")[0].client, module)
+    return costs

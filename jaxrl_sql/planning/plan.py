@@ -13,7 +13,7 @@ from jaxrl_sql.models import ModelConfig, count_params
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Topology
-from jaxrl_sql.planning.gpus import stated_cudnn
+from jaxrl_sql.planning.gpus import module_costs, stated_cudnn
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
 from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.programs import Setting, programs
@@ -31,7 +31,7 @@ class Compiled(NamedTuple):
     """What the compiler says of a program: bytes on a chip, bytes received by kind of collective, its own seconds.
 
     `temporaries` are what the program needs beside its arguments, what it returns anew among them; `largest` is the
-    largest single array of them.
+    largest single array of them. `flops` are a chip's, with the body of a loop counted once and a fused kernel not.
     """
 
     arguments: int
@@ -180,7 +180,7 @@ def _one(lower: Callable[[], Any]) -> Compiled:
         return Compiled(0, used, ("", 0), {}, 0.0, time.perf_counter() - began)
     said = compiled.memory_analysis()
     anew = max(said.output_size_in_bytes - said.alias_size_in_bytes, 0)
-    costs, text = compiled.cost_analysis() or {}, compiled.as_text()  # nothing is said of GPUs elsewhere
+    costs, text = compiled.cost_analysis() or module_costs(compiled), compiled.as_text()
     return Compiled(
         arguments=said.argument_size_in_bytes,
         temporaries=said.temp_size_in_bytes + anew + said.generated_code_size_in_bytes,

@@ -113,26 +113,25 @@ def _others(ways: int) -> float:
 
 
 def _prefill(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int) -> Cost:
-    """Return the cost of running one stretch of prompts, on average over the prompt.
+    """Return the cost of running one chunk of prompts, on average over the prompt.
 
-    So few rows are not split along the batch's axes: each chip of `fsdp` multiplies with the weights it has, and what
-    comes out is added up over them; attention is the same on all.
+    Each way of the batch has rows of its own. Weights are brought together along `fsdp`; keys that were written before
+    lie in blocks on all chips, and so do those that are written now.
     """
-    rows, stretch = load.prefill_shape
-    tokens, tensor = rows * stretch, sizes["tensor"]
-    per_prompt = grouped_forward_flops(model, 1, load.prompt, 0, 0) * rows / -(-load.prompt // stretch)
-    products = 2.0 * model.n_layers * layer_weights(model) * tokens
-    fsdp, ways = sizes["fsdp"], batch_ways(sizes)
-    flops = (products / fsdp + max(per_prompt - products, 0.0)) / tensor
-    weights = width * (model.n_layers * layer_weights(model) / fsdp + _tables(model)) / tensor
-    out = (model.n_heads + 2 * model.n_kv_heads) * model.head_dim + 2 * model.d_ff
-    past = 2 * model.n_kv_heads * model.head_dim * rows * load.prompt * width
-    sums = model.n_layers * tokens * width * (2 * out * _others(fsdp) + model.d_model * _others(fsdp)) / tensor
-    sums += model.n_layers * past * _others(ways) / tensor
+    rows, chunk = load.prefill_shape
+    fsdp, tensor, ways = sizes["fsdp"], sizes["tensor"], batch_ways(sizes)
+    tokens = rows * chunk / ways
+    flops = grouped_forward_flops(model, 1, load.prompt, 0, 0) * rows / -(-load.prompt // chunk) / ways / tensor
+    layers = width * model.n_layers * layer_weights(model) / tensor
+    tables = width * _tables(model) / tensor
+    a_key = 2 * model.n_kv_heads * model.head_dim * width
+    past, new = model.n_layers * a_key * rows * load.prompt / tensor, model.n_layers * a_key * rows * chunk / tensor
     added = model.n_layers * 4 * tokens * model.d_model * width * _others(tensor)
     embedded = width * model.vocab_size * model.d_model * _others(fsdp) / tensor
-    moved = model.n_layers * (tokens * (out + 4 * model.d_model) * width * 2 + past) / tensor
-    return Cost(flops, weights + moved, sums + added + embedded)
+    link = layers * _others(fsdp) + (past + new) * _others(ways) + added + embedded
+    out = (model.n_heads + 2 * model.n_kv_heads) * model.head_dim + 2 * model.d_ff
+    moved = model.n_layers * tokens * (out + 4 * model.d_model) * width * 2 / tensor + past
+    return Cost(flops, layers * (2 if fsdp > 1 else 1) + tables + moved, link)
 
 
 def _steps(rounds: float, mean: float, longest: int, shared: int) -> float:

@@ -103,6 +103,11 @@ def kv_budget(config: TrainConfig) -> KVBudget | None:
     return found if found.prompt_blocks and found.completion_blocks else None
 
 
+def engine_config(config: TrainConfig, max_num_seqs: int, longest: int, ways: int) -> EngineConfig:
+    """Return what a run's engine of so many slots is made for, with prompts of up to `longest` tokens."""
+    return EngineConfig(max_num_seqs, max_prompt_bucket=longest, budget=kv_budget(config), ways=ways)
+
+
 def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
     """Return what a run computes with prompts of up to `longest` tokens on a mesh that cuts batches into `ways`."""
     grpo, sft, width = config.grpo, config.sft, bucket(longest)
@@ -120,22 +125,21 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
         grpo.optim,
     )
     questions, evaluated = grpo.prompts * grpo.oversample * grpo.steps_per_generation, config.validation.max_num_seqs
-    budget = kv_budget(config)
-    rollouts = EngineConfig(config.rollout.max_num_seqs, max_prompt_bucket=longest, budget=budget)
-    evaluations = EngineConfig(evaluated, max_prompt_bucket=longest, budget=budget)
+    rollouts = engine_config(config, config.rollout.max_num_seqs, longest, ways)
+    evaluations = engine_config(config, evaluated, longest, ways)
     has_grpo = grpo.steps > 0
     return Workload(
         sft_dataset=sft_dataset if sft.steps else None,
         update=update if has_grpo else None,
-        rollout=_load(rollouts, questions, grpo.num_generations, answer, ways) if has_grpo else None,
-        greedy=_load(evaluations, evaluated, 1, config.validation.max_new_tokens, ways),
+        rollout=_load(rollouts, questions, grpo.num_generations, answer) if has_grpo else None,
+        greedy=_load(evaluations, evaluated, 1, config.validation.max_new_tokens),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
         scored=(needs_old_logprobs(grpo) + (grpo.kl_coef > 0)) if has_grpo else 0,
     )
 
 
-def _load(config: EngineConfig, questions: int, group: int, completion: int, ways: int) -> EngineLoad:
+def _load(config: EngineConfig, questions: int, group: int, completion: int) -> EngineLoad:
     prompt = config.max_prompt_bucket
     groups = questions * -(-group // config.group_size(group))
-    sizes = config.sizes(groups, group, prompt, completion, ways)
+    sizes = config.sizes(groups, group, prompt, completion)
     return EngineLoad(config, sizes, questions, group, bucket(prompt), bucket(completion))

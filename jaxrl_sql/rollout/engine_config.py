@@ -42,8 +42,8 @@ class EngineConfig:
 
     `max_num_seqs` completions are decoded at a time, each in a slot. KV blocks hold `block_size` tokens of a prompt, or
     `completion_block_size` of a completion; a decode chunk is `chunk_steps` steps; `prefill_tokens` are prefilled at a
-    time (one block at least); the prefix cache has room for `prefix_cache_tokens`. `compute_dtype` is that of
-    activations and of the KV cache (None: the parameters' own).
+    time (one block at least) in each of the `ways` that the mesh splits a batch; the prefix cache has room for
+    `prefix_cache_tokens`. `compute_dtype` is that of activations and of the KV cache (None: the parameters' own).
 
     A call has room for all that it may hold at once, and no more than `budget` (None: no bound): what does not fit
     waits, or is computed again (`rollout.scheduler`). The pool of completions begins with a quarter of its room and
@@ -62,10 +62,11 @@ class EngineConfig:
     compute_dtype: Any = None
     max_prompt_bucket: int = 0
     budget: KVBudget | None = None
+    ways: int = 1
 
     def __post_init__(self) -> None:
         """Refuse sizes of nothing."""
-        for name in ("max_num_seqs", "block_size", "completion_block_size", "chunk_steps"):
+        for name in ("max_num_seqs", "block_size", "completion_block_size", "chunk_steps", "ways"):
             if getattr(self, name) < 1:
                 raise InputError(f"engine: {name} must be at least 1, not {getattr(self, name)}")
         object.__setattr__(self, "prefill_tokens", max(self.prefill_tokens, self.block_size))
@@ -74,10 +75,10 @@ class EngineConfig:
         """Return how many completions read one copy of a prompt, where the most that a prompt has are `samples`."""
         return min(samples, self.max_num_seqs, MAX_GROUP)
 
-    def sizes(self, groups: int, samples: int, prompt: int, completion: int, ways: int) -> EngineSizes:
+    def sizes(self, groups: int, samples: int, prompt: int, completion: int) -> EngineSizes:
         """Return what is held for so many groups of completions, of prompts and completions of so many tokens.
 
-        `samples` are the most that a prompt has; a mesh cuts the pools into `ways` parts.
+        `samples` are the most that a prompt has.
         """
         n, size = self.max_num_seqs, self.group_size(samples)
         # Prompts that slots read, and those that are prefilled ahead of them.
@@ -85,18 +86,18 @@ class EngineConfig:
         columns = -(-bucket(prompt) // self.block_size)
         own = -(-bucket(completion, self.completion_block_size) // self.completion_block_size)
         need = (prompts * columns, n * own, self.prefix_cache_tokens // self.block_size)
-        pools = KVBudget(*(pool_size(blocks, ways) for blocks in need))
+        pools = KVBudget(*(pool_size(blocks, self.ways) for blocks in need))
         if self.budget is not None:
             pools = KVBudget(*map(min, pools, self.budget))
         return EngineSizes(size, 2 * n, columns, own, *pools)
 
-    def levels(self, sizes: EngineSizes, ways: int) -> list[tuple[int, int]]:
+    def levels(self, sizes: EngineSizes) -> list[tuple[int, int]]:
         """Return the (blocks, columns) that the pool of completions and their table grow through, the last for all.
 
         A completion is soon of the longest while most are not, so the second level has all columns.
         """
         full, columns = sizes.completion_blocks, sizes.completion_columns
-        quarter, half = (pool_size(-(-full // share), ways) for share in (4, 2))
+        quarter, half = (pool_size(-(-full // share), self.ways) for share in (4, 2))
         smaller = [] if self.max_prompt_bucket else [(quarter, -(-columns // 4)), (half, columns)]
         return [*(level for level in smaller if level[0] < full), (full, columns)]
 
@@ -112,12 +113,12 @@ class EngineConfig:
         if self.max_prompt_bucket:
             return rows <= self.prefill_shape(1, 1)[0]
         x, width = self.prefill_shape(rows, longest, smallest)
-        return x * width <= self.prefill_tokens
+        return x * width <= self.prefill_tokens * self.ways
 
     def prefill_shape(self, rows: int, tokens: int, smallest: int = 32) -> tuple[int, int]:
         """Return (rows, tokens a row) of the smallest program that runs so many."""
         if self.max_prompt_bucket:
-            return max(self.prefill_tokens // self.prefill_chunk, 1), self.prefill_chunk
+            return self.ways * max(self.prefill_tokens // self.prefill_chunk, 1), self.prefill_chunk
         return 1 << (rows - 1).bit_length(), min(bucket(tokens, smallest), self.prefill_chunk)
 
 

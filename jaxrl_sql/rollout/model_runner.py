@@ -12,7 +12,6 @@ import numpy as np
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel, split_layers
-from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.rollout import decode
 from jaxrl_sql.rollout.decode import (
     ChunkConfig,
@@ -118,7 +117,7 @@ class ModelRunner:
     def _reserve_prefixes(self, blocks: int) -> None:
         """Have room for so many cached blocks; nothing computes with them where they lie, so this pool grows."""
         most = self.max_prefix_blocks
-        wanted = most if self.config.max_prompt_bucket else min(pool_size(blocks, batch_ways()), most)
+        wanted = most if self.config.max_prompt_bucket else min(pool_size(blocks, self.config.ways), most)
         if self.prefix_pool is None:
             self.prefix_pool = self._new_pool(wanted, self.config.block_size)
         elif wanted > self.prefix_pool.num_blocks:

@@ -15,7 +15,6 @@ import numpy as np
 from jaxrl_sql.batch import bucket, pad_tokens
 from jaxrl_sql.models.paged import BlockMap
 from jaxrl_sql.ops import rng
-from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.rollout.decode import (
     DecodeRequest,
     PrefillChunk,
@@ -96,7 +95,7 @@ class PrefillQueue:
         )
         longest = max(self.config.max_prompt_bucket, *(len(prompts[i].token_ids) for i in served), 1)
         completion = max((samplings[i].longest for i in served), default=1)
-        self.sizes = self.config.sizes(len(self.groups), most, longest, completion, batch_ways())
+        self.sizes = self.config.sizes(len(self.groups), most, longest, completion)
         num_slots, self.columns = self.sizes.prompt_slots, self.sizes.prompt_columns
         self.sequences: dict[int, PromptSequence] = {}
         self.free_slots = list(range(num_slots - 1, -1, -1))
@@ -110,7 +109,7 @@ class PrefillQueue:
         seeds[: len(prompts)] = [sampling.seed for sampling in samplings]
         most = max((sampling.n for sampling in samplings), default=1)
         self.keys = np.asarray(_sample_keys(seeds, np.int32(request.step), self.config.purpose, most))
-        self.levels = self.config.levels(self.sizes, batch_ways())
+        self.levels = self.config.levels(self.sizes)
         runner.open_pools(self.sizes, self.levels[0][0])
         penalizes = any(samplings[i].repetition_penalty != 1 for i in served)
         self.hidden, self.seen = empty_prompt_states(runner.model.config, num_slots, runner.cache_dtype, penalizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from jaxrl_sql.models.lora import init_adapters, merge, save_adapters
 from jaxrl_sql.models.policy import make_policy as make_policy_fn
 from jaxrl_sql.models.value import decay_mask, policy_part
 from jaxrl_sql.ops import rng
-from jaxrl_sql.planning.workload import kv_budget
-from jaxrl_sql.rollout import Engine, EngineConfig
+from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.planning.workload import engine_config
+from jaxrl_sql.rollout import Engine
 from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.session import Session
 
@@ -68,9 +70,8 @@ def make_optimizer(s: Session, cfg: OptimConfig, steps: int) -> optax.GradientTr
 
 def make_engine(s: Session, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> Engine:
     """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
-    dtype = _compute_dtype(s)
-    longest, budget = s.max_prompt_bucket, kv_budget(s.config)
-    config = EngineConfig(max_num_seqs, purpose, compute_dtype=dtype, max_prompt_bucket=longest, budget=budget)
+    config = engine_config(s.config, max_num_seqs, s.max_prompt_bucket, batch_ways(s.mesh.shape))
+    config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s))
     return Engine(s.model, params, s.tokenizer, config)
 
 

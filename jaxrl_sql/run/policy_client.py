@@ -17,6 +17,7 @@ from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
+from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams, Turns
@@ -94,7 +95,8 @@ def open_policy_client(config: TrainConfig, executor: Executor, slots: int, purp
         shape, params = load_checkpoint(model.checkpoint, model.dtype, mesh)
         tokenizer = load_tokenizer(config.data.tokenizer or model.checkpoint)
         compute = None if model.compute_dtype == "same" else model.compute_dtype
-        engine = Engine(shape, params, tokenizer, EngineConfig(slots, purpose, compute_dtype=compute))
+        sizes = EngineConfig(slots, purpose, compute_dtype=compute, ways=batch_ways(mesh.shape))
+        engine = Engine(shape, params, tokenizer, sizes)
         yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
 
 

@@ -141,7 +141,13 @@ def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
     assert found.optimizer == pytest.approx(4 * 7.6156e9 / 32, rel=2e-3)
     # 16,384 pages of 64 of prompts, 512 kept, 65,536 of 32 of rows; 57,344 bytes a token.
     assert found.caches == (16_896 * 64 + 65_536 * 32) * 57_344 // 32
-    made = {phase.name: phase for phase in phases(cfg, shape, sizes, find_workload(cfg, 8192, 32), 1000)}
+    work = find_workload(cfg, 8192, 32)
+    made = {phase.name: phase for phase in phases(cfg, shape, sizes, work, 1000)}
+    # A prompt's chunk on each chip, eight chunks a prompt, and 256 prompts on 32 chips.
+    assert work.rollout is not None
+    assert work.rollout.prefill_shape == (32, 1024)
+    assert made["prefill"].runs == 8 * 256 / 32
+    assert made["prefill"].cost.flops == pytest.approx(2 * (6.53e9 + 28 * 28 * 128 * 8192) * 1024, rel=0.01)
     # 6.53e9 weights of the layers for 73,728 tokens a group and 5.45e8 to logits for 65,536 of them, forward and back
     # and forward again; attention beside it.
     products = 2 * (6.53e9 * 73_728 + 5.45e8 * 65_536) * 128 * 4 / 32

@@ -149,7 +149,7 @@ def test_released_pools_are_made_again() -> None:
 
 
 def test_a_budget_in_bytes_gives_all_or_shrinks_the_cache_first() -> None:
-    need = EngineConfig(8, **SMALL).sizes(groups=20, samples=4, prompt=60, completion=40, ways=1)
+    need = EngineConfig(8, **SMALL).sizes(groups=20, samples=4, prompt=60, completion=40)
     whole = need.prompt_blocks * 100 + need.completion_blocks * 50 + need.prefix_blocks * 100
     assert fit_budget(need, 100, 50, whole, 1) == tuple(need)[-3:]
     less = fit_budget(need, 100, 50, whole - need.prefix_blocks * 50, 1)

@@ -60,6 +60,12 @@ def plain_decode() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def plain_kernel() -> ModuleType:
+    """Return the module that computes a fused attention kernel's calls in plain products."""
+    return _module("plain_kernel")
+
+
+@pytest.fixture(scope="session")
 def rewind() -> Callable[[Path, int], None]:
     """Return what deletes the checkpoints of a run behind a step, as if it had been stopped there."""
 

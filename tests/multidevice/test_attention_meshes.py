@@ -24,7 +24,9 @@ CASES = {"prompts-and-heads": (2, 2, 2, 4), "few-key-heads": (2, 1, 4, 4), "odd-
 def test_a_mesh_computes_what_one_device_computes(together: Any) -> None:
     ((out, _),) = together([__file__], 1)
     measured = json.loads(out.splitlines()[-1])
-    assert measured.keys() == {f"{backend}: {case}" for backend in ("splash", "cudnn") for case in CASES}
+    assert measured.keys() == {
+        f"{backend}: {case}" for backend in ("splash", "cudnn", "cudnn, windows") for case in CASES
+    }
     assert all(error < 1e-5 for errors in measured.values() for error in errors), measured
 
 
@@ -43,16 +45,17 @@ def _measure() -> dict[str, list[float]]:
     from jaxrl_sql.models.spec import SlidingWindow
     from jaxrl_sql.parallel import make_mesh
 
-    plain = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 64)
+    full = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 64)
     kernels = {
-        "splash": (plain, partial(splash.attend_tree, interpret=True)),
-        "cudnn": (
-            dataclasses.replace(plain, sliding=SlidingWindow(3, (True, False), 100.0)),
-            partial(cudnn.attend_tree, kernel=_strict),
+        "splash": (full, partial(splash.attend_tree, interpret=True)),
+        "cudnn": (full, partial(cudnn.attend_tree, kernel=_strict())),
+        "cudnn, windows": (
+            dataclasses.replace(full, sliding=SlidingWindow(3, (True, False), 100.0)),
+            partial(cudnn.attend_tree, kernel=_strict()),
         ),
     }
     g, p, t = 3, 7, 5
-    params = init_params(plain, jax.random.key(0))
+    params = init_params(full, jax.random.key(0))
 
     def loss(params: Any, batch: Any, config: Any, attention: Any) -> Any:
         tokens, length, completion, completion_len = batch
@@ -88,52 +91,57 @@ def _measure() -> dict[str, list[float]]:
     return results
 
 
-def _strict(q: Any, k: Any, v: Any, *, scale: float, mask: Any = None, is_causal: bool = False) -> Any:
-    """Attend as JAX does, with the splits that cuDNN's kernels take: of rows and heads, q, k and v alike."""
+def _strict() -> Any:
+    """Return a kernel of plain products with the splits that cuDNN's take: of rows and heads, q, k and v alike."""
     import jax
+    import plain_kernel
     from jax.experimental.custom_partitioning import custom_partitioning
 
-    plain = partial(jax.nn.dot_product_attention, scale=scale, is_causal=is_causal, implementation="xla")
+    from jaxrl_sql.models.attention.cudnn import Kernel, Seen
 
-    def guarded(compute: Any, given: str, made: str) -> Any:
+    queries, keys, values, sums = "b t h d", "b s k e", "b s k f", "b h t"
+
+    def guarded(compute: Any, given: list[str], made: str) -> Any:
         """Return a function that leaves its splits to the partitioner, and looks at them as JAX looks at cuDNN's."""
 
         def partition(mesh: Any, operands: Any, results: Any) -> Any:
             specs = [(*x.sharding.spec, None, None, None, None)[:4] for x in operands[:3]]
             if any(spec != specs[0] or spec[1] is not None or spec[3] is not None for spec in specs):
                 raise ValueError(f"queries, keys and values are split as {specs}")
-            out = jax.tree.map(lambda _: jax.NamedSharding(mesh, jax.P(*specs[0])), results)
+            row, _, head, _ = specs[0]
+            splits = {4: jax.P(*specs[0]), 3: jax.P(row, head)}
+            out = tuple(jax.NamedSharding(mesh, splits[x.ndim]) for x in results)
             return mesh, compute, out, tuple(x.sharding for x in operands)
 
         call = custom_partitioning(compute)
-        call.def_partition(partition=partition, sharding_rule=f"{given} -> {made}")
+        call.def_partition(partition=partition, sharding_rule=f"{', '.join(given)} -> {made}")
         return call
 
-    queries, keys, seen = "b t h d", "b s k e", "" if mask is None else ", b o t s"
+    def masked(seen: Any) -> tuple[Any, list[str], list[Any]]:
+        """Return what makes the mask again of arrays, their axes, and the arrays."""
+        if seen.bias is not None:
+            return lambda x: Seen(bias=x), ["b o t s"], [seen.bias]
+        return (Seen, [], []) if seen.length is None else (lambda x: Seen(length=x), ["b"], [seen.length])
 
-    @jax.custom_vjp
-    def attend(*qkvm: Any) -> Any:
-        return forward(*qkvm)[0]
+    def forward(q: Any, k: Any, v: Any, seen: Any, scale: float) -> Any:
+        again, axes, arrays = masked(seen)
+        call = guarded(
+            lambda q, k, v, *x: plain_kernel.forward(q, k, v, again(*x), scale),
+            [queries, keys, values, *axes], f"{queries}, {sums}",
+        )  # fmt: skip
+        return call(q, k, v, *arrays)
 
-    def forward(*qkvm: Any) -> Any:
-        read = guarded(
-            lambda q, k, v, *m: plain(q, k, v, mask=m[0] if m else None), f"{queries}, {keys}, b s k f{seen}", queries
-        )
-        return read(*qkvm), qkvm
+    def backward(q: Any, k: Any, v: Any, seen: Any, scale: float, known: Any, gradient: Any) -> Any:
+        again, axes, arrays = masked(seen)
+        call = guarded(
+            lambda q, k, v, read, total, g, *x: plain_kernel.backward(q, k, v, again(*x), scale, (read, total), g),
+            [queries, keys, values, queries, sums, queries, *axes], f"{queries}, {keys}, {values}",
+        )  # fmt: skip
+        return call(q, k, v, *known, gradient, *arrays)
 
-    def backward(qkvm: Any, g: Any) -> Any:
-        def gradients(q: Any, k: Any, v: Any, g: Any, *m: Any) -> Any:
-            return jax.vjp(lambda *x: plain(*x, mask=m[0] if m else None), q, k, v)[1](g)
-
-        made = f"{queries}, {keys}, b s k f"
-        pull = guarded(gradients, f"{made}, {queries}{seen}", made)
-        none = () if mask is None else (None,)
-        return (*pull(*qkvm[:3], g, *qkvm[3:]), *none)
-
-    attend.defvjp(forward, backward)
-    return attend(q, k, v) if mask is None else attend(q, k, v, mask)
+    return Kernel(forward, backward)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.path[:0] = [str(Path(__file__).resolve().parents[levels]) for levels in (2, 1)]
     print(json.dumps(_measure()))

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -26,49 +27,17 @@ from jaxrl_sql.types import InputError
 CONFIG = ModelConfig("qwen2", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 512)
 SLIDING = dataclasses.replace(CONFIG, sliding=SlidingWindow(5, (True, False), 100.0))
 CAPPED = dataclasses.replace(CONFIG, attn_score_cap=3.0)
-
-
-def probabilities(q: Any, k: Any, seen: cudnn.Seen, scale: float, log_sum_exp: Any = None) -> Any:
-    """Return the share of each key, [N,K,M,X,S], by a log-sum-exp [N,H,X] (else its own), and that."""
-    n, x, heads, size = q.shape
-    s, kv_heads = k.shape[1:3]
-    scores = scale * jnp.einsum("nxkmq,nskq->nkmxs", q.reshape(n, x, kv_heads, -1, size), k)
-    if seen.bias is not None:
-        scores += seen.bias[:, :, None]
-    elif seen.length is not None:
-        scores = jnp.where(jnp.arange(s) < seen.length[:, None, None, None, None], scores, -jnp.inf)
-    else:
-        scores = jnp.where(jnp.tril(jnp.ones((x, s), bool)), scores, -jnp.inf)
-    if log_sum_exp is None:
-        log_sum_exp = jax.nn.logsumexp(scores, axis=-1).reshape(n, heads, x)
-    return jnp.exp(scores - log_sum_exp.reshape(n, kv_heads, -1, x, 1)), log_sum_exp
-
-
-def read_plainly(q: Any, k: Any, v: Any, seen: cudnn.Seen, scale: float) -> Any:
-    """Do what the kernel's forward call is said to do; rows without keys give nan, which cuDNN may give too."""
-    share, log_sum_exp = probabilities(q, k, seen, scale)
-    return jnp.einsum("nkmxs,nskq->nxkmq", share, v).reshape(q.shape), log_sum_exp
-
-
-def differentiate_plainly(q: Any, k: Any, v: Any, seen: cudnn.Seen, scale: float, known: Any, gradient: Any) -> Any:
-    """Do what the kernel's backward call is said to do (Dao, 2023, FlashAttention-2, algorithm 2)."""
-    read, log_sum_exp = known
-    share, _ = probabilities(q, k, seen, scale, log_sum_exp)
-    split = (*q.shape[:2], k.shape[2], -1, q.shape[3])
-    of_v = jnp.einsum("nkmxs,nxkmq->nskq", share, gradient.reshape(split))
-    of_share = jnp.einsum("nxkmq,nskq->nkmxs", gradient.reshape(split), v)
-    common = jnp.moveaxis(jnp.sum(gradient * read, axis=-1).reshape(split[:-1]), 1, 3)[..., None]
-    of_scores = scale * share * (of_share - common)
-    of_q = jnp.einsum("nkmxs,nskq->nxkmq", of_scores, k).reshape(q.shape)
-    return of_q, jnp.einsum("nkmxs,nxkmq->nskq", of_scores, q.reshape(split)), of_v
-
-
-# The same packing and masks as on the platform that each is for, computed where these tests run.
-HERE: dict[str, Callable[..., Any]] = {
-    "splash": partial(splash.attend_tree, interpret=True),
-    "cudnn": partial(cudnn.attend_tree, kernel=cudnn.Kernel(read_plainly, differentiate_plainly)),
-}
 jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@pytest.fixture(scope="module")
+def here(plain_kernel: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Return the backends with the same packing and masks as on the platform that each is for, computed anywhere."""
+    kernel = cudnn.Kernel(plain_kernel.forward, plain_kernel.backward)
+    return {
+        "splash": partial(splash.attend_tree, interpret=True),
+        "cudnn": partial(cudnn.attend_tree, kernel=kernel),
+    }
 
 
 def make_levels(
@@ -154,36 +123,38 @@ def assert_same(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_values_and_gradients_are_those_of_plain_attention(tree: str) -> None:
+def test_values_and_gradients_are_those_of_plain_attention(tree: str, here: dict[str, Callable[..., Any]]) -> None:
     levels = make_levels(*TREES[tree])
     expected = value_and_gradient(xla.attend_tree, levels)
-    for backend in HERE.values():
+    for backend in here.values():
         assert_same(value_and_gradient(backend, levels), expected)
 
 
-def test_splash_caps_scores_as_plain_attention_does() -> None:
+def test_splash_caps_scores_as_plain_attention_does(here: dict[str, Callable[..., Any]]) -> None:
     levels = make_levels(*MIXED)
     expected = value_and_gradient(xla.attend_tree, levels, cap=0.5)
-    assert_same(value_and_gradient(HERE["splash"], levels, cap=0.5), expected)
+    assert_same(value_and_gradient(here["splash"], levels, cap=0.5), expected)
     assert abs(expected[0][0] - value_and_gradient(xla.attend_tree, levels)[0][0]) > 1e-2
 
 
-def test_windows_under_a_traced_flag_reach_from_completions_into_the_prompt() -> None:
+def test_windows_under_a_traced_flag_reach_from_completions_into_the_prompt(
+    here: dict[str, Callable[..., Any]],
+) -> None:
     levels = make_levels(*MIXED)
     full = value_and_gradient(xla.attend_tree, levels)
     expected = value_and_gradient(xla.attend_tree, levels, size=3)
-    assert_same(value_and_gradient(HERE["cudnn"], levels, size=3), expected)
-    assert_same(value_and_gradient(HERE["cudnn"], levels, size=3, slides=False), full)
+    assert_same(value_and_gradient(here["cudnn"], levels, size=3), expected)
+    assert_same(value_and_gradient(here["cudnn"], levels, size=3, slides=False), full)
     assert abs(expected[0][0] - full[0][0]) > 1e-2
 
 
-def test_what_stands_beyond_a_length_is_never_read() -> None:
+def test_what_stands_beyond_a_length_is_never_read(here: dict[str, Callable[..., Any]]) -> None:
     levels = make_levels(*MIXED)
     beyond = tuple(
         level._replace(**{n: jnp.where(jnp.swapaxes(inside(level), 2, 3), getattr(level, n), 7.0) for n in "kv"})
         for level in levels
     )
-    for backend in HERE.values():
+    for backend in here.values():
         (_, read), (_, same) = (value_and_gradient(backend, some)[0] for some in (levels, beyond))
         for one, other in zip(read, same, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -261,9 +232,11 @@ def loss_and_gradients(config: ModelConfig, attention: Any, batch: GroupBatch, r
     [("splash", CONFIG, "full"), ("cudnn", SLIDING, "query,key,value,attended")],
     ids=["splash", "cudnn-sliding"],
 )
-def test_the_update_of_a_whole_model_is_the_same(name: str, config: ModelConfig, remat: str) -> None:
+def test_the_update_of_a_whole_model_is_the_same(
+    name: str, config: ModelConfig, remat: str, here: dict[str, Callable[..., Any]]
+) -> None:
     batch = random_batch(2, 3, 11, 16)
-    assert_same(loss_and_gradients(config, HERE[name], batch, remat), loss_and_gradients(config, "xla", batch))
+    assert_same(loss_and_gradients(config, here[name], batch, remat), loss_and_gradients(config, "xla", batch))
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="what is refused depends on the platform")

@@ -25,7 +25,7 @@ from jaxrl_sql.run.command import EXIT_CODES, prepare_process, report_errors
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
-from jaxrl_sql.types import Example, InputError, Response
+from jaxrl_sql.types import Example, InputError, Response, whole_text
 
 UNANSWERED = 1
 """Exit code where no answer held SQL that runs."""
@@ -121,7 +121,7 @@ def _votes(ballot: Ballot, at: int) -> float:
 def show(reply: Reply, explain: bool, stream: TextIO) -> int:
     """Write the SQL and its result, with answer and candidates where they are asked for; return the exit code."""
     if explain:
-        stream.write(f"{_transcript(reply.response)}\n\n")
+        stream.write(f"{whole_text(reply.response).strip()}\n\n")
         rows = [
             (f"{one.votes:g}", str(one.answers), one.outcome.status, str(one.outcome.row_count), one.sql)
             for one in reply.candidates
@@ -133,11 +133,6 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
         stream.write(f"{reply.outcome.pretty().rstrip()}\n")
     stream.flush()
     return 0 if reply.outcome is not None and reply.outcome.status == "ok" else UNANSWERED
-
-
-def _transcript(response: Response) -> str:
-    """Return an answer as it was written, with what the database said between its turns."""
-    return (response if isinstance(response, str) else "".join(text for _, text in response)).strip()
 
 
 def talk(ask: Ask, explain: bool) -> int:

@@ -19,7 +19,7 @@ from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
 from jaxrl_sql.data.filters import Dropped, by_gold
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, message_texts
-from jaxrl_sql.evals.execution import execution_accuracy
+from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.fingerprint import TEACHER, fingerprint
@@ -127,13 +127,13 @@ def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Examp
     if answer.error:
         return {**about, "verdict": FAILED, "error": answer.error}
     reading = recipe.reading(answer.text, style)
-    (record,) = execution_accuracy(executor, [example], [reading.sql])[1]
-    verdict = RIGHT if record.correct else "wrong" if record.status == "ok" else record.status
+    (found,) = score_predictions(executor, [example], [reading.sql])
+    verdict = RIGHT if found.is_right("bird") else "wrong" if found.executes else found.status
     reasoning = (answer.reasoning or reading.think).strip()
     if verdict == RIGHT and not is_teachable(recipe, example, reasoning, reading.sql or ""):
         verdict = MALFORMED
-    found = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
-    return {**about, "verdict": verdict, **found, **({} if verdict == RIGHT else {"text": answer.text})}
+    said = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
+    return {**about, "verdict": verdict, **said, **({} if verdict == RIGHT else {"text": answer.text})}
 
 
 def is_teachable(recipe: Recipe, example: Example, reasoning: str, sql: str) -> bool:

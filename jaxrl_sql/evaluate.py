@@ -48,7 +48,7 @@ JOURNAL = "journal.jsonl"
 _RULES = ("bird", "refined", "test_suite")
 # So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.
 _ANSWERS, _MOST_QUESTIONS, _FEWEST_QUESTIONS = 1024, 128, 8
-_CHANGED_SHOWN = 30
+_CHANGED_SHOWN, _TICKS = 30, 8
 # What other commands keep in their folders, beside files of the names that this one writes.
 _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
@@ -74,8 +74,8 @@ class Part(NamedTuple):
     size: int
 
 
-# Answers a part's questions, and tells the share that is answered.
-Answer = Callable[[Set, Part, Sequence[Example], Callable[[float], None]], list[Answered]]
+# Answers a part's questions, and tells how many of how many answers are there.
+Answer = Callable[[Set, Part, Sequence[Example], Callable[[int, int], None]], list[Answered]]
 
 
 def evaluate(config: TrainConfig) -> int:
@@ -212,8 +212,9 @@ def gather(
             )
             done = len(known)
 
-            def tick(share: float, done: int = done, size: int = len(examples)) -> None:
-                display.update(done + int(share * size), {"phase": "answering"})
+            def tick(answers: int, of: int, done: int = done, size: int = len(examples)) -> None:
+                if answers % -(-of // _TICKS) == 0:
+                    display.update(done + answers * size // of, {"phase": "answering"})
 
             for record in judging.records(examples, answer(one, part, examples, tick)) if answer else []:
                 key = (part.at, part.run, record["id"])

@@ -124,3 +124,8 @@ class Reward:
 
     total: float
     parts: Mapping[str, float] = field(default_factory=dict)
+
+
+def whole_text(response: Response) -> str:
+    """Return all of a response as one text, as the policy saw it."""
+    return response if isinstance(response, str) else "".join(text for _, text in response)

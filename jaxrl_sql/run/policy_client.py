@@ -132,17 +132,11 @@ def response(sample: Sample) -> Response:
     return tuple((turn.role, turn.text) for turn in sample.turns)
 
 
-def whole_text(said: Response) -> str:
-    """Return all of a response as one text, as the policy saw it."""
-    return said if isinstance(said, str) else "".join(text for _, text in said)
+Tick = Callable[[int, int], None]
+"""What is told how many answers of how many are there; it may raise to stop the rest."""
 
-
-# Is told the share of answers that are there.
-Tick = Callable[[float], None]
-# Draws answers: a set's name, some of its questions, the number of the run, that of the draw in it, and a tick.
 AskPolicy = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
-
-_TICKS = 8
+"""What samples answers: a set's name, some of its questions, the number of the run, that of the rollout, a tick."""
 
 
 @contextmanager
@@ -200,11 +194,9 @@ def answers(
     budget: int = 1,
     tick: Tick | None = None,
 ) -> list[Answered]:
-    """Draw `sampling.n` answers to each question and wait for them all; what the engine could not serve says why."""
+    """Sample `sampling.n` answers to each question and wait for them all; what the engine could not serve says why."""
     if not asked:
         return []
-    total = len(asked) * sampling.n
-    every = -(-total // _TICKS)
     found: list[dict[int, Sample]] = [{} for _ in asked]
     faults: dict[int, str] = {}
     examples, prompts = [one for one, _ in asked], [prompt for _, prompt in asked]
@@ -213,9 +205,8 @@ def answers(
             faults[sample.prompt_index] = sample.error
         else:
             found[sample.prompt_index][sample.index] = sample
-        done = sum(map(len, found))
-        if tick and done % every == 0:
-            tick(done / total)
+        if tick:
+            tick(sum(map(len, found)), len(asked) * sampling.n)
     made = []
     for i, (prompt, samples) in enumerate(zip(prompts, found, strict=True)):
         if i in faults:

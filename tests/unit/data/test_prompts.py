@@ -183,7 +183,7 @@ def test_chat_without_a_template_is_an_input_error(examples: list[Example]) -> N
 def test_host_rooms_load_without_jax() -> None:
     code = (
         "import sys, jaxrl_sql.data.prompts, jaxrl_sql.data.benchmarks, jaxrl_sql.data.filters, jaxrl_sql.recipes;"
-        "import jaxrl_sql.data.order, jaxrl_sql.sqlenv.executor, jaxrl_sql.rewards.score, jaxrl_sql.evals.execution;"
+        "import jaxrl_sql.data.order, jaxrl_sql.sqlenv.executor, jaxrl_sql.rewards.score, jaxrl_sql.evals.records;"
         "sys.exit('jax' in sys.modules)"
     )
     assert run([sys.executable, "-c", code], check=False).returncode == 0

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.config.commands import EndpointConfig
-from jaxrl_sql.data.benchmarks import Loaded, load_split
+from jaxrl_sql.data.benchmarks import Benchmark, load_split
 from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, plain_text
@@ -126,7 +126,7 @@ def verbal(config: TrainConfig) -> int:
     return code or int(0 < numbers["attempts"] == numbers["unanswered"])
 
 
-def load_questions(config: TrainConfig) -> Loaded:
+def load_questions(config: TrainConfig) -> Benchmark:
     """Load the one split that is answered, generated first where it is synthetic."""
     data = config.data
     if len(data.evals) != 1:
@@ -148,7 +148,7 @@ def refuse_changed_questions(
             )
 
 
-def note_skipped(loaded: Loaded, display: Display) -> None:
+def note_skipped(loaded: Benchmark, display: Display) -> None:
     """Show how many questions the loader skipped, by reason, with the first of each."""
     for reason, count in loaded.skipped_reasons.items():
         first = [uid for uid, why in loaded.skipped if why == reason][:_NAMED]
@@ -271,7 +271,7 @@ def _record(example: Example, verdict: Verdict, spent: Spent) -> dict[str, Any]:
     }
 
 
-def write(out: Path, work: Work, loaded: Loaded) -> dict[str, float]:
+def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     """Write predictions, records and numbers of the questions that are finished; return the numbers."""
     done = [example for example in work.examples if example.uid in work.finished]
     records = [work.finished[example.uid] for example in done]

@@ -1,10 +1,9 @@
-"""What a loader makes of a folder: a benchmark, and the part of it that training takes."""
+"""What a loader makes of a folder."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxrl_sql.types import Example
@@ -29,20 +28,6 @@ class Benchmark(NamedTuple):
     notes: tuple[str, ...] = ()
     submission: str = "jsonl"
     prepare: Callable[[str], str] | None = None
-    order: tuple[str, ...] = ()
-
-    @property
-    def skipped_reasons(self) -> Counter[str]:
-        """Return how many questions were left out for each reason."""
-        return Counter(reason for _, reason in self.skipped)
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The usable examples in file order, and (uid, reason) for each question that was left out; `order` are all ids."""
-
-    examples: tuple[Example, ...]
-    skipped: Skipped = ()
     order: tuple[str, ...] = ()
 
     @property

@@ -139,7 +139,7 @@ def test_nothing_to_load_is_an_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"questions\.jsonl: no such file"):
         load_folder(folder)
     _write(folder, _question(db_id="x"), _question(db_id="x", id="q2"))
-    with pytest.raises(InputError, match=r"no usable question \(no database x: 2\)"):
+    with pytest.raises(InputError, match=r"no usable question \(no database x: 2;"):
         load_folder(folder)
     (folder / "questions.jsonl").write_text("\n")
     with pytest.raises(InputError, match="the file is empty"):

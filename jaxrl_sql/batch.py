@@ -19,7 +19,10 @@ PyTree = Any
 
 @flax.struct.dataclass
 class Segment:
-    """Tokens that every completion of a group reads: tokens [B,P] int32, length [B] int32."""
+    """Tokens and how many of them are valid: tokens [B,P] int32, length [B] int32, of what a group's completions share.
+
+    In the tree that the decoder runs over (`models.transformer`) a segment has R rows a prompt: [B,R,T] and [B,R].
+    """
 
     tokens: jax.Array
     length: jax.Array

@@ -31,7 +31,7 @@ from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.models import count_params, init_params
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.models.transformer import Block, hidden_states, unembedding
+from jaxrl_sql.models.transformer import hidden_states, unembedding
 from jaxrl_sql.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.rollout import Engine, EngineConfig
 from jaxrl_sql.runtime.memory import keep_freed_memory
@@ -94,7 +94,7 @@ def plain_policy(params: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
     del frozen
     (prompt,) = batch.shared
     sequence = jnp.concatenate([prompt.tokens[:, None], batch.completion], axis=2)
-    block = Block(tokens=sequence, length=prompt.length[:, None] + batch.completion_len)
+    block = Segment(tokens=sequence, length=prompt.length[:, None] + batch.completion_len)
     (hidden,) = hidden_states(params, MODEL, (block,))
     before = hidden[:, :, prompt.tokens.shape[1] - 1 : -1]
     return token_logprobs(before, unembedding(params, MODEL), batch.completion, 1.0)

@@ -1,4 +1,4 @@
-"""Attention over a tree of blocks: one function of a layer's levels, and three backends that compute it.
+"""Attention over a tree of segments: one function of a layer's levels, and three backends that compute it.
 
 `xla` runs anywhere and does everything. `cudnn` (NVIDIA GPUs) and `splash` (TPUs) are fused kernels that never write
 the scores to memory; each takes the grouped form in the simplest way that is exact in values and gradients, and its

@@ -1,4 +1,4 @@
-"""What attention sees of a layer: the levels of the tree of blocks, and a sliding layer's window."""
+"""What attention sees of a layer: the levels of the tree of segments, and a sliding layer's window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ K_AXES = ("batch", "none", "kv_heads", "none", "none")
 
 
 class Level(NamedTuple):
-    """A block in one layer: R rows of T tokens for each of B prompts, below the rows of the level before it.
+    """A segment in one layer: R rows of T tokens for each of B prompts, below the rows of the level before it.
 
     q [B,R,T,H,Q]; k, v [B,R,K,T,Q] (heads outside tokens: a head's tokens are one matrix); length [B,R] int32 valid
     tokens; positions [B,R,T] int32, which go on where the ancestors' valid tokens end. A query sees all valid tokens

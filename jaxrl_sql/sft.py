@@ -21,7 +21,7 @@ import jax
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.step import StepFn, init_state, make_step
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.data.pack import pack_rows
 from jaxrl_sql.data.sft_batches import Row, word_tokens
 from jaxrl_sql.data.sft_dataset import SftDataset, rows_of
@@ -224,7 +224,7 @@ def sft(config: TrainConfig) -> int:
     """
     if not (config.sft.steps or config.sft.epochs):
         raise InputError("config: sft.steps=0 and sft.epochs=0 teach nothing: set one of them, such as sft.steps=100")
-    config = dataclasses.replace(config, grpo=dataclasses.replace(config.grpo, steps=0))
+    config = changed(config, {"grpo.steps": 0})
     with open_run(config) as s:
         trainable, frozen = run_sft(s, s.resume_step())
         if s.stop:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.config.commands import EndpointConfig
 from jaxrl_sql.data.benchmarks import Benchmark, load_split
 from jaxrl_sql.data.chat import THINKING, render_chat
@@ -92,7 +92,7 @@ def verbal(config: TrainConfig) -> int:
     trained = None
     if not cfg.base_url:
         checkpoint, trained = find_model(config.model.checkpoint)
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, checkpoint=str(checkpoint)))
+        config = changed(config, {"model.checkpoint": str(checkpoint)})
     loaded = load_questions(config)
     # Candidates are run as they are, so a question in another dialect is answered in SQLite's.
     examples = [dataclasses.replace(example, dialect="sqlite") for example in loaded.examples]

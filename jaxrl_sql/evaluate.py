@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig, load_config, to_yaml
-from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark
+from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, skipped_lines
 from jaxrl_sql.evals.numbers import Counts, Judged, judged, together
 from jaxrl_sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.evals.records import Answered, Judging, Record
@@ -127,9 +127,7 @@ def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
         benchmark = load_benchmark(folder, cfg.split, 0 if cfg.predictions else cfg.limit)
         name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
-        for reason, count in benchmark.skipped_reasons.items():
-            uid = next(uid for uid, other in benchmark.skipped if other == reason)
-            notes.append(f"{name}: {count} questions cannot be judged ({reason}), such as {uid}")
+        notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
         sets.append(_set(config, name, benchmark, cfg.predictions[at] if cfg.predictions else "", notes))
     return sets
 

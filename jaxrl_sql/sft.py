@@ -11,7 +11,6 @@ import dataclasses
 import math
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +21,7 @@ from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.step import StepFn, init_state, make_step
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.data.benchmarks import skipped_lines
 from jaxrl_sql.data.pack import pack_rows
 from jaxrl_sql.data.sft_batches import Row, word_tokens
 from jaxrl_sql.data.sft_dataset import SftDataset, rows_of
@@ -168,8 +168,8 @@ def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
 def open_sft(s: Session, begin: int) -> SftPhase:
     """Make what the supervised steps need, new or from the checkpoint of step `begin`."""
     cfg, dataset = s.config.sft, s.sft_dataset
-    for reason, count in Counter(reason for _, reason in dataset.skipped).items():
-        s.note(f"sft: skipped {count} ({reason}), such as {next(uid for uid, why in dataset.skipped if why == reason)}")
+    for line in skipped_lines(dataset.skipped):
+        s.note(f"sft: {line}")
     optimizer = make_optimizer(s, cfg.optim, cfg.steps)
     trainable, frozen = make_params(s)
     state = init_state(trainable, optimizer, frozen)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl_sql.config import EvaluateConfig, SamplingConfig, TrainConfig
-from jaxrl_sql.data.prompts import PromptStyle, make_prompts
+from jaxrl_sql.data.prompts import PromptStyle
 from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
@@ -20,6 +20,7 @@ from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams, Turns
+from jaxrl_sql.run.questions import prompts_of
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.sqlenv.turns import Environment
 from jaxrl_sql.types import Example, InputError, Prompt, Response
@@ -152,14 +153,10 @@ def model_answers(
         check_turns(client.recipe, cfg.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
-            made = make_prompts(examples, client.style, client.engine.tokenizer, most)
+            made = prompts_of(name, examples, client.style, client.engine.tokenizer, config, tell)
             prompts[name] = {prompt.uid: prompt for prompt in made.prompts}
             if made.skipped:
-                tell(f"{name}: {len(made.skipped)} prompts are over data.max_prompt_tokens={most} and count as wrong")
-            if made.faults:
-                tell(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
-            if not made.prompts:
-                raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={most}")
+                tell(f"{name}: the {len(made.skipped)} prompts that are too long count as wrong")
 
         def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
             sampling = sampling_by(cfg, cfg.samples, config.seed + run, client.stops(config.sampling.stop))

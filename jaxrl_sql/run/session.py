@@ -245,8 +245,10 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             model=model_config(config, tokenizer),
             mesh=meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor),
             executor=executor,
-            train=prompts_of("train", train, style, tokenizer, config, display, is_training=True),
-            evals={name: prompts_of(name, found, style, tokenizer, config, display) for name, found in evals.items()},
+            train=prompts_of("train", train, style, tokenizer, config, display.note, is_training=True),
+            evals={
+                name: prompts_of(name, found, style, tokenizer, config, display.note) for name, found in evals.items()
+            },
             metrics=metrics,
             samples=samples,
             checkpoints=checkpoints,

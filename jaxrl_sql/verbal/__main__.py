@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.config.commands import EndpointConfig
-from jaxrl_sql.data.benchmarks import Benchmark, load_split
+from jaxrl_sql.data.benchmarks import Benchmark, load_split, skipped_lines
 from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, plain_text
@@ -105,7 +105,8 @@ def verbal(config: TrainConfig) -> int:
         refuse_changed_questions(examples, finished, journal.path)
         stopped: JaxrlSqlError | None = None
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:
-            note_skipped(loaded, display)
+            for line in skipped_lines(loaded.skipped):
+                display.note(line)
             for setting in asked_otherwise(config, trained) if trained else ():
                 display.note(f"the model is not asked as it was trained: {setting}")
             work = Work(config, examples, executor, memory, budget_of(cfg, memory.total), display, finished)
@@ -146,13 +147,6 @@ def refuse_changed_questions(
             raise InputError(
                 f"{path}: {example.uid} was answered when it asked {record['question']!r}: name another folder"
             )
-
-
-def note_skipped(loaded: Benchmark, display: Display) -> None:
-    """Show how many questions the loader skipped, by reason, with the first of each."""
-    for reason, count in loaded.skipped_reasons.items():
-        first = [uid for uid, why in loaded.skipped if why == reason][:_NAMED]
-        display.note(f"skipped {count} ({reason}), such as {', '.join(first)}")
 
 
 def answer_settings(config: TrainConfig) -> dict[str, Any]:

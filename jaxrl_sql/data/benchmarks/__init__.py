@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jaxrl_sql.data.benchmarks.benchmark import Benchmark
-from jaxrl_sql.data.benchmarks.detect import FORMATS, detect, located
+from jaxrl_sql.data.benchmarks.benchmark import Benchmark, skipped_lines
+from jaxrl_sql.data.benchmarks.detect import FORMATS, located
 from jaxrl_sql.data.benchmarks.folder import PLAIN
 from jaxrl_sql.data.benchmarks.gather import Format, gather
 
-__all__ = ["FORMATS", "Benchmark", "detect", "load_benchmark", "load_folder", "load_split"]
+__all__ = ["FORMATS", "Benchmark", "load_benchmark", "load_folder", "load_split", "skipped_lines"]
 
 
 def load_benchmark(folder: str | Path, split: str = "", limit: int = 0) -> Benchmark:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from jaxrl_sql.types import Example
@@ -30,7 +29,10 @@ class Benchmark(NamedTuple):
     prepare: Callable[[str], str] | None = None
     order: tuple[str, ...] = ()
 
-    @property
-    def skipped_reasons(self) -> Counter[str]:
-        """Return how many questions were left out for each reason."""
-        return Counter(reason for _, reason in self.skipped)
+
+def skipped_lines(skipped: Iterable[tuple[str, str]]) -> list[str]:
+    """Say how many questions were left out, a line a reason, each with one of them."""
+    reasons: dict[str, list[str]] = {}
+    for uid, reason in skipped:
+        reasons.setdefault(reason, []).append(uid)
+    return [f"skipped {len(uids)} ({reason}), such as {uids[0]}" for reason, uids in reasons.items()]

@@ -1,6 +1,6 @@
 """Ask a database a question: `python -m jaxrl_sql.ask --model M --db FILE "How many …?"` answers with SQL and a result.
 
-`--n N` draws N answers and takes the one that most agree on; `--explain` shows the others. Without a question one is
+`--n N` samples N answers and takes the one that most agree on; `--explain` shows the others. Without a question one is
 read after another until an empty line, with the model loaded once. How the model is asked follows from its run's
 configuration, which lies beside a trained model; else from `--recipe`, `--config` and `key.sub=value`.
 """
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--db", type=Path, required=True, metavar="FILE", help="the SQLite database, which is only read"
     )
-    parser.add_argument("--n", type=int, help="how many answers to draw, of which a vote takes one")
+    parser.add_argument("--n", type=int, help="how many answers to sample, of which a vote takes one")
     parser.add_argument("--explain", action="store_true", help="show the whole answer, and all candidates with votes")
     parser.add_argument("--evidence", default="", metavar="TEXT", help="what to know beside the question")
     parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")

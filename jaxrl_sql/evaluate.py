@@ -120,7 +120,7 @@ def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
     if cfg.predictions and len(cfg.predictions) != len(cfg.data):
         raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
     if cfg.predictions and (cfg.runs > 1 or cfg.samples > 1):
-        raise InputError("evaluate.runs and evaluate.samples are draws of a model, and predictions are there already")
+        raise InputError("evaluate.runs and evaluate.samples sample from a model, and predictions are there already")
     sets: list[Set] = []
     for at, folder in enumerate(cfg.data):
         # Predictions are paired with all questions first, and a model is asked the first ones alone.
@@ -257,8 +257,8 @@ def _answers(config: TrainConfig, sets: Sequence[Set], executor: Executor, displ
         return
     from jaxrl_sql.run.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
-    with model_answers(config, executor, {one.name: one.examples for one in sets}, display.note) as draw:
-        yield lambda one, part, examples, tick: draw(one.name, examples, part.run, part.start // part.size, tick)
+    with model_answers(config, executor, {one.name: one.examples for one in sets}, display.note) as ask:
+        yield lambda one, part, examples, tick: ask(one.name, examples, part.run, part.start // part.size, tick)
 
 
 def _make_folder(out: Path, predictions: Sequence[str]) -> None:

@@ -58,7 +58,7 @@ def filter_data(config: TrainConfig) -> int:
             questions = ask(config, kept)
             kept = left(by_prompt(questions, config.data.max_prompt_tokens))
             if cfg.samples and kept:
-                rates = draw_rates(config, executor, chosen_of(questions, kept))
+                rates = sample_rates(config, executor, chosen_of(questions, kept))
                 kept = left(by_rate(kept, rates, cfg.low, cfg.high))
         kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
@@ -86,10 +86,10 @@ def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
     return PromptSet(tuple(example for example, _ in pairs), tuple(prompt for _, prompt in pairs), ())
 
 
-def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> dict[str, tuple[int, int]]:
-    """Draw `filter.samples` answers a question from `model.checkpoint` and count the right ones: id -> (right, of).
+def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> dict[str, tuple[int, int]]:
+    """Sample `filter.samples` answers a question from `model.checkpoint` and count the right ones: id -> (right, of).
 
-    What a file of an earlier run holds is not drawn again. Right is what BIRD's comparison calls so.
+    What a file of an earlier run holds is not sampled again. Right is what BIRD's comparison calls so.
     """
     with Journal(Path(config.filter.out) / "rates.jsonl", answer_settings(config)) as journal:
         known = {record["id"] for record in journal.records}

@@ -92,8 +92,8 @@ class Turn:
     """One side's contribution to a trajectory.
 
     `logprobs` are under the full temperature-scaled distribution, `behavior_logprobs` under the (possibly truncated)
-    distribution that the token was drawn from; both are empty for turns that the environment wrote. `text` is what the
-    tokens say, without the one that ends the turn.
+    distribution that the token was sampled from; both are empty for turns that the environment wrote. `text` is what
+    the tokens say, without the one that ends the turn.
     """
 
     role: str

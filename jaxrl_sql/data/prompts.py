@@ -178,7 +178,7 @@ def _chat_wrap(
 
 
 class Pruning(NamedTuple):
-    """That a prompt of more than `tokens` tokens shows less of its schema, drawn from `seed`: in training alone."""
+    """That a prompt of more than `tokens` tokens shows less of its schema, chosen by `seed`: in training alone."""
 
     tokens: int
     seed: int

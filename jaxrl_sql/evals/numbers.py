@@ -1,4 +1,4 @@
-"""From records to the numbers by name: of one draw, of several runs as mean and spread, of several benchmarks."""
+"""From records to the numbers by name: of one run, of several as mean and spread, of several benchmarks."""
 
 from __future__ import annotations
 

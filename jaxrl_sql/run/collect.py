@@ -141,7 +141,7 @@ def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0) -> G
 
 
 def to_arrays(batches: Sequence[GroupBatch]) -> dict[str, np.ndarray]:
-    """Name the arrays of batches that are drawn and not learned, for a checkpoint."""
+    """Name the arrays of batches that are sampled and not learned, for a checkpoint."""
     named = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
     return {name: value for name, value in named.items() if value is not None}
 

@@ -106,7 +106,7 @@ def style_for(config: TrainConfig, tokenizer: Any) -> PromptStyle:
 
 
 def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
-    """Return how `n` answers a prompt are drawn by a section's numbers."""
+    """Return how `n` answers a prompt are sampled by a section's numbers."""
     return SamplingParams(
         temperature=section.temperature,
         top_k=section.top_k,
@@ -144,7 +144,7 @@ AskPolicy = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
 def model_answers(
     config: TrainConfig, executor: Executor, sets: Mapping[str, Sequence[Example]], tell: Callable[[str], None]
 ) -> Iterator[AskPolicy]:
-    """Open the model and yield what draws its answers as the section `evaluate` says; prompts are made at once.
+    """Open the model and yield what samples its answers as the section `evaluate` says; prompts are made at once.
 
     Raises InputError where none fits, and for several turns of a recipe that has one.
     """

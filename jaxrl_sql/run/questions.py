@@ -29,7 +29,7 @@ def load_questions(
 ) -> tuple[Sequence[Example], dict[str, list[Example]]]:
     """Read the splits (the synthetic ones are made first) and leave out questions whose gold cannot teach.
 
-    A huge training set is opened to be read as its questions are drawn.
+    A huge training set is opened to be read as its questions are asked.
     """
     data = config.data
     if data.source == "synth":
@@ -52,7 +52,7 @@ def load_questions(
 
 
 def _ready(config: TrainConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:
-    """Let the golds of a huge set run as they are drawn; raises InputError where the supervised phase would take it."""
+    """Let the golds of a huge set run as they are read; raises InputError where the supervised phase would take it."""
     data = config.data
     if config.sft.steps or config.sft.epochs:
         raise InputError(
@@ -61,7 +61,7 @@ def _ready(config: TrainConfig, streamed: Streamed, executor: Executor, display:
             f"data.include_ids"
         )
     display.note(
-        f"{data.train}: {len(streamed):,} questions are read, and their golds run, as they are drawn: one that cannot "
+        f"{data.train}: {len(streamed):,} questions are read, and their golds run, as they are asked: one that cannot "
         "teach gives its place to the next"
     )
 
@@ -83,7 +83,7 @@ def prompts_of(
     *,
     is_training: bool = False,
 ) -> PromptSet:
-    """Make a split's prompts, and tell which were left out for length; a huge set's are made when they are drawn.
+    """Make a split's prompts, and tell which were left out for length; a huge set's are made when they are asked for.
 
     Only those to train on are pruned.
     """

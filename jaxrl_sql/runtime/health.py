@@ -1,7 +1,7 @@
 """Whether a run can still learn: numbers that are no numbers, an entropy that is gone, groups whose answers are equal.
 
-A run that cannot ends with a message that says what was seen and what to try, and exit code 3, instead of drawing a
-flat line for days. What is counted over steps is saved with a checkpoint.
+A run that cannot ends with a message that says what was seen and what to try, and exit code 3, instead of
+writing equal numbers for days. What is counted over steps is saved with a checkpoint.
 """
 
 from __future__ import annotations

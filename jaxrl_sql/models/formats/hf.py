@@ -229,7 +229,7 @@ def save_checkpoint(
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
 
-    source: what the model was loaded from; how its authors would have answers drawn (`generation_config.json`) goes
+    source: what the model was loaded from; how its authors would have answers sampled (`generation_config.json`) goes
     along. Files of an earlier save in the folder are replaced. The host holds one file of at most `shard_bytes`. Of
     several processes all call it and one writes.
     Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.

@@ -44,7 +44,7 @@ class Watch:
     waited: int = 0
 
     def see(self, loss: float) -> bool:
-        """Take a measurement; say whether it is the best."""
+        """Take a measurement; return whether it is the best."""
         is_best = loss < self.best
         self.best, self.waited = (loss, 0) if is_best else (self.best, self.waited + 1)
         return is_best

@@ -139,7 +139,7 @@ def _nearest_key(key: str, known: list[str]) -> str:
 
 
 def _has_type_of(default: object, value: object) -> bool:
-    """Tell whether `value` may stand where `default` does; whole numbers are fine as floats, words are no numbers."""
+    """Return whether `value` may stand where `default` does; whole numbers are fine as floats, words are no numbers."""
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(default, bool) and isinstance(value, bool)
     if isinstance(default, float):

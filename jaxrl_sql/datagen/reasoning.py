@@ -38,7 +38,7 @@ def _thoughts(query: exp.Expression) -> list[str]:
 
 
 def _belongs(found: exp.Expression, outer: exp.Select) -> bool:
-    """Tell whether a query stands directly inside another, not inside a third."""
+    """Return whether a query stands directly inside another, not inside a third."""
     return (
         found is not outer
         and not isinstance(found, exp.Subquery)
@@ -48,7 +48,7 @@ def _belongs(found: exp.Expression, outer: exp.Select) -> bool:
 
 
 def _clause(select: exp.Select) -> str:
-    """Say what one SELECT does, without what is inside it."""
+    """Return what one SELECT does, without what is inside it."""
     plain = _without_aliases(select)
     tables = ", ".join(dict.fromkeys(_table(table) for table in _sources(plain)))
     text = tables

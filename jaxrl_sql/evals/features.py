@@ -17,7 +17,7 @@ def _joins(tree: exp.Expression) -> bool:
 
 
 def _nests(tree: exp.Expression) -> bool:
-    """Tell whether a query stands in an expression or in FROM; parts of a set operation and CTEs are not nested."""
+    """Return whether a query stands in an expression or in FROM; parts of a set operation and CTEs are not nested."""
     inner = (node for node in tree.find_all(exp.Select) if node is not tree)
     return any(not isinstance(_holder(select), exp.SetOperation | exp.CTE | None) for select in inner)
 

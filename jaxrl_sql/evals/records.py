@@ -120,7 +120,7 @@ def _record(example: Example, said: Answered, at: int, verdict: Verdict, own: st
 
 
 def _votes(example: Example, ballot: Ballot, choice: Choice, scores: list[float] | None) -> Record:
-    """Tell how a question was voted on, and how votes of each size would have ended; subsets are chosen by its id."""
+    """Return how a question was voted on, and how votes of each size would have ended; subsets are chosen by its id."""
     found: Record = {"samples": len(ballot.sqls), "votes": [list(one) for one in choice.votes[:_VOTES_SHOWN]]}
     if scores is None:
         return found

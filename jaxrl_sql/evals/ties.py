@@ -32,7 +32,7 @@ class _Cut(NamedTuple):
 
 
 def cuts_through_ties(executor: SqlExecutor, golds: Sequence[tuple[str, str]]) -> list[bool]:
-    """Tell of each (database, gold) whether a LIMIT of it cuts through ties; False where that cannot be found out."""
+    """Return for each (database, gold) whether a LIMIT of it cuts through ties; False where that is not known."""
     plans = [(i, db_path, cut) for i, (db_path, sql) in enumerate(golds) for cut in _cuts(sql)]
     outcomes = executor.execute_many([(db_path, cut.sql) for _, db_path, cut in plans])
     found = [False] * len(golds)
@@ -48,7 +48,7 @@ def _is_cut(rows: Sequence[tuple[object, ...]], cut: _Cut) -> bool:
 
 
 def _differs_round(rows: Sequence[tuple[object, ...]], cut: _Cut, edge: int) -> bool:
-    """Tell whether rows tied with those on both sides of an edge differ in what is selected."""
+    """Return whether rows tied with those on both sides of an edge differ in what is selected."""
     key = _key(rows[edge], cut)
     if _key(rows[edge - 1], cut) != key:
         return False

@@ -127,7 +127,7 @@ class ParamSpec:
 
     @property
     def is_stacked(self) -> bool:
-        """Say whether the leaf holds one tensor of the file for each layer."""
+        """Return whether the leaf holds one tensor of the file for each layer."""
         return "{layer}" in self.hf_name
 
     @property
@@ -137,7 +137,7 @@ class ParamSpec:
 
     @property
     def is_matrix(self) -> bool:
-        """Say whether the tensors of the file are matrices; the others, norms and biases, are vectors."""
+        """Return whether the tensors of the file are matrices; the others, norms and biases, are vectors."""
         return len(self.hf_shape) == 2
 
     @property

@@ -155,7 +155,7 @@ def from_arrays(arrays: Mapping[str, Any]) -> list[GroupBatch]:
 
 
 def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
-    """Tell of each group whether all its answers are rewarded alike: [B] bool; a single answer has no equal."""
+    """Return for each group whether all its answers are rewarded alike: [B] bool; a single answer has no equal."""
     rewards, weights = (np.array([getattr(group, of) for group in groups]) for of in ("rewards", "weights"))
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 

@@ -171,7 +171,7 @@ def model_answers(
 
 
 def _tell_faults(name: str, faults: Sequence[tuple[str, str]], tell: Callable[[str], None]) -> None:
-    """Say how many questions the engine could not serve, and why the first of them."""
+    """Report how many questions the engine could not serve, and why the first of them."""
     found = [(uid, fault) for uid, fault in faults if fault]
     if found:
         tell(f"{name}: {len(found)} questions are not asked and count as wrong: {found[0][1]} ({found[0][0]})")

@@ -55,7 +55,7 @@ def preflight(s: Session) -> None:
 
 
 def tell_uneven_parts(s: Session) -> None:
-    """Tell what parts of a batch cost that have fewer prompts than the mesh has shards for them."""
+    """Report what parts of a batch cost that have fewer prompts than the mesh has shards for them."""
     grpo, sft, ways = s.config.grpo, s.config.sft, rules.batch_ways(s.mesh.shape)
     for name, steps, prompts, parts in (
         ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
@@ -115,7 +115,7 @@ def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
 
 
 def _programs(s: Session) -> str:
-    """Tell the widths that prompts and completions are padded to, and how many programs that makes."""
+    """Return the widths that prompts and completions are padded to, and how many programs that makes."""
     few = s.config.run.pad_to_max
     widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.train)
     greedy = {bucket(s.max_prompt_bucket)} if few else {width for made in s.evals.values() for width in _widths(made)}

@@ -152,7 +152,7 @@ class SampleWriter(JsonLines):
 
 
 def _is_step(line: str) -> bool:
-    """Say whether a line is an object with a step: not torn."""
+    """Return whether a line is an object with a step: not torn."""
     try:
         return math.isfinite(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

@@ -31,7 +31,7 @@ class Benchmark(NamedTuple):
 
 
 def skipped_lines(skipped: Iterable[tuple[str, str]]) -> list[str]:
-    """Say how many questions were left out, a line a reason, each with one of them."""
+    """Return how many questions were left out, a line a reason, each with one of them."""
     reasons: dict[str, list[str]] = {}
     for uid, reason in skipped:
         reasons.setdefault(reason, []).append(uid)

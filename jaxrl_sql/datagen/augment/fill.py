@@ -228,7 +228,7 @@ class _Inserting:
         return found
 
     def _find(self, row: int) -> bool:
-        """Take a row that is there, and with it the values of its columns; say whether there is one."""
+        """Find a row that is there, and with it the values of its columns; return whether there is one."""
         table = self.witness.rows[row]
         conditions = self._conditions(row)
         if any(sign == "new" for _, sign, _ in conditions):

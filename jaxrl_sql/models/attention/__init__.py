@@ -65,7 +65,7 @@ def for_platform(name: str, config: ModelConfig, dtype: Any, platform: str) -> T
 
 
 def _refusal(backend: Backend, config: ModelConfig, dtype: jnp.dtype, platform: str) -> str | None:
-    """Say why a backend cannot be had, the platform first."""
+    """Return why a backend cannot be used, the platform first."""
     if backend.platform not in {None, platform}:
         return f"it runs on {backend.platform}, and JAX's platform here is {platform}"
     return backend.refusal(config, dtype)

@@ -33,7 +33,7 @@ KERNEL: Kernel = partial(jax.nn.dot_product_attention, implementation="cudnn")
 
 
 def refusal(config: ModelConfig, dtype: Any) -> str | None:
-    """Say why cuDNN cannot serve a model with activations of `dtype` on a GPU; None: it can.
+    """Return why cuDNN cannot serve a model with activations of `dtype` on a GPU; None: it can.
 
     The GPU is this machine's; where that has none it is one of those that programs are compiled for ahead of time.
     """
@@ -48,7 +48,7 @@ def refusal(config: ModelConfig, dtype: Any) -> str | None:
 
 
 def cannot(config: ModelConfig, dtype: Any, largest: int = 256) -> str | None:
-    """Say what of a model or of activations of `dtype` cuDNN does not do, whatever the GPU; heads up to `largest`."""
+    """Return what of a model or of activations of `dtype` cuDNN cannot do, on any GPU; heads up to `largest`."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"activations are {jnp.dtype(dtype).name}, it computes in {' or '.join(DTYPES)}"
     if config.head_dim % 8 or config.head_dim > largest:
@@ -100,7 +100,7 @@ def _as_rows(x: jax.Array, rows: int) -> jax.Array:
 
 
 def _mask(keys: Level, own: Level, window: Window | None) -> jax.Array:
-    """Say which keys of a level each query of `own` sees, [B,R,T,S] bool."""
+    """Return which keys of a level each query of `own` sees, [B,R,T,S] bool."""
     rows, t = own.q.shape[1:3]
     ratio = rows // keys.q.shape[1]
     seen = jnp.repeat(valid_keys(keys), ratio, axis=1)[:, :, None]

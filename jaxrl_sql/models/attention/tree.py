@@ -56,7 +56,7 @@ def narrow(window: Window | None, seen: jax.Array, keys: jax.Array, queries: jax
 
 
 def reads_anything(levels: tuple[Level, ...]) -> jax.Array:
-    """Say of the last level's rows whether there is a token in them or in their ancestors, [B,R] bool."""
+    """Return whether the last level's rows or their ancestors have a token, [B,R] bool."""
     rows = levels[-1].length.shape[1]
     lengths = [jnp.repeat(level.length, rows // level.length.shape[1], axis=1) for level in levels]
     return jnp.stack(lengths).sum(axis=0) > 0

@@ -101,12 +101,12 @@ def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str
 
 
 def _is_ignored(name: str, config: ModelConfig) -> bool:
-    """Say whether a tensor that is no weight of ours may stand in a file: buffers, and a head tied to the embedding."""
+    """Return whether a tensor that is no weight of ours may stand in a file: buffers, and a head tied to the embedding."""
     return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
 
 
 def _some(kind: str, items: Iterable[str]) -> str:
-    """Say how many items of a kind there are and name the first few; nothing where there are none."""
+    """Return how many items of a kind there are, and the names of the first few; nothing where there are none."""
     listed = sorted(items)
     more = f", and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
     return f"{len(listed)} {kind} ({', '.join(listed[:NAMES_SHOWN])}{more})" if listed else ""

@@ -31,7 +31,7 @@ class JaxrlSqlError(Exception):
 
 
 class InputError(JaxrlSqlError):
-    """Something that the user gave and that cannot be used: one line with what and where (commands exit with code 2)."""
+    """Something that the user gave and that cannot be used: one line says what and where (exit code 2)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str
 
 
 def _is_ignored(name: str, config: ModelConfig) -> bool:
-    """Return whether a tensor that is no weight of ours may stand in a file: buffers, and a head tied to the embedding."""
+    """Return whether a file may hold a tensor that is no weight of ours: a buffer, or a head tied to the embedding."""
     return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
 
 

@@ -130,7 +130,7 @@ def _changes(old: TrainConfig, new: TrainConfig) -> Iterator[tuple[str, Any, Any
 
 
 def _is_free(key: str, old: TrainConfig) -> bool:
-    """Return whether a key has no part in what a run computes; how often it evaluates has, where something rests on it."""
+    """Return whether a key has no part in what a run computes; how often it evaluates may have one."""
     if key == "sft.eval_every" and old.sft.patience:
         return False
     if key in {"validation.every", "run.keep_best", "run.best_by"} and old.second_stage.steps:

@@ -159,13 +159,15 @@ def write(
     for record in records:
         of.get(record["id"], []).append(record)
     traces: list[dict[str, Any]] = []
+    shown = ("verdict", "finish_reason", "sql", "error")
     rejected: list[dict[str, Any]] = [{"id": one.uid, "reason": one.reason} for one in dropped]
     for uid, own in of.items():
         right = [one for one in own if one["verdict"] == RIGHT][: cfg.wanted]
         traces += [{"id": uid, "reasoning": one["reasoning"], "sql": one["sql"], "model": cfg.model} for one in right]
         if not right:
             last = own[-1] if own else {"verdict": "not asked"}
-            rejected.append({"id": uid, "reason": last["verdict"], "answers": [*map(_brief, own)]})
+            brief = [{name: one[name] for name in shown if name in one} for one in own]
+            rejected.append({"id": uid, "reason": last["verdict"], "answers": brief})
     counts: dict[str, float] = {
         "questions": len(examples) + len(dropped),
         "traces": len(traces),
@@ -177,10 +179,6 @@ def write(
     write_lines(out / "rejected.jsonl", rejected)
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return counts
-
-
-def _brief(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in ("verdict", "finish_reason", "sql", "error") if name in record}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from sqlglot import exp
 
-from jaxrl_sql.evals.parse import parsed, tables_of
+from jaxrl_sql.evals.parse import parsed
+from jaxrl_sql.sqlenv.parse import tables_of
 
 _KEPT = 16_384
 

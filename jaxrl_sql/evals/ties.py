@@ -38,13 +38,9 @@ def cuts_through_ties(executor: SqlExecutor, golds: Sequence[tuple[str, str]]) -
     found = [False] * len(golds)
     for (i, _, cut), outcome in zip(plans, outcomes, strict=True):
         if outcome.status == "ok":
-            found[i] = found[i] or _is_cut(outcome.rows, cut)
+            edges = [edge for edge in (cut.first, cut.last) if 0 < edge < len(outcome.rows)]
+            found[i] = found[i] or any(_differs_round(outcome.rows, cut, edge) for edge in edges)
     return found
-
-
-def _is_cut(rows: Sequence[tuple[object, ...]], cut: _Cut) -> bool:
-    edges = [edge for edge in (cut.first, cut.last) if 0 < edge < len(rows)]
-    return any(_differs_round(rows, cut, edge) for edge in edges)
 
 
 def _differs_round(rows: Sequence[tuple[object, ...]], cut: _Cut, edge: int) -> bool:

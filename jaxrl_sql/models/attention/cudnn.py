@@ -78,7 +78,8 @@ def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kern
     own = levels[-1]
     b, rows, t, h, size = own.q.shape
     q = own.q.reshape(b * rows, t, h, size)
-    k, v = (jnp.concatenate([_as_rows(x, rows) for x in parts], axis=1) for parts in zip(*_pairs(levels), strict=True))
+    pairs = [(level.k, level.v) for level in levels]
+    k, v = (jnp.concatenate([_as_rows(x, rows) for x in parts], axis=1) for parts in zip(*pairs, strict=True))
     call = partial(kernel, *(_even(x, (1,)) for x in (q, k, v)))
     if len(levels) == 1 and window is None:
         read = call(scale=scale, is_causal=True)
@@ -86,10 +87,6 @@ def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kern
         mask = jnp.concatenate([_mask(level, own, window) for level in levels], axis=-1)
         read = call(scale=scale, mask=_even(mask.reshape(b * rows, 1, t, -1), (2, 3)))
     return jnp.where(reads_anything(levels)[..., None, None, None], read[:, :t].reshape(own.q.shape), 0)
-
-
-def _pairs(levels: Sequence[Level]) -> list[tuple[jax.Array, jax.Array]]:
-    return [(level.k, level.v) for level in levels]
 
 
 def _as_rows(x: jax.Array, rows: int) -> jax.Array:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.evals.efficiency import mean_without_outliers, paid, speed_score
+from jaxrl_sql.evals.efficiency import mean_without_outliers, speed_score, step_score
 from jaxrl_sql.evals.score_predictions import RULES, score_predictions
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.sqlenv.executor import Executor, Limits, timing_executor
@@ -193,7 +193,7 @@ def test_rules_are_checked(executor: Executor, db: str) -> None:
 
 
 def test_speed_is_paid_in_steps() -> None:
-    assert [paid(ratio) for ratio in (3, 2, 1.99, 1, 0.99, 0.5, 0.49, 0.25, 0.1)] == [
+    assert [step_score(ratio) for ratio in (3, 2, 1.99, 1, 0.99, 0.5, 0.49, 0.25, 0.1)] == [
         1.25, 1.25, 1.0, 1.0, 0.75, 0.75, 0.5, 0.5, 0.25,
     ]  # fmt: skip
     # Of 20 ones and a 50 the mean is 70 / 21 and the deviation about 10.4: 50 is beyond three of them.

@@ -309,7 +309,7 @@ def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_
         (["--model", "nowhere"], "model nowhere: no such folder"),
         (["--predictions", "P", "evaluate.rules=[bird, best]"], "rules 'best'"),
         (["--predictions", "P", "evaluate.runs=2"], "would all be the same"),
-        (["--predictions", "P", "evaluate.runs=2", "evaluate.temperature=1"], "are draws of a model"),
+        (["--predictions", "P", "evaluate.runs=2", "evaluate.temperature=1"], "sample from a model"),
         (["--predictions", "P", "evaluate.vote=loud"], "is none of result, soft"),
         (["--predictions", "P", "--split", "moon"], "moon"),
         (["--predictions", "P", "--out", "/dev/null/out"], "--out /dev/null/out cannot be written"),

@@ -1,6 +1,6 @@
 """Ask a database a question: `python -m jaxrl_sql.ask --model M --db FILE "How many …?"` answers with SQL and a result.
 
-`--n N` draws N answers and takes the one that most agree on; `--explain` shows the others. Without a question one is
+`--n N` samples N answers and takes the one that most agree on; `--explain` shows the others. Without a question one is
 read after another until an empty line, with the model loaded once. How the model is asked follows from its run's
 configuration, which lies beside a trained model; else from `--recipe`, `--config` and `key.sub=value`.
 """
@@ -25,7 +25,7 @@ from jaxrl_sql.run.command import EXIT_CODES, prepare_process, report_errors
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
-from jaxrl_sql.types import Example, InputError, Response
+from jaxrl_sql.types import Example, InputError, Response, whole_text
 
 UNANSWERED = 1
 """Exit code where no answer held SQL that runs."""
@@ -121,7 +121,7 @@ def _votes(ballot: Ballot, at: int) -> float:
 def show(reply: Reply, explain: bool, stream: TextIO) -> int:
     """Write the SQL and its result, with answer and candidates where they are asked for; return the exit code."""
     if explain:
-        stream.write(f"{_transcript(reply.response)}\n\n")
+        stream.write(f"{whole_text(reply.response).strip()}\n\n")
         rows = [
             (f"{one.votes:g}", str(one.answers), one.outcome.status, str(one.outcome.row_count), one.sql)
             for one in reply.candidates
@@ -133,11 +133,6 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
         stream.write(f"{reply.outcome.pretty().rstrip()}\n")
     stream.flush()
     return 0 if reply.outcome is not None and reply.outcome.status == "ok" else UNANSWERED
-
-
-def _transcript(response: Response) -> str:
-    """Return an answer as it was written, with what the database said between its turns."""
-    return (response if isinstance(response, str) else "".join(text for _, text in response)).strip()
 
 
 def talk(ask: Ask, explain: bool) -> int:
@@ -166,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--db", type=Path, required=True, metavar="FILE", help="the SQLite database, which is only read"
     )
-    parser.add_argument("--n", type=int, help="how many answers to draw, of which a vote takes one")
+    parser.add_argument("--n", type=int, help="how many answers to sample, of which a vote takes one")
     parser.add_argument("--explain", action="store_true", help="show the whole answer, and all candidates with votes")
     parser.add_argument("--evidence", default="", metavar="TEXT", help="what to know beside the question")
     parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")

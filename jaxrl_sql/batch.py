@@ -19,7 +19,10 @@ PyTree = Any
 
 @flax.struct.dataclass
 class Segment:
-    """Tokens that every completion of a group reads: tokens [B,P] int32, length [B] int32."""
+    """Tokens and how many of them are valid: tokens [B,P] int32, length [B] int32, of what a group's completions share.
+
+    In the tree that the decoder runs over (`models.transformer`) a segment has R rows a prompt: [B,R,T] and [B,R].
+    """
 
     tokens: jax.Array
     length: jax.Array
@@ -32,7 +35,7 @@ class GroupBatch:
     shared: segments that precede the completions, in order (one today: the prompt)
     completion [B,G,T] int32, completion_len [B,G] int32
     loss_mask [B,G,T] bool: tokens that the policy wrote and that are trained on
-    behavior_logprobs [B,G,T] float32: of each token under the distribution it was drawn from
+    behavior_logprobs [B,G,T] float32: of each token under the distribution it was sampled from
     rollout_logprobs [B,G,T] float32: under the sampler's full temperature-scaled distribution
     reward [B,G] float32, weight [B,G] float32 (0 drops a completion), truncated [B,G] bool
 

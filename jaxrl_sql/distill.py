@@ -19,7 +19,7 @@ from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
 from jaxrl_sql.data.filters import Dropped, by_gold
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, message_texts
-from jaxrl_sql.evals.execution import execution_accuracy
+from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.fingerprint import TEACHER, fingerprint
@@ -127,13 +127,13 @@ def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Examp
     if answer.error:
         return {**about, "verdict": FAILED, "error": answer.error}
     reading = recipe.reading(answer.text, style)
-    (record,) = execution_accuracy(executor, [example], [reading.sql])[1]
-    verdict = RIGHT if record.correct else "wrong" if record.status == "ok" else record.status
+    (found,) = score_predictions(executor, [example], [reading.sql])
+    verdict = RIGHT if found.is_right("bird") else "wrong" if found.executes else found.status
     reasoning = (answer.reasoning or reading.think).strip()
     if verdict == RIGHT and not is_teachable(recipe, example, reasoning, reading.sql or ""):
         verdict = MALFORMED
-    found = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
-    return {**about, "verdict": verdict, **found, **({} if verdict == RIGHT else {"text": answer.text})}
+    said = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
+    return {**about, "verdict": verdict, **said, **({} if verdict == RIGHT else {"text": answer.text})}
 
 
 def is_teachable(recipe: Recipe, example: Example, reasoning: str, sql: str) -> bool:
@@ -159,13 +159,15 @@ def write(
     for record in records:
         of.get(record["id"], []).append(record)
     traces: list[dict[str, Any]] = []
+    shown = ("verdict", "finish_reason", "sql", "error")
     rejected: list[dict[str, Any]] = [{"id": one.uid, "reason": one.reason} for one in dropped]
     for uid, own in of.items():
         right = [one for one in own if one["verdict"] == RIGHT][: cfg.wanted]
         traces += [{"id": uid, "reasoning": one["reasoning"], "sql": one["sql"], "model": cfg.model} for one in right]
         if not right:
             last = own[-1] if own else {"verdict": "not asked"}
-            rejected.append({"id": uid, "reason": last["verdict"], "answers": [*map(_brief, own)]})
+            brief = [{name: one[name] for name in shown if name in one} for one in own]
+            rejected.append({"id": uid, "reason": last["verdict"], "answers": brief})
     counts: dict[str, float] = {
         "questions": len(examples) + len(dropped),
         "traces": len(traces),
@@ -177,10 +179,6 @@ def write(
     write_lines(out / "rejected.jsonl", rejected)
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return counts
-
-
-def _brief(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in ("verdict", "finish_reason", "sql", "error") if name in record}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig, load_config, to_yaml
-from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark
+from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, skipped_lines
 from jaxrl_sql.evals.numbers import Counts, Judged, judged, together
 from jaxrl_sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.evals.records import Answered, Judging, Record
@@ -48,7 +48,7 @@ JOURNAL = "journal.jsonl"
 _RULES = ("bird", "refined", "test_suite")
 # So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.
 _ANSWERS, _MOST_QUESTIONS, _FEWEST_QUESTIONS = 1024, 128, 8
-_CHANGED_SHOWN = 30
+_CHANGED_SHOWN, _TICKS = 30, 8
 # What other commands keep in their folders, beside files of the names that this one writes.
 _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
@@ -66,16 +66,16 @@ class Set(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of the work that is kept as a whole: `size` questions of a set from `start` on, in one of the runs."""
+    """A part of the work that is kept as a whole: some questions of a set in one of its runs, and the part's number."""
 
     at: int
     run: int
-    start: int
-    size: int
+    number: int
+    examples: tuple[Example, ...]
 
 
-# Answers a part's questions, and tells the share that is answered.
-Answer = Callable[[Set, Part, Sequence[Example], Callable[[float], None]], list[Answered]]
+# Answers a part's questions, and tells how many of how many answers are there.
+Answer = Callable[[Set, Part, Callable[[int, int], None]], list[Answered]]
 
 
 def evaluate(config: TrainConfig) -> int:
@@ -120,16 +120,14 @@ def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
     if cfg.predictions and len(cfg.predictions) != len(cfg.data):
         raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
     if cfg.predictions and (cfg.runs > 1 or cfg.samples > 1):
-        raise InputError("evaluate.runs and evaluate.samples are draws of a model, and predictions are there already")
+        raise InputError("evaluate.runs and evaluate.samples sample from a model, and predictions are there already")
     sets: list[Set] = []
     for at, folder in enumerate(cfg.data):
         # Predictions are paired with all questions first, and a model is asked the first ones alone.
         benchmark = load_benchmark(folder, cfg.split, 0 if cfg.predictions else cfg.limit)
         name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
-        for reason, count in benchmark.skipped_reasons.items():
-            uid = next(uid for uid, other in benchmark.skipped if other == reason)
-            notes.append(f"{name}: {count} questions cannot be judged ({reason}), such as {uid}")
+        notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
         sets.append(_set(config, name, benchmark, cfg.predictions[at] if cfg.predictions else "", notes))
     return sets
 
@@ -195,12 +193,12 @@ def gather(
     """Return the records of each (set, run) in the order of its examples; what the journal holds is not made again."""
     known = {(one["at"], one["run"], one["id"]): one for one in journal.records}
     parts = [*parts_of(config, sets)]
-    left = [part for part in parts if any((part.at, part.run, one.uid) not in known for one in asked_in(sets, part))]
+    left = [part for part in parts if any((part.at, part.run, one.uid) not in known for one in part.examples)]
     if known:
         display.note(f"going on: {len(known)} answers are judged already")
     with _answers(config, sets, executor, display) if left else nullcontext() as answer:
         for part in left:
-            one, examples = sets[part.at], asked_in(sets, part)
+            one = sets[part.at]
             judging = Judging(
                 executor,
                 one.rules,
@@ -212,10 +210,11 @@ def gather(
             )
             done = len(known)
 
-            def tick(share: float, done: int = done, size: int = len(examples)) -> None:
-                display.update(done + int(share * size), {"phase": "answering"})
+            def tick(answers: int, of: int, done: int = done, size: int = len(part.examples)) -> None:
+                if answers % -(-of // _TICKS) == 0:
+                    display.update(done + answers * size // of, {"phase": "answering"})
 
-            for record in judging.records(examples, answer(one, part, examples, tick)) if answer else []:
+            for record in judging.records(part.examples, answer(one, part, tick)) if answer else []:
                 key = (part.at, part.run, record["id"])
                 if key not in known:
                     known[key] = {"at": part.at, "run": part.run, **record}
@@ -235,12 +234,7 @@ def parts_of(config: TrainConfig, sets: Sequence[Set]) -> Iterator[Part]:
     for at, one in enumerate(sets):
         for run in range(config.evaluate.runs):
             for start in range(0, len(one.examples), size):
-                yield Part(at, run, start, size)
-
-
-def asked_in(sets: Sequence[Set], part: Part) -> tuple[Example, ...]:
-    """Return the questions of a part."""
-    return sets[part.at].examples[part.start : part.start + part.size]
+                yield Part(at, run, start // size, one.examples[start : start + size])
 
 
 def _so_far(sets: Sequence[Set], known: Mapping[tuple[int, int, str], Record]) -> dict[str, float]:
@@ -254,12 +248,12 @@ def _so_far(sets: Sequence[Set], known: Mapping[tuple[int, int, str], Record]) -
 def _answers(config: TrainConfig, sets: Sequence[Set], executor: Executor, display: Display) -> Iterator[Answer]:
     """Yield what answers questions: the predictions, or the model, which is opened first."""
     if not config.model.checkpoint:
-        yield lambda one, _part, examples, _tick: [Answered((one.sqls[example.uid],)) for example in examples]
+        yield lambda one, part, _tick: [Answered((one.sqls[example.uid],)) for example in part.examples]
         return
     from jaxrl_sql.run.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
-    with model_answers(config, executor, {one.name: one.examples for one in sets}, display.note) as draw:
-        yield lambda one, part, examples, tick: draw(one.name, examples, part.run, part.start // part.size, tick)
+    with model_answers(config, executor, {one.name: one.examples for one in sets}, display.note) as ask:
+        yield lambda one, part, tick: ask(one.name, part.examples, part.run, part.number, tick)
 
 
 def _make_folder(out: Path, predictions: Sequence[str]) -> None:

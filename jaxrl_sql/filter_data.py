@@ -20,12 +20,12 @@ from jaxrl_sql.data.filters import Dropped, Filtered, by_choice, by_gold, by_pro
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.data.shares import one_in
-from jaxrl_sql.evals.execution import execution_accuracy
+from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.fingerprint import fingerprint, keys_of
-from jaxrl_sql.run.policy_client import PolicyClient, open_policy_client, sampling_by, served, style_for
+from jaxrl_sql.run.policy_client import PolicyClient, answers, open_policy_client, sampling_by, style_for
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_table
@@ -58,7 +58,7 @@ def filter_data(config: TrainConfig) -> int:
             questions = ask(config, kept)
             kept = left(by_prompt(questions, config.data.max_prompt_tokens))
             if cfg.samples and kept:
-                rates = draw_rates(config, executor, chosen_of(questions, kept))
+                rates = sample_rates(config, executor, chosen_of(questions, kept))
                 kept = left(by_rate(kept, rates, cfg.low, cfg.high))
         kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
@@ -86,10 +86,10 @@ def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
     return PromptSet(tuple(example for example, _ in pairs), tuple(prompt for _, prompt in pairs), ())
 
 
-def draw_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> dict[str, tuple[int, int]]:
-    """Draw `filter.samples` answers a question from `model.checkpoint` and count the right ones: id -> (right, of).
+def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> dict[str, tuple[int, int]]:
+    """Sample `filter.samples` answers a question from `model.checkpoint` and count the right ones: id -> (right, of).
 
-    What a file of an earlier run holds is not drawn again. Right is what BIRD's comparison calls so.
+    What a file of an earlier run holds is not sampled again. Right is what BIRD's comparison calls so.
     """
     with Journal(Path(config.filter.out) / "rates.jsonl", answer_settings(config)) as journal:
         known = {record["id"] for record in journal.records}
@@ -121,10 +121,13 @@ def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, s
     cfg = config.sampling
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
     sampling = sampling_by(cfg, config.filter.samples, config.seed, client.stops(cfg.stop))
-    samples = [*map(served, client.generate(examples, prompts, sampling, start // _CHUNK, cfg.turns))]
-    asked = [examples[sample.prompt_index] for sample in samples]
-    records = execution_accuracy(client.executor, asked, [client.reading(sample).sql for sample in samples])[1]
-    right = Counter(record.uid for record in records if record.correct)
+    asked = list(zip(examples, prompts, strict=True))
+    answered = answers(client, asked, sampling, start // _CHUNK, cfg.turns)
+    for fault in (said.fault for said in answered if said.fault):
+        raise InputError(f"sampling: {fault}")
+    found = [(example, sql) for example, said in zip(examples, answered, strict=True) for sql in said.sqls]
+    verdicts = score_predictions(client.executor, [example for example, _ in found], [sql for _, sql in found])
+    right = Counter(one.uid for one in verdicts if one.is_right("bird"))
     return [{"id": example.uid, "right": right[example.uid], "of": sampling.n} for example in examples]
 
 

@@ -1,4 +1,4 @@
-"""Say whether a run fits a TPU pod, GPUs, or other chips, and how fast it can be, before paying for it.
+"""Find out whether a run fits a TPU pod, GPUs, or other chips, and how fast it can be, before paying for it.
 
 The programs that the run would run are compiled ahead of time for the topology, on this machine, which needs none of
 its chips: `pip install 'jaxrl_sql[tpu-plan]'` brings the compiler for TPUs, and in an environment of its own

@@ -11,7 +11,6 @@ import dataclasses
 import math
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,8 @@ import jax
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.step import StepFn, init_state, make_step
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.data.benchmarks import skipped_lines
 from jaxrl_sql.data.pack import pack_rows
 from jaxrl_sql.data.sft_batches import Row, word_tokens
 from jaxrl_sql.data.sft_dataset import SftDataset, rows_of
@@ -44,7 +44,7 @@ class Watch:
     waited: int = 0
 
     def see(self, loss: float) -> bool:
-        """Take a measurement; say whether it is the best."""
+        """Take a measurement; return whether it is the best."""
         is_best = loss < self.best
         self.best, self.waited = (loss, 0) if is_best else (self.best, self.waited + 1)
         return is_best
@@ -168,8 +168,8 @@ def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
 def open_sft(s: Session, begin: int) -> SftPhase:
     """Make what the supervised steps need, new or from the checkpoint of step `begin`."""
     cfg, dataset = s.config.sft, s.sft_dataset
-    for reason, count in Counter(reason for _, reason in dataset.skipped).items():
-        s.note(f"sft: skipped {count} ({reason}), such as {next(uid for uid, why in dataset.skipped if why == reason)}")
+    for line in skipped_lines(dataset.skipped):
+        s.note(f"sft: {line}")
     optimizer = make_optimizer(s, cfg.optim, cfg.steps)
     trainable, frozen = make_params(s)
     state = init_state(trainable, optimizer, frozen)
@@ -224,7 +224,7 @@ def sft(config: TrainConfig) -> int:
     """
     if not (config.sft.steps or config.sft.epochs):
         raise InputError("config: sft.steps=0 and sft.epochs=0 teach nothing: set one of them, such as sft.steps=100")
-    config = dataclasses.replace(config, grpo=dataclasses.replace(config.grpo, steps=0))
+    config = changed(config, {"grpo.steps": 0})
     with open_run(config) as s:
         trainable, frozen = run_sft(s, s.resume_step())
         if s.stop:

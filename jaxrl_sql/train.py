@@ -46,12 +46,11 @@ from jaxrl_sql.run.collect import collect_batch, from_arrays, pack, to_arrays
 from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.evaluation import evaluate_all
 from jaxrl_sql.run.lifecycle import Snapshot, open_run, restore, run_phase, score
-from jaxrl_sql.run.policy_client import whole_text
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.run.stages import Progress, Stage, has_risen
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.sft import run_sft
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, whole_text
 
 
 @dataclass

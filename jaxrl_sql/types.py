@@ -31,7 +31,7 @@ class JaxrlSqlError(Exception):
 
 
 class InputError(JaxrlSqlError):
-    """Say in one line what the user gave that cannot be used, and where (commands exit with code 2)."""
+    """Something that the user gave and that cannot be used: one line says what and where (exit code 2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class Turn:
     """One side's contribution to a trajectory.
 
     `logprobs` are under the full temperature-scaled distribution, `behavior_logprobs` under the (possibly truncated)
-    distribution that the token was drawn from; both are empty for turns that the environment wrote. `text` is what the
-    tokens say, without the one that ends the turn.
+    distribution that the token was sampled from; both are empty for turns that the environment wrote. `text` is what
+    the tokens say, without the one that ends the turn.
     """
 
     role: str
@@ -124,3 +124,8 @@ class Reward:
 
     total: float
     parts: Mapping[str, float] = field(default_factory=dict)
+
+
+def whole_text(response: Response) -> str:
+    """Return all of a response as one text, as the policy saw it."""
+    return response if isinstance(response, str) else "".join(text for _, text in response)

@@ -73,10 +73,10 @@ def false_timeouts(path: Path) -> Iterator[Line]:
 
 def comparisons(path: Path) -> Iterator[Line]:
     """Compare results that are all kept already, so that a score is a comparison and the way to it."""
-    draw = random.Random(0)
+    rng = random.Random(0)
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE event(id INTEGER PRIMARY KEY, kind TEXT, value REAL, place INTEGER)")
-    rows = [(f"kind {draw.randrange(500)}", draw.random(), draw.randrange(10**9)) for _ in range(N_ROWS)]
+    rows = [(f"kind {rng.randrange(500)}", rng.random(), rng.randrange(10**9)) for _ in range(N_ROWS)]
     connection.executemany("INSERT INTO event(kind, value, place) VALUES (?, ?, ?)", rows)
     connection.commit()
     connection.close()

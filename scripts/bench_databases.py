@@ -119,7 +119,7 @@ def main() -> int:
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (options.max_open + SPARE_FILES, hard))
-    draw = random.Random(0)
+    rng = random.Random(0)
     many: dict[str, list[float]] = {"files": [], "immutable": [], "copies": []}
     ways = {"files": {}, "immutable": {"immutable": True}, "copies": {"copy_up_to_bytes": 1 << 20}}
     cold: list[float] = []
@@ -132,7 +132,7 @@ def main() -> int:
         for _ in range(options.runs):
             cold.append(visit_cold(paths, options.threads))
             for name, settings in ways.items():
-                draw.shuffle(order)
+                rng.shuffle(order)
                 with Executor(
                     options.threads, isolation="thread", cache_bytes=0, max_open=options.max_open, **settings
                 ) as ex:

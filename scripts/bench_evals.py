@@ -18,7 +18,7 @@ from pathlib import Path
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.evals.features import features_of
 from jaxrl_sql.evals.parse import parsed
-from jaxrl_sql.evals.score_predictions import RULES, judge
+from jaxrl_sql.evals.score_predictions import RULES, score_predictions
 from jaxrl_sql.evals.summary import summarize
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.sqlenv.executor import Executor, Limits
@@ -55,7 +55,7 @@ def main() -> int:
 def golds_against_themselves(name: str, examples: Sequence[Example]) -> None:
     """Print each rule's share of a set's golds, and the golds that it refuses."""
     with Executor(**EXECUTOR) as executor:
-        verdicts = judge(executor, examples, again(examples), ON_ONE)
+        verdicts = score_predictions(executor, examples, again(examples), ON_ONE)
     failed = [one.uid for one in verdicts if not one.gold_ok]
     print(f"\n{name}: {len(examples):,} golds against themselves, {len(failed)} do not run {failed}")
     for rule in ON_ONE:
@@ -82,7 +82,7 @@ def all_rules(examples: Sequence[Example]) -> float:
     with Executor(**EXECUTOR) as executor:
         executor.execute_many([(path, "SELECT 1") for path in {example.db_path for example in examples}])
         begun = time.perf_counter()
-        verdicts = judge(executor, examples, predictions(examples), ON_ONE)
+        verdicts = score_predictions(executor, examples, predictions(examples), ON_ONE)
         judged, cpu = time.perf_counter(), time.process_time()
         numbers = summarize(examples, verdicts).metrics()
         ended, cpu = time.perf_counter(), time.process_time() - cpu
@@ -100,7 +100,7 @@ def suites(examples: Sequence[Example], folder: Path) -> float:
     asked = [dataclasses.replace(example, suite=tuple(found[example.db_id])) for example in examples]
     with Executor(**EXECUTOR) as executor:
         begun = time.perf_counter()
-        verdicts = judge(executor, asked, predictions(asked), ("test_suite", "suite"))
+        verdicts = score_predictions(executor, asked, predictions(asked), ("test_suite", "suite"))
         ended = time.perf_counter()
     print(f"\nthe same on {sum(map(len, found.values()))} variants of {len(found)} databases: {ended - begun:.2f} s")
     show(summarize(asked, verdicts, "suite").metrics(), ("test_suite", "suite"))
@@ -114,7 +114,7 @@ def suites(examples: Sequence[Example], folder: Path) -> float:
 def on_suites(asked: Sequence[Example]) -> list[Verdict]:
     """Judge golds on their suites."""
     with Executor(**EXECUTOR) as executor:
-        return judge(executor, asked, again(asked), ("suite",))
+        return score_predictions(executor, asked, again(asked), ("suite",))
 
 
 def show(numbers: dict[str, float], rules: Sequence[str]) -> None:

@@ -90,7 +90,7 @@ class Check:
 
 def make_databases(folder: Path) -> list[Path]:
     """Write a shop, and copies of it."""
-    draw = random.Random(0)
+    rng = random.Random(0)
     first = folder / "shop0.sqlite"
     connection = sqlite3.connect(first)
     connection.executescript(
@@ -98,9 +98,9 @@ def make_databases(folder: Path) -> list[Path]:
         "CREATE TABLE sale(id INTEGER PRIMARY KEY, item_id INTEGER, day INTEGER, amount REAL);"
         "CREATE TABLE event(id INTEGER PRIMARY KEY, kind TEXT, day INTEGER, value REAL);"
     )
-    items = [(i, f"item {draw.randrange(10_000)}", draw.random() * 100) for i in range(N_ITEMS)]
-    sales = [(draw.randrange(N_ITEMS), draw.randrange(365), draw.random()) for _ in range(N_SALES)]
-    events = [(f"kind {draw.randrange(500)}", draw.randrange(365), draw.random()) for _ in range(N_EVENTS)]
+    items = [(i, f"item {rng.randrange(10_000)}", rng.random() * 100) for i in range(N_ITEMS)]
+    sales = [(rng.randrange(N_ITEMS), rng.randrange(365), rng.random()) for _ in range(N_SALES)]
+    events = [(f"kind {rng.randrange(500)}", rng.randrange(365), rng.random()) for _ in range(N_EVENTS)]
     connection.executemany("INSERT INTO item VALUES (?, ?, ?)", items)
     connection.executemany("INSERT INTO sale(item_id, day, amount) VALUES (?, ?, ?)", sales)
     connection.executemany("INSERT INTO event(kind, day, value) VALUES (?, ?, ?)", events)
@@ -113,7 +113,7 @@ def make_databases(folder: Path) -> list[Path]:
 
 def make_loads(paths: list[Path], is_quick: bool) -> list[Load]:
     """Draw the five loads."""
-    draw = random.Random(1)
+    rng = random.Random(1)
 
     def queries(texts: tuple[str, ...], n: int) -> list[tuple[str, str]]:
         return [(str(paths[i // len(texts) % len(paths)]), texts[i % len(texts)].format(n=i)) for i in range(n)]
@@ -124,8 +124,8 @@ def make_loads(paths: list[Path], is_quick: bool) -> list[Load]:
     runaways = queries(MIX, n_mix)
     for n in range(3 if is_quick else 23):
         runaways[n] = (str(paths[n % len(paths)]), ENDLESS.format(n=n))
-    draw.shuffle(twice)
-    draw.shuffle(runaways)
+    rng.shuffle(twice)
+    rng.shuffle(runaways)
     late_ms = 500 if is_quick else 1_000
     return [
         Load("tiny", tiny, "ours_scored", passes=6, goal_bare=0.75),

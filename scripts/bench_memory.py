@@ -50,9 +50,9 @@ def resident_mib() -> float:
     return int(line.split()[1]) / 1024
 
 
-def run_batch(ex: Executor, path: Path, first: int, size: int, draw: random.Random) -> None:
+def run_batch(ex: Executor, path: Path, first: int, size: int, rng: random.Random) -> None:
     """Run queries numbered from `first`, look at every answer, and score a tenth of them."""
-    numbers = [draw.randrange(max(1, first)) if draw.random() < 0.2 else first + i for i in range(size)]
+    numbers = [rng.randrange(max(1, first)) if rng.random() < 0.2 else first + i for i in range(size)]
     pairs = [(path, TEXTS[n % len(TEXTS)].format(n=n)) for n in numbers]
     outcomes = ex.execute_many(pairs)
     n_ok = sum(len(outcome.rows) > 0 for outcome in outcomes if outcome.status == "ok")
@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--isolation", choices=("process", "thread"), default="process")
     parser.add_argument("--most-mib", type=float, default=16.0, help="growth that is allowed (default: 16)")
     options = parser.parse_args()
-    draw = random.Random(0)
+    rng = random.Random(0)
     batch = min(BATCH, options.queries // 10)
     n_batches = options.queries // batch
     wanted = {round(n_batches * share): share for share in READINGS}
@@ -83,7 +83,7 @@ def main() -> int:
         limits = Limits(timeout_ms=None, vm_steps=1_000_000)
         with Executor(options.threads, limits, options.isolation, cache_bytes=1 << 20) as ex:
             for number in range(n_batches):
-                run_batch(ex, path, number * batch, batch, draw)
+                run_batch(ex, path, number * batch, batch, rng)
                 if number + 1 in wanted:
                     readings.append(resident_mib())
                     print(f"| {(number + 1) * batch:,} | {readings[-1]:.1f} MiB |", flush=True)

@@ -67,8 +67,8 @@ class Load(NamedTuple):
 def make_load(prompts: int, tokens: int, lengths: np.ndarray) -> Load:
     """Draw prompts of random tokens for samples of these lengths [B,G]."""
     r = np.random.default_rng(1)
-    drawn = r.integers(0, MODEL.vocab_size, (prompts, tokens))
-    return Load([Prompt(f"p{i}", tuple(row.tolist()), "") for i, row in enumerate(drawn)], lengths)
+    sampled = r.integers(0, MODEL.vocab_size, (prompts, tokens))
+    return Load([Prompt(f"p{i}", tuple(row.tolist()), "") for i, row in enumerate(sampled)], lengths)
 
 
 @partial(jax.jit, static_argnames="width")
@@ -84,8 +84,8 @@ def _chunk(params: Any, prefix: Any, carry: Any, limit: jax.Array, keys: jax.Arr
     def body(state: Any) -> Any:
         count, (hidden, cache), out = state
         logits = unembed(params, MODEL, hidden)[:, 0]
-        drawn = jax.vmap(jax.random.categorical)(jax.vmap(rng.fold)(keys, cache.length[:, 0]), logits)
-        token = drawn.astype(jnp.int32)
+        sampled = jax.vmap(jax.random.categorical)(jax.vmap(rng.fold)(keys, cache.length[:, 0]), logits)
+        token = sampled.astype(jnp.int32)
         out = out.at[count].set(token)
         return count + 1, decode_step(params, MODEL, prefix, cache, token[:, None], cache.length < limit), out
 

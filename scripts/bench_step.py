@@ -4,7 +4,7 @@
 of 1,024, G = 8 completions of 128 tokens, KL to a reference. `repeated` is what is done elsewhere: B·G sequences of
 P + T tokens, logits of the completions alone. `alone` is the grouped code given groups of one: prompts repeated,
 attention still in two parts. First the update by itself, on one batch, where all compute the same loss; then whole
-steps: answers of full length are drawn (by the engine, or by the fixed batch of bench_rollout.py), scored by the
+steps: answers of full length are sampled (by the engine, or by the fixed batch of bench_rollout.py), scored by the
 reference and learned from. Ways take turns within one run, and figures are medians of `--runs`.
 """
 
@@ -31,7 +31,7 @@ from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.models import count_params, init_params
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.models.transformer import Block, hidden_states, unembedding
+from jaxrl_sql.models.transformer import hidden_states, unembedding
 from jaxrl_sql.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.rollout import Engine, EngineConfig
 from jaxrl_sql.runtime.memory import keep_freed_memory
@@ -94,23 +94,28 @@ def plain_policy(params: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
     del frozen
     (prompt,) = batch.shared
     sequence = jnp.concatenate([prompt.tokens[:, None], batch.completion], axis=2)
-    block = Block(tokens=sequence, length=prompt.length[:, None] + batch.completion_len)
+    block = Segment(tokens=sequence, length=prompt.length[:, None] + batch.completion_len)
     (hidden,) = hidden_states(params, MODEL, (block,))
     before = hidden[:, :, prompt.tokens.shape[1] - 1 : -1]
     return token_logprobs(before, unembedding(params, MODEL), batch.completion, 1.0)
 
 
 def whole_step(
-    shape: Shape, draw: Callable[[Any], GroupBatch], policy: Any, reference: Any, optimizer: Any, advantage: jax.Array
+    shape: Shape,
+    rollout: Callable[[Any], GroupBatch],
+    policy: Any,
+    reference: Any,
+    optimizer: Any,
+    advantage: jax.Array,
 ) -> WholeStep:
-    """Return a step of GRPO: answers drawn and packed by `draw`, scored by the reference, learned from."""
+    """Return a step of GRPO: answers sampled and packed by `rollout`, scored by the reference, learned from."""
     loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
     scorer, update = make_scorer(policy), make_step(policy, loss, optimizer)
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, float]]:
         began = time.perf_counter()
-        batch = draw(state.trainable)
-        drawn = time.perf_counter()
+        batch = rollout(state.trainable)
+        sampled = time.perf_counter()
         assert int(batch.completion_len.sum()) == shape.b * shape.g * shape.t
         scored = jax.block_until_ready(scorer(reference, None, batch)[0])
         batch = dataclasses.replace(batch, reference_logprobs=scored, advantage=advantage)
@@ -119,8 +124,8 @@ def whole_step(
         jax.block_until_ready(metrics)
         ended = time.perf_counter()
         return state, {
-            "rollout": drawn - began,
-            "reference": referred - drawn,
+            "rollout": sampled - began,
+            "reference": referred - sampled,
             "update": ended - referred,
             "step": ended - began,
         }
@@ -129,32 +134,32 @@ def whole_step(
 
 
 def grouped_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
-    """Return our step: the engine draws, and prompts stand once in the batch."""
+    """Return our step: the engine samples, and prompts stand once in the batch."""
     load = make_load(shape.b, shape.p, np.full((shape.b, shape.g), shape.t))
     engine = Engine(MODEL, None, Endless(), EngineConfig(shape.b * shape.g))
 
-    def draw(trainable: Any) -> GroupBatch:
+    def rollout(trainable: Any) -> GroupBatch:
         engine.params = trainable
         batch = packed(load, engine_run(engine, load)[1])
         engine.params = None  # the update donates them
         return batch
 
     advantage = random_batch(*shape[:4]).advantage
-    return whole_step(shape, draw, make_policy(MODEL), params, optimizer, advantage)
+    return whole_step(shape, rollout, make_policy(MODEL), params, optimizer, advantage)
 
 
 def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
-    """Return the step with a prompt for every completion: a fixed batch draws, and plain sequences are learned from."""
+    """Return the step with a prompt for every completion: a fixed batch samples, and plain sequences are learned."""
     load: Load = make_load(shape.b, shape.p, np.full((shape.b, shape.g), shape.t))
     blank = repeat_prompts(random_batch(*shape[:4]))
     prompts = jnp.asarray([prompt.token_ids for prompt in load.prompts]).repeat(shape.g, axis=0)
     blank = dataclasses.replace(blank, shared=(dataclasses.replace(blank.shared[0], tokens=prompts),))
 
-    def draw(trainable: Any) -> GroupBatch:
+    def rollout(trainable: Any) -> GroupBatch:
         (tokens,) = fixed_batch(trainable, load, shape.b * shape.g)
         return dataclasses.replace(blank, completion=jnp.asarray(tokens)[:, None])
 
-    return whole_step(shape, draw, plain_policy, params, optimizer, blank.advantage)
+    return whole_step(shape, rollout, plain_policy, params, optimizer, blank.advantage)
 
 
 def time_updates(shape: Shape, params: Any, optimizer: Any, runs: int) -> bool:

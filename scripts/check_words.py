@@ -73,7 +73,8 @@ PHRASES = {
     r"\bhow(s)? many there be\b|\bwhere nobody knows\b": "of unknown …",
     r"\bsomebody waits for the end\b": "the process is being stopped",
     r"\bwhat (was|is) told of\b": "what is reported for",
-    r"\b(drawn|draw) answers\b|\banswers (that )?(are|were) drawn\b": "answers that are sampled",
+    r"\bdrawn? answers\b|\b(answers|tokens|completions|candidates) (that )?(are|were|being) drawn\b": "sampled",
+    r"\bquestions (that )?(are|were) drawn\b|\bas they are drawn\b": "asked",
     r"\bteacher of extra columns\b": "demonstrations with an extra column",
 }
 """Phrases that a reader has to learn first, and what to write instead."""

@@ -129,7 +129,7 @@ def numbers_of(found: Run) -> dict[str, float]:
 
 
 def effort(found: Run, target: float) -> tuple[float, float] | None:
-    """Return the tokens drawn and the seconds trained when an evaluation first reached `target`; None: never."""
+    """Return the tokens sampled and the seconds trained when an evaluation first reached `target`; None: never."""
     reached = next((step for step, value in series(found, f"eval/{SPLIT}/accuracy") if value >= target), None)
     if reached is None:
         return None

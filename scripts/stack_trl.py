@@ -77,7 +77,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def main() -> None:
     """Make steps as asked."""
     torch.manual_seed(0)
-    draw = random.Random(1)
+    rng = random.Random(1)
     config = Qwen3Config(
         vocab_size=work.VOCABULARY,
         hidden_size=work.WIDTH,
@@ -92,12 +92,12 @@ def main() -> None:
         pad_token_id=0,
         bos_token_id=None,
     )
-    prompts = [" ".join(f"t{draw.randrange(1, work.VOCABULARY)}" for _ in range(work.PROMPT_TOKENS)) for _ in range(64)]
+    prompts = [" ".join(f"t{rng.randrange(1, work.VOCABULARY)}" for _ in range(work.PROMPT_TOKENS)) for _ in range(64)]
     with tempfile.TemporaryDirectory() as folder:
         Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(f"{folder}/model")
         trainer = TimedTrainer(
             model=f"{folder}/model",
-            reward_funcs=lambda completions, **_: [draw.random() for _ in completions],
+            reward_funcs=lambda completions, **_: [rng.random() for _ in completions],
             args=trl.GRPOConfig(
                 output_dir=f"{folder}/out",
                 per_device_train_batch_size=work.PROMPTS * work.GROUP,

@@ -86,10 +86,10 @@ class InTurns(GRPOLearner):
 
 def prompts() -> Iterator[dict[str, np.ndarray]]:
     """Yield batches of prompts of random tokens; with the token that begins each they have the length asked for."""
-    draw = random.Random(1)
+    rng = random.Random(1)
     while True:
         texts = [
-            [draw.randrange(2, work.VOCABULARY) for _ in range(work.PROMPT_TOKENS - 1)] for _ in range(work.PROMPTS)
+            [rng.randrange(2, work.VOCABULARY) for _ in range(work.PROMPT_TOKENS - 1)] for _ in range(work.PROMPTS)
         ]
         yield {"prompts": np.array([" ".join(map(str, text)) for text in texts])}
 
@@ -115,7 +115,7 @@ def new_model(mesh: Any) -> Qwen3:
 def main() -> None:
     """Make steps as asked."""
     mesh = jax.make_mesh((1, 1), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    draw = random.Random(2)
+    rng = random.Random(2)
     cluster = rl_cluster.RLCluster(
         actor=new_model(mesh),
         reference=new_model(mesh),
@@ -141,7 +141,7 @@ def main() -> None:
     learner = InTurns(
         rl_cluster=cluster,
         algo_config=GRPOConfig(num_generations=work.GROUP, num_iterations=1, beta=work.KL),
-        reward_fns=lambda completions, **_: [draw.random() for _ in completions],
+        reward_fns=lambda completions, **_: [rng.random() for _ in completions],
     )
     learner.in_turns()
     learner.train(prompts())

@@ -17,7 +17,7 @@ from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention import TreeAttention, choose
 from jaxrl_sql.models.attention.tree import Level, narrow
-from jaxrl_sql.models.attention.xla import KeyPart, attend
+from jaxrl_sql.models.attention.xla import attend
 from jaxrl_sql.models.transformer import (
     angles_of,
     embed,
@@ -130,7 +130,7 @@ def decode_step(
         keys.append(append(cache.k[i], k))
         values.append(append(cache.v[i], v))
         stored = (prefix.k[i][:, None], prefix.v[i][:, None]), (keys[i], values[i])
-        parts = [KeyPart(*pair, visible) for pair, visible in zip(stored, seen[kind], strict=True)]
+        parts = [(*pair, visible) for pair, visible in zip(stored, seen[kind], strict=True)]
         x = finish(layer, config, x, attend(q, parts, scale_of(config), config.attn_score_cap))
     hidden = norm(config, x[:, :, 0], params["final_norm"])
     return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=own)

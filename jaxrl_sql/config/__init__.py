@@ -13,7 +13,7 @@ from jaxrl_sql.config.commands import (
     FilterConfig,
     VerbalConfig,
 )
-from jaxrl_sql.config.load import load_config, to_yaml
+from jaxrl_sql.config.load import changed, load_config, to_yaml
 from jaxrl_sql.config.sections import (
     DataConfig,
     ExecutorConfig,
@@ -55,6 +55,7 @@ __all__ = [
     "TrainConfig",
     "ValidationConfig",
     "VerbalConfig",
+    "changed",
     "check_config",
     "load_config",
     "to_yaml",

@@ -235,7 +235,7 @@ def _objective_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     truncated = ", ".join(name for name, is_on in truncations.items() if is_on)
     yield (
         not truncated or cap > 0 or grpo.steps == 0,
-        f"{truncated} draws from another distribution than is trained: grpo.tis_clip_max=0 must be above 0",
+        f"{truncated} samples from another distribution than is trained: grpo.tis_clip_max=0 must be above 0",
     )
     for key, value in (("discount", grpo.discount), ("gae_lambda", grpo.gae_lambda)):
         yield value <= 1, f"grpo.{key}={value} must be at most 1"

@@ -15,7 +15,7 @@ class FilterConfig:
     Golds: `failing_gold`, `empty_gold` (no rows), over `max_gold_steps` VM steps or `max_gold_ms` milliseconds (which
     depends on the machine), under `min_sql_characters` or over `max_sql_characters`, or in the file of ids `noisy`.
     Questions: `repeats` of one on the same database, and with `long_prompts` those over `data.max_prompt_tokens`. With
-    `samples` answers a question drawn from `model.checkpoint` as `sampling` says, the share of right ones must lie in
+    `samples` answers a question sampled from `model.checkpoint` as `sampling` says, the share of right ones must lie in
     [`low`, `high`]. Of what is left every `subsample_every`-th stays. `out` is the folder that is written.
     """
 
@@ -78,7 +78,7 @@ class DistillConfig(EndpointConfig):
 
 @dataclass(frozen=True)
 class VerbalConfig(EndpointConfig):
-    """Verbal reinforcement learning, by the command `verbal`: a model draws candidates and chooses among its own.
+    """Verbal reinforcement learning, by the command `verbal`: a model samples candidates and chooses among its own.
 
     The model is `model.checkpoint`, or one behind an endpoint where `base_url` names one. `candidates` distinct queries
     that run and return rows are looked for in up to `attempts` times as many answers; then the model scores them all
@@ -121,7 +121,7 @@ class AugmentConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """What the command `evaluate` judges, and how a model answers there (`ask` draws like this too).
+    """What the command `evaluate` judges, and how a model answers there (`ask` samples like this too).
 
     `data` are folders of benchmarks, `split` the part of each (empty: the one that it has, or its development part),
     `limit` the first so many questions of each (0: all). `predictions` are files, one a folder; without them
@@ -132,8 +132,8 @@ class EvaluateConfig:
     the one that `accuracy` is by (empty: the benchmark's own). `strip_distinct` takes DISTINCT out of predictions and
     golds before they run, as Spider's own command does unless told otherwise.
 
-    A `temperature` of 0 is greedy. `samples` answers a question are drawn and one chosen by `vote`: `result` (most have
-    its rows) or `soft` (nearest to all others). `runs` are independent draws of everything. With `turns` above 1, where
+    A `temperature` of 0 is greedy. `samples` answers to a question are sampled and one chosen by `vote`: `result` (most
+    have its rows) or `soft` (nearest to all others). `runs` sample everything anew. With `turns` above 1, where
     the recipe has several, `max_new_tokens` is for each and `max_total_tokens` for all turns and observations together.
     """
 

@@ -57,6 +57,18 @@ def load_config(
     return config
 
 
+def changed(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
+    """Return a configuration with other values by their keys (`section.name`), which are not checked."""
+
+    def put(node: Any, names: list[str], value: Any) -> Any:
+        name, *below = names
+        return dataclasses.replace(node, **{name: put(getattr(node, name), below, value) if below else value})
+
+    for key, value in values.items():
+        config = put(config, key.split("."), value)
+    return config
+
+
 def to_yaml(config: TrainConfig) -> str:
     """Write every value of a configuration as YAML that `load_config` reads back to an equal one."""
     return OmegaConf.to_yaml(OmegaConf.structured(config), resolve=True)
@@ -127,7 +139,7 @@ def _nearest_key(key: str, known: list[str]) -> str:
 
 
 def _has_type_of(default: object, value: object) -> bool:
-    """Tell whether `value` may stand where `default` does; whole numbers are fine as floats, words are no numbers."""
+    """Return whether `value` may stand where `default` does; whole numbers are fine as floats, words are no numbers."""
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(default, bool) and isinstance(value, bool)
     if isinstance(default, float):

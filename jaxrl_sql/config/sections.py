@@ -22,7 +22,7 @@ class DataConfig:
     way, else compact). `mysql_share` of the training questions ask for MySQL, which is translated to be run.
     `include_ids` names a file of ids, such as `filter_data` writes: other training questions are left out. `traces`
     names a file of reasoning and SQL by id, such as `distill` writes, which the supervised phase teaches in place of
-    the golds. A training set of more than `stream_above` questions is read as its questions are drawn (0: never), and
+    the golds. A training set of more than `stream_above` questions is read as its questions are asked (0: never), and
     their golds run then; the supervised phase does not take it. Without a `tokenizer` folder the checkpoint's is taken,
     or the synthetic data's, or one of `vocab_size` is trained. With `prune` a training prompt over `max_prompt_tokens`
     shows less of its schema and is not left out: keys and what the gold reads stay. `retrieve` is how many values that
@@ -203,7 +203,7 @@ class GrpoConfig:
     memory.
 
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
-    Up to `max_extra_generations` more rounds are drawn while too few do. One draw of the policy serves the updates of
+    Up to `max_extra_generations` more rounds are generated while too few do. One rollout serves the updates of
     `steps_per_generation` steps (1: online; more: batch RL, on stored log-probabilities). loss_agg_mode: sequence_mean
     | token_mean | constant; advantage: group | batch | batch_centered | none | leave_one_out (`batch` divides by the
     deviation of all rewards, as TRL does, `batch_centered` by that of the rewards without their groups' means);

@@ -30,6 +30,9 @@ class Dropped(NamedTuple):
 
 Filtered = tuple[list[Example], list[Dropped]]
 
+Fault = tuple[str, Mapping[str, float]]
+"""Why a question is left out, or an empty text, and the numbers that say so."""
+
 
 def usable_golds(
     executor: SqlExecutor, examples: Sequence[Example], drop_empty: bool = True
@@ -53,12 +56,20 @@ def keep_only(examples: Iterable[Example], path: str | Path, limit: int = 0) -> 
 
 def by_gold(executor: SqlExecutor, examples: Sequence[Example], cfg: FilterConfig) -> Filtered:
     """Run every gold and leave out those that fail, take too long, or return no rows."""
+
+    def fault(outcome: SqlOutcome) -> Fault:
+        numbers = {"rows": outcome.row_count, "vm_steps": outcome.vm_steps, "ms": round(outcome.elapsed_ms, 3)}
+        return _gold_fault(outcome, cfg), numbers
+
+    return _part((example, fault(outcome)) for example, outcome in _run_golds(executor, examples))
+
+
+def _part(found: Iterable[tuple[Example, Fault]]) -> Filtered:
+    """Part examples into those without a fault and the others."""
     kept: list[Example] = []
     dropped: list[Dropped] = []
-    for example, outcome in _run_golds(executor, examples):
-        reason = _gold_fault(outcome, cfg)
+    for example, (reason, numbers) in found:
         if reason:
-            numbers = {"rows": outcome.row_count, "vm_steps": outcome.vm_steps, "ms": round(outcome.elapsed_ms, 3)}
             dropped.append(Dropped(example.uid, reason, numbers))
         else:
             kept.append(example)
@@ -85,17 +96,14 @@ def _gold_fault(outcome: SqlOutcome, cfg: FilterConfig) -> str:
 def by_text(examples: Sequence[Example], cfg: FilterConfig) -> Filtered:
     """Leave out golds that a list calls wrong, and those that are too short or too long."""
     noisy = read_ids(cfg.noisy) if cfg.noisy else frozenset()
-    kept: list[Example] = []
-    dropped: list[Dropped] = []
-    for example in examples:
+
+    def fault(example: Example) -> Fault:
         characters = len(example.gold_sql)
-        if example.uid in noisy:
-            dropped.append(Dropped(example.uid, "noisy gold"))
-        elif reason := _length_fault(characters, cfg):
-            dropped.append(Dropped(example.uid, reason, {"characters": characters}))
-        else:
-            kept.append(example)
-    return kept, dropped
+        return (
+            ("noisy gold", {}) if example.uid in noisy else (_length_fault(characters, cfg), {"characters": characters})
+        )
+
+    return _part((example, fault(example)) for example in examples)
 
 
 def _length_fault(characters: int, cfg: FilterConfig) -> str:
@@ -107,17 +115,15 @@ def _length_fault(characters: int, cfg: FilterConfig) -> str:
 
 def without_repeats(examples: Sequence[Example]) -> Filtered:
     """Leave out a question that was asked before on the same database, in the same words but for case and marks."""
-    kept: list[Example] = []
-    dropped: list[Dropped] = []
     seen: set[tuple[str, str]] = set()
-    for example in examples:
+
+    def fault(example: Example) -> Fault:
         asked = example.db_path, plain_words(example.question)
-        if asked in seen:
-            dropped.append(Dropped(example.uid, "asked before"))
-        else:
-            seen.add(asked)
-            kept.append(example)
-    return kept, dropped
+        reason = "asked before" if asked in seen else ""
+        seen.add(asked)
+        return reason, {}
+
+    return _part((example, fault(example)) for example in examples)
 
 
 def is_trivial(rows: Sequence[Sequence[object]]) -> bool:
@@ -133,33 +139,25 @@ def plain_words(text: str) -> str:
 
 def by_prompt(questions: PromptSet, max_tokens: int) -> Filtered:
     """Leave out prompts of more tokens than `max_tokens`."""
-    kept: list[Example] = []
-    dropped: list[Dropped] = []
-    for example, prompt in zip(questions.examples, questions.prompts, strict=True):
-        tokens = len(prompt.token_ids)
-        if tokens > max_tokens:
-            dropped.append(Dropped(example.uid, f"prompt over {max_tokens} tokens", {"tokens": tokens}))
-        else:
-            kept.append(example)
-    return kept, dropped
+
+    def fault(tokens: int) -> Fault:
+        return f"prompt over {max_tokens} tokens" if tokens > max_tokens else "", {"tokens": tokens}
+
+    pairs = zip(questions.examples, questions.prompts, strict=True)
+    return _part((example, fault(len(prompt.token_ids))) for example, prompt in pairs)
 
 
 def by_rate(examples: Sequence[Example], rates: Mapping[str, tuple[int, int]], low: float, high: float) -> Filtered:
     """Keep questions of which a share in [low, high] of the sampled answers is right; `rates`: id -> (right, of)."""
-    kept: list[Example] = []
-    dropped: list[Dropped] = []
-    for example in examples:
-        right, of = rates[example.uid]
+
+    def fault(right: int, of: int) -> Fault:
         # Counts are compared, not quotients: 3 of 10 is not below a bound of 0.3.
         reason = "seldom right" if right < low * of - 1e-9 else "often right" if right > high * of + 1e-9 else ""
-        if reason:
-            dropped.append(Dropped(example.uid, reason, {"right": right, "of": of}))
-        else:
-            kept.append(example)
-    return kept, dropped
+        return reason, {"right": right, "of": of}
+
+    return _part((example, fault(*rates[example.uid])) for example in examples)
 
 
 def by_choice(examples: Sequence[Example], chosen: frozenset[str], reason: str) -> Filtered:
     """Keep the examples whose ids were chosen."""
-    kept = [example for example in examples if example.uid in chosen]
-    return kept, [Dropped(example.uid, reason) for example in examples if example.uid not in chosen]
+    return _part((example, ("" if example.uid in chosen else reason, {})) for example in examples)

@@ -67,15 +67,15 @@ def pack_groups(
     flat = [trajectory for group in groups for trajectory in group]
     completion, length = pad_tokens([trajectory.completion for trajectory in flat], width)
     mask = np.zeros((b * g, width), bool)
-    sampler, drawn = np.zeros((b * g, width), np.float32), np.zeros((b * g, width), np.float32)
+    rollout, behavior = np.zeros((b * g, width), np.float32), np.zeros((b * g, width), np.float32)
     for i, trajectory in enumerate(flat):
         at = 0
         for turn in trajectory.turns:
             end = at + len(turn.token_ids)
             if turn.logprobs:
                 mask[i, at:end] = True
-                sampler[i, at:end] = turn.logprobs
-                drawn[i, at:end] = turn.behavior_logprobs
+                rollout[i, at:end] = turn.logprobs
+                behavior[i, at:end] = turn.behavior_logprobs
             at = end
     shape = (b, g, width)
     return _group_batch(
@@ -85,8 +85,8 @@ def pack_groups(
         length.reshape(b, g),
         loss_mask=mask.reshape(shape),
         weight=weight.astype(np.float32),
-        behavior_logprobs=drawn.reshape(shape),
-        rollout_logprobs=sampler.reshape(shape),
+        behavior_logprobs=behavior.reshape(shape),
+        rollout_logprobs=rollout.reshape(shape),
         reward=reward.astype(np.float32),
         truncated=np.array([t.finish_reason == "length" for t in flat]).reshape(b, g),
     )

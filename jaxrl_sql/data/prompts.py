@@ -10,7 +10,6 @@ they are shown among a column's examples, and pruning, of the prompts that would
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -73,11 +72,6 @@ class PromptSet(NamedTuple):
     streamed: tuple[str, int] | None = None
     pruned: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
-
-    @property
-    def skipped_reasons(self) -> Counter[str]:
-        """Return how many prompts were left out for each reason."""
-        return Counter(reason for _, reason in self.skipped)
 
     def sample(self, most: int = 256) -> Sequence[Prompt]:
         """Return all prompts; of a huge set some, spread evenly over it."""
@@ -184,7 +178,7 @@ def _chat_wrap(
 
 
 class Pruning(NamedTuple):
-    """That a prompt of more than `tokens` tokens shows less of its schema, drawn from `seed`: in training alone."""
+    """That a prompt of more than `tokens` tokens shows less of its schema, chosen by `seed`: in training alone."""
 
     tokens: int
     seed: int

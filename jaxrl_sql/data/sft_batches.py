@@ -130,8 +130,8 @@ def shuffle_identifiers(row: Row, words: tuple[int, ...], rng: np.random.Generat
     """
     known = frozenset(words)
     used = known & {*row.prompt, *(token for answer in row.answers for token in answer.names)}
-    drawn = rng.permutation(len(words))[: len(used)]
-    renamed = {old: words[new] for old, new in zip(sorted(used), drawn, strict=True)}
+    chosen = rng.permutation(len(words))[: len(used)]
+    renamed = {old: words[new] for old, new in zip(sorted(used), chosen, strict=True)}
 
     def apply(tokens: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(renamed.get(token, token) for token in tokens)

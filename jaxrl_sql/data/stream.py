@@ -106,7 +106,7 @@ class Streamed(Numbered[Example]):
         total = self.skipped.total()
         if self.tell and (total <= 3 or total in _TOLD):
             self.tell(
-                f"record {number} is left out ({reason}), {total} of those drawn so far; the next one takes its place"
+                f"record {number} is left out ({reason}), {total} of those read so far; the next one takes its place"
             )
 
     def changed(self, change: Callable[[Example], Example] | None, limit: int = 0) -> Streamed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from jaxrl_sql.sqlenv.parse import parse_query
+from jaxrl_sql.sqlenv.parse import parse_query, tables_of
 
 _SET_WORDS = {exp.Union: "or", exp.Intersect: "and also", exp.Except: "but not"}
 _INNER = "that"
@@ -38,7 +38,7 @@ def _thoughts(query: exp.Expression) -> list[str]:
 
 
 def _belongs(found: exp.Expression, outer: exp.Select) -> bool:
-    """Tell whether a query stands directly inside another, not inside a third."""
+    """Return whether a query stands directly inside another, not inside a third."""
     return (
         found is not outer
         and not isinstance(found, exp.Subquery)
@@ -48,9 +48,9 @@ def _belongs(found: exp.Expression, outer: exp.Select) -> bool:
 
 
 def _clause(select: exp.Select) -> str:
-    """Say what one SELECT does, without what is inside it."""
+    """Return what one SELECT does, without what is inside it."""
     plain = _without_aliases(select)
-    tables = ", ".join(dict.fromkeys(_table(table) for table in _sources(plain)))
+    tables = ", ".join(dict.fromkeys(_table(table) for table in tables_of(plain)))
     text = tables
     if where := plain.args.get("where"):
         text += f" where {_words(where.this)}"
@@ -83,11 +83,6 @@ def _without_aliases(select: exp.Select) -> exp.Select:
             found.set("query", None)
             found.set("field", exp.column(_INNER))
     return copy
-
-
-def _sources(select: exp.Select) -> list[exp.Expression]:
-    source = select.args.get("from_") or select.args.get("from")
-    return [*([source.this] if source else []), *(join.this for join in select.args.get("joins") or ())]
 
 
 def _table(table: exp.Expression) -> str:

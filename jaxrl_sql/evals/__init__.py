@@ -1,1 +1,1 @@
-"""What a set of predictions is worth: `execution` counts results that equal the gold's."""
+"""What a set of answers is worth: `records` judges them, `score_predictions` by rule, `summary` counts."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_sql.evals.pairs import compare_runs
-from jaxrl_sql.evals.score_predictions import judge
+from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.evals.summary import summarize
 from jaxrl_sql.evals.tables import Table
 from jaxrl_sql.evals.verdict import Verdict
@@ -70,7 +70,9 @@ def _verdicts(executor: SqlExecutor, chosen: Sequence[Chosen]) -> dict[str, list
     """Judge every candidate once, and return by way the verdict of each question."""
     options: list[tuple[str | None, ...]] = [one.candidates or (one.sql,) for one in chosen]
     pairs = [(one.example, sql) for one, sqls in zip(chosen, options, strict=True) for sql in sqls]
-    judged = iter(judge(executor, [example for example, _ in pairs], [sql for _, sql in pairs], tuple(RULES)))
+    judged = iter(
+        score_predictions(executor, [example for example, _ in pairs], [sql for _, sql in pairs], tuple(RULES))
+    )
     verdicts = [[next(judged) for _ in sqls] for sqls in options]
     won = [sqls.index(one.sql) for one, sqls in zip(chosen, options, strict=True)]
     voted = [

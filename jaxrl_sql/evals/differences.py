@@ -1,19 +1,4 @@
-"""Why two rules say different things of one prediction: what a question's verdict hangs on.
-
-| reason | the prediction is right by one rule and wrong by another because |
-|---|---|
-| `order` | its rows come in another order than the gold asks for |
-| `duplicates` | the rows are the same, but not how often each of them comes |
-| `column_order` | the columns are the same in another order |
-| `cells` | the rows hold the same cells, moved differently from row to row |
-| `more_columns` | it has all that the gold has, and columns beside it |
-| `more_rows` | it has all that the gold has, and rows beside it |
-| `first_rows` | it has the same first hundred rows, sorted, and others behind them: EHRSQL looks at no more |
-| `values` | values are equal to one rule and not to another: 2 and 2.0, '2', NULL and 0, floats that are nearly equal |
-| `variants` | it is right on the question's database and wrong on others of its suite |
-
-Of the gold alone, whatever was predicted: `ties`, its LIMIT cuts through rows that are equally good.
-"""
+"""Why two rules say different things of one prediction: what a question's verdict hangs on, by `REASONS`."""
 
 from __future__ import annotations
 
@@ -28,10 +13,19 @@ from jaxrl_sql.sqlenv.dialect import to_sqlite
 from jaxrl_sql.sqlenv.ports import SqlExecutor
 from jaxrl_sql.types import Example
 
-REASONS = (
-    "order", "duplicates", "column_order", "cells", "more_columns", "more_rows", "first_rows", "values", "variants",
-    "ties",
-)  # fmt: skip
+REASONS: Mapping[str, str] = {
+    "order": "the rows come in another order than the gold asks for",
+    "duplicates": "the same rows, but not as often",
+    "column_order": "the same columns in another order",
+    "cells": "the rows hold the same cells in other columns, row by row",
+    "more_columns": "all of the gold, and columns beside it",
+    "more_rows": "all of the gold, and rows beside it",
+    "first_rows": "the same in the first hundred sorted rows, and not beyond",
+    "values": "values that only some rules call equal: 2 and 2.0, '2', NULL and 0, nearly equal floats",
+    "variants": "right on the question's database, wrong on others of its suite",
+    "ties": "the gold's LIMIT cuts through rows that are equally good, whatever was predicted",
+}
+"""By reason, what a prediction has that is right by one rule and wrong by another; `ties` is of the gold alone."""
 
 # Rules that say right or wrong of a result; the others grade it.
 EXACT = ("bird", "refined", "test_suite", "spider2", "ex_b", "ehrsql")

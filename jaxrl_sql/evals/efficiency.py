@@ -31,7 +31,7 @@ def speed_score(timer: SqlExecutor, db_path: str, sql: str, golds: Sequence[str]
     """
     gold = next((one for one in golds if timer.execute_many([(db_path, one)])[0].status == "ok"), "")
     ratios = [_ratio(timer, db_path, sql, gold) for _ in range(runs)]
-    return math.sqrt(paid(mean_without_outliers([ratio for ratio in ratios if ratio is not None])))
+    return math.sqrt(step_score(mean_without_outliers([ratio for ratio in ratios if ratio is not None])))
 
 
 def _ratio(timer: SqlExecutor, db_path: str, sql: str, gold: str) -> float | None:
@@ -51,6 +51,6 @@ def mean_without_outliers(ratios: Sequence[float]) -> float:
     return float((kept if kept.size else values).mean())
 
 
-def paid(ratio: float) -> float:
+def step_score(ratio: float) -> float:
     """Return what a time ratio gold / predicted is worth."""
     return next((value for least, value in _STEPS if ratio >= least), _SLOWEST)

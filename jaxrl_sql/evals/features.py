@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from sqlglot import exp
 
-from jaxrl_sql.evals.parse import parsed, tables_of
+from jaxrl_sql.evals.parse import parsed
+from jaxrl_sql.sqlenv.parse import tables_of
 
 _KEPT = 16_384
 
@@ -17,7 +18,7 @@ def _joins(tree: exp.Expression) -> bool:
 
 
 def _nests(tree: exp.Expression) -> bool:
-    """Tell whether a query stands in an expression or in FROM; parts of a set operation and CTEs are not nested."""
+    """Return whether a query stands in an expression or in FROM; parts of a set operation and CTEs are not nested."""
     inner = (node for node in tree.find_all(exp.Select) if node is not tree)
     return any(not isinstance(_holder(select), exp.SetOperation | exp.CTE | None) for select in inner)
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from sqlglot import exp
 
-from jaxrl_sql.evals.parse import first_select, own_nodes, parsed, tables_of
+from jaxrl_sql.evals.parse import first_select, own_nodes, parsed
+from jaxrl_sql.sqlenv.parse import tables_of
 
 
 class Parts(NamedTuple):

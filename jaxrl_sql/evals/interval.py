@@ -1,9 +1,9 @@
 """Intervals by bootstrap: how far a share would move with other databases of the same kind.
 
-Questions on one database share its schema, its names and its difficulties, so they are no independent draws: databases
-are drawn, with all their questions. With one database alone its questions are drawn, and the interval says nothing of
-other databases. Where every draw has the same mean, as when all answers are wrong, resampling says that nothing could
-differ, which is not so: a share then has Wilson's score interval of its questions (Wilson 1927).
+Questions on one database share its schema, its names and its difficulties, so they are not independent: databases
+are resampled, with all their questions. With one database alone its questions are, and the interval says nothing of
+other databases. Where every resample has the same mean, as when all answers are wrong, resampling says that nothing
+could differ, which is not so: a share then has Wilson's score interval of its questions (Wilson 1927).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EQUAL = 1e-9  # means of the same values differ by what was rounded when they w
 
 
 def resampled_means(values: np.ndarray, databases: Sequence[str], seed: int = 0, n: int = RESAMPLES) -> np.ndarray:
-    """Return the means [n] of values [Q] when whole databases, one name a value, are drawn with replacement."""
+    """Return the means [n] of values [Q] when whole databases, one name a value, are resampled with replacement."""
     _, groups = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
     if groups.max(initial=0) == 0:
         groups = np.arange(len(values))
@@ -29,9 +29,9 @@ def resampled_means(values: np.ndarray, databases: Sequence[str], seed: int = 0,
     counts = np.bincount(groups).astype(np.float64)
     rng = np.random.Generator(np.random.Philox(seed))
     chance = np.full(len(counts), 1 / len(counts))
-    # In blocks: with one database the times that each is drawn are a matrix of n by Q.
-    drawn = (rng.multinomial(len(counts), chance, size=min(_BLOCK, n - at)) for at in range(0, n, _BLOCK))
-    return np.concatenate([times @ sums / (times @ counts) for times in drawn])
+    # In blocks: with one database the times that each is taken are a matrix of n by Q.
+    counted = (rng.multinomial(len(counts), chance, size=min(_BLOCK, n - at)) for at in range(0, n, _BLOCK))
+    return np.concatenate([times @ sums / (times @ counts) for times in counted])
 
 
 def interval(values: np.ndarray, databases: Sequence[str], seed: int = 0, n: int = RESAMPLES) -> tuple[float, float]:

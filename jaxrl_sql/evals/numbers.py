@@ -1,15 +1,16 @@
-"""From records to the numbers by name: of one draw, of several runs as mean and spread, of several benchmarks."""
+"""From records to the numbers by name: of one run, of several as mean and spread, of several benchmarks."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_sql.evals.dialogues import dialogue_metrics
 from jaxrl_sql.evals.records import Record, response_of, verdict_of
-from jaxrl_sql.evals.repeats import spread, weighted
 from jaxrl_sql.evals.summary import Summary, summarize
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, InputError
 
 
 class Counts(NamedTuple):
@@ -93,3 +94,23 @@ def _dialogues(records: Sequence[Record], own: str) -> dict[str, float]:
     if not any(isinstance(one["answer"], list) for one in records):
         return {}
     return dialogue_metrics([response_of(one) for one in records], [verdict_of(one) for one in records], own)
+
+
+def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+    """Return the mean and the sample standard deviation of each number that every run has; of one run it is 0."""
+    if not runs:
+        raise InputError("runs to average: there are none")
+    names = [name for name in runs[0] if all(name in run for run in runs)]
+    values = {name: [run[name] for run in runs] for name in names}
+    return {
+        name: (statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else 0.0)
+        for name, found in values.items()
+    }
+
+
+def weighted(benchmarks: Sequence[tuple[float, int]]) -> float:
+    """Return the mean of (number, questions) over benchmarks, each as heavy as it has questions (Think2SQL)."""
+    total = sum(count for _, count in benchmarks)
+    if total <= 0:
+        raise InputError("benchmarks to average: they have no questions")
+    return math.fsum(value * count for value, count in benchmarks) / total

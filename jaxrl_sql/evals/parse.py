@@ -33,10 +33,3 @@ def first_select(tree: exp.Expression | None) -> exp.Select | None:
     while isinstance(tree, exp.SetOperation | exp.Subquery):
         tree = tree.this
     return tree if isinstance(tree, exp.Select) else None
-
-
-def tables_of(select: exp.Select) -> list[exp.Expression]:
-    """Return what a SELECT reads from: tables and subqueries, those behind JOINs and commas last."""
-    start = select.args.get("from_") or select.args.get("from")
-    found = [] if start is None else [start.this]
-    return found + [join.this for join in select.args.get("joins") or []]

@@ -11,15 +11,12 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxrl_sql.evals.score_predictions import judge
-from jaxrl_sql.evals.verdict import Verdict
+from jaxrl_sql.evals.score_predictions import score_predictions
+from jaxrl_sql.evals.verdict import NOT_ASKED, Verdict
 from jaxrl_sql.evals.vote import Ballot, Choice, ballots, choose, pass_curve, vote_curve
 from jaxrl_sql.sqlenv.dialect import to_sqlite
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
-from jaxrl_sql.types import Example, Response
-
-NOT_ASKED = "not_asked"
-"""The status of a question that the model could not be asked, as where its prompt is too long: it counts as wrong."""
+from jaxrl_sql.types import Example, Response, whole_text
 
 ROWS, CELL = 5, 200
 # Making Python's rows of a very large result to show five of them takes seconds.
@@ -59,10 +56,8 @@ class Judging(NamedTuple):
         pairs = list(zip(examples, answered, strict=True))
         voted = self._voted([pair for pair in pairs if len(pair[1].sqls) > 1])
         chosen = [voted[one.uid][1].index if one.uid in voted else 0 for one in examples]
-        sqls = [self._ready(said.sqls[at]) if said.sqls else None for (_, said), at in zip(pairs, chosen, strict=True)]
-        verdicts = judge(self.executor, examples, sqls, self.rules, options=self.options, timer=self.timer)
-        verdicts = [_not_asked(one) if said.fault else one for one, (_, said) in zip(verdicts, pairs, strict=True)]
-        results = _first_rows(self.executor, examples, sqls, verdicts)
+        verdicts = self.verdicts(examples, answered, chosen)
+        results = _first_rows(self.executor, examples, verdicts)
         candidate_scores = self._candidate_scores([(example, said) for example, said in pairs if example.uid in voted])
         records = []
         for (example, said), at, verdict, shown in zip(pairs, chosen, verdicts, results, strict=True):
@@ -71,6 +66,15 @@ class Judging(NamedTuple):
                 record |= _votes(example, *voted[example.uid], candidate_scores[example.uid])
             records.append(record)
         return records
+
+    def verdicts(
+        self, examples: Sequence[Example], answered: Sequence[Answered], chosen: Sequence[int] | None = None
+    ) -> list[Verdict]:
+        """Score the first answer to each question, or that of number `chosen[i]`; what was not asked is wrong."""
+        numbered = zip(answered, chosen or [0] * len(answered), strict=True)
+        sqls = [self._ready(said.sqls[at]) if said.sqls else None for said, at in numbered]
+        found = score_predictions(self.executor, examples, sqls, self.rules, options=self.options, timer=self.timer)
+        return [_not_asked(one) if said.fault else one for one, said in zip(found, answered, strict=True)]
 
     def _ready(self, sql: str | None) -> str | None:
         return self.prepare(sql) if self.prepare and sql else sql
@@ -84,7 +88,9 @@ class Judging(NamedTuple):
         """Return the scores of each question's candidates by the benchmark's own rule; None where the gold failed."""
         distinct = list({(one.uid, sql): (one, sql) for one, said in pairs for sql in said.sqls}.values())
         ready = [self._ready(sql) for _, sql in distinct]
-        judged = judge(self.executor, [one for one, _ in distinct], ready, (self.own,), options=self.options)
+        judged = score_predictions(
+            self.executor, [one for one, _ in distinct], ready, (self.own,), options=self.options
+        )
         scores = {(one.uid, sql): found.scores for (one, sql), found in zip(distinct, judged, strict=True)}
         return {
             one.uid: [scores[one.uid, sql][self.own] for sql in said.sqls]
@@ -97,14 +103,13 @@ class Judging(NamedTuple):
 def _record(example: Example, said: Answered, at: int, verdict: Verdict, own: str) -> Record:
     response = said.responses[at] if said.responses else ""
     is_dialogue = not isinstance(response, str) and len(response) > 1
-    text = response if isinstance(response, str) else "".join(text for _, text in response)
     return {
         "id": example.uid,
         "db_id": example.db_id,
         "question": example.question,
         "evidence": example.evidence,
         "prompt": said.prompt,
-        "answer": [list(turn) for turn in response] if is_dialogue else text,
+        "answer": [list(turn) for turn in response] if is_dialogue else whole_text(response),
         "sql": said.sqls[at] if said.sqls else None,
         "gold_sql": example.gold_sql,
         "own": own,
@@ -115,7 +120,7 @@ def _record(example: Example, said: Answered, at: int, verdict: Verdict, own: st
 
 
 def _votes(example: Example, ballot: Ballot, choice: Choice, scores: list[float] | None) -> Record:
-    """Tell how a question was voted on, and how votes of each size would have ended; sizes are drawn by its id."""
+    """Return how a question was voted on, and how votes of each size would have ended; subsets are chosen by its id."""
     found: Record = {"samples": len(ballot.sqls), "votes": [list(one) for one in choice.votes[:_VOTES_SHOWN]]}
     if scores is None:
         return found
@@ -135,15 +140,15 @@ def _not_asked(verdict: Verdict) -> Verdict:
 
 
 def _first_rows(
-    executor: SqlExecutor, examples: Sequence[Example], sqls: Sequence[str | None], verdicts: Sequence[Verdict]
+    executor: SqlExecutor, examples: Sequence[Example], verdicts: Sequence[Verdict]
 ) -> list[dict[str, Record | None]]:
     """Return the first rows of each prediction and its gold; what ran a moment ago is mostly at hand.
 
     What was stopped is not run again for this.
     """
-    rows = list(zip(examples, sqls, verdicts, strict=True))
-    mine = [(to_sqlite(sql, one.dialect) or "") if sql and v.status not in _STOPPED else "" for one, sql, v in rows]
-    golds = ["" if v.gold_status in _STOPPED else one.gold_sql for one, _, v in rows]
+    rows = list(zip(examples, verdicts, strict=True))
+    mine = [(to_sqlite(v.sql, one.dialect) or "") if v.sql and v.status not in _STOPPED else "" for one, v in rows]
+    golds = ["" if v.gold_status in _STOPPED else one.gold_sql for one, v in rows]
     found = executor.execute_many([(one.db_path, sql) for one, sql in zip(examples, mine, strict=True)])
     meant = executor.execute_many([(one.db_path, sql) for one, sql in zip(examples, golds, strict=True)])
     return [

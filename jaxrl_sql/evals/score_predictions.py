@@ -23,7 +23,7 @@ RULES = (*RULE_NAMES, "suite", "r_ves")
 """Every rule: those of the executor; `suite` asks `test_suite` of all databases of a question's suite."""
 
 
-def judge(
+def score_predictions(
     executor: SqlExecutor,
     examples: Sequence[Example],
     sqls: Sequence[str | None],
@@ -44,7 +44,7 @@ def judge(
     """
     check_rules(rules)
     if "r_ves" in rules and timer is None:
-        raise InputError("r_ves measures time: judge(…, timer=timing_executor(executor))")
+        raise InputError("r_ves measures time: score_predictions(…, timer=timing_executor(executor))")
     ready = [to_sqlite(sql, example.dialect) if sql else None for example, sql in zip(examples, sqls, strict=True)]
     compared = [rule for rule in RULE_NAMES if rule in rules]
     explains = sum(rule in (*EXACT, "suite") for rule in rules) > 1

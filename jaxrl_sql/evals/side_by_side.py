@@ -51,7 +51,8 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
     examples = [example_of(runs[0]) for runs, _ in pairs]
     mine = [_mean_verdict(runs) for runs, _ in pairs]
     theirs = [_mean_verdict(runs) for _, runs in pairs]
-    rules = _shared_rules(mine, theirs)
+    scored = zip(mine, theirs, strict=True)
+    rules = list(dict.fromkeys(rule for one, other in scored for rule in one.scores if rule in other.scores))
     if not rules:
         raise InputError(f"{first} and {second} have no rule in common: evaluate both by the same evaluate.rules")
     own = pairs[0][0][0]["own"]
@@ -90,12 +91,6 @@ def _mean_verdict(runs: Sequence[Record]) -> Verdict:
     rules = [rule for rule in verdicts[0].scores if all(rule in one.scores for one in verdicts)]
     scores = {rule: sum(one.scores[rule] for one in verdicts) / len(verdicts) for rule in rules}
     return dataclasses.replace(verdicts[0], scores=scores)
-
-
-def _shared_rules(mine: Sequence[Verdict], theirs: Sequence[Verdict]) -> list[str]:
-    """Return the rules that some question has a score by in both."""
-    both = [rule for one, other in zip(mine, theirs, strict=True) for rule in one.scores if rule in other.scores]
-    return list(dict.fromkeys(both))
 
 
 def compare_table(made: SideBySide) -> Table:

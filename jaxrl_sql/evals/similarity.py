@@ -60,8 +60,5 @@ def similarity(left: Columns, right: Columns) -> float:
     if not left or not right:
         return 0.0
     names = [*left, *(name for name in right if name not in left)]
-    return sum(_overlap(left[name], right[name]) for name in names if name in left and name in right) / len(names)
-
-
-def _overlap(left: Counter[Any], right: Counter[Any]) -> float:
-    return (left & right).total() / (left | right).total()
+    shared = [(left[name], right[name]) for name in left if name in right]
+    return sum((one & other).total() / (one | other).total() for one, other in shared) / len(names)

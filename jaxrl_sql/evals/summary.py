@@ -17,7 +17,7 @@ from jaxrl_sql.evals.differences import REASONS
 from jaxrl_sql.evals.features import features_of
 from jaxrl_sql.evals.hardness import spider_level
 from jaxrl_sql.evals.interval import RESAMPLES, share_interval
-from jaxrl_sql.evals.verdict import Verdict
+from jaxrl_sql.evals.verdict import NOT_ASKED, Verdict
 from jaxrl_sql.types import Example
 
 # Golds that are stopped, by whichever bound, say something of the limits; the others are wrong.
@@ -143,6 +143,34 @@ def summarize(
         failed_golds=tuple((one.uid, one.gold_status) for one in verdicts if not one.gold_ok),
         reliability=_reliability(pairs, own),
     )
+
+
+def validation_metrics(examples: Sequence[Example], verdicts: Sequence[Verdict], unasked: int = 0) -> dict[str, float]:
+    """Return the numbers that training logs of verdicts by BIRD's comparison, shares of all questions.
+
+    A question whose gold fails counts as wrong (the set is what it is), and so do `unasked` more, whose prompts are too
+    long. Difficulties are the benchmark's labels, in the order in which they first occur.
+    """
+    right = [one.is_right("bird") for one in verdicts]
+    count = len(verdicts) + unasked
+    statuses = Counter(one.status for one in verdicts)
+    if unasked:
+        statuses[NOT_ASKED] += unasked
+    levels: dict[str, list[bool]] = {}
+    for example, is_right in zip(examples, right, strict=True):
+        if example.difficulty:
+            levels.setdefault(example.difficulty, []).append(is_right)
+    numbers = {
+        "accuracy": sum(right) / max(count, 1),
+        "correct": float(sum(right)),
+        "count": float(count),
+        "valid": statuses["ok"] / max(count, 1),
+        "gold_failures": float(sum(not one.gold_ok for one in verdicts)),
+    }
+    numbers |= {f"status/{name}": float(n) for name, n in statuses.items()}
+    for name, found in levels.items():
+        numbers |= {f"accuracy/{name}": sum(found) / len(found), f"count/{name}": float(len(found))}
+    return numbers
 
 
 def group_names(example: Example) -> list[str]:

@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from jaxrl_sql.evals.differences import REASONS
 from jaxrl_sql.evals.numbers import Judged
 from jaxrl_sql.sqlenv.files import cases
-
-WORDS: Mapping[str, str] = {
-    "order": "the rows come in another order than the gold asks for",
-    "duplicates": "the same rows, but not as often",
-    "column_order": "the same columns in another order",
-    "cells": "the rows hold the same cells in other columns, row by row",
-    "more_columns": "all of the gold, and columns beside it",
-    "more_rows": "all of the gold, and rows beside it",
-    "first_rows": "the same in the first hundred sorted rows, and not beyond",
-    "values": "values that only some rules call equal: 2 and 2.0, '2', NULL and 0, nearly equal floats",
-    "variants": "right on the question's database, wrong on others of its suite",
-    "ties": "the gold's LIMIT cuts through rows that are equally good, whatever was predicted",
-}
-"""What each reason of `differences` says of a prediction, in words."""
-
 
 # From easy to hard, as Spider and BIRD call them; others follow in the order in which they occur.
 _LEVELS = ("easy", "simple", "medium", "moderate", "hard", "challenging", "extra")
@@ -49,7 +35,7 @@ def _rules(one: Judged) -> Table:
     spread = "±, of\nruns" if runs > 1 else "95 %\ninterval"
     rows = []
     for rule in one.summaries[0].scores:
-        around = f"{100 * numbers[f'{rule}/std']:.1f}" if runs > 1 else _interval(numbers, rule)
+        around = "–".join(_percent(numbers[f"{rule}/{name}"]) for name in (("std",) if runs > 1 else ("low", "high")))
         name = f"{rule} *" if rule == one.own else rule
         by_level = (_percent(numbers.get(f"{rule}/{level}")) for level in levels)
         rows.append((name, _percent(numbers[rule]), around, f"{numbers[f'{rule}/count']:.0f}", *by_level))
@@ -63,10 +49,6 @@ def _levels(one: Judged) -> list[str]:
     found = [name for summary in one.summaries for name in summary.groups if name.startswith("hardness/")]
     known = [f"hardness/{level}" for level in _LEVELS]
     return sorted(dict.fromkeys(found), key=lambda name: known.index(name) if name in known else len(known))
-
-
-def _interval(numbers: Mapping[str, float], rule: str) -> str:
-    return f"{_percent(numbers[f'{rule}/low'])}–{_percent(numbers[f'{rule}/high'])}"
 
 
 def _statuses(one: Judged) -> Table:
@@ -98,7 +80,7 @@ def _statuses(one: Judged) -> Table:
 def _reasons(one: Judged) -> Table:
     """Return why rules say different things, with the first questions of which they do."""
     found = one.summaries[0].reasons
-    rows = tuple((name, WORDS[name], str(len(uids)), cases(uids)) for name, uids in found.items() if uids)
+    rows = tuple((name, REASONS[name], str(len(uids)), cases(uids)) for name, uids in found.items() if uids)
     title = "why the rules differ" + (" (first run)" if len(one.summaries) > 1 else "")
     return Table(title, ("reason", "what it means", "questions", "such as"), rows, (0, 1, 3))
 

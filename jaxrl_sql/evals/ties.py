@@ -32,23 +32,19 @@ class _Cut(NamedTuple):
 
 
 def cuts_through_ties(executor: SqlExecutor, golds: Sequence[tuple[str, str]]) -> list[bool]:
-    """Tell of each (database, gold) whether a LIMIT of it cuts through ties; False where that cannot be found out."""
+    """Return for each (database, gold) whether a LIMIT of it cuts through ties; False where that is not known."""
     plans = [(i, db_path, cut) for i, (db_path, sql) in enumerate(golds) for cut in _cuts(sql)]
     outcomes = executor.execute_many([(db_path, cut.sql) for _, db_path, cut in plans])
     found = [False] * len(golds)
     for (i, _, cut), outcome in zip(plans, outcomes, strict=True):
         if outcome.status == "ok":
-            found[i] = found[i] or _is_cut(outcome.rows, cut)
+            edges = [edge for edge in (cut.first, cut.last) if 0 < edge < len(outcome.rows)]
+            found[i] = found[i] or any(_differs_round(outcome.rows, cut, edge) for edge in edges)
     return found
 
 
-def _is_cut(rows: Sequence[tuple[object, ...]], cut: _Cut) -> bool:
-    edges = [edge for edge in (cut.first, cut.last) if 0 < edge < len(rows)]
-    return any(_differs_round(rows, cut, edge) for edge in edges)
-
-
 def _differs_round(rows: Sequence[tuple[object, ...]], cut: _Cut, edge: int) -> bool:
-    """Tell whether rows tied with those on both sides of an edge differ in what is selected."""
+    """Return whether rows tied with those on both sides of an edge differ in what is selected."""
     key = _key(rows[edge], cut)
     if _key(rows[edge - 1], cut) != key:
         return False

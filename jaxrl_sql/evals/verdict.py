@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+NOT_ASKED = "not_asked"
+"""The status of a question that the model could not be asked, as where its prompt is too long: it counts as wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -123,13 +123,13 @@ def vote_curve(
     scores: Sequence[Sequence[float]],
     sizes: Sequence[int] = SIZES,
     *,
-    draws: int = 20,
+    subsets: int = 20,
     seed: int = 0,
 ) -> dict[int, float]:
     """Return the mean score of the vote by its size, from one set of samples a question.
 
     `scores[q][i]` is what candidate i of question q scores. A vote of k is the mean over random subsets of k
-    candidates, `draws` of them a question; sizes above the fewest candidates of a question are left out.
+    candidates, `subsets` of them a question; sizes above the fewest candidates of a question are left out.
     """
     fewest = min((len(ballot.sqls) for ballot in ballots), default=0)
     rng = np.random.Generator(np.random.Philox(seed))
@@ -140,9 +140,9 @@ def vote_curve(
         total = 0.0
         for ballot, own_scores in zip(ballots, scores, strict=True):
             n = len(ballot.sqls)
-            times = 1 if size == n else draws
-            subsets = ([*range(n)] if size == n else rng.permutation(n)[:size].tolist() for _ in range(times))
-            total += sum(own_scores[choose(ballot, subset).index] for subset in subsets) / times
+            times = 1 if size == n else subsets
+            chosen = ([*range(n)] if size == n else rng.permutation(n)[:size].tolist() for _ in range(times))
+            total += sum(own_scores[choose(ballot, subset).index] for subset in chosen) / times
         curve[size] = total / len(ballots)
     return curve
 

@@ -20,7 +20,6 @@ from jaxrl_sql.models.spec import (
     shard_params,
 )
 from jaxrl_sql.models.transformer import (
-    Block,
     forward,
     hidden_states,
     prediction_states,
@@ -30,7 +29,6 @@ from jaxrl_sql.models.transformer import (
 
 __all__ = [
     "Adapters",
-    "Block",
     "ModelConfig",
     "ParamSpec",
     "count_params",

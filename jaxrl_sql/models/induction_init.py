@@ -72,7 +72,7 @@ def init_induction(params: Any, config: ModelConfig, key: jax.Array) -> Any:
 
 
 def _orthonormal(rng: np.random.Generator, d: int, q: int) -> np.ndarray:
-    """Draw a [D,Q] matrix whose columns are orthonormal and do not see the constant coordinate."""
+    """Sample a [D,Q] matrix whose columns are orthonormal and do not see the constant coordinate."""
     columns = np.linalg.qr(rng.standard_normal((d - 1, min(q, d - 1))))[0]
     matrix = np.zeros((d, q))
     matrix[1:, : columns.shape[1]] = columns

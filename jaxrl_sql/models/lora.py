@@ -129,18 +129,19 @@ def init_adapters(
     key: jax.Array,
     mesh: jax.sharding.Mesh | None = None,
 ) -> Adapters:
-    """Draw new adapters, in float32 whatever the base is kept in: they are what is trained.
+    """Initialise new adapters, in float32 whatever the base is kept in: they are what is trained.
 
-    A is drawn from a normal distribution of variance 1 / (3 fan-in), PEFT's variance, so that its learning rates can
+    A is sampled from a normal distribution of variance 1 / (3 fan-in), PEFT's variance, so that its learning rates can
     be used; B is zero. A pair's values depend on the key and its name only. Raises InputError for unknown targets.
     """
     pairs = {}
     for name, spec in _pair_specs(config, chosen(config, targets), rank).items():
         (a_shape, a_axes), (b_shape, b_axes) = spec.leaves
         std = 1.0 / math.sqrt(3 * spec.weight.hf_shape[1])
-        drawn = std * jax.random.normal(jax.random.fold_in(key, zlib.crc32(name.encode())), a_shape, jnp.float32)
+        a = std * jax.random.normal(jax.random.fold_in(key, zlib.crc32(name.encode())), a_shape, jnp.float32)
         pairs[name] = Pair(
-            _placed(drawn, a_axes, f"{name}.a", mesh), _placed(np.zeros(b_shape, np.float32), b_axes, f"{name}.b", mesh)
+            _placed(a, a_axes, f"{name}.a", mesh),
+            _placed(np.zeros(b_shape, np.float32), b_axes, f"{name}.b", mesh),
         )
     return Adapters(pairs, alpha / rank)
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.attention.paged import POOL, BlockAccess, PagedKeys, Score, paged_attention
 from jaxrl_sql.models.attention.tree import narrow
-from jaxrl_sql.models.attention.xla import KeyPart, attend
+from jaxrl_sql.models.attention.xla import MaskedKeys, attend
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import (
     Kind,
@@ -273,7 +273,7 @@ def decode_tokens(
     return hidden, KVPool(k=tuple(keys), v=tuple(values))
 
 
-Past = Callable[[int, Kind], list[KeyPart]]
+Past = Callable[[int, Kind], list[MaskedKeys]]
 Write = Callable[[int, jax.Array, jax.Array], None]
 
 
@@ -299,7 +299,7 @@ def _run_tokens(
         layer = layer_of(params, i)
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
         write(i, k[:, 0], v[:, 0])
-        own = KeyPart(k, v, narrow(window_of(config, kind), causal, positions, positions))
+        own = (k, v, narrow(window_of(config, kind), causal, positions, positions))
         attended = attend(q, [*past(i, kind), own], scale_of(config), config.attn_score_cap)
         x = finish(layer, config, x, attended)
     return last_state(norm(config, x[:, 0], params["final_norm"]), length)
@@ -324,12 +324,12 @@ def _gather_past(
     valid = (index < length[:, None])[:, None, None]
     keys = (first[:, None] + index)[:, None]
 
-    def parts(i: int, kind: Kind) -> list[KeyPart]:
+    def parts(i: int, kind: Kind) -> list[MaskedKeys]:
         k, v = (
             jnp.moveaxis(half[i].at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
             for half in halves
         )
-        return [KeyPart(k, v, narrow(window_of(config, kind), valid, keys, queries))]
+        return [(k, v, narrow(window_of(config, kind), valid, keys, queries))]
 
     return parts
 

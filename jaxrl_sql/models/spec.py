@@ -127,7 +127,7 @@ class ParamSpec:
 
     @property
     def is_stacked(self) -> bool:
-        """Say whether the leaf holds one tensor of the file for each layer."""
+        """Return whether the leaf holds one tensor of the file for each layer."""
         return "{layer}" in self.hf_name
 
     @property
@@ -137,7 +137,7 @@ class ParamSpec:
 
     @property
     def is_matrix(self) -> bool:
-        """Say whether the tensors of the file are matrices; the others, norms and biases, are vectors."""
+        """Return whether the tensors of the file are matrices; the others, norms and biases, are vectors."""
         return len(self.hf_shape) == 2
 
     @property
@@ -261,25 +261,25 @@ def leaf_of(params: PyTree, spec: ParamSpec) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=(0, 2))
-def _draw(config: ModelConfig, key: jax.Array, dtype: Any) -> PyTree:
-    """Draw all leaves in one compiled function: one by one, each shape would be compiled alone."""
+def _init(config: ModelConfig, key: jax.Array, dtype: Any) -> PyTree:
+    """Initialise all leaves in one compiled function: one by one, each shape would be compiled alone."""
 
-    def draw(spec: ParamSpec) -> jax.Array:
+    def init(spec: ParamSpec) -> jax.Array:
         if spec.init.std == 0.0:
             return jnp.full(spec.shape, spec.init.mean, dtype)
         leaf_key = jax.random.fold_in(key, zlib.crc32(spec.name.encode()))
         values = jax.random.truncated_normal(leaf_key, -2.0, 2.0, spec.shape, jnp.float32)
         return (spec.init.mean + spec.init.std * values).astype(dtype)
 
-    return nest((spec, draw(spec)) for spec in param_specs(config))
+    return nest((spec, init(spec)) for spec in param_specs(config))
 
 
 def init_params(config: ModelConfig, key: jax.Array, dtype: Any = jnp.float32) -> PyTree:
-    """Draw the parameters of a new model; a leaf's values depend on the key and its path only.
+    """Initialise the parameters of a new model; a leaf's values depend on the key and its path only.
 
-    Under `jax.jit` with `out_shardings=param_shardings(config, mesh)` each device draws its own piece.
+    Under `jax.jit` with `out_shardings=param_shardings(config, mesh)` each device makes its own piece.
     """
-    return _draw(config, key, jnp.dtype(dtype))
+    return _init(config, key, jnp.dtype(dtype))
 
 
 def param_shardings(config: ModelConfig, mesh: AnyMesh) -> PyTree:

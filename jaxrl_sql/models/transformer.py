@@ -1,9 +1,10 @@
-"""The decoder: one function of a layer, run over a tree of blocks.
+"""The decoder: one function of a layer, run over a tree of segments.
 
-A `Block` holds R rows of T tokens for each of B prompts. Blocks come in a list, each later one a finer level of a
-tree: a prompt is a block of R = 1, its completions one of R = G; a schema, its questions and their answers would be
-three. A row sees all valid tokens of its ancestor rows and its own tokens causally, and its positions go on where
-its ancestors end. So a prompt runs once, forward and backward, however many completions hang below it.
+A `Segment` holds R rows of T tokens for each of B prompts, tokens [B,R,T] and lengths [B,R]. Segments come in a list,
+each later one a finer level of a tree: a prompt is a segment of R = 1, its completions one of R = G; a schema, its
+questions and their answers would be three. A row sees all valid tokens of its ancestor rows and its own tokens
+causally, and its positions go on where its ancestors end. So a prompt runs once, forward and backward, however many
+completions hang below it.
 
 Layers differ in one thing only, whether they see a sliding window (which has a rotary base of its own): the scan
 carries that as a flag a layer, and where a config has no such layers nothing of it is computed.
@@ -23,7 +24,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -50,34 +50,26 @@ CARRIED = ("batch", "none", "sequence", "none")
 REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
 
 
-@flax.struct.dataclass
-class Block:
-    """One level of the tree: tokens [B,R,T] int32, length [B,R] int32 valid tokens of each row."""
-
-    tokens: jax.Array
-    length: jax.Array
-
-
-def _starts(blocks: Sequence[Block]) -> list[jax.Array]:
+def _starts(segments: Sequence[Segment]) -> list[jax.Array]:
     """Return the position of each row's first token, [B,Ri] int32: the lengths of its ancestors added up."""
-    starts = [jnp.zeros_like(blocks[0].length)]
-    for parent, child in itertools.pairwise(blocks):
+    starts = [jnp.zeros_like(segments[0].length)]
+    for parent, child in itertools.pairwise(segments):
         ends = starts[-1] + parent.length
         starts.append(jnp.repeat(ends, child.length.shape[1] // ends.shape[1], axis=1))
     return starts
 
 
 def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
-    """Refuse a list of blocks that is no tree, and more tokens than the model has positions, before compilation."""
+    """Refuse a list of segments that is no tree, and more tokens than the model has positions, before compilation."""
     for parent, child in itertools.pairwise(rows):
         if child % parent:
-            raise ValueError(f"a block of {child} rows cannot hang below one of {parent}: no multiple")
+            raise ValueError(f"a segment of {child} rows cannot hang below one of {parent}: no multiple")
     if total > config.max_positions:
         raise InputError(f"model: a sequence of {total} tokens is longer than max_positions ({config.max_positions})")
 
 
 class Places(NamedTuple):
-    """Where a block's tokens stand: positions [B,R,T] int32, and the layers' angles there.
+    """Where a segment's tokens stand: positions [B,R,T] int32, and the layers' angles there.
 
     `local` holds the angles of sliding layers and is `angles` itself where a model has none.
     """
@@ -158,13 +150,13 @@ def _layer_step(
     kind: Kind,
     attention: TreeAttention,
     xs: tuple[jax.Array, ...],
-    blocks: Sequence[tuple[Block, Places]],
+    segments: Sequence[tuple[Segment, Places]],
 ) -> tuple[jax.Array, ...]:
-    """Run one layer on all blocks: states ([B,Ri,Ti,D], …) -> new states."""
+    """Run one layer on all segments: states ([B,Ri,Ti,D], …) -> new states."""
     levels = []
-    for x, (block, where) in zip(xs, blocks, strict=True):
+    for x, (segment, where) in zip(xs, segments, strict=True):
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        levels.append(Level(q, k, v, block.length, where.positions))
+        levels.append(Level(q, k, v, segment.length, where.positions))
     attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
     return tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
 
@@ -197,28 +189,28 @@ def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) ->
 def hidden_states(
     params: PyTree,
     config: ModelConfig,
-    blocks: Sequence[Block],
+    segments: Sequence[Segment],
     remat: str = "none",
     compute_dtype: Any = None,
     attention: str | TreeAttention = "xla",
 ) -> tuple[jax.Array, ...]:
-    """Return the final states (after the last norm) of a tree of blocks, one [B,Ri,Ti,D] a block.
+    """Return the final states (after the last norm) of a tree of segments, one [B,Ri,Ti,D] a segment.
 
     Raises InputError for an unknown `remat`, more tokens than the model has positions, or an `attention` that cannot
     serve the model here (`models.attention.choose`).
     """
-    _check(config, [b.length.shape[1] for b in blocks], sum(b.tokens.shape[-1] for b in blocks))
+    _check(config, [s.length.shape[1] for s in segments], sum(s.tokens.shape[-1] for s in segments))
     backend = choose(attention, config, params["embed"].dtype if compute_dtype is None else compute_dtype)
     placed = [
-        (block, place(config, start[..., None] + jnp.arange(block.tokens.shape[-1])))
-        for start, block in zip(_starts(blocks), blocks, strict=True)
+        (segment, place(config, start[..., None] + jnp.arange(segment.tokens.shape[-1])))
+        for start, segment in zip(_starts(segments), segments, strict=True)
     ]
 
     def step(xs: tuple[jax.Array, ...], scanned: tuple[Layer, jax.Array | None]) -> tuple[tuple[jax.Array, ...], None]:
         layer, flag = scanned
         return _layer_step(layer, config, False if flag is None else flag, backend, xs, placed), None
 
-    xs = tuple(constrain(embed(params, config, block.tokens, compute_dtype), CARRIED) for block in blocks)
+    xs = tuple(constrain(embed(params, config, segment.tokens, compute_dtype), CARRIED) for segment in segments)
     flags = jnp.array(config.sliding.layers) if config.sliding else None
     xs, _ = lax.scan(_remat(step, remat), xs, (params["layers"], flags))
     return tuple(norm(config, x, params["final_norm"]) for x in xs)
@@ -241,8 +233,8 @@ def forward(
 
     What stands at and beyond a row's length is finite and means nothing.
     """
-    block = Block(tokens=tokens[:, None], length=lengths[:, None])
-    (hidden,) = hidden_states(params, config, (block,), compute_dtype=compute_dtype)
+    segment = Segment(tokens=tokens[:, None], length=lengths[:, None])
+    (hidden,) = hidden_states(params, config, (segment,), compute_dtype=compute_dtype)
     return unembed(params, config, hidden[:, 0])
 
 
@@ -268,9 +260,9 @@ def prediction_states(
     shared: segments [B,P] before the completions [B,G,T] with lengths [B,G]; each is run once, forward and backward.
     Token 0 is predicted by the last valid position of the last segment, token t by the completion's position t-1.
     """
-    blocks = [Block(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
-    blocks.append(Block(tokens=completion, length=completion_len))
-    *above, own = hidden_states(params, config, blocks, remat, compute_dtype, attention)
+    segments = [Segment(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
+    segments.append(Segment(tokens=completion, length=completion_len))
+    *above, own = hidden_states(params, config, segments, remat, compute_dtype, attention)
     first = last_state(above[-1][:, 0], shared[-1].length)[:, None, None]
     first = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
     return jnp.concatenate([first, own[:, :, :-1]], axis=2)

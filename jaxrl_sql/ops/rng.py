@@ -1,4 +1,4 @@
-"""Random keys, derived and never drawn in sequence.
+"""Random keys, derived and never split in sequence.
 
 Every key is a function of (seed, purpose, step, …), so any step can be replayed alone and a sequence's samples do
 not depend on its slot, its batch mates or how many keys were used before.

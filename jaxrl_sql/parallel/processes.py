@@ -62,7 +62,7 @@ def to_host(array: jax.Array) -> np.ndarray:
 
 
 def is_first() -> bool:
-    """Say whether this process is the one that writes the run's files and talks to the user."""
+    """Return whether this process is the one that writes the run's files and talks to the user."""
     return jax.process_index() == 0
 
 

@@ -157,7 +157,7 @@ def run_again(module: str, arguments: Sequence[str]) -> int | None:
 
 @contextmanager
 def stated_cudnn() -> Iterator[None]:
-    """Let JAX take the stated version of cuDNN for the one that it would look for."""
+    """Make JAX compile for the stated version of cuDNN in place of the one that it would look for."""
     where = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     with patch(where, lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100):
         yield

@@ -108,7 +108,7 @@ def estimate(
 
 
 def is_fused(config: TrainConfig, model: ModelConfig, platform: str) -> bool:
-    """Say whether attention of prompts and updates keeps no scores on a platform, which need not be this machine's."""
+    """Return whether attention of prompts and updates keeps no scores on a platform, this machine's or another."""
     name, dtype = config.model.attention, config.model.compute_dtype
     dtype = config.model.dtype if dtype == "same" else dtype
     return for_platform(name, model, dtype, platform) is not xla.attend_tree

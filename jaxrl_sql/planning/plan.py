@@ -74,7 +74,7 @@ class Plan(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Say whether a chip has room for it; True for a chip of unknown memory."""
+        """Return whether the plan fits the chip; True for a chip of unknown memory."""
         return not self.topology.chip.memory or self.total <= self.topology.chip.memory
 
     @property

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.planning.memory import abstract_mesh, estimate
 from jaxrl_sql.types import InputError
@@ -88,50 +87,35 @@ ORDER = (
 
 def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[str, TrainConfig, Mapping[str, int]]]:
     """Yield (words, configuration, mesh sizes) of each change that can be made alone, in the order of `ORDER`."""
-    grpo, replace = config.grpo, dataclasses.replace
-    ways = sizes["data"] * sizes["fsdp"]
+
+    def one(key: str, value: Any) -> tuple[str, TrainConfig, Mapping[str, int]]:
+        return f"{key}={value}", changed(config, {key: value}), sizes
+
+    grpo, ways = config.grpo, sizes["data"] * sizes["fsdp"]
     update = grpo.prompts // grpo.minibatches
     for parts in (2**i for i in range(1, 12)):
         more = grpo.gradient_accumulation_steps * parts
         if update % more == 0 and update // more % ways == 0:
-            yield (
-                f"grpo.gradient_accumulation_steps={more}",
-                replace(config, grpo=replace(grpo, gradient_accumulation_steps=more)),
-                sizes,
-            )
+            yield one("grpo.gradient_accumulation_steps", more)
     if config.model.remat != "full":
-        yield "model.remat=full", replace(config, model=replace(config.model, remat="full")), sizes
+        yield one("model.remat", "full")
     if grpo.optim.kind == "adamw" and grpo.optim.moments != "bfloat16":
-        narrow = replace(grpo, optim=replace(grpo.optim, moments="bfloat16"))
-        yield "grpo.optim.moments=bfloat16", replace(config, grpo=narrow), sizes
+        yield one("grpo.optim.moments", "bfloat16")
     chips = ways * sizes["tensor"]
     for tensor in (1, 2, 4, 8):
         spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
-        if (
-            chips % tensor == 0
-            and update // grpo.gradient_accumulation_steps % spread["fsdp"] == 0
-            and spread != dict(sizes)
-        ):
+        is_divided = chips % tensor == 0 and update // grpo.gradient_accumulation_steps % spread["fsdp"] == 0
+        if is_divided and spread != dict(sizes):
             yield f"--mesh=1x{spread['fsdp']}x{tensor}", config, spread
-    for share in (2, 4, 8):
-        if config.rollout.max_num_seqs // share >= grpo.num_generations:
-            slots = config.rollout.max_num_seqs // share
-            yield (
-                f"rollout.max_num_seqs={slots}",
-                replace(config, rollout=replace(config.rollout, max_num_seqs=slots)),
-                sizes,
-            )
-    for share in (2, 4, 8, 16):
-        if config.validation.max_num_seqs // share >= ways:
-            slots = config.validation.max_num_seqs // share
-            yield (
-                f"validation.max_num_seqs={slots}",
-                replace(config, validation=replace(config.validation, max_num_seqs=slots)),
-                sizes,
-            )
+    for section, slots, least, shares in (
+        ("rollout", config.rollout.max_num_seqs, grpo.num_generations, (2, 4, 8)),
+        ("validation", config.validation.max_num_seqs, ways, (2, 4, 8, 16)),
+    ):
+        for share in shares:
+            if slots // share >= least:
+                yield one(f"{section}.max_num_seqs", slots // share)
     if not config.model.lora.rank:
-        adapted = replace(config.model, lora=replace(config.model.lora, rank=16))
-        yield "model.lora.rank=16", replace(config, model=adapted), sizes
+        yield one("model.lora.rank", 16)
 
 
 def _total(config: TrainConfig, model: ModelConfig, sizes: Mapping[str, int], longest: int, fused: bool | None) -> int:

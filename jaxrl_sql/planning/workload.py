@@ -85,7 +85,7 @@ def head_ways(model: ModelConfig, tensor: int) -> int:
 
 
 def longest_answer(config: TrainConfig) -> tuple[str, int]:
-    """Return (key, tokens) of the longest answer that is drawn to be learned from, all of its turns together."""
+    """Return (key, tokens) of the longest answer that is sampled to be learned from, all of its turns together."""
     sampling = config.sampling
     if sampling.turns > 1 and sampling.max_total_tokens > sampling.max_new_tokens:
         return "sampling.max_total_tokens", sampling.max_total_tokens

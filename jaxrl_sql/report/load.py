@@ -59,12 +59,10 @@ def series(run: Run, name: str, phase: str | None = None) -> list[tuple[int, flo
     return points
 
 
-def names(run: Run, prefix: str, suffix: str = "", phase: str | None = None) -> list[str]:
+def names(run: Run, prefix: str, suffix: str = "") -> list[str]:
     """Return the metrics with that beginning and end, in the order in which they first occur."""
-    rows = [row for row in run.metrics if phase is None or row.get("phase") == phase]
-    return list(
-        dict.fromkeys(name for row in rows for name in row if name.startswith(prefix) and name.endswith(suffix))
-    )
+    every = dict.fromkeys(name for row in run.metrics for name in row)
+    return [name for name in every if name.startswith(prefix) and name.endswith(suffix)]
 
 
 def first_grpo_step(run: Run) -> int | None:

@@ -111,7 +111,7 @@ def charts(run: Run) -> list[Chart]:
             ),
             "stack",
         ),
-        Chart("Tokens a second", (Curve("speed/tokens_per_s", "drawn in rollouts", "grpo"),)),
+        Chart("Tokens a second", (Curve("speed/tokens_per_s", "sampled in rollouts", "grpo"),)),
     ]
     return [chart for chart in chosen if any(series(run, curve.name, curve.phase) for curve in chart.curves)]
 

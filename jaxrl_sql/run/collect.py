@@ -141,7 +141,7 @@ def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0) -> G
 
 
 def to_arrays(batches: Sequence[GroupBatch]) -> dict[str, np.ndarray]:
-    """Name the arrays of batches that are drawn and not learned, for a checkpoint."""
+    """Name the arrays of batches that are sampled and not learned, for a checkpoint."""
     named = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
     return {name: value for name, value in named.items() if value is not None}
 
@@ -155,7 +155,7 @@ def from_arrays(arrays: Mapping[str, Any]) -> list[GroupBatch]:
 
 
 def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
-    """Tell of each group whether all its answers are rewarded alike: [B] bool; a single answer has no equal."""
+    """Return for each group whether all its answers are rewarded alike: [B] bool; a single answer has no equal."""
     rewards, weights = (np.array([getattr(group, of) for group in groups]) for of in ("rewards", "weights"))
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 

@@ -1,4 +1,4 @@
-"""Greedy execution accuracy during training: one answer a question, run and compared with the gold."""
+"""Greedy execution accuracy during training: one answer a question, run and compared with the gold by BIRD's rule."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import time
 from typing import Any
 
 from jaxrl_sql.data.prompts import PromptSet
-from jaxrl_sql.evals.execution import ExecutionRecord, ExecutionSummary, execution_accuracy, summarize
+from jaxrl_sql.evals.records import Answered, Judging
+from jaxrl_sql.evals.summary import validation_metrics
+from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.run.build import make_client, make_engine
-from jaxrl_sql.run.policy_client import response, whole_text
-from jaxrl_sql.run.session import Session
-from jaxrl_sql.types import Response
+from jaxrl_sql.run.policy_client import answers
+from jaxrl_sql.run.session import PreemptedError, Session
+from jaxrl_sql.types import whole_text
 
 
-def greedy_accuracy(
-    s: Session, params: Any, questions: PromptSet
-) -> tuple[ExecutionSummary, list[ExecutionRecord], list[str], RolloutStats] | None:
-    """Answer every question greedily and score the answers by BIRD's comparison -> summary, records, texts, counts.
+def greedy_answers(s: Session, params: Any, questions: PromptSet) -> tuple[list[Answered], RolloutStats]:
+    """Answer every question greedily; return the answers and the engine's counts.
 
-    None when the run is to stop before it is done.
+    Raises PreemptedError when the run is to stop before it is done.
     """
     cfg = s.config.validation
     engine = make_engine(s, params, cfg.max_num_seqs, Purpose.EVAL)
@@ -33,19 +33,21 @@ def greedy_accuracy(
     total = s.config.sampling.max_total_tokens if budget > 1 else 0
     stop = client.stops(s.config.sampling.stop)
     sampling = SamplingParams(temperature=0.0, max_new_tokens=cfg.max_new_tokens, max_total_tokens=total, stop=stop)
-    said: list[Response] = [""] * len(questions.prompts)
-    for sample in client.generate(questions.examples, questions.prompts, sampling, budget=budget):
+
+    def tick(_done: int, _of: int) -> None:
         if s.should_abort():
-            return None
-        if sample.error:
-            s.note(f"not answered: {sample.error}")
-        said[sample.prompt_index] = response(sample)
-    mine = share(len(said))
-    asked, answered = questions.examples[mine.start : mine.stop], said[mine.start : mine.stop]
-    own = execution_accuracy(s.executor, asked, [s.recipe.reading(one, s.style).sql for one in answered])[1]
-    records = [ExecutionRecord(**record) for record in exchange([dataclasses.asdict(record) for record in own])]
-    summary = summarize(questions.examples, records).with_unasked(len(questions.skipped))
-    return summary, records, [whole_text(one) for one in said], engine.stats
+            raise PreemptedError
+
+    asked = list(zip(questions.examples, questions.prompts, strict=True))
+    return answers(client, asked, sampling, budget=budget, tick=tick), engine.stats
+
+
+def verdicts_of(s: Session, questions: PromptSet, answered: list[Answered]) -> list[Verdict]:
+    """Score the answers by BIRD's comparison; of several processes each scores its share."""
+    mine = share(len(answered))
+    judging = Judging(s.executor, ("bird",), "bird")
+    own = judging.verdicts(questions.examples[mine.start : mine.stop], answered[mine.start : mine.stop])
+    return [Verdict(**one) for one in exchange([dataclasses.asdict(one) for one in own])]
 
 
 def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
@@ -59,15 +61,22 @@ def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
     numbers: dict[str, float] = {}
     samples = []
     for name, questions in s.evals.items():
-        found = greedy_accuracy(s, params, questions)
-        if found is None:
+        try:
+            answered, stats = greedy_answers(s, params, questions)
+        except PreemptedError:
             return {}
-        summary, records, texts, stats = found
-        numbers |= {f"eval/{name}/{key}": value for key, value in summary.metrics().items()}
+        for fault in (one.fault for one in answered if one.fault):
+            s.note(f"not answered: {fault}")
+        verdicts = verdicts_of(s, questions, answered)
+        found = validation_metrics(questions.examples, verdicts, len(questions.skipped))
+        numbers |= {f"eval/{name}/{key}": value for key, value in found.items()}
         numbers |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}
-        answered = zip(questions.examples, texts, records, strict=True)
-        for example, text, record in itertools.islice(answered, s.config.run.samples_per_step):
-            samples.append((f"eval/{name}", example, text, record.sql, record.status, float(record.correct)))
+        shown = zip(questions.examples, answered, verdicts, strict=True)
+        for example, said, verdict in itertools.islice(shown, s.config.run.samples_per_step):
+            text = whole_text(said.responses[0]) if said.responses else ""
+            samples.append(
+                (f"eval/{name}", example, text, verdict.sql, verdict.status, float(verdict.is_right("bird")))
+            )
     for sample in samples:
         s.write_sample(step, *sample)
     numbers["time/eval"] = time.perf_counter() - began

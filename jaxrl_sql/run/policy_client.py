@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl_sql.config import EvaluateConfig, SamplingConfig, TrainConfig
-from jaxrl_sql.data.prompts import PromptStyle, make_prompts
+from jaxrl_sql.data.prompts import PromptStyle
 from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
@@ -21,6 +21,7 @@ from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams, Turns
+from jaxrl_sql.run.questions import prompts_of
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.sqlenv.turns import Environment
 from jaxrl_sql.types import Example, InputError, Prompt, Response
@@ -107,7 +108,7 @@ def style_for(config: TrainConfig, tokenizer: Any) -> PromptStyle:
 
 
 def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
-    """Return how `n` answers a prompt are drawn by a section's numbers."""
+    """Return how `n` answers a prompt are sampled by a section's numbers."""
     return SamplingParams(
         temperature=section.temperature,
         top_k=section.top_k,
@@ -134,24 +135,18 @@ def response(sample: Sample) -> Response:
     return tuple((turn.role, turn.text) for turn in sample.turns)
 
 
-def whole_text(said: Response) -> str:
-    """Return all of a response as one text, as the policy saw it."""
-    return said if isinstance(said, str) else "".join(text for _, text in said)
+Tick = Callable[[int, int], None]
+"""What is told how many answers of how many are there; it may raise to stop the rest."""
 
-
-# Is told the share of answers that are there.
-Tick = Callable[[float], None]
-# Draws answers: a set's name, some of its questions, the number of the run, that of the draw in it, and a tick.
 AskPolicy = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
-
-_TICKS = 8
+"""What samples answers: a set's name, some of its questions, the number of the run, that of the rollout, a tick."""
 
 
 @contextmanager
 def model_answers(
     config: TrainConfig, executor: Executor, sets: Mapping[str, Sequence[Example]], tell: Callable[[str], None]
 ) -> Iterator[AskPolicy]:
-    """Open the model and yield what draws its answers as the section `evaluate` says; prompts are made at once.
+    """Open the model and yield what samples its answers as the section `evaluate` says; prompts are made at once.
 
     Raises InputError where none fits, and for several turns of a recipe that has one.
     """
@@ -160,14 +155,10 @@ def model_answers(
         check_turns(client.recipe, cfg.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
-            made = make_prompts(examples, client.style, client.engine.tokenizer, most)
+            made = prompts_of(name, examples, client.style, client.engine.tokenizer, config, tell)
             prompts[name] = {prompt.uid: prompt for prompt in made.prompts}
             if made.skipped:
-                tell(f"{name}: {len(made.skipped)} prompts are over data.max_prompt_tokens={most} and count as wrong")
-            if made.faults:
-                tell(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
-            if not made.prompts:
-                raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={most}")
+                tell(f"{name}: the {len(made.skipped)} prompts that are too long count as wrong")
 
         def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
             sampling = sampling_by(cfg, cfg.samples, config.seed + run, client.stops(config.sampling.stop))
@@ -182,7 +173,7 @@ def model_answers(
 
 
 def _tell_faults(name: str, faults: Sequence[tuple[str, str]], tell: Callable[[str], None]) -> None:
-    """Say how many questions the engine could not serve, and why the first of them."""
+    """Report how many questions the engine could not serve, and why the first of them."""
     found = [(uid, fault) for uid, fault in faults if fault]
     if found:
         tell(f"{name}: {len(found)} questions are not asked and count as wrong: {found[0][1]} ({found[0][0]})")
@@ -202,11 +193,9 @@ def answers(
     budget: int = 1,
     tick: Tick | None = None,
 ) -> list[Answered]:
-    """Draw `sampling.n` answers to each question and wait for them all; what the engine could not serve says why."""
+    """Sample `sampling.n` answers to each question and wait for them all; what the engine could not serve says why."""
     if not asked:
         return []
-    total = len(asked) * sampling.n
-    every = -(-total // _TICKS)
     found: list[dict[int, Sample]] = [{} for _ in asked]
     faults: dict[int, str] = {}
     examples, prompts = [one for one, _ in asked], [prompt for _, prompt in asked]
@@ -215,9 +204,8 @@ def answers(
             faults[sample.prompt_index] = sample.error
         else:
             found[sample.prompt_index][sample.index] = sample
-        done = sum(map(len, found))
-        if tick and done % every == 0:
-            tick(done / total)
+        if tick:
+            tick(sum(map(len, found)), len(asked) * sampling.n)
     made = []
     for i, (prompt, samples) in enumerate(zip(prompts, found, strict=True)):
         if i in faults:

@@ -1,6 +1,6 @@
 """What is known before the first step: lengths, what will be compiled, and whether memory and disk have room for it.
 
-Nothing is compiled or drawn for it. What memory it takes is `planning`'s estimate, by formula; `plan` says more.
+Nothing is compiled or sampled for it. What memory it takes is `planning`'s estimate, by formula; `plan` says more.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def preflight(s: Session) -> None:
 
 
 def tell_uneven_parts(s: Session) -> None:
-    """Tell what parts of a batch cost that have fewer prompts than the mesh has shards for them."""
+    """Report what parts of a batch cost that have fewer prompts than the mesh has shards for them."""
     grpo, sft, ways = s.config.grpo, s.config.sft, rules.batch_ways(s.mesh.shape)
     for name, steps, prompts, parts in (
         ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
@@ -115,11 +115,11 @@ def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
 
 
 def _programs(s: Session) -> str:
-    """Tell the widths that prompts and completions are padded to, and how many programs that makes."""
+    """Return the widths that prompts and completions are padded to, and how many programs that makes."""
     few = s.config.run.pad_to_max
     widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.train)
     greedy = {bucket(s.max_prompt_bucket)} if few else {width for made in s.evals.values() for width in _widths(made)}
-    said, updates, draws = [], 0, 0
+    said, updates, engines = [], 0, 0
     if s.config.sft.steps:
         width = bucket(max(widths))
         said.append(f"sft pads schemas to {width} at most and answers to {bucket(s.config.sft.max_completion_tokens)}")
@@ -127,9 +127,9 @@ def _programs(s: Session) -> str:
     if s.config.grpo.steps:
         said.append(f"grpo pads to {_listed(widths)} + {bucket(longest_answer(s.config)[1])}")
         updates += len(widths)
-        draws += len(widths)
-    draws += len(greedy)
-    said.append(f"compiles up to {updates} updates and about {5 * draws} programs that sample answers")
+        engines += len(widths)
+    engines += len(greedy)
+    said.append(f"compiles up to {updates} updates and about {5 * engines} programs that sample answers")
     where = s.config.run.compilation_cache
     return "; ".join(said) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.data.benchmarks import load_split
+from jaxrl_sql.data.benchmarks import load_split, skipped_lines
 from jaxrl_sql.data.filters import usable_golds
 from jaxrl_sql.data.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
 from jaxrl_sql.data.stream import SAMPLE, Streamed, stream_prompts
@@ -29,7 +29,7 @@ def load_questions(
 ) -> tuple[Sequence[Example], dict[str, list[Example]]]:
     """Read the splits (the synthetic ones are made first) and leave out questions whose gold cannot teach.
 
-    A huge training set is opened to be read as its questions are drawn.
+    A huge training set is opened to be read as its questions are asked.
     """
     data = config.data
     if data.source == "synth":
@@ -41,19 +41,18 @@ def load_questions(
         loaded[data.train] = training_questions(data)
     elif data.train in data.evals:
         loaded[data.train] = load_split(data.dir, data.train, data.limit_eval or SAMPLE)
-    for name, found in loaded.items():
-        _tell_skipped(display, name, found.skipped)
+    _tell_skipped(display.note, {name: found.skipped for name, found in loaded.items()})
     if streamed is not None:
         return _ready(config, streamed, executor, display), {name: list(loaded[name].examples) for name in data.evals}
     train, dropped = usable_golds(executor, loaded[data.train].examples, data.drop_empty_gold)
-    _tell_skipped(display, data.train, dropped)
+    _tell_skipped(display.note, {data.train: dropped})
     if not train:
         raise InputError(f"{data.dir}/{data.train}: no question is left whose gold runs and returns rows")
     return train, {name: list(loaded[name].examples) for name in data.evals}
 
 
 def _ready(config: TrainConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:
-    """Let the golds of a huge set run as they are drawn; raises InputError where the supervised phase would take it."""
+    """Let the golds of a huge set run as they are read; raises InputError where the supervised phase would take it."""
     data = config.data
     if config.sft.steps or config.sft.epochs:
         raise InputError(
@@ -62,7 +61,7 @@ def _ready(config: TrainConfig, streamed: Streamed, executor: Executor, display:
             f"data.include_ids"
         )
     display.note(
-        f"{data.train}: {len(streamed):,} questions are read, and their golds run, as they are drawn: one that cannot "
+        f"{data.train}: {len(streamed):,} questions are read, and their golds run, as they are asked: one that cannot "
         "teach gives its place to the next"
     )
 
@@ -80,11 +79,11 @@ def prompts_of(
     style: PromptStyle,
     tokenizer: Any,
     config: TrainConfig,
-    display: Display,
+    tell: Callable[[str], None],
     *,
     is_training: bool = False,
 ) -> PromptSet:
-    """Make a split's prompts, and tell which were left out for length; a huge set's are made when they are drawn.
+    """Make a split's prompts, and tell which were left out for length; a huge set's are made when they are asked for.
 
     Only those to train on are pruned.
     """
@@ -93,23 +92,20 @@ def prompts_of(
     if isinstance(examples, Streamed):
         return stream_prompts(examples, style, tokenizer, longest, pruning)
     made = make_prompts(examples, style, tokenizer, longest, pruning)
-    _tell_skipped(display, name, made.skipped)
+    _tell_skipped(tell, {name: made.skipped})
     if made.pruned:
-        display.note(f"{name}: {len(made.pruned)} prompts are pruned to {longest} tokens, such as {made.pruned[0]}")
+        tell(f"{name}: {len(made.pruned)} prompts are pruned to {longest} tokens, such as {made.pruned[0]}")
     if made.faults:
-        display.note(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
+        tell(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
     if not made.prompts:
         raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={config.data.max_prompt_tokens}")
     return made
 
 
-def _tell_skipped(display: Display, name: str, skipped: Sequence[tuple[str, str]]) -> None:
-    """Say how many questions were left out, by reason, with one example each."""
-    reasons: dict[str, list[str]] = {}
-    for uid, reason in skipped:
-        reasons.setdefault(reason, []).append(uid)
-    for reason, uids in reasons.items():
-        display.note(f"{name}: skipped {len(uids)} ({reason}), such as {uids[0]}")
+def _tell_skipped(tell: Callable[[str], None], skipped: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    for name, found in skipped.items():
+        for line in skipped_lines(found):
+            tell(f"{name}: {line}")
 
 
 def open_tokenizer(config: TrainConfig, folder: Path, train: Sequence[Example], style: PromptStyle) -> Any:

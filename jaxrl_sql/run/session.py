@@ -19,7 +19,7 @@ import jax
 
 from jaxrl_sql.algo.step import LogprobFn
 from jaxrl_sql.batch import GroupBatch, bucket
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import TrainConfig, changed, load_config
 from jaxrl_sql.data.prompts import PromptSet, PromptStyle
 from jaxrl_sql.data.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.models import ModelConfig
@@ -84,10 +84,8 @@ class Session:
 
     def count_epochs(self) -> None:
         """Turn `sft.epochs`, where they are asked for, into `sft.steps` of this run's configuration."""
-        sft = self.config.sft
-        if sft.epochs:
-            sft = dataclasses.replace(sft, steps=self.sft_dataset.order.batches(sft.epochs))
-            self.config = dataclasses.replace(self.config, sft=sft)
+        if epochs := self.config.sft.epochs:
+            self.config = changed(self.config, {"sft.steps": self.sft_dataset.order.batches(epochs)})
 
     def keep_config(self, **sections: Any) -> None:
         """Write sections, with numbers that were found at the start, to the configuration in the run's folder."""
@@ -247,8 +245,10 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             model=model_config(config, tokenizer),
             mesh=meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor),
             executor=executor,
-            train=prompts_of("train", train, style, tokenizer, config, display, is_training=True),
-            evals={name: prompts_of(name, found, style, tokenizer, config, display) for name, found in evals.items()},
+            train=prompts_of("train", train, style, tokenizer, config, display.note, is_training=True),
+            evals={
+                name: prompts_of(name, found, style, tokenizer, config, display.note) for name, found in evals.items()
+            },
             metrics=metrics,
             samples=samples,
             checkpoints=checkpoints,

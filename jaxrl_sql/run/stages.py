@@ -36,7 +36,7 @@ class Progress:
 
 
 def has_risen(worths: Sequence[float]) -> bool:
-    """Tell a course of evaluations that rose (and perhaps levelled off) from one that only went up and down.
+    """Return whether a course of evaluations rose (and perhaps levelled off) or only went up and down.
 
     It rose when its later half lies above its earlier one by more than what neighbours differ by at random.
     """

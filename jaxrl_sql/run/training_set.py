@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from jaxrl_sql.config import DataConfig
-from jaxrl_sql.data.benchmarks import Loaded, load_split
+from jaxrl_sql.data.benchmarks import Benchmark, load_split
 from jaxrl_sql.data.dialects import in_dialects
 from jaxrl_sql.data.filters import keep_only
 from jaxrl_sql.data.stream import Streamed, open_stream
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 
 
-def training_questions(data: DataConfig) -> Loaded:
+def training_questions(data: DataConfig) -> Benchmark:
     """Load `data.train`, generated first where it is synthetic, down to `data.include_ids` and `data.limit_train`.
 
     `data.mysql_share` of them ask for MySQL. Raises InputError as `load_split` does, and for ids that are not there.
@@ -21,13 +20,12 @@ def training_questions(data: DataConfig) -> Loaded:
     if data.source == "synth":
         generate(Path(data.dir), SynthSpec(seed=data.seed))
     if data.include_ids and (streamed := _huge(data)):
-        found = Loaded(tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train)))
+        found = Benchmark(data.train, "", tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train)))
     else:
         found = load_split(data.dir, data.train, 0 if data.include_ids else data.limit_train)
         if data.include_ids:
-            kept = keep_only(found.examples, data.include_ids, data.limit_train)
-            found = Loaded(tuple(kept), found.skipped)
-    return dataclasses.replace(found, examples=tuple(in_dialects(found.examples, data.mysql_share)))
+            found = found._replace(examples=tuple(keep_only(found.examples, data.include_ids, data.limit_train)))
+    return found._replace(examples=tuple(in_dialects(found.examples, data.mysql_share)))
 
 
 def streamed_questions(data: DataConfig) -> Streamed | None:

@@ -77,7 +77,7 @@ class Budget:
         return f"max_cost={self.max_cost}" if 0 < self.max_cost <= self.cost else ""
 
     def take(self) -> bool:
-        """Count a request that is about to be sent; say whether it may."""
+        """Count a request that is about to be sent; return whether it may."""
         with self._lock:
             may = not self.limit
             self.spent = self.spent.plus(Spent(int(may)))
@@ -102,7 +102,7 @@ class Budget:
         return {f"spent/{name}": value for name, value in self.numbers().items()}
 
     def words(self) -> str:
-        """Say in one line what was spent, and what of."""
+        """Return in one line what was spent, and of how much."""
         requests = f"{self.spent.requests:,}{f' of {self.max_requests:,}' if self.max_requests else ''} requests"
         tokens = f"{self.spent.prompt_tokens:,} + {self.spent.completion_tokens:,} tokens"
         money = f", cost {self.cost:.4g}{f' of {self.max_cost:g}' if self.max_cost else ''}" if any(self.prices) else ""

@@ -174,7 +174,7 @@ class _Live(_Silent):
 
 
 class _TimeLeft:
-    """Tell how long the rest takes, at the pace of the last steps (the first holds compilation and is left out)."""
+    """Estimate how long the rest takes, at the pace of the last steps (the first holds compilation and is left out)."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float]) -> None:
         self._total, self._clock = total_steps, clock

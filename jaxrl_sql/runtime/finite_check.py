@@ -21,6 +21,6 @@ def refuse_broken(step: int, phase: str, trainable: Any) -> None:
 
 @jax.jit
 def _is_sound(tree: Any) -> jax.Array:
-    """Say whether the sum of all squares is a finite float32."""
+    """Return whether the sum of all squares is a finite float32."""
     floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.isfinite(sum((jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in floats), jnp.zeros(())))

@@ -29,7 +29,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class RunFolderError(JaxrlSqlError):
-    """Say in one line that a run's folder can no longer be written, and what is left of the run."""
+    """A run's folder that can no longer be written: one line, with what is left of the run."""
 
 
 def open_folder(config: TrainConfig, is_first: bool) -> Path:
@@ -86,7 +86,7 @@ def saved_steps(folder: Path) -> list[int]:
 
 
 def cannot_write(folder: Path, error: BaseException) -> RunFolderError:
-    """Say what a failed write means for the run in a folder; torn files are mended when it goes on."""
+    """Return the error of a failed write in a run's folder; torn files are mended when it goes on."""
     steps = saved_steps(folder)
     left = f"the checkpoint of step {steps[-1]} is whole, go on from it with run.resume=true" if steps else "none saved"
     return RunFolderError(f"{folder} cannot be written: {_reason(error)}; {left}")
@@ -130,7 +130,7 @@ def _changes(old: TrainConfig, new: TrainConfig) -> Iterator[tuple[str, Any, Any
 
 
 def _is_free(key: str, old: TrainConfig) -> bool:
-    """Say whether a key has no part in what a run computes: how often it evaluates has where that decides something."""
+    """Return whether a key has no part in what a run computes; how often it evaluates may have one."""
     if key == "sft.eval_every" and old.sft.patience:
         return False
     if key in {"validation.every", "run.keep_best", "run.best_by"} and old.second_stage.steps:
@@ -139,7 +139,7 @@ def _is_free(key: str, old: TrainConfig) -> bool:
 
 
 def _is_only_longer(key: str, old: TrainConfig, new: TrainConfig) -> bool:
-    """Say whether another number of steps changes nothing before the end: a schedule may look at the end."""
+    """Return whether another number of steps changes nothing before the end: a schedule may look at the end."""
     if key == "grpo.steps":
         return new.grpo.optim.schedule == "constant" and not old.second_stage.steps
     return (

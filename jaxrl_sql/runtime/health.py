@@ -1,7 +1,7 @@
 """Whether a run can still learn: numbers that are no numbers, an entropy that is gone, groups whose answers are equal.
 
-A run that cannot ends with a message that says what was seen and what to try, and exit code 3, instead of drawing a
-flat line for days. What is counted over steps is saved with a checkpoint.
+A run that cannot ends with a message that says what was seen and what to try, and exit code 3, instead of
+writing equal numbers for days. What is counted over steps is saved with a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FINITE = (
 
 
 class HealthError(JaxrlSqlError):
-    """Say what was seen in a run that cannot go on, and what to try (commands exit with code 3)."""
+    """A run that cannot go on: what was seen, and what to try (commands exit with code 3)."""
 
 
 class Health:
@@ -69,7 +69,7 @@ class Health:
         return None
 
     def _lasts(self, what: str, is_seen: bool, steps: int) -> bool:
-        """Count a step; say whether it was so for `steps` steps in a row (0: never), and begin anew if it was."""
+        """Count a step; return whether it was so for `steps` steps in a row (0: never), and begin anew if it was."""
         self.counts[what] = self.counts[what] + 1 if is_seen else 0
         is_over = 0 < steps <= self.counts[what]
         if is_over:

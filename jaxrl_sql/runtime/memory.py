@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to serve every block from one heap and to keep it; return whether there was a glibc to tell.
+    """Set glibc to serve every block from one heap and to keep it; return whether there was a glibc to tell.
 
     Call it before the first computation: threads that have allocated keep the arenas that they have.
     """

@@ -49,7 +49,7 @@ class MetricsWriter:
     """
 
     def __init__(self, folder: str | Path | None, trackers: Sequence[Tracker] = ()) -> None:
-        self._lines = _Lines(folder and Path(folder) / METRICS)
+        self._lines = JsonLines(folder and Path(folder) / METRICS)
         self._trackers = [TensorBoard(Path(folder) / "tb"), *trackers] if folder else []
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class MetricsWriter:
     @property
     def position(self) -> int:
         """Return how many lines there are: what `rewind` comes back to."""
-        return self._lines.count
+        return self._lines.position
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write the values of one step; boards get the numbers, the file also words such as the phase."""
@@ -85,14 +85,16 @@ class MetricsWriter:
             board.close()
 
 
-class SampleWriter:
-    """Write `samples.jsonl` of a run folder, after what is there: answers with their SQL, status and reward.
+class JsonLines:
+    """A JSON-lines file that is appended to, with a `step` in each object; lines that were torn are dropped.
 
-    Without a folder nothing is written.
+    Without a path it is the null device. `position` is how many lines there are: what `rewind` comes back to.
     """
 
-    def __init__(self, folder: str | Path | None) -> None:
-        self._lines = _Lines(folder and Path(folder) / SAMPLES)
+    def __init__(self, path: Path | str | None) -> None:
+        self._path = Path(path) if path else None
+        self.position = 0
+        self._file = self._open(self._read())
 
     def __enter__(self) -> Self:
         return self
@@ -102,41 +104,12 @@ class SampleWriter:
     ) -> None:
         self.close()
 
-    @property
-    def position(self) -> int:
-        """Return how many lines there are: what `rewind` comes back to."""
-        return self._lines.count
-
-    def write(self, sample: Mapping[str, Any]) -> None:
-        """Write one sample, which names its `step`."""
-        self._lines.write(sample)
-
-    def rewind(self, position: int) -> None:
-        """Drop the samples after `position`: the run writes them again."""
-        self._lines.rewind(position)
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._lines.close()
-
-
-class _Lines:
-    """A JSON-lines file that is appended to, with a `step` in each object; lines that were torn are dropped.
-
-    Without a path it is the null device.
-    """
-
-    def __init__(self, path: Path | str | None) -> None:
-        self._path = Path(path) if path else None
-        self.count = 0
-        self._file = self._open(self._read())
-
     def write(self, values: Mapping[str, Any]) -> None:
         """Write one object and hand it to the system at once."""
         rest = (json.dumps(_plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
         while rest:  # a disk that is about to be full takes a part
             rest = rest[self._file.write(rest) :]
-        self.count += 1
+        self.position += 1
 
     def rewind(self, position: int) -> list[dict[str, Any]]:
         """Keep only the first `position` lines and return their objects."""
@@ -158,7 +131,7 @@ class _Lines:
 
     def _open(self, kept: list[str]) -> FileIO:
         """Replace the file by the kept lines, and open it where they end; without a buffer that would fail again."""
-        self.count = len(kept)
+        self.position = len(kept)
         if self._path is None:
             return Path(os.devnull).open("ab", buffering=0)
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,8 +141,18 @@ class _Lines:
         return self._path.open("ab", buffering=0)
 
 
+class SampleWriter(JsonLines):
+    """Write `samples.jsonl` of a run folder, after what is there: answers with their SQL, status and reward.
+
+    Without a folder nothing is written.
+    """
+
+    def __init__(self, folder: str | Path | None) -> None:
+        super().__init__(folder and Path(folder) / SAMPLES)
+
+
 def _is_step(line: str) -> bool:
-    """Say whether a line is an object with a step: not torn."""
+    """Return whether a line is an object with a step: not torn."""
     try:
         return math.isfinite(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

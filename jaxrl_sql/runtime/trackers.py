@@ -112,7 +112,7 @@ class WeightsAndBiases:
         self._run.log({"step": step, **dict(_numbers(values))})
 
     def rewind(self, kept: list[dict[str, Any]], step: int) -> None:
-        """Do nothing: a step that is made again is drawn over itself with the same numbers."""
+        """Do nothing: a step that is made again is shown over itself with the same numbers."""
 
     def close(self) -> None:
         """Finish the run there."""
@@ -125,7 +125,7 @@ def open_trackers(folder: Path, project: str, config: Mapping[str, Any]) -> tupl
 
 
 def _numbers(values: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Return what can be drawn."""
+    """Return what can be plotted."""
     return [
         (name, float(value))
         for name, value in values.items()

@@ -40,3 +40,10 @@ def parse_query(sql: str) -> exp.Expression:
 def parse_statements(sql: str, dialect: str = "sqlite") -> list[exp.Expression]:
     """Return the trees of all statements of a text; None when it does not parse."""
     return [tree for tree in sqlglot.parse(sql, read=dialect) if tree is not None]
+
+
+def tables_of(select: exp.Select) -> list[exp.Expression]:
+    """Return what a SELECT reads from: tables and subqueries, those behind JOINs and commas last."""
+    start = select.args.get("from_") or select.args.get("from")
+    found = [] if start is None else [start.this]
+    return found + [join.this for join in select.args.get("joins") or []]

@@ -61,7 +61,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _is_refused(words: Sequence[str], at: int) -> bool:
-    """Tell of the call whose name stands at a place, with its bracket behind."""
+    """Return whether MySQL refuses the call whose name stands at a place, with its bracket behind."""
     name = words[at]
     if name == "CAST":
         inside = list(_inside(words, at + 1))

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.config.commands import EndpointConfig
-from jaxrl_sql.data.benchmarks import Loaded, load_split
+from jaxrl_sql.data.benchmarks import Benchmark, load_split, skipped_lines
 from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, plain_text
@@ -92,7 +92,7 @@ def verbal(config: TrainConfig) -> int:
     trained = None
     if not cfg.base_url:
         checkpoint, trained = find_model(config.model.checkpoint)
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, checkpoint=str(checkpoint)))
+        config = changed(config, {"model.checkpoint": str(checkpoint)})
     loaded = load_questions(config)
     # Candidates are run as they are, so a question in another dialect is answered in SQLite's.
     examples = [dataclasses.replace(example, dialect="sqlite") for example in loaded.examples]
@@ -105,7 +105,8 @@ def verbal(config: TrainConfig) -> int:
         refuse_changed_questions(examples, finished, journal.path)
         stopped: JaxrlSqlError | None = None
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:
-            note_skipped(loaded, display)
+            for line in skipped_lines(loaded.skipped):
+                display.note(line)
             for setting in asked_otherwise(config, trained) if trained else ():
                 display.note(f"the model is not asked as it was trained: {setting}")
             work = Work(config, examples, executor, memory, budget_of(cfg, memory.total), display, finished)
@@ -126,7 +127,7 @@ def verbal(config: TrainConfig) -> int:
     return code or int(0 < numbers["attempts"] == numbers["unanswered"])
 
 
-def load_questions(config: TrainConfig) -> Loaded:
+def load_questions(config: TrainConfig) -> Benchmark:
     """Load the one split that is answered, generated first where it is synthetic."""
     data = config.data
     if len(data.evals) != 1:
@@ -146,13 +147,6 @@ def refuse_changed_questions(
             raise InputError(
                 f"{path}: {example.uid} was answered when it asked {record['question']!r}: name another folder"
             )
-
-
-def note_skipped(loaded: Loaded, display: Display) -> None:
-    """Show how many questions the loader skipped, by reason, with the first of each."""
-    for reason, count in loaded.skipped_reasons.items():
-        first = [uid for uid, why in loaded.skipped if why == reason][:_NAMED]
-        display.note(f"skipped {count} ({reason}), such as {', '.join(first)}")
 
 
 def answer_settings(config: TrainConfig) -> dict[str, Any]:
@@ -271,7 +265,7 @@ def _record(example: Example, verdict: Verdict, spent: Spent) -> dict[str, Any]:
     }
 
 
-def write(out: Path, work: Work, loaded: Loaded) -> dict[str, float]:
+def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     """Write predictions, records and numbers of the questions that are finished; return the numbers."""
     done = [example for example in work.examples if example.uid in work.finished]
     records = [work.finished[example.uid] for example in done]

@@ -266,7 +266,7 @@ def test_spiders_lines_keep_their_places_behind_what_cannot_be_judged(
     found = numbers(out)
     assert (found["accuracy"], found["count"], found["left_out"]) == (1.0, 10, 1)
     shown = capsys.readouterr().out
-    assert "1 questions cannot be judged" in shown
+    assert "skipped 1 (" in shown
     assert "predictions are for questions that cannot be judged" in shown
     written = (out / "predictions.sql").read_text().splitlines()
     assert written == [one["query"] if one["db_id"] != "gone" else NOTHING for one in asked]
@@ -309,7 +309,7 @@ def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_
         (["--model", "nowhere"], "model nowhere: no such folder"),
         (["--predictions", "P", "evaluate.rules=[bird, best]"], "rules 'best'"),
         (["--predictions", "P", "evaluate.runs=2"], "would all be the same"),
-        (["--predictions", "P", "evaluate.runs=2", "evaluate.temperature=1"], "are draws of a model"),
+        (["--predictions", "P", "evaluate.runs=2", "evaluate.temperature=1"], "sample from a model"),
         (["--predictions", "P", "evaluate.vote=loud"], "is none of result, soft"),
         (["--predictions", "P", "--split", "moon"], "moon"),
         (["--predictions", "P", "--out", "/dev/null/out"], "--out /dev/null/out cannot be written"),
@@ -449,7 +449,7 @@ def test_questions_that_are_too_long_are_wrong_and_told(
     assert [one["id"] for one in records if one["status"] != "not_asked"] == fitting
     assert found["status/not_asked"] == 10 - len(fitting)
     assert all(one["scores"]["bird"] == 0.0 for one in records if one["status"] == "not_asked")
-    assert "prompts are over data.max_prompt_tokens" in capsys.readouterr().out
+    assert "prompts that are too long count as wrong" in capsys.readouterr().out
 
 
 @pytest.mark.data

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jaxrl_sql.data.benchmarks.benchmark import Benchmark, Loaded
-from jaxrl_sql.data.benchmarks.detect import FORMATS, detect, located
-from jaxrl_sql.data.benchmarks.folder import PLAIN, load_folder, load_plain
-from jaxrl_sql.data.benchmarks.gather import gather, no_split
+from jaxrl_sql.data.benchmarks.benchmark import Benchmark, skipped_lines
+from jaxrl_sql.data.benchmarks.detect import FORMATS, located
+from jaxrl_sql.data.benchmarks.folder import PLAIN
+from jaxrl_sql.data.benchmarks.gather import Format, gather
 
-__all__ = ["FORMATS", "Benchmark", "Loaded", "detect", "load_benchmark", "load_folder", "load_split"]
+__all__ = ["FORMATS", "Benchmark", "load_benchmark", "load_folder", "load_split", "skipped_lines"]
 
 
 def load_benchmark(folder: str | Path, split: str = "", limit: int = 0) -> Benchmark:
@@ -20,31 +20,34 @@ def load_benchmark(folder: str | Path, split: str = "", limit: int = 0) -> Bench
     `test_suite`. Raises InputError, with what is looked for and where, for a folder of no known format, a split that is
     not there, and where no question can be used.
     """
-    form, place, chosen = located(Path(folder), split)
-    notes: list[str] = []
-    if form is PLAIN:
-        if chosen:
-            raise no_split(place, chosen, [])
-        loaded = load_plain(place, limit, notes)
-        rule = "test_suite" if any(example.suite for example in loaded.examples) else form.rule
-        said = tuple(notes)
-        return Benchmark(form.name, rule, loaded.examples, loaded.skipped, said, form.submission, order=loaded.order)
-    found = form.reads(place, chosen, notes)
-    if not found.is_huge:
-        found = found._replace(items=[*found.items])
-    order = () if found.is_huge else tuple(item.uid for item in found.items)
-    examples, skipped = gather(found, notes, limit)
-    return Benchmark(form.name, form.rule, examples, skipped, tuple(notes), form.submission, found.prepare, order)
+    return _load(*located(Path(folder), split), limit)
 
 
-def load_split(root: str | Path, split: str, limit: int = 0) -> Loaded:
+def load_folder(folder: str | Path, limit: int = 0) -> Benchmark:
+    """Load a folder in the plain layout, `questions.jsonl` and `databases/`; raises as `load_benchmark` does."""
+    return _load(PLAIN, Path(folder), "", limit)
+
+
+def load_split(root: str | Path, split: str, limit: int = 0) -> Benchmark:
     """Load the split of a set in any format for training: `root/split` where that is a folder, else a split of `root`.
 
     What has no answer cannot be learned from its gold, and is left out with a reason.
     """
     folder = Path(root) / split
     if (folder / "questions.jsonl").is_file() or not Path(root).exists():
-        return load_plain(folder, limit, [])
+        return load_folder(folder, limit)
     found = load_benchmark(root, split, limit)
     mute = tuple((one.uid, "has no answer") for one in found.examples if not one.answerable)
-    return Loaded(tuple(one for one in found.examples if one.answerable), found.skipped + mute)
+    usable = tuple(one for one in found.examples if one.answerable)
+    return found._replace(examples=usable, skipped=found.skipped + mute)
+
+
+def _load(form: Format, folder: Path, split: str, limit: int) -> Benchmark:
+    notes: list[str] = []
+    found = form.reads(folder, split, notes)
+    if not found.is_huge:
+        found = found._replace(items=[*found.items])
+    order = () if found.is_huge else tuple(item.uid for item in found.items)
+    examples, skipped = gather(found, notes, limit)
+    rule = "test_suite" if form is PLAIN and any(one.suite for one in examples) else form.rule
+    return Benchmark(form.name, rule, examples, skipped, tuple(notes), form.submission, found.prepare, order)

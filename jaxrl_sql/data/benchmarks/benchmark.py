@@ -1,10 +1,8 @@
-"""What a loader makes of a folder: a benchmark, and the part of it that training takes."""
+"""What a loader makes of a folder."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from jaxrl_sql.types import Example
@@ -31,21 +29,10 @@ class Benchmark(NamedTuple):
     prepare: Callable[[str], str] | None = None
     order: tuple[str, ...] = ()
 
-    @property
-    def skipped_reasons(self) -> Counter[str]:
-        """Return how many questions were left out for each reason."""
-        return Counter(reason for _, reason in self.skipped)
 
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The usable examples in file order, and (uid, reason) for each question that was left out; `order` are all ids."""
-
-    examples: tuple[Example, ...]
-    skipped: Skipped = ()
-    order: tuple[str, ...] = ()
-
-    @property
-    def skipped_reasons(self) -> Counter[str]:
-        """Return how many questions were left out for each reason."""
-        return Counter(reason for _, reason in self.skipped)
+def skipped_lines(skipped: Iterable[tuple[str, str]]) -> list[str]:
+    """Return how many questions were left out, a line a reason, each with one of them."""
+    reasons: dict[str, list[str]] = {}
+    for uid, reason in skipped:
+        reasons.setdefault(reason, []).append(uid)
+    return [f"skipped {len(uids)} ({reason}), such as {uids[0]}" for reason, uids in reasons.items()]

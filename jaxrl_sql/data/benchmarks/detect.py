@@ -41,11 +41,6 @@ def format_of(folder: Path) -> Format | None:
     return next((form for form in FORMATS.values() if form.finds(folder)), None) if folder.is_dir() else None
 
 
-def detect(folder: str | Path) -> str:
-    """Return the name of the format that a folder has; raises InputError, and says what is looked for, for none."""
-    return located(Path(folder), "")[0].name
-
-
 def located(folder: Path, split: str) -> tuple[Format, Path, str]:
     """Return (format, folder, split): the split may be a folder in this one, and a set the only one in a folder.
 

@@ -130,6 +130,14 @@ def said(record: Mapping[str, Any], *names: str) -> str:
     return ""
 
 
+def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return the texts of a field that is a list, stripped; none where it is another thing."""
+    found = record.get(name)
+    return (
+        tuple(one.strip() for one in found if isinstance(one, str) and one.strip()) if isinstance(found, list) else ()
+    )
+
+
 def no_split(folder: Path, split: str, known: Iterable[str]) -> InputError:
     """Return the error for a split that a folder has not."""
     there = ", ".join(known)

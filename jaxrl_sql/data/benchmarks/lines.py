@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.data.benchmarks.files import Notes, Record, first_record, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, no_split, said
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, no_split, said, said_all
 from jaxrl_sql.data.index import open_index
 from jaxrl_sql.data.traces import trace_of
 from jaxrl_sql.types import InputError
@@ -62,9 +62,7 @@ def own_item(folder: Path, stem: str, record: Record, number: int) -> Item:
     named, path = said(record, *_DATABASE), said(record, "db_path")
     if not path and named.endswith((".sqlite", ".db", ".sqlite3")):
         named, path = Path(named).stem, named
-    others = record.get("other_sql")
-    if isinstance(others, list):
-        taught["other_golds"] = tuple(sql.strip() for sql in others if isinstance(sql, str) and sql.strip())
+    taught["other_golds"] = said_all(record, "other_sql")
     return Item(
         said(record, *_IDS) or f"{stem}_{number}",
         named,

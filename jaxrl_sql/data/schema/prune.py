@@ -1,6 +1,6 @@
 """Leave out columns of a schema until its prompt fits: for training alone, where what the gold reads is known.
 
-Keys and what the gold reads always stay; the other columns come back in an order drawn from (seed, uid) for as long as
+Keys and what the gold reads always stay; the other columns come back in a random order of (seed, uid) for as long as
 there is room (PaVeRL-SQL, OmniSQL). Where the keys alone are too many, those of whole tables come back in the same way.
 """
 

@@ -139,7 +139,7 @@ class _Reader:
         }
 
     def _add_named(self, sources: list[_Source], name: str) -> bool:
-        """Add the column of a name in each source that has it; a row's number is its key. Tell whether one has."""
+        """Add the column of a name in each source that has it; a row's number is its key. Return whether one has."""
         wanted = name.lower()
         found = {
             (source.table.name, column.name)

@@ -228,7 +228,7 @@ class _Inserting:
         return found
 
     def _find(self, row: int) -> bool:
-        """Take a row that is there, and with it the values of its columns; say whether there is one."""
+        """Find a row that is there, and with it the values of its columns; return whether there is one."""
         table = self.witness.rows[row]
         conditions = self._conditions(row)
         if any(sign == "new" for _, sign, _ in conditions):
@@ -258,13 +258,13 @@ class _Inserting:
                     raise _NoRowError("the query contradicts itself")
                 if how == "free":
                     is_new = name in telling or any(sign == "new" for sign, _ in self.wanted.get(root, ()))
-                    value = self._fresh(table, name) if is_new else self._drawn(table, name, root)
+                    value = self._fresh(table, name) if is_new else self._chosen_known(table, name, root)
                 self.fixed[root] = value
             values[name] = self.fixed[root]
         return values
 
-    def _drawn(self, table: Table, name: str, root: Slot) -> Any:
-        """Draw a value that the column (or what it refers to) holds, other than those that may not be."""
+    def _chosen_known(self, table: Table, name: str, root: Slot) -> Any:
+        """Choose a value that the column (or what it refers to) holds, other than those that may not be."""
         refused = [value for sign, value in self.wanted.get(root, ()) if sign == "!="]
         for key in table.foreign_keys:
             if key.columns == (name,):

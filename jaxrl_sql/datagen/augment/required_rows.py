@@ -15,7 +15,7 @@ from typing import Any
 from sqlglot import exp
 
 from jaxrl_sql.data.schema.read import Schema, Table
-from jaxrl_sql.sqlenv.parse import parse_query
+from jaxrl_sql.sqlenv.parse import parse_query, tables_of
 
 Slot = tuple[int, str]
 """A row of the witness, by its place, and a column of it, in lower case."""
@@ -102,11 +102,9 @@ class _Reader:
     def _select(self, select: exp.Select, outer: list[_Scope]) -> dict[str, Slot | None]:
         scope = _Scope()
         scopes = [scope, *outer]
-        source = select.args.get("from_") or select.args.get("from")
-        joins = select.args.get("joins") or []
-        for one in ([source.this] if source else []) + [join.this for join in joins]:
+        for one in tables_of(select):
             self._source(one, scope, outer)
-        for join in joins:
+        for join in select.args.get("joins") or []:
             if on := join.args.get("on"):
                 self._claim(on, scopes)
             for using in join.args.get("using") or ():

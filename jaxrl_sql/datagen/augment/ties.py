@@ -1,4 +1,4 @@
-"""Tell whether a query cuts a sorted list between rows of equal keys: then more than one answer is right."""
+"""Return whether a query cuts a sorted list between rows of equal keys: then more than one answer is right."""
 
 from __future__ import annotations
 

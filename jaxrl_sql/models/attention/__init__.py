@@ -1,4 +1,4 @@
-"""Attention over a tree of blocks: one function of a layer's levels, and three backends that compute it.
+"""Attention over a tree of segments: one function of a layer's levels, and three backends that compute it.
 
 `xla` runs anywhere and does everything. `cudnn` (NVIDIA GPUs) and `splash` (TPUs) are fused kernels that never write
 the scores to memory; each takes the grouped form in the simplest way that is exact in values and gradients, and its
@@ -65,7 +65,7 @@ def for_platform(name: str, config: ModelConfig, dtype: Any, platform: str) -> T
 
 
 def _refusal(backend: Backend, config: ModelConfig, dtype: jnp.dtype, platform: str) -> str | None:
-    """Say why a backend cannot be had, the platform first."""
+    """Return why a backend cannot be used, the platform first."""
     if backend.platform not in {None, platform}:
         return f"it runs on {backend.platform}, and JAX's platform here is {platform}"
     return backend.refusal(config, dtype)

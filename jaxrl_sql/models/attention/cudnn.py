@@ -126,7 +126,7 @@ KERNEL = Kernel(_forward, _backward)
 
 
 def refusal(config: ModelConfig, dtype: Any) -> str | None:
-    """Say why cuDNN cannot serve a model with activations of `dtype` on a GPU; None: it can.
+    """Return why cuDNN cannot serve a model with activations of `dtype` on a GPU; None: it can.
 
     The GPU is this machine's; where that has none it is one of those that programs are compiled for ahead of time.
     """
@@ -141,7 +141,7 @@ def refusal(config: ModelConfig, dtype: Any) -> str | None:
 
 
 def cannot(config: ModelConfig, dtype: Any, largest: int = 256) -> str | None:
-    """Say what of a model or of activations of `dtype` cuDNN does not do, whatever the GPU; heads up to `largest`."""
+    """Return what of a model or of activations of `dtype` cuDNN cannot do, on any GPU; heads up to `largest`."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"activations are {jnp.dtype(dtype).name}, it computes in {' or '.join(DTYPES)}"
     if config.head_dim % 8 or config.head_dim > largest:
@@ -175,7 +175,7 @@ def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kern
 
 
 def _seen(keys: Level, own: Level, window: Window | None) -> Seen:
-    """Say which keys of a level the queries of `own` see."""
+    """Return which keys of a level the queries of `own` see."""
     is_own = keys is own
     if window is None:
         return Seen() if is_own else Seen(length=keys.length.reshape(-1))

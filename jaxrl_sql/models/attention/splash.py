@@ -31,7 +31,7 @@ TILES = (512, 256, 128)
 
 
 def refusal(config: ModelConfig, dtype: Any) -> str | None:
-    """Say why splash cannot serve a model with activations of `dtype`; None: it can."""
+    """Return why splash cannot serve a model with activations of `dtype`; None: it can."""
     if config.sliding is not None:
         return "the model has sliding windows, which depend on a prompt's length, and its masks are static"
     if jnp.dtype(dtype).name not in {"bfloat16", "float32"}:
@@ -153,7 +153,7 @@ def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice,
     place = np.arange(length)
 
     def plain(ours: np.ndarray, theirs: np.ndarray) -> bool | None:
-        """Say what all of a tile is that stands in one row of queries and one of keys; None: it has both, or more."""
+        """Return what all of a tile within one row of queries and one of keys is; None: it has both, or more."""
         q, k = ours[0], theirs[0]
         if any((x[[0, -1]] != x[0]).any() for at in (ours, theirs) for x in (level[at], row[at])):
             return None

@@ -1,4 +1,4 @@
-"""What attention sees of a layer: the levels of the tree of blocks, and a sliding layer's window."""
+"""What attention sees of a layer: the levels of the tree of segments, and a sliding layer's window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ K_AXES = ("batch", "none", "kv_heads", "none", "none")
 
 
 class Level(NamedTuple):
-    """A block in one layer: R rows of T tokens for each of B prompts, below the rows of the level before it.
+    """A segment in one layer: R rows of T tokens for each of B prompts, below the rows of the level before it.
 
     q [B,R,T,H,Q]; k, v [B,R,K,T,Q] (heads outside tokens: a head's tokens are one matrix); length [B,R] int32 valid
     tokens; positions [B,R,T] int32, which go on where the ancestors' valid tokens end. A query sees all valid tokens
@@ -56,7 +56,7 @@ def narrow(window: Window | None, seen: jax.Array, keys: jax.Array, queries: jax
 
 
 def reads_anything(levels: tuple[Level, ...]) -> jax.Array:
-    """Say of the last level's rows whether there is a token in them or in their ancestors, [B,R] bool."""
+    """Return whether the last level's rows or their ancestors have a token, [B,R] bool."""
     rows = levels[-1].length.shape[1]
     lengths = [jnp.repeat(level.length, rows // level.length.shape[1], axis=1) for level in levels]
     return jnp.stack(lengths).sum(axis=0) > 0

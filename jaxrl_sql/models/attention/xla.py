@@ -1,6 +1,6 @@
 """Attention as plain matrix products, on any platform, with any mask.
 
-Attention is between a block of queries [B,R,T,…] (R rows a prompt, T tokens a row) and a list of key parts
+Attention is between queries [B,R,T,…] (R rows a prompt, T tokens a row) and a list of key parts
 [B,Rj,S,…] where R is a multiple of Rj: a part of one row a prompt is read by all R rows of queries *where it
 stands*, by folding the rows that share it into the query axis, so each part costs one batched matrix product and
 is never repeated in memory. One softmax runs over all parts together, so the result is what the concatenated
@@ -11,7 +11,6 @@ log-sum-exp is what does not differentiate in JAX's own attention.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,16 +25,9 @@ HIDDEN = -1e30
 FLOOR = -1e29
 
 
-class KeyPart(NamedTuple):
-    """Keys and values of S tokens in Rj rows, and who sees them.
-
-    k, v [B,Rj,K,S,Q] (heads outside tokens: a head's tokens are one matrix); visible: bool, broadcastable to
-    [B,Rj,X,S], where X = (R/Rj)·T query positions share a row.
-    """
-
-    k: jax.Array
-    v: jax.Array
-    visible: jax.Array
+MaskedKeys = tuple[jax.Array, jax.Array, jax.Array]
+"""Keys and values of S tokens in Rj rows, and who sees them: k, v [B,Rj,K,S,Q] (heads outside tokens: a head's tokens
+are one matrix); visible: bool, broadcastable to [B,Rj,X,S], where X = (R/Rj)·T query positions share a row."""
 
 
 def attend_tree(
@@ -49,12 +41,12 @@ def attend_tree(
     return tuple(checkpoint_name(read, "attended") for read in reads)
 
 
-def _part(keys: Level, queries: Level, is_own: bool, window: Window | None) -> KeyPart:
+def _part(keys: Level, queries: Level, is_own: bool, window: Window | None) -> MaskedKeys:
     """Return a level's keys as a part that `queries` read: causally where it is their own."""
     seen = valid_keys(keys)[:, :, None]
     if is_own:
         seen &= jnp.tril(jnp.ones((keys.k.shape[3], keys.k.shape[3]), bool))
-    return KeyPart(keys.k, keys.v, narrow(window, seen, keys.positions, queries.positions))
+    return keys.k, keys.v, narrow(window, seen, keys.positions, queries.positions)
 
 
 def _to_rows(x: jax.Array, rows: int) -> jax.Array:
@@ -87,7 +79,9 @@ def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
     return jnp.moveaxis(mixed, 4, 2)
 
 
-def attend(q: jax.Array, parts: Sequence[KeyPart], scale: float | None = None, cap: float | None = None) -> jax.Array:
+def attend(
+    q: jax.Array, parts: Sequence[MaskedKeys], scale: float | None = None, cap: float | None = None
+) -> jax.Array:
     """Attend from q [B,R,T,H,Q] to every visible key of all parts under one softmax -> [B,R,T,H,Q].
 
     H = K·M: query head h reads key head h // M, without repeating keys. Scores are scaled (by Q**-0.5 unless said
@@ -96,22 +90,22 @@ def attend(q: jax.Array, parts: Sequence[KeyPart], scale: float | None = None, c
     """
     b, rows, t, h, size = q.shape
     scale = size**-0.5 if scale is None else scale
-    kv_heads = parts[0].k.shape[2]
+    kv_heads = parts[0][0].shape[2]
     m = h // kv_heads
     scores = []
-    for part in parts:
-        part_rows = part.k.shape[1]
-        score = _score(q.reshape(b, part_rows, rows // part_rows * t, kv_heads, m, size), part.k)
-        scores.append(jnp.where(part.visible[:, :, None, None], soft_cap(score * scale, cap), HIDDEN))
+    for k, _, visible in parts:
+        part_rows = k.shape[1]
+        score = _score(q.reshape(b, part_rows, rows // part_rows * t, kv_heads, m, size), k)
+        scores.append(jnp.where(visible[:, :, None, None], soft_cap(score * scale, cap), HIDDEN))
 
     tops = [_to_rows(jnp.max(lax.stop_gradient(score), axis=-1), rows) for score in scores]
     top = jnp.maximum(jnp.stack(tops).max(axis=0), FLOOR)
 
     total = jnp.zeros((b, rows, kv_heads, m, t), jnp.float32)
     mixed = jnp.zeros((b, rows, t, kv_heads, m, size), jnp.float32)
-    for part, score in zip(parts, scores, strict=True):
-        weight = jnp.exp(score - _to_part(top, part.k.shape[1])[..., None])
+    for (k, v, _), score in zip(parts, scores, strict=True):
+        weight = jnp.exp(score - _to_part(top, k.shape[1])[..., None])
         total += _to_rows(weight.sum(axis=-1), rows)
-        mixed += _mix(weight, part.v).reshape(mixed.shape)
+        mixed += _mix(weight, v).reshape(mixed.shape)
     total = jnp.moveaxis(jnp.where(total > 0, total, 1.0), -1, 2)
     return (mixed / total[..., None]).reshape(q.shape).astype(q.dtype)

@@ -57,7 +57,7 @@ PLAIN = {0: ("F32", np.dtype(np.float32)), 1: ("F16", np.dtype(np.float16)), 30:
 
 
 def is_gguf(path: str | Path) -> bool:
-    """Say whether a path names a GGUF file and not a folder."""
+    """Return whether a path names a GGUF file and not a folder."""
     return Path(path).suffix.lower() == SUFFIX
 
 

@@ -67,7 +67,7 @@ def gguf_tokenizer(path: Path) -> Any:
 
 
 def _begins_by_default(given: Mapping[str, Any]) -> bool:
-    """Say whether llama.cpp puts the first token before a text where the file does not say."""
+    """Return whether llama.cpp puts the first token before a text where the file does not say."""
     return given["model"] == "llama" or (given.get("pre") in SPLITS and SPLITS[given["pre"]].ignores_merges)
 
 

@@ -101,12 +101,12 @@ def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str
 
 
 def _is_ignored(name: str, config: ModelConfig) -> bool:
-    """Say whether a tensor that is no weight of ours may stand in a file: buffers, and a head tied to the embedding."""
+    """Return whether a file may hold a tensor that is no weight of ours: a buffer, or a head tied to the embedding."""
     return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
 
 
 def _some(kind: str, items: Iterable[str]) -> str:
-    """Say how many items of a kind there are and name the first few; nothing where there are none."""
+    """Return how many items of a kind there are, and the names of the first few; nothing where there are none."""
     listed = sorted(items)
     more = f", and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
     return f"{len(listed)} {kind} ({', '.join(listed[:NAMES_SHOWN])}{more})" if listed else ""
@@ -229,7 +229,7 @@ def save_checkpoint(
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
 
-    source: what the model was loaded from; how its authors would have answers drawn (`generation_config.json`) goes
+    source: what the model was loaded from; how its authors would have answers sampled (`generation_config.json`) goes
     along. Files of an earlier save in the folder are replaced. The host holds one file of at most `shard_bytes`. Of
     several processes all call it and one writes.
     Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.

@@ -71,7 +71,7 @@ class StoredTensor:
 
     @property
     def is_readable(self) -> bool:
-        """Say whether the encoding is one that is known here."""
+        """Return whether the encoding is one that is known here."""
         return self.encoding.dtype is not None or self.encoding.decode is not None
 
     def read(self, start: int, stop: int) -> np.ndarray:

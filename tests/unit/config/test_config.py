@@ -128,7 +128,7 @@ def test_every_choice_is_accepted(key: str) -> None:
             "grpo.kl_kind=k1 as a loss has zero expected gradient: take k2 or k3",
         ),
         (["grpo.tis_clip_max=0.5"], "must be 1 or more, or 0"),
-        (["sampling.top_k=20", "grpo.tis_clip_max=0"], "sampling.top_k=20 draws from another distribution"),
+        (["sampling.top_k=20", "grpo.tis_clip_max=0"], "sampling.top_k=20 samples from another distribution"),
         (["sampling.top_p=0.9", "grpo.tis_clip_max=0"], "grpo.tis_clip_max=0 must be above 0"),
         (["sampling.min_p=0.1", "grpo.tis_clip_max=0"], "sampling.min_p=0.1"),
         (["sampling.repetition_penalty=1.1", "grpo.tis_clip_max=0"], "sampling.repetition_penalty=1.1"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.data.benchmarks import Benchmark, detect, load_benchmark, load_split
+from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, load_split
 from jaxrl_sql.data.benchmarks.bird import description_folder
 from jaxrl_sql.data.benchmarks.spider2 import read_table
 from jaxrl_sql.sqlenv.executor import Executor
@@ -58,7 +58,7 @@ def spider(tmp_path: Path) -> Path:
 
 
 def test_spider_is_read_by_split(spider: Path) -> None:
-    assert detect(spider) == "spider"
+    assert load_benchmark(spider).name == "spider"
     dev = load_benchmark(spider)
     assert (dev.name, dev.rule, dev.submission) == ("spider", "test_suite", "spider")
     assert uids(dev) == ["spider_dev_0", "spider_dev_2"]
@@ -413,7 +413,7 @@ def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Pat
     with pytest.raises(InputError, match=r"dev\.json: item 2: expected a JSON object, found int"):
         load_benchmark(spider)
     with pytest.raises(InputError, match="no such folder"):
-        detect(tmp_path / "nowhere")
+        load_benchmark(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(
         InputError, match=r"no questions in a format that is known\. Looked for plain: questions\.jsonl"

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import load_benchmark, load_split
 from jaxrl_sql.data.benchmarks.ehrsql import as_run
-from jaxrl_sql.evals.score_predictions import judge
+from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.evals.summary import summarize
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
@@ -107,7 +107,7 @@ def test_today_does_not_change_a_verdict(tmp_path: Path) -> None:
     assert found.prepare is not None
     sqls = [found.prepare("SELECT strftime('%Y', 'now')"), found.prepare("SELECT strftime('%Y', CURDATE())")]
     with Executor(threads=1) as executor:
-        verdicts = judge(executor, [*found.examples] * 2, sqls, ("ehrsql",))
+        verdicts = score_predictions(executor, [*found.examples] * 2, sqls, ("ehrsql",))
         rows = executor.execute(found.examples[0].db_path, found.examples[0].gold_sql).rows
     assert [one.scores for one in verdicts] == [{"ehrsql": 1.0}] * 2
     assert rows == [("2100",)]
@@ -130,7 +130,9 @@ def test_the_reliability_score_is_that_of_its_own_rule(tmp_path: Path) -> None:
     write(tmp_path / "mimic_iv/valid/label.json", {uid: gold for uid, (gold, _) in golds.items()})
     found = load_benchmark(tmp_path)
     with Executor(threads=1) as executor:
-        verdicts = judge(executor, found.examples, [golds[one.uid][1] for one in found.examples], (found.rule, "bird"))
+        verdicts = score_predictions(
+            executor, found.examples, [golds[one.uid][1] for one in found.examples], (found.rule, "bird")
+        )
     assert {one.uid: one.scores.get("ehrsql") for one in verdicts} == {
         "rounded": 1.0, "text": 1.0, "twice": 0.0, "silent": 0.0, "fails": None, "fails, silent": None,
         "mute": 1.0, "answered": 0.0,

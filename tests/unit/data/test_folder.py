@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.data.benchmarks import load_folder, load_split
+from jaxrl_sql.data.benchmarks import load_folder, load_split, skipped_lines
 from jaxrl_sql.types import InputError
 
 
@@ -112,7 +112,7 @@ def test_unusable_questions_are_skipped_with_a_reason(folder: Path) -> None:
         ("q8", "no sql"),
         ("q9", "database empty has no tables"),
     )
-    assert loaded.skipped_reasons["database bad is corrupt"] == 2
+    assert "skipped 2 (database bad is corrupt), such as q3" in skipped_lines(loaded.skipped)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_nothing_to_load_is_an_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"questions\.jsonl: no such file"):
         load_folder(folder)
     _write(folder, _question(db_id="x"), _question(db_id="x", id="q2"))
-    with pytest.raises(InputError, match=r"no usable question \(no database x: 2\)"):
+    with pytest.raises(InputError, match=r"no usable question \(no database x: 2;"):
         load_folder(folder)
     (folder / "questions.jsonl").write_text("\n")
     with pytest.raises(InputError, match="the file is empty"):

@@ -110,7 +110,7 @@ def test_what_cannot_be_used_gives_its_place_to_the_next(folder: Path) -> None:
     streamed, told = opened(folder), []
     streamed.tell = told.append
     assert [one.uid for one in streamed] == [f"synsql_{i}" for i in (0, 1, 4, 4, 4, 5, 6, 7)]
-    assert told[0].startswith("record 2 is left out (no database gone), 1 of those drawn so far")
+    assert told[0].startswith("record 2 is left out (no database gone), 1 of those read so far")
     assert len(told) == 2
     assert dict(streamed.skipped) == {"no database gone": 1, "no question": 1}
     made = stream_prompts(streamed, compact_style(), Bytes(), 100)

@@ -9,8 +9,8 @@ import pytest
 
 from jaxrl_sql.evals.dialogues import dialogue_metrics, turns_taken
 from jaxrl_sql.evals.interval import interval, resampled_means, share_interval
+from jaxrl_sql.evals.numbers import spread, weighted
 from jaxrl_sql.evals.pairs import compare_runs, mcnemar
-from jaxrl_sql.evals.repeats import spread, weighted
 from jaxrl_sql.evals.summary import summarize
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example, InputError

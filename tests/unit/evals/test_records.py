@@ -12,8 +12,9 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.evals.numbers import Counts, judged, together
-from jaxrl_sql.evals.records import CELL, NOT_ASKED, ROWS, Answered, Judging, response_of, verdict_of
+from jaxrl_sql.evals.records import CELL, ROWS, Answered, Judging, response_of, verdict_of
 from jaxrl_sql.evals.tables import as_markdown, overview, tables
+from jaxrl_sql.evals.verdict import NOT_ASKED
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example
 

@@ -21,7 +21,7 @@ import sqlglot
 from sqlglot import exp
 
 from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.evals.score_predictions import judge
+from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.types import Example
 
@@ -210,7 +210,9 @@ def check(examples: Sequence[Example], n: int, seed: int = 0) -> Counter[str]:
     asked = pairs(examples, n, seed)
     limits = Limits(max_rows=MAX_ROWS, timeout_ms=10_000)
     with Executor(threads=2, limits=limits) as executor:
-        verdicts = judge(executor, [one for one, _ in asked], [sql for _, sql in asked], ("bird", "test_suite"))
+        verdicts = score_predictions(
+            executor, [one for one, _ in asked], [sql for _, sql in asked], ("bird", "test_suite")
+        )
     counts: Counter[str] = Counter()
     reference = Reference()
     wrong = []
@@ -325,7 +327,9 @@ def test_a_suite_says_what_the_reference_says_of_each_of_its_databases() -> None
     ]
     asked = pairs(examples, 400, seed=1)
     with Executor(threads=2, limits=Limits(max_rows=MAX_ROWS, timeout_ms=10_000)) as executor:
-        verdicts = judge(executor, [one for one, _ in asked], [sql for _, sql in asked], ("test_suite", "suite"))
+        verdicts = score_predictions(
+            executor, [one for one, _ in asked], [sql for _, sql in asked], ("test_suite", "suite")
+        )
     counts: Counter[str] = Counter()
     with closing(Reference()) as reference:
         for (example, sql), verdict in zip(asked, verdicts, strict=True):

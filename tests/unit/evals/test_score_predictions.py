@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.evals.efficiency import mean_without_outliers, paid, speed_score
-from jaxrl_sql.evals.score_predictions import RULES, judge
+from jaxrl_sql.evals.efficiency import mean_without_outliers, speed_score, step_score
+from jaxrl_sql.evals.score_predictions import RULES, score_predictions
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.sqlenv.executor import Executor, Limits, timing_executor
 from jaxrl_sql.types import Example, InputError
@@ -23,7 +23,7 @@ def question(db: str, gold: str, **more: Any) -> Example:
 
 
 def one(executor: Executor, example: Example, sql: str | None, rules: Sequence[str] = EXACT, **more: Any) -> Verdict:
-    return judge(executor, [example], [sql], rules, **more)[0]
+    return score_predictions(executor, [example], [sql], rules, **more)[0]
 
 
 # 120 of them, of three digits.
@@ -139,14 +139,14 @@ def test_who_failed_is_told_apart(executor: Executor, db: str) -> None:
         ("SELECT nope FROM t", None, ("no_sql", "schema_error", {}, "")),
     ]
     with Executor(threads=2, limits=Limits(timeout_ms=200)) as hasty:
-        verdicts = judge(hasty, [question(db, gold) for gold, _, _ in cases], [sql for _, sql, _ in cases])
+        verdicts = score_predictions(hasty, [question(db, gold) for gold, _, _ in cases], [sql for _, sql, _ in cases])
     assert [(v.status, v.gold_status, v.scores, v.stop) for v in verdicts] == [expected for _, _, expected in cases]
     assert verdicts[4].pred_ms > 100 < verdicts[5].gold_ms
 
 
 def test_other_dialects_and_several_golds(executor: Executor, db: str) -> None:
     mysql = question(db, "SELECT b || '!' FROM t", dialect="mysql")
-    verdicts = judge(executor, [mysql, mysql], ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b"])
+    verdicts = score_predictions(executor, [mysql, mysql], ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b"])
     assert [(v.status, v.scores) for v in verdicts] == [("ok", {"bird": 1.0}), ("syntax_error", {"bird": 0.0})]
     several = question(db, "SELECT 0", other_golds=("SELECT nope", "SELECT a FROM t"))
     assert one(executor, several, "SELECT a FROM t").is_right("bird")
@@ -154,7 +154,7 @@ def test_other_dialects_and_several_golds(executor: Executor, db: str) -> None:
 
 def test_what_has_no_answer_is_right_when_none_is_given(executor: Executor, db: str) -> None:
     example = question(db, "", answerable=False)
-    verdicts = judge(executor, [example] * 4, [None, "  ", "SELECT 1", "SELECT nope"], ("bird", "refined"))
+    verdicts = score_predictions(executor, [example] * 4, [None, "  ", "SELECT 1", "SELECT nope"], ("bird", "refined"))
     assert [(v.status, v.scores["bird"], v.scores["refined"], v.gold_status) for v in verdicts] == [
         ("no_sql", 1.0, 1.0, "ok"),
         ("no_sql", 1.0, 1.0, "ok"),
@@ -177,7 +177,7 @@ def test_what_the_clock_stops_is_tried_again_once_for_all(db: str) -> None:
     with Executor(threads=1, limits=Limits(timeout_ms=100)) as hasty:
         examples = [question(db, endless)] * 40 + [question(db, "SELECT 1")] * 40
         sqls = [f"SELECT {i}" for i in range(40)] + [endless] * 40
-        verdicts = judge(hasty, examples, sqls)
+        verdicts = score_predictions(hasty, examples, sqls)
         assert hasty.stats()["timeout"] == 3, "in the batch once, and again once as a gold and once as a prediction"
     assert {(v.status, v.gold_status) for v in verdicts} == {("ok", "timeout"), ("timeout", "ok")}
 
@@ -189,11 +189,11 @@ def test_rules_are_checked(executor: Executor, db: str) -> None:
         one(executor, question(db, "SELECT 1"), "SELECT 1", ())
     with pytest.raises(InputError, match="timing_executor"):
         one(executor, question(db, "SELECT 1"), "SELECT 1", ("r_ves",))
-    assert judge(executor, [], [], RULES[:-1]) == []
+    assert score_predictions(executor, [], [], RULES[:-1]) == []
 
 
 def test_speed_is_paid_in_steps() -> None:
-    assert [paid(ratio) for ratio in (3, 2, 1.99, 1, 0.99, 0.5, 0.49, 0.25, 0.1)] == [
+    assert [step_score(ratio) for ratio in (3, 2, 1.99, 1, 0.99, 0.5, 0.49, 0.25, 0.1)] == [
         1.25, 1.25, 1.0, 1.0, 0.75, 0.75, 0.5, 0.5, 0.25,
     ]  # fmt: skip
     # Of 20 ones and a 50 the mean is 70 / 21 and the deviation about 10.4: 50 is beyond three of them.
@@ -207,7 +207,9 @@ def test_speed_is_measured_anew_each_time(executor: Executor, db: str) -> None:
     quick = f"SELECT {4 * 2000 * 16}"
     with timing_executor(executor) as timer:
         examples = [question(db, slow), question(db, quick), question(db, quick), question(db, "SELECT nope")]
-        verdicts = judge(executor, examples, [quick, slow, "SELECT 0", quick], ("r_ves",), timer=timer, timed_runs=5)
+        verdicts = score_predictions(
+            executor, examples, [quick, slow, "SELECT 0", quick], ("r_ves",), timer=timer, timed_runs=5
+        )
         assert timer.stats()["runs"] >= 20
         assert speed_score(timer, db, "SELECT nope", ["SELECT 1"], runs=2) == 0.5, "an answer that fails now"
     assert [v.scores for v in verdicts] == [{"r_ves": math.sqrt(1.25)}, {"r_ves": 0.5}, {"r_ves": 0.0}, {}]

@@ -94,7 +94,7 @@ def test_part_of_a_ballot_is_counted_alone() -> None:
 def test_the_curve_is_the_mean_over_subsets() -> None:
     # Three of four say what is right: pairs tie unless both agree, and the one seen first wins.
     ballot, worth = Ballot(("a",) * 4, (0, 0, 0, 1)), [1.0, 1.0, 1.0, 0.0]
-    curve = vote_curve([ballot], [worth], (1, 2, 3, 4, 8), draws=4_000)
+    curve = vote_curve([ballot], [worth], (1, 2, 3, 4, 8), subsets=4_000)
     subsets = list(itertools.permutations(range(4), 3))
     exact = sum(worth[choose(ballot, one).index] for one in subsets) / len(subsets)
     assert curve == {

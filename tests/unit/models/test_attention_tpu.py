@@ -1,5 +1,7 @@
 """Splash compiles for a TPU on a machine that has none, where `libtpu` is installed: gradient, mesh, both head layouts.
 
+What it read is kept where remat names it: then it does not run forward again.
+
 Run as a test it starts itself as a script: libtpu stays in the process that has loaded it.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,20 +20,30 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-@pytest.mark.parametrize("tensor", ["2", "4"], ids=["heads-split", "key-heads-repeated"])
-def test_the_gradient_of_a_grouped_pass_compiles_for_four_chips(tensor: str) -> None:
+NEEDS_LIBTPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+
+
+def run(tensor: str, remat: str) -> list[int]:
+    """Run this file as a script: how often the compiled program calls each kernel."""
     # Without the last libtpu would ask a cloud's metadata server where it is.
     env = os.environ | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
     env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
-    done = subprocess.run([sys.executable, __file__, tensor], capture_output=True, text=True, env=env, check=False)
+    command = [sys.executable, __file__, tensor, remat]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    forward, for_queries, for_keys = map(int, done.stdout.split()[-3:])
-    assert min(forward, for_queries, for_keys) > 0, "a kernel is missing from the compiled program"
+    return [int(word) for word in done.stdout.split()[-3:]]
 
 
-def _compile(tensor: int) -> tuple[int, ...]:
-    """Compile for v5e:2x2 and return how often each of the three kernels is named in the program."""
+@NEEDS_LIBTPU
+@pytest.mark.parametrize("tensor", ["2", "4"], ids=["heads-split", "key-heads-repeated"])
+def test_the_gradient_of_a_grouped_pass_compiles_for_four_chips(tensor: str) -> None:
+    again, kept = run(tensor, "full"), run(tensor, "query,key,value,attended")
+    assert min(again) > 0, "a kernel is missing from the compiled program"
+    assert kept == [again[0] // 2, *again[1:]], "where remat names what attention read, it runs forward once"
+
+
+def _compile(tensor: int, remat: str) -> tuple[int, ...]:
+    """Compile for v5e:2x2 and return how often the program calls each of the three kernels."""
     import jax
     import jax.numpy as jnp
     from jax.experimental import topologies
@@ -48,7 +61,7 @@ def _compile(tensor: int) -> tuple[int, ...]:
     def loss(params: Any, prompt: Any, prompt_len: Any, completion: Any, completion_len: Any) -> Any:
         shared = (Segment(prompt, prompt_len),)
         states = prediction_states(
-            params, config, shared, completion, completion_len, "full", attention=splash.attend_tree
+            params, config, shared, completion, completion_len, remat, attention=splash.attend_tree
         )
         return (states.astype(jnp.float32) ** 2).sum()
 
@@ -62,9 +75,10 @@ def _compile(tensor: int) -> tuple[int, ...]:
         split = jax.NamedSharding(mesh, jax.P(("data", "fsdp")))
         ids = [jax.ShapeDtypeStruct(s, jnp.int32, sharding=split) for s in ((b, p), (b,), (b, g, t), (b, g))]
         program = jax.jit(jax.grad(loss)).lower(params, *ids).compile().as_text()
-    return tuple(program.count(f"splash_mha_{phase}_segmented") for phase in ("fwd", "dq", "dkv"))
+    calls = re.findall(r"%splash_mha_(fwd|dq|dkv)\w*[.\d]* = [^\n]*custom-call\(", program)
+    return tuple(calls.count(phase) for phase in ("fwd", "dq", "dkv"))
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-    print(*_compile(int(sys.argv[1])))
+    print(*_compile(int(sys.argv[1]), sys.argv[2]))

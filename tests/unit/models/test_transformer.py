@@ -14,7 +14,6 @@ import pytest
 
 from jaxrl_sql.batch import Segment
 from jaxrl_sql.models import (
-    Block,
     ModelConfig,
     forward,
     hidden_states,
@@ -22,7 +21,7 @@ from jaxrl_sql.models import (
     prediction_states,
     unembed,
 )
-from jaxrl_sql.models.attention.xla import KeyPart, attend
+from jaxrl_sql.models.attention.xla import attend
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.parallel.mesh import AXES
@@ -219,7 +218,7 @@ def test_a_tree_of_three_levels_equals_the_concatenation(config: ModelConfig) ->
     sizes, rows, last = (5, 4, 3), (1, 2, 6), 3
     tokens = [rng.integers(0, 61, (2, r, s)).astype(np.int32) for r, s in zip(rows, sizes, strict=True)]
     lengths = [rng.integers(1, s + 1, (2, r)) for r, s in zip(rows, sizes, strict=True)]
-    blocks = tuple(Block(jnp.asarray(t), jnp.asarray(n)) for t, n in zip(tokens, lengths, strict=True))
+    blocks = tuple(Segment(jnp.asarray(t), jnp.asarray(n)) for t, n in zip(tokens, lengths, strict=True))
     joined, starts = np.zeros((2, 6, sum(sizes)), np.int32), np.zeros((2, 6), int)
     for b, r in np.ndindex(2, 6):
         path = (0, r // 3, r)
@@ -229,7 +228,7 @@ def test_a_tree_of_three_levels_equals_the_concatenation(config: ModelConfig) ->
         starts[b, r] = len(whole) - len(pieces[2])
     inside = jnp.asarray(np.arange(last) < lengths[2][..., None])[..., None]
     index = jnp.asarray(starts[..., None] + np.arange(last))[..., None]
-    plain = (Block(jnp.asarray(joined), jnp.asarray(starts + lengths[2])),)
+    plain = (Segment(jnp.asarray(joined), jnp.asarray(starts + lengths[2])),)
     weight = jax.random.normal(jax.random.key(5), (2, 6, last, config.d_model))
 
     def in_tree(p: Any) -> tuple[jax.Array, jax.Array]:
@@ -248,8 +247,8 @@ def test_a_tree_of_three_levels_equals_the_concatenation(config: ModelConfig) ->
 
 
 def test_blocks_that_are_no_tree_are_refused() -> None:
-    blocks = (Block(jnp.zeros((1, 2, 3), jnp.int32), jnp.ones((1, 2), jnp.int32)),)
-    blocks += (Block(jnp.zeros((1, 3, 3), jnp.int32), jnp.ones((1, 3), jnp.int32)),)
+    blocks = (Segment(jnp.zeros((1, 2, 3), jnp.int32), jnp.ones((1, 2), jnp.int32)),)
+    blocks += (Segment(jnp.zeros((1, 3, 3), jnp.int32), jnp.ones((1, 3), jnp.int32)),)
     with pytest.raises(ValueError, match="3 rows"):
         hidden_states(make_params(QWEN3), QWEN3, blocks)
 
@@ -293,7 +292,7 @@ def test_attention_is_softmax_over_all_parts_and_zero_where_nothing_is_seen(t: i
             expected[b, r, i, h] = weight @ values / weight.sum()
 
     def run(q: jax.Array, ks: Any, vs: Any) -> jax.Array:
-        return attend(q, [KeyPart(k, v, jnp.asarray(s)) for k, v, s in zip(ks, vs, seen, strict=True)])
+        return attend(q, [(k, v, jnp.asarray(s)) for k, v, s in zip(ks, vs, seen, strict=True)])
 
     np.testing.assert_allclose(jit(run)(q, ks, vs), expected, atol=1e-5)
     assert not expected[0, 1].any()
@@ -319,7 +318,7 @@ def test_scores_far_beyond_the_range_of_exp_stay_finite() -> None:
     q = 1e4 * jnp.ones((1, 1, 1, 1, 4))
     k = jnp.stack([jnp.ones(4), -jnp.ones(4)])[None, None, None]
     v = jnp.arange(8.0).reshape(1, 1, 1, 2, 4)
-    out = attend(q, [KeyPart(k, v, jnp.ones((1, 1, 1, 2), bool))])
+    out = attend(q, [(k, v, jnp.ones((1, 1, 1, 2), bool))])
     np.testing.assert_allclose(out[0, 0, 0, 0], v[0, 0, 0, 0])
 
 
@@ -339,7 +338,7 @@ def test_what_goes_from_layer_to_layer_is_split_by_its_tokens(tokens: int, split
     """It is most of what an update keeps; tokens that `tensor` does not divide stay whole."""
     mesh = jax.sharding.AbstractMesh((1, 2, 2), AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3)
     params = jax.eval_shape(lambda: init_params(QWEN3, jax.random.key(0)))
-    block = Block(jax.ShapeDtypeStruct((2, 1, tokens), jnp.int32), jax.ShapeDtypeStruct((2, 1), jnp.int32))
+    block = Segment(jax.ShapeDtypeStruct((2, 1, tokens), jnp.int32), jax.ShapeDtypeStruct((2, 1), jnp.int32))
     with jax.sharding.use_abstract_mesh(mesh):
         made = jax.make_jaxpr(lambda params, block: hidden_states(params, QWEN3, (block,)))(params, block)
     (scan,) = (one for one in made.eqns if one.primitive.name == "scan")

@@ -7,7 +7,6 @@ from pathlib import Path
 from jaxrl_sql.config import load_config
 from jaxrl_sql.data.prompts import PromptSet, compact_style
 from jaxrl_sql.run.questions import prompts_of
-from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.types import Example
 
 
@@ -35,9 +34,8 @@ def test_training_prompts_are_pruned_where_asked_and_others_never(tmp_path: Path
 
     def made(*overrides: str, is_training: bool) -> tuple[PromptSet, list[str]]:
         notes, config = Notes(), load_config(None, ["data.max_prompt_tokens=228", *overrides])
-        display: Display = notes  # type: ignore[assignment]
         found = prompts_of(
-            "set", [long, short], compact_style(), Characters(), config, display, is_training=is_training
+            "set", [long, short], compact_style(), Characters(), config, notes.note, is_training=is_training
         )
         return found, notes
 

@@ -1,4 +1,4 @@
-"""Execution accuracy on a small database, counted by hand."""
+"""The numbers that training logs of its held-out questions, counted by hand on a small database."""
 
 import dataclasses
 import os
@@ -11,7 +11,9 @@ import pytest
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.filters import usable_golds
-from jaxrl_sql.evals.execution import Accuracy, execution_accuracy
+from jaxrl_sql.evals.records import Answered, Judging, verdict_of
+from jaxrl_sql.evals.score_predictions import score_predictions
+from jaxrl_sql.evals.summary import validation_metrics
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example
 
@@ -42,8 +44,9 @@ def test_counts(executor: Executor, db: str) -> None:
         (_example(db, "q5", "SELECT z FROM t"), "SELECT a FROM t"),  # the gold fails
         (_example(db, "q6", "SELECT b FROM t", "easy"), "SELECT b FROM t"),  # right
     ]
-    summary, records = execution_accuracy(executor, [e for e, _ in questions], [sql for _, sql in questions])
-    assert [(r.uid, r.status, r.correct) for r in records] == [
+    examples = [example for example, _ in questions]
+    verdicts = score_predictions(executor, examples, [sql for _, sql in questions])
+    assert [(one.uid, one.status, one.is_right("bird")) for one in verdicts] == [
         ("q1", "ok", True),
         ("q2", "ok", False),
         ("q3", "schema_error", False),
@@ -51,28 +54,34 @@ def test_counts(executor: Executor, db: str) -> None:
         ("q5", "ok", False),
         ("q6", "ok", True),
     ]
-    assert [r.gold_status for r in records if r.gold_status != "ok"] == ["schema_error"]
-    assert records[3].sql is None
-    assert summary.overall == Accuracy(2, 6)
-    assert (summary.valid, summary.gold_failures) == (4, 1)
-    assert summary.statuses == {"ok": 4, "schema_error": 1, "no_sql": 1}
-    assert summary.by_difficulty == {"easy": Accuracy(2, 3), "hard": Accuracy(0, 2)}
-    metrics = summary.metrics()
-    assert metrics["accuracy"] == pytest.approx(1 / 3)
-    assert metrics["accuracy/easy"] == pytest.approx(2 / 3)
-    assert (metrics["valid"], metrics["status/no_sql"]) == (pytest.approx(4 / 6), 1.0)
+    assert [one.gold_status for one in verdicts if not one.gold_ok] == ["schema_error"]
+    assert validation_metrics(examples, verdicts) == {
+        "accuracy": 2 / 6,
+        "correct": 2.0,
+        "count": 6.0,
+        "valid": 4 / 6,
+        "gold_failures": 1.0,
+        "status/ok": 4.0,
+        "status/schema_error": 1.0,
+        "status/no_sql": 1.0,
+        "accuracy/easy": 2 / 3,
+        "count/easy": 3.0,
+        "accuracy/hard": 0.0,
+        "count/hard": 2.0,
+    }
 
 
 def test_nothing_and_no_sql_at_all(executor: Executor, db: str) -> None:
-    summary, records = execution_accuracy(executor, [], [])
-    assert (summary.overall.share, records, summary.metrics()["count"]) == (0.0, [], 0.0)
-    summary, _ = execution_accuracy(executor, [_example(db, "q", "SELECT 1")], [None])
-    assert summary.overall == Accuracy(0, 1)
+    nothing = {"accuracy": 0.0, "correct": 0.0, "count": 0.0, "valid": 0.0, "gold_failures": 0.0}
+    assert validation_metrics([], score_predictions(executor, [], [])) == nothing
+    example = _example(db, "q", "SELECT 1")
+    numbers = validation_metrics([example], score_predictions(executor, [example], [None]))
+    assert numbers == {**nothing, "count": 1.0, "status/no_sql": 1.0}
 
 
 def test_lengths_must_agree(executor: Executor, db: str) -> None:
     with pytest.raises(ValueError, match="zip"):
-        execution_accuracy(executor, [_example(db, "q", "SELECT 1")], [])
+        score_predictions(executor, [_example(db, "q", "SELECT 1")], [])
 
 
 def test_golds_that_fail_or_are_empty_are_dropped_with_a_reason(executor: Executor, db: str, tmp_path: Path) -> None:
@@ -101,22 +110,40 @@ def test_golds_that_fail_or_are_empty_are_dropped_with_a_reason(executor: Execut
 )
 def test_the_golds_of_spider_dev_score_full_marks(executor: Executor) -> None:
     examples = load_split(os.environ["JAXRL_SQL_DATA"], "spider_dev").examples
-    summary, _ = execution_accuracy(executor, examples, [example.gold_sql for example in examples])
-    assert summary.overall == Accuracy(972, 972)
+    numbers = validation_metrics(examples, score_predictions(executor, examples, [one.gold_sql for one in examples]))
+    assert (numbers["correct"], numbers["count"]) == (972, 972)
 
 
 def test_other_dialects_are_translated_and_any_gold_may_match(executor: Executor, db: str) -> None:
     mysql = dataclasses.replace(_example(db, "q1", "SELECT b || '!' FROM t"), dialect="mysql")
     several = dataclasses.replace(_example(db, "q2", "SELECT 0"), other_golds=("SELECT 1", "SELECT a FROM t"))
     asked = [mysql, mysql, several]
-    records = execution_accuracy(executor, asked, ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b", "SELECT a FROM t"])[1]
-    assert [(r.status, r.correct) for r in records] == [("ok", True), ("syntax_error", False), ("ok", True)]
-    assert records[0].sql == "SELECT CONCAT(b, '!') FROM t"
+    verdicts = score_predictions(executor, asked, ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b", "SELECT a FROM t"])
+    assert [(one.status, one.is_right("bird")) for one in verdicts] == [
+        ("ok", True),
+        ("syntax_error", False),
+        ("ok", True),
+    ]
+    assert verdicts[0].sql == "SELECT CONCAT(b, '!') FROM t"
 
 
 def test_questions_that_could_not_be_asked_count_as_wrong(executor: Executor, db: str) -> None:
     examples = [_example(db, "a", "SELECT 1"), _example(db, "b", "SELECT 2")]
-    summary, _ = execution_accuracy(executor, examples, ["SELECT 1", "SELECT 2"])
-    assert summary.overall.share == 1.0
-    numbers = summary.with_unasked(2).metrics()
+    verdicts = score_predictions(executor, examples, ["SELECT 1", "SELECT 2"])
+    assert validation_metrics(examples, verdicts)["accuracy"] == 1.0
+    numbers = validation_metrics(examples, verdicts, unasked=2)
     assert (numbers["accuracy"], numbers["count"], numbers["status/not_asked"]) == (0.5, 4.0, 2.0)
+
+
+def test_what_was_not_asked_is_scored_as_evaluate_scores_it(executor: Executor, db: str) -> None:
+    """Training's verdicts come from the same `Judging` as `evaluate`'s records."""
+    examples = [_example(db, "a", "SELECT 1"), _example(db, "b", "SELECT 2"), _example(db, "c", "SELECT 3")]
+    answered = [Answered(("SELECT 1",), ("a",)), Answered((), fault="no room"), Answered((None,), ("c",))]
+    judging = Judging(executor, ("bird",), "bird")
+    verdicts = judging.verdicts(examples, answered)
+    assert [(one.status, one.scores) for one in verdicts] == [
+        ("ok", {"bird": 1.0}),
+        ("not_asked", {"bird": 0.0}),
+        ("no_sql", {"bird": 0.0}),
+    ]
+    assert [verdict_of(one).scores for one in judging.records(examples, answered)] == [one.scores for one in verdicts]

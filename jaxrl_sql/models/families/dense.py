@@ -1,0 +1,103 @@
+"""The families whose layers are all alike, Qwen2.5, Qwen3 and Llama 3, as a table of what tells them apart.
+
+Llama 3 to 3.3 (arXiv 2407.21783) stretch rotary positions; Qwen2.5 (arXiv 2412.15115) has biases on queries, keys and
+values and no head size of its own; Qwen3 (arXiv 2505.09388) norms queries and keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxrl_sql.models.families.fields import (
+    Family,
+    HfConfig,
+    common_fields,
+    common_values,
+    number,
+    refuse,
+    refuse_windows,
+)
+from jaxrl_sql.models.families.rope import flat_rope, read_flat_rope
+from jaxrl_sql.models.rope import SCALINGS
+from jaxrl_sql.models.spec import ModelConfig
+
+
+class Dense(NamedTuple):
+    """What tells such a family from the others.
+
+    `fixed` are fields of config.json that are written, and refused with another value; `head_dim` is the default of
+    the field of that name (0: the width of a head's share), which only is read and written where `has_head_dim`.
+    """
+
+    model_type: str
+    architecture: str
+    switches: Mapping[str, Any]
+    fixed: Mapping[str, Any]
+    max_positions: int
+    head_dim: int = 0
+    has_head_dim: bool = True
+    scalings: Sequence[str] = ()
+
+    def read_config(self, hf: HfConfig) -> ModelConfig:
+        """Turn a config.json into a ModelConfig; raises InputError naming what is missing or unsupported."""
+        for name, value in self.fixed.items():
+            if name != "use_sliding_window":
+                refuse(hf, name, value)
+        if "use_sliding_window" in self.fixed:
+            refuse_windows(hf)
+        common = common_values(hf, is_tied=False, max_positions=self.max_positions)
+        head_dim = self.head_dim or common["d_model"] // common["n_heads"]
+        theta, scaling = read_flat_rope(hf, 10_000.0, kinds=self.scalings)
+        return ModelConfig(
+            family=self.model_type,
+            n_kv_heads=number(hf, "num_key_value_heads", common["n_heads"]),
+            head_dim=number(hf, "head_dim", head_dim) if self.has_head_dim else head_dim,
+            rope_theta=theta,
+            rope_scaling=scaling,
+            **common,
+            **self.switches,
+        )
+
+    def write_config(self, config: ModelConfig) -> HfConfig:
+        """Turn a ModelConfig into the fields of a config.json."""
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
+            **({"head_dim": config.head_dim} if self.has_head_dim else {}),
+            **self.fixed,
+            **common_fields(config),
+            **flat_rope(config),
+        }
+
+    def family(self) -> Family:
+        """Return its two directions and its switches."""
+        return Family(self.read_config, self.write_config, self.switches)
+
+
+_SILU, _NO_BIAS, _NO_WINDOW = {"hidden_act": "silu"}, {"attention_bias": False}, {"use_sliding_window": False}
+
+LLAMA = Dense(
+    "llama",
+    "LlamaForCausalLM",
+    {"qk_norm": False, "qkv_bias": False},
+    {**_SILU, **_NO_BIAS, "mlp_bias": False},
+    2048,
+    scalings=SCALINGS,
+)
+QWEN2 = Dense(
+    "qwen2",
+    "Qwen2ForCausalLM",
+    {"qk_norm": False, "qkv_bias": True},
+    {**_SILU, **_NO_WINDOW},
+    32_768,
+    has_head_dim=False,
+)
+QWEN3 = Dense(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    {"qk_norm": True, "qkv_bias": False},
+    {**_SILU, **_NO_BIAS, **_NO_WINDOW},
+    32_768,
+    head_dim=128,
+)

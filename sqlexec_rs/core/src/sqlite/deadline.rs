@@ -101,11 +101,13 @@ impl RunGuard {
         self.lock().check(None)
     }
 
-    /// Charges a function's work to the step budget and checks every bound; true stops the run.
+    /// Charges work on so many bytes to the step budget, if the run executes, and checks every bound; true stops the run.
     pub fn charge(&self, bytes: u64) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         let mut run = self.lock();
-        run.charged_bytes += bytes;
+        if run.is_executing {
+            run.charged_bytes = run.charged_bytes.saturating_add(bytes);
+        }
         run.check(Some(calls))
     }
 

@@ -8,7 +8,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -86,6 +86,8 @@ const LIMITS: [(Limit, i32); 4] = [
 pub(crate) struct Seen {
     is_volatile: AtomicBool,
     has_patterns_in_view: AtomicBool,
+    /// Calls of FTS5's `snippet`, whose work is the square of the matches in a row.
+    n_snippets: AtomicU32,
     /// It is the sandbox's own, which may begin and end a transaction.
     is_ours: AtomicBool,
 }
@@ -95,6 +97,12 @@ impl Seen {
     pub(crate) fn reset(&self) {
         self.is_volatile.store(false, Ordering::Relaxed);
         self.has_patterns_in_view.store(false, Ordering::Relaxed);
+        self.n_snippets.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns how often the statement calls `snippet`.
+    pub(crate) fn n_snippets(&self) -> u32 {
+        self.n_snippets.load(Ordering::Relaxed)
     }
 
     /// Tells whether a view matches patterns that the statement's text does not show.
@@ -398,6 +406,8 @@ fn allows_function(name: &[u8], is_in_view: bool, seen: &Seen) -> bool {
     }
     if is_in(name, &VOLATILE_FUNCTIONS) {
         seen.is_volatile.store(true, Ordering::Relaxed);
+    } else if is_in(name, &["snippet"]) {
+        seen.n_snippets.fetch_add(1, Ordering::Relaxed);
     } else if is_in_view && is_in(name, &["like", "glob"]) {
         seen.has_patterns_in_view.store(true, Ordering::Relaxed);
     }

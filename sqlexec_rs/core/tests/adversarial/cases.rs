@@ -231,6 +231,37 @@ pub fn long_calls() -> Cases {
     all
 }
 
+/// Calls of FTS5's `snippet` on rows with so many matches.
+#[allow(dead_code, reason = "the example has no use for it")]
+pub fn snippets() -> Vec<(usize, Status, &'static str)> {
+    let one = "SELECT length(snippet(hits, 0, '<', '>', '...', 60)) FROM hits WHERE hits MATCH 'a'";
+    let two =
+        "SELECT snippet(hits, 0, '<', '>', '', 9), snippet(hits, 0, '', '', '', 9) FROM hits WHERE hits MATCH 'a'";
+    let other = "SELECT length(highlight(hits, 0, '<', '>')), bm25(hits) FROM hits WHERE hits MATCH 'a'";
+    vec![
+        (1_000, Status::Ok, one),
+        (100_000, Status::TooLarge, one),
+        (1_000, Status::Ok, two),
+        (1_100, Status::TooLarge, two),
+        (20_000, Status::Ok, other),
+    ]
+}
+
+/// Calls and comparisons of long values, one behind another without a loop.
+#[allow(dead_code, reason = "the example has no use for it")]
+pub fn straight_line() -> Vec<String> {
+    let texts =
+        "SELECT printf('%.*c', 4000000 - id, 'a') AS x, printf('%.*c', 4000000 - id, 'A') AS y FROM item LIMIT 1";
+    let array = "SELECT '[' || replace(hex(zeroblob(450000 - id)), '00', '1,') || '1]' AS x FROM item LIMIT 1";
+    let largest = |collation: &str, other: &str| {
+        let call = format!("max(x COLLATE {collation}, {})", repeat(other, ", ", 120));
+        format!("SELECT length({call}{}) FROM ({texts})", format!(" = {call}").repeat(60))
+    };
+    let paths: Vec<String> = (0..120).map(|i| format!("'$[{}]'", 440_000 + i)).collect();
+    let extracts = (0..60).map(|_| format!("json_extract(x, {})", paths.join(", "))).collect::<Vec<_>>().join(", ");
+    vec![largest("NOCASE", "y"), largest("RTRIM", "x"), format!("SELECT {extracts} FROM ({array})")]
+}
+
 pub fn growing() -> Cases {
     let mut all = each(
         Status::TooLarge,
@@ -262,6 +293,12 @@ pub fn growing() -> Cases {
     all.push((Status::TooLarge, format!("SELECT {}", repeat("zeroblob(4000000)", ", ", 1_000))));
     all.push((Status::TooLarge, format!("SELECT {}", repeat("printf('%.*c', 4000000, 'x')", ", ", 100))));
     // Statements.
+    let terms =
+        |n: usize| (0..n).map(|i| format!("{}price+{i}", repeat("name||", "", 10))).collect::<Vec<_>>().join(",");
+    let ordered = format!("SELECT {} FROM item ORDER BY {}", terms(1_900), terms(1_900));
+    all.push((Status::TooLarge, ordered.clone()));
+    all.push((Status::TooLarge, ordered.replace("ORDER", "GROUP")));
+    all.push((Status::TooLarge, format!("SELECT 1 WHERE 1 IN ({})", repeat("1", ",", 40_000))));
     all.push((Status::TooLarge, format!("SELECT {}1{}", "abs(".repeat(600), ")".repeat(600))));
     all.push((Status::TooLarge, format!("SELECT {}1{}", "(".repeat(3_000), ")".repeat(3_000))));
     all.push((Status::TooLarge, format!("SELECT {}", repeat("1", " + ", 3_000))));

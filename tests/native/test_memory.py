@@ -48,7 +48,7 @@ with Executor(threads=1, isolation="thread") as ex:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resets the peak of its memory by /proc")
 @pytest.mark.parametrize("rule", ["paverl", "ex_b", "qatch"])
 def test_a_large_prediction_is_not_copied_to_be_compared(tmp_path: Path, rule: str) -> None:
-    """A result of 35 MiB that no gold of one row can equal took 51 MiB for `paverl` and 28 for `qatch`, beside itself."""
+    """Of 35 MiB that no gold of one row can equal, `paverl` took 51 MiB more and `qatch` 28."""
     command = [sys.executable, "-c", BODY, str(tmp_path / "t.sqlite"), rule]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -308,7 +308,8 @@ def test_a_subinterpreter_cannot_import_the_module() -> None:
         except ImportError:
             import _xxsubinterpreters as interpreters
         number = interpreters.create()
-        interpreters.run_string(number, "try:\\n    import sqlexec_rs\\nexcept ImportError as error:\\n    print(error, flush=True)")
+        body = ["try:", "    import sqlexec_rs", "except ImportError as error:", "    print(error, flush=True)"]
+        interpreters.run_string(number, chr(10).join(body))
         interpreters.destroy(number)
         from sqlexec_rs import Executor
         Executor(threads=1).close()

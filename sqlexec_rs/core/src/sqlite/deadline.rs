@@ -79,6 +79,11 @@ impl RunGuard {
         self.has_large_values.store(true, Ordering::Relaxed);
     }
 
+    /// Tells whether the run has an end by the wall clock.
+    pub(crate) fn has_deadline(&self) -> bool {
+        self.lock().wall.is_some()
+    }
+
     /// Disarms every bound and returns what stopped the run, if something did.
     pub fn disarm(&self) -> Option<Stop> {
         std::mem::take(&mut *self.lock()).stop

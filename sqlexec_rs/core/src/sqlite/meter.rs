@@ -172,6 +172,11 @@ pub(crate) fn fetch_page<T>(fetch: impl FnOnce() -> T) -> Option<T> {
     })
 }
 
+/// Tells whether the run has an end by the wall clock.
+pub(crate) fn has_deadline() -> bool {
+    METER.with(|meter| meter.is_armed.get()) && with_guard(RunGuard::has_deadline).unwrap_or(false)
+}
+
 /// Answers the wish to wait for somebody else.
 pub(crate) fn may_wait() -> bool {
     METER.with(|meter| !meter.is_armed.get() || meter.look_at_clocks())

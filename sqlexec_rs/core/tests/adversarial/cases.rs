@@ -16,6 +16,7 @@ pub fn make_shop(path: &Path) {
         "CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT COLLATE NOCASE, price REAL);
          CREATE INDEX by_name ON item(name);
          CREATE TABLE note(id INTEGER PRIMARY KEY, body TEXT);
+         CREATE TABLE plain_node(x);
          CREATE TABLE wide(a, b, c, d, e, f, g, h);
          CREATE VIEW cheap AS SELECT * FROM item WHERE price < 3;
          CREATE VIEW slow AS SELECT id FROM note WHERE body LIKE '%aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab';
@@ -78,7 +79,11 @@ pub fn writing() -> Cases {
             "ALTER TABLE item RENAME COLUMN name TO label",
             "INSERT INTO doc(doc) VALUES ('optimize')",
             "INSERT INTO area VALUES (2, 0, 1)",
-            "SELECT id FROM area WHERE x0 >= 0", // SQLite prepares an r-tree's writes before its reads
+            "INSERT INTO area_node VALUES (9, x'00')",
+            "DELETE FROM area_rowid",
+            "INSERT INTO plain_node VALUES (1)",
+            "UPDATE plain_node SET x = 2 RETURNING x",
+            "WITH n AS (SELECT id FROM area) DELETE FROM plain_node WHERE x IN (SELECT id FROM n)",
             "ATTACH DATABASE 'other.sqlite' AS other",
             "ATTACH 'file:other.sqlite?mode=rwc' AS other",
             "DETACH DATABASE main",
@@ -329,6 +334,8 @@ pub fn ordinary() -> Cases {
             "SELECT * FROM item WHERE name LIKE 'name 1%' OR name LIKE '%9_' OR name GLOB '*[0-9]'",
             "SELECT json_group_array(name), group_concat(name), length(hex(zeroblob(2000000))) FROM item",
             "SELECT body FROM doc WHERE doc MATCH 'other'",
+            "SELECT id, x1 FROM area WHERE x0 >= 0 AND x1 < 5",
+            "SELECT i.name FROM item i JOIN area a ON a.id = i.id WHERE a.x0 <= i.price",
             "SELECT * FROM json_each('[1, 2]'), pragma_table_info('item')",
             "SELECT * FROM cheap ORDER BY name",
             "SELECT v FROM added4 LIMIT 3",

@@ -15,6 +15,7 @@ use std::thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::walls;
 use super::wire::{self, ConnectionCounts, Message, Request};
 use crate::error::panic_message;
 use crate::outcome::Outcome;
@@ -43,8 +44,13 @@ fn work(memory_bytes: u64, cap: usize, access: Access) -> io::Result<()> {
     hooks::install().map_err(|fault| io::Error::other(fault.to_string()))?;
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let answers = stream.try_clone()?;
-    let serve = move || process::exit(code_of(&serve(stream, answers, cap, access)));
+    walls::forbid_writes(&walls::temporary_folders());
+    let serve = move || {
+        walls::forbid_calls();
+        process::exit(code_of(&serve(stream, answers, cap, access)))
+    };
     thread::Builder::new().stack_size(STACK_BYTES).spawn(serve)?;
+    walls::forbid_calls();
     // The end of the pool is the end of this process, whatever the query under way: no event is asked for, so this returns
     // when the other end hangs up.
     while poll(&mut [PollFd::new(&io::stdin(), PollFlags::empty())], None).is_err() {}

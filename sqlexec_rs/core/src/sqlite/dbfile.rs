@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use xxhash_rust::xxh3::Xxh3;
-
 use crate::outcome::{Outcome, Status};
+use crate::result::row_hash::hash_bytes;
 use crate::sqlite::busy;
 use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
@@ -155,22 +154,18 @@ impl Content {
         if stamp.size.saturating_add(log_size) > MAX_DIGESTED {
             return unknown();
         }
-        let mut digest = Xxh3::new();
         let mut bytes = vec![0; stamp.size as usize];
         if !busy::read_head(path, inode, &mut bytes) {
             return unknown();
         }
-        digest.update(&bytes);
         if wal.is_some() {
             // Nobody locks bytes of a log, so it may be opened and closed.
-            let mut log = Vec::new();
-            let read = |file: fs::File| file.take(MAX_DIGESTED).read_to_end(&mut log);
+            let read = |file: fs::File| file.take(MAX_DIGESTED).read_to_end(&mut bytes);
             if hooks::open_file(&wal_path(path)).map(read).is_none_or(|read| read.is_err()) {
                 return unknown();
             }
-            digest.update(&log);
         }
-        Self::Digest(digest.digest128())
+        Self::Digest(hash_bytes(&bytes))
     }
 }
 

@@ -37,6 +37,15 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
+# Locks the file for itself, and gives it free again, in turns.
+LOCKER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+for number, line in enumerate(sys.stdin):
+    connection.execute("COMMIT" if number % 2 else "BEGIN EXCLUSIVE")
+    print("done", flush=True)
+"""
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> list[Path]:
@@ -210,22 +219,28 @@ def test_a_writer_that_comes_to_a_log_without_an_index_is_seen(copied: Path, iso
 def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path, isolation: str) -> None:
     path = tmp_path / "locked.sqlite"
     make(path, "CREATE TABLE t(x); INSERT INTO t VALUES (1)")
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    with Executor(threads=1, isolation=isolation) as ex:
-        connection.execute("BEGIN EXCLUSIVE")
-        opener = threading.Timer(1.5, connection.execute, ["COMMIT"])
+    command = [sys.executable, "-c", LOCKER, str(path)]
+    with (
+        Executor(threads=1, isolation=isolation) as ex,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker,
+    ):
+        write_once(locker)
+        await_write(locker)
+        opener = threading.Timer(1.5, write_once, [locker])
         opener.start()
         assert ex.execute(path, "SELECT x FROM t", limits=Limits(timeout_ms=60_000)).rows == [(1,)]
         opener.join()
-        connection.execute("BEGIN EXCLUSIVE")
+        await_write(locker)
+        write_once(locker)
+        await_write(locker)
         late = ex.execute(path, "SELECT x + 1 FROM t", limits=Limits(timeout_ms=700))
         assert (late.status, late.stopped_by) == ("timeout", "wall")
         endless = ex.execute(path, "SELECT x + 2 FROM t", limits=Limits(timeout_ms=None))
         assert endless.status == "db_error", "without an end it is not waited for"
         assert endless.error is not None
         assert "locked" in endless.error
-        connection.execute("COMMIT")
-    connection.close()
+        assert locker.stdin is not None
+        locker.stdin.close()
 
 
 @pytest.mark.parametrize(

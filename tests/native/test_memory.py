@@ -22,7 +22,7 @@ def test_memory_does_not_grow_with_the_queries() -> None:
 
 
 BODY = """
-import sqlite3, sys
+import sqlite3, sys, time
 from pathlib import Path
 from sqlexec_rs import Executor
 path, rule = sys.argv[1:]
@@ -31,6 +31,7 @@ connection.execute("CREATE TABLE t(x, y)")
 connection.executemany("INSERT INTO t VALUES (?, ?)", ((f"{i:060d}", i / 7) for i in range(400_000)))
 connection.commit()
 connection.close()
+time.sleep(2.1)  # until results of so large a file are kept
 status = Path("/proc/self/status")
 def kib(name):
     return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -214,6 +215,23 @@ def test_a_writer_that_comes_to_a_log_without_an_index_is_seen(copied: Path, iso
             await_write(keeper)
         assert keeper.stdin is not None
         keeper.stdin.close()
+
+
+def test_an_index_that_is_cut_short_while_it_is_mapped_ends_a_worker_alone(logged: Path) -> None:
+    command = [sys.executable, "-c", KEEPER, str(logged)]
+    with (
+        Executor(threads=1) as ex,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper,
+    ):
+        write_once(keeper)
+        await_write(keeper)
+        time.sleep(2.1)  # until a connection to so large a file is kept
+        assert [ex.execute(logged, f"SELECT count(*) + {i} FROM t").status for i in range(2)] == ["ok", "ok"]
+        os.truncate(f"{logged}-shm", 0)
+        statuses = {ex.execute(logged, f"SELECT count(*) - {i} FROM t").status for i in range(3)}
+        keeper.kill()  # it has the index mapped, too
+    assert "crashed" in statuses
+    assert statuses <= {"crashed", "ok", "db_error"}
 
 
 def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path, isolation: str) -> None:

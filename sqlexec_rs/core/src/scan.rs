@@ -102,7 +102,7 @@ fn ends_sort_terms(word: &[u8]) -> bool {
 /// Counts the places in which JSON functions of a SQL text may look for something: each goes through the whole document.
 pub fn n_json_paths(sql: &str) -> usize {
     let bytes = sql.as_bytes();
-    let n_arrows = memchr::memmem::find_iter(bytes, b"->").count();
+    let n_arrows = memchr::memchr_iter(b'>', bytes).filter(|at| *at > 0 && bytes[at - 1] == b'-').count();
     let is_json = |at: usize| bytes.get(at..at + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"json"));
     let first_call = memchr::memchr2_iter(b'j', b'J', bytes).find(|at| is_json(*at));
     n_arrows + first_call.map_or(0, |at| memchr::memchr2_iter(b',', b'(', &bytes[at..]).count())

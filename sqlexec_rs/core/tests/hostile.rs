@@ -220,24 +220,6 @@ fn flipped_bits_get_a_status() {
     }
 }
 
-/// SQLite itself looks at the sizes of cells where it reads them, and counts without.
-#[test]
-fn a_cell_that_leaves_its_page_is_found_before_it_is_read() {
-    let fixture = Fixture::new();
-    let path = fixture.path("cell.sqlite");
-    let connection = Connection::open(&path).unwrap();
-    connection
-        .execute_batch("PRAGMA page_size = 512; CREATE TABLE t(a); INSERT INTO t VALUES ('zzzz'), ('y')")
-        .unwrap();
-    drop(connection);
-    let mut file = fs::read(&path).unwrap();
-    assert_eq!((file.len(), file[512], &file[1_020..]), (1_024, 0x0d, &b"zzzz"[..]));
-    assert_eq!(fixture.statuses(&path, &["SELECT count(*) FROM t"]), [Status::Ok]);
-    file[520..522].copy_from_slice(&508_u16.to_be_bytes()); // the first cell begins four bytes before the end
-    let path = fixture.write("damaged.sqlite", &file);
-    assert_eq!(fixture.statuses(&path, &["SELECT count(*) FROM t"]), [Status::DbError]);
-}
-
 /// Points every child of every interior page at one page a level down: a table without end in a few pages.
 #[test]
 fn a_table_whose_pages_meet_again_and_again_is_stopped() {

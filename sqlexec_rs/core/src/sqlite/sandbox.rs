@@ -367,7 +367,6 @@ fn wall_in(connection: &mut Connection, guard: &Arc<RunGuard>, seen: &Arc<Seen>)
     for (limit, value) in LIMITS {
         connection.set_limit(limit, value)?;
     }
-    connection.execute_batch("PRAGMA cell_size_check = ON")?;
     hooks::set_authorizer(connection, seen)?;
     hooks::remove_module(connection, c"dbstat")?;
     functions::register_text(connection, guard)?;

@@ -8,6 +8,8 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +35,15 @@ import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 for line in sys.stdin:
     connection.execute("UPDATE t SET x = x + 1 WHERE id = 1")
+    print("done", flush=True)
+"""
+
+# Locks the file for itself, and gives it free again, in turns.
+LOCKER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+for number, line in enumerate(sys.stdin):
+    connection.execute("COMMIT" if number % 2 else "BEGIN EXCLUSIVE")
     print("done", flush=True)
 """
 
@@ -163,6 +174,91 @@ def test_a_database_whose_log_is_gone_is_read_and_nothing_is_made_beside_it(logg
         assert [outcome.rows for outcome in ex.execute_many(pairs)] == [[(N_ROWS,)]] * 3
         assert [entry.name for entry in logged.parent.iterdir()] == ["logged.sqlite"]
     assert [entry.name for entry in logged.parent.iterdir()] == ["logged.sqlite"]
+
+
+@pytest.fixture
+def copied(logged: Path, tmp_path: Path) -> Path:
+    """Return a database with a log beside it that has a row more, copied without the index of the log."""
+    folder = tmp_path / "copied"
+    folder.mkdir()
+    connection = sqlite3.connect(logged)
+    connection.execute("INSERT INTO t SELECT id + 100000, -1, pad FROM t WHERE id = 1")
+    connection.commit()
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{logged}{suffix}", f"{folder / logged.name}{suffix}")
+        os.utime(f"{folder / logged.name}{suffix}", (1, 1))
+    connection.close()
+    return folder / logged.name
+
+
+def test_a_log_without_an_index_is_read_and_nothing_is_made_beside_it(copied: Path, isolation: str) -> None:
+    """SQLite makes an index, leaves it there, and cannot read the database where it may not."""
+    names = sorted(entry.name for entry in copied.parent.iterdir())
+    before = [entry.read_bytes() for entry in sorted(copied.parent.iterdir())]
+    with Executor(threads=2, isolation=isolation) as ex:
+        pairs = [(copied, f"SELECT count(*), min(x) FROM t -- {i}") for i in range(6)]
+        assert [outcome.rows for outcome in ex.execute_many(pairs)] == [[(N_ROWS + 1, -1)]] * 6
+        assert sorted(entry.name for entry in copied.parent.iterdir()) == names
+    assert [entry.read_bytes() for entry in sorted(copied.parent.iterdir())] == before
+
+
+def test_a_writer_that_comes_to_a_log_without_an_index_is_seen(copied: Path, isolation: str) -> None:
+    command = [sys.executable, "-c", KEEPER, str(copied)]
+    with (
+        Executor(threads=1, isolation=isolation) as ex,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper,
+    ):
+        for turn in range(4):
+            rows = ex.execute(copied, f"SELECT x, (SELECT count(*) FROM t) FROM t WHERE id = 1 -- {turn}").rows
+            assert rows == [(turn, N_ROWS + 1)]
+            write_once(keeper)
+            await_write(keeper)
+        assert keeper.stdin is not None
+        keeper.stdin.close()
+
+
+def test_an_index_that_is_cut_short_while_it_is_mapped_ends_a_worker_alone(logged: Path) -> None:
+    command = [sys.executable, "-c", KEEPER, str(logged)]
+    with (
+        Executor(threads=1) as ex,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper,
+    ):
+        write_once(keeper)
+        await_write(keeper)
+        time.sleep(2.1)  # until a connection to so large a file is kept
+        assert [ex.execute(logged, f"SELECT count(*) + {i} FROM t").status for i in range(2)] == ["ok", "ok"]
+        os.truncate(f"{logged}-shm", 0)
+        statuses = {ex.execute(logged, f"SELECT count(*) - {i} FROM t").status for i in range(3)}
+        keeper.kill()  # it has the index mapped, too
+    assert "crashed" in statuses
+    assert statuses <= {"crashed", "ok", "db_error"}
+
+
+def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path, isolation: str) -> None:
+    path = tmp_path / "locked.sqlite"
+    make(path, "CREATE TABLE t(x); INSERT INTO t VALUES (1)")
+    command = [sys.executable, "-c", LOCKER, str(path)]
+    with (
+        Executor(threads=1, isolation=isolation) as ex,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker,
+    ):
+        write_once(locker)
+        await_write(locker)
+        opener = threading.Timer(1.5, write_once, [locker])
+        opener.start()
+        assert ex.execute(path, "SELECT x FROM t", limits=Limits(timeout_ms=60_000)).rows == [(1,)]
+        opener.join()
+        await_write(locker)
+        write_once(locker)
+        await_write(locker)
+        late = ex.execute(path, "SELECT x + 1 FROM t", limits=Limits(timeout_ms=700))
+        assert (late.status, late.stopped_by) == ("timeout", "wall")
+        endless = ex.execute(path, "SELECT x + 2 FROM t", limits=Limits(timeout_ms=None))
+        assert endless.status == "db_error", "without an end it is not waited for"
+        assert endless.error is not None
+        assert "locked" in endless.error
+        assert locker.stdin is not None
+        locker.stdin.close()
 
 
 @pytest.mark.parametrize(

@@ -19,3 +19,38 @@ def test_memory_does_not_grow_with_the_queries() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| 60,000 |" in done.stdout
+
+
+BODY = """
+import sqlite3, sys, time
+from pathlib import Path
+from sqlexec_rs import Executor
+path, rule = sys.argv[1:]
+connection = sqlite3.connect(path)
+connection.execute("CREATE TABLE t(x, y)")
+connection.executemany("INSERT INTO t VALUES (?, ?)", ((f"{i:060d}", i / 7) for i in range(400_000)))
+connection.commit()
+connection.close()
+time.sleep(2.1)  # until results of so large a file are kept
+status = Path("/proc/self/status")
+def kib(name):
+    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
+with Executor(threads=1, isolation="thread") as ex:
+    for sql in ("SELECT * FROM t", "SELECT 1"):
+        ex.execute(path, sql)  # and keeps the result
+    Path("/proc/self/clear_refs").write_text("5")
+    before = kib("VmHWM")
+    ex.score(path, "SELECT * FROM t", "SELECT 1", (rule,))
+    assert ex.stats()["runs"] == 2
+    print((kib("VmHWM") - before) / 1024)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resets the peak of its memory by /proc")
+@pytest.mark.parametrize("rule", ["paverl", "ex_b", "qatch"])
+def test_a_large_prediction_is_not_copied_to_be_compared(tmp_path: Path, rule: str) -> None:
+    """Of 35 MiB that no gold of one row can equal, `paverl` took 51 MiB more and `qatch` 28."""
+    command = [sys.executable, "-c", BODY, str(tmp_path / "t.sqlite"), rule]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 20.0

@@ -211,6 +211,12 @@ def test_a_worker_has_little_to_lose(database: Path, monkeypatch: pytest.MonkeyP
         assert "Max address space 1073741824 1073741824" in limits
         assert "Max core file size 0 0" in limits
         assert "NoNewPrivs: 1" in " ".join((process / "status").read_text(encoding="utf-8").split())
+        for thread in (process / "task").iterdir():
+            status = " ".join((thread / "status").read_text(encoding="utf-8").split())
+            assert "Seccomp: 2" in status or "Seccomp:" not in status
+        ex.execute(database, "SELECT 'files'", limits=Limits(temp_bytes=5_000_000))
+        limits = " ".join((process / "limits").read_text(encoding="utf-8").split())
+        assert f"Max file size {5_000_000 + (1 << 20)} " in limits
         assert b"A_SECRET" not in (process / "environ").read_bytes()
         assert os.getpgid(int(process.name)) != os.getpgid(0), "Ctrl-C at the terminal is for the caller"
         assert opened(int(process.name)).count(database) == 1, "its own connection, and not what the caller left open"

@@ -271,3 +271,47 @@ def test_the_interpreter_ends_while_callbacks_are_due(database: Path) -> None:
         database,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_a_callback_that_closes_its_executor_is_told_so(database: Path, isolation: str) -> None:
+    """It waited for the thread on which it ran, and so did everybody else."""
+    body = f"""
+        import sys, time
+        from sqlexec_rs import Executor, ExecutorError
+        ex, told = Executor(threads=2, isolation={isolation!r}), []
+        def close(job):
+            try:
+                ex.close()
+            except ExecutorError as error:
+                told.append(error)
+        job = ex.submit([(sys.argv[1], "SELECT 1")])
+        job.add_done_callback(close)
+        job.result()
+        while not told:
+            time.sleep(0.001)
+        print(told[0])
+        print(ex.execute(sys.argv[1], "SELECT 2").rows)
+        ex.close()
+    """
+    done = run_python(body, database)
+    assert done.stdout.splitlines() == [
+        "a callback cannot close the executor that calls it: it would wait for itself",
+        "[(2,)]",
+    ], done.stderr
+
+
+def test_a_subinterpreter_cannot_import_the_module() -> None:
+    """It could, and hung at its end."""
+    done = run_python("""
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+        number = interpreters.create()
+        body = ["try:", "    import sqlexec_rs", "except ImportError as error:", "    print(error, flush=True)"]
+        interpreters.run_string(number, chr(10).join(body))
+        interpreters.destroy(number)
+        from sqlexec_rs import Executor
+        Executor(threads=1).close()
+    """)
+    assert (done.returncode, done.stdout) == (0, "sqlexec_rs cannot be imported in a subinterpreter\n"), done.stderr

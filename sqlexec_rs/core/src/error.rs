@@ -17,6 +17,9 @@ pub enum Fault {
     /// Work was handed in after `close`.
     #[error("the executor is closed")]
     Closed,
+    /// A callback, which runs on a thread of the executor, would wait for the end of that thread.
+    #[error("a callback cannot close the executor that calls it: it would wait for itself")]
+    ClosedByCallback,
     /// The caller gave up while its batch waited for room in the queue.
     #[error("interrupted while the batch waited for room in the queue")]
     Interrupted,

@@ -122,6 +122,16 @@ impl Outcome {
         Self { stopped_by: Some(Stop::Cancelled), ..Self::failed(Status::Cancelled, "cancelled") }
     }
 
+    /// Makes what became of the same run after all: a failure.
+    pub(crate) fn replaced_by(&self, status: Status, error: String) -> Self {
+        Self {
+            elapsed: self.elapsed,
+            vm_steps: self.vm_steps,
+            is_volatile: self.is_volatile,
+            ..Self::failed(status, error)
+        }
+    }
+
     /// Returns the number of rows, 0 without a table.
     pub fn row_count(&self) -> usize {
         self.table.as_ref().map_or(0, |table| table.n_rows())

@@ -52,6 +52,62 @@ pub fn strip_distinct(sql: &str) -> String {
     kept
 }
 
+/// Tokens that a statement may have. A list of twenty thousand numbers for IN takes forty thousand.
+const MAX_TOKENS: usize = 65_536;
+
+/// Terms that one ORDER BY, GROUP BY or PARTITION BY may have. SQLite compares each with every column of the result, and
+/// asks nobody meanwhile.
+const MAX_SORT_TERMS: usize = 128;
+
+/// Tells why a statement would take too much work to prepare, if its text alone shows it.
+pub fn find_excess(sql: &str) -> Option<String> {
+    let bytes = sql.as_bytes();
+    let has_long_list = || memchr::memchr_iter(b',', bytes).nth(MAX_SORT_TERMS - 1).is_some();
+    if bytes.len() <= MAX_SORT_TERMS || (bytes.len() <= MAX_TOKENS && !has_long_list()) {
+        return None; // as nearly always
+    }
+    // How many terms the list of each open parenthesis has so far, if it is one of those.
+    let mut lists = vec![None];
+    let mut n_tokens = 0;
+    let mut at = skip_blank(bytes, 0);
+    while at < bytes.len() {
+        n_tokens += 1;
+        if n_tokens > MAX_TOKENS {
+            return Some(format!("more than {MAX_TOKENS} tokens"));
+        }
+        let end = if is_word(bytes[at]) { word_end(bytes, at) } else { token_end(bytes, at) };
+        match (&bytes[at..end], lists.last_mut()) {
+            (b"(", _) => lists.push(None),
+            (b")", _) => drop(lists.pop()),
+            (b",", Some(Some(n_terms))) => {
+                *n_terms += 1;
+                if *n_terms > MAX_SORT_TERMS {
+                    return Some(format!("more than {MAX_SORT_TERMS} terms in an ORDER BY, GROUP BY or PARTITION BY"));
+                }
+            }
+            (word, Some(list)) if word.eq_ignore_ascii_case(b"by") => *list = Some(1),
+            (word, Some(list)) if list.is_some() && ends_sort_terms(word) => *list = None,
+            _ => {}
+        }
+        at = skip_blank(bytes, end);
+    }
+    None
+}
+
+/// Tells whether a word stands behind a list of terms, and commas behind it are of something else.
+fn ends_sort_terms(word: &[u8]) -> bool {
+    ["having", "limit", "select", "values", "window"].iter().any(|end| word.eq_ignore_ascii_case(end.as_bytes()))
+}
+
+/// Counts the places in which JSON functions of a SQL text may look for something: each goes through the whole document.
+pub fn n_json_paths(sql: &str) -> usize {
+    let bytes = sql.as_bytes();
+    let n_arrows = memchr::memchr_iter(b'>', bytes).filter(|at| *at > 0 && bytes[at - 1] == b'-').count();
+    let is_json = |at: usize| bytes.get(at..at + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"json"));
+    let first_call = memchr::memchr2_iter(b'j', b'J', bytes).find(|at| is_json(*at));
+    n_arrows + first_call.map_or(0, |at| memchr::memchr2_iter(b',', b'(', &bytes[at..]).count())
+}
+
 /// What the patterns of LIKE and GLOB in a SQL text are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patterns {
@@ -279,6 +335,35 @@ mod tests {
             "SELECT a LIKE 'a%', [Glob]('%b%', a)",
         ] {
             assert_eq!(patterns(sql), Patterns::Any, "{sql}");
+        }
+    }
+
+    #[test]
+    fn too_many_tokens_and_too_long_lists_are_found() {
+        let list = |n: usize| vec!["a"; n].join(", ");
+        for (sql, is_fine) in [
+            (format!("SELECT {} FROM t ORDER BY {}", list(2_000), list(128)), true),
+            (format!("SELECT a FROM t ORDER BY {}", list(129)), false),
+            (format!("SELECT a FROM t group /* , */ by {} ORDER BY {}", list(100), list(100)), true),
+            (format!("SELECT a, sum(a) OVER (ORDER BY b PARTITION BY {}) FROM t", list(129)), false),
+            (format!("SELECT a FROM t GROUP BY f({}), b", list(500)), true),
+            (format!("SELECT * FROM (SELECT a FROM t ORDER BY a), {} -- ORDER BY ','", list(200)), true),
+            (format!("SELECT a FROM t GROUP BY a UNION SELECT {} ORDER BY 1 LIMIT 1, 2", list(200)), true),
+            (format!("SELECT 'ORDER BY', \"BY\", {}", list(500)), true),
+            (format!("SELECT 1 IN ({})", list(32_000)), true),
+            (format!("SELECT 1 IN ({})", list(33_000)), false),
+            (format!("SELECT '{}', 2 {}", ",".repeat(100_000), " ".repeat(100_000)), true),
+            (")))))".repeat(100) + "ORDER BY ,", true),
+        ] {
+            assert_eq!(find_excess(&sql).is_none(), is_fine, "{}: {:?}", &sql[..50], find_excess(&sql));
+        }
+    }
+
+    #[test]
+    fn counts_at_least_the_paths_of_json_functions() {
+        for (sql, n) in [("SELECT a, f(b, c)", 0), ("SELECT a -> 1 ->> 2", 2), ("SELECT JSON_extract(a, '$', '$')", 3)]
+        {
+            assert_eq!(n_json_paths(sql), n, "{sql}");
         }
     }
 

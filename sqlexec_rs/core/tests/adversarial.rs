@@ -119,6 +119,43 @@ fn a_statement_that_takes_long_to_prepare_is_stopped_or_refused() {
     }
 }
 
+/// SQLite asks the handler only where it may jump; long work in between is charged, so that a budget of steps ends it, too.
+#[test]
+fn work_that_never_asks_is_charged() {
+    let fixture = Fixture::new();
+    for sql in cases::straight_line() {
+        let begun = Instant::now();
+        let outcome = fixture.run("shop.sqlite", &sql, &limits_for(Status::Timeout));
+        assert_eq!(outcome.stopped_by, Some(Stop::Wall), "{:?} {:?}: {}", outcome.status, outcome.error, shown(&sql));
+        assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+        let steps = Limits { timeout: None, vm_steps: Some(2_000_000), ..Limits::default() };
+        let taken: Vec<u64> = (0..2)
+            .map(|i| {
+                let begun = Instant::now();
+                let outcome = fixture.run("shop.sqlite", &format!("{sql} -- {i}"), &steps);
+                assert_eq!(outcome.stopped_by, Some(Stop::VmSteps), "{:?}: {}", outcome.status, shown(&sql));
+                assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+                outcome.vm_steps
+            })
+            .collect();
+        assert_eq!(taken[0], taken[1], "{}", shown(&sql));
+    }
+}
+
+#[test]
+fn a_snippet_of_a_row_with_many_matches_is_refused() {
+    let fixture = Fixture::new();
+    for (n_matches, status, sql) in cases::snippets() {
+        let name = format!("hits{n_matches}.sqlite");
+        let hits = Connection::open(fixture.folder.path().join(&name)).unwrap();
+        hits.execute_batch("CREATE VIRTUAL TABLE IF NOT EXISTS hits USING fts5(body); DELETE FROM hits").unwrap();
+        hits.execute("INSERT INTO hits VALUES (?1)", ["a ".repeat(n_matches)]).unwrap();
+        drop(hits);
+        let outcome = fixture.run(&name, sql, &Limits { timeout: None, ..Limits::default() });
+        assert_eq!(outcome.status, status, "{n_matches} {:?}: {sql}", outcome.error);
+    }
+}
+
 #[test]
 fn ordinary_use_of_what_is_bounded_is_fine() {
     check(&cases::ordinary());

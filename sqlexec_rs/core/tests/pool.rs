@@ -45,7 +45,9 @@ on_both!(
     many_databases_fit_few_descriptors,
     closing_ends_every_thread_and_refuses_work,
     the_candidate_cache_keeps_to_its_budget,
-    waiting_ends_with_its_time
+    waiting_ends_with_its_time,
+    what_is_kept_for_old_states_and_limits_is_given_up,
+    a_callback_cannot_close_its_pool
 );
 
 fn on_processes() -> Config {
@@ -339,4 +341,40 @@ fn waiting_ends_with_its_time(base: &Config) {
     let begun = Instant::now();
     assert!(!job.wait(Duration::from_millis(20)).unwrap());
     assert!(begun.elapsed() >= Duration::from_millis(20));
+}
+
+fn what_is_kept_for_old_states_and_limits_is_given_up(base: &Config) {
+    let fixture = Fixture::new(base, 1);
+    let large = "SELECT hex(zeroblob(1000000)) || name FROM item";
+    for _ in 0..30 {
+        let job = fixture.pool.submit_score(&[fixture.item("SELECT 1", &[large])], &[Rule::Bird], &Arc::default());
+        finish(&job.unwrap());
+        Connection::open(fixture.path()).unwrap().execute_batch("UPDATE item SET price = price + 1").unwrap();
+        File::open(fixture.path()).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    }
+    let kept = fixture.stats()["gold_bytes"];
+    assert!((4_000_000..30 << 20).contains(&kept), "{kept} bytes, of 4 MB in each of 30 states");
+
+    let fixture = Fixture::new(base, 1);
+    for max_rows in 1_000..2_000 {
+        let limits = Arc::new(Limits { max_rows, ..Limits::default() });
+        let item = fixture.item("SELECT 1", &["SELECT hex(zeroblob(5000))"]);
+        finish(&fixture.pool.submit_score(&[item], &[Rule::Bird], &limits).unwrap());
+    }
+    let kept = fixture.stats()["gold_bytes"];
+    assert!((1_000_000..4_000_000).contains(&kept), "{kept} bytes, of 10 kB under each of 1,000 limits");
+}
+
+fn a_callback_cannot_close_its_pool(base: &Config) {
+    let fixture = Arc::new(Fixture::new(base, 1));
+    let (told, telling) = std::sync::mpsc::channel();
+    let (ours, slow) = (Arc::clone(&fixture), "SELECT sum(a.id * b.id) FROM item a, item b");
+    let job = fixture.submit(&[slow], &Limits::default());
+    job.when_done(Box::new(move || told.send(ours.pool.begin_close().map_err(|fault| fault.to_string())).unwrap()))
+        .unwrap();
+    finish(&job);
+    match telling.recv_timeout(Duration::from_secs(60)).unwrap() {
+        Err(message) => assert!(message.contains("wait for itself"), "{message}"),
+        Ok(()) => assert!(job.is_done().unwrap(), "it was called at once, on this thread"),
+    }
 }

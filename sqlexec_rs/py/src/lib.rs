@@ -13,7 +13,7 @@ mod job;
 mod limits;
 mod outcome;
 
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyImportError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use sqlexec_core::{Fault, Rule, Status, Stop};
@@ -45,9 +45,18 @@ fn compile_options() -> PyResult<Vec<String>> {
     sqlexec_core::compile_options().map_err(|fault| raise(&fault))
 }
 
+/// Refuses every interpreter of a process but the first, to which threads of ours would attach at its end.
+fn check_interpreter() -> PyResult<()> {
+    #[allow(unsafe_code, reason = "pyo3 has no safe function that tells which interpreter this is")]
+    // SAFETY: the interpreter that imports the module runs on this thread.
+    let id = unsafe { pyo3::ffi::PyInterpreterState_GetID(pyo3::ffi::PyInterpreterState_Get()) };
+    if id == 0 { Ok(()) } else { Err(PyImportError::new_err("sqlexec_rs cannot be imported in a subinterpreter")) }
+}
+
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    check_interpreter()?;
     module.add("ExecutorError", py.get_type::<ExecutorError>())?;
     module.add("STATUS_NAMES", PyTuple::new(py, Status::ALL.iter().map(|status| status.name()))?)?;
     let stops = Stop::ALL.iter().map(|stop| stop.name());

@@ -316,7 +316,12 @@ class Executor:
     def stats(self) -> dict[str, int]:
         """Return counts since the executor began."""
     def close(self) -> None:
-        """Cancel what is in flight and wait for the threads, and their worker processes, to end."""
+        """Cancel what is in flight and wait for the threads, and their worker processes, to end.
+
+        Raises:
+            ExecutorError: A callback of this executor's jobs called it, and would wait for itself.
+
+        """
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

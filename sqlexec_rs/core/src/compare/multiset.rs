@@ -92,11 +92,6 @@ impl<'a> Interner<'a> {
     pub(super) fn matrix(&mut self, table: &'a Table) -> Vec<u32> {
         (0..table.n_rows()).flat_map(|row| table.row(row)).map(|value| self.number(value)).collect()
     }
-
-    /// Returns how many distinct values were seen.
-    pub(super) fn len(&self) -> usize {
-        self.values.len()
-    }
 }
 
 /// Tells whether two lists of values are equal in order.

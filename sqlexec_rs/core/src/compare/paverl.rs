@@ -17,10 +17,10 @@ const NULL_TEXT: &[u8] = b"-10000000000";
 /// Floats this close are equal, after rounding to three digits where columns are matched.
 const TOLERANCE: f64 = 0.005;
 
-/// A normalised column.
+/// A normalised column; texts stay where the table has them.
 #[derive(Clone, Debug, PartialEq)]
-enum Column {
-    Text(Vec<Vec<u8>>),
+enum Column<'a> {
+    Text(Vec<Cow<'a, [u8]>>),
     Real(Vec<f64>),
     Integer(Vec<i64>),
 }
@@ -41,10 +41,10 @@ pub(super) fn is_whole(predicted: &Table, gold: &Table, options: &Options) -> bo
 /// Returns how many cells of the gold are found, and how many there are; of a gold without rows its columns count.
 fn matched(predicted: &Table, gold: &Table, options: &Options) -> (usize, usize) {
     let (n_predicted, n_gold) = (predicted.n_rows(), gold.n_rows());
-    let (of_predicted, of_gold) = (normalise(predicted), normalise(gold));
     if gold.width() == 0 || n_predicted.abs_diff(n_gold) > options.row_slack || (n_gold == 0) != (n_predicted == 0) {
         return (0, n_gold.max(1) * gold.width());
     }
+    let (of_predicted, of_gold) = (normalise(predicted), normalise(gold));
     if n_gold == 0 {
         return (n_matched(&of_gold, &of_predicted), gold.width());
     }
@@ -61,12 +61,13 @@ fn matched(predicted: &Table, gold: &Table, options: &Options) -> (usize, usize)
     (n_rows * n_columns.min(gold.width()), n_gold * gold.width())
 }
 
-fn normalise(table: &Table) -> Vec<Column> {
+fn normalise(table: &Table) -> Vec<Column<'_>> {
     (0..table.width()).map(|number| normalise_column(table, number)).collect()
 }
 
 /// A column of numbers, of text that is wholly numbers, or of NULLs is numeric; any other is text.
-fn normalise_column(table: &Table, number: usize) -> Column {
+fn normalise_column(table: &Table, number: usize) -> Column<'_> {
+    spend(table.n_rows());
     let is_null = |value: Value<'_>| matches!(value, Value::Null | Value::Text(b""));
     let is_number = |value: Value<'_>| match value {
         Value::Integer(_) | Value::Real(_) => true,
@@ -98,19 +99,19 @@ fn as_number(value: Value<'_>) -> f64 {
     }
 }
 
-fn as_text(value: Value<'_>) -> Vec<u8> {
+fn as_text(value: Value<'_>) -> Cow<'_, [u8]> {
     match value {
-        Value::Null => NULL_TEXT.to_vec(),
-        Value::Integer(i) => i.to_string().into_bytes(),
-        Value::Real(r) => repr_float(r).into_bytes(),
-        Value::Text(text) => text.to_vec(),
-        Value::Blob(bytes) => [b"b'", bytes, b"'"].concat(),
+        Value::Null => Cow::Borrowed(NULL_TEXT),
+        Value::Integer(i) => Cow::Owned(i.to_string().into_bytes()),
+        Value::Real(r) => Cow::Owned(repr_float(r).into_bytes()),
+        Value::Text(text) => Cow::Borrowed(text),
+        Value::Blob(bytes) => Cow::Owned([b"b'", bytes, b"'"].concat()),
     }
 }
 
 /// Returns the first text column, else the first of floats, else the first of integers.
-fn key(columns: &[Column]) -> Option<&Column> {
-    let first = |is_kind: fn(&Column) -> bool| columns.iter().find(|column| is_kind(column));
+fn key<'c, 'a>(columns: &'c [Column<'a>]) -> Option<&'c Column<'a>> {
+    let first = |is_kind: fn(&Column<'_>) -> bool| columns.iter().find(|column| is_kind(column));
     first(|column| matches!(column, Column::Text(_)))
         .or_else(|| first(|column| matches!(column, Column::Real(_))))
         .or_else(|| first(|column| matches!(column, Column::Integer(_))))
@@ -118,7 +119,7 @@ fn key(columns: &[Column]) -> Option<&Column> {
 
 /// Keeps the rows of the larger table that the smaller one's key column asks for; `None` when their number is not right.
 /// Where there are too many, those that come again may be dropped first.
-fn filter_by_key(smaller: &[Column], larger: &[Column], drop_duplicates: bool) -> Option<Vec<Column>> {
+fn filter_by_key<'a>(smaller: &[Column<'_>], larger: &[Column<'a>], drop_duplicates: bool) -> Option<Vec<Column<'a>>> {
     let key = key(smaller)?;
     let count = |rows: &[bool]| rows.iter().filter(|is_kept| **is_kept).count();
     let is_key = |rows: &Vec<bool>| count(rows) >= key.n_distinct();
@@ -130,7 +131,7 @@ fn filter_by_key(smaller: &[Column], larger: &[Column], drop_duplicates: bool) -
 }
 
 /// Of the rows that are kept and equal, keeps the first.
-fn keep_first_of_equal(columns: &[Column], rows: &mut [bool]) {
+fn keep_first_of_equal(columns: &[Column<'_>], rows: &mut [bool]) {
     spend(rows.len() * columns.len());
     let mut seen = HashSet::new();
     for (row, is_kept) in rows.iter_mut().enumerate().filter(|(_, is_kept)| **is_kept) {
@@ -139,7 +140,7 @@ fn keep_first_of_equal(columns: &[Column], rows: &mut [bool]) {
 }
 
 /// Tells whether each value of `part` is in `whole` as often, floats within the tolerance.
-fn is_sub_multiset(part: &Column, whole: &Column) -> bool {
+fn is_sub_multiset(part: &Column<'_>, whole: &Column<'_>) -> bool {
     match (part, whole) {
         (Column::Text(part), Column::Text(whole)) => {
             is_sublist(&sorted(part), &sorted(whole), |a, b| a == b, |a, b| a > b)
@@ -163,8 +164,8 @@ fn is_sublist<T>(part: &[T], whole: &[T], same: impl Fn(&T, &T) -> bool, is_afte
 }
 
 /// Counts the reference columns that find an unused column with the same sorted values.
-fn n_matched(reference: &[Column], others: &[Column]) -> usize {
-    let mut unused: Vec<Column> = others.iter().map(Column::sorted).collect();
+fn n_matched(reference: &[Column<'_>], others: &[Column<'_>]) -> usize {
+    let mut unused: Vec<Column<'_>> = others.iter().map(Column::sorted).collect();
     let mut n = 0;
     for column in reference.iter().map(Column::sorted) {
         if let Some(place) = unused.iter().position(|other| column.matches(other)) {
@@ -175,7 +176,7 @@ fn n_matched(reference: &[Column], others: &[Column]) -> usize {
     n
 }
 
-impl Column {
+impl<'a> Column<'a> {
     /// Returns the values in order, floats rounded to three digits.
     fn sorted(&self) -> Self {
         match self {
@@ -188,7 +189,7 @@ impl Column {
     }
 
     /// Tells whether two sorted columns hold the same values.
-    fn matches(&self, other: &Self) -> bool {
+    fn matches(&self, other: &Column<'_>) -> bool {
         spend(self.len());
         let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_close(*a, *b));
         // A count is right or wrong: integers have no tolerance, also against floats.
@@ -230,7 +231,7 @@ impl Column {
     }
 
     /// Tells of each row whether its value is among the key's; `None` when the types differ.
-    fn rows_in(&self, key: &Column) -> Option<Vec<bool>> {
+    fn rows_in(&self, key: &Column<'_>) -> Option<Vec<bool>> {
         spend_on_sort(self.len()); // a search in the key for each
         match (self, key) {
             (Column::Text(values), Column::Text(key)) => {
@@ -254,7 +255,7 @@ impl Column {
         }
     }
 
-    fn keep(&self, rows: &[bool]) -> Column {
+    fn keep(&self, rows: &[bool]) -> Column<'a> {
         match self {
             Column::Text(values) => Column::Text(kept(values, rows)),
             Column::Real(values) => Column::Real(kept(values, rows)),

@@ -1,30 +1,48 @@
 //! `qatch`: the mean of cell precision, cell recall and tuple cardinality (Think2SQL's dense reward).
 
-use super::budget::spend_on_sort;
-use super::multiset::Interner;
+use hashbrown::HashTable;
+
+use super::budget::spend;
+use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
+use crate::result::value::Value;
 
 /// Returns (CP + CR + TC) / 3, unrounded; both empty is 1, one empty 0.
-#[allow(clippy::redundant_closure_for_method_calls, reason = "a method of `Value` is bound to one lifetime")]
 pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
     if predicted.is_empty() || gold.is_empty() {
         return f64::from(predicted.is_empty() && gold.is_empty());
     }
-    let mut interner = Interner::new(|a, b| a.equals(b));
-    let of_gold = distinct(interner.matrix(gold));
-    let n_gold = interner.len();
-    let of_predicted = distinct(interner.matrix(predicted));
-    debug_assert_eq!(of_gold.len(), n_gold);
-    let n_shared = of_predicted.iter().filter(|number| (**number as usize) < n_gold).count();
+    let (of_predicted, of_gold) = (distinct(predicted), distinct(gold));
+    let is_in_gold = |number: &&u32| {
+        let value = cell(predicted, **number);
+        of_gold.find(hash_one(value), |other| is_same(cell(gold, *other), value)).is_some()
+    };
+    let n_shared = of_predicted.iter().filter(is_in_gold).count();
     let (fewer, more) = (predicted.n_rows().min(gold.n_rows()), predicted.n_rows().max(gold.n_rows()));
-    (share(n_shared, of_predicted.len()) + share(n_shared, n_gold) + share(fewer, more)) / 3.0
+    (share(n_shared, of_predicted.len()) + share(n_shared, of_gold.len()) + share(fewer, more)) / 3.0
 }
 
-fn distinct(mut numbers: Vec<u32>) -> Vec<u32> {
-    spend_on_sort(numbers.len());
-    numbers.sort_unstable();
-    numbers.dedup();
-    numbers
+/// Returns the numbers of the cells that differ from each other: numbers and not values, of which a large result has many.
+fn distinct(table: &Table) -> HashTable<u32> {
+    let mut seen: HashTable<u32> = HashTable::new();
+    for number in 0..(table.n_rows() * table.width()) as u32 {
+        spend(1);
+        let value = cell(table, number);
+        let same = |other: &u32| is_same(cell(table, *other), value);
+        seen.entry(hash_one(value), same, |other| hash_one(cell(table, *other))).or_insert(number);
+    }
+    seen
+}
+
+fn cell(table: &Table, number: u32) -> Value<'_> {
+    let number = number as usize;
+    table.value(number / table.width(), number % table.width())
+}
+
+/// Counts each comparison: of hashes that agree there may be many.
+fn is_same(a: Value<'_>, b: Value<'_>) -> bool {
+    spend(1);
+    a.equals(b)
 }
 
 /// A share of nothing (tables without columns) is none.

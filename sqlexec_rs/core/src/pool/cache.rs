@@ -65,7 +65,13 @@ pub(crate) struct Cache {
     n_states: u32,
     /// Numbers of states that are over, and whose outcomes may still be here.
     old_states: HashSet<u32>,
-    limits: HashMap<Arc<Limits>, u32>,
+    /// The number of each set of limits, and when it was last asked for.
+    limits: HashMap<Arc<Limits>, (u32, u64)>,
+    limits_clock: u64,
+    /// The number of the next set of limits; none is given twice.
+    next_limits: u32,
+    /// Bytes that were kept when outcomes of old states were last dropped.
+    bytes_then: usize,
     budget: usize,
     bytes: usize,
     gold_bytes: usize,
@@ -74,6 +80,12 @@ pub(crate) struct Cache {
 
 /// How many states may be over before their outcomes are looked for, which takes a walk through all.
 const MAX_OLD_STATES: usize = 32;
+
+/// How many bytes may be kept since then before they are looked for, too.
+const MAX_OLD_BYTES: usize = 16 << 20;
+
+/// How many sets of limits are known before those that nobody has are forgotten, with what was kept under them.
+const MAX_LIMITS: usize = 256;
 
 /// Bytes that an entry takes beside its table and text.
 const ENTRY_BYTES: usize = 400;
@@ -110,6 +122,9 @@ impl Cache {
             n_states: 0,
             old_states: HashSet::new(),
             limits: HashMap::new(),
+            limits_clock: 0,
+            next_limits: 0,
+            bytes_then: 0,
             budget,
             bytes: 0,
             gold_bytes: 0,
@@ -140,12 +155,19 @@ impl Cache {
 
     /// Drops the outcomes of states that are over; what is in flight is kept when it ends, and dropped the next time.
     fn drop_old(&mut self) {
+        let old = std::mem::take(&mut self.old_states);
+        self.old_states = self.drop_done(|key| old.contains(&key.db)).iter().map(|key| key.db).collect();
+        self.bytes_then = self.bytes + self.gold_bytes;
+    }
+
+    /// Drops such outcomes, and returns the keys of such queries in flight.
+    fn drop_done(&mut self, is_such: impl Fn(&Key) -> bool) -> Vec<Key> {
         let (mut freed, mut freed_of_golds) = (0, 0);
-        let mut still_running = HashSet::new();
+        let mut in_flight = Vec::new();
         self.entries.retain(|key, entry| match entry {
-            _ if !self.old_states.contains(&key.db) => true,
+            _ if !is_such(key) => true,
             Entry::InFlight { .. } => {
-                still_running.insert(key.db);
+                in_flight.push(key.clone());
                 true
             }
             Entry::Done { outcome, is_gold, .. } => {
@@ -155,13 +177,31 @@ impl Cache {
         });
         self.bytes -= freed;
         self.gold_bytes -= freed_of_golds;
-        self.old_states = still_running;
+        in_flight
     }
 
     /// Numbers a set of limits.
     pub(crate) fn number_limits(&mut self, limits: &Arc<Limits>) -> u32 {
-        let next = self.limits.len() as u32;
-        *self.limits.entry(Arc::clone(limits)).or_insert(next)
+        self.limits_clock += 1;
+        if let Some((number, last_used)) = self.limits.get_mut(limits) {
+            *last_used = self.limits_clock;
+            return *number;
+        }
+        if self.limits.len() >= MAX_LIMITS {
+            self.forget_limits();
+        }
+        let number = self.next_limits;
+        self.next_limits += 1;
+        self.limits.insert(Arc::clone(limits), (number, self.limits_clock));
+        number
+    }
+
+    /// Forgets the limits that nobody has and that were not asked for lately, and the outcomes under them.
+    fn forget_limits(&mut self) {
+        let since = self.limits_clock.saturating_sub(MAX_LIMITS as u64 / 2);
+        self.limits.retain(|limits, (_, last_used)| Arc::strong_count(limits) > 1 || *last_used > since);
+        let known: HashSet<u32> = self.limits.values().map(|(number, _)| *number).collect();
+        self.drop_done(|key| !known.contains(&key.limits));
     }
 
     /// Finds the outcome of `key`, joins its query, or starts one with `make_query`.
@@ -230,6 +270,9 @@ impl Cache {
                 self.clock += 1;
                 entry.insert(Entry::Done { outcome: Arc::clone(outcome), is_gold, last_used: self.clock });
                 *(if is_gold { &mut self.gold_bytes } else { &mut self.bytes }) += size;
+                if !self.old_states.is_empty() && self.bytes + self.gold_bytes > self.bytes_then + MAX_OLD_BYTES {
+                    self.drop_old();
+                }
                 if self.bytes > self.budget {
                     self.evict();
                 }

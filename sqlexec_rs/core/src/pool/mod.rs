@@ -190,9 +190,14 @@ impl Pool {
         Ok(reading)
     }
 
-    /// Cancels everything and refuses new work; `is_closed` tells when the threads have ended.
+    /// Cancels everything and refuses new work; `is_closed` tells when the threads have ended. On one of them, where a
+    /// callback runs, it is [`Fault::ClosedByCallback`].
     pub fn begin_close(&self) -> Result<(), Fault> {
         self.shared.check_process()?;
+        let current = thread::current().id();
+        if lock(&self.threads).iter().any(|ours| ours.thread().id() == current) {
+            return Err(Fault::ClosedByCallback);
+        }
         self.shared.shut();
         Ok(())
     }
@@ -201,12 +206,13 @@ impl Pool {
     pub fn is_closed(&self, timeout: Duration) -> Result<bool, Fault> {
         self.shared.check_process()?;
         let deadline = Instant::now() + timeout;
-        let mut threads = lock(&self.threads);
         loop {
+            let mut threads = lock(&self.threads);
             threads.retain(|thread| !thread.is_finished());
             if threads.is_empty() {
                 return Ok(true);
             }
+            drop(threads); // a callback may ask meanwhile
             if Instant::now() >= deadline {
                 return Ok(false);
             }

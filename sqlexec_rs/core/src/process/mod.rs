@@ -7,6 +7,7 @@
 mod cells;
 mod channel;
 mod remote;
+mod walls;
 mod wire;
 mod worker;
 

@@ -161,9 +161,12 @@ pub(crate) fn read_rows_of(
 mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::outcome::Stop;
     use crate::request::Caps;
+    use crate::result::table::CELL_BYTES;
     use crate::result::value::Value;
 
     const COUNTS: ConnectionCounts = ConnectionCounts { opened: 7, open: 3, copied: 2, copied_bytes: 1 << 40 };
@@ -267,6 +270,45 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Reads bytes as everything that a side may read; what it makes of them must be small.
+    fn read_as_all(bytes: &[u8], capacity: usize) -> Result<(), TestCaseError> {
+        let framed = [&(bytes.len() as u64).to_le_bytes(), bytes].concat();
+        for bytes in [bytes, &framed] {
+            if let Ok((Outcome { table: Some(table), .. }, _)) = decode_through(capacity, bytes) {
+                prop_assert!(table.n_rows() == 0 || table.bytes() < 10_000 + bytes.len() * CELL_BYTES);
+            }
+            let mut input = io::BufReader::with_capacity(capacity, bytes);
+            while let Ok(Some(request)) = read_request(&mut input) {
+                let _ = parse::<Request<'_>>(&request).map(|request| request.sql.len());
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn whatever_arrives_is_read_or_refused() {
+        let whole = encode(&outcome());
+        let mut request = Vec::new();
+        let limits = Limits::default();
+        write(&mut request, &Request { path: b"/a", state: 7, limits, sql: "SELECT 1" }).unwrap();
+        let place = any::<prop::sample::Index>();
+        let splice = (place, prop::collection::vec(any::<u8>(), 0..12), 0..12_usize);
+        let splices = prop::collection::vec(splice, 1..6);
+        let mut config = ProptestConfig::default();
+        config.failure_persistence = None;
+        config.cases = config.cases.max(4_000);
+        proptest!(config, |(bytes in prop::collection::vec(any::<u8>(), 0..300), capacity in 1..400_usize, splices in splices)| {
+            read_as_all(&bytes, capacity)?;
+            for mut frame in [whole.clone(), request.clone()] {
+                for (place, bytes, n_taken) in &splices {
+                    let from = place.index(frame.len().min(200));
+                    frame.splice(from..(from + n_taken).min(frame.len()), bytes.iter().copied());
+                }
+                read_as_all(&frame, capacity)?;
+            }
+        });
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::walls;
 use super::wire::{self, ConnectionCounts, Message, Request};
 use crate::error::panic_message;
 use crate::outcome::Outcome;
@@ -43,8 +44,13 @@ fn work(memory_bytes: u64, cap: usize, access: Access) -> io::Result<()> {
     hooks::install().map_err(|fault| io::Error::other(fault.to_string()))?;
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let answers = stream.try_clone()?;
-    let serve = move || process::exit(code_of(&serve(stream, answers, cap, access)));
+    walls::forbid_writes(&walls::temporary_folders());
+    let serve = move || {
+        walls::forbid_calls();
+        process::exit(code_of(&serve(stream, answers, cap, access)))
+    };
     thread::Builder::new().stack_size(STACK_BYTES).spawn(serve)?;
+    walls::forbid_calls();
     // The end of the pool is the end of this process, whatever the query under way: no event is asked for, so this returns
     // when the other end hangs up.
     while poll(&mut [PollFd::new(&io::stdin(), PollFlags::empty())], None).is_err() {}
@@ -76,6 +82,17 @@ fn confine(memory_bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Bytes that a temporary file may take beyond what a run's files may hold together: its own bound is to be met first.
+const FILE_SLACK: u64 = 1 << 20;
+
+/// Bounds the files that this process writes. What goes beyond ends it.
+fn limit_files(temp_bytes: u64) {
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    let bytes = temp_bytes.saturating_add(FILE_SLACK);
+    let current = Some(maximum.map_or(bytes, |maximum| maximum.min(bytes)));
+    let _ = setrlimit(Resource::Fsize, Rlimit { current, maximum });
+}
+
 /// Closes what the caller's libraries left open across the start of a program (Rust and Python leave nothing).
 fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/dev/fd") else { return };
@@ -96,8 +113,12 @@ fn serve(stream: UnixStream, answers: UnixStream, cap: usize, access: Access) ->
     let mut local = Local::new(cap, &Arc::new(InMemoryDbs::new(access, &stats)), &stats);
     out.write_all(wire::greeting().as_bytes())?;
     out.flush()?;
+    let mut temp_bytes = None;
     while let Some(request) = wire::read_request(&mut input)? {
-        let request = wire::parse(&request)?;
+        let request: Request<'_> = wire::parse(&request)?;
+        if temp_bytes.replace(request.limits.temp_bytes) != Some(request.limits.temp_bytes) {
+            limit_files(request.limits.temp_bytes);
+        }
         match catch_unwind(AssertUnwindSafe(|| answer(&mut local, &request, &mut out))) {
             Ok(outcome) => {
                 let ((opened, open), (copied, copied_bytes)) = (stats.connections(), stats.copies());

@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use xxhash_rust::xxh3::Xxh3;
-
 use crate::outcome::{Outcome, Status};
+use crate::result::row_hash::hash_bytes;
 use crate::sqlite::busy;
 use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
@@ -77,30 +76,45 @@ impl FileIdentity {
     }
 }
 
-/// The state of a database without a write-ahead log, so that the file alone holds everything.
+/// The state of a database in WAL mode that nobody has open: it has no write-ahead log, so that the file alone holds
+/// everything, or a log without an index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NoLog {
+pub(crate) struct Unused {
     inode: Inode,
     stamp: Stamp,
-    /// A later change would show in the stamp.
+    log: Option<Stamp>,
+    /// A later change would show in the stamps.
     is_settled: bool,
 }
 
-impl NoLog {
-    /// Looks at a database file; `None` where it has a log, even an empty one, or is not there.
+impl Unused {
+    /// Looks at a database file; `None` where its log has an index, or it is not there.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
-        let (stamp, has_log) = (Stamp::of(&metadata), fs::symlink_metadata(wal_path(path)).is_ok());
-        let inode = Inode::of(&metadata);
-        (!has_log).then(|| Self { inode, stamp, is_settled: !stamp.is_recent() })
+        let (inode, stamp) = (Inode::of(&metadata), Stamp::of(&metadata));
+        let log = fs::symlink_metadata(wal_path(path)).ok().map(|log| Stamp::of(&log));
+        let is_settled = !stamp.is_recent() && !log.is_some_and(|log| log.is_recent());
+        let is_used = log.is_some() && fs::symlink_metadata(beside(path, "-shm")).is_ok();
+        (!is_used).then_some(Self { inode, stamp, log, is_settled })
     }
 
-    /// Tells whether the file shows no change since this look, and has no log.
+    /// Looks at a database file; `None` where it has no log, too.
+    pub(crate) fn with_log(path: &Path) -> Option<Self> {
+        fs::symlink_metadata(wal_path(path)).ok()?;
+        Self::of(path).filter(Self::has_log)
+    }
+
+    /// Tells whether there is a log.
+    pub(crate) fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Tells whether the files show no change since this look, and nobody has the database open.
     ///
-    /// Under a shared lock that has been held since there was no log, it tells that nobody wrote: who writes to the file
-    /// has a log, and only who has an exclusive lock can take it away.
+    /// Under a shared lock that has been held since, it tells that nobody wrote: who writes has a log and an index of it, and
+    /// only who has an exclusive lock can take them away.
     pub(crate) fn still_holds(&self, path: &Path) -> bool {
-        Self::of(path).is_some_and(|now| (now.inode, now.stamp) == (self.inode, self.stamp))
+        Self::of(path).is_some_and(|now| (now.inode, now.stamp, now.log) == (self.inode, self.stamp, self.log))
     }
 
     /// Tells whether every change since this look would show.
@@ -140,22 +154,18 @@ impl Content {
         if stamp.size.saturating_add(log_size) > MAX_DIGESTED {
             return unknown();
         }
-        let mut digest = Xxh3::new();
         let mut bytes = vec![0; stamp.size as usize];
         if !busy::read_head(path, inode, &mut bytes) {
             return unknown();
         }
-        digest.update(&bytes);
         if wal.is_some() {
             // Nobody locks bytes of a log, so it may be opened and closed.
-            let mut log = Vec::new();
-            let read = |file: fs::File| file.take(MAX_DIGESTED).read_to_end(&mut log);
+            let read = |file: fs::File| file.take(MAX_DIGESTED).read_to_end(&mut bytes);
             if hooks::open_file(&wal_path(path)).map(read).is_none_or(|read| read.is_err()) {
                 return unknown();
             }
-            digest.update(&log);
         }
-        Self::Digest(digest.digest128())
+        Self::Digest(hash_bytes(&bytes))
     }
 }
 

@@ -79,6 +79,11 @@ impl RunGuard {
         self.has_large_values.store(true, Ordering::Relaxed);
     }
 
+    /// Tells whether the run has an end by the wall clock.
+    pub(crate) fn has_deadline(&self) -> bool {
+        self.lock().wall.is_some()
+    }
+
     /// Disarms every bound and returns what stopped the run, if something did.
     pub fn disarm(&self) -> Option<Stop> {
         std::mem::take(&mut *self.lock()).stop
@@ -101,11 +106,13 @@ impl RunGuard {
         self.lock().check(None)
     }
 
-    /// Charges a function's work to the step budget and checks every bound; true stops the run.
+    /// Charges work on so many bytes to the step budget, if the run executes, and checks every bound; true stops the run.
     pub fn charge(&self, bytes: u64) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         let mut run = self.lock();
-        run.charged_bytes += bytes;
+        if run.is_executing {
+            run.charged_bytes = run.charged_bytes.saturating_add(bytes);
+        }
         run.check(Some(calls))
     }
 

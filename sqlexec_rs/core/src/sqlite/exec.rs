@@ -13,7 +13,7 @@ use crate::outcome::{Outcome, Status, Stop};
 use crate::request::Limits;
 use crate::result::table::Table;
 use crate::result::value::Value;
-use crate::scan::{Patterns, Scan, patterns, scan};
+use crate::scan::{Patterns, Scan, find_excess, n_json_paths, patterns, scan};
 use crate::sqlite::classify::{Phase, outcome_of};
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::hooks;
@@ -48,9 +48,12 @@ pub(crate) fn run(
         Ok(one) => one,
         Err(outcome) => return *outcome,
     };
+    if let Some(excess) = find_excess(statement) {
+        return Outcome::failed(Status::TooLarge, excess);
+    }
     let guard = sandbox.guard();
     guard.arm(limits, cancel, begun);
-    meter::arm(guard, limits);
+    meter::arm(guard, limits, n_json_paths(statement));
     hooks::take_refused();
     hooks::take_clock_was_read();
     let mut outcome = prepare_and_fetch(sandbox, statement, limits, patterns(statement), keeps_lock);
@@ -60,7 +63,12 @@ pub(crate) fn run(
     outcome.elapsed = begun.elapsed();
     outcome.is_volatile = sandbox.seen().is_volatile() || hooks::take_clock_was_read();
     outcome.error_offset = outcome.error_offset.map(|offset| offset + start as u32);
-    if outcome.status != Status::Ok {
+    if outcome.status == Status::Ok && stop.is_some() {
+        // A collation cannot fail: what it answered since is not to be believed.
+        outcome = outcome.replaced_by(Status::Timeout, String::new());
+    }
+    // `snippet` does not pass on that it got no memory.
+    if outcome.status != Status::Ok || refusal == Some(Refusal::Snippet) {
         explain_refusal(&mut outcome, refusal, limits);
     }
     if outcome.status == Status::Timeout {
@@ -82,7 +90,7 @@ fn prepare_and_fetch(sandbox: &Sandbox, sql: &str, limits: &Limits, patterns: Pa
         Ok(connection) => connection,
         Err(error) => return cannot_open(sandbox.path(), error),
     };
-    let has_transaction = keeps_lock || sandbox.is_without_log();
+    let has_transaction = keeps_lock || sandbox.is_read_alone();
     if has_transaction {
         sandbox.begin(connection);
     }
@@ -99,9 +107,9 @@ fn prepare_and_fetch(sandbox: &Sandbox, sql: &str, limits: &Limits, patterns: Pa
     if statement.parameter_count() > 0 {
         return Outcome::failed(Status::RuntimeError, "the statement has parameters, and nothing to bind them to");
     }
-    // VACUUM, which the authorizer refuses only when it runs, has another error in a transaction.
-    if has_transaction && !statement.readonly() && sandbox.end_transactions().is_err() {
-        return Outcome::failed(Status::DbError, "a transaction of the executor's own does not end");
+    // VACUUM, which the authorizer refuses only when it runs, and what looks as if an r-tree had prepared it.
+    if !statement.readonly() {
+        return Outcome::failed(Status::Forbidden, "not authorized");
     }
     let Some(header) = sandbox.header(&statement) else {
         return Outcome::failed(Status::DbError, "a column name in the schema is not valid UTF-8");
@@ -109,7 +117,7 @@ fn prepare_and_fetch(sandbox: &Sandbox, sql: &str, limits: &Limits, patterns: Pa
     let table = Table::recycled(header);
     let guard = sandbox.guard();
     guard.start_executing();
-    meter::start_executing();
+    meter::start_executing(sandbox.seen().n_snippets());
     let mut outcome = fetch(&mut statement, guard, table, limits);
     outcome.vm_steps = guard.whole_steps(statement.get_status(StatementStatus::VmStep).cast_unsigned());
     outcome
@@ -200,14 +208,10 @@ fn explain_refusal(outcome: &mut Outcome, refusal: Option<Refusal>, limits: &Lim
         Some(Refusal::TempFiles) => {
             (Status::TooLarge, format!("over the limit of {} bytes of temporary files", limits.temp_bytes))
         }
+        Some(Refusal::Snippet) => (Status::TooLarge, "snippet() of a row with too many matches".to_owned()),
         Some(Refusal::Prepare) => (Status::TooLarge, "the statement takes too much work to prepare".to_owned()),
     };
-    *outcome = Outcome {
-        elapsed: outcome.elapsed,
-        vm_steps: outcome.vm_steps,
-        is_volatile: outcome.is_volatile,
-        ..Outcome::failed(status, error)
-    };
+    *outcome = outcome.replaced_by(status, error);
 }
 
 /// Puts the bound that was met into words.

@@ -23,8 +23,17 @@ const CREDIT: i64 = 64 << 10;
 const ALLOCATION_COST: i64 = 1 << 10;
 const PAGE_COST: i64 = 256;
 
-/// A piece of memory of this size means large values, whose instructions may take long.
+/// A piece of memory of this size means large values, whose instructions may take long. It is charged to the step budget, so
+/// that what is done with such values counts.
 const LARGE: usize = 32 << 10;
+
+/// FTS5 keeps the matches in a row in an array that begins with so many entries and doubles. (So it does in the SQLite that is
+/// compiled in; a test shows that it is still so.)
+const FIRST_MATCHES: usize = 32;
+const MATCH_BYTES: usize = 12;
+
+/// Pairs of matches that the calls of `snippet` may go through in a row: 1,024 matches in one call take some 20 ms.
+const MAX_SNIPPET_PAIRS: u64 = 1 << 20;
 
 /// What was refused to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +42,8 @@ pub(crate) enum Refusal {
     Heap,
     /// Memory for a statement that takes too much work to prepare.
     Prepare,
+    /// Room for the matches in a row that `snippet` would compare with each other.
+    Snippet,
     /// Bytes of temporary files beyond the run's limit.
     TempFiles,
     /// Anything, because a deadline was met.
@@ -48,6 +59,12 @@ struct Meter {
     prepare_left: Cell<i64>,
     credit: Cell<i64>,
     has_large: Cell<bool>,
+    /// How often a large value is charged for: once, and for each time that a JSON function may go through it.
+    times_charged: Cell<u64>,
+    /// Calls of `snippet` in the statement.
+    n_snippets: Cell<u32>,
+    /// The page cache is asked, which other runs have filled: what it takes is not charged.
+    is_in_page_cache: Cell<bool>,
     refusal: Cell<Option<Refusal>>,
 }
 
@@ -61,6 +78,9 @@ thread_local! {
             prepare_left: Cell::new(0),
             credit: Cell::new(0),
             has_large: Cell::new(false),
+            times_charged: Cell::new(1),
+            n_snippets: Cell::new(0),
+            is_in_page_cache: Cell::new(false),
             refusal: Cell::new(None),
         }
     };
@@ -68,8 +88,8 @@ thread_local! {
     static GUARD: RefCell<Option<Arc<RunGuard>>> = const { RefCell::new(None) };
 }
 
-/// Starts to count for a run on this thread, whose clocks are those of `guard`.
-pub(crate) fn arm(guard: &Arc<RunGuard>, limits: &Limits) {
+/// Starts to count for a run on this thread, whose clocks are those of `guard`, of a statement with so many JSON paths.
+pub(crate) fn arm(guard: &Arc<RunGuard>, limits: &Limits, n_json_paths: usize) {
     GUARD.with_borrow_mut(|current| {
         if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, guard)) {
             *current = Some(Arc::clone(guard));
@@ -81,6 +101,8 @@ pub(crate) fn arm(guard: &Arc<RunGuard>, limits: &Limits) {
         meter.prepare_left.set(i64::MAX);
         meter.credit.set(CREDIT);
         meter.has_large.set(false);
+        meter.times_charged.set(n_json_paths as u64 + 1);
+        meter.n_snippets.set(0);
         meter.refusal.set(None);
         meter.is_lenient.set(false);
         meter.is_armed.set(true);
@@ -92,9 +114,12 @@ pub(crate) fn start_preparing() {
     METER.with(|meter| meter.prepare_left.set(PREPARE_ALLOCATIONS));
 }
 
-/// Marks the end of prepare.
-pub(crate) fn start_executing() {
-    METER.with(|meter| meter.prepare_left.set(i64::MAX));
+/// Marks the end of prepare, of a statement that calls `snippet` so often.
+pub(crate) fn start_executing(n_snippets: u32) {
+    METER.with(|meter| {
+        meter.prepare_left.set(i64::MAX);
+        meter.n_snippets.set(n_snippets);
+    });
 }
 
 /// Stops counting and returns what was refused first, if something was.
@@ -117,6 +142,12 @@ pub(crate) fn may_allocate(bytes: usize) -> bool {
     METER.with(|meter| !meter.is_armed.get() || meter.may_allocate(bytes))
 }
 
+/// Answers SQLite's wish for a piece of memory to grow from one size to another.
+#[inline]
+pub(crate) fn may_grow(old: usize, new: usize) -> bool {
+    METER.with(|meter| !meter.is_armed.get() || (meter.may_have_matches(new) && meter.may_allocate(new - old)))
+}
+
 /// Takes back a piece of memory.
 #[inline]
 pub(crate) fn freed(bytes: usize) {
@@ -127,10 +158,23 @@ pub(crate) fn freed(bytes: usize) {
     });
 }
 
-/// Answers SQLite's wish for a page of a file.
+/// Answers SQLite's wish for a page of a file, which `fetch` fetches; `None` refuses it.
 #[inline]
-pub(crate) fn may_fetch_page() -> bool {
-    METER.with(|meter| !meter.is_armed.get() || meter.has_time(PAGE_COST))
+pub(crate) fn fetch_page<T>(fetch: impl FnOnce() -> T) -> Option<T> {
+    METER.with(|meter| {
+        if meter.is_armed.get() && !meter.has_time(PAGE_COST) {
+            return None;
+        }
+        meter.is_in_page_cache.set(true);
+        let page = fetch();
+        meter.is_in_page_cache.set(false);
+        Some(page)
+    })
+}
+
+/// Tells whether the run has an end by the wall clock.
+pub(crate) fn has_deadline() -> bool {
+    METER.with(|meter| meter.is_armed.get()) && with_guard(RunGuard::has_deadline).unwrap_or(false)
 }
 
 /// Answers the wish to wait for somebody else.
@@ -174,11 +218,35 @@ impl Meter {
             }
             self.prepare_left.set(prepare_left - 1);
         }
-        if bytes >= LARGE && !self.has_large.replace(true) {
+        self.heap_left.set(left);
+        bytes < LARGE || self.may_take_large(bytes)
+    }
+
+    /// Charges a large piece; false, with the piece given back, when that is over the budget.
+    #[cold]
+    fn may_take_large(&self, bytes: usize) -> bool {
+        if !self.has_large.replace(true) {
             with_guard(RunGuard::note_large_values);
         }
-        self.heap_left.set(left);
-        true
+        let charge = (bytes as u64).saturating_mul(self.times_charged.get());
+        if self.is_in_page_cache.get() || !with_guard(|guard| guard.charge(charge)).unwrap_or(false) {
+            return true;
+        }
+        if self.is_lenient.get() {
+            return true; // the guard remembers
+        }
+        self.heap_left.set(self.heap_left.get() + bytes as i64);
+        self.refuse(Refusal::Time)
+    }
+
+    /// Tells whether an array of so many bytes, if it is one of matches, is not too much for `snippet`.
+    fn may_have_matches(&self, bytes: usize) -> bool {
+        if self.n_snippets.get() == 0 || !bytes.is_multiple_of(FIRST_MATCHES * MATCH_BYTES) {
+            return true;
+        }
+        let n_matches = (bytes / MATCH_BYTES) as u64;
+        let n_pairs = n_matches.saturating_mul(n_matches / 4).saturating_mul(u64::from(self.n_snippets.get()));
+        !n_matches.is_power_of_two() || n_pairs <= MAX_SNIPPET_PAIRS || self.refuse(Refusal::Snippet)
     }
 
     /// Spends work and looks at the clocks when the credit is used up; once the time is over, it stays over.
@@ -230,7 +298,7 @@ mod tests {
 
     #[test]
     fn memory_is_what_is_held_and_not_what_was_asked_for() {
-        arm(&Arc::default(), &limits());
+        arm(&Arc::default(), &limits(), 0);
         for _ in 0..100 {
             assert!(may_allocate(900));
             freed(900);
@@ -249,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_prepare_has_a_number_of_pieces_and_an_execution_has_not() {
-        arm(&Arc::default(), &limits());
+        arm(&Arc::default(), &limits(), 0);
         let take = || {
             may_allocate(8) && {
                 freed(8);
@@ -260,14 +328,14 @@ mod tests {
         start_preparing();
         assert!((0..PREPARE_ALLOCATIONS).all(|_| take()));
         assert!(!take());
-        start_executing();
+        start_executing(0);
         assert!((0..PREPARE_ALLOCATIONS * 2).all(|_| take()));
         assert_eq!(disarm(), Some(Refusal::Prepare));
     }
 
     #[test]
     fn temporary_files_have_a_limit_of_their_own() {
-        arm(&Arc::default(), &limits());
+        arm(&Arc::default(), &limits(), 0);
         assert!(may_write_temp(50, 50) && may_write_temp(50, 0) && !may_write_temp(1, 1) && may_allocate(1_000));
         removed_temp(50);
         assert!(may_write_temp(50, 50));
@@ -279,9 +347,9 @@ mod tests {
         let guard = Arc::new(RunGuard::default());
         let limits = Limits { timeout: Some(Duration::ZERO), heap_bytes: u64::MAX, temp_bytes: u64::MAX, ..limits() };
         guard.arm(&limits, None, Instant::now());
-        let asks: [fn() -> bool; 3] = [|| may_allocate(1), may_fetch_page, || may_write_temp(1, 1)];
+        let asks: [fn() -> bool; 3] = [|| may_allocate(1), || fetch_page(|| ()).is_some(), || may_write_temp(1, 1)];
         for ask in asks {
-            arm(&guard, &limits);
+            arm(&guard, &limits, 0);
             assert!((0..=CREDIT).any(|_| !ask()));
             assert!(asks.iter().all(|ask| !ask()));
             assert_eq!(disarm(), Some(Refusal::Time));

@@ -8,7 +8,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -19,7 +19,7 @@ use crate::hint;
 use crate::request::Caps;
 use crate::result::header::Header;
 use crate::scan::Patterns;
-use crate::sqlite::dbfile::{self, NoLog};
+use crate::sqlite::dbfile::{self, Unused};
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
 use crate::sqlite::functions;
 use crate::sqlite::hooks::{self, Action, Authorizer, Log};
@@ -68,7 +68,10 @@ const DENIED_FUNCTIONS: [&str; 10] = [
 /// Functions whose value differs from call to call; those that read the clock are seen when they do.
 const VOLATILE_FUNCTIONS: [&str; 3] = ["random", "randomblob", "sqlite_offset"];
 
-/// How long a query waits for a writer's lock before it is a `db_error`, and between two looks.
+/// How the names end of the tables in which an r-tree is kept.
+const RTREE_TABLES: [&str; 3] = ["_node", "_parent", "_rowid"];
+
+/// How long a query without a wall limit waits for a writer's lock before it is a `db_error`, and each between two looks.
 const BUSY_WAIT: Duration = Duration::from_millis(500);
 const BUSY_PERIOD: Duration = Duration::from_millis(5);
 
@@ -86,6 +89,8 @@ const LIMITS: [(Limit, i32); 4] = [
 pub(crate) struct Seen {
     is_volatile: AtomicBool,
     has_patterns_in_view: AtomicBool,
+    /// Calls of FTS5's `snippet`, whose work is the square of the matches in a row.
+    n_snippets: AtomicU32,
     /// It is the sandbox's own, which may begin and end a transaction.
     is_ours: AtomicBool,
 }
@@ -95,6 +100,12 @@ impl Seen {
     pub(crate) fn reset(&self) {
         self.is_volatile.store(false, Ordering::Relaxed);
         self.has_patterns_in_view.store(false, Ordering::Relaxed);
+        self.n_snippets.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns how often the statement calls `snippet`.
+    pub(crate) fn n_snippets(&self) -> u32 {
+        self.n_snippets.load(Ordering::Relaxed)
     }
 
     /// Tells whether a view matches patterns that the statement's text does not show.
@@ -119,10 +130,10 @@ pub(crate) struct Sandbox {
     guarded: Kept,
     /// LIKE and GLOB are SQLite's own, which use an index and ask nobody: for statements whose patterns are short work.
     indexed: Kept,
-    /// The database is in WAL mode and had no log, which SQLite would make only to read it; this is what the file was then.
-    /// It is read alone, each time in a transaction whose lock keeps a writer's log from being taken away: where there is
-    /// none at the end, nobody wrote.
-    no_log: Cell<Option<NoLog>>,
+    /// The database is in WAL mode and had no log, or a log without an index, which SQLite would make only to read it; this is
+    /// what the files were then. They are read alone, each time in a transaction whose lock keeps a writer's log and index
+    /// from being taken away: where there is none at the end, nobody wrote.
+    unused: Cell<Option<Unused>>,
     /// Names that hints are made from.
     names: hint::Kept,
     /// Counts the files that sandboxes of this thread have open.
@@ -166,7 +177,7 @@ impl Sandbox {
             seen: Arc::default(),
             guarded: Kept::default(),
             indexed: Kept::default(),
-            no_log: Cell::new(None),
+            unused: Cell::new(None),
             names: hint::Kept::default(),
             n_files: Arc::clone(n_files),
             header: RefCell::default(),
@@ -222,20 +233,20 @@ impl Sandbox {
         if let Origin::Copy(copied) = &self.origin {
             return !copied.is_current(&self.path);
         }
-        let shows_all = |then: NoLog| (then.is_settled() || self.has_transaction()) && then.still_holds(&self.path);
-        self.no_log.get().is_some_and(|then| !shows_all(then))
+        let shows_all = |then: Unused| (then.is_settled() || self.has_transaction()) && then.still_holds(&self.path);
+        self.unused.get().is_some_and(|then| !shows_all(then))
     }
 
     /// Tells whether what was read since `begin` is one state of the database, with an error (which may have ended the
-    /// transaction) or without. Only who reads a file without its log has to ask; SQLite's locks keep the others from halves.
+    /// transaction) or without. Only who reads a file that nobody else uses has to ask; SQLite's locks keep the others from halves.
     pub(crate) fn has_read_one_state(&self, has_failed: bool) -> bool {
         let is_locked = has_failed || self.has_transaction();
-        self.no_log.get().is_none_or(|then| is_locked && then.still_holds(&self.path))
+        self.unused.get().is_none_or(|then| is_locked && then.still_holds(&self.path))
     }
 
-    /// Tells whether the database is read without its log, so that every run needs a transaction.
-    pub(crate) fn is_without_log(&self) -> bool {
-        self.no_log.get().is_some()
+    /// Tells whether the database is read as if nobody else used it, so that every run needs a transaction.
+    pub(crate) fn is_read_alone(&self) -> bool {
+        self.unused.get().is_some()
     }
 
     fn has_transaction(&self) -> bool {
@@ -290,13 +301,16 @@ impl Sandbox {
     }
 
     fn connect(&self, guards_patterns: bool) -> rusqlite::Result<Connection> {
+        if self.unused.get().is_none() && !self.is_copy() {
+            self.unused.set(Unused::with_log(&self.path));
+        }
         let connect = || -> rusqlite::Result<Connection> {
             let mut connection = self.open()?;
             wall_in(&mut connection, &self.guard, &self.seen)?;
             if guards_patterns {
                 functions::register_patterns(&connection, &self.guard)?;
             }
-            if self.is_without_log() {
+            if self.is_read_alone() {
                 self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
             }
             connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
@@ -304,9 +318,9 @@ impl Sandbox {
         };
         match connect() {
             // So it is when a log is missing, because nothing may be created.
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && self.no_log.get().is_none() => {
-                self.no_log.set(NoLog::of(&self.path));
-                if self.no_log.get().is_some() { connect() } else { Err(error) }
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && self.unused.get().is_none() => {
+                self.unused.set(Unused::of(&self.path));
+                if self.unused.get().is_some() { connect() } else { Err(error) }
             }
             result => result,
         }
@@ -314,7 +328,11 @@ impl Sandbox {
 
     /// Opens a connection that can only read. A promise about a file does not hold for a log or a journal beside it.
     fn open(&self) -> rusqlite::Result<Connection> {
-        let vfs = hooks::vfs(if self.is_without_log() { Log::Missing } else { Log::Possible })?;
+        let vfs = hooks::vfs(match self.unused.get() {
+            None => Log::Possible,
+            Some(unused) if unused.has_log() => Log::WithoutIndex,
+            Some(_) => Log::Missing,
+        })?;
         // Without the URI flag no character of a path has a meaning, and neither has ":memory:".
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let path = &self.path;
@@ -366,10 +384,10 @@ fn immutable_uri(path: &Path) -> String {
     format!("{scheme}{}?immutable=1", encoded.collect::<String>())
 }
 
-/// Waits a moment for a writer's lock, unless the run's time is over or the wait was long enough.
+/// Waits a moment for a writer's lock, unless the run's time is over or, where it has no end, the wait was long enough.
 fn wait_for_lock(n_waits: i32) -> bool {
     let waited = BUSY_PERIOD * u32::try_from(n_waits).unwrap_or(0);
-    let goes_on = waited < BUSY_WAIT && meter::may_wait();
+    let goes_on = (waited < BUSY_WAIT || meter::has_deadline()) && meter::may_wait();
     if goes_on {
         std::thread::sleep(BUSY_PERIOD);
     }
@@ -380,6 +398,9 @@ impl Authorizer for Seen {
     fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool {
         match action {
             Action::Read => true,
+            // An r-tree prepares what would write to its tables before it is read; who else does is refused when that is
+            // prepared, as it does not only read.
+            Action::Write(table) => !is_in_view && RTREE_TABLES.iter().any(|end| table.ends_with(end.as_bytes())),
             Action::Function(name) => allows_function(name, is_in_view, self),
             Action::Pragma(name, value) => allows_pragma(name, value.is_some()),
             Action::Transaction => self.is_ours.load(Ordering::Relaxed),
@@ -398,6 +419,8 @@ fn allows_function(name: &[u8], is_in_view: bool, seen: &Seen) -> bool {
     }
     if is_in(name, &VOLATILE_FUNCTIONS) {
         seen.is_volatile.store(true, Ordering::Relaxed);
+    } else if is_in(name, &["snippet"]) {
+        seen.n_snippets.fetch_add(1, Ordering::Relaxed);
     } else if is_in_view && is_in(name, &["like", "glob"]) {
         seen.has_patterns_in_view.store(true, Ordering::Relaxed);
     }

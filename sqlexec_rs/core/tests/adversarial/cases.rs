@@ -16,6 +16,7 @@ pub fn make_shop(path: &Path) {
         "CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT COLLATE NOCASE, price REAL);
          CREATE INDEX by_name ON item(name);
          CREATE TABLE note(id INTEGER PRIMARY KEY, body TEXT);
+         CREATE TABLE plain_node(x);
          CREATE TABLE wide(a, b, c, d, e, f, g, h);
          CREATE VIEW cheap AS SELECT * FROM item WHERE price < 3;
          CREATE VIEW slow AS SELECT id FROM note WHERE body LIKE '%aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab';
@@ -78,7 +79,11 @@ pub fn writing() -> Cases {
             "ALTER TABLE item RENAME COLUMN name TO label",
             "INSERT INTO doc(doc) VALUES ('optimize')",
             "INSERT INTO area VALUES (2, 0, 1)",
-            "SELECT id FROM area WHERE x0 >= 0", // SQLite prepares an r-tree's writes before its reads
+            "INSERT INTO area_node VALUES (9, x'00')",
+            "DELETE FROM area_rowid",
+            "INSERT INTO plain_node VALUES (1)",
+            "UPDATE plain_node SET x = 2 RETURNING x",
+            "WITH n AS (SELECT id FROM area) DELETE FROM plain_node WHERE x IN (SELECT id FROM n)",
             "ATTACH DATABASE 'other.sqlite' AS other",
             "ATTACH 'file:other.sqlite?mode=rwc' AS other",
             "DETACH DATABASE main",
@@ -231,6 +236,37 @@ pub fn long_calls() -> Cases {
     all
 }
 
+/// Calls of FTS5's `snippet` on rows with so many matches.
+#[allow(dead_code, reason = "the example has no use for it")]
+pub fn snippets() -> Vec<(usize, Status, &'static str)> {
+    let one = "SELECT length(snippet(hits, 0, '<', '>', '...', 60)) FROM hits WHERE hits MATCH 'a'";
+    let two =
+        "SELECT snippet(hits, 0, '<', '>', '', 9), snippet(hits, 0, '', '', '', 9) FROM hits WHERE hits MATCH 'a'";
+    let other = "SELECT length(highlight(hits, 0, '<', '>')), bm25(hits) FROM hits WHERE hits MATCH 'a'";
+    vec![
+        (1_000, Status::Ok, one),
+        (100_000, Status::TooLarge, one),
+        (1_000, Status::Ok, two),
+        (1_100, Status::TooLarge, two),
+        (20_000, Status::Ok, other),
+    ]
+}
+
+/// Calls and comparisons of long values, one behind another without a loop.
+#[allow(dead_code, reason = "the example has no use for it")]
+pub fn straight_line() -> Vec<String> {
+    let texts =
+        "SELECT printf('%.*c', 4000000 - id, 'a') AS x, printf('%.*c', 4000000 - id, 'A') AS y FROM item LIMIT 1";
+    let array = "SELECT '[' || replace(hex(zeroblob(450000 - id)), '00', '1,') || '1]' AS x FROM item LIMIT 1";
+    let largest = |collation: &str, other: &str| {
+        let call = format!("max(x COLLATE {collation}, {})", repeat(other, ", ", 120));
+        format!("SELECT length({call}{}) FROM ({texts})", format!(" = {call}").repeat(60))
+    };
+    let paths: Vec<String> = (0..120).map(|i| format!("'$[{}]'", 440_000 + i)).collect();
+    let extracts = (0..60).map(|_| format!("json_extract(x, {})", paths.join(", "))).collect::<Vec<_>>().join(", ");
+    vec![largest("NOCASE", "y"), largest("RTRIM", "x"), format!("SELECT {extracts} FROM ({array})")]
+}
+
 pub fn growing() -> Cases {
     let mut all = each(
         Status::TooLarge,
@@ -262,6 +298,12 @@ pub fn growing() -> Cases {
     all.push((Status::TooLarge, format!("SELECT {}", repeat("zeroblob(4000000)", ", ", 1_000))));
     all.push((Status::TooLarge, format!("SELECT {}", repeat("printf('%.*c', 4000000, 'x')", ", ", 100))));
     // Statements.
+    let terms =
+        |n: usize| (0..n).map(|i| format!("{}price+{i}", repeat("name||", "", 10))).collect::<Vec<_>>().join(",");
+    let ordered = format!("SELECT {} FROM item ORDER BY {}", terms(1_900), terms(1_900));
+    all.push((Status::TooLarge, ordered.clone()));
+    all.push((Status::TooLarge, ordered.replace("ORDER", "GROUP")));
+    all.push((Status::TooLarge, format!("SELECT 1 WHERE 1 IN ({})", repeat("1", ",", 40_000))));
     all.push((Status::TooLarge, format!("SELECT {}1{}", "abs(".repeat(600), ")".repeat(600))));
     all.push((Status::TooLarge, format!("SELECT {}1{}", "(".repeat(3_000), ")".repeat(3_000))));
     all.push((Status::TooLarge, format!("SELECT {}", repeat("1", " + ", 3_000))));
@@ -292,6 +334,8 @@ pub fn ordinary() -> Cases {
             "SELECT * FROM item WHERE name LIKE 'name 1%' OR name LIKE '%9_' OR name GLOB '*[0-9]'",
             "SELECT json_group_array(name), group_concat(name), length(hex(zeroblob(2000000))) FROM item",
             "SELECT body FROM doc WHERE doc MATCH 'other'",
+            "SELECT id, x1 FROM area WHERE x0 >= 0 AND x1 < 5",
+            "SELECT i.name FROM item i JOIN area a ON a.id = i.id WHERE a.x0 <= i.price",
             "SELECT * FROM json_each('[1, 2]'), pragma_table_info('item')",
             "SELECT * FROM cheap ORDER BY name",
             "SELECT v FROM added4 LIMIT 3",

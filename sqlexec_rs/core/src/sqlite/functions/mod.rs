@@ -6,11 +6,13 @@
 
 #![allow(unsafe_code, reason = "SQLite calls functions through C; each block says why it is sound")]
 
+mod collate;
 mod like;
 mod text;
 mod utf8;
 mod work;
 
+use std::cmp::Ordering;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -37,9 +39,73 @@ const TEXT: [(&CStr, c_int, Function); 9] = [
 ];
 const PATTERNS: [(&CStr, c_int, Function); 3] = [(c"like", 2, like), (c"like", 3, like), (c"glob", 2, glob)];
 
-/// Replaces the functions on texts.
+type Collation = unsafe extern "C" fn(*mut c_void, c_int, *const c_void, c_int, *const c_void) -> c_int;
+
+const COLLATIONS: [(&CStr, Collation); 2] = [(c"NOCASE", compare_without_case), (c"RTRIM", compare_without_end_spaces)];
+
+/// Replaces the functions on texts, and the collations but for BINARY.
 pub(crate) fn register_text(connection: &Connection, guard: &Arc<RunGuard>) -> rusqlite::Result<()> {
+    COLLATIONS.iter().try_for_each(|collation| register_collation(connection, guard, *collation))?;
     TEXT.iter().try_for_each(|function| register(connection, guard, *function))
+}
+
+fn register_collation(
+    connection: &Connection,
+    guard: &Arc<RunGuard>,
+    (name, compare): (&CStr, Collation),
+) -> rusqlite::Result<()> {
+    let data = Arc::into_raw(Arc::clone(guard)).cast_mut().cast::<c_void>();
+    // SAFETY: the connection is open; the data is a reference to the guard, which SQLite hands to `forget_guard` when the
+    // collation is replaced or the connection closed, and which is taken back here where SQLite refuses the collation.
+    unsafe {
+        let (db, encoding) = (connection.handle(), ffi::SQLITE_UTF8);
+        let code =
+            ffi::sqlite3_create_collation_v2(db, name.as_ptr(), encoding, data, Some(compare), Some(forget_guard));
+        if code != ffi::SQLITE_OK {
+            forget_guard(data);
+        }
+        check(code)
+    }
+}
+
+unsafe extern "C" fn compare_without_case(
+    guard: *mut c_void,
+    n_first: c_int,
+    first: *const c_void,
+    n_second: c_int,
+    second: *const c_void,
+) -> c_int {
+    // SAFETY: SQLite's own arguments.
+    unsafe { compare(guard, (first, n_first), (second, n_second), collate::without_case) }
+}
+
+unsafe extern "C" fn compare_without_end_spaces(
+    guard: *mut c_void,
+    n_first: c_int,
+    first: *const c_void,
+    n_second: c_int,
+    second: *const c_void,
+) -> c_int {
+    // SAFETY: SQLite's own arguments.
+    unsafe { compare(guard, (first, n_first), (second, n_second), collate::without_end_spaces) }
+}
+
+/// # Safety
+/// The guard must be that of a collation that was registered here, and the texts pointers to so many bytes.
+#[inline]
+unsafe fn compare(
+    guard: *mut c_void,
+    (first, n_first): (*const c_void, c_int),
+    (second, n_second): (*const c_void, c_int),
+    order: impl FnOnce(&[u8], &[u8], &mut Work<'_>) -> Result<Ordering, Stopped>,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (guard, first, second) = unsafe {
+        (&*guard.cast_const().cast::<RunGuard>(), slice(first.cast(), n_first), slice(second.cast(), n_second))
+    };
+    let mut work = Work::new(guard);
+    let found = order(first, second, &mut work).and_then(|order| work.finish().map(|()| order));
+    found.map_or(0, |order| order as c_int)
 }
 
 /// Replaces LIKE and GLOB.

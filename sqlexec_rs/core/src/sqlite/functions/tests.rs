@@ -102,7 +102,7 @@ fn argument() -> impl Strategy<Value = Argument> {
     ]
 }
 
-const CALLS: [(&str, usize); 12] = [
+const CALLS: [(&str, usize); 15] = [
     ("SELECT instr(?1, ?2)", 2),
     ("SELECT replace(?1, ?2, ?3)", 3),
     ("SELECT trim(?1)", 1),
@@ -115,6 +115,9 @@ const CALLS: [(&str, usize); 12] = [
     ("SELECT ?1 LIKE ?2", 2),
     ("SELECT ?1 LIKE ?2 ESCAPE ?3", 3),
     ("SELECT ?1 GLOB ?2", 2),
+    ("SELECT (?1 COLLATE NOCASE < ?2) + 2 * (?1 COLLATE NOCASE = ?2)", 2),
+    ("SELECT (?1 COLLATE RTRIM < ?2) + 2 * (?1 COLLATE RTRIM = ?2)", 2),
+    ("SELECT max(?1 COLLATE NOCASE, ?2, ?3)", 3),
 ];
 
 /// Several hundred cases of every call take a second; `PROPTEST_CASES` raises the number.
@@ -175,6 +178,19 @@ fn lengths_meet_their_limits_as_in_sqlite() {
             "SELECT 'a' LIKE zeroblob(?1)",
         ] {
             pair.compare(sql, &[Argument::Other(Value::Integer(n))]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn long_texts_are_in_sqlites_order() {
+    let pair = Pair::new("UTF-8");
+    let beginning = "aB\u{e9} ".repeat(3_000).into_bytes();
+    let ends = [&b""[..], b"a", b"A", b"b", b" ", b"  ", b"\0a", b"\0bb", b"\0B", b"[", b"\xff"];
+    let text = |end: &[u8]| Argument::Text(Text([&beginning, end].concat()));
+    for (a, b) in ends.iter().flat_map(|a| ends.iter().map(move |b| (a, b))) {
+        for (sql, n) in CALLS.iter().filter(|(sql, _)| sql.contains("COLLATE")) {
+            pair.compare(sql, &[text(a), text(b), text(b"aa")][..*n]).unwrap();
         }
     }
 }

@@ -18,6 +18,8 @@ pub(crate) enum Action<'a> {
     Function(&'a [u8]),
     /// Ask the named PRAGMA, with its argument.
     Pragma(&'a [u8], Option<&'a [u8]>),
+    /// Write to the named table.
+    Write(&'a [u8]),
     /// Begin or end a transaction.
     Transaction,
     /// Everything else.
@@ -61,6 +63,7 @@ unsafe extern "C" fn ask<A: Authorizer>(
         ffi::SQLITE_SELECT | ffi::SQLITE_READ | ffi::SQLITE_RECURSIVE => Action::Read,
         ffi::SQLITE_FUNCTION => Action::Function(bytes(second).unwrap_or_default()),
         ffi::SQLITE_PRAGMA => Action::Pragma(bytes(first).unwrap_or_default(), bytes(second)),
+        ffi::SQLITE_INSERT | ffi::SQLITE_UPDATE | ffi::SQLITE_DELETE => Action::Write(bytes(first).unwrap_or_default()),
         ffi::SQLITE_TRANSACTION => Action::Transaction,
         _ => Action::Other,
     };

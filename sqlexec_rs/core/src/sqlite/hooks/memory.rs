@@ -79,7 +79,7 @@ unsafe extern "C" fn resize(piece: *mut c_void, bytes: c_int) -> *mut c_void {
     unsafe {
         let start = piece.cast::<u8>().sub(HEADER);
         let old = start.cast::<usize>().read();
-        if bytes > old && !meter::may_allocate(bytes - old) {
+        if bytes > old && !meter::may_grow(old, bytes) {
             return ptr::null_mut();
         }
         let moved = realloc(start, Layout::from_size_align_unchecked(old + HEADER, HEADER), bytes + HEADER);

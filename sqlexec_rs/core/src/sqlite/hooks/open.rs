@@ -4,7 +4,7 @@
 //! change between a look and the open, so the look is at what was opened, without waiting for it.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::fs::File;
 use std::mem::{self, ManuallyDrop};
 use std::os::fd::FromRawFd;
@@ -16,6 +16,8 @@ use rusqlite::ffi;
 use rustix::fs::OFlags;
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
+
+type Own = extern "C" fn(c_int, c_uint, c_uint) -> c_int;
 
 /// SQLite's own, which calls the system's.
 static SQLITES_OPEN: OnceLock<Open> = OnceLock::new();
@@ -44,8 +46,17 @@ pub(super) unsafe fn configure(layer: *mut ffi::sqlite3_vfs) -> c_int {
         if SQLITES_OPEN.set(mem::transmute::<unsafe extern "C" fn(), Open>(original)).is_err() {
             return ffi::SQLITE_MISUSE;
         }
-        set(layer, name, Some(mem::transmute::<Open, unsafe extern "C" fn()>(open_regular)))
+        match set(layer, name, Some(mem::transmute::<Open, unsafe extern "C" fn()>(open_regular))) {
+            ffi::SQLITE_OK => {}
+            code => return code,
+        }
+        set(layer, c"fchown".as_ptr(), Some(mem::transmute::<Own, unsafe extern "C" fn()>(leave_owner)))
     }
+}
+
+/// SQLite gives a log the owner of its database, also one that has it, which changes the log's times.
+extern "C" fn leave_owner(_: c_int, _: c_uint, _: c_uint) -> c_int {
+    0
 }
 
 /// Forgets what was refused to this thread, and returns it.

@@ -37,10 +37,8 @@ unsafe extern "C" fn fetch(
     create: c_int,
 ) -> *mut ffi::sqlite3_pcache_page {
     let Some(original) = SQLITES_FETCH.get() else { return ptr::null_mut() };
-    // Without `create` the answer would mean that the page is not in the cache, which is no refusal and may be untrue.
-    if create != 0 && !meter::may_fetch_page() {
-        return ptr::null_mut();
-    }
     // SAFETY: SQLite's own arguments, handed on to SQLite's own method.
-    unsafe { original(cache, page, create) }
+    let fetch = || unsafe { original(cache, page, create) };
+    // Without `create` the answer would mean that the page is not in the cache, which is no refusal and may be untrue.
+    if create == 0 { fetch() } else { meter::fetch_page(fetch).unwrap_or(ptr::null_mut()) }
 }

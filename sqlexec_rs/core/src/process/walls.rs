@@ -1,0 +1,241 @@
+//! What the kernel keeps a worker process from, whatever runs in it. A kernel that has no such wall builds none.
+
+#[cfg(target_os = "linux")]
+pub(super) use linux::{forbid_calls, forbid_writes};
+
+/// Forbids nothing.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn forbid_writes(_temporary: &[std::path::PathBuf]) {}
+
+/// Forbids nothing.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn forbid_calls() {}
+
+/// Returns the folders in which SQLite looks for room for temporary files.
+pub(super) fn temporary_folders() -> Vec<std::path::PathBuf> {
+    let named = ["SQLITE_TMPDIR", "TMPDIR"].iter().filter_map(std::env::var_os).map(Into::into);
+    named.chain(["/var/tmp", "/usr/tmp", "/tmp"].map(Into::into)).collect()
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use landlock::{
+        ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+        RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+    };
+    use libc::c_long;
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+
+    /// The newest rules that are asked for; a kernel that has fewer keeps to those.
+    const RULES: ABI = ABI::V6;
+
+    /// Forbids this thread, and those that it starts, to write to any file but those in the temporary folders, to make or remove
+    /// one elsewhere, to run a program, to connect by TCP, and to signal processes that are not its children.
+    pub(crate) fn forbid_writes(temporary: &[PathBuf]) {
+        let _ = try_to_forbid_writes(temporary);
+    }
+
+    fn try_to_forbid_writes(temporary: &[PathBuf]) -> Result<(), RulesetError> {
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        let change = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
+        let rules = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(RULES))?
+            .handle_access(AccessNet::from_all(RULES))?
+            .scope(Scope::from_all(RULES))?
+            .create()?;
+        let mut rules = allow(rules, "/".into(), read)?;
+        for folder in temporary {
+            rules = allow(rules, folder.clone(), read | change)?;
+        }
+        allow(rules, "/dev/null".into(), AccessFs::ReadFile | AccessFs::WriteFile)?.restrict_self()?;
+        Ok(())
+    }
+
+    /// Allows so much below a path; nothing where there is none.
+    fn allow(rules: RulesetCreated, path: PathBuf, access: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
+        match PathFd::new(path) {
+            Ok(place) => rules.add_rule(PathBeneath::new(place, access)),
+            Err(_) => Ok(rules),
+        }
+    }
+
+    /// System calls that reading a database has no use for: those that begin programs and processes, reach others and the
+    /// network, change names, owners and privileges, or touch the kernel itself. They fail as not permitted.
+    const FORBIDDEN: &[c_long] = &[
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_acct,
+        libc::SYS_add_key,
+        libc::SYS_bind,
+        libc::SYS_bpf,
+        libc::SYS_capset,
+        libc::SYS_chroot,
+        libc::SYS_clone,
+        libc::SYS_clone3,
+        libc::SYS_connect,
+        libc::SYS_delete_module,
+        libc::SYS_execve,
+        libc::SYS_execveat,
+        libc::SYS_fchmodat,
+        libc::SYS_fchownat,
+        libc::SYS_finit_module,
+        libc::SYS_fsetxattr,
+        libc::SYS_fsmount,
+        libc::SYS_fsopen,
+        libc::SYS_init_module,
+        libc::SYS_io_uring_enter,
+        libc::SYS_io_uring_register,
+        libc::SYS_io_uring_setup,
+        libc::SYS_kexec_load,
+        libc::SYS_keyctl,
+        libc::SYS_kill,
+        libc::SYS_linkat,
+        libc::SYS_listen,
+        libc::SYS_lsetxattr,
+        libc::SYS_memfd_create,
+        libc::SYS_mkdirat,
+        libc::SYS_mknodat,
+        libc::SYS_mount,
+        libc::SYS_move_mount,
+        libc::SYS_open_by_handle_at,
+        libc::SYS_open_tree,
+        libc::SYS_perf_event_open,
+        libc::SYS_personality,
+        libc::SYS_pidfd_getfd,
+        libc::SYS_pidfd_open,
+        libc::SYS_pidfd_send_signal,
+        libc::SYS_pivot_root,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+        libc::SYS_ptrace,
+        libc::SYS_quotactl,
+        libc::SYS_reboot,
+        libc::SYS_renameat,
+        libc::SYS_renameat2,
+        libc::SYS_request_key,
+        libc::SYS_setfsgid,
+        libc::SYS_setfsuid,
+        libc::SYS_setgid,
+        libc::SYS_setgroups,
+        libc::SYS_setns,
+        libc::SYS_setregid,
+        libc::SYS_setresgid,
+        libc::SYS_setresuid,
+        libc::SYS_setreuid,
+        libc::SYS_setuid,
+        libc::SYS_setxattr,
+        libc::SYS_socket,
+        libc::SYS_socketpair,
+        libc::SYS_swapoff,
+        libc::SYS_swapon,
+        libc::SYS_symlinkat,
+        libc::SYS_umount2,
+        libc::SYS_unshare,
+        libc::SYS_userfaultfd,
+    ];
+
+    /// Forms of the same that only the oldest of the architectures still has.
+    #[cfg(target_arch = "x86_64")]
+    const FORBIDDEN_OLD: &[c_long] = &[
+        libc::SYS_chmod,
+        libc::SYS_chown,
+        libc::SYS_fork,
+        libc::SYS_lchown,
+        libc::SYS_link,
+        libc::SYS_mkdir,
+        libc::SYS_mknod,
+        libc::SYS_rename,
+        libc::SYS_symlink,
+        libc::SYS_vfork,
+    ];
+    #[cfg(not(target_arch = "x86_64"))]
+    const FORBIDDEN_OLD: &[c_long] = &[];
+
+    /// Forbids this thread what a query has no use for.
+    pub(crate) fn forbid_calls() {
+        let numbers = FORBIDDEN.iter().chain(FORBIDDEN_OLD);
+        let rules: BTreeMap<i64, _> = numbers.map(|number| (*number, Vec::new())).collect();
+        let refuse = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+        let Ok(target) = std::env::consts::ARCH.try_into() else { return };
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, target);
+        if let Some(program) = filter.ok().and_then(|filter| BpfProgram::try_from(filter).ok()) {
+            let _ = apply_filter(&program);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::fs::{self, File};
+        use std::io::ErrorKind;
+        use std::net::{TcpListener, TcpStream};
+        use std::os::unix::net::UnixStream;
+        use std::path::Path;
+        use std::process::Command;
+        use std::{io, thread};
+
+        use super::*;
+
+        /// Acts in a thread of its own, which takes its wall with it.
+        fn behind<T: Send>(wall: impl FnOnce() + Send, act: impl FnOnce() -> T + Send) -> T {
+            let walled = || {
+                wall();
+                act()
+            };
+            thread::scope(|scope| scope.spawn(walled).join()).unwrap()
+        }
+
+        fn kinds<T>(results: Vec<io::Result<T>>) -> Vec<Option<ErrorKind>> {
+            results.into_iter().map(|result| result.err().map(|error| error.kind())).collect()
+        }
+
+        #[test]
+        fn files_are_read_and_written_in_temporary_folders_only() {
+            let (temporary, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let allowed = [temporary.path().to_owned()];
+            let act = |folder: &Path| {
+                let file = folder.join("file");
+                kinds(vec![
+                    File::create(&file).map(drop),
+                    fs::write(&file, "bytes"),
+                    fs::read("/proc/self/status").map(drop),
+                    fs::remove_file(&file),
+                    fs::create_dir(folder.join("inner")),
+                    File::options().write(true).open("/proc/self/mem").map(drop),
+                    Command::new("/bin/true").status().map(drop),
+                ])
+            };
+            let (fine, denied) = (None, Some(ErrorKind::PermissionDenied));
+            let inside = behind(|| forbid_writes(&allowed), || act(temporary.path()));
+            assert_eq!(inside, [fine, fine, fine, fine, denied, denied, denied]);
+            fs::write(outside.path().join("file"), "kept").unwrap();
+            let walled = behind(|| forbid_writes(&allowed), || act(outside.path()));
+            assert_eq!(walled, [denied, denied, fine, denied, denied, denied, denied]);
+            assert_eq!(fs::read(outside.path().join("file")).unwrap(), b"kept");
+        }
+
+        #[test]
+        fn what_a_query_has_no_use_for_is_not_permitted() {
+            let folder = tempfile::tempdir().unwrap();
+            let act = || {
+                kinds(vec![
+                    Command::new("/bin/true").status().map(drop),
+                    TcpListener::bind("127.0.0.1:0").map(drop),
+                    TcpStream::connect("127.0.0.1:9").map(drop),
+                    UnixStream::pair().map(drop),
+                    thread::Builder::new().spawn(|| ()).map(drop),
+                    fs::create_dir(folder.path().join("inner")),
+                    fs::rename(folder.path(), folder.path().with_extension("renamed")),
+                    File::create(folder.path().join("file")).map(drop),
+                    fs::remove_file(folder.path().join("file")),
+                ])
+            };
+            let mut expected = [Some(ErrorKind::PermissionDenied); 9];
+            expected[7..].fill(None);
+            assert_eq!(behind(forbid_calls, act), expected);
+        }
+    }
+}

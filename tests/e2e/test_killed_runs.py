@@ -182,6 +182,7 @@ def test_trap_a_killed_run_is_bit_equal_to_one_never_killed(
     assert_same(run, whole)
 
 
+@pytest.mark.slow
 def test_a_killed_run_whose_pools_fill_up_is_bit_equal_too(tight: Start, tmp_path: Path) -> None:
     """Completions wait and are preempted; what was computed again is the same in a run that goes on."""
     whole, run = tmp_path / "whole", tmp_path / "killed"

@@ -29,6 +29,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "a value head": ("grpo.algorithm=ppo", "grpo.num_iterations=2", "model.lora.rank=2"),
     "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.kl_in=reward"),
 }  # fmt: skip
+ALWAYS = {"two stages", "several turns"}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,10 @@ def untimed(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in VARIANTS],
+)
 def test_trap_what_goes_on_from_any_step_is_bit_equal(
     variant: str, data: Path, tmp_path: Path, rewind: Callable[[Path, int], None]
 ) -> None:

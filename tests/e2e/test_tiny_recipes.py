@@ -13,6 +13,7 @@ from jaxrl_sql.train import main
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*-tiny.yaml"))
 SYSTEMS = {"sql_r1", "arctic", "paverl", "think2sql", "skyrl_sql"}
+ALWAYS = {"arctic", "paverl", "skyrl_sql"}  # one of each kind: a turn, stages, several turns
 UNTAUGHT = {"skyrl_sql_no_schema"}  # whose form the shipped start has not learned
 
 
@@ -32,8 +33,8 @@ def system_of(path: Path) -> str:
 
 
 def marked(path: Path) -> object:
-    """Leave the variants of a system to the slow tests."""
-    return pytest.param(path, id=path.stem, marks=[] if system_of(path) in SYSTEMS else [pytest.mark.slow])
+    """Leave what is much alike, and the variants of a system, to the slow tests."""
+    return pytest.param(path, id=path.stem, marks=[] if system_of(path) in ALWAYS else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("path", [marked(path) for path in CONFIGS])

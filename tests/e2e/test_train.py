@@ -92,7 +92,7 @@ def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
     assert all(np.isfinite(np.asarray(leaf)).all() for leaf in params["layers"].values())
 
 
-@pytest.mark.parametrize("stop_at", [1, 4])
+@pytest.mark.parametrize("stop_at", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_trap_resume_is_bit_equal_to_a_run_that_was_not_stopped(
     stop_at: int, arguments: Start, whole: Path, tmp_path: Path, rewind: Rewind
 ) -> None:
@@ -130,7 +130,7 @@ def adapters_of(folder: Path, config: ModelConfig) -> Adapters:
     return Adapters(pairs, fields["lora_alpha"] / rank)
 
 
-@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
     steps: int, arguments: Start, whole: Path, tmp_path: Path, rewind: Rewind
 ) -> None:

@@ -8,7 +8,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use sqlexec_core::{Config, Fault, GoldSource, Job, Limits, NextItem, Options, Outcome, Pool, Rule, ScoreItem, Status};
+use sqlexec_core::{
+    Config, Fault, GoldSource, Job, Limits, NextItem, Options, Outcome, Pool, Query, Rule, ScoreItem, Status,
+};
 use tempfile::TempDir;
 
 const ENDLESS: &str = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r";
@@ -156,7 +158,8 @@ fn a_full_queue_makes_a_batch_wait() {
     }
     let large = pool.submit(&pairs(&["SELECT 1", "SELECT 2", "SELECT 3"]), &limits).unwrap();
     let mut asked = 0;
-    let refused = pool.submit_while(&pairs(&["SELECT 4"]), &limits, &mut || {
+    let query = Query { database: folder.path(), sql: "SELECT 4".into(), parameters: None };
+    let refused = pool.submit_while(&[query], &limits, &mut || {
         asked += 1;
         asked < 3
     });

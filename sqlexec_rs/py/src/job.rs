@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyTimeoutError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -102,6 +103,27 @@ impl JobItems {
         slf
     }
 
+    fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __anext__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        slf.py().import("sqlexec_rs.awaiting")?.call_method1("next_in_loop", (slf,))
+    }
+
+    /// Waits for the next item at most `timeout` seconds: `(index, result)`, `False` when none has ended, `None` behind the
+    /// last.
+    fn poll<'py>(&mut self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyAny>> {
+        let timeout = seconds(Some(timeout)).unwrap_or_default();
+        let items = &mut self.items;
+        match py.detach(|| items.next(timeout)).map_err(|fault| raise(&fault))? {
+            NextItem::Item(number) => (number, self.result(py, number)?).into_bound_py_any(py),
+            NextItem::End => Ok(py.None().into_bound(py)),
+            NextItem::TimedOut if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) => Err(late()),
+            NextItem::TimedOut => false.into_bound_py_any(py),
+        }
+    }
+
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<(usize, Py<PyAny>)>> {
         loop {
             let left =
@@ -114,7 +136,7 @@ impl JobItems {
             }
             py.check_signals()?;
             if left.is_zero() {
-                return Err(PyTimeoutError::new_err("not every item was done in time"));
+                return Err(late());
             }
         }
     }
@@ -134,6 +156,10 @@ impl JobItems {
             }
         }
     }
+}
+
+fn late() -> PyErr {
+    PyTimeoutError::new_err("not every item was done in time")
 }
 
 /// Takes a number of seconds; negative is none at all, and what is too long is for ever.

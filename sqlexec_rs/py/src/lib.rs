@@ -13,7 +13,7 @@ mod job;
 mod limits;
 mod outcome;
 
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyImportError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use sqlexec_core::{Fault, Rule, Status, Stop};
@@ -41,13 +41,14 @@ fn sqlite_version() -> &'static str {
 
 /// Returns the options that the bundled SQLite was compiled with.
 #[pyfunction]
-fn compile_options() -> PyResult<Vec<String>> {
-    sqlexec_core::compile_options().map_err(|fault| raise(&fault))
+fn compile_options() -> Vec<String> {
+    sqlexec_core::compile_options()
 }
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    sqlexec_core::check_options().map_err(|fault| PyImportError::new_err(fault.to_string()))?;
     module.add("ExecutorError", py.get_type::<ExecutorError>())?;
     module.add("STATUS_NAMES", PyTuple::new(py, Status::ALL.iter().map(|status| status.name()))?)?;
     let stops = Stop::ALL.iter().map(|stop| stop.name());

@@ -1,12 +1,14 @@
-"""What `await job` does; apart, so that asyncio is imported only where there is an event loop."""
+"""What `await job` and `async for` over its items do; apart, so that only who has an event loop imports asyncio."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import Any, cast
 
 from sqlexec_rs._native import Job
+
+_LOOK_S = 0.05
 
 
 async def result_in_loop(job: Job) -> Any:
@@ -25,3 +27,14 @@ async def result_in_loop(job: Job) -> Any:
     job.add_done_callback(call)
     await done
     return job.result()
+
+
+async def next_in_loop(items: Any) -> tuple[int, Any]:
+    """Return the next item of `job.as_completed()`; the event loop runs on meanwhile. Raises StopAsyncIteration."""
+    found = items.poll(0.0)
+    while found is False:
+        # In a thread, and not for long: whoever cancels the task need not wait for the job.
+        found = await asyncio.to_thread(items.poll, _LOOK_S)
+    if found is None:
+        raise StopAsyncIteration
+    return cast("tuple[int, Any]", found)

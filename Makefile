@@ -77,6 +77,10 @@ test: setup-dev ## set up, then run the tests, Rust's and Python's
 test-slow: setup-dev ## the tests that take long: whole runs from question to report
 	$(BIN)/python -m pytest -q -m slow $(ARGS) || [ $$? -eq 5 ]
 
+.PHONY: fuzz
+fuzz: setup-dev ## random statements beside apsw, random tables beside the scorers; ARGS=--minutes=10
+	$(BIN)/python tests/native/fuzz_executor.py $(ARGS)
+
 .PHONY: test-multidevice
 test-multidevice: setup-dev ## the tests on eight virtual devices
 	$(BIN)/python -m pytest -q -m multidevice $(ARGS) || [ $$? -eq 5 ]

@@ -1,4 +1,4 @@
-"""Outcomes and limits as values: cut results, rows in batches, pickles, and what is told of each run."""
+"""Outcomes and limits as values: cut results, rows in batches, pickles, and what is reported for each run."""
 
 from __future__ import annotations
 

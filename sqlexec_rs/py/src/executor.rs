@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use sqlexec_core::{Access, Config, Fault, Pool, Query, Rule, WorkerConfig};
 
 use crate::callbacks::observer;
@@ -313,13 +313,11 @@ fn names(rules: &[Rule]) -> Vec<&'static str> {
 fn take_queries(argument: &Bound<'_, PyAny>) -> PyResult<Vec<Query>> {
     let mut inputs = Inputs::default();
     let take = |item: &Bound<'_, PyAny>| {
-        if let Ok((path, sql)) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>() {
-            return take_query(&mut inputs, &path, &sql, None);
-        }
-        let (path, sql, parameters) = item
-            .extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>)>()
-            .map_err(|_| PyTypeError::new_err("each item must be (db_path, sql) or (db_path, sql, parameters)"))?;
-        take_query(&mut inputs, &path, &sql, Some(&parameters))
+        let fields = item.cast::<PyTuple>().ok().filter(|fields| matches!(fields.len(), 2 | 3));
+        let fields = fields
+            .ok_or_else(|| PyTypeError::new_err("each item must be (db_path, sql) or (db_path, sql, parameters)"))?;
+        let parameters = if fields.len() == 3 { Some(fields.get_borrowed_item(2)?) } else { None };
+        take_query(&mut inputs, &*fields.get_borrowed_item(0)?, &*fields.get_borrowed_item(1)?, parameters.as_deref())
     };
     items("pairs", argument)?.iter().map(take).collect()
 }

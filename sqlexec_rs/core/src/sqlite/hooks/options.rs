@@ -45,9 +45,8 @@ pub fn compile_options() -> Vec<String> {
 pub fn check_options() -> Result<(), Fault> {
     match difference(&compile_options()) {
         None => Ok(()),
-        Some(difference) => Err(Fault::CannotStart(format!(
-            "SQLite was compiled with other options than this package's ({difference}): build it where .cargo/config.toml \
-             is read, which holds LIBSQLITE3_FLAGS"
+        Some(difference) => Err(Fault::OtherOptions(format!(
+            "{difference}; LIBSQLITE3_FLAGS of .cargo/config.toml did not reach its compiler"
         ))),
     }
 }

@@ -147,6 +147,22 @@ def test_waiting_for_items_in_a_loop_ends_in_time(executor: Executor, database: 
     asyncio.run(asyncio.wait_for(read(), 30))
 
 
+def test_a_wait_that_is_given_up_loses_no_item(executor: Executor, database: Path) -> None:
+    async def read() -> list[int]:
+        found: list[int] = []
+        items = executor.submit([(database, COUNT.format(n=20_000 + n)) for n in range(40)]).as_completed()
+        while True:
+            try:
+                index, _ = await asyncio.wait_for(anext(items), 0.001)
+            except TimeoutError:
+                continue
+            except StopAsyncIteration:
+                return sorted(found)
+            found.append(index)
+
+    assert asyncio.run(asyncio.wait_for(read(), 60)) == list(range(40))
+
+
 def test_limits_are_replaced_copied_and_pickled() -> None:
     limits = Limits(
         timeout_ms=None, cpu_ms=7, vm_steps=5, max_rows=9, heap_bytes=1 << 20, max_columns=3, on_excess="cut"

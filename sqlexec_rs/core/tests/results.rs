@@ -112,7 +112,7 @@ fn items_come_as_they_end() {
     job.cancel().unwrap();
     assert_eq!(items.next(LONG).unwrap(), NextItem::Item(0));
     assert_eq!(items.next(LONG).unwrap(), NextItem::End);
-    assert_eq!(items.job().outcome(0).unwrap().status, Status::Cancelled);
+    assert_eq!(job.outcome(0).unwrap().status, Status::Cancelled);
     seen.sort_unstable_by_key(|item| if let NextItem::Item(number) = item { *number } else { 99 });
     assert_eq!(seen, [NextItem::Item(1), NextItem::Item(2), NextItem::Item(3)]);
     assert_eq!(job.outcome(3).unwrap().row_count(), 1);

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from sqlexec_rs._native import Job
 
-_LOOK_S = 0.05
+_LOOK_S = 0.02
 
 
 async def result_in_loop(job: Job) -> Any:
@@ -31,10 +31,11 @@ async def result_in_loop(job: Job) -> Any:
 
 async def next_in_loop(items: Any) -> tuple[int, Any]:
     """Return the next item of `job.as_completed()`; the event loop runs on meanwhile. Raises StopAsyncIteration."""
-    found = items.poll(0.0)
+    found = items.poll()
     while found is False:
-        # In a thread, and not for long: whoever cancels the task need not wait for the job.
-        found = await asyncio.to_thread(items.poll, _LOOK_S)
+        # In a thread, for a moment, and without taking the item: who cancels the task loses none and waits for none.
+        await asyncio.to_thread(items.wait, _LOOK_S)
+        found = items.poll()
     if found is None:
         raise StopAsyncIteration
     return cast("tuple[int, Any]", found)

@@ -77,6 +77,10 @@ test: setup-dev ## set up, then run the tests, Rust's and Python's
 test-slow: setup-dev ## the tests that take long: whole runs from question to report
 	$(BIN)/python -m pytest -q -m slow $(ARGS) || [ $$? -eq 5 ]
 
+.PHONY: fuzz
+fuzz: setup-dev ## random statements beside apsw, random tables beside the scorers; ARGS=--minutes=10
+	$(BIN)/python tests/native/fuzz_executor.py $(ARGS)
+
 .PHONY: test-multidevice
 test-multidevice: setup-dev ## the tests on eight virtual devices
 	$(BIN)/python -m pytest -q -m multidevice $(ARGS) || [ $$? -eq 5 ]
@@ -194,5 +198,5 @@ golds: setup-dev ## run every gold of Spider and compare the rows with apsw's (n
 .PHONY: clean
 clean: ## delete the environments, build outputs and caches; runs and data stay
 	rm -rf $(VENV) $(GPU_PLAN) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f sqlexec_rs/python/sqlexec_rs/sqlexec-worker
+	rm -f sqlexec_rs/python/sqlexec_rs/sqlexec-worker sqlexec_rs/THIRD_PARTY_NOTICES.txt
 	find jaxrl_sql tests scripts sqlexec_rs -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -46,7 +46,8 @@ def stub_parameters(node: ast.FunctionDef) -> list[tuple[str, str, bool]]:
     names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
     plain = [row for row in zip(names, kinds, has_default, strict=True) if row[0] not in {"self", "cls"}]
     keyword = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    return plain + [(arg.arg, "KEYWORD_ONLY", default is not None) for arg, default in keyword]
+    rows = plain + [(arg.arg, "KEYWORD_ONLY", default is not None) for arg, default in keyword]
+    return rows + ([(args.kwarg.arg, "VAR_KEYWORD", False)] if args.kwarg else [])
 
 
 def built_parameters(function: object) -> list[tuple[str, str, bool]]:

@@ -6,6 +6,8 @@ import re
 import sqlite3
 import subprocess
 import sys
+import tarfile
+from importlib.metadata import files
 from pathlib import Path
 
 import sqlexec_rs
@@ -20,6 +22,37 @@ def test_sqlite_is_built_for_many_threads() -> None:
     assert "ENABLE_MEMORY_MANAGEMENT" not in names
     # Shows that .cargo/config.toml was read: libsqlite3-sys turns this on, and our flags turn it off.
     assert "ENABLE_LOAD_EXTENSION" not in names
+
+
+def test_a_source_distribution_holds_what_decides_the_build(tmp_path: Path) -> None:
+    code = f"import build_backend; build_backend.build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "sqlexec_rs", check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    folder = archive.with_suffix("").with_suffix("")
+    for name in (
+        ".cargo/config.toml",
+        "LICENSE",
+    ):  # both lie in the package's folder and are read from the repository's
+        assert (folder / name).read_bytes() == (ROOT / name).read_bytes(), name
+    assert "LIBSQLITE3_FLAGS" in (folder / ".cargo/config.toml").read_text(encoding="utf-8")
+    assert {"build_backend.py", "third_party.py", "Cargo.lock", "THIRD_PARTY_NOTICES.txt"} <= {
+        path.name for path in folder.iterdir()
+    }
+    # The lock fits what is packed, so that a build of it can insist on the locked versions.
+    code = "import build_backend, third_party; build_backend.settle_lock(); third_party.write_notices()"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_wheel_holds_its_licence_and_those_of_others() -> None:
+    texts = {file.name: file for file in files("sqlexec-rs") or [] if "licenses" in file.parts}
+    assert texts["LICENSE"].read_text() == (ROOT / "LICENSE").read_text(encoding="utf-8")
+    notices = texts["THIRD_PARTY_NOTICES.txt"].read_text()
+    for name in ("rusqlite", "libsqlite3-sys", "libmimalloc-sys", "pyo3", "arrow-array", "rustix", "postcard"):
+        assert re.search(rf"^{name} \d+\.\d+\.\d+ \(.*\), https://", notices, re.MULTILINE), name
+    assert "Permission is hereby granted" in notices
+    assert "Apache License" in notices
 
 
 def test_mathematical_functions_are_there(tmp_path: Path) -> None:

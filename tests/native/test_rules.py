@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
 from collections import Counter
@@ -99,7 +100,9 @@ def qatch(predicted: Rows, gold: Rows, _widths: tuple[int, int]) -> float:
 
 
 def number(text: str) -> float | None:
-    return float(text) if text.strip() and set(text.strip()) <= set("0123456789+-.eE") else None
+    with contextlib.suppress(ValueError):
+        return float(text) if set(text.strip()) <= set("0123456789+-.eE") else None
+    return None
 
 
 def normalise(values: list[Any]) -> Column:

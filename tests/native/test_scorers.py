@@ -82,9 +82,12 @@ def typed(texts: list[str]) -> list[Any]:
     is_huge = INTEGER.fullmatch(odd)
     if not all(NUMBER.fullmatch(text) and (INTEGER.fullmatch(text) or finite(text)) for text in some) or is_huge:
         return read(str)
-    if odd or len(some) < len(texts):
+    if odd:
         return read(float)
-    return read(int)
+    # Integers of 64 bits without a sign go together with no sign and with nothing missing.
+    if any(int(text) >= 2**63 for text in some) and (len(some) < len(texts) or any(int(text) < 0 for text in some)):
+        return read(str)
+    return read(float) if len(some) < len(texts) else read(int)
 
 
 def finite(text: str) -> bool:

@@ -11,6 +11,9 @@ pub enum Fault {
     /// The operating system gave no thread; raised when the pool starts.
     #[error("cannot start worker threads: {0}")]
     CannotStart(String),
+    /// SQLite was compiled with other options than those that verdicts were tested with.
+    #[error("SQLite was compiled with other options than this package's: {0}")]
+    OtherOptions(String),
     /// A worker process could not be started, or ended before it was ready.
     #[error("cannot start a worker process: {0}")]
     NoWorker(String),

@@ -81,27 +81,18 @@ pub use outcome::{Outcome, Status, Stop};
 pub use pool::batches::Batches;
 pub use pool::items::{Items, NextItem};
 pub use pool::job_builder::JobBuilder;
-pub use pool::{Config, Job, Pool};
-pub use process::{WorkerConfig, worker_main};
-pub use request::{Caps, Limits};
+pub use pool::{Config, Job, Observer, Pool};
+pub use process::{WorkerConfig, outcome_from_bytes, outcome_to_bytes, worker_main};
+pub use request::{Bound, Caps, Limits, Parameters, Query};
 pub use result::arrow::to_arrow;
 pub use result::hashed_str;
 pub use result::table::{CELL_BYTES, Table};
 pub use result::value::Value;
 pub use sqlite::deadline;
+pub use sqlite::hooks::options::{check_options, compile_options};
 pub use sqlite::in_memory_dbs::Access;
 
 /// Returns the version of the SQLite that was compiled in.
 pub fn sqlite_version() -> &'static str {
     rusqlite::version()
-}
-
-/// Returns the options that SQLite says it was compiled with.
-pub fn compile_options() -> Result<Vec<String>, Fault> {
-    let read = || -> rusqlite::Result<Vec<String>> {
-        let connection = rusqlite::Connection::open_in_memory()?;
-        let mut statement = connection.prepare("PRAGMA compile_options")?;
-        statement.query_map([], |row| row.get(0))?.collect()
-    };
-    read().map_err(|error| Fault::CannotStart(error.to_string()))
 }

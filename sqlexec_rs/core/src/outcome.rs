@@ -86,6 +86,8 @@ pub struct Outcome {
     pub error_offset: Option<u32>,
     /// What a name that is not there may have been meant to be.
     pub hint: Option<String>,
+    /// The rows are the first of more than the limits allow.
+    pub is_cut: bool,
     /// Which bound stopped it, when one did.
     pub stopped_by: Option<Stop>,
     /// Wall time of prepare and execution.
@@ -110,6 +112,7 @@ impl Outcome {
             error: Some(error.into()),
             error_offset: None,
             hint: None,
+            is_cut: false,
             stopped_by: None,
             elapsed: Duration::ZERO,
             vm_steps: 0,

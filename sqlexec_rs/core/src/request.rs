@@ -1,14 +1,18 @@
 //! What is asked: a database, a SQL text, and the limits it runs under.
 
+use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use rusqlite::ToSql;
 use rusqlite::limits::Limit;
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 
 use crate::result::hashed_str::Hashed;
+use crate::result::value::Value;
 
 /// The bounds of one run. `None` means no bound of that kind.
 ///
@@ -32,8 +36,69 @@ pub struct Limits {
     /// Cells that one rule may hash, compare or move to score a result: the same on every machine. The wall time holds for
     /// the comparisons, too, from when they begin.
     pub compare_steps: u64,
+    /// A result over `max_rows` or `max_bytes` is cut to its first rows; otherwise it is refused.
+    pub cuts: bool,
     /// SQLite's own limits.
     pub caps: Caps,
+}
+
+/// A statement to run.
+#[derive(Clone, Debug)]
+pub struct Query {
+    /// The database's file.
+    pub database: Arc<Path>,
+    /// The SQL text.
+    pub sql: Arc<str>,
+    /// What is bound to its parameters.
+    pub parameters: Option<Arc<Parameters>>,
+}
+
+/// What is bound to the parameters of a statement.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Parameters {
+    /// The values' names, without the `:`, `@` or `$` before them; none where they are bound by position.
+    pub names: Vec<String>,
+    /// The values.
+    pub values: Vec<Bound>,
+}
+
+/// A value that is bound to a parameter; two are equal that are the same value of the same type.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Bound {
+    /// SQL NULL.
+    Null,
+    /// An integer.
+    Integer(i64),
+    /// The bits of a double.
+    Real(u64),
+    /// The bytes of a text.
+    Text(Vec<u8>),
+    /// A blob.
+    Blob(Vec<u8>),
+}
+
+impl From<Value<'_>> for Bound {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Integer(i) => Self::Integer(i),
+            Value::Real(r) => Self::Real(r.to_bits()),
+            Value::Text(bytes) => Self::Text(bytes.into()),
+            Value::Blob(bytes) => Self::Blob(bytes.into()),
+        }
+    }
+}
+
+impl ToSql for Bound {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(i) => ValueRef::Integer(*i),
+            Self::Real(bits) => ValueRef::Real(f64::from_bits(*bits)),
+            Self::Text(bytes) => ValueRef::Text(bytes),
+            Self::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
 }
 
 /// SQLite's own limits on a statement and its values (`SQLITE_LIMIT_*`). A number above the highest that SQLite was
@@ -96,17 +161,28 @@ impl Default for Limits {
             heap_bytes: 256 << 20,
             temp_bytes: 1 << 30,
             compare_steps: 2_000_000_000,
+            cuts: false,
             caps: Caps::default(),
         }
     }
 }
 
 /// What an outcome depends on, with identity and limits as numbers of the cache.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) db: u32,
     pub(crate) limits: u32,
     pub(crate) sql: Hashed<Arc<str>>,
+    pub(crate) parameters: Option<Arc<Parameters>>,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.db, self.limits, &self.sql).hash(state);
+        if let Some(parameters) = &self.parameters {
+            parameters.hash(state); // hardly any has some
+        }
+    }
 }
 
 /// A run that is queued or under way.

@@ -8,7 +8,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use sqlexec_core::{Config, Fault, GoldSource, Job, Limits, NextItem, Options, Outcome, Pool, Rule, ScoreItem, Status};
+use sqlexec_core::{
+    Config, Fault, GoldSource, Job, Limits, NextItem, Options, Outcome, Pool, Query, Rule, ScoreItem, Status,
+};
 use tempfile::TempDir;
 
 const ENDLESS: &str = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r";
@@ -110,7 +112,7 @@ fn items_come_as_they_end() {
     job.cancel().unwrap();
     assert_eq!(items.next(LONG).unwrap(), NextItem::Item(0));
     assert_eq!(items.next(LONG).unwrap(), NextItem::End);
-    assert_eq!(items.job().outcome(0).unwrap().status, Status::Cancelled);
+    assert_eq!(job.outcome(0).unwrap().status, Status::Cancelled);
     seen.sort_unstable_by_key(|item| if let NextItem::Item(number) = item { *number } else { 99 });
     assert_eq!(seen, [NextItem::Item(1), NextItem::Item(2), NextItem::Item(3)]);
     assert_eq!(job.outcome(3).unwrap().row_count(), 1);
@@ -156,7 +158,8 @@ fn a_full_queue_makes_a_batch_wait() {
     }
     let large = pool.submit(&pairs(&["SELECT 1", "SELECT 2", "SELECT 3"]), &limits).unwrap();
     let mut asked = 0;
-    let refused = pool.submit_while(&pairs(&["SELECT 4"]), &limits, &mut || {
+    let query = Query { database: folder.path(), sql: "SELECT 4".into(), parameters: None };
+    let refused = pool.submit_while(&[query], &limits, &mut || {
         asked += 1;
         asked < 3
     });

@@ -1,10 +1,13 @@
 //! Python functions that a job calls when it is done, on a thread of the executor.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
+use sqlexec_core::Observer;
+
+use crate::outcome::Outcome;
 
 /// How long the end of the interpreter waits for callbacks that are under way.
 const EXIT_WAIT: Duration = Duration::from_secs(2);
@@ -64,6 +67,33 @@ pub(crate) fn callback(job: Py<PyAny>, function: Py<PyAny>) -> Box<dyn FnOnce() 
         });
         GATE.leave();
     })
+}
+
+/// Makes what the core calls after each run: `on_run(db_path, sql, outcome)`, and a line of the log for a run that took
+/// `slow` or longer.
+pub(crate) fn observer(on_run: Option<Py<PyAny>>, slow: Option<Duration>) -> Option<Observer> {
+    if on_run.is_none() && slow.is_none() {
+        return None;
+    }
+    Some(Box::new(move |path, sql, outcome| {
+        let is_slow = slow.is_some_and(|slow| outcome.elapsed >= slow);
+        if !(is_slow || on_run.is_some()) || !GATE.enter() {
+            return;
+        }
+        let _ = Python::try_attach(|py| {
+            let functions = [
+                on_run.as_ref().map(|function| Ok(function.bind(py).clone())),
+                is_slow.then(|| py.import("sqlexec_rs.slow_log")?.getattr("log_slow")),
+            ];
+            for function in functions.into_iter().flatten() {
+                let call = || function?.call1((path, sql, Outcome::new(Arc::clone(outcome))));
+                if let Err(error) = call() {
+                    error.write_unraisable(py, None);
+                }
+            }
+        });
+        GATE.leave();
+    }))
 }
 
 /// Shuts the gate when the interpreter that imports the module ends. A fork's child, whose threads are gone and whose lock

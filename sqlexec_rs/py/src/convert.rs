@@ -1,17 +1,19 @@
 //! Values and tables between Rust and Python.
 
+use std::ops::Range;
+
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use sqlexec_core::{Score, Table, Value};
+use sqlexec_core::{Bound as BoundValue, Parameters, Score, Table, Value};
 
-/// Makes a list of tuples.
+/// Makes a list of tuples of some of the rows.
 ///
 /// Text that is not valid UTF-8 becomes a `str` with surrogate escapes: `text.encode("utf-8", "surrogateescape")` gives
 /// the stored bytes back, and it stays apart from a blob, which becomes `bytes`.
-pub(crate) fn rows_to_python<'py>(py: Python<'py>, table: &Table) -> PyResult<Bound<'py, PyList>> {
+pub(crate) fn rows_to_python<'py>(py: Python<'py>, table: &Table, rows: Range<usize>) -> PyResult<Bound<'py, PyList>> {
     let mut texts = Texts::new();
-    let rows = (0..table.n_rows()).map(|row| {
+    let rows = rows.map(|row| {
         let cells = table.row(row).map(|value| Made(value_to_python(py, value, &mut texts)));
         Made(PyTuple::new(py, cells).map(Bound::into_any))
     });
@@ -82,7 +84,7 @@ fn text_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyA
     }
 }
 
-/// Makes a table of `(columns, rows)`; a value SQLite could not return is refused, NaN is NULL as it is when stored.
+/// Makes a table of `(columns, rows)`; a value that no cell could hold is refused, NaN is NULL as it is when stored.
 pub(crate) fn table_from_python(columns: &Bound<'_, PyAny>, rows: &Bound<'_, PyAny>) -> PyResult<Table> {
     let mut table = Table::new(columns.extract()?);
     for row in rows.try_iter()? {
@@ -98,6 +100,25 @@ pub(crate) fn table_from_python(columns: &Bound<'_, PyAny>, rows: &Bound<'_, PyA
         table.end_row();
     }
     Ok(table)
+}
+
+/// Makes what is bound to a statement's parameters, of a dict by name or of a sequence by position.
+pub(crate) fn parameters_from_python(argument: &Bound<'_, PyAny>) -> PyResult<Parameters> {
+    let mut table = Table::new(Vec::new());
+    let mut names = Vec::new();
+    if let Ok(dict) = argument.cast::<PyDict>() {
+        for (name, value) in dict {
+            names.push(name.extract()?);
+            push_python(&mut table, &value)?;
+        }
+    } else if argument.is_instance_of::<PyString>() || argument.is_instance_of::<PyBytes>() {
+        return Err(wrong_type("parameters must be a sequence or a dict", argument));
+    } else {
+        for value in argument.try_iter()? {
+            push_python(&mut table, &value?)?;
+        }
+    }
+    Ok(Parameters { names, values: table.open_row().map(BoundValue::from).collect() })
 }
 
 fn push_python(table: &mut Table, value: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -118,13 +139,19 @@ fn push_python(table: &mut Table, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let number = number.value();
         table.push(if number.is_nan() { Value::Null } else { Value::Real(number) });
     } else if value.is_instance_of::<PyInt>() {
-        let number = value.extract().map_err(|_| PyValueError::new_err("a gold integer does not fit in 64 bits"))?;
+        let number = value.extract().map_err(|_| PyValueError::new_err("an integer does not fit in 64 bits"))?;
         table.push(Value::Integer(number));
     } else {
-        let kind = value.get_type().name()?;
-        return Err(PyTypeError::new_err(format!("a gold value must be None, int, float, str or bytes, not {kind}")));
+        // NumPy's scalars, decimals and times are told apart there, and never come back as what they are.
+        return push_python(table, &value.py().import("sqlexec_rs.values")?.call_method1("to_cell", (value,))?);
     }
     Ok(())
+}
+
+/// Makes the error of a value that is of the wrong type.
+pub(crate) fn wrong_type(wanted: &str, got: &Bound<'_, PyAny>) -> PyErr {
+    let kind = got.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!("{wanted}, not {kind}"))
 }
 
 /// Makes the dict that `score` returns.

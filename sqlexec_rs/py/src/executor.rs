@@ -1,15 +1,16 @@
 //! `Executor`: the pool as Python sees it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
-use sqlexec_core::{Access, Config, Fault, Pool, Rule, WorkerConfig};
+use pyo3::types::{PyDict, PyList, PyTuple};
+use sqlexec_core::{Access, Config, Fault, Pool, Query, Rule, WorkerConfig};
 
-use crate::convert::{score_to_python, scores_to_arrays};
+use crate::callbacks::observer;
+use crate::convert::{parameters_from_python, score_to_python, scores_to_arrays};
 use crate::inputs::{Batch, Inputs, items, rules_of, text};
 use crate::job::{Job, outcomes, wait_or_cancel};
 use crate::limits::Limits;
@@ -39,11 +40,12 @@ impl Executor {
     #[pyo3(
         signature = (
             threads=None, limits=None, isolation="process", *, max_open=512, immutable=false, copy_up_to_bytes=0,
-            copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576,
+            copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576, like_blobs=true, on_run=None, slow_query_ms=None,
             worker_grace_ms=25, worker_hang_ms=Some(60_000), worker_memory_bytes=2_147_483_648
         ),
         text_signature = "(threads=None, limits=None, isolation='process', *, max_open=512, immutable=False, \
                           copy_up_to_bytes=0, copies_bytes=268435456, cache_bytes=268435456, max_queued=1048576, \
+                          like_blobs=True, on_run=None, slow_query_ms=None, \
                           worker_grace_ms=25, worker_hang_ms=60000, worker_memory_bytes=2147483648)"
     )]
     fn new(
@@ -57,6 +59,9 @@ impl Executor {
         copies_bytes: u64,
         cache_bytes: usize,
         max_queued: usize,
+        like_blobs: bool,
+        on_run: Option<Py<PyAny>>,
+        slow_query_ms: Option<u64>,
         worker_grace_ms: u64,
         worker_hang_ms: Option<u64>,
         worker_memory_bytes: u64,
@@ -81,9 +86,13 @@ impl Executor {
             }),
             _ => return Err(PyValueError::new_err("isolation must be \"thread\" or \"process\"")),
         };
-        let access = Access { immutable, copy_up_to_bytes, copies_bytes };
+        if on_run.as_ref().is_some_and(|function| !function.bind(py).is_callable()) {
+            return Err(PyTypeError::new_err("on_run must be callable"));
+        }
+        let observer = observer(on_run, slow_query_ms.map(Duration::from_millis));
+        let access = Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs };
         let config = Config { threads, max_open, access, cache_bytes, max_queued, worker };
-        let pool = py.detach(|| Pool::new(&config)).map_err(|fault| raise(&fault))?;
+        let pool = py.detach(|| Pool::observed(&config, observer)).map_err(|fault| raise(&fault))?;
         let shown_limits = limits.unwrap_or_default();
         let isolation = if config.worker.is_some() { "process" } else { "thread" };
         Ok(Self { pool, isolation, limits: Arc::new(shown_limits.to_core()), shown_limits })
@@ -105,16 +114,17 @@ impl Executor {
     }
 
     /// Runs one SQL text and returns its outcome.
-    #[pyo3(signature = (db_path, sql, *, limits=None))]
+    #[pyo3(signature = (db_path, sql, parameters=None, *, limits=None))]
     fn execute<'py>(
         &self,
         py: Python<'py>,
         db_path: &Bound<'py, PyAny>,
         sql: &Bound<'py, PyAny>,
+        parameters: Option<&Bound<'py, PyAny>>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let pairs = [(Inputs::default().path(db_path)?, text(sql)?)];
-        let job = self.start(py, &pairs, limits.as_ref())?;
+        let query = take_query(&mut Inputs::default(), db_path, sql, parameters)?;
+        let job = self.start(py, &[query], limits.as_ref())?;
         wait_or_cancel(py, &job)?;
         outcomes(py, &job)?.get_item(0)
     }
@@ -127,7 +137,7 @@ impl Executor {
         pairs: &Bound<'py, PyAny>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let job = self.start(py, &take_pairs(pairs)?, limits.as_ref())?;
+        let job = self.start(py, &take_queries(pairs)?, limits.as_ref())?;
         wait_or_cancel(py, &job)?;
         outcomes(py, &job)
     }
@@ -176,7 +186,7 @@ impl Executor {
     /// Queues (database, SQL) pairs and returns at once.
     #[pyo3(signature = (pairs, *, limits=None))]
     fn submit(&self, py: Python<'_>, pairs: &Bound<'_, PyAny>, limits: Option<Limits>) -> PyResult<Job> {
-        Ok(Job { inner: self.start(py, &take_pairs(pairs)?, limits.as_ref())?, rules: None })
+        Ok(Job { inner: self.start(py, &take_queries(pairs)?, limits.as_ref())?, rules: None })
     }
 
     /// Queues predictions to score and returns at once.
@@ -229,16 +239,14 @@ impl Executor {
     }
 }
 
-type Pair = (Arc<Path>, Arc<str>);
-
 impl Executor {
     fn limits_of(&self, limits: Option<&Limits>) -> Arc<sqlexec_core::Limits> {
         limits.map_or_else(|| Arc::clone(&self.limits), |limits| Arc::new(limits.to_core()))
     }
 
-    fn start(&self, py: Python<'_>, pairs: &[Pair], limits: Option<&Limits>) -> PyResult<sqlexec_core::Job> {
+    fn start(&self, py: Python<'_>, queries: &[Query], limits: Option<&Limits>) -> PyResult<sqlexec_core::Job> {
         let limits = self.limits_of(limits);
-        interruptibly(py, |keep_waiting| self.pool.submit_while(pairs, &limits, keep_waiting))
+        interruptibly(py, |keep_waiting| self.pool.submit_while(queries, &limits, keep_waiting))
     }
 
     /// Starts a batch; an exception in between (Ctrl-C) cancels what has been started.
@@ -250,6 +258,11 @@ impl Executor {
         limits: Option<&Limits>,
     ) -> PyResult<sqlexec_core::Job> {
         let limits = self.limits_of(limits);
+        if limits.cuts {
+            return Err(PyValueError::new_err(
+                "a result that may be cut cannot be scored: on_excess must be \"refuse\"",
+            ));
+        }
         let builder = self.pool.score_builder(batch.len(), batch.n_pairs(), rules, &limits);
         let mut builder = builder.map_err(|fault| raise(&fault))?;
         for numbers in batch.batches().iter() {
@@ -297,12 +310,25 @@ fn names(rules: &[Rule]) -> Vec<&'static str> {
     rules.iter().map(|rule| rule.name()).collect()
 }
 
-fn take_pairs(argument: &Bound<'_, PyAny>) -> PyResult<Vec<Pair>> {
+fn take_queries(argument: &Bound<'_, PyAny>) -> PyResult<Vec<Query>> {
     let mut inputs = Inputs::default();
-    let take = |pair: &Bound<'_, PyAny>| {
-        let (path, sql): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
-            pair.extract().map_err(|_| PyTypeError::new_err("each item must be a (db_path, sql) pair"))?;
-        Ok((inputs.path(&path)?, text(&sql)?))
+    let take = |item: &Bound<'_, PyAny>| {
+        let fields = item.cast::<PyTuple>().ok().filter(|fields| matches!(fields.len(), 2 | 3));
+        let fields = fields
+            .ok_or_else(|| PyTypeError::new_err("each item must be (db_path, sql) or (db_path, sql, parameters)"))?;
+        let parameters = if fields.len() == 3 { Some(fields.get_borrowed_item(2)?) } else { None };
+        take_query(&mut inputs, &*fields.get_borrowed_item(0)?, &*fields.get_borrowed_item(1)?, parameters.as_deref())
     };
     items("pairs", argument)?.iter().map(take).collect()
+}
+
+fn take_query(
+    inputs: &mut Inputs,
+    path: &Bound<'_, PyAny>,
+    sql: &Bound<'_, PyAny>,
+    parameters: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Query> {
+    let parameters = parameters.filter(|parameters| !parameters.is_none());
+    let parameters = parameters.map(parameters_from_python).transpose()?.map(Arc::new);
+    Ok(Query { database: inputs.path(path)?, sql: text(sql)?, parameters })
 }

@@ -15,7 +15,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use sqlexec_core::hashed_str::Hashed;
 use sqlexec_core::{Batches, GoldSource, Options, Rule, ScoreItem, Table};
 
-use crate::convert::table_from_python;
+use crate::convert::{table_from_python, wrong_type};
 use crate::outcome::Outcome;
 
 /// Takes the items of a sequence; a `str` is a sequence too, but never the one that was meant.
@@ -303,6 +303,9 @@ fn gold_source(argument: &Bound<'_, PyAny>) -> PyResult<GoldSource> {
     }
     if let Ok(outcome) = argument.cast::<Outcome>() {
         let table = outcome.get().table().ok_or_else(|| PyValueError::new_err("a gold outcome must be ok"))?;
+        if outcome.get().is_cut() {
+            return Err(PyValueError::new_err("a gold outcome must be whole, and this one was cut"));
+        }
         return Ok(GoldSource::Table(Arc::clone(table)));
     }
     match argument.cast::<PyTuple>() {
@@ -354,9 +357,4 @@ fn surplus_columns(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         Some(0) => Err(PyValueError::new_err("surplus_columns must be at least 1 (no surplus column), or None")),
         columns => Ok(columns),
     }
-}
-
-fn wrong_type(wanted: &str, got: &Bound<'_, PyAny>) -> PyErr {
-    let kind = got.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
-    PyTypeError::new_err(format!("{wanted}, not {kind}"))
 }

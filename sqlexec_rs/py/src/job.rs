@@ -1,8 +1,9 @@
 //! `Job`: a batch in flight, and the one place where Python waits.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyTimeoutError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -66,10 +67,11 @@ impl Job {
 
     /// Iterates over (index, result) in the order in which items end.
     #[pyo3(signature = (timeout=None))]
-    fn as_completed(&self, timeout: Option<f64>) -> PyResult<JobItems> {
-        self.inner.is_done().map_err(|fault| raise(&fault))?;
+    fn as_completed(slf: Bound<'_, Self>, timeout: Option<f64>) -> PyResult<JobItems> {
+        let inner = &slf.get().inner;
+        inner.is_done().map_err(|fault| raise(&fault))?;
         let deadline = seconds(timeout).and_then(|timeout| Instant::now().checked_add(timeout));
-        Ok(JobItems { items: self.inner.items(), rules: self.rules.clone(), deadline })
+        Ok(JobItems { items: Mutex::new(inner.items()), job: slf.clone().unbind(), deadline })
     }
 
     fn __await__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
@@ -89,10 +91,11 @@ impl Job {
 }
 
 /// The items of a job as they end.
-#[pyclass(module = "sqlexec_rs")]
+#[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct JobItems {
-    items: Items,
-    rules: Option<Arc<[&'static str]>>,
+    /// Locked by who is detached from the interpreter, so that nobody waits for both.
+    items: Mutex<Items>,
+    job: Py<Job>,
     deadline: Option<Instant>,
 }
 
@@ -102,28 +105,59 @@ impl JobItems {
         slf
     }
 
-    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<(usize, Py<PyAny>)>> {
+    fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __anext__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        slf.py().import("sqlexec_rs.awaiting")?.call_method1("next_in_loop", (slf,))
+    }
+
+    /// Returns the next item that has ended as `(index, result)`, `False` when none has, `None` behind the last.
+    fn poll<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.advance(py, Duration::ZERO)? {
+            NextItem::Item(number) => (number, self.result(py, number)?).into_bound_py_any(py),
+            NextItem::End => Ok(py.None().into_bound(py)),
+            NextItem::TimedOut if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) => Err(late()),
+            NextItem::TimedOut => false.into_bound_py_any(py),
+        }
+    }
+
+    /// Waits at most `timeout` seconds until `poll` has something to return.
+    fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let timeout = seconds(Some(timeout)).unwrap_or_default();
+        py.detach(|| self.lock().wait(timeout)).map_err(|fault| raise(&fault))
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<(usize, Py<PyAny>)>> {
         loop {
             let left =
                 self.deadline.map_or(SIGNAL_PERIOD, |deadline| deadline.saturating_duration_since(Instant::now()));
-            let items = &mut self.items;
-            match py.detach(|| items.next(left.min(SIGNAL_PERIOD))).map_err(|fault| raise(&fault))? {
+            match self.advance(py, left.min(SIGNAL_PERIOD))? {
                 NextItem::Item(number) => return Ok(Some((number, self.result(py, number)?))),
                 NextItem::End => return Ok(None),
                 NextItem::TimedOut => {}
             }
             py.check_signals()?;
             if left.is_zero() {
-                return Err(PyTimeoutError::new_err("not every item was done in time"));
+                return Err(late());
             }
         }
     }
 }
 
 impl JobItems {
+    fn advance(&self, py: Python<'_>, timeout: Duration) -> PyResult<NextItem> {
+        py.detach(|| self.lock().next(timeout)).map_err(|fault| raise(&fault))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Items> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn result(&self, py: Python<'_>, number: usize) -> PyResult<Py<PyAny>> {
-        let job = self.items.job();
-        match &self.rules {
+        let Job { inner: job, rules } = self.job.get();
+        match rules {
             None => {
                 let outcome = job.outcome(number).map_err(|fault| raise(&fault))?;
                 Ok(Bound::new(py, Outcome::new(outcome))?.into_any().unbind())
@@ -134,6 +168,10 @@ impl JobItems {
             }
         }
     }
+}
+
+fn late() -> PyErr {
+    PyTimeoutError::new_err("not every item was done in time")
 }
 
 /// Takes a number of seconds; negative is none at all, and what is too long is for ever.

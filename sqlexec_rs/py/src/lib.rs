@@ -41,8 +41,8 @@ fn sqlite_version() -> &'static str {
 
 /// Returns the options that the bundled SQLite was compiled with.
 #[pyfunction]
-fn compile_options() -> PyResult<Vec<String>> {
-    sqlexec_core::compile_options().map_err(|fault| raise(&fault))
+fn compile_options() -> Vec<String> {
+    sqlexec_core::compile_options()
 }
 
 /// Refuses every interpreter of a process but the first, to which threads of ours would attach at its end.
@@ -57,6 +57,7 @@ fn check_interpreter() -> PyResult<()> {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     check_interpreter()?;
+    sqlexec_core::check_options().map_err(|fault| PyImportError::new_err(fault.to_string()))?;
     module.add("ExecutorError", py.get_type::<ExecutorError>())?;
     module.add("STATUS_NAMES", PyTuple::new(py, Status::ALL.iter().map(|status| status.name()))?)?;
     let stops = Stop::ALL.iter().map(|stop| stop.name());

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use sqlexec_core::Caps;
 
 /// The bounds of one run; `None` is no bound.
@@ -19,11 +21,11 @@ impl Limits {
     #[pyo3(
         signature = (
             timeout_ms=Some(30_000), cpu_ms=None, vm_steps=None, max_rows=1_000_000, max_bytes=268_435_456, *,
-            heap_bytes=268_435_456, temp_bytes=1_073_741_824, compare_steps=2_000_000_000, max_length=4_194_304, max_sql_length=1_048_576,
+            heap_bytes=268_435_456, temp_bytes=1_073_741_824, compare_steps=2_000_000_000, on_excess=Excess(false), max_length=4_194_304, max_sql_length=1_048_576,
             max_like_pattern=1_000, max_expr_depth=500, max_compound=200, max_vdbe_ops=1_000_000, max_columns=2_000
         ),
         text_signature = "(timeout_ms=30000, cpu_ms=None, vm_steps=None, max_rows=1000000, max_bytes=268435456, *, \
-            heap_bytes=268435456, temp_bytes=1073741824, compare_steps=2000000000, max_length=4194304, max_sql_length=1048576, \
+            heap_bytes=268435456, temp_bytes=1073741824, compare_steps=2000000000, on_excess='refuse', max_length=4194304, max_sql_length=1048576, \
             max_like_pattern=1000, max_expr_depth=500, max_compound=200, max_vdbe_ops=1000000, max_columns=2000)"
     )]
     fn new(
@@ -35,6 +37,7 @@ impl Limits {
         heap_bytes: u64,
         temp_bytes: u64,
         compare_steps: u64,
+        on_excess: Excess,
         max_length: u32,
         max_sql_length: u32,
         max_like_pattern: u32,
@@ -63,6 +66,7 @@ impl Limits {
             heap_bytes,
             temp_bytes,
             compare_steps,
+            cuts: on_excess.0,
             caps,
         };
         Self { core }
@@ -78,6 +82,9 @@ impl Limits {
             self.core.max_rows,
             self.core.max_bytes
         );
+        if self.core.cuts {
+            shown += ", on_excess='cut'";
+        }
         let standard = Self::default();
         for ((name, value), (_, default)) in self.keyword_only().into_iter().zip(standard.keyword_only()) {
             if value != default {
@@ -85,6 +92,32 @@ impl Limits {
             }
         }
         shown + ")"
+    }
+
+    /// Returns the same bounds but for those that are given.
+    #[pyo3(signature = (**changes))]
+    fn replace<'py>(&self, py: Python<'py>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        let bounds = self.bounds(py)?;
+        if let Some(changes) = changes {
+            bounds.update(changes.as_mapping())?;
+        }
+        py.get_type::<Self>().call((), Some(&bounds))
+    }
+
+    /// What `copy.replace` calls.
+    #[pyo3(signature = (**changes))]
+    fn __replace__<'py>(&self, py: Python<'py>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        self.replace(py, changes)
+    }
+
+    /// What pickle makes an equal value of.
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        Ok((PyTuple::empty(py), self.bounds(py)?))
+    }
+
+    #[getter]
+    fn on_excess(&self) -> &'static str {
+        if self.core.cuts { "cut" } else { "refuse" }
     }
 
     #[getter]
@@ -169,6 +202,21 @@ impl Limits {
         self.core.clone()
     }
 
+    /// Returns every bound by name, as the constructor takes them.
+    fn bounds<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        dict.set_item("timeout_ms", self.timeout_ms())?;
+        dict.set_item("cpu_ms", self.cpu_ms())?;
+        dict.set_item("vm_steps", self.core.vm_steps)?;
+        dict.set_item("max_rows", self.core.max_rows)?;
+        dict.set_item("max_bytes", self.core.max_bytes)?;
+        dict.set_item("on_excess", self.on_excess())?;
+        for (name, value) in self.keyword_only() {
+            dict.set_item(name, value)?;
+        }
+        Ok(dict)
+    }
+
     /// Returns the bounds that few users set, by name; `repr` shows those that differ from the default.
     fn keyword_only(&self) -> [(&'static str, u64); 10] {
         let sqlexec_core::Limits { heap_bytes, temp_bytes, compare_steps, caps, .. } = &self.core;
@@ -184,6 +232,21 @@ impl Limits {
             ("max_vdbe_ops", caps.max_vdbe_ops.into()),
             ("max_columns", caps.max_columns.into()),
         ]
+    }
+}
+
+/// Tells whether a result over a cap is cut, by the name that users give.
+pub(crate) struct Excess(bool);
+
+impl FromPyObject<'_, '_> for Excess {
+    type Error = PyErr;
+
+    fn extract(name: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        match name.extract::<&str>()? {
+            "refuse" => Ok(Self(false)),
+            "cut" => Ok(Self(true)),
+            _ => Err(PyValueError::new_err("on_excess must be \"refuse\" or \"cut\"")),
+        }
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyList};
-use sqlexec_core::Stop;
+use pyo3::types::{PyBytes, PyCapsule, PyList};
+use sqlexec_core::{Stop, outcome_from_bytes, outcome_to_bytes};
 
 use crate::arrow::ArrowTable;
 use crate::convert::rows_to_python;
+use crate::raise;
 
 /// Characters of an error that a `repr` shows.
 const REPR_CHARS: usize = 100;
@@ -52,10 +53,43 @@ impl Outcome {
     #[getter]
     fn rows(&self, py: Python<'_>) -> PyResult<Py<PyList>> {
         let make = || match self.table() {
-            Some(table) => rows_to_python(py, table).map(Bound::unbind),
+            Some(table) => rows_to_python(py, table, 0..table.n_rows()).map(Bound::unbind),
             None => Ok(PyList::empty(py).unbind()),
         };
         self.rows.get_or_try_init(py, make).map(|rows| rows.clone_ref(py))
+    }
+
+    /// Returns the rows from `start` on and before `stop`, made anew.
+    fn slice<'py>(&self, py: Python<'py>, start: usize, stop: usize) -> PyResult<Bound<'py, PyList>> {
+        match self.table() {
+            Some(table) => rows_to_python(py, table, start.min(table.n_rows())..stop.min(table.n_rows())),
+            None => Ok(PyList::empty(py)),
+        }
+    }
+
+    /// Iterates over the rows in lists of `size`, with `for` or `async for`.
+    #[pyo3(signature = (size=1_000))]
+    fn batches(slf: Bound<'_, Self>, size: usize) -> PyResult<Bound<'_, PyAny>> {
+        slf.py().import("sqlexec_rs.batches")?.call_method1("RowBatches", (slf, size))
+    }
+
+    /// Tells whether `rows` are the first of more than the limits allow.
+    #[getter]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.inner.is_cut
+    }
+
+    /// What pickle makes an equal outcome of.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+        let bytes = py.detach(|| outcome_to_bytes(&self.inner)).map_err(|fault| raise(&fault))?;
+        Ok((py.get_type::<Self>().getattr("_from_bytes")?, (PyBytes::new(py, &bytes),)))
+    }
+
+    #[staticmethod]
+    fn _from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
+        let outcome = py.detach(|| outcome_from_bytes(bytes));
+        let why = || PyValueError::new_err("an outcome is unpickled by the version of sqlexec_rs that pickled it");
+        Ok(Self::new(Arc::new(outcome.ok_or_else(why)?)))
     }
 
     #[getter]
@@ -153,7 +187,8 @@ impl Outcome {
 
     fn __repr__(&self) -> String {
         if let Some(table) = self.table() {
-            return format!("<Outcome ok: {} rows, {} columns>", table.n_rows(), table.width());
+            let cut = if self.inner.is_cut { ", cut" } else { "" };
+            return format!("<Outcome ok: {} rows{cut}, {} columns>", table.n_rows(), table.width());
         }
         let failure = self.failure();
         let cut: String = failure.chars().take(REPR_CHARS).collect();

@@ -1,18 +1,23 @@
 """Types of the native module; `scripts/check_stubs.py` compares them with what was built."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, final
 
 from numpy import float64, int64, uint8
 from numpy.typing import NDArray
 
+from sqlexec_rs.batches import RowBatches
+
 _Path: TypeAlias = str | PathLike[str]
-# A table's cells are None, int, float, str or bytes; anything else is a TypeError.
+# Cells and parameters are None, int, float, str, bytes, NumPy scalars, Decimals, dates and times; others are refused.
 _Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[Any]]]
 # A list is several golds; a tuple is a table.
 _Gold: TypeAlias = str | _Table | Outcome | list[str] | list[_Table] | list[Outcome] | list[str | _Table | Outcome]
+_Parameters: TypeAlias = Sequence[Any] | dict[str, Any]
+_Query: TypeAlias = tuple[_Path, str | None] | tuple[_Path, str | None, _Parameters | None]
 _Options: TypeAlias = dict[str, Any]
 _Arrays: TypeAlias = dict[str, NDArray[uint8] | NDArray[int64] | NDArray[float64]]
 
@@ -60,6 +65,9 @@ class Limits:
     A score's comparisons may take `timeout_ms` again, from when they begin, and each rule `compare_steps` steps (cells
     that it hashes, compares or moves, the same on every machine). A rule that would take more gives 0, and the score's
     `pred_status` is `timeout`, stopped by `wall`, or `too_large`.
+
+    With `on_excess="cut"` a result over `max_rows` or `max_bytes` is `ok` with its first rows, and its `is_cut` is
+    True; such results are not scored. Raises ValueError for another `on_excess`.
     """
 
     def __new__(
@@ -73,6 +81,7 @@ class Limits:
         heap_bytes: int = 268_435_456,
         temp_bytes: int = 1_073_741_824,
         compare_steps: int = 2_000_000_000,
+        on_excess: str = "refuse",
         max_length: int = 4_194_304,
         max_sql_length: int = 1_048_576,
         max_like_pattern: int = 1_000,
@@ -81,6 +90,13 @@ class Limits:
         max_vdbe_ops: int = 1_000_000,
         max_columns: int = 2_000,
     ) -> Self: ...
+    def replace(self, **changes: Any) -> Limits:
+        """Return the same bounds but for those given by name. Raises TypeError for a name that is no bound's."""
+    def __replace__(self, **changes: Any) -> Limits: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
+    @property
+    def on_excess(self) -> str:
+        """What becomes of a result over a cap: `refuse` or `cut`."""
     @property
     def timeout_ms(self) -> int | None: ...
     @property
@@ -129,8 +145,18 @@ class Outcome:
     @property
     def rows(self) -> list[tuple[Any, ...]]:
         """Rows as Python values, made on first use; text that is not UTF-8 has surrogate escapes."""
+    def slice(self, start: int, stop: int) -> list[tuple[Any, ...]]:
+        """Return the rows from `start` on and before `stop` as Python values, made anew at each call."""
+    def batches(self, size: int = 1_000) -> RowBatches:
+        """Return the rows in lists of `size`, the last of fewer, for `for` or `async for`.
+
+        Each list is made when it is asked for, so that never all rows are Python objects at once.
+        """
     @property
     def row_count(self) -> int: ...
+    @property
+    def is_cut(self) -> bool:
+        """Whether there were more rows than the limits allow; `rows` are the first, because `on_excess` is `cut`."""
     @property
     def elapsed_ms(self) -> float:
         """Wall time of prepare and execution in milliseconds."""
@@ -158,9 +184,10 @@ class Outcome:
     def to_arrow(self, *, unique_names: bool = False) -> ArrowTable:
         """Return the result as Arrow data, which any Arrow library imports.
 
-        A column's type follows from its cells, NULL aside: integers `int64`; reals, with or without integers,
-        `float64`; text, with or without numbers, `large_utf8`; blobs with or without others, and text that is not
-        UTF-8, `large_binary`; no cells `null`. Other cells are cast as SQLite's CAST does. With `unique_names` the
+        A column's type follows from its cells, NULL aside: integers `int64`; reals, with or without integers that a
+        real can hold, `float64`; text, with or without numbers, and reals beside other integers, `large_utf8`; blobs
+        with or without others, and text that is not UTF-8, `large_binary`. Without cells it follows from the declared
+        type, and is `null` for an expression. Other cells are cast as SQLite's CAST does. With `unique_names` the
         second `id` is `id_2`. Raises ValueError when there is no table, because the run was not ok.
         """
     def to_pandas(self) -> Any:
@@ -179,6 +206,8 @@ class Outcome:
 
         What is cut ends in `…`, and the last line counts the rows. Without a table: status, error and hint.
         """
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        """Return what pickle writes, which the same version of this package reads."""
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
@@ -197,6 +226,10 @@ class ArrowTable:
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+class _JobItems(Iterator[tuple[int, Any]], AsyncIterator[tuple[int, Any]]):
+    def __next__(self) -> tuple[int, Any]: ...
+    async def __anext__(self) -> tuple[int, Any]: ...
 
 @final
 class Job:
@@ -221,8 +254,10 @@ class Job:
         It is called on a thread of the executor, so it should be short and must not submit or wait; what it raises
         goes to `sys.unraisablehook`.
         """
-    def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, Any]]:
-        """Iterate over (index, result) in the order in which items end; equal items end together.
+    def as_completed(self, timeout: float | None = None) -> _JobItems:
+        """Iterate over (index, result) in the order in which items end, with `for` or `async for`.
+
+        Equal items end together.
 
         A result is an `Outcome`, or what `score` returns. Raises TimeoutError when `timeout` seconds after the call an
         item is not done.
@@ -240,6 +275,11 @@ class Executor:
     `immutable` promises that no file changes while the executor lives, so that SQLite takes no locks: after a broken
     promise results are wrong. Databases of up to `copy_up_to_bytes` are copied to memory, all copies together within
     `copies_bytes`, and copied again when their files change.
+
+    With `like_blobs=False` LIKE and GLOB match no blob, as in a SQLite that was compiled with
+    `LIKE_DOESNT_MATCH_BLOBS`. After each run, before anybody has its outcome, `on_run(db_path, sql, outcome)` is called
+    on a thread of the executor, so it should be short, and must not submit, wait or close; what it raises goes to
+    `sys.unraisablehook`. Runs that took `slow_query_ms` or longer are logged as warnings under `sqlexec_rs.slow`.
 
     Each thread runs its queries in a worker process of its own, which is killed when a run takes `worker_grace_ms` more
     than its `timeout_ms`, or takes `worker_hang_ms` (None: no bound) without having a `timeout_ms`, or takes that long
@@ -263,6 +303,9 @@ class Executor:
         copies_bytes: int = 268_435_456,
         cache_bytes: int = 268_435_456,
         max_queued: int = 1_048_576,
+        like_blobs: bool = True,
+        on_run: Callable[[Path, str, Outcome], object] | None = None,
+        slow_query_ms: int | None = None,
         worker_grace_ms: int = 25,
         worker_hang_ms: int | None = 60_000,
         worker_memory_bytes: int = 2_147_483_648,
@@ -274,10 +317,21 @@ class Executor:
     @property
     def isolation(self) -> str:
         """Where queries run: `thread` or `process`."""
-    def execute(self, db_path: _Path, sql: str | None, *, limits: Limits | None = None) -> Outcome:
-        """Run one SQL text and return its outcome."""
-    def execute_many(self, pairs: Sequence[tuple[_Path, str | None]], *, limits: Limits | None = None) -> list[Outcome]:
-        """Run (database, SQL) pairs and return their outcomes in order."""
+    def execute(
+        self,
+        db_path: _Path,
+        sql: str | None,
+        parameters: _Parameters | None = None,
+        *,
+        limits: Limits | None = None,
+    ) -> Outcome:
+        """Run one SQL text and return its outcome.
+
+        `parameters` is bound to its parameters: a sequence by position, one value each, or a dict by name. Where values
+        and parameters do not go together the status is `runtime_error`.
+        """
+    def execute_many(self, pairs: Sequence[_Query], *, limits: Limits | None = None) -> list[Outcome]:
+        """Run (database, SQL) pairs or (database, SQL, parameters) triples and return their outcomes in order."""
     def score(
         self,
         db_path: _Path | Sequence[_Path],
@@ -300,8 +354,8 @@ class Executor:
         limits: Limits | None = None,
     ) -> _Arrays:
         """Score predictions against their golds and return arrays."""
-    def submit(self, pairs: Sequence[tuple[_Path, str | None]], *, limits: Limits | None = None) -> Job:
-        """Queue (database, SQL) pairs and return at once, or when the queue has room for them."""
+    def submit(self, pairs: Sequence[_Query], *, limits: Limits | None = None) -> Job:
+        """Queue what `execute_many` takes and return at once, or when the queue has room for it."""
     def submit_score(
         self,
         db_paths: Sequence[_Path | Sequence[_Path]],

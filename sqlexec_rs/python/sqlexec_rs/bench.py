@@ -29,7 +29,7 @@ _MIX = (
 
 def bench(options: argparse.Namespace) -> int:
     """Measure and print a line a number of threads; returns the exit code."""
-    with Executor(threads=options.threads) as executor:
+    with Executor(threads=options.threads, isolation=options.isolation) as executor:
         most = executor.threads
     loads = (("tiny", _tiny), ("mix", _mixed))
     sys.stdout.write(f"{'threads':>7}" + "".join(f"{name + ' /s':>12}" for name, _ in loads) + "\n")
@@ -37,7 +37,7 @@ def bench(options: argparse.Namespace) -> int:
         path = make_database(Path(folder) / "bench.sqlite")
         n_threads = 1
         while True:
-            figures = [measure(path, n_threads, make, options.seconds) for _, make in loads]
+            figures = [measure(path, n_threads, make, options) for _, make in loads]
             sys.stdout.write(f"{n_threads:>7}" + "".join(f"{figure:>12,.0f}" for figure in figures) + "\n")
             sys.stdout.flush()
             if n_threads == most:
@@ -61,16 +61,16 @@ def make_database(path: Path) -> Path:
     return path
 
 
-def measure(path: Path, n_threads: int, make: Callable[[int], str], seconds: float) -> float:
+def measure(path: Path, n_threads: int, make: Callable[[int], str], options: argparse.Namespace) -> float:
     """Return the queries a second that so many threads run, without caches and without making Python rows."""
     n = 0
-    with Executor(threads=n_threads, cache_bytes=0) as executor:
+    with Executor(threads=n_threads, isolation=options.isolation, cache_bytes=0) as executor:
         executor.execute(path, "SELECT count(*) FROM sale")
         begun = time.perf_counter()
         jobs = [executor.submit([(path, make(i)) for i in range(_BATCH)])]
         while jobs:
             n += _BATCH
-            if time.perf_counter() - begun < seconds:
+            if time.perf_counter() - begun < options.seconds:
                 # The next batch is queued before the last is waited for, so that no thread is idle.
                 jobs.append(executor.submit([(path, make(i)) for i in range(n, n + _BATCH)]))
             jobs.pop(0).wait()

@@ -1,4 +1,4 @@
-"""The command line: `python -m sqlexec_rs {run,score,bench}`.
+"""The command line: `sqlexec {run,score,bench}`, or `python -m sqlexec_rs`.
 
 Exit codes: 0 all well, 1 the query of `run` was not `ok`, 2 the arguments or a file are wrong, 130 interrupted.
 """
@@ -34,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sqlexec_rs", description="Run SQL read-only under hard limits.")
+    name = Path(sys.argv[0]).name
+    prog = "python -m sqlexec_rs" if name == "__main__.py" else name
+    parser = argparse.ArgumentParser(prog=prog, description="Run SQL read-only under hard limits.")
     shown = f"sqlexec_rs {version('sqlexec-rs')}, SQLite {sqlite_version()}"
     parser.add_argument("--version", action="version", version=shown)
     commands = parser.add_subparsers(required=True, metavar="{run,score,bench}")
@@ -48,7 +50,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("db", type=Path, metavar="DB", help="the SQLite file")
     parser.add_argument("sql", metavar="SQL", help="the query; - reads it from standard input")
     parser.add_argument("--format", choices=running.FORMATS, default="table", help="how to print; default: table")
-    _add_limits(parser)
+    _add_bounds(parser)
     parser.set_defaults(command=running.run)
 
 
@@ -69,21 +71,30 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     strip = "take DISTINCT out of both texts, as Spider's command does unless told otherwise"
     parser.add_argument("--strip-distinct", action="store_true", help=strip)
     parser.add_argument("--threads", type=_positive, metavar="N", help="default: one a core")
-    _add_limits(parser)
+    _add_bounds(parser)
     parser.set_defaults(command=scoring.score)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_positive, metavar="N", help="measure up to N threads; default: the cores")
     parser.add_argument("--seconds", type=float, default=0.5, metavar="S", help="time of one figure; default: 0.5")
+    _add_isolation(parser)
     parser.set_defaults(command=bench.bench)
 
 
-def _add_limits(parser: argparse.ArgumentParser) -> None:
+def _add_bounds(parser: argparse.ArgumentParser) -> None:
     timeout = "wall time of a query in milliseconds; default: 30000"
     parser.add_argument("--timeout-ms", type=_positive, default=30_000, metavar="MS", help=timeout)
     rows = "a result of more rows is too_large, never cut; default: 1000000"
     parser.add_argument("--max-rows", type=_positive, default=1_000_000, metavar="N", help=rows)
+    steps = "instructions of SQLite's virtual machine a query may take, the same on every machine; default: no bound"
+    parser.add_argument("--vm-steps", type=_positive, metavar="N", help=steps)
+    _add_isolation(parser)
+
+
+def _add_isolation(parser: argparse.ArgumentParser) -> None:
+    where = "run queries in worker processes, or in threads of this one (for SQL and files you trust); default: process"
+    parser.add_argument("--isolation", choices=("process", "thread"), default="process", help=where)
 
 
 def _positive(text: str) -> int:

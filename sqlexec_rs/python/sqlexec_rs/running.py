@@ -19,8 +19,7 @@ FORMATS = ("table", "csv", "json", "jsonl")
 def run(options: argparse.Namespace) -> int:
     """Run the query and return the exit code: 0 when it is `ok`."""
     sql = sys.stdin.read() if options.sql == "-" else options.sql
-    limits = Limits(timeout_ms=options.timeout_ms, max_rows=options.max_rows)
-    with Executor(threads=1, limits=limits) as executor:
+    with make_executor(options, threads=1) as executor:
         outcome = executor.execute(options.db, sql)
     if outcome.status != "ok":
         sys.stderr.write(explain(outcome, sql))
@@ -30,6 +29,12 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     write(outcome, options.format, sys.stdout)
     return 0
+
+
+def make_executor(options: argparse.Namespace, threads: int | None) -> Executor:
+    """Make the executor with the bounds that were given on the command line."""
+    limits = Limits(timeout_ms=options.timeout_ms, vm_steps=options.vm_steps, max_rows=options.max_rows)
+    return Executor(threads=threads, limits=limits, isolation=options.isolation)
 
 
 def explain(outcome: Outcome, sql: str) -> str:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlexec_rs._native import STATUS_NAMES, Executor, Limits
+from sqlexec_rs._native import STATUS_NAMES
 from sqlexec_rs.files import Gold, InputError, read_golds
 from sqlexec_rs.pairing import pair
 from sqlexec_rs.predictions import read_predictions
 from sqlexec_rs.progress import watch
+from sqlexec_rs.running import make_executor
 
 Item = dict[str, Any]
 
@@ -69,8 +70,7 @@ def _score_items(golds: Sequence[Gold], texts: Sequence[str | None], options: ar
     answers = [gold.sql for gold in golds]
     choices = {"strip_distinct": options.strip_distinct}
     columns: dict[str, Any] = {}
-    limits = Limits(timeout_ms=options.timeout_ms, max_rows=options.max_rows)
-    with Executor(threads=options.threads, limits=limits) as executor:
+    with make_executor(options, options.threads) as executor:
         plain = [rule for rule in options.rules if rule != SUITE_RULE]
         if SUITE_RULE in options.rules:
             files = [suites[gold.db_id] for gold in golds]

@@ -51,9 +51,13 @@ impl Items {
         }
     }
 
-    /// Returns the job.
-    pub fn job(&self) -> &Job {
-        &self.job
+    /// Waits at most `timeout` until `next` has something to return.
+    pub fn wait(&self, timeout: Duration) -> Result<(), Fault> {
+        self.job.shared.check_process()?;
+        if self.pending.is_empty() {
+            self.job.state.completions.wait_for_next(self.n_seen, timeout);
+        }
+        Ok(())
     }
 }
 

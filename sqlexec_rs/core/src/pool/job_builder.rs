@@ -13,7 +13,7 @@ use crate::pool::job::{JobState, Wish};
 use crate::pool::plan::{Plan, PlannedRun, n_pairs};
 use crate::pool::queue::Task;
 use crate::pool::{Job, Shared};
-use crate::request::{InFlightQuery, Key, Limits};
+use crate::request::{InFlightQuery, Key, Limits, Query};
 use crate::sqlite::dbfile::FileIdentity;
 
 /// Runs that are looked up and queued at once: threads begin with the first while the next are looked up.
@@ -76,17 +76,16 @@ impl JobBuilder {
         self.request_from(n_old, n_asked, keep_waiting)
     }
 
-    /// Adds (database, SQL) pairs with these numbers; waits as `add` does.
-    pub(crate) fn add_pairs(
+    /// Adds the queries with these numbers; waits as `add` does.
+    pub(crate) fn add_queries(
         &mut self,
         numbers: &[u32],
-        pairs: &[(Arc<Path>, Arc<str>)],
+        queries: &[Query],
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<(), Fault> {
         let n_old = self.plan.runs.len();
         for number in numbers {
-            let (path, sql) = &pairs[*number as usize];
-            self.plan.add_pair(*number, path, sql);
+            self.plan.add_query(*number, &queries[*number as usize]);
         }
         self.request_from(n_old, numbers.len(), keep_waiting)
     }
@@ -193,7 +192,7 @@ fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32)
     let mut cache = shared.cache();
     for run in plan.late_golds.iter().map(|slot| &plan.runs[*slot as usize]) {
         if let Ok(db) = databases[run.database as usize].state {
-            cache.mark_gold(&Key { db, limits, sql: run.sql.clone() });
+            cache.mark_gold(&Key { db, limits, sql: run.sql.clone(), parameters: None });
         }
     }
 }
@@ -223,7 +222,8 @@ impl Begun {
                     continue;
                 }
             };
-            let key = Key { db, limits: self.limits_number, sql: run.sql.clone() };
+            let parameters = run.parameters.clone();
+            let key = Key { db, limits: self.limits_number, sql: run.sql.clone(), parameters };
             let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
             let make_query = |key| InFlightQuery {
                 key,

@@ -29,7 +29,7 @@ use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::{Queue, Task};
 use crate::pool::runner::Runner;
 use crate::process::WorkerConfig;
-use crate::request::Limits;
+use crate::request::{Limits, Query};
 use crate::sqlite::busy::{self, Busy};
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
@@ -83,8 +83,13 @@ pub(crate) struct Shared {
     cache: Mutex<Cache>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) is_closed: Arc<AtomicBool>,
+    observer: Option<Observer>,
     process: u32,
 }
+
+/// What is called with the database, the SQL text and the outcome of each run, on the thread that ran it and before anybody
+/// has the outcome; answers from a cache are no runs.
+pub type Observer = Box<dyn Fn(&Path, &str, &Arc<Outcome>) + Send + Sync>;
 
 /// A batch that was submitted. Dropping it does not cancel it: its outcomes may be wanted in the cache.
 pub struct Job {
@@ -95,6 +100,11 @@ pub struct Job {
 impl Pool {
     /// Starts the threads.
     pub fn new(config: &Config) -> Result<Self, Fault> {
+        Self::observed(config, None)
+    }
+
+    /// Starts the threads; each run is shown to the observer.
+    pub fn observed(config: &Config, observer: Option<Observer>) -> Result<Self, Fault> {
         busy::check_fork()?;
         hooks::install()?;
         let n_threads = match config.threads {
@@ -106,6 +116,7 @@ impl Pool {
             cache: Mutex::new(Cache::new(config.cache_bytes)),
             stats: Arc::default(),
             is_closed: Arc::default(),
+            observer,
             process: std::process::id(),
         });
         let cap = (config.max_open / n_threads).max(1);
@@ -133,22 +144,27 @@ impl Pool {
     ///
     /// A batch of more runs than the queue may hold is let in when the queue is empty.
     pub fn submit(&self, pairs: &[(Arc<Path>, Arc<str>)], limits: &Arc<Limits>) -> Result<Job, Fault> {
-        self.submit_while(pairs, limits, &mut || true)
+        let query = |(database, sql): &(Arc<Path>, Arc<str>)| Query {
+            database: Arc::clone(database),
+            sql: Arc::clone(sql),
+            parameters: None,
+        };
+        self.submit_while(&pairs.iter().map(query).collect::<Vec<_>>(), limits, &mut || true)
     }
 
-    /// Queues as `submit` does; while there is no room `keep_waiting` is asked a few times a second, and false gives up
+    /// Queues queries as `submit` does; while there is no room `keep_waiting` is asked a few times a second, and false gives up
     /// with [`Fault::Interrupted`].
     pub fn submit_while(
         &self,
-        pairs: &[(Arc<Path>, Arc<str>)],
+        queries: &[Query],
         limits: &Arc<Limits>,
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        let mut builder = JobBuilder::new(&self.shared, Plan::execution(pairs.len()), limits, pairs.len());
-        let batches = Batches::new(pairs.iter().map(|(path, _)| Arc::as_ptr(path).addr()));
+        let mut builder = JobBuilder::new(&self.shared, Plan::execution(queries.len()), limits, queries.len());
+        let batches = Batches::new(queries.iter().map(|query| Arc::as_ptr(&query.database).addr()));
         for numbers in batches.iter() {
-            builder.add_pairs(numbers, pairs, keep_waiting)?;
+            builder.add_queries(numbers, queries, keep_waiting)?;
         }
         builder.finish()
     }
@@ -331,6 +347,9 @@ fn work(shared: &Arc<Shared>, mut runner: Runner) {
                 let result = runner.run(&query, n_left > 0).map(Arc::new);
                 if let Ok(outcome) = &result {
                     shared.stats.ran(outcome.status);
+                    if let Some(observe) = &shared.observer {
+                        observe(&query.path, &query.key.sql.text, outcome);
+                    }
                 }
                 let waiters = shared.cache().complete(&query, result.as_ref().ok());
                 for waiter in waiters {

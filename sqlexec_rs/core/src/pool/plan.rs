@@ -9,6 +9,7 @@ use hashbrown::HashTable;
 use crate::compare::Rule;
 use crate::compare::score::{GoldSource, ScoreItem};
 use crate::pool::job::{Comparison, Scores, Work};
+use crate::request::{Parameters, Query};
 use crate::result::hashed_str::Hashed;
 use crate::result::row_hash::hash_one;
 use crate::scan::strip_distinct;
@@ -21,6 +22,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct PlannedRun {
     pub(crate) database: u32,
     pub(crate) sql: Hashed<Arc<str>>,
+    pub(crate) parameters: Option<Arc<Parameters>>,
     pub(crate) is_gold: bool,
 }
 
@@ -84,9 +86,9 @@ impl Plan {
         self.late_golds.clear();
     }
 
-    /// Adds a (database, SQL) pair under its number.
-    pub(crate) fn add_pair(&mut self, number: u32, path: &Arc<Path>, sql: &Arc<str>) {
-        let slot = self.slot(path, &Hashed::new(sql), false, 0);
+    /// Adds a query under its number.
+    pub(crate) fn add_query(&mut self, number: u32, query: &Query) {
+        let slot = self.slot(&query.database, &Hashed::new(&query.sql), query.parameters.as_ref(), None);
         if let Work::Execute { slot_of } = &mut self.work {
             slot_of[number as usize] = slot;
         }
@@ -137,18 +139,30 @@ impl Plan {
         None
     }
 
-    fn slot(&mut self, path: &Arc<Path>, sql: &Hashed<&Arc<str>>, is_gold: bool, n_old: usize) -> u32 {
+    /// Returns the number of a run; a gold's, where there are runs from before `gold_after`, may be one of those.
+    fn slot(
+        &mut self,
+        path: &Arc<Path>,
+        sql: &Hashed<&Arc<str>>,
+        parameters: Option<&Arc<Parameters>>,
+        gold_after: Option<usize>,
+    ) -> u32 {
+        let is_gold = gold_after.is_some();
         let database = self.database(path);
         let next = self.runs.len() as u32;
         let runs = &self.runs;
-        let is_it = |slot: &u32| runs[*slot as usize].database == database && runs[*slot as usize].sql.is(sql);
+        let is_it = |slot: &u32| {
+            let run = &runs[*slot as usize];
+            run.database == database && run.sql.is(sql) && run.parameters.as_ref() == parameters
+        };
         let hash_of = |slot: &u32| hash_of_run(runs[*slot as usize].database, &runs[*slot as usize].sql);
         let slot = *self.run_numbers.entry(hash_of_run(database, sql), is_it, hash_of).or_insert(next).get();
         if slot == next {
-            self.runs.push(PlannedRun { database, sql: sql.with(Arc::clone(sql.text)), is_gold });
+            let (sql, parameters) = (sql.with(Arc::clone(sql.text)), parameters.cloned());
+            self.runs.push(PlannedRun { database, sql, parameters, is_gold });
         } else if is_gold && !self.runs[slot as usize].is_gold {
             self.runs[slot as usize].is_gold = true;
-            if (slot as usize) < n_old {
+            if gold_after.is_some_and(|n_old| (slot as usize) < n_old) {
                 self.late_golds.push(slot);
             }
         }
@@ -171,7 +185,8 @@ impl Plan {
         let mut add = |sql: &Arc<str>, is_gold: bool| {
             let stripped: Option<Arc<str>> = strips.then(|| strip_distinct(sql).into());
             let sql = Hashed::new(stripped.as_ref().unwrap_or(sql));
-            needs.extend(item.databases.iter().map(|path| self.slot(path, &sql, is_gold, n_old)));
+            let gold_after = is_gold.then_some(n_old);
+            needs.extend(item.databases.iter().map(|path| self.slot(path, &sql, None, gold_after)));
         };
         add(&item.predicted, false);
         for gold in item.golds.iter() {

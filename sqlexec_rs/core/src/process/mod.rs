@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use remote::Remote;
+pub use wire::{outcome_from_bytes, outcome_to_bytes};
 pub use worker::worker_main;
 
 /// How worker processes are made and when they are killed.

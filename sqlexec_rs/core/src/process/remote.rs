@@ -75,6 +75,7 @@ impl Remote {
             state: query.key.db,
             limits: Limits::clone(&query.limits),
             sql: &query.key.sql.text,
+            parameters: query.key.parameters.as_deref().cloned(),
         };
         let mut bytes = Vec::new();
         wire::write(&mut bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))?;

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::cells::{invalid, read_exactly, read_rows, write_cells};
+use crate::error::Fault;
 use crate::outcome::{Outcome, Status};
-use crate::request::Limits;
+use crate::request::{Limits, Parameters};
 use crate::result::table::Table;
 use crate::sqlite::in_memory_dbs::Access;
 
@@ -43,6 +44,7 @@ pub(crate) struct Request<'a> {
     pub(crate) state: u32,
     pub(crate) limits: Limits,
     pub(crate) sql: &'a str,
+    pub(crate) parameters: Option<Parameters>,
 }
 
 /// What a worker says of a query.
@@ -67,14 +69,14 @@ pub(crate) struct Header<'a> {
 }
 
 /// Returns the arguments by which a worker is told how to open files.
-pub(crate) fn access_arguments(access: Access) -> [String; 3] {
-    let Access { immutable, copy_up_to_bytes, copies_bytes } = access;
-    [u64::from(immutable), copy_up_to_bytes, copies_bytes].map(|number| number.to_string())
+pub(crate) fn access_arguments(access: Access) -> [String; 4] {
+    let Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs } = access;
+    [u64::from(immutable), copy_up_to_bytes, copies_bytes, u64::from(like_blobs)].map(|number| number.to_string())
 }
 
 /// Returns what these arguments say.
-pub(crate) fn access_of([immutable, copy_up_to_bytes, copies_bytes]: [u64; 3]) -> Access {
-    Access { immutable: immutable != 0, copy_up_to_bytes, copies_bytes }
+pub(crate) fn access_of([immutable, copy_up_to_bytes, copies_bytes, like_blobs]: [u64; 4]) -> Access {
+    Access { immutable: immutable != 0, copy_up_to_bytes, copies_bytes, like_blobs: like_blobs != 0 }
 }
 
 /// Connections that the worker opened since it began, and has open; databases that it copied, and the bytes of its copies.
@@ -157,6 +159,23 @@ pub(crate) fn read_rows_of(
     Ok(outcome)
 }
 
+/// Returns the bytes of an outcome, for this build alone to read.
+pub fn outcome_to_bytes(outcome: &Outcome) -> Result<Vec<u8>, Fault> {
+    let mut bytes = greeting().into_bytes();
+    let written = write_outcome(&mut bytes, outcome.clone(), ConnectionCounts::default());
+    written.map(|()| bytes).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))
+}
+
+/// Returns the outcome that `outcome_to_bytes` made these bytes of; `None` where they are no such bytes, or another build's.
+pub fn outcome_from_bytes(bytes: &[u8]) -> Option<Outcome> {
+    let mut input = bytes.strip_prefix(greeting().as_bytes())?;
+    let len = read_len(&mut input).ok()?;
+    let message = read_message(&mut input, len).ok()?;
+    let Message::Outcome(outcome, _, header) = parse(&message).ok()? else { return None };
+    let limits = Limits { max_rows: u64::MAX, max_bytes: u64::MAX, ..Limits::default() };
+    read_rows_of(&mut input, outcome, header, &limits).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -165,7 +184,7 @@ mod tests {
 
     use super::*;
     use crate::outcome::Stop;
-    use crate::request::Caps;
+    use crate::request::{Bound, Caps};
     use crate::result::table::CELL_BYTES;
     use crate::result::value::Value;
 
@@ -239,15 +258,27 @@ mod tests {
     }
 
     #[test]
+    fn an_outcome_is_kept_as_bytes() {
+        let bytes = outcome_to_bytes(&outcome()).unwrap();
+        let read = outcome_from_bytes(&bytes).unwrap();
+        assert_eq!((read.row_count(), read.vm_steps), (3, 99));
+        assert!(outcome_from_bytes(&bytes[1..]).is_none() && outcome_from_bytes(&bytes[..bytes.len() - 1]).is_none());
+    }
+
+    #[test]
     fn a_request_is_read_as_it_was_written() {
         let caps = Caps { max_length: 8, max_columns: 9, ..Caps::default() };
         let limits = Limits { timeout: None, cpu: Some(Duration::MAX), vm_steps: Some(5), caps, ..Limits::default() };
         let mut bytes = Vec::new();
-        write(&mut bytes, &Request { path: b"/a b\xff", state: 7, limits: limits.clone(), sql: "SELECT 'é'" }).unwrap();
+        let values = vec![Bound::Null, Bound::Integer(-1), Bound::Real(0.5_f64.to_bits()), Bound::Text(b"\xff".into())];
+        let parameters = Some(Parameters { names: vec!["a".to_owned(); 4], values });
+        let (path, sql) = (b"/a b\xff".as_slice(), "SELECT 'é'");
+        let request = Request { path, state: 7, limits: limits.clone(), sql, parameters: parameters.clone() };
+        write(&mut bytes, &request).unwrap();
         let mut input = bytes.as_slice();
         let read = read_request(&mut input).unwrap().unwrap();
         let read: Request<'_> = parse(&read).unwrap();
-        assert_eq!((read.path, read.state, read.sql), (b"/a b\xff".as_slice(), 7, "SELECT 'é'"));
+        assert_eq!((read.path, read.state, read.sql, read.parameters), (path, 7, sql, parameters));
         assert_eq!(read.limits, limits);
         assert!(read_request(&mut input).unwrap().is_none());
     }
@@ -292,7 +323,7 @@ mod tests {
         let whole = encode(&outcome());
         let mut request = Vec::new();
         let limits = Limits::default();
-        write(&mut request, &Request { path: b"/a", state: 7, limits, sql: "SELECT 1" }).unwrap();
+        write(&mut request, &Request { path: b"/a", state: 7, limits, sql: "SELECT 1", parameters: None }).unwrap();
         let place = any::<prop::sample::Index>();
         let splice = (place, prop::collection::vec(any::<u8>(), 0..12), 0..12_usize);
         let splices = prop::collection::vec(splice, 1..6);

@@ -19,6 +19,7 @@ use super::walls;
 use super::wire::{self, ConnectionCounts, Message, Request};
 use crate::error::panic_message;
 use crate::outcome::Outcome;
+use crate::sqlite::exec::Asked;
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
 use crate::sqlite::local::{Local, STACK_BYTES};
@@ -31,11 +32,13 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// may have, how it opens files, and a socket as its standard input.
 pub fn worker_main() -> ! {
     let arguments: Vec<Option<u64>> = env::args_os().skip(1).map(|argument| argument.to_str()?.parse().ok()).collect();
-    let [Some(memory_bytes), Some(cap), Some(immutable), Some(copy_up_to), Some(copies)] = arguments[..] else {
+    let [Some(memory_bytes), Some(cap), Some(immutable), Some(copy_up_to), Some(copies), Some(blobs)] = arguments[..]
+    else {
         eprintln!("sqlexec-worker is started by sqlexec_rs, which speaks to it over its standard input");
         process::exit(2);
     };
-    process::exit(code_of(&work(memory_bytes, cap as usize, wire::access_of([immutable, copy_up_to, copies]))))
+    let access = wire::access_of([immutable, copy_up_to, copies, blobs]);
+    process::exit(code_of(&work(memory_bytes, cap as usize, access)))
 }
 
 fn work(memory_bytes: u64, cap: usize, access: Access) -> io::Result<()> {
@@ -136,7 +139,7 @@ fn serve(stream: UnixStream, answers: UnixStream, cap: usize, access: Access) ->
 }
 
 fn answer(local: &mut Local, request: &Request<'_>, out: &mut impl Write) -> io::Result<Outcome> {
-    let Request { path, state, limits, sql } = request;
+    let Request { path, state, limits, sql, parameters } = request;
     let path = Path::new(OsStr::from_bytes(path));
     if !local.holds(path, *state) {
         wire::write(out, &Message::Opening)?;
@@ -145,5 +148,6 @@ fn answer(local: &mut Local, request: &Request<'_>, out: &mut impl Write) -> io:
         wire::write(out, &Message::Opened)?;
         out.flush()?;
     }
-    Ok(local.run(path, *state, sql, limits, None))
+    let asked = Asked { sql, parameters: parameters.as_ref(), limits };
+    Ok(local.run(path, *state, &asked, None))
 }

@@ -4,10 +4,10 @@
 //!
 //! | cells of the column | Arrow type | value of a cell |
 //! |---|---|---|
-//! | none | `null` | |
+//! | none | by the declared type, else `null` | |
 //! | integers | `int64` | |
-//! | reals, or reals and integers | `float64` | `CAST(x AS REAL)` |
-//! | text, or text and numbers | `large_utf8` | `CAST(x AS TEXT)` |
+//! | reals, or reals and integers that a real can hold | `float64` | `CAST(x AS REAL)` |
+//! | text, text and numbers, or reals and other integers | `large_utf8` | `CAST(x AS TEXT)` |
 //! | blobs, blobs and others, text that is not UTF-8 | `large_binary` | `CAST(x AS BLOB)` |
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use rusqlite::Connection;
 
 use crate::error::Fault;
 use crate::result::table::Table;
-use crate::result::value::Value;
+use crate::result::value::{Value, exact_integer};
 
 /// The kind of a cell. A column is of the highest kind among its cells, because a cast to a higher one loses least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +48,13 @@ fn column_of(table: &Table, column: usize, scratch: &mut Option<Connection>) -> 
     let values = || table.column(column);
     let is_valid = values().map(|value| !matches!(value, Value::Null));
     let nulls = Some(is_valid.collect::<NullBuffer>()).filter(|nulls| nulls.null_count() > 0);
-    Ok(match values().map(kind).max().unwrap_or(Kind::Null) {
+    let mut highest = values().map(kind).max().unwrap_or(Kind::Null);
+    if highest == Kind::Null {
+        highest = table.column_type(column).map_or(Kind::Null, kind_of_declared);
+    } else if highest == Kind::Real && values().any(is_beyond_reals) {
+        highest = Kind::Text;
+    }
+    Ok(match highest {
         Kind::Null => Arc::new(NullArray::new(table.n_rows())),
         Kind::Integer => Arc::new(Int64Array::new(values().map(integer).collect(), nulls)),
         Kind::Real => Arc::new(Float64Array::new(values().map(real).collect(), nulls)),
@@ -75,6 +81,33 @@ fn kind(value: Value<'_>) -> Kind {
         Value::Text(text) if std::str::from_utf8(text).is_ok() => Kind::Text,
         Value::Text(_) | Value::Blob(_) => Kind::Bytes,
     }
+}
+
+/// Returns the kind of a declared type: by SQLite's rules of affinity, and where those say numeric by what the word means.
+fn kind_of_declared(name: &str) -> Kind {
+    const KINDS: [(&str, Kind); 14] = [
+        ("INT", Kind::Integer),
+        ("CHAR", Kind::Text),
+        ("CLOB", Kind::Text),
+        ("TEXT", Kind::Text),
+        ("BLOB", Kind::Bytes),
+        ("REAL", Kind::Real),
+        ("FLOA", Kind::Real),
+        ("DOUB", Kind::Real),
+        ("BOOL", Kind::Integer),
+        ("DATE", Kind::Text),
+        ("TIME", Kind::Text),
+        ("STRING", Kind::Text),
+        ("DEC", Kind::Real),
+        ("NUM", Kind::Real),
+    ];
+    let name = name.to_ascii_uppercase();
+    KINDS.iter().find(|(part, _)| name.contains(part)).map_or(Kind::Null, |(_, kind)| *kind)
+}
+
+/// Tells whether a value is an integer that a real does not hold.
+fn is_beyond_reals(value: Value<'_>) -> bool {
+    matches!(value, Value::Integer(i) if exact_integer(i as f64) != Some(i))
 }
 
 fn integer(value: Value<'_>) -> i64 {
@@ -151,6 +184,38 @@ mod tests {
         for (values, data_type) in cases {
             assert_eq!(*one(values).data_type(), data_type, "{values:?}");
         }
+    }
+
+    #[test]
+    fn declared_types_decide_where_cells_do_not() {
+        let of = |name: &str| {
+            let empty = table(1, &[]).with_types(vec![Some(name.to_owned())]);
+            to_arrow(&empty).unwrap().column(0).data_type().clone()
+        };
+        let cases = [
+            ("BIGINT", DataType::Int64),
+            ("varchar(20)", DataType::LargeUtf8),
+            ("DOUBLE PRECISION", DataType::Float64),
+            ("BLOB", DataType::LargeBinary),
+            ("NUMERIC(10, 2)", DataType::Float64),
+            ("boolean", DataType::Int64),
+            ("DATETIME", DataType::LargeUtf8),
+            ("thing", DataType::Null),
+        ];
+        for (name, data_type) in cases {
+            assert_eq!(of(name), data_type, "{name}");
+        }
+        let null = table(1, &[&[Value::Null]]).with_types(vec![Some("REAL".to_owned())]);
+        assert_eq!(*to_arrow(&null).unwrap().column(0).data_type(), DataType::Float64);
+    }
+
+    #[test]
+    fn integers_that_no_real_holds_stay_whole_beside_reals() {
+        let large = (1_i64 << 53) + 1;
+        let column = one(&[Value::Integer(large), Value::Real(0.5)]);
+        assert_eq!(column.as_string::<i64>().value(0), large.to_string());
+        assert_eq!(*one(&[Value::Integer(large - 1), Value::Real(0.5)]).data_type(), DataType::Float64);
+        assert_eq!(*one(&[Value::Integer(large)]).data_type(), DataType::Int64);
     }
 
     #[test]

@@ -105,6 +105,20 @@ impl Table {
         debug_assert_eq!(self.arena.cells.len(), self.n_rows * self.width);
     }
 
+    /// Iterates over what was appended to the row under construction.
+    pub fn open_row(&self) -> impl ExactSizeIterator<Item = Value<'_>> {
+        self.arena.cells[self.n_rows * self.width..].iter().map(|cell| cell.open(&self.arena.texts))
+    }
+
+    /// Takes back what was appended to the row under construction.
+    pub(crate) fn abandon_row(&mut self) {
+        for cell in self.arena.cells.drain(self.n_rows * self.width..) {
+            if let Value::Text(bytes) | Value::Blob(bytes) = cell.open(&self.arena.texts) {
+                self.text_bytes -= bytes.len();
+            }
+        }
+    }
+
     /// Gives back memory that growth reserved and the result does not need; a result that is kept for long keeps no more
     /// than it needs.
     pub(crate) fn settle(&mut self, is_for_long: bool) {

@@ -129,13 +129,13 @@ impl Connections {
     fn connect(&mut self, path: &Path) -> Sandbox {
         let copies = Arc::clone(&self.copies);
         let access = copies.access();
-        let file = Sandbox::new(path, access.immutable, &self.guard, &self.n_files);
+        let file = Sandbox::new(path, access, &self.guard, &self.n_files);
         if access.copy_up_to_bytes == 0 {
             return file;
         }
         let connect = || file.connection(Patterns::Short, &Caps::default());
         if let Some(copied) = copies.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
-            return Sandbox::of_copy(path, copied, &self.guard, &self.n_files);
+            return Sandbox::of_copy(path, copied, access, &self.guard, &self.n_files);
         }
         let _ = file.end_transactions(); // where one does not end, nothing is written to the file meanwhile
         file

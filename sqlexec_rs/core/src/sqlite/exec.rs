@@ -10,7 +10,7 @@ use rusqlite::{Row, Statement, StatementStatus};
 
 use crate::hint;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::Limits;
+use crate::request::{Limits, Parameters};
 use crate::result::table::Table;
 use crate::result::value::Value;
 use crate::scan::{Patterns, Scan, find_excess, n_json_paths, patterns, scan};
@@ -23,6 +23,14 @@ use crate::sqlite::sandbox::Sandbox;
 /// Bytes of result after which the clocks are looked at between rows: such rows take few VM steps and much time.
 const CHECK_EVERY_BYTES: usize = 64 << 10;
 
+/// What is to be run, and within which bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) sql: &'a str,
+    pub(crate) parameters: Option<&'a Parameters>,
+    pub(crate) limits: &'a Limits,
+}
+
 /// Answers what needs no database: no statement, several statements, a NUL.
 pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
     let (status, error) = match scan(sql) {
@@ -34,20 +42,20 @@ pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
     Err(Box::new(Outcome::failed(status, error)))
 }
 
-/// Runs `sql` on a sandboxed connection of this thread, in a transaction that is left open if `keeps_lock` or if the
+/// Runs a SQL text on a sandboxed connection of this thread, in a transaction that is left open if `keeps_lock` or if the
 /// database needs one. Its clock began at `begun`.
 pub(crate) fn run(
     sandbox: &Sandbox,
-    sql: &str,
-    limits: &Limits,
+    asked: &Asked<'_>,
     cancel: Option<Arc<AtomicBool>>,
     begun: Instant,
     keeps_lock: bool,
 ) -> Outcome {
-    let (statement, start) = match refuse(sql) {
+    let (statement, start) = match refuse(asked.sql) {
         Ok(one) => one,
         Err(outcome) => return *outcome,
     };
+    let limits = asked.limits;
     if let Some(excess) = find_excess(statement) {
         return Outcome::failed(Status::TooLarge, excess);
     }
@@ -56,7 +64,8 @@ pub(crate) fn run(
     meter::arm(guard, limits, n_json_paths(statement));
     hooks::take_refused();
     hooks::take_clock_was_read();
-    let mut outcome = prepare_and_fetch(sandbox, statement, limits, patterns(statement), keeps_lock);
+    let asked = &Asked { sql: statement, ..*asked };
+    let mut outcome = prepare_and_fetch(sandbox, asked, patterns(statement), keeps_lock);
     let refusal = meter::disarm();
     outcome.vm_steps += guard.charged_steps();
     let stop = guard.disarm();
@@ -85,7 +94,8 @@ pub(crate) fn run(
     outcome
 }
 
-fn prepare_and_fetch(sandbox: &Sandbox, sql: &str, limits: &Limits, patterns: Patterns, keeps_lock: bool) -> Outcome {
+fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, keeps_lock: bool) -> Outcome {
+    let Asked { sql, limits, parameters } = *asked;
     let connection = match sandbox.connection(patterns, &limits.caps) {
         Ok(connection) => connection,
         Err(error) => return cannot_open(sandbox.path(), error),
@@ -102,10 +112,12 @@ fn prepare_and_fetch(sandbox: &Sandbox, sql: &str, limits: &Limits, patterns: Pa
     };
     if patterns == Patterns::Short && sandbox.seen().has_patterns_in_view() {
         drop(statement);
-        return prepare_and_fetch(sandbox, sql, limits, Patterns::Any, keeps_lock);
+        return prepare_and_fetch(sandbox, asked, Patterns::Any, keeps_lock);
     }
-    if statement.parameter_count() > 0 {
-        return Outcome::failed(Status::RuntimeError, "the statement has parameters, and nothing to bind them to");
+    if (parameters.is_some() || statement.parameter_count() > 0)
+        && let Err(outcome) = bind(&mut statement, parameters)
+    {
+        return *outcome;
     }
     // VACUUM, which the authorizer refuses only when it runs, and what looks as if an r-tree had prepared it.
     if !statement.readonly() {
@@ -121,6 +133,33 @@ fn prepare_and_fetch(sandbox: &Sandbox, sql: &str, limits: &Limits, patterns: Pa
     let mut outcome = fetch(&mut statement, guard, table, limits);
     outcome.vm_steps = guard.whole_steps(statement.get_status(StatementStatus::VmStep).cast_unsigned());
     outcome
+}
+
+/// Binds the values to the parameters of a statement.
+fn bind(statement: &mut Statement<'_>, parameters: Option<&Parameters>) -> Result<(), Box<Outcome>> {
+    let failed = |error: String| Box::new(Outcome::failed(Status::RuntimeError, error));
+    let n_wanted = statement.parameter_count();
+    let Some(Parameters { names, values }) = parameters else {
+        return Err(failed("the statement has parameters, and nothing to bind them to".to_owned()));
+    };
+    if names.is_empty() && n_wanted != values.len() {
+        return Err(failed(format!("the statement has {n_wanted} parameters, and {} values are given", values.len())));
+    }
+    for number in 1..=n_wanted {
+        let value = if names.is_empty() {
+            values.get(number - 1)
+        } else {
+            let name = statement.parameter_name(number).and_then(|name| name.get(1..));
+            names.iter().position(|known| Some(known.as_str()) == name).and_then(|at| values.get(at))
+        };
+        let Some(value) = value else {
+            let name = statement.parameter_name(number).unwrap_or("?");
+            return Err(failed(format!("no value is given for the parameter {name}")));
+        };
+        let bound = statement.raw_bind_parameter(number, value);
+        bound.map_err(|error| Box::new(outcome_of(error, Phase::Execute)))?;
+    }
+    Ok(())
 }
 
 /// Whatever SQLite calls it, a file that cannot be opened or whose schema cannot be read is a `db_error`.
@@ -142,9 +181,16 @@ fn fetch(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table, limi
             Err(error) => return outcome_of(error, Phase::Execute),
         };
         if table.n_rows() == max_rows {
+            if limits.cuts {
+                return Outcome { is_cut: true, ..Outcome::ok(table) };
+            }
             return Outcome::failed(Status::TooLarge, format!("more than {max_rows} rows"));
         }
         if !push_row(&mut table, row, width, max_bytes) {
+            if limits.cuts {
+                table.abandon_row();
+                return Outcome { is_cut: true, ..Outcome::ok(table) };
+            }
             return Outcome::failed(Status::TooLarge, format!("more than {max_bytes} bytes of result"));
         }
         let bytes = table.bytes();

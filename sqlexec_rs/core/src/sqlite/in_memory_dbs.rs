@@ -20,11 +20,13 @@ pub struct Access {
     pub copy_up_to_bytes: u64,
     /// Bytes that all copies together may take.
     pub copies_bytes: u64,
+    /// LIKE and GLOB match blobs, as they do in SQLite unless it was compiled otherwise.
+    pub like_blobs: bool,
 }
 
 impl Default for Access {
     fn default() -> Self {
-        Self { immutable: false, copy_up_to_bytes: 0, copies_bytes: 256 << 20 }
+        Self { immutable: false, copy_up_to_bytes: 0, copies_bytes: 256 << 20, like_blobs: true }
     }
 }
 

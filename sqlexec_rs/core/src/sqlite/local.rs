@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{Outcome, Status};
-use crate::request::{InFlightQuery, Limits};
+use crate::request::InFlightQuery;
 use crate::sqlite::connections::Connections;
 use crate::sqlite::deadline::RunGuard;
-use crate::sqlite::exec;
+use crate::sqlite::exec::{self, Asked};
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::stats::Stats;
 
@@ -73,8 +73,9 @@ impl Local {
                 self.held = Some(Held { path: Arc::clone(&query.path), state: query.key.db, since: now });
             }
         }
-        let (sql, cancel) = (&query.key.sql.text, Some(&query.cancel));
-        let mut outcome = self.run(&query.path, query.key.db, sql, &query.limits, cancel);
+        let InFlightQuery { key, limits, .. } = query;
+        let asked = Asked { sql: &key.sql.text, parameters: key.parameters.as_deref(), limits };
+        let mut outcome = self.run(&query.path, key.db, &asked, Some(&query.cancel));
         if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
             table.settle(query.is_for_cache);
         }
@@ -99,8 +100,7 @@ impl Local {
         &mut self,
         path: &Path,
         state: u32,
-        sql: &str,
-        limits: &Limits,
+        asked: &Asked<'_>,
         cancel: Option<&Arc<AtomicBool>>,
     ) -> Outcome {
         let begun = Instant::now();
@@ -110,7 +110,7 @@ impl Local {
                 Err(outcome) => return *outcome,
             };
             let keeps_lock = self.held.is_some();
-            let outcome = exec::run(sandbox, sql, limits, cancel.cloned(), begun, keeps_lock);
+            let outcome = exec::run(sandbox, asked, cancel.cloned(), begun, keeps_lock);
             let is_over = matches!(outcome.status, Status::Timeout | Status::Cancelled);
             let is_one_state = is_over || sandbox.has_read_one_state(outcome.status != Status::Ok);
             let has_ended = keeps_lock || sandbox.end_transactions().is_ok();

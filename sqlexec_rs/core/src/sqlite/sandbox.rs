@@ -23,7 +23,7 @@ use crate::sqlite::dbfile::{self, Unused};
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
 use crate::sqlite::functions;
 use crate::sqlite::hooks::{self, Action, Authorizer, Log};
-use crate::sqlite::in_memory_dbs::Copied;
+use crate::sqlite::in_memory_dbs::{Access, Copied};
 use crate::sqlite::meter;
 
 /// PRAGMAs that describe a schema; their argument names a table or an index.
@@ -124,6 +124,8 @@ impl Seen {
 pub(crate) struct Sandbox {
     path: PathBuf,
     origin: Origin,
+    /// LIKE and GLOB match blobs; SQLite's own do, so they are taken for no pattern where they must not.
+    like_blobs: bool,
     guard: Arc<RunGuard>,
     seen: Arc<Seen>,
     /// LIKE and GLOB are ours, which ask the bounds.
@@ -159,20 +161,28 @@ struct Kept {
 }
 
 impl Sandbox {
-    /// Prepares for the database file at `path`, which the first run opens; `is_immutable` promises that it does not change.
-    pub(crate) fn new(path: &Path, is_immutable: bool, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
-        Self::of(path, if is_immutable { Origin::Immutable } else { Origin::File }, guard, n_files)
+    /// Prepares for the database file at `path`, which the first run opens.
+    pub(crate) fn new(path: &Path, access: Access, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
+        let origin = if access.immutable { Origin::Immutable } else { Origin::File };
+        Self::of(path, origin, access, guard, n_files)
     }
 
     /// Prepares for a copy of the database file at `path`.
-    pub(crate) fn of_copy(path: &Path, copied: Arc<Copied>, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
-        Self::of(path, Origin::Copy(copied), guard, n_files)
+    pub(crate) fn of_copy(
+        path: &Path,
+        copied: Arc<Copied>,
+        access: Access,
+        guard: &Arc<RunGuard>,
+        n_files: &Arc<AtomicUsize>,
+    ) -> Self {
+        Self::of(path, Origin::Copy(copied), access, guard, n_files)
     }
 
-    fn of(path: &Path, origin: Origin, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
+    fn of(path: &Path, origin: Origin, access: Access, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
         Self {
             path: path.to_owned(),
             origin,
+            like_blobs: access.like_blobs,
             guard: Arc::clone(guard),
             seen: Arc::default(),
             guarded: Kept::default(),
@@ -258,11 +268,12 @@ impl Sandbox {
     ///
     /// The schema is loaded before the limits apply, as it may need more than a statement is allowed.
     pub(crate) fn connection(&self, patterns: Patterns, caps: &Caps) -> rusqlite::Result<&Connection> {
-        let kept = if patterns == Patterns::Short { &self.indexed } else { &self.guarded };
+        let is_short = patterns == Patterns::Short && self.like_blobs;
+        let kept = if is_short { &self.indexed } else { &self.guarded };
         let connection = if let Some(connection) = kept.connection.get() {
             connection
         } else {
-            let connection = self.connect(patterns != Patterns::Short)?;
+            let connection = self.connect(!is_short)?;
             self.n_files.fetch_add(usize::from(!self.is_copy()), Ordering::Relaxed);
             kept.connection.get_or_init(|| connection)
         };
@@ -308,7 +319,7 @@ impl Sandbox {
             let mut connection = self.open()?;
             wall_in(&mut connection, &self.guard, &self.seen)?;
             if guards_patterns {
-                functions::register_patterns(&connection, &self.guard)?;
+                functions::register_patterns(&connection, &self.guard, self.like_blobs)?;
             }
             if self.is_read_alone() {
                 self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
@@ -335,7 +346,8 @@ impl Sandbox {
         })?;
         // Without the URI flag no character of a path has a meaning, and neither has ":memory:".
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let path = &self.path;
+        // Nor has a name that begins with "file:", although SQLite is compiled to read such as URIs: it begins with a slash.
+        let path = &std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         match &self.origin {
             Origin::Copy(copied) => {
                 let connection = Connection::open_in_memory_with_flags_and_vfs(flags, vfs)?;

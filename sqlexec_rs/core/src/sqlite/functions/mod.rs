@@ -37,7 +37,10 @@ const TEXT: [(&CStr, c_int, Function); 9] = [
     (c"rtrim", 2, rtrim),
     (c"unhex", 2, unhex),
 ];
-const PATTERNS: [(&CStr, c_int, Function); 3] = [(c"like", 2, like), (c"like", 3, like), (c"glob", 2, glob)];
+const PATTERNS: [(&CStr, c_int, Function); 3] =
+    [(c"like", 2, like::<true>), (c"like", 3, like::<true>), (c"glob", 2, glob::<true>)];
+const PATTERNS_OF_TEXTS: [(&CStr, c_int, Function); 3] =
+    [(c"like", 2, like::<false>), (c"like", 3, like::<false>), (c"glob", 2, glob::<false>)];
 
 type Collation = unsafe extern "C" fn(*mut c_void, c_int, *const c_void, c_int, *const c_void) -> c_int;
 
@@ -108,9 +111,16 @@ unsafe fn compare(
     found.map_or(0, |order| order as c_int)
 }
 
-/// Replaces LIKE and GLOB.
-pub(crate) fn register_patterns(connection: &Connection, guard: &Arc<RunGuard>) -> rusqlite::Result<()> {
-    PATTERNS.iter().try_for_each(|function| register(connection, guard, *function))
+/// Replaces LIKE and GLOB; with `like_blobs` they match blobs as SQLite's own do, without they match none, as SQLite's do
+/// that was compiled with `SQLITE_LIKE_DOESNT_MATCH_BLOBS`.
+pub(crate) fn register_patterns(
+    connection: &Connection,
+    guard: &Arc<RunGuard>,
+    like_blobs: bool,
+) -> rusqlite::Result<()> {
+    (if like_blobs { PATTERNS } else { PATTERNS_OF_TEXTS })
+        .iter()
+        .try_for_each(|function| register(connection, guard, *function))
 }
 
 fn register(
@@ -416,17 +426,34 @@ unsafe extern "C" fn unhex(context: *mut ffi::sqlite3_context, n: c_int, args: *
     unsafe { Call::run(context, n, args, body) }
 }
 
-unsafe extern "C" fn like(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+unsafe extern "C" fn like<const BLOBS: bool>(
+    context: *mut ffi::sqlite3_context,
+    n: c_int,
+    args: *mut *mut ffi::sqlite3_value,
+) {
     // SAFETY: SQLite's own arguments.
-    unsafe { Call::run(context, n, args, |call, work| match_pattern(call, like::LIKE, work)) }
+    unsafe { Call::run(context, n, args, |call, work| match_pattern(call, like::LIKE, BLOBS, work)) }
 }
 
-unsafe extern "C" fn glob(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+unsafe extern "C" fn glob<const BLOBS: bool>(
+    context: *mut ffi::sqlite3_context,
+    n: c_int,
+    args: *mut *mut ffi::sqlite3_value,
+) {
     // SAFETY: SQLite's own arguments.
-    unsafe { Call::run(context, n, args, |call, work| match_pattern(call, like::GLOB, work)) }
+    unsafe { Call::run(context, n, args, |call, work| match_pattern(call, like::GLOB, BLOBS, work)) }
 }
 
-fn match_pattern(call: &Call<'_>, mut wildcards: like::Wildcards, work: &mut Work<'_>) -> Result<(), Failure> {
+fn match_pattern(
+    call: &Call<'_>,
+    mut wildcards: like::Wildcards,
+    matches_blobs: bool,
+    work: &mut Work<'_>,
+) -> Result<(), Failure> {
+    if !matches_blobs && (call.kind(0) == ffi::SQLITE_BLOB || call.kind(1) == ffi::SQLITE_BLOB) {
+        call.return_integer(0);
+        return Ok(());
+    }
     if call.n_bytes(0) > call.limit(ffi::SQLITE_LIMIT_LIKE_PATTERN_LENGTH) {
         return Err(Failure::Message(c"LIKE or GLOB pattern too complex"));
     }

@@ -51,7 +51,7 @@ impl Pair {
         let ours = open();
         let guard = Arc::default();
         register_text(&ours, &guard).unwrap();
-        register_patterns(&ours, &guard).unwrap();
+        register_patterns(&ours, &guard, true).unwrap();
         Self { ours, sqlites: open() }
     }
 
@@ -200,7 +200,7 @@ fn what_takes_sqlite_minutes_is_quick_or_stops() {
     let ours = Connection::open_in_memory().unwrap();
     let guard: Arc<RunGuard> = Arc::default();
     register_text(&ours, &guard).unwrap();
-    register_patterns(&ours, &guard).unwrap();
+    register_patterns(&ours, &guard, true).unwrap();
     let million = "printf('%.*c', 1000000, 'a')";
     let distinct = "(WITH RECURSIVE r(i) AS (SELECT 200 UNION ALL SELECT i + 1 FROM r WHERE i < 40000) \
                     SELECT group_concat(char(i), '') FROM r)";

@@ -11,6 +11,7 @@ mod bytes;
 mod files;
 mod memory;
 mod open;
+pub mod options;
 mod pages;
 
 use std::ffi::{CStr, c_int};
@@ -43,7 +44,7 @@ static RESULT: AtomicI32 = AtomicI32::new(ffi::SQLITE_MISUSE);
 pub(crate) fn install() -> Result<(), Fault> {
     ONCE.call_once(|| RESULT.store(configure(), Ordering::Release));
     match RESULT.load(Ordering::Acquire) {
-        ffi::SQLITE_OK => Ok(()),
+        ffi::SQLITE_OK => options::check_options(),
         code => Err(Fault::CannotStart(format!("SQLite refuses its memory to be counted (code {code})"))),
     }
 }

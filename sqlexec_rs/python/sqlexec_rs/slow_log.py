@@ -1,0 +1,18 @@
+"""The log of slow queries: a line a run, by Python's logging under the name `sqlexec_rs.slow`."""
+
+from __future__ import annotations
+
+import logging
+from os import PathLike
+
+from sqlexec_rs._native import Outcome
+
+_LOG = logging.getLogger("sqlexec_rs.slow")
+_MAX_CHARS = 1_000
+
+
+def log_slow(db_path: PathLike[str], sql: str, outcome: Outcome) -> None:
+    """Write a line about a slow run: its time, its end, the database and the first 1,000 characters of the SQL."""
+    cut = sql if len(sql) <= _MAX_CHARS else sql[:_MAX_CHARS] + "…"
+    end = f"{outcome.status}, {outcome.row_count} rows, {outcome.vm_steps} VM steps"
+    _LOG.warning("%.0f ms (%s) on %s: %s", outcome.elapsed_ms, end, db_path, " ".join(cut.split()))

@@ -24,8 +24,10 @@ pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
 
 /// Returns the numbers of the cells that differ from each other: numbers and not values, of which a large result has many.
 fn distinct(table: &Table) -> HashTable<u32> {
-    let mut seen: HashTable<u32> = HashTable::new();
-    for number in 0..(table.n_rows() * table.width()) as u32 {
+    let n_cells = table.n_rows() * table.width();
+    // Room for all: to grow would hash every cell again.
+    let mut seen: HashTable<u32> = HashTable::with_capacity(n_cells);
+    for number in 0..n_cells as u32 {
         spend(1);
         let value = cell(table, number);
         let same = |other: &u32| is_same(cell(table, *other), value);

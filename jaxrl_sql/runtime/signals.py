@@ -36,12 +36,14 @@ def stop_on_signals(tell: Callable[[str], None]) -> Iterator[StopRequest]:
 
     def ask(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            request.exit_code = INTERRUPTED if request.exit_code is None else request.exit_code
+            code = INTERRUPTED
             signal.signal(signal.SIGINT, signal.default_int_handler)
             words = "stopping after this step (Ctrl-C again to stop at once)"
         else:
-            request.exit_code = ENDED
+            code = ENDED
             words = "asked to end (SIGTERM): saving"
+        # Who asked first: a second signal comes while that is done.
+        request.exit_code = code if request.exit_code is None else request.exit_code
         with suppress(RuntimeError):  # the signal came while the display was writing, and its stream lets nobody in
             tell(words)
 

@@ -47,13 +47,11 @@ def exploratory(limits: Limits) -> Limits:
     Where steps are counted they decide and the clock stays where it is, far off: what a policy is shown must not
     depend on the machine.
     """
-    names = [name for name in dir(limits) if not name.startswith("_")]
-    values = {name: getattr(limits, name) for name in names}
     if limits.vm_steps:
-        values["vm_steps"] = max(1, limits.vm_steps // _LOOK_SHARE)
-    elif limits.timeout_ms:
-        values["timeout_ms"] = max(1, limits.timeout_ms // _LOOK_SHARE)
-    return Limits(**values)
+        return limits.replace(vm_steps=max(1, limits.vm_steps // _LOOK_SHARE))
+    if limits.timeout_ms:
+        return limits.replace(timeout_ms=max(1, limits.timeout_ms // _LOOK_SHARE))
+    return limits
 
 
 def score_rows(columns: Mapping[str, Any], rules: Sequence[str]) -> list[ScoreRow]:

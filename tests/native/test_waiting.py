@@ -284,7 +284,9 @@ def test_a_callback_that_closes_its_executor_is_told_so(database: Path, isolatio
                 ex.close()
             except ExecutorError as error:
                 told.append(error)
-        job = ex.submit([(sys.argv[1], "SELECT 1")])
+        # Long enough that the job is not done before it has the callback, which would then run here.
+        count = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r WHERE x < 1000000) SELECT max(x) FROM r"
+        job = ex.submit([(sys.argv[1], count)])
         job.add_done_callback(close)
         job.result()
         while not told:

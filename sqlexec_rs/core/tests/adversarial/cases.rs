@@ -259,7 +259,7 @@ pub fn straight_line() -> Vec<String> {
         "SELECT printf('%.*c', 4000000 - id, 'a') AS x, printf('%.*c', 4000000 - id, 'A') AS y FROM item LIMIT 1";
     let array = "SELECT '[' || replace(hex(zeroblob(450000 - id)), '00', '1,') || '1]' AS x FROM item LIMIT 1";
     let largest = |collation: &str, other: &str| {
-        let call = format!("max(x COLLATE {collation}, {})", repeat(other, ", ", 120));
+        let call = format!("max(x COLLATE {collation}, {})", repeat(other, ", ", 40));
         format!("SELECT length({call}{}) FROM ({texts})", format!(" = {call}").repeat(60))
     };
     let paths: Vec<String> = (0..120).map(|i| format!("'$[{}]'", 440_000 + i)).collect();

@@ -173,7 +173,10 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, flo
     longest = longest_answer(s.config)[1]
     for start in range(0, len(found.chosen), grpo.prompts):
         batch = pack(found.chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)
-        if steps > 1:  # the policy that sampled them will have moved on
+        if s.config.rollout.exact:
+            batch = dataclasses.replace(batch, old_logprobs=batch.rollout_logprobs)
+        is_known = batch.old_logprobs is not None and grpo.algorithm != "ppo"  # which needs old values, too
+        if steps > 1 and not is_known:  # the policy that sampled them will have moved on
             known = phase.old_logprobs(state, on_mesh(s, batch))
             old = {"old_logprobs": known.old_logprobs, "old_values": known.old_values}
             batch = dataclasses.replace(batch, **jax.tree.map(to_host, old))

@@ -186,6 +186,10 @@ class RolloutConfig:
     Its KV cache takes at most the share `memory` of a device's memory (of the machine's, where devices are processors).
     At the start of a run that becomes KV blocks, of prompts, completions and cached prefixes, which its `config.yaml`
     keeps: a run that goes on has as many on any machine. 0 leaves them to be found; what has no room waits.
+
+    `exact`: the policy is compared with the engine's own log-probabilities, by which tokens were sampled, in place of
+    the trainer's of the same policy. Both are then of one program: the scoring pass is left out, and the difference
+    between sampler and trainer is in the ratio, where the clip sees it.
     """
 
     max_num_seqs: PositiveInt = 128
@@ -193,6 +197,7 @@ class RolloutConfig:
     prompt_blocks: int = 0
     completion_blocks: int = 0
     prefix_blocks: int = 0
+    exact: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import prediction_states, unembedding
 from jaxrl_sql.models.value import ActorCritic, state_values
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES, TokenLogprobs, token_logprobs
-from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.parallel.rules import logit_ways
 
 
 def make_policy(
@@ -40,7 +40,7 @@ def make_policy(
             unembedding(params, config),
             batch.completion,
             temperature,
-            kept_bytes=kept_bytes * batch_ways(),  # of all devices together: each holds its part of the batch
+            kept_bytes=kept_bytes * logit_ways(config.vocab_size),  # of all devices together: each holds its part
             logit_cap=config.final_logit_cap,
         )
         if isinstance(trainable, ActorCritic):

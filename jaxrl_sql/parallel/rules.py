@@ -83,6 +83,13 @@ def batch_ways(sizes: Mapping[str, int] | None = None) -> int:
     return math.prod(sizes[name] for name in RULES["batch"].mesh_axes if name in sizes)
 
 
+def logit_ways(vocab: int, sizes: Mapping[str, int] | None = None) -> int:
+    """Return into how many parts a mesh cuts a batch's logits [B,G,T,V]: by B, and by V where it divides that."""
+    sizes = jax.sharding.get_abstract_mesh().shape if sizes is None else sizes
+    tensor = math.prod(sizes[name] for name in RULES["vocab"].mesh_axes if name in sizes)
+    return batch_ways(sizes) * (tensor if vocab % tensor == 0 else 1)
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """Return the sharding of what every device holds whole."""
     return NamedSharding(mesh, P())

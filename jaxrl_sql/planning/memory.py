@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ from jaxrl_sql.models.spec import leaf_of
 from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.mesh import AXES
-from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, split_of
+from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, logit_ways, split_of
 from jaxrl_sql.planning.workload import EngineLoad, Update, find_workload, head_ways, kv_budget
 from jaxrl_sql.rollout.engine_config import EngineSizes, fit_budget
 
@@ -207,7 +208,7 @@ def _activations(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, work: U
     else:
         entering = rows * (_carried(mesh, work.prompt) + work.group * _carried(mesh, work.answer))
         kept = model.n_layers * (entering * model.d_model * width + _named_bytes(config, model, tokens))
-    logits = _logits(model, rows * work.group * work.answer, tensor)
+    logits = _logits(model, rows * work.group * work.answer, mesh.shape)
     return kept + layer + logits + _gathered(config, model, mesh, learns=not config.model.lora.rank)
 
 
@@ -237,9 +238,10 @@ def _named_bytes(config: TrainConfig, model: ModelConfig, tokens: int) -> int:
     return tokens * sum(size for name, size in sizes.items() if name in names) * compute_width(config)
 
 
-def _logits(model: ModelConfig, targets: int, tensor: int) -> int:
-    """Return the bytes of a piece's logits, their exponentials and their gradient, in float32."""
-    return 3 * min(targets * model.vocab_size * 4, KEPT_BYTES) // (tensor if model.vocab_size % tensor == 0 else 1)
+def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int]) -> int:
+    """Return the bytes of a device's piece of the logits, their exponentials and their gradient, in float32."""
+    of_vocab = logit_ways(model.vocab_size, sizes) // batch_ways(sizes)
+    return 3 * min(targets * model.vocab_size * 4 // of_vocab, KEPT_BYTES)
 
 
 def _gathered(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, learns: bool) -> int:

@@ -95,7 +95,7 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
     """Lower one update of the policy on a batch, donated and pinned as `make_step` does."""
     cfg, state = setting.config.grpo, abstract_state(setting)
     objective = setting.loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
-    on_policy = not needs_old_logprobs(setting.config.grpo)
+    on_policy = not (needs_old_logprobs(cfg) or setting.config.rollout.exact)
     step = make_step(
         _policy(setting), partial(objective, cfg=cfg, on_policy=on_policy), _optimizer(setting), work.parts
     )

@@ -215,7 +215,7 @@ def _come_together(
     The matrix to logits is moved anew for each piece of them: so the partitioner makes of the loop.
     """
     table = model.vocab_size * model.d_model
-    again = logits * pieces_of_logits(model, work, batch_ways(sizes))
+    again = logits * pieces_of_logits(model, work, sizes)
     moved = layers * model.n_layers * layer_weights(model) + (embedding + again) * table
     return width * moved * _others(sizes["fsdp"]) / sizes["tensor"]
 

@@ -7,6 +7,7 @@ answers of the most tokens, pools grown for all of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from jaxrl_sql.algo.updates import needs_old_logprobs
@@ -14,6 +15,7 @@ from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import OptimConfig, TrainConfig
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES, logit_pieces
+from jaxrl_sql.parallel.rules import logit_ways
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget
 
 
@@ -92,9 +94,10 @@ def longest_answer(config: TrainConfig) -> tuple[str, int]:
     return "sampling.max_new_tokens", sampling.max_new_tokens
 
 
-def pieces_of_logits(model: ModelConfig, work: Update, ways: int) -> int:
-    """Return into how many pieces the logits of a part of an update are cut on a mesh that cuts it into `ways`."""
-    return logit_pieces(work.prompts // work.parts * work.group, work.answer, model.vocab_size, KEPT_BYTES * ways)
+def pieces_of_logits(model: ModelConfig, work: Update, sizes: Mapping[str, int]) -> int:
+    """Return into how many pieces the logits of a part of an update are cut on a mesh of these sizes."""
+    kept = KEPT_BYTES * logit_ways(model.vocab_size, sizes)
+    return logit_pieces(work.prompts // work.parts * work.group, work.answer, model.vocab_size, kept)
 
 
 def kv_budget(config: TrainConfig) -> KVBudget | None:
@@ -127,14 +130,14 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
     questions, evaluated = grpo.prompts * grpo.oversample * grpo.steps_per_generation, config.validation.max_num_seqs
     rollouts = engine_config(config, config.rollout.max_num_seqs, longest, ways)
     evaluations = engine_config(config, evaluated, longest, ways)
-    has_grpo = grpo.steps > 0
+    has_grpo, is_brought = grpo.steps > 0, config.rollout.exact and grpo.algorithm != "ppo"
     return Workload(
         sft_dataset=sft_dataset if sft.steps else None,
         update=update if has_grpo else None,
         rollout=_load(rollouts, questions, grpo.num_generations, answer) if has_grpo else None,
         greedy=_load(evaluations, evaluated, 1, config.validation.max_new_tokens),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
-        scored=(needs_old_logprobs(grpo) + (grpo.kl_coef > 0)) if has_grpo else 0,
+        scored=((needs_old_logprobs(grpo) and not is_brought) + (grpo.kl_coef > 0)) if has_grpo else 0,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,20 +34,27 @@ def compiled() -> Iterator[Counter[str]]:
     jax.monitoring.unregister_event_duration_listener(count)
 
 
-def test_one_compilation_a_bucket(tmp_path: Path, compiled: Counter[str]) -> None:
-    """The quickstart's path in small: a checkpoint, more answers than are learned from, greedy on two splits."""
-    data = tmp_path / "data"
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the command line of a small run from a checkpoint, `data.dir` first; `run.dir` is to be added."""
+    folder = tmp_path_factory.mktemp("small")
+    data = folder / "data"
     generate(data, SynthSpec(train_dbs=6, dev_dbs=2, unseen_dbs=2, train_questions=24, dev_questions=8))
     tokenizer = load_tokenizer(data / "tokenizer")
     model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, True, False, 1024)
-    save_checkpoint(tmp_path / "start", model, init_params(model, jax.random.key(0)), tokenizer)
-    arguments = [
-        "data.source=folder", f"data.dir={data}", "data.evals=[dev,dev_unseen]", "data.max_prompt_tokens=320",
-        f"model.checkpoint={tmp_path}/start", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "grpo.steps=6",
+    save_checkpoint(folder / "start", model, init_params(model, jax.random.key(0)), tokenizer)
+    return [
+        f"data.dir={data}", "data.source=folder", "data.evals=[dev,dev_unseen]", "data.max_prompt_tokens=320",
+        f"model.checkpoint={folder}/start", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "grpo.steps=6",
         "grpo.prompts=2", "grpo.oversample=2", "grpo.num_generations=2", "grpo.advantage=batch",
-        "validation.max_num_seqs=4",
-        "validation.max_new_tokens=12", f"run.dir={tmp_path}/run", "run.display=none",
+        "validation.max_num_seqs=4", "validation.max_new_tokens=12", "run.display=none",
     ]  # fmt: skip
+
+
+def test_one_compilation_a_bucket(arguments: list[str], tmp_path: Path, compiled: Counter[str]) -> None:
+    """The quickstart's path in small: a checkpoint, more answers than are learned from, greedy on two splits."""
+    data = Path(arguments[0].partition("=")[2])
+    tokenizer = load_tokenizer(data / "tokenizer")
     lengths = {}
     for split in ("train", "dev", "dev_unseen"):
         examples = load_split(data, split, 0).examples
@@ -57,7 +65,7 @@ def test_one_compilation_a_bucket(tmp_path: Path, compiled: Counter[str]) -> Non
     assert len(buckets["train"]) > 1, "all prompts fall into one bucket: the bound would say little"
 
     compiled.clear()
-    assert main(arguments) == 0
+    assert main([*arguments, f"run.dir={tmp_path}/run"]) == 0
     sampled, greedy = len(buckets["train"]), len(buckets["dev"] | buckets["dev_unseen"])
     assert 1 <= compiled["update"] <= sampled
     # A chunk's shapes are the bucket of the longest prompt and the size of the pool of prompts, which grows with it.
@@ -71,3 +79,18 @@ def test_one_compilation_a_bucket(tmp_path: Path, compiled: Counter[str]) -> Non
     assert compiled["decode_chunk"] <= 2 * sampled + 2 * greedy
     per_step = {name: n - before[name] for name, n in compiled.items() if n - before[name] >= 12}
     assert per_step == {}, "these are compiled in every step"
+
+
+def test_exact_compares_with_the_engines_own_log_probabilities(
+    arguments: list[str], tmp_path: Path, compiled: Counter[str]
+) -> None:
+    """Two minibatches need the old policy's: the scoring pass is left out, and what differs is in the ratio."""
+    run = tmp_path / "run"
+    of_two = ["grpo.minibatches=2", "grpo.steps=1", "data.evals=[dev]", f"run.dir={run}"]
+    assert main([*arguments, *of_two, "rollout.exact=true"]) == 0
+    assert (compiled["update"] > 0, compiled["score"]) == (True, 0)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    first = next(row for row in rows if row["phase"] == "grpo")
+    assert first["policy/sampler_delta_max"] == 0
+    assert first["policy/ratio_mean"] == pytest.approx(1, abs=1e-3)
+    assert first["policy/ratio_max"] != 1

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, param_specs, shard_params
 from jaxrl_sql.parallel import batch_sharding, constrain, make_mesh, shard_batch
-from jaxrl_sql.parallel.rules import RULES, spec_of
+from jaxrl_sql.parallel.rules import RULES, logit_ways, spec_of
 from jaxrl_sql.types import InputError
 
 CONFIG = ModelConfig("qwen3", 50, 24, 2, 4, 2, 8, 40, 1e4, 1e-6, False, True, True, 64)
@@ -41,6 +41,14 @@ def test_a_mesh_takes_what_the_others_leave_and_is_auto() -> None:
 def test_sizes_that_do_not_fit_are_refused(sizes: tuple[int, int, int], said: str) -> None:
     with pytest.raises(InputError, match=said):
         make_mesh(*sizes, devices=jax.devices()[:1])
+
+
+def test_logits_are_cut_by_prompts_and_by_a_vocabulary_that_is_divided() -> None:
+    """What a device may hold of them counts both, or on 1x2x4 it holds a quarter, and gathers the matrix four times."""
+    sizes = {"data": 1, "fsdp": 2, "tensor": 4}
+    assert (logit_ways(152, sizes), logit_ways(150, sizes), logit_ways(152)) == (8, 2, 1)
+    with jax.sharding.use_abstract_mesh(abstract(1, 2, 4)):
+        assert logit_ways(152) == 8
 
 
 def test_every_logical_axis_of_the_weights_has_a_rule() -> None:

@@ -217,6 +217,13 @@ def test_activations_of_half_the_width_keep_keys_of_half_the_width() -> None:
     assert (narrow.caches * 2, narrow.weights) == (wide.caches, wide.weights)
 
 
+def test_a_batch_is_scored_for_what_nobody_brings() -> None:
+    """Two minibatches compare with the old policy's, PPO with old values too; `rollout.exact` brings the first."""
+    two, exact, ppo = "grpo.minibatches=2", "rollout.exact=true", "grpo.algorithm=ppo"
+    cases = [(two,), (two, exact), (two, exact, ppo), (two, exact, "grpo.kl_coef=0.1")]
+    assert [find_workload(config(*case), 100, 1).scored for case in cases] == [1, 0, 1, 1]
+
+
 def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in() -> None:
     """What weights in bfloat16 save is two bytes of each weight that comes together, and none of a gradient."""
     sizes, received = {"data": 1, "fsdp": 4, "tensor": 1}, []
@@ -226,7 +233,7 @@ def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in()
         assert work.update is not None
         (update,) = [one for one in phases(cfg, MODEL, sizes, work) if one.name == "update"]
         received.append(update.cost.link)
-    again = pieces_of_logits(MODEL, work.update, 4)
+    again = pieces_of_logits(MODEL, work.update, sizes)
     table = MODEL.vocab_size * MODEL.d_model
     weights = 2 * MODEL.n_layers * layer_weights(MODEL) + (1 + 2 * again) * table
     # A tied table is added up whole, which is twice what a piece a chip takes: by the look-up, and in each piece.

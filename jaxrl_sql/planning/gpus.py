@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -129,7 +130,16 @@ def is_elsewhere(topology: str) -> bool:
 
 
 def gpu_devices(kind: str, count: int) -> Sequence[Any]:
-    """Return `count` GPUs to compile for, eight a host; raises InputError for a number that no hosts make."""
+    """Return `count` GPUs to compile for, eight a host.
+
+    Raises InputError for a number that no hosts make, and beside another plugin of JAX for GPUs.
+    """
+    plugins = sorted({entry.name for entry in entry_points(group="jax_plugins")})
+    if len(plugins) > 1:
+        raise InputError(
+            f"--topology {kind}:{count}: JAX has the plugins {' and '.join(plugins)} here, and can compile with one "
+            "alone: make an environment of its own for jaxrl_sql[gpu-plan]"
+        )
     if count > PER_HOST and count % PER_HOST:
         raise InputError(f"--topology {kind}:{count}: more than {PER_HOST} are whole hosts of {PER_HOST}")
     from jax.experimental import topologies  # noqa: PLC0415 - loads the plugin, which few commands need

@@ -1,6 +1,6 @@
-"""What XLA makes of the programs for GPUs, on a machine that has none, where JAX's CUDA plugin is.
+"""What XLA makes of the programs for GPUs and TPUs, on a machine that has none, where JAX's plugin for them is.
 
-Run as a test it starts itself as a script: the plugin stays in the process that has loaded it.
+Run as a test it starts itself as a script: a plugin stays in the process that has loaded it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.planning import gpus
-from jaxrl_sql.planning.chips import CHIPS
+from jaxrl_sql.planning.chips import CHIPS, QUIET
+from jaxrl_sql.types import InputError
 
 NEEDS_PLUGIN = pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is None, reason="no plugin: the extra gpu-plan"
 )
+NEEDS_LIBTPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="no libtpu: the extra tpu-plan")
+CHIP = pytest.mark.parametrize(
+    "chip", [pytest.param("h100", marks=NEEDS_PLUGIN), pytest.param("v5e", marks=NEEDS_LIBTPU)]
+)
+TOPOLOGY = {"h100": "h100:4", "v5e": "v5e:2x2"}
 
 
 def test_gpus_are_those_of_the_table_of_chips() -> None:
@@ -35,9 +41,23 @@ def test_gpus_are_those_of_the_table_of_chips() -> None:
         assert gpus.target_config(gpu).count("{") == gpus.target_config(gpu).count("}")
 
 
+def test_a_second_plugin_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed packages as Python finds them: JAX would register both under one name."""
+    for name in ("xla_cuda12", "xla_rocm7"):
+        package = tmp_path / f"{name}-1.0.dist-info"
+        package.mkdir()
+        (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (package / "entry_points.txt").write_text(f"[jax_plugins]\n{name} = jax_plugins.{name}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        InputError, match="JAX has the plugins xla_cuda12 and xla_rocm7 here, and can compile with one alone"
+    ):
+        gpus.gpu_devices("h100", 8)
+
+
 def run(*case: str) -> Any:
     """Run this file as a script, and return what it says."""
-    env = os.environ | {"JAX_PLATFORMS": "cpu"}
+    env = os.environ | {"JAX_PLATFORMS": "cpu"} | QUIET
     env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run([sys.executable, __file__, *case], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -48,24 +68,31 @@ def run(*case: str) -> Any:
 @NEEDS_PLUGIN
 @pytest.mark.parametrize("key_heads", ["2", "1"], ids=["heads-split", "key-heads-repeated"])
 def test_the_update_compiles_for_four_gpus_with_heads_split(key_heads: str) -> None:
-    found = run("update", key_heads)
+    found = run("h100", "update", key_heads)
     assert found["kernels"] == [3, 3], "prompts to prompts, completions to both: a kernel each way"
     assert found["biases"] == []
-    assert found["narrow_scatters"] == []
+
+
+@pytest.mark.slow
+@CHIP
+def test_no_gradient_is_added_up_in_bfloat16(chip: str) -> None:
+    """The look-up of tokens gives one gradient a token, which are added up by scattering."""
+    scatters = run(chip, "update", "2")["scatters"]
+    assert set(scatters) == {"f32"}
 
 
 @pytest.mark.slow
 @NEEDS_PLUGIN
 def test_what_attention_read_is_kept_where_remat_names_it() -> None:
-    assert run("update", "2", "model.remat=query,key,value,attended")["kernels"] == [3, 3]
-    assert run("update", "2", "model.remat=full")["kernels"] == [6, 3]
+    assert run("h100", "update", "2", "model.remat=query,key,value,attended")["kernels"] == [3, 3]
+    assert run("h100", "update", "2", "model.remat=full")["kernels"] == [6, 3]
 
 
 @pytest.mark.slow
-@NEEDS_PLUGIN
-def test_decoding_copies_no_weights_and_sorts_no_vocabulary() -> None:
+@CHIP
+def test_decoding_copies_no_weights_and_sorts_no_vocabulary(chip: str) -> None:
     """Stacked weights are sliced in each step, which shows that copies are seen where there are any."""
-    split, stacked = run("decode", "split"), run("decode", "stacked")
+    split, stacked = run(chip, "decode", "split"), run(chip, "decode", "stacked")
     assert split["copies"] == []
     assert len(stacked["copies"]) >= 6
     assert split["sorts"] == []
@@ -88,21 +115,24 @@ def test_the_command_plans_for_gpus_that_are_not_there() -> None:
     assert 0.3 < plan["programs"]["update"]["flops"] / plan["phases"]["update"]["flops"] < 1.5
 
 
-def _lowered(case: str, option: str, *overrides: str) -> str:
-    """Compile a small program for H100s and return its text."""
+def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
+    """Compile a small program for one chip, or an update for four, and return its text."""
     from jaxrl_sql.config import load_config
     from jaxrl_sql.models import ModelConfig
     from jaxrl_sql.parallel import make_mesh
     from jaxrl_sql.planning import programs
+    from jaxrl_sql.planning.chips import find_topology
     from jaxrl_sql.planning.workload import find_workload
 
     sizes = "grpo.prompts=4 grpo.num_generations=2 sampling.max_new_tokens=32 rollout.max_num_seqs=8 sampling.top_p=0.9"
+    devices = find_topology(TOPOLOGY[chip]).devices()
+    assert devices is not None
     config = load_config(None, ["model.dtype=bfloat16", *sizes.split(), *overrides])
     if case == "update":
         model = ModelConfig("qwen3", 512, 128, 1, 4, int(option), 32, 256, 1e4, 1e-6, True, True, False, 1024)
         work = find_workload(config, 60, 2).update
         assert work is not None
-        setting = programs.Setting(config, model, make_mesh(1, 2, 2, gpus.gpu_devices("h100", 4)))
+        setting = programs.Setting(config, model, make_mesh(1, 2, 2, devices))
         with gpus.stated_cudnn():
             return str(programs.lower_update(setting, work).compile().as_text())
     if option == "stacked":
@@ -110,18 +140,18 @@ def _lowered(case: str, option: str, *overrides: str) -> str:
     model = ModelConfig("qwen3", 512, 128, 3, 4, 2, 32, 256, 1e4, 1e-6, True, True, False, 1024)
     load = find_workload(config, 60, 1).rollout
     assert load is not None
-    setting = programs.Setting(config, model, make_mesh(1, 1, 1, gpus.gpu_devices("h100", 1)))
+    setting = programs.Setting(config, model, make_mesh(1, 1, 1, devices[:1]))
     return str(programs.lower_decode(setting, load).compile().as_text())
 
 
-def _main(case: str, option: str, *overrides: str) -> dict[str, Any]:
-    text = _lowered(case, option, *overrides)
+def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
+    text = _lowered(chip, case, option, *overrides)
     if case == "update":
         kernels = re.findall(r'custom_call_target="__cudnn\$fmha(\w+)"', text)
         backward = sum(name.endswith("Backward") for name in kernels)
-        narrow = re.findall(r"= \(?bf16\[[^ ]* scatter\(", text)
+        scatters = re.findall(r"= \(?(f32|bf16|f16)\[[^ ]* scatter\(", text)
         biases = [name for name in kernels if "Bias" in name]
-        return {"kernels": [len(kernels) - backward, backward], "biases": biases, "narrow_scatters": narrow}
+        return {"kernels": [len(kernels) - backward, backward], "biases": biases, "scatters": scatters}
     copied = re.findall(r"bf16\[(?:1,)?(?:128,256|256,128)\][^ ]* (?:copy|slice|dynamic-slice)\(", text)
     return {"copies": copied, "sorts": re.findall(r"f32\[[\d,]*512\][^\n]* sort\(", text)}
 

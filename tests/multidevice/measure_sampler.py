@@ -1,0 +1,68 @@
+"""A script: the sampler's log-probabilities beside the trainer's, by type and mesh, of the model that is shipped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_sql.algo.loss import sampler_metrics
+from jaxrl_sql.algo.step import make_scorer
+from jaxrl_sql.data.benchmarks import load_split
+from jaxrl_sql.data.pack import pack_groups
+from jaxrl_sql.data.prompts import make_prompts
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.models import load_checkpoint, load_tokenizer
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.parallel import make_mesh, shard_batch
+from jaxrl_sql.recipes import RECIPES
+from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
+from jaxrl_sql.runtime.metrics import reduce_metrics
+from jaxrl_sql.types import Prompt, Trajectory
+
+START = Path(__file__).parents[2] / "configs" / "quickstart_start"
+B, G, T = 4, 4, 48
+
+
+def prompts_of(data: Path, tokenizer: Any) -> list[Prompt]:
+    """Make the prompts of generated questions."""
+    generate(data, SynthSpec(train_dbs=2, dev_dbs=2, unseen_dbs=2, train_questions=8, dev_questions=8))
+    examples = load_split(data, "train", 0).examples
+    return list(make_prompts(examples, RECIPES["arctic"].style("compact"), tokenizer, 320).prompts)[:B]
+
+
+def measure(mesh: jax.sharding.Mesh, dtype: str, prompts: list[Prompt]) -> dict[str, float]:
+    """Return the metrics of one rollout: weights, activations and caches of one type."""
+    with jax.set_mesh(mesh):
+        model, params = load_checkpoint(START, dtype, mesh)
+        engine = Engine(model, params, load_tokenizer(START), EngineConfig(B * G, compute_dtype=jnp.dtype(dtype)))
+        drawn = list(engine.generate(prompts, SamplingParams(temperature=1.0, max_new_tokens=T, n=G)))
+        groups: list[list[Trajectory]] = [[] for _ in prompts]
+        for s in sorted(drawn, key=lambda s: (s.prompt_index, s.index)):
+            groups[s.prompt_index].append(Trajectory(prompts[s.prompt_index], s.index, s.turns, s.finish_reason))
+        ones = np.ones((B, G), np.float32)
+        batch = shard_batch(pack_groups(groups, ones, ones, T), mesh, B)
+        old, _ = make_scorer(make_policy(model, compute_dtype=jnp.dtype(dtype)))(params, None, batch)
+        found = sampler_metrics(old, batch.rollout_logprobs, batch.trained())
+        return reduce_metrics(jax.device_get(found))
+
+
+def main(folder: Path) -> None:
+    """Write `sampler.json`: metrics by type and mesh."""
+    prompts = prompts_of(folder / "data", load_tokenizer(START))
+    meshes = {"alone": make_mesh(1, 1, 1, jax.devices()[:1]), "1x2x2": make_mesh(1, 2, 2, jax.devices()[:4])}
+    found = {
+        f"{dtype} {name}": measure(mesh, dtype, prompts)
+        for dtype in ("float32", "bfloat16")
+        for name, mesh in meshes.items()
+    }
+    (folder / "sampler.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

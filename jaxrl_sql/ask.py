@@ -66,16 +66,19 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
         raise InputError(f"--db {db}: no such file")
     if not read_schema(db).tables:
         raise InputError(f"--db {db}: the database has no tables")
-    from jaxrl_sql.ops.rng import Purpose  # noqa: PLC0415  and what is wrong so far is told before)
-    from jaxrl_sql.run.policy_client import answers, check_turns, open_policy_client, sampling_by  # noqa: PLC0415 (slow to import,
+    # Slow to import, and what is wrong so far is told before.
+    from jaxrl_sql.ops.rng import Purpose  # noqa: PLC0415
+    from jaxrl_sql.run import policy_client as policy  # noqa: PLC0415
 
     cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
     with (
         make_executor(config.executor) as executor,
-        open_policy_client(config, executor, min(cfg.max_num_seqs, cfg.samples), Purpose.EVAL) as client,
+        policy.open_policy_client(
+            config, executor, min(cfg.max_num_seqs, cfg.samples), Purpose.EVAL, policy.longest_of(cfg)
+        ) as client,
     ):
-        check_turns(client.recipe, cfg.turns)
-        sampling = sampling_by(cfg, cfg.samples, config.seed, client.stops(config.sampling.stop))
+        policy.check_turns(client.recipe, cfg.turns)
+        sampling = policy.sampling_by(cfg, cfg.samples, config.seed, client.stops(config.sampling.stop))
 
         def ask(question: str) -> Reply:
             nonlocal asked
@@ -84,7 +87,7 @@ def opened(config: TrainConfig, db: Path, evidence: str) -> Iterator[Ask]:
             if prompt is None:
                 raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
             room = client.engine.model.max_positions - len(prompt.token_ids)  # a person wants what there is
-            (answered,) = answers(client, [(example, prompt)], sampling.within(room), asked, cfg.turns)
+            (answered,) = policy.answers(client, [(example, prompt)], sampling.within(room), asked, cfg.turns)
             asked += 1
             if answered.fault:
                 raise InputError(f"not answered: {answered.fault}")

@@ -25,7 +25,7 @@ from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.fingerprint import fingerprint, keys_of
-from jaxrl_sql.run.policy_client import PolicyClient, answers, open_policy_client, sampling_by, style_for
+from jaxrl_sql.run.policy_client import PolicyClient, answers, longest_of, open_policy_client, sampling_by, style_for
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_table
@@ -99,7 +99,9 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
             if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
         ]
         if starts:
-            with open_policy_client(config, executor, config.rollout.max_num_seqs, Purpose.DATA) as client:
+            with open_policy_client(
+                config, executor, config.rollout.max_num_seqs, Purpose.DATA, longest_of(config.sampling)
+            ) as client:
                 for start in starts:
                     for record in _rates_of(config, client, questions, start):
                         if record["id"] not in known:

@@ -146,6 +146,14 @@ def machine_memory() -> int:
         return 0
 
 
+def device_memory(mesh: jax.sharding.Mesh) -> int:
+    """Return the bytes that a device of the mesh has; 0 where nobody says. CPU devices share the machine's."""
+    device = mesh.local_devices[0]
+    if device.platform == "cpu":
+        return machine_memory() // len(mesh.local_devices)
+    return int((device.memory_stats() or {}).get("bytes_limit", 0))
+
+
 def _tpu_devices(name: str) -> Sequence[Any]:
     if importlib.util.find_spec("libtpu") is None:
         raise InputError(LIBTPU)

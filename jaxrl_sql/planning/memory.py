@@ -28,7 +28,7 @@ from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, logit_ways, split_of
 from jaxrl_sql.planning.workload import EngineLoad, Update, find_workload, head_ways, kv_budget
-from jaxrl_sql.rollout.engine_config import EngineSizes, fit_budget
+from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget, fit_budget
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -154,12 +154,18 @@ def with_kv_budget(
     work = find_workload(config, longest, batch_ways(mesh.shape))
     loads = [load for load in (work.rollout, work.greedy) if load is not None]
     need = EngineSizes(*(max(numbers) for numbers in zip(*(load.sizes for load in loads), strict=True)))
-    sizes = loads[0].config
-    prompt = _block_bytes(config, model, mesh, sizes.block_size)
-    completion = _block_bytes(config, model, mesh, sizes.completion_block_size)
-    most = int(config.rollout.memory * device_memory) if device_memory else sys.maxsize
-    found = fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))
+    found = find_kv_budget(config, model, mesh, loads[0].config, need, device_memory)
     return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **found._asdict()))
+
+
+def find_kv_budget(
+    config: TrainConfig, model: ModelConfig, mesh: AnyMesh, engine: EngineConfig, need: EngineSizes, device_memory: int
+) -> KVBudget:
+    """Return the KV blocks that an engine may hold of what it needs at most, in `rollout.memory` of so many bytes."""
+    prompt = _block_bytes(config, model, mesh, engine.block_size)
+    completion = _block_bytes(config, model, mesh, engine.completion_block_size)
+    most = int(config.rollout.memory * device_memory) if device_memory else sys.maxsize
+    return fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))
 
 
 def _block_bytes(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, size: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,8 @@ from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.planning.chips import device_memory
+from jaxrl_sql.planning.memory import find_kv_budget
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams, Turns
@@ -83,10 +86,13 @@ class PolicyClient(NamedTuple):
 
 
 @contextmanager
-def open_policy_client(config: TrainConfig, executor: Executor, slots: int, purpose: Purpose) -> Iterator[PolicyClient]:
-    """Open `model.checkpoint` to sample answers from, on the mesh, asked as `recipe` and `data` say.
+def open_policy_client(
+    config: TrainConfig, executor: Executor, slots: int, purpose: Purpose, longest: int
+) -> Iterator[PolicyClient]:
+    """Open `model.checkpoint` to sample answers of up to `longest` tokens from, asked as `recipe` and `data` say.
 
-    Raises InputError for a model or tokenizer that cannot be read.
+    It lies on the mesh; its KV cache takes at most `rollout.memory` of a device. Raises InputError for a model or
+    tokenizer that cannot be read, and for a share of memory that holds no longest prompt and answer.
     """
     model = config.model
     if config.run.compilation_cache:
@@ -97,7 +103,9 @@ def open_policy_client(config: TrainConfig, executor: Executor, slots: int, purp
         tokenizer = load_tokenizer(config.data.tokenizer or model.checkpoint)
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         sizes = EngineConfig(slots, purpose, compute_dtype=compute, ways=batch_ways(mesh.shape))
-        engine = Engine(shape, params, tokenizer, sizes)
+        need = sizes.sizes(2 * slots, 1, min(config.data.max_prompt_tokens, shape.max_positions), longest)
+        budget = find_kv_budget(config, shape, mesh, sizes, need, device_memory(mesh))
+        engine = Engine(shape, params, tokenizer, replace(sizes, budget=budget))
         yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
 
 
@@ -121,6 +129,11 @@ def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, sto
         n=n,
         seed=seed,
     )
+
+
+def longest_of(section: SamplingConfig | EvaluateConfig) -> int:
+    """Return the tokens of the longest answer that a section's numbers allow, all of its turns together."""
+    return max(section.max_new_tokens, section.max_total_tokens if section.turns > 1 else 0)
 
 
 def served(sample: Sample) -> Sample:
@@ -151,7 +164,7 @@ def model_answers(
     Raises InputError where none fits, and for several turns of a recipe that has one.
     """
     cfg, most = config.evaluate, config.data.max_prompt_tokens
-    with open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL) as client:
+    with open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg)) as client:
         check_turns(client.recipe, cfg.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():

@@ -9,14 +9,12 @@ import math
 import shutil
 from collections.abc import Iterator
 
-import jax
-
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.models import param_shardings
 from jaxrl_sql.parallel import processes, rules
-from jaxrl_sql.planning.chips import machine_memory
+from jaxrl_sql.planning.chips import device_memory
 from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import kv_budget, longest_answer
@@ -140,14 +138,6 @@ def _widths(made: PromptSet) -> list[int]:
 
 def _listed(widths: list[int]) -> str:
     return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
-
-
-def device_memory(mesh: jax.sharding.Mesh) -> int:
-    """Return the bytes that a device of the mesh has; 0 where nobody says. CPU devices share the machine's."""
-    device = mesh.local_devices[0]
-    if device.platform == "cpu":
-        return machine_memory() // len(mesh.local_devices)
-    return int((device.memory_stats() or {}).get("bytes_limit", 0))
 
 
 def _check_disk(s: Session, sizes: MemoryEstimate) -> None:

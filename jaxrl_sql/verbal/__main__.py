@@ -174,7 +174,8 @@ def open_model(work: Work) -> Iterator[Model]:
             policy = VerbalPolicy(ask, sampling, judge_sampling)
             yield Model(policy, recipe, style, lambda found: ["".join(message_texts(one, style)) for one in found])
         return
-    with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL) as client:
+    longest = max(cfg.max_tokens, cfg.judge_max_tokens)
+    with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
         style, tokenizer = client.style, client.engine.tokenizer
 
         def prompts(examples: Sequence[Example]) -> Sequence[Prompt]:

@@ -14,9 +14,9 @@ from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.lora import init_adapters
 from jaxrl_sql.parallel.mesh import make_mesh
+from jaxrl_sql.planning.chips import device_memory
 from jaxrl_sql.planning.memory import estimate
 from jaxrl_sql.planning.workload import longest_answer
-from jaxrl_sql.run.preflight import device_memory
 
 MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 1024)
 

@@ -141,7 +141,8 @@ def fit_budget(need: EngineSizes, prompt_block: int, completion_block: int, most
     prefix = max((need.prefix_blocks - -(-over // prompt_block)) // unit * unit, 0)
     share = min((most - prefix * prompt_block) / (prompts + completions), 1.0)
     pools = (need.prompt_blocks, need.completion_blocks)
-    found = KVBudget(*(n if share == 1.0 else int(n * share) // unit * unit for n in pools), prefix)
+    prompt, completion = (n if share == 1.0 else int(n * share) // unit * unit for n in pools)
+    found = KVBudget(prompt, completion, prefix)
     if found.prompt_blocks < need.prompt_columns or found.completion_blocks < need.completion_columns:
         least = need.prompt_columns * prompt_block + need.completion_columns * completion_block
         raise InputError(

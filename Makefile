@@ -81,6 +81,10 @@ test-slow: setup-dev ## the tests that take long: whole runs from question to re
 fuzz: setup-dev ## random statements beside apsw, random tables beside the scorers; ARGS=--minutes=10
 	$(BIN)/python tests/native/fuzz_executor.py $(ARGS)
 
+.PHONY: soak
+soak: setup-dev ## queries beside writers, overwritten files, killed workers and cancelled batches; ARGS=--minutes=60
+	$(BIN)/python tests/native/soak_executor.py $(ARGS)
+
 .PHONY: test-multidevice
 test-multidevice: setup-dev ## the tests on eight virtual devices
 	$(BIN)/python -m pytest -q -m multidevice $(ARGS) || [ $$? -eq 5 ]

@@ -11,7 +11,6 @@ import sqlite3
 import sys
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     connection.commit()
     connection.close()
     return path
-
-
-@pytest.fixture(scope="module")
-def executor(isolation: str) -> Iterator[Executor]:
-    with Executor(threads=2, isolation=isolation) as executor:
-        yield executor
 
 
 def test_a_preview_is_the_first_rows_and_says_so(executor: Executor, database: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     connection.commit()
     connection.close()
     return path
-
-
-@pytest.fixture(scope="module")
-def executor(isolation: str) -> Iterator[Executor]:
-    with Executor(threads=2, isolation=isolation) as executor:
-        yield executor
 
 
 def test_values_are_bound_as_sqlite3_binds_them(executor: Executor, database: Path) -> None:

@@ -52,12 +52,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def executor(isolation: str) -> Iterator[Executor]:
-    with Executor(threads=2, isolation=isolation) as ex:
-        yield ex
-
-
-@pytest.fixture(scope="module")
 def thread_executor() -> Iterator[Executor]:
     with Executor(threads=2) as ex:
         yield ex

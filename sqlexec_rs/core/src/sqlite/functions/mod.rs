@@ -12,7 +12,6 @@ mod text;
 mod utf8;
 mod work;
 
-use std::cmp::Ordering;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,7 +43,7 @@ const PATTERNS_OF_TEXTS: [(&CStr, c_int, Function); 3] =
 
 type Collation = unsafe extern "C" fn(*mut c_void, c_int, *const c_void, c_int, *const c_void) -> c_int;
 
-const COLLATIONS: [(&CStr, Collation); 2] = [(c"NOCASE", compare_without_case), (c"RTRIM", compare_without_end_spaces)];
+const COLLATIONS: [(&CStr, Collation); 2] = [(c"NOCASE", compare::<true>), (c"RTRIM", compare::<false>)];
 
 /// Replaces the functions on texts, and the collations but for BINARY.
 pub(crate) fn register_text(connection: &Connection, guard: &Arc<RunGuard>) -> rusqlite::Result<()> {
@@ -71,44 +70,25 @@ fn register_collation(
     }
 }
 
-unsafe extern "C" fn compare_without_case(
+/// Compares in the order of NOCASE, or of RTRIM.
+unsafe extern "C" fn compare<const NOCASE: bool>(
     guard: *mut c_void,
     n_first: c_int,
     first: *const c_void,
     n_second: c_int,
     second: *const c_void,
 ) -> c_int {
-    // SAFETY: SQLite's own arguments.
-    unsafe { compare(guard, (first, n_first), (second, n_second), collate::without_case) }
-}
-
-unsafe extern "C" fn compare_without_end_spaces(
-    guard: *mut c_void,
-    n_first: c_int,
-    first: *const c_void,
-    n_second: c_int,
-    second: *const c_void,
-) -> c_int {
-    // SAFETY: SQLite's own arguments.
-    unsafe { compare(guard, (first, n_first), (second, n_second), collate::without_end_spaces) }
-}
-
-/// # Safety
-/// The guard must be that of a collation that was registered here, and the texts pointers to so many bytes.
-#[inline]
-unsafe fn compare(
-    guard: *mut c_void,
-    (first, n_first): (*const c_void, c_int),
-    (second, n_second): (*const c_void, c_int),
-    order: impl FnOnce(&[u8], &[u8], &mut Work<'_>) -> Result<Ordering, Stopped>,
-) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: SQLite passes the guard that the collation was registered with, and two texts of so many bytes.
     let (guard, first, second) = unsafe {
         (&*guard.cast_const().cast::<RunGuard>(), slice(first.cast(), n_first), slice(second.cast(), n_second))
     };
     let mut work = Work::new(guard);
-    let found = order(first, second, &mut work).and_then(|order| work.finish().map(|()| order));
-    found.map_or(0, |order| order as c_int)
+    let found = if NOCASE {
+        collate::without_case(first, second, &mut work)
+    } else {
+        collate::without_end_spaces(first, second, &mut work)
+    };
+    found.and_then(|order| work.finish().map(|()| order as c_int)).unwrap_or(0)
 }
 
 /// Replaces LIKE and GLOB; with `like_blobs` they match blobs as SQLite's own do, without they match none, as SQLite's do

@@ -1,0 +1,298 @@
+"""Soak the executor: `make soak ARGS=--minutes=60`.
+
+Round after round threads and worker processes answer a batch of queries on databases that change: by writers in
+processes of their own while the batch runs, with a log (WAL) and without; overwritten in place, replaced and touched
+between two batches. Workers are killed and batches cancelled meanwhile. Every answer must be the one that SQLite gives
+on a shadow copy, of the state before the batch or after it. At the end no file is left, and the memory of this process
+and of all workers has stopped growing in the first fifth of the time. Exit code 1 tells what did not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlexec_rs import Executor, Job, Limits, Outcome
+
+N_ROWS = 2_000
+BATCH = 2_000
+THREADS = 2
+ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT max(x) FROM r"
+CHANGE = "UPDATE t SET x = x + {n}, s = 'row ' || (x + {n}) WHERE id % 3 = {n} % 3"
+# Stays connected as long as it has lines to read, so a log and its index stay, too.
+WRITER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+for line in sys.stdin:
+    connection.execute(line)
+    print("done", flush=True)
+connection.close()
+"""
+
+
+class WrongError(Exception):
+    """Something that must hold does not."""
+
+
+class Database:
+    """A database that changes, and its shadow, which only this process reads."""
+
+    def __init__(self, folder: Path, number: int, mode: str) -> None:
+        self.path, self.shadow = folder / f"{number}.sqlite", folder.parent / "shadows" / f"{number}.sqlite"
+        connection = sqlite3.connect(self.path)
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, x INTEGER, s TEXT)")
+        rows = ((i, i * 7 % 1_000 + number, f"row {i}") for i in range(N_ROWS))
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+        connection.commit()
+        connection.close()
+        self.has_log, self.changes = mode == "wal", 0
+        shutil.copyfile(self.path, self.shadow)
+        self.known: dict[str, list[tuple[Any, ...]]] = {}
+
+    def answers(self, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+        """Return what the shadow answers now."""
+        connection = sqlite3.connect(self.shadow)
+        for sql in set(queries) - self.known.keys():
+            self.known[sql] = connection.execute(sql).fetchall()
+        connection.close()
+        return [self.known[sql] for sql in queries]
+
+    def change(self) -> str:
+        """Change the shadow, and return the statement that does."""
+        self.changes += 1
+        statement = CHANGE.format(n=self.changes)
+        connection = sqlite3.connect(self.shadow)
+        connection.execute(statement)
+        connection.commit()
+        connection.close()
+        self.known = {}
+        return statement
+
+    def overwrite(self, draw: random.Random) -> str:
+        """Bring what the shadow holds after a change to the file itself; returns in which way."""
+        self.change()
+        way = draw.choice(["overwritten in place", "replaced", "overwritten with its times kept"])
+        if way == "replaced":
+            shutil.copyfile(self.shadow, self.path.with_suffix(".new"))
+            self.path.with_suffix(".new").replace(self.path)
+            return way
+        times = self.path.stat()
+        shutil.copyfile(self.shadow, self.path)
+        if way.endswith("kept"):
+            os.utime(self.path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return way
+
+
+@contextmanager
+def writers(databases: Sequence[Database]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Keep a writer connected to each of these databases."""
+    with ExitStack() as stack:
+        made = []
+        for one in databases:
+            command = [sys.executable, "-c", WRITER, str(one.path)]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            made.append(stack.enter_context(process))
+        yield made
+        for process in made:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def write(process: subprocess.Popen[str], statement: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(statement + "\n")
+    process.stdin.flush()
+
+
+def await_write(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    if process.stdout.readline() != "done\n":
+        raise WrongError("a writer could not write")
+
+
+def query(draw: random.Random) -> str:
+    """Return a query; some come again, and so are answered from the cache."""
+    n = draw.randrange(N_ROWS)
+    sql = draw.choice(
+        [
+            "SELECT x, s FROM t WHERE id = {n}",
+            "SELECT count(*), sum(x), min(x), max(x) FROM t",
+            "SELECT s FROM t WHERE x % 97 = {m} ORDER BY id LIMIT 5",
+            "SELECT count(*) FROM t WHERE s LIKE '%{m}%'",
+            "SELECT a.s, b.x FROM t a JOIN t b ON b.id = a.id + 1 WHERE a.id BETWEEN {n} AND {n} + 3 ORDER BY a.id",
+            "SELECT x % 10 AS k, count(*), group_concat(id) FROM t WHERE id < 50 GROUP BY k ORDER BY k",
+        ]
+    )
+    return sql.format(n=n, m=n % 97)
+
+
+def children() -> list[int]:
+    """Return this process's workers."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            status = (folder / "stat").read_text() if folder.name.isdigit() else ""
+        except OSError:
+            continue
+        if "(sqlexec-worker)" in status and int(status.rpartition(")")[2].split()[1]) == os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
+def resident(pid: int) -> int:
+    """Return the MiB of memory that a process holds; 0 where it is no more."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+class Soak:
+    """What a soak needs, and what it has counted."""
+
+    def __init__(self, seed: int, root: Path) -> None:
+        self.draw, self.counts = random.Random(seed), Counter[str]()
+        for name in ("databases", "shadows"):
+            (root / name).mkdir()
+        self.folder = root / "databases"
+        self.databases = [Database(self.folder, i, "wal" if i % 2 else "delete") for i in range(8)]
+
+    def round(self, executors: Sequence[Executor], connected: Sequence[tuple[Database, subprocess.Popen[str]]]) -> None:
+        """Change, ask and compare once. Raises WrongError."""
+        draw = self.draw
+        written = {id(one) for one, _ in connected}
+        for one in self.databases:
+            if id(one) not in written and draw.random() < 0.3:
+                self.counts[one.overwrite(draw)] += 1
+            elif draw.random() < 0.1:
+                one.path.touch()
+                self.counts["touched"] += 1
+        asked = [(draw.choice(self.databases), query(draw)) for _ in range(BATCH)]
+        before = self.expected(asked)
+        jobs = [executor.submit([(one.path, sql) for one, sql in asked]) for executor in executors]
+        cancelled = self.meanwhile(executors, connected)
+        outcomes = [job.result() for job in jobs]
+        for _, process in connected:
+            await_write(process)
+        after = self.expected(asked)
+        for job in cancelled:
+            statuses = {outcome.status for outcome in job.result()}
+            if not statuses <= {"cancelled", "ok"}:
+                raise WrongError(f"a cancelled batch holds {statuses}")
+        for mode, found in zip(("threads", "processes"), outcomes, strict=True):
+            for (one, sql), outcome, *wanted in zip(asked, found, before, after, strict=True):
+                self.compare(mode, one, sql, outcome, wanted)
+
+    def expected(self, asked: Sequence[tuple[Database, str]]) -> list[list[tuple[Any, ...]]]:
+        of_each = {id(one): iter(one.answers([q for other, q in asked if other is one])) for one in self.databases}
+        return [next(of_each[id(one)]) for one, _ in asked]
+
+    def meanwhile(
+        self, executors: Sequence[Executor], connected: Sequence[tuple[Database, subprocess.Popen[str]]]
+    ) -> list[Job]:
+        """Write, kill and cancel while batches run; returns what was cancelled."""
+        draw, cancelled = self.draw, []
+        for one, process in connected:
+            time.sleep(draw.random() * 0.02)
+            write(process, one.change())
+            self.counts["written to"] += 1
+        if draw.random() < 0.2:
+            for pid in draw.sample(found := children(), min(len(found), 1)):
+                os.kill(pid, signal.SIGKILL)
+                self.counts["workers killed"] += 1
+        if draw.random() < 0.2:
+            for executor in executors:
+                job = executor.submit([(self.databases[0].path, f"{ENDLESS} -- {draw.random()}") for _ in range(4)])
+                time.sleep(draw.random() * 0.05)
+                job.cancel()
+                cancelled.append(job)
+                self.counts["batches cancelled"] += 1
+        return cancelled
+
+    def compare(
+        self, mode: str, one: Database, sql: str, outcome: Outcome, wanted: Sequence[list[tuple[Any, ...]]]
+    ) -> None:
+        self.counts[f"queries in {mode}"] += 1
+        if outcome.status == "crashed" and mode == "processes":
+            self.counts["crashed with their worker"] += 1
+            if self.counts["crashed with their worker"] > self.counts["workers killed"]:
+                raise WrongError(f"{one.path.name}: {sql}: a worker crashed that nobody killed: {outcome.error}")
+        elif outcome.status != "ok":
+            raise WrongError(f"{mode}, {one.path.name}: {sql}: {outcome!r} ({outcome.error})")
+        elif outcome.rows not in wanted:
+            raise WrongError(f"{mode}, {one.path.name}: {sql}: {outcome.rows} is none of {wanted}")
+        elif wanted[0] != wanted[1]:
+            self.counts["of a state before" if outcome.rows == wanted[0] else "of a state after"] += 1
+
+
+def soak(soaked: Soak, minutes: float, rest: float) -> None:
+    """Go round until time is up, with a rest of so many seconds after each. Raises WrongError."""
+    temporary = Path(tempfile.mkdtemp(prefix="soak-temporary-"))
+    os.environ["SQLITE_TMPDIR"] = str(temporary)
+    began, course = time.monotonic(), []
+    with ExitStack() as stack:
+        # One of them writes without a log. They end last: who may write takes the log away, not who reads.
+        kept = [one for one in soaked.databases if one.has_log or one is soaked.databases[0]]
+        connected = list(zip(kept, stack.enter_context(writers(kept)), strict=True))
+        executors = [
+            stack.enter_context(Executor(THREADS, Limits(timeout_ms=60_000), isolation=way, cache_bytes=16 << 20))
+            for way in ("thread", "process")
+        ]
+        while (passed := time.monotonic() - began) < 60 * minutes:
+            soaked.round(executors, connected)
+            time.sleep(rest)
+            course.append((passed, resident(os.getpid()), sum(map(resident, children()))))
+        for executor in executors:
+            soaked.counts.update({f"stats: {name}": n for name, n in executor.stats().items() if "crash" in name})
+    if children():
+        raise WrongError("workers are left")
+    left = [entry.name for entry in temporary.iterdir()]
+    names = {entry.name for entry in soaked.folder.iterdir()} - {one.path.name for one in soaked.databases}
+    if left or names:
+        raise WrongError(f"files are left: {left} {sorted(names)}")
+    temporary.rmdir()
+    settled = [one for one in course if one[0] > 12 * minutes] or course
+    first, last = settled[: len(settled) // 8 + 1], settled[-(len(settled) // 8) - 1 :]
+    for what, column, room in (("this process", 1, 24), ("all workers", 2, 24)):
+        grown = [sorted(one[column] for one in part)[len(part) // 2] for part in (first, last)]
+        print(f"soak: {what}: {grown[0]} MiB after {minutes / 5:.1f} minutes, {grown[1]} at the end")
+        if grown[1] > grown[0] + room:
+            raise WrongError(f"{what} grew from {grown[0]} to {grown[1]} MiB")
+
+
+def main() -> int:
+    """Soak, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--rest", type=float, default=0.0, help="seconds between two rounds, for other work beside it")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="soak-"))
+    soaked, fault = Soak(options.seed, root), ""
+    try:
+        soak(soaked, options.minutes, options.rest)
+    except WrongError as error:
+        fault = str(error)
+    shutil.rmtree(root)
+    counted = ", ".join(f"{n:,} {what}" for what, n in soaked.counts.items())
+    print(f"soak: seed {options.seed}, {fault or 'nothing wrong'}: {counted}")
+    return 1 if fault else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -96,7 +96,7 @@ def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
 def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int) -> list[int]:
     """Choose `keep` of the groups [B,G] to learn from: those whose rewards lie furthest apart first, ties in order.
 
-    Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476) in one round: what was drawn in excess is left out
+    Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476) in one round: what was sampled in excess is left out
     where it would teach nothing, or only a small part of the reward, and the update keeps its shape.
     """
     valid = np.asarray(weight) > 0

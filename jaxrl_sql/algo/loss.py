@@ -44,8 +44,8 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
 
     The surrogate is min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A) (Schulman et al. 2017, arXiv:1707.06347;
     separate bounds: DAPO, arXiv:2503.14476), for A < 0 bounded below by dual_clip A when that is above 1 (Ye et al.
-    2020, arXiv:1912.09729). It is weighted by exp(old - drawn), detached and capped at `tis_clip_max`, token
-    by token, which corrects for a sampler that drew from another distribution (0 leaves the weight out).
+    2020, arXiv:1912.09729). It is weighted by exp(old - behavior), detached and capped at `tis_clip_max`, token
+    by token, which corrects for an engine that sampled from another distribution (0 leaves the weight out).
 
     `on_policy` says that this is the only update on the batch: old is then the policy itself, detached. Otherwise
     raises ValueError when `batch.old_logprobs` are not stored.
@@ -140,11 +140,11 @@ def kl_penalty(logprob: jax.Array, reference: jax.Array, mask: jax.Array, kind: 
     raise ValueError(f"kl_kind must be k1, k2 or k3, not {kind!r}")
 
 
-def importance_weight(old: jax.Array, drawn: jax.Array, mask: jax.Array, cap: float) -> tuple[jax.Array, jax.Array]:
-    """Return exp(old - drawn), detached and at most `cap`, and where it was capped; 1 where the mask or `cap` is 0."""
+def importance_weight(old: jax.Array, behavior: jax.Array, mask: jax.Array, cap: float) -> tuple[jax.Array, jax.Array]:
+    """Return exp(old - behavior), detached, at most `cap`, and where it was capped; 1 where the mask or `cap` is 0."""
     if cap <= 0:
         return jnp.ones_like(old), jnp.zeros_like(mask)
-    gap = jnp.where(mask, jax.lax.stop_gradient(old) - drawn, 0.0)
+    gap = jnp.where(mask, jax.lax.stop_gradient(old) - behavior, 0.0)
     limit = math.log(cap)
     return jnp.exp(jnp.minimum(gap, limit)), gap > limit
 

@@ -213,7 +213,7 @@ class GrpoConfig:
     | token_mean | constant; advantage: group | batch | batch_centered | none | leave_one_out (`batch` divides by the
     deviation of all rewards, as TRL does, `batch_centered` by that of the rewards without their groups' means);
     kl_kind: k1 | k2 | k3, with coefficient `kl_coef` (0: no KL), as a loss or taken off the reward by `kl_in` loss |
-    reward (k1 in the reward only); `tis_clip_max` caps exp(old - drawn), 0 leaves that weight out.
+    reward (k1 in the reward only); `tis_clip_max` caps exp(old - behavior), 0 leaves that weight out.
     importance_sampling_level: token | sequence (GSPO), the second with clip bounds of its own size (its paper: 3e-4 and
     4e-4). `num_iterations`: how often a step's batch is learned, `minibatches` updates each time.
     `max_completion_tokens`: what `constant` divides by (0: the most tokens that an answer may have, of all its turns).

@@ -41,9 +41,9 @@ def measure(mesh: jax.sharding.Mesh, dtype: str, prompts: list[Prompt]) -> dict[
     with jax.set_mesh(mesh):
         model, params = load_checkpoint(START, dtype, mesh)
         engine = Engine(model, params, load_tokenizer(START), EngineConfig(B * G, compute_dtype=jnp.dtype(dtype)))
-        drawn = list(engine.generate(prompts, SamplingParams(temperature=1.0, max_new_tokens=T, n=G)))
+        answers = list(engine.generate(prompts, SamplingParams(temperature=1.0, max_new_tokens=T, n=G)))
         groups: list[list[Trajectory]] = [[] for _ in prompts]
-        for s in sorted(drawn, key=lambda s: (s.prompt_index, s.index)):
+        for s in sorted(answers, key=lambda s: (s.prompt_index, s.index)):
             groups[s.prompt_index].append(Trajectory(prompts[s.prompt_index], s.index, s.turns, s.finish_reason))
         ones = np.ones((B, G), np.float32)
         batch = shard_batch(pack_groups(groups, ones, ones, T), mesh, B)

@@ -52,11 +52,6 @@ class Choice:
     votes: list[tuple[str, float]]
 
 
-def majority(executor: SqlExecutor, example: Example, candidates: Sequence[str | None], how: str = "result") -> Choice:
-    """Run the candidates of a question and return the one that the others speak for."""
-    return choose(ballots(executor, [example], [candidates], how)[0])
-
-
 def ballots(
     executor: SqlExecutor, examples: Sequence[Example], candidates: Sequence[Sequence[str | None]], how: str = "result"
 ) -> list[Ballot]:

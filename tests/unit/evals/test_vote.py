@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.evals.similarity import counted, similarity
-from jaxrl_sql.evals.vote import Ballot, ballots, choose, majority, pass_at_k, pass_curve, vote_curve
+from jaxrl_sql.evals.vote import Ballot, Choice, ballots, choose, pass_at_k, pass_curve, vote_curve
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import Example, InputError
 
@@ -24,18 +24,22 @@ BY_RESULT: dict[str, tuple[list[str | None], int]] = {
 }  # fmt: skip
 
 
+def vote(executor: Executor, example: Example, candidates: list[str | None], how: str = "result") -> Choice:
+    return choose(ballots(executor, [example], [candidates], how)[0])
+
+
 @pytest.mark.parametrize("name", BY_RESULT)
 def test_vote_by_result(executor: Executor, db: str, name: str) -> None:
     candidates, index = BY_RESULT[name]
-    choice = majority(executor, Example("q", "t", db, "?", ""), candidates)
+    choice = vote(executor, Example("q", "t", db, "?", ""), candidates)
     assert (choice.index, choice.sql) == (index, candidates[index])
 
 
 def test_votes_are_counted_best_first(executor: Executor, db: str) -> None:
     candidates = ["SELECT 1", "SELECT 2", None, "SELECT 2.0", "SELECT a FROM t WHERE 0"]
-    choice = majority(executor, Example("q", "t", db, "?", ""), candidates)
+    choice = vote(executor, Example("q", "t", db, "?", ""), candidates)
     assert choice.votes == [("SELECT 2", 2.0), ("SELECT 1", 1.0), ("SELECT a FROM t WHERE 0", 1.0)]
-    assert majority(executor, Example("q", "t", db, "?", ""), [None]).votes == []
+    assert vote(executor, Example("q", "t", db, "?", ""), [None]).votes == []
 
 
 BY_LIKENESS: dict[str, tuple[list[str | None], int]] = {
@@ -51,7 +55,7 @@ BY_LIKENESS: dict[str, tuple[list[str | None], int]] = {
 @pytest.mark.parametrize("name", BY_LIKENESS)
 def test_vote_by_likeness(executor: Executor, db: str, name: str) -> None:
     candidates, index = BY_LIKENESS[name]
-    assert majority(executor, Example("q", "t", db, "?", ""), candidates, "soft").index == index
+    assert vote(executor, Example("q", "t", db, "?", ""), candidates, "soft").index == index
 
 
 def test_likeness_by_hand() -> None:
@@ -76,14 +80,14 @@ def test_candidates_with_the_same_set_of_rows_may_be_unlike(executor: Executor, 
 def test_what_cannot_vote_is_refused(executor: Executor, db: str) -> None:
     example = Example("q7", "t", db, "?", "")
     with pytest.raises(InputError, match="vote 'hard'"):
-        majority(executor, example, ["SELECT 1"], "hard")
+        vote(executor, example, ["SELECT 1"], "hard")
     with pytest.raises(InputError, match="q7 has no candidates"):
-        majority(executor, example, [])
+        vote(executor, example, [])
 
 
 def test_candidates_of_another_dialect_are_translated(executor: Executor, db: str) -> None:
     example = Example("q", "t", db, "?", "", dialect="mysql")
-    assert majority(executor, example, ["SELECT ) x", "SELECT CONCAT('a', 'b')"]).index == 1
+    assert vote(executor, example, ["SELECT ) x", "SELECT CONCAT('a', 'b')"]).index == 1
 
 
 def test_part_of_a_ballot_is_counted_alone() -> None:

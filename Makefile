@@ -66,7 +66,7 @@ quickstart: setup ## set up, then train on generated data: GRPO, accuracy before
 # --- tests and checks (pytest's exit code 5: no test carries the mark)
 
 # A test is mostly tracing and compiling, which is one thread's work: files of tests are shared out to a few processes.
-SHARED := --numprocesses auto --maxprocesses 4 --dist loadfile
+SHARED := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: setup-dev ## set up, then run the tests, Rust's and Python's

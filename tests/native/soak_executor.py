@@ -170,6 +170,7 @@ class Soak:
         for name in ("databases", "shadows"):
             (root / name).mkdir()
         self.folder = root / "databases"
+        self.crashed, self.n_crashed = set[tuple[Path, str]](), 0
         self.databases = [Database(self.folder, i, "wal" if i % 2 else "delete") for i in range(8)]
 
     def round(self, executors: Sequence[Executor], connected: Sequence[tuple[Database, subprocess.Popen[str]]]) -> None:
@@ -190,13 +191,17 @@ class Soak:
         for _, process in connected:
             await_write(process)
         after = self.expected(asked)
-        for job in cancelled:
-            statuses = {outcome.status for outcome in job.result()}
-            if not statuses <= {"cancelled", "ok"}:
-                raise WrongError(f"a cancelled batch holds {statuses}")
+        for number, job in enumerate(cancelled):
+            for place, outcome in enumerate(job.result()):
+                if outcome.status == "crashed":
+                    self.crash((Path(str(number)), str(place)), outcome)
+                elif outcome.status != "cancelled":
+                    raise WrongError(f"a cancelled batch holds {outcome!r}")
         for mode, found in zip(("threads", "processes"), outcomes, strict=True):
             for (one, sql), outcome, *wanted in zip(asked, found, before, after, strict=True):
                 self.compare(mode, one, sql, outcome, wanted)
+        self.n_crashed += len(self.crashed)
+        self.crashed = set()
 
     def expected(self, asked: Sequence[tuple[Database, str]]) -> list[list[tuple[Any, ...]]]:
         of_each = {id(one): iter(one.answers([q for other, q in asked if other is one])) for one in self.databases}
@@ -224,14 +229,19 @@ class Soak:
                 self.counts["batches cancelled"] += 1
         return cancelled
 
+    def crash(self, run: tuple[Path, str], outcome: Outcome) -> None:
+        """Count a run that ended with its worker; equal queries of a batch are one run. Raises WrongError."""
+        self.crashed.add(run)
+        self.counts["answers that a killed worker owed"] += 1
+        if self.n_crashed + len(self.crashed) > self.counts["workers killed"]:
+            raise WrongError(f"{run}: a worker crashed that nobody killed: {outcome.error}")
+
     def compare(
         self, mode: str, one: Database, sql: str, outcome: Outcome, wanted: Sequence[list[tuple[Any, ...]]]
     ) -> None:
         self.counts[f"queries in {mode}"] += 1
         if outcome.status == "crashed" and mode == "processes":
-            self.counts["crashed with their worker"] += 1
-            if self.counts["crashed with their worker"] > self.counts["workers killed"]:
-                raise WrongError(f"{one.path.name}: {sql}: a worker crashed that nobody killed: {outcome.error}")
+            self.crash((one.path, sql), outcome)
         elif outcome.status != "ok":
             raise WrongError(f"{mode}, {one.path.name}: {sql}: {outcome!r} ({outcome.error})")
         elif outcome.rows not in wanted:
@@ -250,7 +260,7 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
         kept = [one for one in soaked.databases if one.has_log or one is soaked.databases[0]]
         connected = list(zip(kept, stack.enter_context(writers(kept)), strict=True))
         executors = [
-            stack.enter_context(Executor(THREADS, Limits(timeout_ms=60_000), isolation=way, cache_bytes=16 << 20))
+            stack.enter_context(Executor(THREADS, Limits(timeout_ms=60_000), isolation=way, cache_bytes=4 << 20))
             for way in ("thread", "process")
         ]
         while (passed := time.monotonic() - began) < 60 * minutes:

@@ -184,8 +184,8 @@ def test_ctrl_c_ends_a_wait(database: Path, call: str, where: str) -> None:
         db = sys.argv[1]
         sql = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
         ex = Executor(threads=1, limits=Limits(timeout_ms=None), isolation="{where}")
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             {call}
         except KeyboardInterrupt:
             print("interrupted", flush=True)
@@ -243,9 +243,11 @@ def test_a_look_at_a_file_leaves_the_locks_of_a_running_query(database: Path) ->
         """
     with closing(sqlite3.connect(database)) as writer, writer:
         writer.execute("INSERT INTO t VALUES (1)")
-    with Executor(threads=2, limits=NO_LIMITS) as ex:
+    with Executor(threads=2, limits=NO_LIMITS, isolation="thread") as ex:
         job = ex.submit([(database, endless)])
-        said = set()
+        deadline, said = time.monotonic() + 60, set[str]()
+        while run_python(code, database).stdout.strip() != "database is locked":
+            assert time.monotonic() < deadline, "the query never began"
         for number in range(5):
             os.utime(database)  # changed a moment ago: looked into at each batch
             assert ex.execute(database, f"SELECT {number}").status == "ok"

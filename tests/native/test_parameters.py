@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     connection.executemany("INSERT INTO item VALUES (?, ?, ?, ?)", [(1, "nail", 0.5, b"n"), (2, "saw", 12.0, b"s")])
     connection.commit()
     connection.close()
+    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, and its results go
     return path
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,9 @@ def pairs(draw: st.DrawFn) -> Pair:
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_database(tmp_path_factory.mktemp("db") / "t.sqlite")
+    path = make_database(tmp_path_factory.mktemp("db") / "t.sqlite")
+    time.sleep(2.1)  # a new file's identity changes once its time stamp can be trusted, and its results go
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,6 @@ def make_database(path: Path, n: int = 10) -> Path:
     connection.executemany("INSERT INTO t VALUES (?, ?)", [(i, str(i % 3)) for i in range(n)])
     connection.commit()
     connection.close()
-    os.utime(path, (1e9, 1e9))  # a new file's identity changes once its time stamp can be trusted, and its results go
     return path
 
 

@@ -92,7 +92,7 @@ def test_a_failing_gold_is_marked_and_never_pays_as_right(executor: Executor, db
 def test_a_verdict_of_the_clock_is_not_trusted_and_one_of_the_steps_is(db: str) -> None:
     for config, stop, trusted in (
         (ExecutorConfig(threads=1, vm_steps=10_000), "vm_steps", True),
-        (ExecutorConfig(threads=1, vm_steps=0, timeout_ms=20), "wall", False),
+        (ExecutorConfig(threads=1, vm_steps=0, timeout_ms=300), "wall", False),
     ):
         with make_executor(config) as executor:
             (scored,) = collect(submit_texts(executor, [_example(db, NAMES)], [ENDLESS], read_plain), arctic_reward)

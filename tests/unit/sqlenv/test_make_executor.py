@@ -67,7 +67,7 @@ def test_scores_become_rows(db: str) -> None:
 def test_what_stopped_a_run_is_named(db: str) -> None:
     for config, stop in (
         (ExecutorConfig(vm_steps=10_000), "vm_steps"),
-        (ExecutorConfig(timeout_ms=20, vm_steps=0), "wall"),
+        (ExecutorConfig(timeout_ms=300, vm_steps=0), "wall"),
     ):
         columns = make_executor(config).score_many([db], [ENDLESS], ["SELECT 1"], ("bird",))
         assert score_rows(columns, ("bird",)) == [ScoreRow("timeout", "ok", {"bird": 0.0}, stop)]

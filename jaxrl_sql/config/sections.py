@@ -187,9 +187,9 @@ class RolloutConfig:
     At the start of a run that becomes KV blocks, of prompts, completions and cached prefixes, which its `config.yaml`
     keeps: a run that goes on has as many on any machine. 0 leaves them to be found; what has no room waits.
 
-    `exact`: the policy is compared with the engine's own log-probabilities, by which tokens were sampled, in place of
-    the trainer's of the same policy. Both are then of one program: the scoring pass is left out, and the difference
-    between sampler and trainer is in the ratio, where the clip sees it.
+    `exact`: the policy is compared with the engine's own log-probabilities of its tokens (under the full distribution)
+    in place of the trainer's under the same policy. Both numbers are then one program's: nothing is scored for it, and
+    what sampler and trainer differ by is in the ratio, where the clip sees it, and no longer in `policy/sampler_…`.
     """
 
     max_num_seqs: PositiveInt = 128

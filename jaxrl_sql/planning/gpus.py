@@ -134,7 +134,8 @@ def gpu_devices(kind: str, count: int) -> Sequence[Any]:
 
     Raises InputError for a number that no hosts make, and beside another plugin of JAX for GPUs.
     """
-    plugins = sorted({entry.name for entry in entry_points(group="jax_plugins")})
+    names = {entry.name for entry in entry_points(group="jax_plugins")}
+    plugins = sorted(name for name in names if name.startswith(("xla_cuda", "xla_rocm")))
     if len(plugins) > 1:
         raise InputError(
             f"--topology {kind}:{count}: JAX has the plugins {' and '.join(plugins)} here, and can compile with one "

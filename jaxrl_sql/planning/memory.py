@@ -154,18 +154,32 @@ def with_kv_budget(
     work = find_workload(config, longest, batch_ways(mesh.shape))
     loads = [load for load in (work.rollout, work.greedy) if load is not None]
     need = EngineSizes(*(max(numbers) for numbers in zip(*(load.sizes for load in loads), strict=True)))
-    found = find_kv_budget(config, model, mesh, loads[0].config, need, device_memory)
+    sizes = loads[0].config
+    prompt = _block_bytes(config, model, mesh, sizes.block_size)
+    completion = _block_bytes(config, model, mesh, sizes.completion_block_size)
+    most = int(config.rollout.memory * device_memory) if device_memory else sys.maxsize
+    found = fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))
     return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **found._asdict()))
 
 
-def find_kv_budget(
-    config: TrainConfig, model: ModelConfig, mesh: AnyMesh, engine: EngineConfig, need: EngineSizes, device_memory: int
-) -> KVBudget:
-    """Return the KV blocks that an engine may hold of what it needs at most, in `rollout.memory` of so many bytes."""
+def client_kv_budget(
+    config: TrainConfig, model: ModelConfig, mesh: AnyMesh, engine: EngineConfig, longest: int, device_memory: int
+) -> KVBudget | None:
+    """Return the KV blocks of an engine whose prompts are not known yet; None where the device's memory is not.
+
+    Of `rollout.memory` of so many bytes completions of up to `longest` tokens in all slots have up to a half, the
+    prefix cache up to a quarter, and prompts the rest. A call makes no more of them than it needs.
+    """
+    if not device_memory:
+        return None
+    most, unit = int(config.rollout.memory * device_memory), 8 * batch_ways(mesh.shape)
     prompt = _block_bytes(config, model, mesh, engine.block_size)
     completion = _block_bytes(config, model, mesh, engine.completion_block_size)
-    most = int(config.rollout.memory * device_memory) if device_memory else sys.maxsize
-    return fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))
+    need = engine.sizes(1, 1, 1, longest)
+    completions = min(need.completion_blocks, most // 2 // completion // unit * unit)
+    prefix = min(need.prefix_blocks, most // 4 // prompt // unit * unit)
+    prompts = (most - completions * completion - prefix * prompt) // prompt // unit * unit
+    return KVBudget(prompts, completions, prefix)
 
 
 def _block_bytes(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, size: int) -> int:

@@ -20,7 +20,7 @@ from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import device_memory
-from jaxrl_sql.planning.memory import find_kv_budget
+from jaxrl_sql.planning.memory import client_kv_budget
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams, Turns
@@ -92,7 +92,7 @@ def open_policy_client(
     """Open `model.checkpoint` to sample answers of up to `longest` tokens from, asked as `recipe` and `data` say.
 
     It lies on the mesh; its KV cache takes at most `rollout.memory` of a device. Raises InputError for a model or
-    tokenizer that cannot be read, and for a share of memory that holds no longest prompt and answer.
+    tokenizer that cannot be read.
     """
     model = config.model
     if config.run.compilation_cache:
@@ -103,8 +103,7 @@ def open_policy_client(
         tokenizer = load_tokenizer(config.data.tokenizer or model.checkpoint)
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         sizes = EngineConfig(slots, purpose, compute_dtype=compute, ways=batch_ways(mesh.shape))
-        need = sizes.sizes(2 * slots, 1, min(config.data.max_prompt_tokens, shape.max_positions), longest)
-        budget = find_kv_budget(config, shape, mesh, sizes, need, device_memory(mesh))
+        budget = client_kv_budget(config, shape, mesh, sizes, longest, device_memory(mesh))
         engine = Engine(shape, params, tokenizer, replace(sizes, budget=budget))
         yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
 

@@ -252,7 +252,8 @@ class Soak:
 
 def soak(soaked: Soak, minutes: float, rest: float) -> None:
     """Go round until time is up, with a rest of so many seconds after each. Raises WrongError."""
-    temporary = Path(tempfile.mkdtemp(prefix="soak-temporary-"))
+    temporary = soaked.folder.with_name("temporary")
+    temporary.mkdir()
     os.environ["SQLITE_TMPDIR"] = str(temporary)
     began, course = time.monotonic(), []
     with ExitStack() as stack:
@@ -275,7 +276,6 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
     names = {entry.name for entry in soaked.folder.iterdir()} - {one.path.name for one in soaked.databases}
     if left or names:
         raise WrongError(f"files are left: {left} {sorted(names)}")
-    temporary.rmdir()
     settled = [one for one in course if one[0] > 12 * minutes] or course
     first, last = settled[: len(settled) // 8 + 1], settled[-(len(settled) // 8) - 1 :]
     for what, column, room in (("this process", 1, 24), ("all workers", 2, 24)):

@@ -39,6 +39,8 @@ LIMITS = Limits(timeout_ms=30_000, vm_steps=8 * MAX_STEPS)
 MODES = ("file", "immutable", "copied")
 # Values and parameters do not go together: apsw counts in its own words.
 WRONG_VALUES = "wrong values"
+# Of a blob in a database of UTF-16 these take as many bytes of its text, which is shorter in UTF-8, as the blob has.
+CONCAT = re.compile(r"\bconcat(_ws)?\b", re.IGNORECASE)
 # A statement that lost or gained a token may be of a kind that is refused here and runs there.
 MAY_BE_REFUSED = {"forbidden", "no_sql"}
 
@@ -124,10 +126,14 @@ def fuzz_statements(
     for limit, most in ((apsw.SQLITE_LIMIT_LENGTH, LIMITS.max_length), (apsw.SQLITE_LIMIT_FUNCTION_ARG, 127)):
         connection.limit(limit, most)
     statements = fuzz_grammar.Statements(draw, schema, parameters=True)
+    is_wide = connection.execute("PRAGMA encoding").fetchone() != ("UTF-8",)
     asked = []
     for _ in range(N_STATEMENTS):
         sql, is_broken = statements.statement(), draw.random() < 0.2
         sql = statements.broken(sql) if is_broken else sql
+        if is_wide and CONCAT.search(sql):
+            counts["left out, as SQLite reads beyond its memory"] += 1
+            continue
         theirs = ask_apsw(connection, sql, statements.values)
         if theirs is None:
             counts["too long, or no text"] += 1

@@ -132,7 +132,7 @@ def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, sto
 
 def longest_of(section: SamplingConfig | EvaluateConfig) -> int:
     """Return the tokens of the longest answer that a section's numbers allow, all of its turns together."""
-    return max(section.max_new_tokens, section.max_total_tokens if section.turns > 1 else 0)
+    return sampling_by(section, n=1, seed=0, stop=()).longest
 
 
 def served(sample: Sample) -> Sample:

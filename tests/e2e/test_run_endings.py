@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -260,15 +261,17 @@ def test_a_second_ctrl_c_stops_at_once(arguments: Arguments, tmp_path: Path) -> 
     assert process.stdout is not None
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
-    said = ""
-    while "Ctrl-C again to stop at once" not in said:
-        line = process.stdout.readline()
-        assert line, said
-        said += line
-    process.send_signal(signal.SIGINT)
+    said, bound = "", threading.Timer(240, process.kill)  # who is not heard in time ends, and with it what it says
+    bound.start()
     try:
-        rest, _ = process.communicate(timeout=240)
+        while "Ctrl-C again to stop at once" not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate()
     finally:
+        bound.cancel()
         process.kill()
     output = said + rest
     assert process.returncode == 130, output

@@ -25,6 +25,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from test_processes import workers
+
 from sqlexec_rs import Executor, Job, Limits, Outcome
 
 N_ROWS = 2_000
@@ -140,19 +142,6 @@ def query(draw: random.Random) -> str:
     return sql.format(n=n, m=n % 97)
 
 
-def children() -> list[int]:
-    """Return this process's workers."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            status = (folder / "stat").read_text() if folder.name.isdigit() else ""
-        except OSError:
-            continue
-        if "(sqlexec-worker)" in status and int(status.rpartition(")")[2].split()[1]) == os.getpid():
-            found.append(int(folder.name))
-    return found
-
-
 def resident(pid: int) -> int:
     """Return the MiB of memory that a process holds; 0 where it is no more."""
     try:
@@ -217,7 +206,7 @@ class Soak:
             write(process, one.change())
             self.counts["written to"] += 1
         if draw.random() < 0.2:
-            for pid in draw.sample(found := children(), min(len(found), 1)):
+            for pid in draw.sample(found := workers(os.getpid()), min(len(found), 1)):
                 os.kill(pid, signal.SIGKILL)
                 self.counts["workers killed"] += 1
         if draw.random() < 0.2:
@@ -267,10 +256,10 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
         while (passed := time.monotonic() - began) < 60 * minutes:
             soaked.round(executors, connected)
             time.sleep(rest)
-            course.append((passed, resident(os.getpid()), sum(map(resident, children()))))
+            course.append((passed, resident(os.getpid()), sum(map(resident, workers(os.getpid())))))
         for executor in executors:
             soaked.counts.update({f"stats: {name}": n for name, n in executor.stats().items() if "crash" in name})
-    if children():
+    if workers(os.getpid()):
         raise WrongError("workers are left")
     left = [entry.name for entry in temporary.iterdir()]
     names = {entry.name for entry in soaked.folder.iterdir()} - {one.path.name for one in soaked.databases}

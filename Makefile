@@ -169,6 +169,11 @@ gpu-spider-rehearsal: setup-dev ## what scripts/gpu_spider.sh does on a GPU, in 
 bench-rollout: setup ## the engine beside a fixed batch that repeats its prompts; what it reuses and wastes
 	$(BIN)/python scripts/bench_rollout.py $(ARGS)
 
+.PHONY: bench-servers
+bench-servers: setup-dev ## the executor on servers that it starts, beside a bare loop and Python's drivers; ARGS=--quick
+	cargo build --quiet --release --package sqlexec_bench --example bare_server
+	$(BIN)/python scripts/bench_servers.py --bare-loop $(or $(CARGO_TARGET_DIR),target)/release/examples/bare_server $(ARGS)
+
 .PHONY: bench-executor
 bench-executor: setup-dev ## the executor beside a bare loop and five rivals; ARGS=--quick for a smoke run
 	cargo build --quiet --release --package sqlexec_core --example bare_loop

@@ -75,3 +75,20 @@ def test_values_out_of_range_are_refused() -> None:
         Executor(copy_up_to_bytes=-1)
     with pytest.raises(OverflowError):
         Executor(copies_bytes=1 << 64)
+
+
+def test_cell_size_check_refuses_a_page_for_a_cell_that_nobody_asked_for(tmp_path: Path, isolation: str) -> None:
+    """The third of three cells of a table's page begins beyond the page's end: without the check it is not found."""
+    path = tmp_path / "malformed.sqlite"
+    write(path, "CREATE TABLE t(x); INSERT INTO t VALUES ('a'), ('b'), ('c')")
+    content = bytearray(path.read_bytes())
+    page_size = int.from_bytes(content[16:18], "big")
+    third_pointer = page_size + 8 + 2 * 2
+    content[third_pointer : third_pointer + 2] = (page_size - 2).to_bytes(2, "big")
+    path.write_bytes(content)
+    first, third = "SELECT x FROM t WHERE rowid = 1", "SELECT x FROM t WHERE rowid = 3"
+    for checks, expected in [(False, [("ok", 1), ("ok", 0)]), (True, [("db_error", 0), ("db_error", 0)])]:
+        with Executor(threads=1, isolation=isolation, cell_size_check=checks) as ex:
+            outcomes = ex.execute_many([(path, first), (path, third)])
+            assert [(outcome.status, outcome.row_count) for outcome in outcomes] == expected
+            assert all("malformed" in (outcome.error or "") for outcome in outcomes) == checks

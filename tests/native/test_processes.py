@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -193,6 +194,91 @@ def test_a_crash_between_two_queries_is_nobodys(executor: Executor, database: Pa
     stats = executor.stats()
     assert (stats["workers_crashed"], stats["workers_started"], stats["crashed"]) == (3, 4, 0)
     assert (stats["connections_open"], stats["connections_opened"]) == (1, 4)
+
+
+N_BURST = 4_000
+
+
+def burst(database: Path, salt: str) -> list[tuple[Path, str]]:
+    """Return quick queries, of which a worker gets some before their turn; number i has the result i."""
+    return [(database, f"SELECT {i} FROM t WHERE a = 1 -- {salt}") for i in range(N_BURST)]
+
+
+def test_a_worker_that_stands_still_in_a_burst_costs_one_query(database: Path) -> None:
+    with Executor(threads=1, isolation="process", limits=Limits(timeout_ms=400)) as ex:
+        pid, n_timeouts = only_worker(ex, database), 0
+        for salt in range(30):
+            job = ex.submit(burst(database, f"{salt}"))
+            wait_until(lambda job=job: job.progress()[0] > 100)
+            stop(pid)
+            outcomes = job.result()
+            wrong = [i for i, outcome in enumerate(outcomes) if outcome.rows != [(i,)]]
+            assert [outcomes[i].status for i in wrong] in [["timeout"], []]
+            n_timeouts += len(wrong)
+            if not wrong:  # the burst was over before the worker stood still
+                os.kill(pid, signal.SIGCONT)
+            elif n_timeouts == 3:
+                break
+            else:
+                pid = only_worker(ex, database)
+        assert n_timeouts == 3
+        assert ex.stats()["workers_killed"] == 3
+
+
+def test_workers_killed_in_a_burst_cost_a_query_each_at_most(database: Path) -> None:
+    """Whoever was sent before its turn, or was answered and the answer not sent, is asked again."""
+    with Executor(threads=2, isolation="process") as ex:
+        n_killed = 0
+        for salt in range(10):
+            job = ex.submit(burst(database, f"{salt}"))
+            while not job.done():
+                for pid in workers(os.getpid())[:1]:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        n_killed += 1
+                time.sleep(0.005)
+            outcomes = job.result()
+            assert {outcome.status for outcome in outcomes} <= {"ok", "crashed"}
+            assert all(outcome.rows == [(i,)] for i, outcome in enumerate(outcomes) if outcome.status == "ok")
+        stats = ex.stats()
+        assert stats["workers_crashed"] >= 1
+        assert stats["crashed"] <= n_killed
+
+
+def test_a_query_that_takes_its_time_gives_back_those_behind_it(database: Path) -> None:
+    with Executor(threads=2, isolation="process", limits=NO_LIMITS) as ex:
+        for salt in range(5):
+            queries = burst(database, f"{salt}")
+            queries[N_BURST // 3] = (database, f"{ENDLESS} -- {salt}")
+            job = ex.submit(queries)
+            wait_until(lambda job=job: job.progress()[0] == N_BURST - 1)
+            job.cancel()
+            assert ex.execute(database, "SELECT count(*) FROM t").rows == [(3,)]
+        wait_until(lambda: ex.stats()["workers_killed"] == 5)
+
+
+def test_a_burst_has_the_outcomes_that_its_queries_have_alone(database: Path) -> None:
+    """What takes its time, fails, is refused or is killed stands between quick ones, at places drawn by chance."""
+    draw = random.Random(7)
+    others = [
+        ENDLESS,
+        "SELECT nothing FROM t",
+        "DELETE FROM t",
+        "SELECT zeroblob(5000000)",
+        "SELECT group_concat(a || printf('%.*c', 900, 'x')) FROM t, t, t, t",
+        "SELECT length(replace(printf('%.*c', 600000, 'a'), printf('%.*c', 300000, 'a') || 'b', 'c'))",
+    ]
+    texts = [sql for _, sql in burst(database, "b")]
+    for place in draw.sample(range(N_BURST), 60):
+        texts[place] = f"{draw.choice(others)} -- {place}"
+    seen = {}
+    for isolation in ("thread", "process"):
+        limits = Limits(timeout_ms=60_000, vm_steps=300_000)
+        with Executor(threads=2, isolation=isolation, limits=limits) as ex:
+            outcomes = ex.execute_many([(database, sql) for sql in texts])
+        seen[isolation] = [(one.status, one.error, one.rows if one.status == "ok" else None) for one in outcomes]
+    assert seen["process"] == seen["thread"]
+    assert len({status for status, _, _ in seen["process"]}) >= 4
 
 
 def test_memory_is_bounded_in_the_worker_and_the_caller_lives(database: Path) -> None:

@@ -17,6 +17,11 @@ pub enum Fault {
     /// A worker process could not be started, or ended before it was ready.
     #[error("cannot start a worker process: {0}")]
     NoWorker(String),
+    /// A limit was set that the engine of a database cannot honour.
+    #[error(
+        "{0} cannot honour {1}: a run there is bounded by timeout_ms, max_rows, max_bytes and max_sql_length alone"
+    )]
+    NotHonoured(&'static str, String),
     /// Work was handed in after `close`.
     #[error("the executor is closed")]
     Closed,

@@ -71,8 +71,10 @@ mod process;
 mod request;
 mod result;
 mod scan;
+mod server;
 mod sqlite;
 mod stats;
+mod target;
 
 pub use compare::score::{GoldSource, Score, ScoreItem};
 pub use compare::{Options, Rule};
@@ -82,7 +84,9 @@ pub use pool::batches::Batches;
 pub use pool::items::{Items, NextItem};
 pub use pool::job_builder::JobBuilder;
 pub use pool::{Config, Job, Observer, Pool};
-pub use process::{WorkerConfig, outcome_from_bytes, outcome_to_bytes, worker_main};
+pub use process::{
+    ForeignEngine, Rows, WorkerConfig, outcome_from_bytes, outcome_to_bytes, serve_foreign, worker_main,
+};
 pub use request::{Bound, Caps, Limits, Parameters, Query};
 pub use result::arrow::to_arrow;
 pub use result::hashed_str;

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rusqlite::ToSql;
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::result::hashed_str::Hashed;
 use crate::result::value::Value;
+use crate::target::Engine;
 
 /// The bounds of one run. `None` means no bound of that kind.
 ///
@@ -45,7 +46,7 @@ pub struct Limits {
 /// A statement to run.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// The database's file.
+    /// The path of the database's file, or its URL on a server.
     pub database: Arc<Path>,
     /// The SQL text.
     pub sql: Arc<str>,
@@ -150,6 +151,25 @@ impl Caps {
     }
 }
 
+impl Limits {
+    /// Returns the limits, by their names in Python, that were asked for and that an engine cannot honour.
+    pub(crate) fn not_honoured_by(&self, engine: Engine) -> Vec<&'static str> {
+        if engine == Engine::Sqlite {
+            return Vec::new();
+        }
+        let usual = Self::default();
+        let caps = |caps: &Caps| Caps { max_sql_length: 0, ..*caps };
+        let asked = [
+            ("cpu_ms", self.cpu.is_some()),
+            ("vm_steps", self.vm_steps.is_some()),
+            ("heap_bytes", self.heap_bytes != usual.heap_bytes),
+            ("temp_bytes", self.temp_bytes != usual.temp_bytes),
+            ("SQLite's own limits", caps(&self.caps) != caps(&usual.caps)),
+        ];
+        asked.iter().filter(|(_, is_asked)| *is_asked).map(|(name, _)| *name).collect()
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -189,9 +209,36 @@ impl Hash for Key {
 #[derive(Debug)]
 pub(crate) struct InFlightQuery {
     pub(crate) key: Key,
+    pub(crate) engine: Engine,
     pub(crate) path: Arc<Path>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) cancel: Arc<AtomicBool>,
     /// Its outcome is likely to be kept.
     pub(crate) is_for_cache: bool,
+}
+
+impl InFlightQuery {
+    /// Tells whether nobody wants its outcome any more.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_no_server_honours_are_named() {
+        let second = Some(Duration::from_secs(1));
+        let usual =
+            Limits { timeout: second, max_rows: 5, max_bytes: 9, compare_steps: 9, cuts: true, ..Limits::default() };
+        assert!(usual.not_honoured_by(Engine::Postgresql).is_empty());
+        let caps = Caps { max_sql_length: 7, ..Caps::default() };
+        assert!(Limits { caps, ..usual.clone() }.not_honoured_by(Engine::Postgresql).is_empty());
+        let caps = Caps { max_compound: 7, ..Caps::default() };
+        let other = Limits { vm_steps: Some(5), cpu: second, heap_bytes: 1, temp_bytes: 1, caps, ..usual };
+        assert_eq!(other.not_honoured_by(Engine::Postgresql).len(), 5);
+        assert!(other.not_honoured_by(Engine::Sqlite).is_empty());
+    }
 }

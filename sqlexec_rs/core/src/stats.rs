@@ -16,6 +16,7 @@ pub struct Stats {
     comparisons: AtomicU64,
     connections_opened: AtomicU64,
     connections_open: AtomicU64,
+    connections_lost: AtomicU64,
     databases_copied: AtomicU64,
     copied_bytes: AtomicU64,
     workers_started: AtomicU64,
@@ -61,6 +62,11 @@ impl Stats {
 
     pub(crate) fn closed(&self, n: u64) {
         self.connections_open.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    /// Counts a connection to a server that was lost during a run, which begins anew.
+    pub(crate) fn lost(&self) {
+        self.connections_lost.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns how many connections were opened, and how many are open.
@@ -123,6 +129,7 @@ impl Stats {
             ("comparisons", load(&self.comparisons)),
             ("connections_opened", load(&self.connections_opened)),
             ("connections_open", load(&self.connections_open)),
+            ("connections_lost", load(&self.connections_lost)),
             ("databases_copied", load(&self.databases_copied)),
             ("copied_bytes", load(&self.copied_bytes)),
             ("workers_started", load(&self.workers_started)),

@@ -12,7 +12,13 @@ use rusqlite::Connection;
 use sqlexec_core::{Access, Config, Limits, Outcome, Pool, Status, Value, WorkerConfig};
 use tempfile::TempDir;
 
-const COPIES: Access = Access { immutable: false, copy_up_to_bytes: 1 << 20, copies_bytes: 1 << 20, like_blobs: true };
+const COPIES: Access = Access {
+    immutable: false,
+    copy_up_to_bytes: 1 << 20,
+    copies_bytes: 1 << 20,
+    like_blobs: true,
+    checks_cells: false,
+};
 
 struct Fixture {
     folder: TempDir,

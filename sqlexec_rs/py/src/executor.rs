@@ -11,6 +11,7 @@ use sqlexec_core::{Access, Config, Fault, Pool, Query, Rule, WorkerConfig};
 
 use crate::callbacks::observer;
 use crate::convert::{parameters_from_python, score_to_python, scores_to_arrays};
+use crate::duckdb;
 use crate::inputs::{Batch, Inputs, items, rules_of, text};
 use crate::job::{Job, outcomes, wait_or_cancel};
 use crate::limits::Limits;
@@ -40,12 +41,12 @@ impl Executor {
     #[pyo3(
         signature = (
             threads=None, limits=None, isolation="process", *, max_open=512, immutable=false, copy_up_to_bytes=0,
-            copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576, like_blobs=true, on_run=None, slow_query_ms=None,
-            worker_grace_ms=25, worker_hang_ms=Some(60_000), worker_memory_bytes=2_147_483_648
+            copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576, like_blobs=true, cell_size_check=false, on_run=None,
+            slow_query_ms=None, worker_grace_ms=25, worker_hang_ms=Some(60_000), worker_memory_bytes=2_147_483_648
         ),
         text_signature = "(threads=None, limits=None, isolation='process', *, max_open=512, immutable=False, \
                           copy_up_to_bytes=0, copies_bytes=268435456, cache_bytes=268435456, max_queued=1048576, \
-                          like_blobs=True, on_run=None, slow_query_ms=None, \
+                          like_blobs=True, cell_size_check=False, on_run=None, slow_query_ms=None, \
                           worker_grace_ms=25, worker_hang_ms=60000, worker_memory_bytes=2147483648)"
     )]
     fn new(
@@ -60,6 +61,7 @@ impl Executor {
         cache_bytes: usize,
         max_queued: usize,
         like_blobs: bool,
+        cell_size_check: bool,
         on_run: Option<Py<PyAny>>,
         slow_query_ms: Option<u64>,
         worker_grace_ms: u64,
@@ -76,22 +78,24 @@ impl Executor {
             let message = format!("worker_memory_bytes must be at least {MIN_WORKER_BYTES}, not {worker_memory_bytes}");
             return Err(PyValueError::new_err(message));
         }
+        let bounds = WorkerConfig {
+            grace: Duration::from_millis(worker_grace_ms),
+            hang: worker_hang_ms.map(Duration::from_millis),
+            memory_bytes: worker_memory_bytes,
+            ..WorkerConfig::new(PathBuf::new())
+        };
         let worker = match isolation {
             "thread" => None,
-            "process" => Some(WorkerConfig {
-                program: worker_program(py)?,
-                grace: Duration::from_millis(worker_grace_ms),
-                hang: worker_hang_ms.map(Duration::from_millis),
-                memory_bytes: worker_memory_bytes,
-            }),
+            "process" => Some(WorkerConfig { program: worker_program(py)?, ..bounds.clone() }),
             _ => return Err(PyValueError::new_err("isolation must be \"thread\" or \"process\"")),
         };
         if on_run.as_ref().is_some_and(|function| !function.bind(py).is_callable()) {
             return Err(PyTypeError::new_err("on_run must be callable"));
         }
         let observer = observer(on_run, slow_query_ms.map(Duration::from_millis));
-        let access = Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs };
-        let config = Config { threads, max_open, access, cache_bytes, max_queued, worker };
+        let access = Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells: cell_size_check };
+        let config =
+            Config { threads, max_open, access, cache_bytes, max_queued, worker, duckdb: duckdb::worker(py, bounds)? };
         let pool = py.detach(|| Pool::observed(&config, observer)).map_err(|fault| raise(&fault))?;
         let shown_limits = limits.unwrap_or_default();
         let isolation = if config.worker.is_some() { "process" } else { "thread" };

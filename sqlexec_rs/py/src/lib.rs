@@ -7,13 +7,14 @@ mod allocator;
 mod arrow;
 mod callbacks;
 mod convert;
+mod duckdb;
 mod executor;
 mod inputs;
 mod job;
 mod limits;
 mod outcome;
 
-use pyo3::exceptions::{PyException, PyImportError};
+use pyo3::exceptions::{PyException, PyImportError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use sqlexec_core::{Fault, Rule, Status, Stop};
@@ -30,6 +31,9 @@ pyo3::create_exception!(
 
 /// Turns a fault of ours into the exception that users catch.
 pub(crate) fn raise(fault: &Fault) -> PyErr {
+    if let Fault::NotHonoured(..) = fault {
+        return PyValueError::new_err(fault.to_string());
+    }
     ExecutorError::new_err(fault.to_string())
 }
 
@@ -69,6 +73,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<job::Job>()?;
     module.add_class::<limits::Limits>()?;
     module.add_class::<outcome::Outcome>()?;
+    module.add_function(wrap_pyfunction!(duckdb::_serve_duckdb, module)?)?;
     module.add_function(wrap_pyfunction!(sqlite_version, module)?)?;
     module.add_function(wrap_pyfunction!(compile_options, module)?)
 }

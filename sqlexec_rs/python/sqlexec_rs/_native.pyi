@@ -277,9 +277,11 @@ class Executor:
     `copies_bytes`, and copied again when their files change.
 
     With `like_blobs=False` LIKE and GLOB match no blob, as in a SQLite that was compiled with
-    `LIKE_DOESNT_MATCH_BLOBS`. After each run, before anybody has its outcome, `on_run(db_path, sql, outcome)` is called
-    on a thread of the executor, so it should be short, and must not submit, wait or close; what it raises goes to
-    `sys.unraisablehook`. Runs that took `slow_query_ms` or longer are logged as warnings under `sqlexec_rs.slow`.
+    `LIKE_DOESNT_MATCH_BLOBS`. `cell_size_check` looks through each page of a file as it is read (SQLite's pragma of
+    that name), for files that may be malformed on purpose. After each run, before anybody has its outcome,
+    `on_run(db_path, sql, outcome)` is called on a thread of the executor, so it should be short, and must not submit,
+    wait or close; what it raises goes to `sys.unraisablehook`. Runs that took `slow_query_ms` or longer are logged as
+    warnings under `sqlexec_rs.slow`.
 
     Each thread runs its queries in a worker process of its own, which is killed when a run takes `worker_grace_ms` more
     than its `timeout_ms`, or takes `worker_hang_ms` (None: no bound) without having a `timeout_ms`, or takes that long
@@ -304,6 +306,7 @@ class Executor:
         cache_bytes: int = 268_435_456,
         max_queued: int = 1_048_576,
         like_blobs: bool = True,
+        cell_size_check: bool = False,
         on_run: Callable[[Path, str, Outcome], object] | None = None,
         slow_query_ms: int | None = None,
         worker_grace_ms: int = 25,

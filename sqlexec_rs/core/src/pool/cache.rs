@@ -5,6 +5,7 @@
 //! going first; timeouts and database errors are never kept.
 
 use std::collections::{HashMap, HashSet, hash_map};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -62,6 +63,8 @@ pub(crate) struct Cache {
     entries: hashbrown::HashMap<Key, Entry, foldhash::fast::RandomState>,
     /// The present state of each file, and its number.
     databases: HashMap<Inode, (FileIdentity, u32)>,
+    /// Numbers of servers' databases that are said not to change.
+    servers: HashMap<Arc<Path>, u32>,
     n_states: u32,
     /// Numbers of states that are over, and whose outcomes may still be here.
     old_states: HashSet<u32>,
@@ -119,6 +122,7 @@ impl Cache {
         Self {
             entries: hashbrown::HashMap::default(),
             databases: HashMap::new(),
+            servers: HashMap::new(),
             n_states: 0,
             old_states: HashSet::new(),
             limits: HashMap::new(),
@@ -150,6 +154,20 @@ impl Cache {
         if self.old_states.len() >= MAX_OLD_STATES {
             self.drop_old();
         }
+        next
+    }
+
+    /// Numbers the state of a database that nobody can look at: as long as nothing changes it by its name, and otherwise for
+    /// this call alone.
+    pub(crate) fn number_server(&mut self, name: &Arc<Path>, is_unchanging: bool) -> u32 {
+        let next = self.n_states;
+        if is_unchanging && let Some(known) = self.servers.get(name) {
+            return *known;
+        }
+        if is_unchanging {
+            self.servers.insert(Arc::clone(name), next);
+        }
+        self.n_states += 1;
         next
     }
 

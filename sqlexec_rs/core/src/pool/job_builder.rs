@@ -15,6 +15,7 @@ use crate::pool::queue::Task;
 use crate::pool::{Job, Shared};
 use crate::request::{InFlightQuery, Key, Limits, Query};
 use crate::sqlite::dbfile::FileIdentity;
+use crate::target::Engine;
 
 /// Runs that are looked up and queued at once: threads begin with the first while the next are looked up.
 const CHUNK: usize = 256;
@@ -43,8 +44,27 @@ struct Begun {
 
 struct Database {
     path: Arc<Path>,
-    /// The number of the file's state; or why it has none.
-    state: Result<u32, Arc<Outcome>>,
+    /// Its engine, and the number of its state; or why it has none.
+    state: Result<(Engine, u32), Arc<Outcome>>,
+}
+
+/// What tells one state of a database from another.
+enum Identity {
+    File(Engine, FileIdentity),
+    /// Of a server nothing does.
+    None(Engine),
+}
+
+impl Identity {
+    fn of(path: &Path) -> Result<Self, Box<Outcome>> {
+        match Engine::of(path)? {
+            engine @ Engine::Sqlite => FileIdentity::of(path).map(|file| Self::File(engine, file)),
+            engine @ Engine::Duckdb => {
+                FileIdentity::of_other(engine.file(path), ".wal").map(|file| Self::File(engine, file))
+            }
+            engine @ (Engine::Postgresql | Engine::Mysql) => Ok(Self::None(engine)),
+        }
+    }
 }
 
 impl JobBuilder {
@@ -132,7 +152,7 @@ impl JobBuilder {
         let stats = &self.shared.stats;
         stats.requested(n_asked as u64);
         stats.deduplicated((n_asked - n_new) as u64);
-        self.number_databases();
+        self.number_databases()?;
         let Some(begun) = self.begun.as_mut() else { return Ok(()) };
         mark_golds(&self.shared, &self.plan, &self.databases, begun.limits_number);
         // By database, so that a thread stays with a connection and what it holds.
@@ -163,15 +183,28 @@ impl JobBuilder {
         })
     }
 
-    /// Looks at the files of databases that are new here.
-    fn number_databases(&mut self) {
+    /// Looks at the databases that are new here; refuses limits that would not hold there.
+    fn number_databases(&mut self) -> Result<(), Fault> {
         let new = &self.plan.databases[self.databases.len()..];
-        let identities: Vec<_> = new.iter().map(|path| FileIdentity::of(path)).collect();
+        let identities: Vec<_> = new.iter().map(|path| Identity::of(path)).collect();
         let mut cache = self.shared.cache();
         for (path, identity) in new.iter().zip(identities) {
-            let state = identity.map(|identity| cache.number_database(identity)).map_err(Arc::from);
+            let state = match identity {
+                Ok(Identity::File(engine, identity)) => Ok((engine, cache.number_database(identity))),
+                Ok(Identity::None(engine)) => {
+                    Ok((engine, cache.number_server(path, self.shared.servers_are_unchanging)))
+                }
+                Err(outcome) => Err(Arc::from(outcome)),
+            };
+            if let Ok((engine, _)) = state {
+                let limits = self.limits.not_honoured_by(engine);
+                if !limits.is_empty() {
+                    return Err(Fault::NotHonoured(engine.name(), limits.join(" and ")));
+                }
+            }
             self.databases.push(Database { path: Arc::clone(path), state });
         }
+        Ok(())
     }
 }
 
@@ -191,7 +224,7 @@ fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32)
     }
     let mut cache = shared.cache();
     for run in plan.late_golds.iter().map(|slot| &plan.runs[*slot as usize]) {
-        if let Ok(db) = databases[run.database as usize].state {
+        if let Ok((_, db)) = databases[run.database as usize].state {
             cache.mark_gold(&Key { db, limits, sql: run.sql.clone(), parameters: None });
         }
     }
@@ -215,8 +248,8 @@ impl Begun {
         for slot in chunk {
             let run = &runs[*slot as usize];
             let database = &databases[run.database as usize];
-            let db = match &database.state {
-                Ok(number) => *number,
+            let (engine, db) = match &database.state {
+                Ok(state) => *state,
                 Err(outcome) => {
                     here.push((*slot, Arc::clone(outcome)));
                     continue;
@@ -227,6 +260,7 @@ impl Begun {
             let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
             let make_query = |key| InFlightQuery {
                 key,
+                engine,
                 path: Arc::clone(&database.path),
                 limits: Arc::clone(limits),
                 cancel: Arc::default(),

@@ -11,6 +11,7 @@ pub mod plan;
 pub mod queue;
 pub mod runner;
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,8 +29,9 @@ use crate::pool::job_builder::JobBuilder;
 use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::{Queue, Task};
 use crate::pool::runner::Runner;
-use crate::process::WorkerConfig;
-use crate::request::{Limits, Query};
+use crate::process::{Source, WorkerConfig};
+use crate::request::{InFlightQuery, Limits, Query};
+use crate::server;
 use crate::sqlite::busy::{self, Busy};
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
@@ -54,6 +56,8 @@ pub struct Config {
     pub max_queued: usize,
     /// Runs each query in a worker process, one a thread, instead of in the thread itself.
     pub worker: Option<WorkerConfig>,
+    /// Runs each query on a file of DuckDB's; there is none where DuckDB is not installed.
+    pub duckdb: Option<WorkerConfig>,
 }
 
 impl Default for Config {
@@ -65,6 +69,7 @@ impl Default for Config {
             cache_bytes: 256 << 20,
             max_queued: 1 << 20,
             worker: None,
+            duckdb: None,
         }
     }
 }
@@ -75,7 +80,6 @@ impl Default for Config {
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    n_threads: usize,
 }
 
 pub(crate) struct Shared {
@@ -83,6 +87,9 @@ pub(crate) struct Shared {
     cache: Mutex<Cache>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) is_closed: Arc<AtomicBool>,
+    /// What a server holds is said not to change, as that of an immutable file is.
+    pub(crate) servers_are_unchanging: bool,
+    n_threads: usize,
     observer: Option<Observer>,
     process: u32,
 }
@@ -116,6 +123,8 @@ impl Pool {
             cache: Mutex::new(Cache::new(config.cache_bytes)),
             stats: Arc::default(),
             is_closed: Arc::default(),
+            servers_are_unchanging: config.access.immutable,
+            n_threads,
             observer,
             process: std::process::id(),
         });
@@ -124,9 +133,9 @@ impl Pool {
         let n_shares = if config.worker.is_some() { n_threads as u64 } else { 1 };
         let access = Access { copies_bytes: config.access.copies_bytes / n_shares, ..config.access };
         let copies = Arc::new(InMemoryDbs::new(access, &shared.stats));
-        let pool = Self { shared: Arc::clone(&shared), threads: Mutex::default(), n_threads };
+        let pool = Self { shared: Arc::clone(&shared), threads: Mutex::default() };
         for number in 0..n_threads {
-            let runner = Runner::new(config.worker.as_ref(), cap, &copies, &shared.stats)?;
+            let runner = Runner::new(config, cap, &copies, &shared.stats)?;
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("sqlexec-{number}")).stack_size(STACK_BYTES);
             let handle = builder.spawn(move || work(&shared, runner)).map_err(|e| Fault::CannotStart(e.to_string()))?;
@@ -137,7 +146,7 @@ impl Pool {
 
     /// Returns the number of worker threads.
     pub fn n_threads(&self) -> usize {
-        self.n_threads
+        self.shared.n_threads
     }
 
     /// Queues (database, SQL) pairs and returns at once, or as soon as the queue has room for them.
@@ -201,7 +210,7 @@ impl Pool {
             ("cache_bytes", cache_bytes as u64),
             ("gold_bytes", gold_bytes as u64),
             ("queued", self.shared.queue.len() as u64),
-            ("threads", self.n_threads as u64),
+            ("threads", self.shared.n_threads as u64),
         ]);
         Ok(reading)
     }
@@ -330,34 +339,53 @@ impl Drop for Job {
 fn work(shared: &Arc<Shared>, mut runner: Runner) {
     let mut busy: Option<Busy> = None;
     loop {
+        let ahead = runner.next().map(|(query, is_sent)| (Task::Run(query), is_sent, 1));
         let rest = &mut || {
             runner.park();
             busy = None;
         };
-        let Some((task, n_left)) = shared.queue.take(rest) else {
+        let taken = ahead.or_else(|| shared.queue.take(rest).map(|(task, n_left)| (task, false, n_left)));
+        let Some((task, is_sent, n_left)) = taken else {
             drop(runner); // closes its connections, while this thread still counts as busy
             return;
         };
         match task {
             Task::Deliver(job, slot, outcome) => job.deliver(slot, Ok(outcome)),
             Task::Free(job) => drop(job),
-            Task::Run(query) if query.cancel.load(Ordering::Relaxed) => {}
+            Task::Run(query) if query.is_cancelled() && !is_sent => {}
             Task::Run(query) => {
                 busy.get_or_insert_with(Busy::new);
-                let result = runner.run(&query, n_left > 0).map(Arc::new);
+                let result = runner.run(&query, is_sent, n_left > 0, &mut Spare { shared }).map(Arc::new);
                 if let Ok(outcome) = &result {
                     shared.stats.ran(outcome.status);
                     if let Some(observe) = &shared.observer {
-                        observe(&query.path, &query.key.sql.text, outcome);
+                        let url = query.engine.is_server().then(|| server::shown(&query.path));
+                        let name = url.as_ref().map_or(&*query.path, Path::new);
+                        observe(name, &query.key.sql.text, outcome);
                     }
                 }
                 let waiters = shared.cache().complete(&query, result.as_ref().ok());
                 for waiter in waiters {
                     waiter.job.0.deliver(waiter.slot, result.clone());
                 }
-                runner.prune();
+                runner.prune(query.engine);
             }
         }
+    }
+}
+
+/// Queries that a thread may take before their turn, as long as there are enough for the others.
+struct Spare<'a> {
+    shared: &'a Shared,
+}
+
+impl Source for Spare<'_> {
+    fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>> {
+        self.shared.queue.take_run(db, n_more * self.shared.n_threads)
+    }
+
+    fn give_back(&mut self, queries: VecDeque<Arc<InFlightQuery>>) {
+        self.shared.queue.give_back(queries.into_iter());
     }
 }
 

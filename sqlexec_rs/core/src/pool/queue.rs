@@ -16,6 +16,9 @@ use crate::request::InFlightQuery;
 /// How long a batch waits for room before its caller is asked whether it still wants to.
 const ASK_PERIOD: Duration = Duration::from_millis(50);
 
+/// The ticket of queries that were given back; no batch has it.
+const GIVEN_BACK: u64 = u64::MAX;
+
 /// Work for a thread.
 pub(crate) enum Task {
     /// Run a query.
@@ -152,22 +155,10 @@ impl Queue {
             if state.is_closed {
                 return None;
             }
-            if let Some(mut line) = state.lines.pop_front() {
-                let task = line.tasks.pop_front();
-                if !line.tasks.is_empty() {
-                    state.lines.push_back(line);
-                }
-                if let Some(task) = task {
-                    state.n_tasks -= 1;
-                    let n_left = state.n_tasks;
-                    let has_waiters = !state.tickets.is_empty();
-                    drop(state);
-                    if has_waiters {
-                        self.has_room.notify_all();
-                    }
-                    return Some((task, n_left));
-                }
-                continue;
+            if let Some(task) = state.pop() {
+                let n_left = state.n_tasks;
+                self.unlock_with_room(state);
+                return Some((task, n_left));
             }
             if has_rested {
                 if let Some(job) = state.finished.take() {
@@ -182,6 +173,33 @@ impl Queue {
                 has_rested = true;
                 state = self.lock();
             }
+        }
+    }
+
+    /// Takes the next task if it is to run a query on this state of a database and at least so many are left, without a
+    /// wait.
+    pub(crate) fn take_run(&self, db: u32, n_left: usize) -> Option<Arc<InFlightQuery>> {
+        let mut state = self.lock();
+        let first = state.lines.front().and_then(|line| line.tasks.front());
+        if state.n_tasks <= n_left || !matches!(first, Some(Task::Run(query)) if query.key.db == db) {
+            return None;
+        }
+        let task = state.pop();
+        self.unlock_with_room(state);
+        match task {
+            Some(Task::Run(query)) => Some(query),
+            _ => None,
+        }
+    }
+
+    /// Takes queries back that are to be run before all others. A closed queue has no use for them.
+    pub(crate) fn give_back(&self, queries: impl ExactSizeIterator<Item = Arc<InFlightQuery>>) {
+        let mut state = self.lock();
+        if !state.is_closed && queries.len() > 0 {
+            state.n_tasks += queries.len();
+            state.lines.push_front(Line { ticket: GIVEN_BACK, tasks: queries.map(Task::Run).collect() });
+            drop(state);
+            self.has_work.notify_all();
         }
     }
 
@@ -204,12 +222,32 @@ impl Queue {
         self.lock().n_tasks
     }
 
+    /// Ends the hold of the lock after a task was taken, and wakes those who wait for its room.
+    fn unlock_with_room(&self, state: MutexGuard<'_, State>) {
+        let has_waiters = !state.tickets.is_empty();
+        drop(state);
+        if has_waiters {
+            self.has_room.notify_all();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
+    /// Takes the first task of the line whose turn it is.
+    fn pop(&mut self) -> Option<Task> {
+        let mut line = self.lines.pop_front()?;
+        let task = line.tasks.pop_front()?;
+        if !line.tasks.is_empty() {
+            self.lines.push_back(line);
+        }
+        self.n_tasks -= 1;
+        Some(task)
+    }
+
     fn has_room_for(&self, n: usize, max_tasks: usize) -> bool {
         let load = self.n_tasks + self.n_reserved;
         load == 0 || load + n <= max_tasks
@@ -218,11 +256,15 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
     use super::*;
     use crate::pool::job::{JobState, Wish, Work};
+    use crate::request::Key;
+    use crate::result::hashed_str::Hashed;
+    use crate::target::Engine;
 
     fn tasks(n: usize) -> Vec<Task> {
         let job = Arc::new(JobState::new(n, Wish::default(), Arc::default()));
@@ -302,6 +344,34 @@ mod tests {
             assert!(matches!(waiter.join().unwrap(), Err(Fault::Closed)));
         });
         assert!(!queue.add(0, std::iter::empty(), 0));
+    }
+
+    #[test]
+    fn what_was_given_back_is_first_and_a_closed_queue_takes_none() {
+        let query = |db| {
+            Arc::new(InFlightQuery {
+                key: Key { db, limits: 0, sql: Hashed::new("SELECT 1".into()), parameters: None },
+                engine: Engine::Sqlite,
+                path: Path::new("/a").into(),
+                limits: Arc::default(),
+                cancel: Arc::default(),
+                is_for_cache: false,
+            })
+        };
+        let queue = Queue::new(10);
+        put(&queue, 1);
+        assert!(queue.take_run(1, 0).is_none(), "a task of another kind is next");
+        queue.give_back([query(1), query(2), query(2)].into_iter());
+        assert!(queue.take_run(2, 0).is_none(), "another database is next");
+        assert!(queue.take_run(1, 4).is_none(), "too few are left");
+        assert!(queue.take_run(1, 3).is_some());
+        queue.give_back([query(3)].into_iter());
+        assert!(matches!(queue.take(&mut || ()), Some((Task::Run(query), 3)) if query.key.db == 3));
+        assert!(matches!(queue.take(&mut || ()), Some((Task::Deliver(..), 2))), "lines are served in turn");
+        assert!(queue.take_run(2, 0).is_some() && queue.take_run(2, 0).is_some() && queue.take_run(2, 0).is_none());
+        queue.close();
+        queue.give_back([query(1)].into_iter());
+        assert_eq!(queue.len(), 0);
     }
 
     #[test]

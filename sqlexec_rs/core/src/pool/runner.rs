@@ -1,20 +1,38 @@
-//! Where a thread of the pool runs its queries: here, or in a worker process that it owns.
+//! Where a thread of the pool runs its queries: those of SQLite here, or in a worker process that it owns, those of DuckDB in
+//! another, and others on their servers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::error::Fault;
-use crate::outcome::Outcome;
-use crate::process::{Remote, WorkerConfig};
+use crate::outcome::{Outcome, Status};
+use crate::pool::Config;
+use crate::process::{NoSource, Remote, Source};
 use crate::request::InFlightQuery;
 use crate::result::table_arena;
+use crate::server::{self, Servers};
+use crate::sqlite::exec::Asked;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::local::Local;
 use crate::stats::Stats;
+use crate::target::Engine;
+
+/// What is said where a database is DuckDB's and DuckDB is not there.
+const NO_DUCKDB: &str =
+    "DuckDB is not installed: pip install \"duckdb>=2.0\" pytz, or the extra `duckdb` of sqlexec-rs";
+
+/// What runs a thread's queries.
+pub(crate) struct Runner {
+    sqlite: Sqlite,
+    duckdb: Option<Remote>,
+    servers: Servers,
+    /// What DuckDB's files hold is said not to change.
+    is_unchanging: bool,
+}
 
 /// The one or the other.
 #[allow(clippy::large_enum_variant, reason = "there is one a thread, and it stays where it is")]
-pub(crate) enum Runner {
+enum Sqlite {
     Thread(Local),
     Process(Remote),
 }
@@ -22,45 +40,99 @@ pub(crate) enum Runner {
 impl Runner {
     /// Makes the runner of a thread; a worker process starts with its first query.
     pub(crate) fn new(
-        worker: Option<&WorkerConfig>,
+        config: &Config,
         cap: usize,
         copies: &Arc<InMemoryDbs>,
         stats: &Arc<Stats>,
     ) -> Result<Self, Fault> {
-        Ok(match worker {
-            None => Self::Thread(Local::new(cap, copies, stats)),
-            Some(worker) => Self::Process(Remote::new(worker, cap, copies.access(), stats)?),
-        })
+        let remote = |worker| Remote::new(worker, cap, copies.access(), stats);
+        let sqlite = match &config.worker {
+            None => Sqlite::Thread(Local::new(cap, copies, stats)),
+            Some(worker) => Sqlite::Process(remote(worker)?),
+        };
+        let is_unchanging = copies.access().immutable;
+        let duckdb = config.duckdb.as_ref().map(remote).transpose()?;
+        Ok(Self { sqlite, duckdb, servers: Servers::new(cap, is_unchanging, stats), is_unchanging })
     }
 
-    /// Runs a query; `more_wait` tells that others are to follow. A panic of ours is a fault, after which everything is
-    /// opened anew.
-    pub(crate) fn run(&mut self, query: &InFlightQuery, more_wait: bool) -> Result<Outcome, Fault> {
-        let run = || match self {
-            Self::Thread(local) => Ok(local.run_in_burst(query, more_wait)),
-            Self::Process(remote) => remote.run(query),
+    /// Returns a query that was taken from the source before its turn, which has come, and whether a worker process has it.
+    pub(crate) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
+        match &mut self.sqlite {
+            Sqlite::Thread(_) => None,
+            Sqlite::Process(remote) => remote.next(),
+        }
+    }
+
+    /// Runs a query, which a worker process may have; `more_wait` tells that others are to follow, which it may take from the
+    /// source. A panic of ours is a fault, after which everything is opened anew.
+    pub(crate) fn run(
+        &mut self,
+        query: &InFlightQuery,
+        is_sent: bool,
+        more_wait: bool,
+        source: &mut dyn Source,
+    ) -> Result<Outcome, Fault> {
+        let run = || match (&query.engine, &mut self.sqlite) {
+            (Engine::Sqlite, Sqlite::Thread(local)) => Ok(run_here(local, query, more_wait)),
+            (Engine::Sqlite, Sqlite::Process(remote)) => remote.run(query, is_sent, more_wait, source),
+            (Engine::Duckdb, _) => run_duckdb(self.duckdb.as_mut(), query, self.is_unchanging),
+            (Engine::Postgresql | Engine::Mysql, _) => Ok(self.servers.run(query)),
         };
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            match self {
-                Self::Thread(local) => local.recover(),
-                Self::Process(remote) => remote.recover(),
+            match &mut self.sqlite {
+                Sqlite::Thread(local) => local.recover(),
+                Sqlite::Process(remote) => remote.recover(),
             }
+            if let Some(remote) = &mut self.duckdb {
+                remote.recover();
+            }
+            self.servers.clear();
             Err(Fault::of_panic(panic.as_ref()))
         })
     }
 
     /// Gives back what is kept from one query to the next, as there is none at the moment.
     pub(crate) fn park(&mut self) {
-        if let Self::Thread(local) = self {
-            local.release();
-            table_arena::release();
+        match &mut self.sqlite {
+            Sqlite::Thread(local) => {
+                local.release();
+                table_arena::release();
+            }
+            Sqlite::Process(remote) => remote.park(),
         }
     }
 
     /// Does what can wait until the outcome is delivered.
-    pub(crate) fn prune(&mut self) {
-        if let Self::Process(remote) = self {
+    pub(crate) fn prune(&mut self, engine: Engine) {
+        let remote = match (engine, &mut self.sqlite) {
+            (Engine::Sqlite, Sqlite::Process(remote)) => Some(remote),
+            (Engine::Duckdb, _) => self.duckdb.as_mut(),
+            _ => None,
+        };
+        if let Some(remote) = remote {
             remote.prune();
         }
     }
+}
+
+/// Runs a query in the worker process that has DuckDB loaded.
+fn run_duckdb(remote: Option<&mut Remote>, query: &InFlightQuery, is_unchanging: bool) -> Result<Outcome, Fault> {
+    if let Some(outcome) = server::refusal(query) {
+        return Ok(outcome);
+    }
+    let Some(remote) = remote else { return Ok(Outcome::failed(Status::DbError, NO_DUCKDB)) };
+    let mut outcome = remote.run(query, false, false, &mut NoSource)?;
+    // A view may hold what a text does not show, so a result is kept only where somebody answers for it.
+    outcome.is_volatile = !is_unchanging || server::asks_for_chance_or_time(&query.key.sql.text);
+    Ok(outcome)
+}
+
+fn run_here(local: &mut Local, query: &InFlightQuery, more_wait: bool) -> Outcome {
+    let InFlightQuery { key, limits, .. } = query;
+    let asked = Asked { sql: &key.sql.text, parameters: key.parameters.as_deref(), limits };
+    let mut outcome = local.run_in_burst(&query.path, key.db, &asked, Some(&query.cancel), more_wait);
+    if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
+        table.settle(query.is_for_cache);
+    }
+    outcome
 }

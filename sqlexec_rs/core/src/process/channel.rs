@@ -2,7 +2,7 @@
 //!
 //! A read or a write waits in short slices and looks in between at the deadline and at the flag by which the caller cancels.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,8 @@ pub(super) struct Bounds {
 #[derive(Debug)]
 pub(super) enum Answer {
     Outcome(Outcome, ConnectionCounts),
+    /// The same, and it was the worker's last.
+    Last(Outcome, ConnectionCounts),
     /// Our code panicked there, with this message; the worker goes on.
     Panicked(String),
 }
@@ -51,6 +53,8 @@ pub(super) enum Failure {
     Hung,
     /// The socket closed in the middle: the process died.
     Died,
+    /// The socket was closed before the request was sent.
+    Gone,
     /// What came is no answer.
     Garbled(String),
 }
@@ -65,9 +69,13 @@ pub(super) struct WorkerChannel {
 #[derive(Debug)]
 struct Line {
     stream: UnixStream,
+    /// A read ends by itself after a slice.
+    has_slices: bool,
     deadline: Option<Instant>,
     /// Whether the deadline is a run's own and not the one for processes that hang.
     is_run: bool,
+    /// A wait ends with the first slice in which nothing came.
+    is_brief: bool,
     cancel: Arc<AtomicBool>,
 }
 
@@ -80,12 +88,17 @@ enum Impatience {
     OverTime,
     #[error("hung")]
     Hung,
+    #[error("gone")]
+    Gone,
+    #[error("late")]
+    Late,
 }
 
 impl WorkerChannel {
     /// Begins over a connected socket.
     pub(super) fn new(stream: UnixStream) -> Self {
-        let line = Line { stream, deadline: None, is_run: false, cancel: Arc::default() };
+        let has_slices = stream.set_read_timeout(Some(SLICE)).is_ok();
+        let line = Line { stream, has_slices, deadline: None, is_run: false, is_brief: false, cancel: Arc::default() };
         Self { input: BufReader::with_capacity(BUFFER_BYTES, line) }
     }
 
@@ -103,38 +116,58 @@ impl WorkerChannel {
         }
     }
 
-    /// Sends a request and waits for its answer.
-    pub(super) fn ask(
-        &mut self,
-        request: &[u8],
-        limits: &Limits,
-        bounds: Bounds,
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<Answer, Failure> {
-        self.ask_or_fail(request, limits, bounds, cancel).map_err(|error| failure(&error))
-    }
-
-    fn ask_or_fail(
-        &mut self,
-        request: &[u8],
-        limits: &Limits,
-        bounds: Bounds,
-        cancel: &Arc<AtomicBool>,
-    ) -> io::Result<Answer> {
+    /// Sends requests.
+    pub(super) fn send(&mut self, requests: &[u8], bounds: Bounds, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
         self.line().cancel = Arc::clone(cancel);
         self.line().allow(bounds.hang, false);
-        self.line().send(request)?;
+        self.line().send(requests).map_err(|error| failure(&gone(error)))
+    }
+
+    /// Waits for a slice of time; true when an answer begins to arrive in it, or its end is known.
+    pub(super) fn hears_soon(&mut self) -> bool {
+        self.line().is_brief = true;
+        let heard = self.input.fill_buf().map(|_| ());
+        self.line().is_brief = false;
+        !heard.is_err_and(|error| matches!(impatience(&error), Some(Impatience::Late)))
+    }
+
+    /// Waits for the answer to the request that was sent the longest ago, whose run begins now; calls `late` once it is
+    /// known not to come soon.
+    pub(super) fn receive(
+        &mut self,
+        limits: &Limits,
+        bounds: Bounds,
+        cancel: &Arc<AtomicBool>,
+        late: &mut dyn FnMut(),
+    ) -> Result<Answer, Failure> {
+        self.receive_or_fail(limits, bounds, cancel, late).map_err(|error| failure(&error))
+    }
+
+    fn receive_or_fail(
+        &mut self,
+        limits: &Limits,
+        bounds: Bounds,
+        cancel: &Arc<AtomicBool>,
+        late: &mut dyn FnMut(),
+    ) -> io::Result<Answer> {
+        self.line().cancel = Arc::clone(cancel);
         self.line().allow_run(limits, bounds);
+        if !self.hears_soon() {
+            late();
+        }
+        let mut is_last = false;
         loop {
             let len = wire::read_len(&mut self.input)?;
             self.line().allow(bounds.hang, false);
             let bytes = wire::read_message(&mut self.input, len)?;
             match wire::parse(&bytes)? {
-                Message::Opening => {}
+                Message::Opening => late(),
                 Message::Opened => self.line().allow_run(limits, bounds),
+                Message::Leaving => is_last = true,
                 Message::Outcome(outcome, counts, header) => {
                     let outcome = wire::read_rows_of(&mut self.input, outcome, header, limits)?;
-                    return Ok(Answer::Outcome(outcome, counts));
+                    let answer = if is_last { Answer::Last } else { Answer::Outcome };
+                    return Ok(answer(outcome, counts));
                 }
                 Message::Panic(message) => return Ok(Answer::Panicked(message)),
             }
@@ -172,6 +205,9 @@ impl Line {
                 Ok(_) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
+            if self.is_brief {
+                return Err(io::Error::other(Impatience::Late));
+            }
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(io::Error::other(Impatience::Cancelled));
             }
@@ -202,16 +238,41 @@ impl Line {
 
 impl Read for Line {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.wait(PollFlags::IN)?;
-        self.stream.read(buffer)
+        // The socket itself waits for a slice, which is one call less, and most answers come within it.
+        let mut is_ready = self.has_slices && self.deadline.is_none_or(|end| end > Instant::now() + SLICE);
+        loop {
+            if !is_ready {
+                self.wait(PollFlags::IN)?;
+            }
+            match self.stream.read(buffer) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    if self.is_brief && is_ready {
+                        return Err(io::Error::other(Impatience::Late));
+                    }
+                    is_ready = false;
+                }
+                read => return read,
+            }
+        }
     }
 }
 
+/// Tells a socket that was closed before the request from one that closed during its run.
+fn gone(error: io::Error) -> io::Error {
+    let is_closed = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
+    if is_closed { io::Error::other(Impatience::Gone) } else { error }
+}
+
+fn impatience(error: &io::Error) -> Option<&Impatience> {
+    error.get_ref().and_then(|inner| inner.downcast_ref())
+}
+
 fn failure(error: &io::Error) -> Failure {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<Impatience>()) {
+    match impatience(error) {
         Some(Impatience::Cancelled) => Failure::Cancelled,
         Some(Impatience::OverTime) => Failure::OverTime,
-        Some(Impatience::Hung) => Failure::Hung,
+        Some(Impatience::Hung | Impatience::Late) => Failure::Hung,
+        Some(Impatience::Gone) => Failure::Gone,
         None if error.kind() == io::ErrorKind::InvalidData => Failure::Garbled(error.to_string()),
         None => Failure::Died,
     }
@@ -248,7 +309,8 @@ mod tests {
             });
             let mut channel = WorkerChannel::new(ours);
             channel.greet(&Arc::default())?;
-            channel.ask(b"SQL", &Limits { timeout, ..Limits::default() }, BOUNDS, cancel)
+            channel.send(b"SQL", BOUNDS, cancel)?;
+            channel.receive(&Limits { timeout, ..Limits::default() }, BOUNDS, cancel, &mut || {})
         })
     }
 

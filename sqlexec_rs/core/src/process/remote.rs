@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::WorkerConfig;
+use super::ahead::{Ahead, Source};
 use super::channel::{Answer, Bounds, Failure, WorkerChannel};
 use super::wire::{self, ConnectionCounts, Request};
 use crate::error::Fault;
@@ -23,7 +24,7 @@ use crate::sqlite::in_memory_dbs::Access;
 use crate::stats::Stats;
 
 /// Variables of the environment that a worker gets; the rest is none of its business.
-const ENVIRONMENT: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];
+const ENVIRONMENT: [&str; 3] = ["SQLITE_TMPDIR", "TMPDIR", "LD_LIBRARY_PATH"];
 
 /// How long a killed process is waited for. It is longer only when the kernel cannot end it (a file system that hangs).
 const REAP_WAIT: Duration = Duration::from_secs(2);
@@ -41,6 +42,7 @@ pub(crate) struct Remote {
     access: Access,
     stats: Arc<Stats>,
     worker: Option<Worker>,
+    ahead: Ahead,
     /// Killed processes that have not ended yet.
     ending: Vec<Child>,
 }
@@ -62,37 +64,107 @@ impl Remote {
             return Err(no_worker("no such file"));
         }
         let config = WorkerConfig { program, ..config.clone() };
-        Ok(Self { config, cap, access, stats: Arc::clone(stats), worker: None, ending: Vec::new() })
+        Ok(Self {
+            config,
+            cap,
+            access,
+            stats: Arc::clone(stats),
+            worker: None,
+            ahead: Ahead::default(),
+            ending: Vec::new(),
+        })
     }
 
-    /// Runs a query; only a worker that cannot start or that panics is a fault.
-    pub(crate) fn run(&mut self, query: &InFlightQuery) -> Result<Outcome, Fault> {
-        let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
-        // The worker's folder is the one in which it was started.
-        let path = path::absolute(&query.path).unwrap_or_else(|_| query.path.to_path_buf());
-        let request = Request {
-            path: path.as_os_str().as_bytes(),
-            state: query.key.db,
-            limits: Limits::clone(&query.limits),
-            sql: &query.key.sql.text,
-            parameters: query.key.parameters.as_deref().cloned(),
-        };
-        let mut bytes = Vec::new();
-        wire::write(&mut bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))?;
-        let begun = Instant::now();
+    /// Returns a query that was taken before its turn, which has come, and whether the worker has it.
+    pub(crate) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
+        self.ahead.next()
+    }
+
+    /// Runs a query, which the worker may have; only a worker that cannot start or that panics is a fault.
+    ///
+    /// `more_wait` tells that others are to follow. Where runs are quick, some of them are taken from the source and sent.
+    pub(crate) fn run(
+        &mut self,
+        query: &InFlightQuery,
+        mut is_sent: bool,
+        more_wait: bool,
+        source: &mut dyn Source,
+    ) -> Result<Outcome, Fault> {
         let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };
-        match worker.channel.ask(&bytes, &query.limits, bounds, &query.cancel) {
-            Ok(answer) => {
-                let answer = self.accept(&mut worker, answer);
-                self.worker = Some(worker);
-                answer
+        loop {
+            let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
+            let mut bytes = Vec::new();
+            let this = (!is_sent).then_some((query, more_wait));
+            let later = self.ahead.take(query.key.db, source).map(|query| (&**query, true));
+            let written =
+                this.into_iter().chain(later).try_for_each(|(query, more)| write_request(&mut bytes, query, more));
+            if let Err(fault) = written {
+                self.kill(worker);
+                return Err(fault);
             }
-            Err(failure) => {
-                let mut outcome = self.give_up(worker, failure, query);
-                outcome.elapsed = begun.elapsed();
-                Ok(outcome)
+            let begun = Instant::now();
+            let sent = if bytes.is_empty() { Ok(()) } else { worker.channel.send(&bytes, bounds, &query.cancel) };
+            let answer = match sent {
+                // The worker has answered this one, or died of it.
+                Err(failure) if !(is_sent && matches!(failure, Failure::Gone)) => Err(failure),
+                _ => {
+                    if !self.skip(&mut worker, bounds) {
+                        self.kill_and_count(worker);
+                        is_sent = false;
+                        continue;
+                    }
+                    let late = &mut || self.ahead.give_back(source);
+                    worker.channel.receive(&query.limits, bounds, &query.cancel, late)
+                }
+            };
+            match answer {
+                Ok(answer) => {
+                    let is_last = matches!(answer, Answer::Last(..));
+                    let answer = self.accept(&mut worker, answer);
+                    if is_last {
+                        self.kill(worker);
+                    } else {
+                        self.worker = Some(worker);
+                    }
+                    if let Ok(outcome) = &answer {
+                        self.ahead.ran(outcome);
+                    }
+                    return answer;
+                }
+                // It may have run this one and kept the answer. Asked one by one, each is answered or is the culprit.
+                Err(Failure::Died | Failure::Garbled(_)) if self.ahead.has_others() => {
+                    self.stats.worker_crashed();
+                    self.kill(worker);
+                    is_sent = false;
+                }
+                // One that died between two queries is nobody's crash.
+                Err(Failure::Gone) => {
+                    self.stats.worker_crashed();
+                    self.kill(worker);
+                    is_sent = false;
+                }
+                Err(failure) => {
+                    let mut outcome = self.give_up(worker, failure, query);
+                    outcome.elapsed = begun.elapsed();
+                    return Ok(outcome);
+                }
             }
         }
+    }
+
+    /// Reads the answers that nobody wants any more; false when one of them does not come soon.
+    fn skip(&mut self, worker: &mut Worker, bounds: Bounds) -> bool {
+        while let Some(limits) = self.ahead.unwanted() {
+            if !worker.channel.hears_soon() {
+                return false;
+            }
+            match worker.channel.receive(&limits, bounds, &Arc::default(), &mut || {}) {
+                Ok(Answer::Outcome(_, counts) | Answer::Last(_, counts)) => self.count_connections(worker, counts),
+                Ok(Answer::Panicked(_)) => {}
+                Err(_) => return false,
+            }
+        }
+        true
     }
 
     /// Reaps what was killed, and starts the next worker so that the next query need not wait for it.
@@ -103,8 +175,21 @@ impl Remote {
         self.reap_all();
     }
 
+    /// Has the worker do nothing any more, as there is no query at the moment.
+    pub(crate) fn park(&mut self) {
+        if let Some(mut worker) = self.worker.take() {
+            let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };
+            if self.skip(&mut worker, bounds) {
+                self.worker = Some(worker);
+            } else {
+                self.kill_and_count(worker);
+            }
+        }
+    }
+
     /// Starts anew after a panic in the middle of a conversation.
     pub(crate) fn recover(&mut self) {
+        self.ahead.lost();
         if let Some(worker) = self.worker.take() {
             self.kill(worker);
         }
@@ -121,13 +206,7 @@ impl Remote {
                 self.start()?
             };
             if worker.is_greeted {
-                // One that died between two queries is nobody's crash.
-                if matches!(worker.child.try_wait(), Ok(None)) {
-                    return Ok(Some(worker));
-                }
-                self.stats.worker_crashed();
-                self.kill(worker);
-                continue;
+                return Ok(Some(worker));
             }
             match worker.channel.greet(cancel) {
                 Ok(()) => {
@@ -161,6 +240,7 @@ impl Remote {
         rustix::net::sockopt::set_socket_nosigpipe(&ours, true).map_err(|error| fault(error.into()))?;
         let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, env::var_os(name)?)));
         let child = Command::new(&self.config.program)
+            .args(&self.config.arguments)
             .arg(self.config.memory_bytes.to_string())
             .arg(self.cap.to_string())
             .args(wire::access_arguments(self.access))
@@ -178,7 +258,7 @@ impl Remote {
 
     fn accept(&self, worker: &mut Worker, answer: Answer) -> Result<Outcome, Fault> {
         match answer {
-            Answer::Outcome(outcome, counts) => {
+            Answer::Outcome(outcome, counts) | Answer::Last(outcome, counts) => {
                 self.count_connections(worker, counts);
                 Ok(outcome)
             }
@@ -203,7 +283,7 @@ impl Remote {
                 let limit = self.config.hang.unwrap_or_default().as_millis();
                 over_time(format!("no answer for {limit} ms: its worker process was killed as hung"))
             }
-            Failure::Died => {
+            Failure::Died | Failure::Gone => {
                 self.stats.worker_crashed();
                 let end = self.reap(worker);
                 Outcome::failed(Status::Crashed, format!("its worker process died: {end}"))
@@ -223,6 +303,7 @@ impl Remote {
 
     /// Kills a worker, without waiting for its end.
     fn kill(&mut self, mut worker: Worker) {
+        self.ahead.lost();
         self.count_connections(&mut worker, ConnectionCounts::default());
         let _ = worker.child.kill(); // an error says that it has ended
         self.ending.push(worker.child);
@@ -261,6 +342,22 @@ impl Drop for Remote {
         self.recover();
         self.reap_all();
     }
+}
+
+fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, more_wait: bool) -> Result<(), Fault> {
+    // The worker's folder is the one in which it was started.
+    let file = query.engine.file(&query.path);
+    let absolute = if file.is_relative() { path::absolute(file).ok() } else { None };
+    let path = absolute.as_deref().unwrap_or(file);
+    let request = Request {
+        path: path.as_os_str().as_bytes(),
+        state: query.key.db,
+        more_wait,
+        limits: Limits::clone(&query.limits),
+        sql: &query.key.sql.text,
+        parameters: query.key.parameters.as_deref().cloned(),
+    };
+    wire::write(bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))
 }
 
 fn over_time(message: String) -> Outcome {

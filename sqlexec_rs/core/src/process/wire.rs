@@ -20,6 +20,9 @@ use crate::sqlite::in_memory_dbs::Access;
 /// Bytes of a worker's message, the cells of a table left out.
 const MAX_MESSAGE: u64 = 1 << 28;
 
+/// Bytes that most messages do not exceed.
+const USUAL_BYTES: usize = 512;
+
 /// Columns that a table may have: more than SQLite can return.
 const MAX_COLUMNS: usize = 1 << 16;
 
@@ -42,6 +45,8 @@ pub(crate) struct Request<'a> {
     pub(crate) path: &'a [u8],
     /// The number of the file's state: with another one it is opened anew.
     pub(crate) state: u32,
+    /// Others wait for the same thread: it is worth to keep a transaction for a moment.
+    pub(crate) more_wait: bool,
     pub(crate) limits: Limits,
     pub(crate) sql: &'a str,
     pub(crate) parameters: Option<Parameters>,
@@ -54,6 +59,8 @@ pub(crate) enum Message<'a> {
     Opening,
     /// It is open: the run begins.
     Opened,
+    /// The process is used up: nothing more is to be sent to it, and the outcome follows.
+    Leaving,
     /// How it ended; the cells of its table follow.
     Outcome(Outcome, ConnectionCounts, #[serde(borrow)] Option<Header<'a>>),
     /// Our code panicked, with this message.
@@ -69,14 +76,16 @@ pub(crate) struct Header<'a> {
 }
 
 /// Returns the arguments by which a worker is told how to open files.
-pub(crate) fn access_arguments(access: Access) -> [String; 4] {
-    let Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs } = access;
-    [u64::from(immutable), copy_up_to_bytes, copies_bytes, u64::from(like_blobs)].map(|number| number.to_string())
+pub(crate) fn access_arguments(access: Access) -> [String; 5] {
+    let Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells } = access;
+    let [immutable, like_blobs, checks_cells] = [immutable, like_blobs, checks_cells].map(u64::from);
+    [immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells].map(|number| number.to_string())
 }
 
 /// Returns what these arguments say.
-pub(crate) fn access_of([immutable, copy_up_to_bytes, copies_bytes, like_blobs]: [u64; 4]) -> Access {
-    Access { immutable: immutable != 0, copy_up_to_bytes, copies_bytes, like_blobs: like_blobs != 0 }
+pub(crate) fn access_of([immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells]: [u64; 5]) -> Access {
+    let [immutable, like_blobs, checks_cells] = [immutable, like_blobs, checks_cells].map(|number| number != 0);
+    Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells }
 }
 
 /// Connections that the worker opened since it began, and has open; databases that it copied, and the bytes of its copies.
@@ -90,7 +99,7 @@ pub(crate) struct ConnectionCounts {
 
 /// Writes a request or a message.
 pub(crate) fn write(out: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
-    let bytes = postcard::to_stdvec(message).map_err(invalid)?;
+    let bytes = postcard::to_extend(message, Vec::with_capacity(USUAL_BYTES)).map_err(invalid)?;
     out.write_all(&(bytes.len() as u64).to_le_bytes())?;
     out.write_all(&bytes)
 }
@@ -273,7 +282,8 @@ mod tests {
         let values = vec![Bound::Null, Bound::Integer(-1), Bound::Real(0.5_f64.to_bits()), Bound::Text(b"\xff".into())];
         let parameters = Some(Parameters { names: vec!["a".to_owned(); 4], values });
         let (path, sql) = (b"/a b\xff".as_slice(), "SELECT 'é'");
-        let request = Request { path, state: 7, limits: limits.clone(), sql, parameters: parameters.clone() };
+        let request =
+            Request { path, state: 7, more_wait: true, limits: limits.clone(), sql, parameters: parameters.clone() };
         write(&mut bytes, &request).unwrap();
         let mut input = bytes.as_slice();
         let read = read_request(&mut input).unwrap().unwrap();
@@ -323,7 +333,11 @@ mod tests {
         let whole = encode(&outcome());
         let mut request = Vec::new();
         let limits = Limits::default();
-        write(&mut request, &Request { path: b"/a", state: 7, limits, sql: "SELECT 1", parameters: None }).unwrap();
+        write(
+            &mut request,
+            &Request { path: b"/a", state: 7, more_wait: true, limits, sql: "SELECT 1", parameters: None },
+        )
+        .unwrap();
         let place = any::<prop::sample::Index>();
         let splice = (place, prop::collection::vec(any::<u8>(), 0..12), 0..12_usize);
         let splices = prop::collection::vec(splice, 1..6);

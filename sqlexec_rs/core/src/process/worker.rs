@@ -9,12 +9,15 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process;
-use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::ahead::QUICK;
 use super::walls;
 use super::wire::{self, ConnectionCounts, Message, Request};
 use crate::error::panic_message;
@@ -28,16 +31,26 @@ use crate::stats::Stats;
 /// Bytes written at once: larger results go out while the pool's thread reads what went before.
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// How long the answer to a quick run is kept where others follow.
+const LONGEST_KEPT: Duration = Duration::from_millis(2);
+
+/// Looks that find no answer kept, after which nobody looks until one is.
+const IDLE_LOOKS: u32 = 50;
+
+/// Stack of the thread that sends what is kept.
+const SENDER_STACK_BYTES: usize = 128 << 10;
+
 /// Is the program `sqlexec-worker`: a pool starts it with the bytes of address space and the number of connections that it
 /// may have, how it opens files, and a socket as its standard input.
 pub fn worker_main() -> ! {
     let arguments: Vec<Option<u64>> = env::args_os().skip(1).map(|argument| argument.to_str()?.parse().ok()).collect();
-    let [Some(memory_bytes), Some(cap), Some(immutable), Some(copy_up_to), Some(copies), Some(blobs)] = arguments[..]
+    let [Some(memory_bytes), Some(cap), Some(immutable), Some(copy_up_to), Some(copies), Some(blobs), Some(cells)] =
+        arguments[..]
     else {
         eprintln!("sqlexec-worker is started by sqlexec_rs, which speaks to it over its standard input");
         process::exit(2);
     };
-    let access = wire::access_of([immutable, copy_up_to, copies, blobs]);
+    let access = wire::access_of([immutable, copy_up_to, copies, blobs, cells]);
     process::exit(code_of(&work(memory_bytes, cap as usize, access)))
 }
 
@@ -46,11 +59,17 @@ fn work(memory_bytes: u64, cap: usize, access: Access) -> io::Result<()> {
     confine(memory_bytes)?;
     hooks::install().map_err(|fault| io::Error::other(fault.to_string()))?;
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let answers = stream.try_clone()?;
+    let answers = Arc::new(Answers::new(stream.try_clone()?));
     walls::forbid_writes(&walls::temporary_folders());
+    let kept = Arc::clone(&answers);
+    let send_kept = move || {
+        walls::forbid_calls();
+        kept.send_in_time()
+    };
+    let sender = thread::Builder::new().stack_size(SENDER_STACK_BYTES).spawn(send_kept)?;
     let serve = move || {
         walls::forbid_calls();
-        process::exit(code_of(&serve(stream, answers, cap, access)))
+        process::exit(code_of(&serve(stream, &answers, sender.thread(), cap, access)))
     };
     thread::Builder::new().stack_size(STACK_BYTES).spawn(serve)?;
     walls::forbid_calls();
@@ -66,7 +85,7 @@ fn code_of(result: &io::Result<()>) -> i32 {
 }
 
 /// Takes from this process what its queries do not need. But for the memory, what a kernel refuses is left out.
-fn confine(memory_bytes: u64) -> io::Result<()> {
+pub(super) fn confine(memory_bytes: u64) -> io::Result<()> {
     let lower = |resource, bytes: u64| {
         let bytes = getrlimit(resource).maximum.map_or(bytes, |maximum| maximum.min(bytes));
         setrlimit(resource, Rlimit { current: Some(bytes), maximum: Some(bytes) })
@@ -97,7 +116,7 @@ fn limit_files(temp_bytes: u64) {
 }
 
 /// Closes what the caller's libraries left open across the start of a program (Rust and Python leave nothing).
-fn close_inherited() {
+pub(super) fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/dev/fd") else { return };
     let numbers: Vec<i32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > 2) {
@@ -109,45 +128,106 @@ fn close_inherited() {
 }
 
 /// Answers requests until there are no more.
-fn serve(stream: UnixStream, answers: UnixStream, cap: usize, access: Access) -> io::Result<()> {
+fn serve(stream: UnixStream, answers: &Answers, sender: &Thread, cap: usize, access: Access) -> io::Result<()> {
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
-    let mut out = BufWriter::with_capacity(BUFFER_BYTES, answers);
     let stats = Arc::new(Stats::default());
     let mut local = Local::new(cap, &Arc::new(InMemoryDbs::new(access, &stats)), &stats);
-    out.write_all(wire::greeting().as_bytes())?;
-    out.flush()?;
+    answers.send(|out| out.write_all(wire::greeting().as_bytes()))?;
     let mut temp_bytes = None;
-    while let Some(request) = wire::read_request(&mut input)? {
+    loop {
+        // A transaction is kept only as long as the next request is on its way.
+        if let Some(left) = local.hold_left()
+            && !is_ready(&input, left)
+        {
+            local.release();
+        }
+        let Some(request) = wire::read_request(&mut input)? else { return Ok(()) };
         let request: Request<'_> = wire::parse(&request)?;
         if temp_bytes.replace(request.limits.temp_bytes) != Some(request.limits.temp_bytes) {
             limit_files(request.limits.temp_bytes);
         }
-        match catch_unwind(AssertUnwindSafe(|| answer(&mut local, &request, &mut out))) {
+        match catch_unwind(AssertUnwindSafe(|| answer(&mut local, &request, answers))) {
             Ok(outcome) => {
+                let outcome = outcome?;
                 let ((opened, open), (copied, copied_bytes)) = (stats.connections(), stats.copies());
                 let counts = ConnectionCounts { opened, open, copied, copied_bytes };
-                wire::write_outcome(&mut out, outcome?, counts)?;
+                let is_kept = outcome.elapsed <= QUICK && !input.buffer().is_empty();
+                let write = |out: &mut Out| wire::write_outcome(out, outcome, counts);
+                if is_kept { answers.keep(write, sender)? } else { answers.send(write)? }
             }
             Err(panic) => {
                 local.recover();
-                wire::write(&mut out, &Message::Panic(panic_message(panic.as_ref())))?;
+                answers.send(|out| wire::write(out, &Message::Panic(panic_message(panic.as_ref()))))?;
             }
         }
-        out.flush()?;
     }
-    Ok(())
 }
 
-fn answer(local: &mut Local, request: &Request<'_>, out: &mut impl Write) -> io::Result<Outcome> {
-    let Request { path, state, limits, sql, parameters } = request;
+/// What is said to the pool. The answer to a quick run is kept for a moment where the next request is here already, so that
+/// one call sends several.
+struct Answers {
+    out: Mutex<Out>,
+    /// Answers are being kept: the sender looks after them.
+    is_keeping: AtomicBool,
+}
+
+type Out = BufWriter<UnixStream>;
+
+impl Answers {
+    fn new(stream: UnixStream) -> Self {
+        Self { out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, stream)), is_keeping: AtomicBool::new(false) }
+    }
+
+    /// Writes and sends, with it what was kept.
+    fn send(&self, write: impl FnOnce(&mut Out) -> io::Result<()>) -> io::Result<()> {
+        let mut out = self.lock();
+        write(&mut out)?;
+        out.flush()
+    }
+
+    /// Writes, and leaves it to what follows or to the sender to send it.
+    fn keep(&self, write: impl FnOnce(&mut Out) -> io::Result<()>, sender: &Thread) -> io::Result<()> {
+        write(&mut self.lock())?;
+        if !self.is_keeping.swap(true, Ordering::AcqRel) {
+            sender.unpark();
+        }
+        Ok(())
+    }
+
+    /// Sends what has been kept for a moment, whatever the run under way.
+    fn send_in_time(&self) -> ! {
+        let mut n_idle = 0;
+        loop {
+            if n_idle < IDLE_LOOKS {
+                thread::sleep(LONGEST_KEPT);
+            } else if !self.is_keeping.swap(false, Ordering::AcqRel) {
+                thread::park();
+            }
+            let mut out = self.lock();
+            n_idle = if out.buffer().is_empty() { n_idle + 1 } else { 0 };
+            let _ = out.flush(); // whoever writes next is told of an error
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Out> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for a request, at most so long; false when none has come.
+fn is_ready(input: &BufReader<UnixStream>, time: Duration) -> bool {
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+    !input.buffer().is_empty() || poll(&mut [PollFd::new(input.get_ref(), PollFlags::IN)], Some(&timeout)) != Ok(0)
+}
+
+fn answer(local: &mut Local, request: &Request<'_>, answers: &Answers) -> io::Result<Outcome> {
+    let Request { path, state, more_wait, limits, sql, parameters } = request;
     let path = Path::new(OsStr::from_bytes(path));
     if !local.holds(path, *state) {
-        wire::write(out, &Message::Opening)?;
-        out.flush()?;
+        answers.send(|out| wire::write(out, &Message::Opening))?;
         local.open(path, *state);
-        wire::write(out, &Message::Opened)?;
-        out.flush()?;
+        answers.send(|out| wire::write(out, &Message::Opened))?;
     }
     let asked = Asked { sql, parameters: parameters.as_ref(), limits };
-    Ok(local.run(path, *state, &asked, None))
+    Ok(local.run_in_burst(path, *state, &asked, None, *more_wait))
 }

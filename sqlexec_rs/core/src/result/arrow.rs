@@ -46,12 +46,16 @@ pub fn to_arrow(table: &Table) -> Result<RecordBatch, Fault> {
 
 fn column_of(table: &Table, column: usize, scratch: &mut Option<Connection>) -> Result<ArrayRef, Fault> {
     let values = || table.column(column);
-    let is_valid = values().map(|value| !matches!(value, Value::Null));
-    let nulls = Some(is_valid.collect::<NullBuffer>()).filter(|nulls| nulls.null_count() > 0);
-    let mut highest = values().map(kind).max().unwrap_or(Kind::Null);
+    let (mut highest, mut n_nulls, mut has_large) = (Kind::Null, 0, false);
+    for value in values() {
+        highest = highest.max(kind(value));
+        n_nulls += usize::from(matches!(value, Value::Null));
+        has_large |= is_beyond_reals(value);
+    }
+    let nulls = (n_nulls > 0).then(|| values().map(|value| !matches!(value, Value::Null)).collect::<NullBuffer>());
     if highest == Kind::Null {
         highest = table.column_type(column).map_or(Kind::Null, kind_of_declared);
-    } else if highest == Kind::Real && values().any(is_beyond_reals) {
+    } else if highest == Kind::Real && has_large {
         highest = Kind::Text;
     }
     Ok(match highest {
@@ -127,7 +131,9 @@ fn bytes<'a>(
     values: impl Iterator<Item = Value<'a>>,
     scratch: &mut Option<Connection>,
 ) -> Result<(OffsetBuffer<i64>, Vec<u8>), Fault> {
-    let (mut offsets, mut bytes) = (vec![0], Vec::new());
+    let (n, _) = values.size_hint();
+    let (mut offsets, mut bytes) = (Vec::with_capacity(n + 1), Vec::with_capacity(8 * n));
+    offsets.push(0);
     for value in values {
         match value {
             Value::Null => {}

@@ -28,7 +28,12 @@ pub struct FileIdentity {
     content: Content,
     /// The write-ahead log, which takes the changes of a database in WAL mode.
     wal: Option<Stamp>,
+    /// The end of the log's name: an engine that has logs of other names reads another database in the same file.
+    suffix: &'static str,
 }
+
+/// The end of the name of SQLite's write-ahead log.
+const WAL: &str = "-wal";
 
 /// What tells more than a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +57,22 @@ struct Stamp {
 impl FileIdentity {
     /// Looks at a database file; a path that leads to no regular file is the caller's `db_error`.
     pub fn of(path: &Path) -> Result<Self, Box<Outcome>> {
+        Self::look(path, WAL, |inode, stamp, wal| Content::of_recent(path, inode, stamp, wal))
+    }
+
+    /// Looks at a file of another engine's, whose log has its name and this suffix.
+    ///
+    /// It is never read here: to close it again would take the locks of one who has it open in this process. So of a file that
+    /// has just changed each look finds another state.
+    pub(crate) fn of_other(path: &Path, suffix: &'static str) -> Result<Self, Box<Outcome>> {
+        Self::look(path, suffix, |_, _, _| Content::unknown())
+    }
+
+    fn look(
+        path: &Path,
+        suffix: &'static str,
+        read_recent: impl FnOnce(Inode, Stamp, Option<Stamp>) -> Content,
+    ) -> Result<Self, Box<Outcome>> {
         let refused = |why: &str| Box::new(Outcome::failed(Status::DbError, format!("{}: {why}", path.display())));
         let metadata = fs::metadata(path).map_err(|error| refused(&error.to_string()))?;
         if !metadata.is_file() {
@@ -59,10 +80,10 @@ impl FileIdentity {
         }
         let inode = Inode::of(&metadata);
         let stamp = Stamp::of(&metadata);
-        let wal = fs::metadata(wal_path(path)).ok().map(|wal| Stamp::of(&wal));
+        let wal = fs::metadata(beside(path, suffix)).ok().map(|wal| Stamp::of(&wal));
         let is_recent = stamp.is_recent() || wal.is_some_and(|wal| wal.is_recent());
-        let content = if is_recent { Content::of_recent(path, inode, stamp, wal) } else { Content::Settled };
-        Ok(Self { inode, stamp, content, wal })
+        let content = if is_recent { read_recent(inode, stamp, wal) } else { Content::Settled };
+        Ok(Self { inode, stamp, content, wal, suffix })
     }
 
     /// Returns the size of a database that this file alone holds; `None` where a log takes changes.
@@ -146,23 +167,26 @@ impl Stamp {
 }
 
 impl Content {
+    fn unknown() -> Self {
+        static LOOKS: AtomicU64 = AtomicU64::new(0);
+        Self::Unknown(LOOKS.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Reads the database and its log.
     fn of_recent(path: &Path, inode: Inode, stamp: Stamp, wal: Option<Stamp>) -> Self {
-        static LOOKS: AtomicU64 = AtomicU64::new(0);
-        let unknown = || Self::Unknown(LOOKS.fetch_add(1, Ordering::Relaxed));
         let log_size = wal.map_or(0, |wal| wal.size);
         if stamp.size.saturating_add(log_size) > MAX_DIGESTED {
-            return unknown();
+            return Self::unknown();
         }
         let mut bytes = vec![0; stamp.size as usize];
         if !busy::read_head(path, inode, &mut bytes) {
-            return unknown();
+            return Self::unknown();
         }
         if wal.is_some() {
             // Nobody locks bytes of a log, so it may be opened and closed.
             let read = |file: fs::File| file.take(MAX_DIGESTED).read_to_end(&mut bytes);
             if hooks::open_file(&wal_path(path)).map(read).is_none_or(|read| read.is_err()) {
-                return unknown();
+                return Self::unknown();
             }
         }
         Self::Digest(hash_bytes(&bytes))
@@ -170,7 +194,7 @@ impl Content {
 }
 
 fn wal_path(path: &Path) -> PathBuf {
-    beside(path, "-wal")
+    beside(path, WAL)
 }
 
 /// Returns the path of a file that SQLite keeps beside a database: where a link leads to, and not beside the link.

@@ -22,11 +22,13 @@ pub struct Access {
     pub copies_bytes: u64,
     /// LIKE and GLOB match blobs, as they do in SQLite unless it was compiled otherwise.
     pub like_blobs: bool,
+    /// Every page that is read is looked through for cells that do not fit it, for files that nobody has vouched for.
+    pub checks_cells: bool,
 }
 
 impl Default for Access {
     fn default() -> Self {
-        Self { immutable: false, copy_up_to_bytes: 0, copies_bytes: 256 << 20, like_blobs: true }
+        Self { immutable: false, copy_up_to_bytes: 0, copies_bytes: 256 << 20, like_blobs: true, checks_cells: false }
     }
 }
 

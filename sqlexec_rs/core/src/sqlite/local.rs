@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{Outcome, Status};
-use crate::request::InFlightQuery;
 use crate::sqlite::connections::Connections;
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::exec::{self, Asked};
@@ -37,7 +36,7 @@ pub(crate) struct Local {
 /// Locking a file, looking for the journals beside it and for changes in it is half of the time of a look-up by key. Runs
 /// that were asked for when the file was in one state may see it in one transaction.
 struct Held {
-    path: Arc<Path>,
+    path: Box<Path>,
     /// The number of the file's state.
     state: u32,
     since: Instant,
@@ -61,29 +60,35 @@ impl Local {
         self.connections.open(path, state);
     }
 
-    /// Runs a query of the pool, in the transaction of the one before it where that saw the same state of the same file;
+    /// Runs one SQL text, in the transaction of the one before it where that saw the same state of the same file;
     /// `more_wait` tells that it is worth to keep one.
-    pub(crate) fn run_in_burst(&mut self, query: &InFlightQuery, more_wait: bool) -> Outcome {
+    pub(crate) fn run_in_burst(
+        &mut self,
+        path: &Path,
+        state: u32,
+        asked: &Asked<'_>,
+        cancel: Option<&Arc<AtomicBool>>,
+        more_wait: bool,
+    ) -> Outcome {
         let now = Instant::now();
-        let is_right =
-            |held: &Held| held.state == query.key.db && *held.path == *query.path && now - held.since < LONGEST_HOLD;
+        let is_right = |held: &Held| held.state == state && *held.path == *path && now - held.since < LONGEST_HOLD;
         if !self.held.as_ref().is_some_and(is_right) {
             self.release();
             if more_wait {
-                self.held = Some(Held { path: Arc::clone(&query.path), state: query.key.db, since: now });
+                self.held = Some(Held { path: path.into(), state, since: now });
             }
         }
-        let InFlightQuery { key, limits, .. } = query;
-        let asked = Asked { sql: &key.sql.text, parameters: key.parameters.as_deref(), limits };
-        let mut outcome = self.run(&query.path, key.db, &asked, Some(&query.cancel));
-        if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
-            table.settle(query.is_for_cache);
-        }
+        let outcome = self.run(path, state, asked, cancel);
         let is_large = outcome.table.as_ref().is_some_and(|table| table.bytes() > LARGE_BYTES);
         if is_large || outcome.status != Status::Ok || outcome.elapsed >= LONGEST_HOLD {
             self.release();
         }
         outcome
+    }
+
+    /// Returns how long the transaction that is kept may still be, if there is one.
+    pub(crate) fn hold_left(&self) -> Option<Duration> {
+        self.held.as_ref().map(|held| LONGEST_HOLD.saturating_sub(held.since.elapsed()))
     }
 
     /// Ends the transaction that is kept, if there is one.
@@ -95,14 +100,7 @@ impl Local {
         }
     }
 
-    /// Runs one SQL text.
-    pub(crate) fn run(
-        &mut self,
-        path: &Path,
-        state: u32,
-        asked: &Asked<'_>,
-        cancel: Option<&Arc<AtomicBool>>,
-    ) -> Outcome {
+    fn run(&mut self, path: &Path, state: u32, asked: &Asked<'_>, cancel: Option<&Arc<AtomicBool>>) -> Outcome {
         let begun = Instant::now();
         for n_tries in 1.. {
             let sandbox = match self.connections.get(path, state) {

@@ -126,6 +126,7 @@ pub(crate) struct Sandbox {
     origin: Origin,
     /// LIKE and GLOB match blobs; SQLite's own do, so they are taken for no pattern where they must not.
     like_blobs: bool,
+    checks_cells: bool,
     guard: Arc<RunGuard>,
     seen: Arc<Seen>,
     /// LIKE and GLOB are ours, which ask the bounds.
@@ -183,6 +184,7 @@ impl Sandbox {
             path: path.to_owned(),
             origin,
             like_blobs: access.like_blobs,
+            checks_cells: access.checks_cells,
             guard: Arc::clone(guard),
             seen: Arc::default(),
             guarded: Kept::default(),
@@ -317,6 +319,7 @@ impl Sandbox {
         }
         let connect = || -> rusqlite::Result<Connection> {
             let mut connection = self.open()?;
+            connection.pragma_update(None, "cell_size_check", self.checks_cells)?;
             wall_in(&mut connection, &self.guard, &self.seen)?;
             if guards_patterns {
                 functions::register_patterns(&connection, &self.guard, self.like_blobs)?;

@@ -1,8 +1,9 @@
-//! SQL functions that replace SQLite's own, because those work for long in one call and ask nobody.
+//! SQL functions that replace SQLite's own, because those work for long in one call and ask nobody, or read too far.
 //!
 //! Each gives exactly SQLite's results, NULLs, types, blobs and broken UTF-8 included (`tests/functions.rs` compares them on
 //! random input), charges its work to the run's bounds, and fails as interrupted when one is met. Here is what speaks C;
-//! what they compute is in the safe modules beside.
+//! what they compute is in the safe modules beside. One differs: SQLite's `concat` and `concat_ws` copy as many bytes of a
+//! blob's text as the blob has, which in a database of UTF-16 may be more than the text has.
 
 #![allow(unsafe_code, reason = "SQLite calls functions through C; each block says why it is sound")]
 
@@ -23,9 +24,12 @@ use crate::sqlite::deadline::RunGuard;
 use text::TrimSet;
 use work::{Stopped, Work};
 
+/// The number of arguments of a function that takes any.
+const ANY_NUMBER: c_int = -1;
+
 type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
 
-const TEXT: [(&CStr, c_int, Function); 9] = [
+const TEXT: [(&CStr, c_int, Function); 11] = [
     (c"instr", 2, instr),
     (c"replace", 3, replace),
     (c"trim", 1, trim),
@@ -35,6 +39,8 @@ const TEXT: [(&CStr, c_int, Function); 9] = [
     (c"rtrim", 1, rtrim),
     (c"rtrim", 2, rtrim),
     (c"unhex", 2, unhex),
+    (c"concat", ANY_NUMBER, concat),
+    (c"concat_ws", ANY_NUMBER, concat_ws),
 ];
 const PATTERNS: [(&CStr, c_int, Function); 3] =
     [(c"like", 2, like::<true>), (c"like", 3, like::<true>), (c"glob", 2, glob::<true>)];
@@ -404,6 +410,40 @@ unsafe extern "C" fn unhex(context: *mut ffi::sqlite3_context, n: c_int, args: *
     };
     // SAFETY: SQLite's own arguments.
     unsafe { Call::run(context, n, args, body) }
+}
+
+unsafe extern "C" fn concat(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    let body = |call: &Call<'_>, work: &mut Work<'_>| {
+        if call.args.is_empty() {
+            return Err(Failure::Message(c"wrong number of arguments to function concat()"));
+        }
+        concatenate(call, 0, b"", work)
+    };
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, body) }
+}
+
+unsafe extern "C" fn concat_ws(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
+    let body = |call: &Call<'_>, work: &mut Work<'_>| {
+        if call.args.len() < 2 {
+            return Err(Failure::Message(c"wrong number of arguments to function concat_ws()"));
+        }
+        let Some(separator) = call.text(0) else { return Ok(()) };
+        concatenate(call, 1, separator, work)
+    };
+    // SAFETY: SQLite's own arguments.
+    unsafe { Call::run(context, n, args, body) }
+}
+
+/// Returns the texts of the arguments from number `first` on, NULLs left out, with the separator between them.
+fn concatenate(call: &Call<'_>, first: usize, separator: &[u8], work: &mut Work<'_>) -> Result<(), Failure> {
+    let texts = || (first..call.args.len()).filter_map(|arg| call.text(arg));
+    let n_separators = texts().count().saturating_sub(1);
+    let bytes = texts().map(<[u8]>::len).sum::<usize>() + n_separators * separator.len();
+    if bytes > call.limit(ffi::SQLITE_LIMIT_LENGTH) {
+        return Err(Failure::TooBig);
+    }
+    call.return_filled(bytes, |out| text::join_into(out, texts(), separator, work))
 }
 
 unsafe extern "C" fn like<const BLOBS: bool>(

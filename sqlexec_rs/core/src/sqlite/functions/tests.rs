@@ -120,6 +120,14 @@ const CALLS: [(&str, usize); 15] = [
     ("SELECT max(?1 COLLATE NOCASE, ?2, ?3)", 3),
 ];
 
+const CONCATENATIONS: [(&str, usize); 5] = [
+    ("SELECT concat(?1)", 1),
+    ("SELECT concat(?1, ?2, ?3)", 3),
+    ("SELECT concat_ws(?1, ?2)", 2),
+    ("SELECT concat_ws(?1, ?2, ?3)", 3),
+    ("SELECT concat_ws(?1, ?2, NULL, ?3, '', ?1)", 3),
+];
+
 /// Several hundred cases of every call take a second; `PROPTEST_CASES` raises the number.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig::default(); // reads the environment
@@ -137,6 +145,13 @@ fn results_are_sqlites() {
         proptest!(config(), |(arguments in [argument(), argument(), argument()])| {
             for (sql, n) in CALLS {
                 pair.compare(sql, &arguments[..n])?;
+            }
+            // SQLite's own read beyond the text of a blob in UTF-16.
+            let is_blob = |argument: &Argument| matches!(argument, Argument::Other(Value::Blob(_)));
+            if encoding == "UTF-8" || !arguments.iter().any(is_blob) {
+                for (sql, n) in CONCATENATIONS {
+                    pair.compare(sql, &arguments[..n])?;
+                }
             }
         });
     }
@@ -219,5 +234,23 @@ fn what_takes_sqlite_minutes_is_quick_or_stops() {
         assert_eq!(guard.disarm().is_some(), result.is_err(), "{sql}: {result:?}");
         // SQLite's own take from seconds to days.
         assert!(begun.elapsed() < Duration::from_secs(20), "{sql}");
+    }
+}
+
+#[test]
+fn a_blob_is_concatenated_as_its_text() {
+    let pair = Pair::new("UTF-16le");
+    proptest!(config(), |(bytes in bytes())| {
+        let value = |connection: &Connection, sql: &str| {
+            connection.query_row(sql, [&bytes], |row| Ok(shown(row.get_ref(0)?))).unwrap()
+        };
+        // Of a text SQLite's own take what there is.
+        let text = value(&pair.sqlites, "SELECT concat(CAST(?1 AS TEXT))");
+        prop_assert_eq!(&value(&pair.ours, "SELECT concat(?1)"), &text);
+        prop_assert_eq!(&value(&pair.ours, "SELECT concat_ws('', ?1, NULL)"), &text);
+    });
+    for sql in ["SELECT concat()", "SELECT concat_ws()", "SELECT concat_ws('a')"] {
+        let error = |connection: &Connection| connection.query_row(sql, [], |_| Ok(())).unwrap_err().to_string();
+        assert_eq!(error(&pair.ours).split(" in ").next(), error(&pair.sqlites).split(" in ").next());
     }
 }

@@ -77,6 +77,24 @@ pub(super) fn replace_into(
     Ok(())
 }
 
+/// Writes texts with a separator between them to `out`, which has exactly the room.
+pub(super) fn join_into<'a>(
+    out: &mut [u8],
+    texts: impl Iterator<Item = &'a [u8]>,
+    separator: &[u8],
+    work: &mut Work<'_>,
+) -> Result<(), Stopped> {
+    work.spend(out.len())?;
+    let mut at = 0;
+    for (number, text) in texts.enumerate() {
+        for piece in [if number == 0 { b"" } else { separator }, text] {
+            out[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+    }
+    Ok(())
+}
+
 /// The characters that a trim takes away.
 ///
 /// A character is what SQLite takes for one: a leading byte and all continuation bytes behind it, however many. Where

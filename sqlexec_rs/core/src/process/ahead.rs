@@ -1,0 +1,279 @@
+//! Which queries a worker process is sent before their turn, so that neither side waits for the other between short runs.
+//!
+//! Only where every one of the last runs was on the same database and quick, and where enough wait for the other threads. The answers come in the order
+//! of the requests. As soon as a run is not quick after all, the queries behind it go back to the queue, where another thread
+//! may take them, and their answers are thrown away when they come. That is work in vain, so each time it happens twice as
+//! many quick runs are asked for before the next; where it does not happen for long, half as many.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::outcome::Outcome;
+use crate::request::{InFlightQuery, Limits};
+
+/// Queries that may be with a worker at a time.
+const MOST: usize = 16;
+
+/// Quick runs in a row after which there may be more than one: at first, and at most.
+const QUICK_RUNS: u32 = 8;
+const MOST_QUICK_RUNS: u32 = 4_096;
+
+/// A run that takes no longer, and whose result is no larger, is quick.
+pub(super) const QUICK: Duration = Duration::from_micros(300);
+const SMALL_BYTES: usize = 4 << 10;
+
+/// Bytes of a SQL text that may be sent before its turn.
+const SHORT_TEXT: usize = 2 << 10;
+
+/// Where a thread gets queries from; it must run each that it takes, or give it back.
+pub(crate) trait Source {
+    /// Takes the next query if it is on this state of this database and there are so many more.
+    fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>>;
+
+    /// Gives queries back, to be run before all others.
+    fn give_back(&mut self, queries: VecDeque<Arc<InFlightQuery>>);
+}
+
+/// Where there is none to be taken before its turn.
+pub(crate) struct NoSource;
+
+impl Source for NoSource {
+    fn take(&mut self, _: u32, _: usize) -> Option<Arc<InFlightQuery>> {
+        None
+    }
+
+    fn give_back(&mut self, _: VecDeque<Arc<InFlightQuery>>) {}
+}
+
+/// The queries that were taken before their turn, in the order in which they are to be run.
+pub(super) struct Ahead {
+    taken: VecDeque<Arc<InFlightQuery>>,
+    /// How many of them the worker has, from the first on.
+    n_sent: usize,
+    /// What the worker was asked before these, and nobody waits for any more.
+    unwanted: VecDeque<Arc<Limits>>,
+    /// Quick runs in a row, and the database that they were on.
+    n_quick: u32,
+    db: u32,
+    /// Quick runs after which there may be more than one.
+    n_needed: u32,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        let (taken, unwanted) = (VecDeque::new(), VecDeque::new());
+        Self { taken, n_sent: 0, unwanted, n_quick: 0, db: 0, n_needed: QUICK_RUNS }
+    }
+}
+
+impl Ahead {
+    /// Returns the query that is to be run next, and whether the worker has it.
+    pub(super) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
+        let query = self.taken.pop_front()?;
+        let is_sent = self.n_sent > 0;
+        self.n_sent = self.n_sent.saturating_sub(1);
+        Some((query, is_sent))
+    }
+
+    /// Takes queries that are worth to be sent after one on this database, if there are any, and counts them as sent.
+    pub(super) fn take(&mut self, db: u32, source: &mut dyn Source) -> impl Iterator<Item = &Arc<InFlightQuery>> {
+        if db != self.db {
+            (self.n_quick, self.db) = (0, db);
+        }
+        let has_room = self.n_quick >= self.n_needed && self.taken.len() <= MOST / 2 && self.unwanted.is_empty();
+        while has_room
+            && self.taken.len() < MOST
+            && let Some(query) = source.take(db, MOST)
+        {
+            self.taken.push_back(query);
+        }
+        // A worker that is sending a result reads nothing, so what it is sent must fit the socket.
+        let is_short =
+            |query: &&Arc<InFlightQuery>| query.key.sql.text.len() <= SHORT_TEXT && query.key.parameters.is_none();
+        let n_short = if has_room { self.taken.iter().skip(self.n_sent).take_while(is_short).count() } else { 0 };
+        let n_before = self.n_sent;
+        self.n_sent += n_short;
+        self.taken.iter().skip(n_before).take(n_short)
+    }
+
+    /// Tells whether the worker has others than the present query, so that its death may be due to one of them.
+    pub(super) fn has_others(&self) -> bool {
+        self.n_sent > 0 || !self.unwanted.is_empty()
+    }
+
+    /// Gives everything back, because the present run takes its time.
+    pub(super) fn give_back(&mut self, source: &mut dyn Source) {
+        if self.taken.is_empty() {
+            return;
+        }
+        (self.n_quick, self.n_needed) = (0, (self.n_needed * 2).min(MOST_QUICK_RUNS));
+        self.unwanted.extend(self.taken.iter().take(self.n_sent).map(|query| Arc::clone(&query.limits)));
+        self.n_sent = 0;
+        source.give_back(std::mem::take(&mut self.taken));
+    }
+
+    /// Returns the limits of the run whose answer comes next, and nobody wants.
+    pub(super) fn unwanted(&mut self) -> Option<Arc<Limits>> {
+        self.unwanted.pop_front()
+    }
+
+    /// Learns from an outcome.
+    pub(super) fn ran(&mut self, outcome: &Outcome) {
+        let is_small = outcome.table.as_ref().is_none_or(|table| table.bytes() <= SMALL_BYTES);
+        self.n_quick = if outcome.elapsed <= QUICK && is_small { self.n_quick + 1 } else { 0 };
+        if self.n_quick > 4 * self.n_needed {
+            self.n_needed = (self.n_needed / 2).max(QUICK_RUNS);
+            self.n_quick = self.n_needed;
+        }
+    }
+
+    /// The worker is gone, and has none of them.
+    pub(super) fn lost(&mut self) {
+        (self.n_sent, self.n_quick) = (0, 0);
+        self.unwanted.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::outcome::Status;
+    use crate::request::{Key, Parameters};
+    use crate::result::hashed_str::Hashed;
+    use crate::target::Engine;
+
+    /// Queries on database 1, from the first on.
+    #[derive(Default)]
+    struct Queries(VecDeque<Arc<InFlightQuery>>);
+
+    impl Source for Queries {
+        fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>> {
+            if db == 1 && self.0.len() > n_more { self.0.pop_front() } else { None }
+        }
+
+        fn give_back(&mut self, mut queries: VecDeque<Arc<InFlightQuery>>) {
+            queries.append(&mut self.0);
+            self.0 = queries;
+        }
+    }
+
+    impl Queries {
+        fn new(n: usize) -> Self {
+            Self((0..n).map(|i| query(&format!("SELECT {i}"), None)).collect())
+        }
+    }
+
+    fn query(sql: &str, parameters: Option<Arc<Parameters>>) -> Arc<InFlightQuery> {
+        Arc::new(InFlightQuery {
+            key: Key { db: 1, limits: 0, sql: Hashed::new(sql.into()), parameters },
+            engine: Engine::Sqlite,
+            path: Path::new("/a").into(),
+            limits: Arc::default(),
+            cancel: Arc::default(),
+            is_for_cache: false,
+        })
+    }
+
+    fn sent(ahead: &mut Ahead, db: u32, source: &mut Queries) -> Vec<String> {
+        ahead.take(db, source).map(|query| query.key.sql.text.to_string()).collect()
+    }
+
+    fn ran(ahead: &mut Ahead, micros: u64, n: u32) {
+        let outcome = Outcome { elapsed: Duration::from_micros(micros), ..Outcome::failed(Status::NoSql, "") };
+        (0..n).for_each(|_| ahead.ran(&outcome));
+    }
+
+    #[test]
+    fn none_are_taken_until_runs_on_the_same_database_are_quick() {
+        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        for (db, micros, n) in [(1, 1, QUICK_RUNS - 1), (1, 1_000, 1), (1, 1, QUICK_RUNS), (2, 1, QUICK_RUNS)] {
+            assert!(sent(&mut ahead, db, &mut source).is_empty());
+            ran(&mut ahead, micros, n);
+        }
+        assert!(sent(&mut ahead, 2, &mut source).is_empty(), "there are none on this one");
+        assert!(sent(&mut ahead, 1, &mut source).is_empty(), "nothing is known of this one");
+        ran(&mut ahead, 1, QUICK_RUNS);
+        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MOST);
+        assert_eq!(source.0.len(), 100 - MOST);
+    }
+
+    #[test]
+    fn they_come_in_their_order_and_are_sent_once() {
+        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        sent(&mut ahead, 1, &mut source);
+        ran(&mut ahead, 1, QUICK_RUNS);
+        let mut texts = Vec::new();
+        for turn in 0..3 * MOST {
+            texts.extend(sent(&mut ahead, 1, &mut source));
+            let (query, is_sent) = ahead.next().unwrap();
+            assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), true));
+        }
+        assert_eq!(texts, (0..texts.len()).map(|i| format!("SELECT {i}")).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_does_not_fit_the_socket_waits_for_its_turn() {
+        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        source.0[2] = query(&"x".repeat(SHORT_TEXT + 1), None);
+        source.0[4] = query("SELECT ?", Some(Arc::new(Parameters { names: Vec::new(), values: Vec::new() })));
+        sent(&mut ahead, 1, &mut source);
+        ran(&mut ahead, 1, QUICK_RUNS);
+        assert_eq!(sent(&mut ahead, 1, &mut source), ["SELECT 0", "SELECT 1"]);
+        let turns: Vec<bool> = (0..3).map(|_| ahead.next().unwrap().1).collect();
+        assert_eq!(turns, [true, true, false]);
+    }
+
+    #[test]
+    fn all_are_given_back_and_the_answers_of_those_sent_are_unwanted() {
+        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        sent(&mut ahead, 1, &mut source);
+        ran(&mut ahead, 1, QUICK_RUNS);
+        sent(&mut ahead, 1, &mut source);
+        ahead.next();
+        ahead.give_back(&mut source);
+        assert_eq!((source.0.len(), &*source.0[0].key.sql.text), (99, "SELECT 1"));
+        assert!(ahead.next().is_none() && ahead.has_others());
+        ran(&mut ahead, 1, 2 * QUICK_RUNS);
+        assert!(sent(&mut ahead, 1, &mut source).is_empty(), "the worker has enough to do");
+        assert_eq!(std::iter::from_fn(|| ahead.unwanted()).count(), MOST - 1);
+        assert!(!ahead.has_others());
+        assert_eq!(sent(&mut ahead, 1, &mut source)[0], "SELECT 1");
+    }
+
+    #[test]
+    fn what_was_in_vain_is_tried_less_often_and_then_again() {
+        let (mut ahead, mut source) = (Ahead::default(), Queries::new(1_000));
+        sent(&mut ahead, 1, &mut source);
+        for round in 0..5 {
+            ran(&mut ahead, 1, (QUICK_RUNS << round) - 1);
+            assert!(sent(&mut ahead, 1, &mut source).is_empty());
+            ran(&mut ahead, 1, 1);
+            assert_eq!(sent(&mut ahead, 1, &mut source).len(), MOST);
+            ahead.give_back(&mut source);
+            while ahead.unwanted().is_some() {}
+        }
+        ran(&mut ahead, 1, (100 * QUICK_RUNS) << 5);
+        ran(&mut ahead, 1_000, 1);
+        ran(&mut ahead, 1, QUICK_RUNS);
+        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MOST);
+    }
+
+    #[test]
+    fn a_worker_that_is_gone_has_none_and_they_are_run_all_the_same() {
+        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        sent(&mut ahead, 1, &mut source);
+        ran(&mut ahead, 1, QUICK_RUNS);
+        sent(&mut ahead, 1, &mut source);
+        ahead.lost();
+        assert!(!ahead.has_others());
+        for turn in 0..MOST {
+            let (query, is_sent) = ahead.next().unwrap();
+            assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), false));
+            assert!(sent(&mut ahead, 1, &mut source).is_empty(), "one by one");
+        }
+        assert!(ahead.next().is_none());
+    }
+}

@@ -1,0 +1,251 @@
+//! The worker process of an engine that is a library of another language: the library runs the SQL, and everything else (walls,
+//! limits of a result, the conversation with the pool) is as it is for SQLite.
+
+use std::collections::HashMap;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::wire::{self, ConnectionCounts, Message, Request};
+use super::{walls, worker};
+use crate::error::panic_message;
+use crate::outcome::{Outcome, Status, Stop};
+use crate::request::{Limits, Parameters};
+use crate::result::table::Table;
+use crate::result::value::Value;
+
+/// Bytes that are read or written at once.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// How long databases stay open when nobody asks: their locks keep writers out.
+const IDLE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Databases that are open at most; each has a cache of its own.
+const MOST_OPEN: usize = 8;
+
+/// Eighths of its memory beyond which a process is replaced: an allocator keeps address space that it got once, and three
+/// eighths are what one run may take.
+const USED_UP: u64 = 5;
+
+/// Returns the bytes of address space that this process has, where the kernel tells.
+fn address_space() -> Option<u64> {
+    let pages: u64 = std::fs::read_to_string("/proc/self/statm").ok()?.split(' ').next()?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// A library that runs SQL.
+pub trait ForeignEngine {
+    /// Loads the library; what it cannot load it tells when a database is opened.
+    fn load(&mut self);
+
+    /// Opens a database, to be read only.
+    fn open(&mut self, file: &Path) -> Result<(), Box<Outcome>>;
+
+    /// Closes a database, if it is open.
+    fn close(&mut self, file: &Path);
+
+    /// Runs a text on an open database until the rows are enough, or no longer than so long.
+    fn run(
+        &mut self,
+        file: &Path,
+        sql: &str,
+        parameters: Option<&Parameters>,
+        time: Option<Duration>,
+        rows: &mut Rows<'_>,
+    ) -> Result<(), Box<Outcome>>;
+}
+
+/// The rows of a result, up to what the limits allow.
+pub struct Rows<'a> {
+    table: Table,
+    limits: &'a Limits,
+    excess: Option<String>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(limits: &'a Limits) -> Self {
+        Self { table: Table::default(), limits, excess: None }
+    }
+
+    /// Sets the columns' names and types.
+    pub fn begin(&mut self, names: Vec<String>, types: Vec<Option<String>>) {
+        self.table = Table::new(names).with_types(types);
+    }
+
+    /// Begins a row; false where there are enough.
+    pub fn begin_row(&mut self) -> bool {
+        if self.table.n_rows() as u64 == self.limits.max_rows {
+            self.excess = Some(format!("more than {} rows", self.limits.max_rows));
+        }
+        self.excess.is_none()
+    }
+
+    /// Appends a value to the row.
+    pub fn push(&mut self, value: Value<'_>) {
+        self.table.push(value);
+    }
+
+    /// Ends the row; false where it was too much.
+    pub fn end_row(&mut self) -> bool {
+        if self.table.bytes() as u64 > self.limits.max_bytes {
+            self.table.abandon_row();
+            self.excess = Some(format!("more than {} bytes of result", self.limits.max_bytes));
+            return false;
+        }
+        self.table.end_row();
+        true
+    }
+
+    fn outcome(self) -> Outcome {
+        match self.excess {
+            None => Outcome::ok(self.table),
+            Some(_) if self.limits.cuts => Outcome { is_cut: true, ..Outcome::ok(self.table) },
+            Some(error) => Outcome::failed(Status::TooLarge, error),
+        }
+    }
+}
+
+/// Is a worker process: confines it, loads the library, and answers requests over its standard input until there are no more.
+///
+/// `memory_bytes` is its address space. It may write no file.
+pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usize) -> io::Result<()> {
+    worker::close_inherited();
+    worker::confine(memory_bytes)?;
+    let _ = setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) });
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    walls::forbid_writes(&[]);
+    engine.load();
+    walls::forbid_calls();
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, stream.try_clone()?);
+    let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
+    let cap = cap.clamp(1, MOST_OPEN);
+    let mut open = Open { engine, cap, memory_bytes, states: HashMap::new(), clock: 0, opened: 0, is_used_up: false };
+    out.write_all(wire::greeting().as_bytes())?;
+    out.flush()?;
+    loop {
+        if input.buffer().is_empty() && poll(&mut [PollFd::new(input.get_ref(), PollFlags::IN)], Some(&IDLE)) == Ok(0) {
+            open.close_but(None);
+            continue;
+        }
+        let Some(request) = wire::read_request(&mut input)? else { return Ok(()) };
+        let request: Request<'_> = wire::parse(&request)?;
+        match catch_unwind(AssertUnwindSafe(|| open.answer(&request, &mut out))) {
+            Ok(outcome) => {
+                let outcome = outcome?;
+                if open.is_used_up {
+                    wire::write(&mut out, &Message::Leaving)?;
+                }
+                wire::write_outcome(&mut out, outcome, open.counts())?;
+            }
+            Err(panic) => {
+                open.close_but(None);
+                wire::write(&mut out, &Message::Panic(panic_message(panic.as_ref())))?;
+            }
+        }
+        out.flush()?;
+    }
+}
+
+/// The databases that are open.
+struct Open<'a> {
+    engine: &'a mut dyn ForeignEngine,
+    cap: usize,
+    memory_bytes: u64,
+    /// The number of each one's state, and when it was used last.
+    states: HashMap<PathBuf, (u32, u64)>,
+    clock: u64,
+    opened: u64,
+    /// Too little memory is left for the next run.
+    is_used_up: bool,
+}
+
+impl Open<'_> {
+    fn counts(&self) -> ConnectionCounts {
+        ConnectionCounts { opened: self.opened, open: self.states.len() as u64, ..ConnectionCounts::default() }
+    }
+
+    fn answer(&mut self, request: &Request<'_>, out: &mut impl Write) -> io::Result<Outcome> {
+        let file = Path::new(std::ffi::OsStr::from_bytes(request.path));
+        self.clock += 1;
+        if self.states.get(file).is_none_or(|known| known.0 != request.state) {
+            wire::write(out, &Message::Opening)?;
+            out.flush()?;
+            let opened = self.open(file, request.state);
+            wire::write(out, &Message::Opened)?;
+            out.flush()?;
+            if let Err(outcome) = opened {
+                return Ok(*outcome);
+            }
+        }
+        if let Some(known) = self.states.get_mut(file) {
+            known.1 = self.clock;
+        }
+        let begun = Instant::now();
+        let mut outcome = self.run(file, request, begun);
+        // What other databases have in their caches is memory, too.
+        if self.is_used_up && self.states.len() > 1 {
+            self.is_used_up = false;
+            self.close_but(Some(file));
+            outcome = self.run(file, request, begun);
+        }
+        self.is_used_up |= address_space().is_some_and(|bytes| bytes > self.memory_bytes / 8 * USED_UP);
+        if outcome.status == Status::DbError {
+            self.close_but(None);
+        }
+        outcome.elapsed = begun.elapsed();
+        Ok(outcome)
+    }
+
+    fn run(&mut self, file: &Path, request: &Request<'_>, begun: Instant) -> Outcome {
+        let limits = &request.limits;
+        let mut rows = Rows::new(limits);
+        let left = limits.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+        match self.engine.run(file, request.sql, request.parameters.as_ref(), left, &mut rows) {
+            Ok(()) => rows.outcome(),
+            Err(outcome) if outcome.status == Status::Timeout => {
+                let time = limits.timeout.unwrap_or_default().as_millis();
+                let error = format!("over the time limit of {time} ms");
+                Outcome { stopped_by: Some(Stop::Wall), ..Outcome::failed(Status::Timeout, error) }
+            }
+            Err(outcome) => {
+                self.is_used_up = outcome.status == Status::TooLarge;
+                *outcome
+            }
+        }
+    }
+
+    fn open(&mut self, file: &Path, state: u32) -> Result<(), Box<Outcome>> {
+        self.close(file);
+        if self.states.len() >= self.cap {
+            let oldest = self.states.iter().min_by_key(|(_, known)| known.1).map(|(file, _)| file.clone());
+            if let Some(oldest) = oldest {
+                self.close(&oldest);
+            }
+        }
+        self.engine.open(file)?;
+        self.opened += 1;
+        self.states.insert(file.to_owned(), (state, self.clock));
+        Ok(())
+    }
+
+    fn close(&mut self, file: &Path) {
+        if self.states.remove(file).is_some() {
+            self.engine.close(file);
+        }
+    }
+
+    /// Closes all but one.
+    fn close_but(&mut self, kept: Option<&Path>) {
+        let files: Vec<PathBuf> = self.states.keys().filter(|file| Some(file.as_path()) != kept).cloned().collect();
+        for file in &files {
+            self.close(file);
+        }
+    }
+}

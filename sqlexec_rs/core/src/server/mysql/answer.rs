@@ -1,0 +1,165 @@
+//! The answers to the commands of a run, which may be read in turns.
+
+use mysql_common::constants::MAX_PAYLOAD_LEN;
+use mysql_common::io::ParseBuf;
+use mysql_common::packets::{Column, OkPacket, OkPacketDeserializer, ResultSetTerminator};
+use mysql_common::proto::MyDeserialize;
+
+use super::errors::ServerError;
+use super::values::{self, Kind};
+use super::wire::{MAX_PACKET, Wire};
+use super::{CAPABILITIES, unexpected};
+use crate::request::Limits;
+use crate::result::table::{CELL_BYTES, Table};
+use crate::result::value::Value;
+use crate::server::rows::{Excess, Read};
+use crate::server::stream::Failure;
+use crate::server::watch::Watch;
+
+/// The most columns of a result, which the server bounds by itself.
+const MAX_COLUMNS: u64 = 65_535;
+
+/// How far the answers to a run's commands are read.
+enum Stage {
+    /// So many that only say that a setting is taken.
+    Settings(u8),
+    /// The number of columns, or an error.
+    Head,
+    /// So many descriptions of columns, with those that were read.
+    Columns(u64, Vec<(String, Kind, Option<&'static str>)>),
+    Rows(Vec<Kind>),
+    Done,
+}
+
+/// What came of a run.
+pub(super) struct Answer {
+    stage: Stage,
+    pub(super) table: Option<Table>,
+    pub(super) error: Option<ServerError>,
+    pub(super) warnings: u16,
+}
+
+impl Answer {
+    /// Begins before the answers to so many settings.
+    pub(super) fn new(n_settings: u8) -> Self {
+        let stage = if n_settings == 0 { Stage::Head } else { Stage::Settings(n_settings) };
+        Self { stage, table: None, error: None, warnings: 0 }
+    }
+
+    /// Reads to the end, or to the row that is one too many.
+    pub(super) fn read(
+        &mut self,
+        wire: &mut Wire,
+        limits: &Limits,
+        watch: &Watch<'_>,
+    ) -> Result<Option<Excess>, Failure> {
+        let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
+        while !matches!(self.stage, Stage::Done) {
+            let is_row = matches!(self.stage, Stage::Rows(_));
+            let max_packet =
+                if is_row { max_bytes.saturating_add(CELL_BYTES * MAX_COLUMNS as usize) } else { MAX_PACKET };
+            let packet = wire.next(watch, max_packet)?;
+            if let Some(error) = ServerError::of(packet) {
+                if matches!(self.stage, Stage::Settings(_)) {
+                    return Err(Failure::Lost(error.text()));
+                }
+                self.error = Some(error);
+                self.stage = Stage::Done;
+                break;
+            }
+            let is_next = matches!(self.stage, Stage::Settings(_));
+            if let Some(excess) = self.take(packet, limits, max_bytes)? {
+                return Ok(Some(excess));
+            }
+            if is_next {
+                wire.begin_answer();
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes a packet that tells no error.
+    fn take(&mut self, packet: &[u8], limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, Failure> {
+        match &mut self.stage {
+            Stage::Settings(1) => self.stage = Stage::Head,
+            Stage::Settings(n) => *n -= 1,
+            Stage::Head => match packet {
+                [0, ..] => self.stage = Stage::Done,
+                [0xfb, ..] => return Err(unexpected()), // it asks for a file of ours
+                _ => {
+                    let n = ParseBuf(packet).checked_eat_lenenc_int().filter(|n| (1..=MAX_COLUMNS).contains(n));
+                    self.stage = Stage::Columns(n.ok_or_else(unexpected)?, Vec::new());
+                }
+            },
+            Stage::Columns(n, columns) => {
+                let column = Column::deserialize((), &mut ParseBuf(packet))?;
+                let (kind, name) = values::kind_of(&column);
+                columns.push((column.name_str().into_owned(), kind, name));
+                if columns.len() as u64 == *n {
+                    let kinds = columns.iter().map(|column| column.1).collect();
+                    let types = columns.iter().map(|column| column.2.map(str::to_owned)).collect();
+                    let names = std::mem::take(columns).into_iter().map(|column| column.0).collect();
+                    self.table = Some(Table::new(names).with_types(types));
+                    self.stage = Stage::Rows(kinds);
+                }
+            }
+            Stage::Rows(_) if packet.first() == Some(&0xfe) && packet.len() < MAX_PAYLOAD_LEN => {
+                let end =
+                    OkPacketDeserializer::<ResultSetTerminator>::deserialize(CAPABILITIES, &mut ParseBuf(packet))?;
+                self.warnings = OkPacket::from(end).warnings();
+                self.stage = Stage::Done;
+            }
+            // The rest of a result that nobody wants has no table.
+            Stage::Rows(kinds) => {
+                if let Some(table) = self.table.as_mut() {
+                    return push(table, kinds, packet, limits, max_bytes);
+                }
+            }
+            Stage::Done => {}
+        }
+        Ok(None)
+    }
+
+    /// Reads what nobody wants; false when that takes too long.
+    pub(super) fn drain(&mut self, wire: &mut Wire, limits: &Limits, watch: &Watch<'_>) -> bool {
+        loop {
+            self.table = None;
+            match self.read(wire, limits, watch) {
+                Ok(None) => return !self.error.as_ref().is_some_and(ServerError::is_fatal),
+                Ok(Some(_)) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// Appends a row; says so where it is one too many.
+fn push(
+    table: &mut Table,
+    kinds: &[Kind],
+    packet: &[u8],
+    limits: &Limits,
+    max_bytes: usize,
+) -> Result<Option<Excess>, Failure> {
+    if table.n_rows() as u64 == limits.max_rows {
+        return Ok(Some(Excess::Rows));
+    }
+    let mut packet = ParseBuf(packet);
+    for kind in kinds {
+        let text = match packet.0.first() {
+            Some(0xfb) => {
+                packet.checked_eat(1);
+                None
+            }
+            _ => Some(packet.checked_eat_lenenc_str().ok_or_else(unexpected)?),
+        };
+        let read = text.map(|text| values::read(*kind, text));
+        table.push(read.as_ref().map_or(Value::Null, Read::value));
+        if table.bytes() > max_bytes {
+            table.abandon_row();
+            return Ok(Some(Excess::Bytes));
+        }
+    }
+    table.end_row();
+    Ok(None)
+}

@@ -1,0 +1,110 @@
+//! How a client proves who it is.
+
+use mysql_common::auth::plugins::{AuthProc, ChallengeResponsePlugin, Context};
+use mysql_common::constants::CapabilityFlags;
+use mysql_common::io::ParseBuf;
+use mysql_common::packets::{AuthPlugin, AuthSwitchRequest, HandshakeResponse};
+use mysql_common::proto::{MyDeserialize, MySerialize};
+
+use super::errors::ServerError;
+use super::wire::{MAX_PACKET, Wire};
+use super::{CAPABILITIES, unexpected};
+use crate::server::stream::Failure;
+use crate::server::url::Url;
+use crate::server::watch::Watch;
+
+/// Proves who asks, in the way that the server wants.
+pub(super) fn prove(
+    wire: &mut Wire,
+    url: &Url,
+    plugin: AuthPlugin<'static>,
+    nonce: Vec<u8>,
+    watch: &Watch<'_>,
+) -> Result<(), Failure> {
+    let is_unix = wire.is_unix();
+    let password = url.password.as_deref().unwrap_or_default().as_bytes();
+    let mut login = Login { password, nonce, is_unix, is_tls: wire.is_tls() };
+    // The server may ask for another way than the one it names first.
+    let mut proof = procedure(&plugin).or_else(|_| procedure(&AuthPlugin::MysqlNativePassword))?;
+    let first = proof.run(&login, &login.nonce).map_err(|_| refused(&plugin))?;
+    let flags = if wire.is_tls() { CAPABILITIES | CapabilityFlags::CLIENT_SSL } else { CAPABILITIES };
+    let response = HandshakeResponse::new(
+        first.data(),
+        (8, 0, 0),
+        Some(url.user.as_bytes()),
+        Some(url.database.as_bytes()),
+        Some(plugin),
+        flags,
+        None,
+        MAX_PACKET as u32,
+    );
+    let mut body = Vec::new();
+    response.serialize(&mut body);
+    wire.answer(&body)?;
+    loop {
+        let packet = wire.next(watch, MAX_PACKET)?;
+        if let Some(error) = ServerError::of(packet) {
+            return Err(Failure::Lost(error.text()));
+        }
+        let answer = match packet {
+            [0, ..] => return Ok(()),
+            [1, challenge @ ..] => proof.run(&login, challenge).map_err(|_| unexpected())?,
+            [0xfe, ..] => {
+                let switch = AuthSwitchRequest::deserialize((), &mut ParseBuf(packet))?;
+                let plugin = switch.auth_plugin().into_owned();
+                login.nonce = switch.plugin_data().to_vec();
+                proof = procedure(&plugin)?;
+                proof.run(&login, &login.nonce).map_err(|_| refused(&plugin))?
+            }
+            _ => return Err(unexpected()),
+        };
+        if let Some(body) = answer.data() {
+            wire.answer(body)?;
+        }
+    }
+}
+
+/// Begins a way to authenticate; none that sends the password as it is over a network.
+fn procedure(plugin: &AuthPlugin<'_>) -> Result<AuthProc, Failure> {
+    match plugin {
+        AuthPlugin::MysqlNativePassword | AuthPlugin::CachingSha2Password => plugin.init().map_err(|_| refused(plugin)),
+        _ => Err(refused(plugin)),
+    }
+}
+
+/// What proves who asks.
+struct Login<'a> {
+    password: &'a [u8],
+    nonce: Vec<u8>,
+    is_unix: bool,
+    is_tls: bool,
+}
+
+impl Context for &Login<'_> {
+    fn pass(&self) -> &[u8] {
+        self.password
+    }
+
+    fn is_ipc_transport(&self) -> bool {
+        self.is_unix
+    }
+
+    fn is_tls_transport(&self) -> bool {
+        self.is_tls
+    }
+
+    fn scramble(&self) -> &[u8] {
+        &self.nonce
+    }
+
+    fn server_key_pem(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+fn refused(plugin: &AuthPlugin<'_>) -> Failure {
+    let name = String::from_utf8_lossy(plugin.as_bytes()).into_owned();
+    Failure::Lost(format!(
+        "the server asks for {name}; passwords are proved by mysql_native_password or caching_sha2_password"
+    ))
+}

@@ -1,0 +1,332 @@
+//! A session with a MariaDB or MySQL server.
+//!
+//! A run is one round trip: `SET` of what bounds it and of a transaction that only reads, where that is not set yet, and the
+//! text, which begins with a word that reads and is one statement by our rules and by the server's. Around a text that may
+//! leave something, or find what another left, the connection is reset, which ends variables, settings and locks; the next
+//! run reads the answer to that.
+//!
+//! Three clocks end a run: the server's `max_statement_time`, a `KILL` by a second connection when the server has not
+//! answered in time, and the end of the connection. A server that stops a function such as `benchmark()` sends what it has
+//! as an answer, so an answer after its time is a timeout, and a warning that a run was interrupted is one, too.
+
+mod answer;
+mod errors;
+mod login;
+mod role;
+mod text;
+mod values;
+mod wire;
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use mysql_common::constants::{CapabilityFlags, Command};
+use mysql_common::io::ParseBuf;
+use mysql_common::packets::{AuthPlugin, HandshakePacket, SslRequest};
+use mysql_common::proto::{MyDeserialize, MySerialize};
+
+use crate::outcome::{Outcome, Status, Stop};
+use crate::request::Limits;
+use crate::result::value::Value;
+use crate::server::rows::Excess;
+use crate::server::stream::{Failure, NO_TLS};
+use crate::server::url::Url;
+use crate::server::watch::Watch;
+use crate::server::{Asked, Session, stop_outcome};
+use answer::Answer;
+use errors::ServerError;
+use wire::{MAX_PACKET, Wire};
+
+/// What is used of the protocol: neither several statements in a text, nor files of this machine.
+const CAPABILITIES: CapabilityFlags = CapabilityFlags::CLIENT_PROTOCOL_41
+    .union(CapabilityFlags::CLIENT_LONG_FLAG)
+    .union(CapabilityFlags::CLIENT_TRANSACTIONS)
+    .union(CapabilityFlags::CLIENT_SECURE_CONNECTION)
+    .union(CapabilityFlags::CLIENT_PLUGIN_AUTH)
+    .union(CapabilityFlags::CLIENT_PLUGIN_AUTH_LENENC_CLIENT_DATA)
+    .union(CapabilityFlags::CLIENT_DEPRECATE_EOF);
+
+/// The number of a collation of the texts that are sent.
+const UTF8MB4: u8 = 45;
+
+/// How long the server has to end a run by its own clock, before it is made to.
+const SERVER_GRACE: Duration = Duration::from_millis(15);
+
+/// How long it has to take the order, before the connection is closed.
+const KILL_GRACE: Duration = Duration::from_millis(100);
+
+/// How long the rest of a result is read that nobody wants, before the run is ended.
+const DRAIN_GRACE: Duration = Duration::from_millis(100);
+
+/// Bytes of memory that a run may have of the server's, and of a table that it makes on disk; MariaDB bounds both.
+const SERVER_BYTES: [u64; 2] = [256 << 20, 1 << 30];
+
+/// A connection whose user can only read.
+pub(super) struct Mysql {
+    wire: Wire,
+    url: Url,
+    /// The number by which the server knows it.
+    id: u32,
+    is_mariadb: bool,
+    /// It was reset, and the server's answer is not read yet.
+    is_reset: bool,
+    /// The statement that set what holds now.
+    settings: String,
+    is_usable: bool,
+}
+
+impl Mysql {
+    /// Connects, and refuses a user that can do more than read.
+    pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+        let mut session = Self::open(url, watch)?;
+        let limits = Limits::default();
+        let settings = session.settings(&limits, watch);
+        let result = session.ask(&settings, watch).and_then(|_| role::check(&mut session, watch));
+        result.map(|()| session).map_err(Failure::into_text)
+    }
+
+    fn open(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+        let wire = Wire::connect(url, watch)?;
+        let mut session = Self {
+            wire,
+            url: url.clone(),
+            id: 0,
+            is_mariadb: false,
+            is_reset: false,
+            settings: String::new(),
+            is_usable: true,
+        };
+        session.start(watch).map(|()| session).map_err(Failure::into_text)
+    }
+
+    /// Says who asks, and waits until the server is ready.
+    fn start(&mut self, watch: &Watch<'_>) -> Result<(), Failure> {
+        let packet = self.wire.next(watch, MAX_PACKET)?;
+        if let Some(error) = ServerError::of(packet) {
+            return Err(Failure::Lost(error.text()));
+        }
+        let hello = HandshakePacket::deserialize((), &mut ParseBuf(packet))?;
+        self.id = hello.connection_id();
+        self.is_mariadb = hello.maria_db_server_version_parsed().is_some();
+        let version = hello.maria_db_server_version_parsed().or_else(|| hello.server_version_parsed());
+        let oldest = if self.is_mariadb { (10, 5, 0) } else { (8, 0, 0) };
+        if version.is_none_or(|version| version < oldest) || !hello.capabilities().contains(CAPABILITIES) {
+            let version = hello.server_version_str();
+            return Err(Failure::Lost(format!("the server is too old ({version}): MariaDB from 10.5, MySQL from 8.0")));
+        }
+        let nonce = hello.nonce();
+        let plugin = hello.auth_plugin().map_or(AuthPlugin::MysqlNativePassword, AuthPlugin::into_owned);
+        let has_tls = hello.capabilities().contains(CapabilityFlags::CLIENT_SSL);
+        if self.wire.wants_tls(&self.url).map_err(Failure::Lost)? {
+            if !has_tls {
+                return Err(Failure::Lost(NO_TLS.to_owned()));
+            }
+            let mut request = Vec::new();
+            let flags = CAPABILITIES | CapabilityFlags::CLIENT_SSL;
+            SslRequest::new(flags, MAX_PACKET as u32, UTF8MB4).serialize(&mut request);
+            self.wire.answer(&request)?;
+            self.wire.secure(&self.url, watch)?;
+        }
+        login::prove(&mut self.wire, &self.url, plugin, nonce, watch)
+    }
+
+    /// Returns the rows of a query of our own, as texts.
+    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, Failure> {
+        self.wire.send(&[(Command::COM_QUERY, sql.as_bytes())])?;
+        let mut answer = Answer::new(0);
+        self.wire.begin_answer();
+        if answer.read(&mut self.wire, &Limits::default(), watch)?.is_some() {
+            return Err(Failure::TooLarge);
+        }
+        if let Some(error) = answer.error {
+            return Err(Failure::Lost(error.text()));
+        }
+        let Some(table) = answer.table else { return Ok(Vec::new()) };
+        let text = |value: Value<'_>| match value {
+            Value::Text(bytes) | Value::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Value::Integer(i) => i.to_string(),
+            Value::Real(r) => r.to_string(),
+            Value::Null => String::new(),
+        };
+        Ok((0..table.n_rows()).map(|row| table.row(row).map(text).collect()).collect())
+    }
+
+    /// Returns the statement that bounds a run.
+    fn settings(&self, limits: &Limits, watch: &Watch<'_>) -> String {
+        // Zero is no bound, and a run that is out of time is ended here.
+        let left = watch.left().filter(|_| limits.timeout.is_some()).map(|left| left.max(Duration::from_millis(1)));
+        // What the whole time is but for a moment is the whole, so that it need not be set again for each run.
+        let time =
+            left.map(|left| limits.timeout.filter(|time| *time < left + Duration::from_millis(2)).unwrap_or(left));
+        // One row more says that there are too many.
+        let n_rows = limits.max_rows.saturating_add(1);
+        let [memory, disk] = SERVER_BYTES;
+        if self.is_mariadb {
+            let seconds = time.unwrap_or_default().as_secs_f64();
+            format!(
+                "SET NAMES utf8mb4, time_zone='+00:00', tx_read_only=1, sql_select_limit={n_rows}, \
+                 max_statement_time={seconds:.6}, max_session_mem_used={memory}, tmp_disk_table_size={disk}, \
+                 max_recursive_iterations=4294967295"
+            )
+        } else {
+            let millis = time.unwrap_or_default().as_millis().min(u128::from(u32::MAX));
+            format!(
+                "SET NAMES utf8mb4, time_zone='+00:00', transaction_read_only=1, sql_select_limit={n_rows}, \
+                 max_execution_time={millis}, cte_max_recursion_depth=4294967295"
+            )
+        }
+    }
+
+    /// Has the server end what it does for this session, and reads to the end of it; where its own clock does not, the
+    /// session is over.
+    fn stop(&mut self, answer: &mut Answer, limits: &Limits, asks_at_once: bool, is_plain: bool) {
+        let never = AtomicBool::new(false);
+        let is_done = !asks_at_once && answer.drain(&mut self.wire, limits, &Watch::grace(SERVER_GRACE, &never));
+        if is_done {
+            self.clear(is_plain);
+        } else {
+            self.kill(&Watch::grace(KILL_GRACE, &never));
+        }
+    }
+
+    /// Ends the connection on the server's side, by another one: nothing else ends what runs there.
+    fn kill(&mut self, watch: &Watch<'_>) {
+        self.is_usable = false;
+        if let Ok(mut other) = Self::open(&self.url, watch) {
+            let _ = other.ask(&format!("KILL {}", self.id), watch); // it may have ended by itself
+        }
+    }
+
+    /// Makes ready for another run: ends what the text may have left, without waiting for it.
+    fn clear(&mut self, is_plain: bool) {
+        if is_plain {
+            self.is_usable = true;
+        } else {
+            self.reset();
+        }
+    }
+
+    fn reset(&mut self) {
+        self.settings.clear();
+        self.is_reset = self.wire.send(&[(Command::COM_RESET_CONNECTION, &[])]).is_ok();
+        self.is_usable = self.is_reset;
+    }
+
+    /// Tells whether a warning says that the run was ended before its end, or that a value is missing as it was too large.
+    fn is_incomplete(&mut self, watch: &Watch<'_>) -> Result<Option<Status>, Failure> {
+        let codes = self.ask("SHOW WARNINGS", watch)?;
+        let has = |codes_of: &[&str]| {
+            codes.iter().any(|row| row.get(1).is_some_and(|code| codes_of.contains(&code.as_str())))
+        };
+        Ok(if has(&["1317", "1969", "3024", "1028", "1931", "4013"]) {
+            Some(Status::Timeout)
+        } else if has(&["1301"]) {
+            Some(Status::TooLarge)
+        } else {
+            None
+        })
+    }
+
+    /// Returns the outcome of a run that was read to its end.
+    fn outcome(&mut self, answer: Answer, sql: &str, limits: &Limits, watch: &Watch<'_>) -> Result<Outcome, Failure> {
+        let timeout = |stop: Option<Stop>| stop_outcome(stop.unwrap_or(Stop::Wall), limits);
+        match (answer.error, answer.table) {
+            (Some(error), _) if error.is_fatal() => Err(Failure::Lost(error.text())),
+            // Somebody else may end a run, too.
+            (Some(error), _) if error.is_cancellation() => Ok(match watch.stop() {
+                None if error.code != 1969 && error.code != 3024 => Outcome::failed(Status::DbError, error.text()),
+                stop => timeout(stop),
+            }),
+            (Some(error), _) => Ok(error.outcome(sql)),
+            _ if watch.stop().is_some() => Ok(timeout(watch.stop())),
+            (None, None) => Ok(Outcome::failed(Status::Forbidden, "the statement gives no rows")),
+            (None, Some(table)) if answer.warnings == 0 => Ok(Outcome::ok(table)),
+            (None, Some(table)) => Ok(match self.is_incomplete(watch)? {
+                None => Outcome::ok(table),
+                Some(Status::Timeout) => Outcome::failed(Status::DbError, "the run was interrupted by somebody else"),
+                Some(status) => Outcome::failed(status, "a value has more bytes than max_allowed_packet"),
+            }),
+        }
+    }
+}
+
+impl Session for Mysql {
+    fn run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
+        let statement = match text::statement(asked.sql) {
+            Ok(statement) => statement,
+            Err(outcome) => return Ok(*outcome),
+        };
+        let sql = match asked.parameters {
+            None => statement.into(),
+            Some(all) if !all.names.is_empty() => {
+                return Ok(Outcome::failed(Status::RuntimeError, "MariaDB binds parameters by position: ?"));
+            }
+            Some(_) if !self.is_mariadb => {
+                return Ok(Outcome::failed(Status::RuntimeError, "parameters are bound on MariaDB, not on MySQL"));
+            }
+            Some(all) => std::borrow::Cow::from(values::with_parameters(statement, &all.values)),
+        };
+        let is_plain = text::is_plain(statement);
+        let mut commands: Vec<(Command, &[u8])> = Vec::with_capacity(3);
+        if !is_plain && !self.settings.is_empty() {
+            commands.push((Command::COM_RESET_CONNECTION, &[]));
+            self.settings.clear();
+        }
+        let settings = self.settings(asked.limits, watch);
+        if settings != self.settings {
+            commands.push((Command::COM_QUERY, settings.as_bytes()));
+        }
+        let mut answer = Answer::new(commands.len() as u8 + u8::from(self.is_reset));
+        self.is_reset = false;
+        self.is_usable = false;
+        commands.push((Command::COM_QUERY, sql.as_bytes()));
+        self.wire.send(&commands).map_err(Failure::into_text)?;
+        self.settings.clone_from(&settings);
+        self.wire.begin_answer();
+        let read = answer.read(&mut self.wire, asked.limits, watch);
+        let never = AtomicBool::new(false);
+        match read {
+            Ok(None) => {
+                let outcome = self.outcome(answer, asked.sql, asked.limits, watch);
+                self.clear(is_plain);
+                match outcome {
+                    Err(Failure::Stopped) => {
+                        self.is_usable = false;
+                        Ok(stop_outcome(watch.stop().unwrap_or(Stop::Wall), asked.limits))
+                    }
+                    outcome => outcome.map_err(|failure| {
+                        self.is_usable = false;
+                        failure.into_text()
+                    }),
+                }
+            }
+            Ok(Some(excess)) => {
+                let table = answer.table.take();
+                if answer.drain(&mut self.wire, asked.limits, &Watch::grace(DRAIN_GRACE, &never)) {
+                    self.clear(is_plain);
+                } else {
+                    self.kill(&Watch::grace(KILL_GRACE, &never));
+                }
+                Ok(excess.outcome(table, asked.limits))
+            }
+            Err(Failure::TooLarge) => {
+                self.kill(&Watch::grace(KILL_GRACE, &never)); // the server would go on sending
+                Ok(Excess::Bytes.outcome(answer.table, asked.limits))
+            }
+            Err(Failure::Stopped) => {
+                let stop = watch.stop().unwrap_or(Stop::Wall);
+                self.stop(&mut answer, asked.limits, stop == Stop::Cancelled, is_plain);
+                Ok(stop_outcome(stop, asked.limits))
+            }
+            Err(Failure::Lost(why)) => Err(why),
+        }
+    }
+
+    fn is_usable(&self) -> bool {
+        self.is_usable
+    }
+}
+
+fn unexpected() -> Failure {
+    Failure::Lost("the server sent what is no answer".to_owned())
+}

@@ -1,0 +1,162 @@
+//! Finds the one statement in a SQL text, with MariaDB's rules for comments and quotes, and the word with which it begins.
+
+use crate::outcome::{Outcome, Status};
+
+/// Words with which a statement begins that only reads.
+const QUERIES: [&str; 8] = ["select", "with", "values", "table", "explain", "show", "describe", "desc"];
+
+/// Words that begin another statement. Any other is a mistake, and no attempt to write.
+const COMMANDS: &str = "\
+    alter analyze backup begin binlog cache call change check checksum commit create deallocate delete do drop \
+    execute flush get grant handler help import insert install kill load lock optimize prepare purge release \
+    rename repair replace reset resignal restart revoke rollback savepoint set shutdown signal slave start stop \
+    truncate uninstall unlock update use xa declare if loop while return fetch";
+
+/// What stands in a text that may leave something in its session, or that tells what another left there (but for the
+/// count of `FOUND_ROWS()`, which a reset leaves, too).
+const TRACES: [&str; 7] = ["@", "lock", "insert_id", "into", "show", "session", "lastval"];
+
+/// Tells whether a statement leaves nothing in its session, and finds nothing there. Names of functions are the same with
+/// and without accents, so only a text of ASCII is known.
+pub(super) fn is_plain(statement: &str) -> bool {
+    let lower = statement.to_ascii_lowercase();
+    statement.is_ascii() && !TRACES.iter().any(|trace| lower.contains(trace))
+}
+
+/// Returns the statement of a text, which begins where the text does; or why it is not run.
+///
+/// The server's own grammar takes one statement as well; but `SET STATEMENT max_statement_time=0 FOR …` is one, and so is
+/// what a comment makes that only some versions read.
+pub(super) fn statement(sql: &str) -> Result<&str, Box<Outcome>> {
+    let refused = |why: &str| Err(Box::new(Outcome::failed(Status::Forbidden, why)));
+    let bytes = sql.as_bytes();
+    if sql.contains("/*!") || sql.contains("/*M!") {
+        return refused("comments that a server runs, /*! … */, are not");
+    }
+    let mut start = skip_blank(bytes, 0);
+    if bytes[start..].iter().all(|byte| *byte == b';' || byte.is_ascii_whitespace()) {
+        return Err(Box::new(Outcome::failed(Status::NoSql, "the text holds no SQL statement")));
+    }
+    while bytes.get(start) == Some(&b'(') {
+        start = skip_blank(bytes, start + 1);
+    }
+    let length = bytes[start..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+    let word = sql[start..start + length].to_ascii_lowercase();
+    if !QUERIES.contains(&word.as_str()) {
+        if COMMANDS.split(' ').any(|command| command == word) {
+            return refused("only SELECT, WITH, VALUES, TABLE, EXPLAIN, SHOW and DESCRIBE are run");
+        }
+        let error = format!("a query does not begin with {:?}", sql[start..].chars().take(20).collect::<String>());
+        return Err(Box::new(Outcome {
+            error_offset: Some(start as u32),
+            ..Outcome::failed(Status::SyntaxError, error)
+        }));
+    }
+    let end = statement_end(bytes, start);
+    let mut rest = end;
+    while rest < bytes.len() && bytes[rest] == b';' {
+        rest = skip_blank(bytes, rest + 1);
+    }
+    if rest < bytes.len() { refused("the text holds more than one SQL statement") } else { Ok(&sql[..end]) }
+}
+
+/// Returns where the statement's semicolon is, or the end.
+fn statement_end(bytes: &[u8], mut at: usize) -> usize {
+    while at < bytes.len() {
+        match bytes[at] {
+            b';' => return at,
+            quote @ (b'\'' | b'"' | b'`') => at = quote_end(bytes, at + 1, quote),
+            _ => {
+                let next = skip_blank(bytes, at);
+                at = if next == at { at + 1 } else { next };
+            }
+        }
+    }
+    bytes.len()
+}
+
+/// Returns where a quote ends that begins before. A doubled one is two that touch.
+fn quote_end(bytes: &[u8], mut at: usize, quote: u8) -> usize {
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' if quote != b'`' => at += 2,
+            byte if byte == quote => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// Goes over white space and comments.
+fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
+    let line_end = |at: usize| memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n + 1);
+    loop {
+        let rest = &bytes[at.min(bytes.len())..];
+        at = match rest {
+            [byte, ..] if byte.is_ascii_whitespace() || *byte == 0x0b => at + 1,
+            [b'#', ..] => line_end(at),
+            // Two hyphens are a comment only before what is white.
+            [b'-', b'-', byte, ..] if byte.is_ascii_whitespace() || byte.is_ascii_control() => line_end(at),
+            [b'-', b'-'] => bytes.len(),
+            [b'/', b'*', ..] => memchr::memmem::find(&rest[2..], b"*/").map_or(bytes.len(), |n| at + n + 4),
+            _ => return at.min(bytes.len()),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_statement_that_reads_is_found() {
+        let cases = [
+            ("select 1", "select 1"),
+            (
+                " # a\n-- b\n/* c; */ (( SELECT ';', \"a;\\\";\", `;` )) ; -- so",
+                " # a\n-- b\n/* c; */ (( SELECT ';', \"a;\\\";\", `;` )) ",
+            ),
+            ("SELECT 5--1;;", "SELECT 5--1"),
+            ("WITH a AS (SELECT 1) SELECT * FROM a; # ;", "WITH a AS (SELECT 1) SELECT * FROM a"),
+            ("SELECT 'it''s'", "SELECT 'it''s'"),
+            ("SELECT 'it\\'s; so'", "SELECT 'it\\'s; so'"),
+            ("SHOW TABLES", "SHOW TABLES"),
+            ("SELECT 1 --", "SELECT 1 --"),
+            ("SELECT 'open; ", "SELECT 'open; "),
+        ]; // fmt: skip
+        for (sql, expected) in cases {
+            assert_eq!(statement(sql).ok(), Some(expected), "{sql}");
+        }
+    }
+
+    #[test]
+    fn what_may_leave_something_is_not_plain() {
+        assert!(is_plain("SELECT name, COUNT(*) FROM item GROUP BY 1"));
+        let traces = ["SELECT @a := 1", "SELECT Get_Lock('a', 1)", "SELECT gét_lØck('a', 1)", "SHOW WARNINGS"];
+        assert!(!traces.iter().any(|sql| is_plain(sql)));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        let cases = [
+            ("", Status::NoSql),
+            (" ;; ", Status::NoSql),
+            ("# only a comment", Status::NoSql),
+            ("/* open", Status::NoSql),
+            ("SELECT 1; SELECT 2", Status::Forbidden),
+            ("SELECT 1;-- a\nDROP TABLE t", Status::Forbidden),
+            ("SELECT 'a\\'; DROP TABLE t; -- '; DROP TABLE t", Status::Forbidden),
+            ("SELECT /*!50000 1 */", Status::Forbidden),
+            ("SELECT /*M! 1 */", Status::Forbidden),
+            ("SET STATEMENT max_statement_time=0 FOR SELECT 1", Status::Forbidden),
+            ("(DELETE FROM t)", Status::Forbidden),
+            ("analyze SELECT 1", Status::Forbidden),
+            ("SELEC 1", Status::SyntaxError),
+            ("'select'", Status::SyntaxError),
+            ("é", Status::SyntaxError),
+        ];
+        for (sql, expected) in cases {
+            assert_eq!(statement(sql).map_err(|outcome| outcome.status), Err(expected), "{sql}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Packets to and from a MariaDB or MySQL server.
+
+use std::io;
+
+use bytes::{Buf, BytesMut};
+use mysql_common::constants::Command;
+use mysql_common::proto::codec::error::PacketCodecError;
+use mysql_common::proto::codec::{ChunkDecoder, ChunkInfo, packet_to_chunks};
+
+use crate::server::stream::{Failure, Stream};
+use crate::server::url::Url;
+use crate::server::watch::Watch;
+
+/// The server's port where the URL names none.
+const PORT: u16 = 3306;
+
+/// Bytes that a packet may have that is no row.
+pub(super) const MAX_PACKET: usize = 16 << 20;
+
+/// A connection.
+pub(super) struct Wire {
+    stream: Stream,
+    received: BytesMut,
+    decoder: ChunkDecoder,
+    /// The number of the packet that comes next; each command begins anew.
+    number: u8,
+    packet: Vec<u8>,
+}
+
+impl Wire {
+    /// Connects to the server of a URL.
+    pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+        let stream = Stream::connect(url, url.port.unwrap_or(PORT), "mysqld.sock", watch)?;
+        Ok(Self { stream, received: BytesMut::new(), decoder: ChunkDecoder::Idle, number: 0, packet: Vec::new() })
+    }
+
+    /// Tells whether nobody else can read what is sent.
+    pub(super) fn is_unix(&self) -> bool {
+        self.stream.is_unix()
+    }
+
+    /// Tells whether what is sent is encrypted.
+    pub(super) fn is_tls(&self) -> bool {
+        self.stream.is_tls()
+    }
+
+    /// Tells whether it must be.
+    pub(super) fn wants_tls(&self, url: &Url) -> Result<bool, String> {
+        self.stream.wants_tls(url)
+    }
+
+    /// Encrypts what follows; the server was asked to.
+    pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), Failure> {
+        self.stream.secure(url, watch)
+    }
+
+    /// Sends a packet that answers the last one of the server.
+    pub(super) fn answer(&mut self, body: &[u8]) -> Result<(), Failure> {
+        let mut chunks = BytesMut::new();
+        self.number = packet_to_chunks(self.number, &mut &body[..], &mut chunks);
+        self.stream.send(&chunks)
+    }
+
+    /// Sends commands, whose answers come one after the other.
+    pub(super) fn send(&mut self, commands: &[(Command, &[u8])]) -> Result<(), Failure> {
+        let mut chunks = BytesMut::new();
+        for (command, body) in commands {
+            packet_to_chunks(0, &mut [*command as u8].as_slice().chain(*body), &mut chunks);
+        }
+        self.stream.send(&chunks)
+    }
+
+    /// Says that what comes next is the answer to the next command.
+    pub(super) fn begin_answer(&mut self) {
+        self.number = 1;
+    }
+
+    /// Returns the next packet, which may have so many bytes.
+    pub(super) fn next(&mut self, watch: &Watch<'_>, max_bytes: usize) -> Result<&[u8], Failure> {
+        self.packet.clear();
+        loop {
+            match self.decoder.decode(&mut self.received, &mut self.packet, max_bytes) {
+                Ok(Some(chunk)) => {
+                    let (ChunkInfo::Last(number) | ChunkInfo::Middle(number)) = chunk;
+                    if number != self.number {
+                        return Err(Failure::Lost("the server's packets are out of order".to_owned()));
+                    }
+                    self.number = number.wrapping_add(1);
+                    if matches!(chunk, ChunkInfo::Last(_)) {
+                        return Ok(&self.packet);
+                    }
+                }
+                Ok(None) => self.stream.receive(&mut self.received, watch)?,
+                Err(PacketCodecError::PacketTooLarge) => return Err(Failure::TooLarge),
+                Err(error) => return Err(io::Error::other(error).into()),
+            }
+        }
+    }
+}
+
+impl Drop for Wire {
+    /// Tells the server that nobody reads any more, which it would find out later.
+    fn drop(&mut self) {
+        let _ = self.send(&[(Command::COM_QUIT, &[])]);
+    }
+}

@@ -1,0 +1,204 @@
+//! What PostgreSQL's errors mean for the one who wrote the SQL.
+
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::message::backend::ErrorResponseBody;
+
+use crate::outcome::{Outcome, Status};
+
+/// An error as the server told it.
+#[derive(Debug, Default)]
+pub(super) struct ServerError {
+    /// Five characters that say what it is (SQLSTATE).
+    pub(super) code: String,
+    message: String,
+    hint: Option<String>,
+    /// Where in the query, in characters from 1 on.
+    position: Option<usize>,
+    /// The function of the server that told it.
+    routine: String,
+    is_fatal: bool,
+}
+
+impl ServerError {
+    pub(super) fn of(body: &ErrorResponseBody) -> Self {
+        let mut error = Self::default();
+        let mut fields = body.fields();
+        while let Ok(Some(field)) = fields.next() {
+            let text = || String::from_utf8_lossy(field.value_bytes()).into_owned();
+            match field.type_() {
+                b'C' => error.code = text(),
+                b'M' => error.message = text(),
+                b'H' => error.hint = Some(text()),
+                b'P' => error.position = text().parse().ok(),
+                b'R' => error.routine = text(),
+                b'V' => error.is_fatal = matches!(field.value_bytes(), b"FATAL" | b"PANIC"),
+                _ => {}
+            }
+        }
+        error
+    }
+
+    /// Tells whether the server closes the connection.
+    pub(super) fn is_fatal(&self) -> bool {
+        self.is_fatal
+    }
+
+    /// Tells whether the server ended the statement because of its time, or of our wish.
+    pub(super) fn is_cancellation(&self) -> bool {
+        self.code == "57014"
+    }
+
+    /// Returns the message in one line.
+    pub(super) fn text(&self) -> String {
+        self.message.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Returns the outcome for a SQL text that the server saw behind so many characters of ours.
+    pub(super) fn outcome(&self, sql: &str, n_before: usize) -> Outcome {
+        let status = self.status(sql);
+        let error = match status {
+            Status::Forbidden if self.code == "42601" && self.is_of_several() => {
+                "the text holds more than one SQL statement".to_owned()
+            }
+            Status::Forbidden if self.code == "42601" && !self.is_into() => {
+                "only SELECT, VALUES, TABLE and WITH are run".to_owned()
+            }
+            _ => self.text(),
+        };
+        let place = self.position.and_then(|position| position.checked_sub(n_before + 1));
+        let error_offset = place.and_then(|place| sql.char_indices().map(|(at, _)| at as u32).nth(place));
+        Outcome { error_offset, hint: self.hint.clone(), ..Outcome::failed(status, error) }
+    }
+
+    fn is_of_several(&self) -> bool {
+        self.routine == "exec_parse_message"
+    }
+
+    /// Tells whether a query would have made a table.
+    fn is_into(&self) -> bool {
+        self.routine == "transformSelectStmt"
+    }
+
+    fn status(&self, sql: &str) -> Status {
+        match self.code.as_str() {
+            // The grammar of a cursor takes what reads, and nothing else.
+            "42601" if self.is_of_several() || self.is_into() || !begins_like_a_query(sql) => Status::Forbidden,
+            "0A000" if self.routine == "transformDeclareCursorStmt" => Status::Forbidden,
+            "42601" | "42P02" | "0A000" => Status::SyntaxError,
+            // Privileges, a read-only transaction, a cursor for what writes or locks, and transactions inside of functions.
+            "42501" | "25006" | "25001" | "42P11" | "2D000" | "25P01" => Status::Forbidden,
+            "54000" | "54001" | "54011" | "54023" | "53000" | "53100" | "53200" | "53400" => Status::TooLarge,
+            code if code.starts_with("42") || code.starts_with("3F") || code.starts_with("3D") => Status::SchemaError,
+            "08P01" => Status::RuntimeError, // another number of values than of parameters
+            code if ["57P", "58", "XX", "53", "08"].iter().any(|class| code.starts_with(class)) => Status::DbError,
+            _ => Status::RuntimeError,
+        }
+    }
+}
+
+/// Words that begin a statement which is no query. Any other is a mistake, and no attempt to write.
+const COMMANDS: [&str; 48] = [
+    "abort",
+    "alter",
+    "analyze",
+    "begin",
+    "call",
+    "checkpoint",
+    "close",
+    "cluster",
+    "comment",
+    "commit",
+    "copy",
+    "create",
+    "deallocate",
+    "declare",
+    "delete",
+    "discard",
+    "do",
+    "drop",
+    "end",
+    "execute",
+    "explain",
+    "fetch",
+    "grant",
+    "import",
+    "insert",
+    "listen",
+    "load",
+    "lock",
+    "merge",
+    "move",
+    "notify",
+    "prepare",
+    "reassign",
+    "refresh",
+    "reindex",
+    "release",
+    "reset",
+    "revoke",
+    "rollback",
+    "savepoint",
+    "security",
+    "set",
+    "show",
+    "start",
+    "truncate",
+    "unlisten",
+    "update",
+    "vacuum",
+];
+
+/// Tells whether the first word is one with which a query begins, comments and brackets left out.
+fn begins_like_a_query(sql: &str) -> bool {
+    let mut rest = sql.trim_start();
+    loop {
+        if let Some(comment) = rest.strip_prefix("--") {
+            rest = comment.split_once('\n').map_or("", |(_, rest)| rest).trim_start();
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            rest = comment.split_once("*/").map_or("", |(_, rest)| rest).trim_start();
+        } else if let Some(inner) = rest.strip_prefix('(') {
+            rest = inner.trim_start();
+        } else {
+            break;
+        }
+    }
+    let word: String = rest.chars().take_while(char::is_ascii_alphabetic).collect();
+    !COMMANDS.contains(&word.to_ascii_lowercase().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: &str, position: Option<usize>) -> ServerError {
+        ServerError { code: code.to_owned(), message: "so\n it is".to_owned(), position, ..ServerError::default() }
+    }
+
+    #[test]
+    fn a_code_says_the_status() {
+        let status = |code, sql| error(code, None).outcome(sql, 0).status;
+        let cases = [
+            ("42601", "SELEC 1", Status::SyntaxError),
+            ("42601", "SELECT FROM WHERE", Status::SyntaxError),
+            ("42601", " /* a */ -- b\n (Delete from t", Status::Forbidden),
+            ("42P01", "SELECT", Status::SchemaError),
+            ("42703", "SELECT", Status::SchemaError),
+            ("42501", "SELECT", Status::Forbidden),
+            ("25006", "SELECT", Status::Forbidden),
+            ("22012", "SELECT", Status::RuntimeError),
+            ("54001", "SELECT", Status::TooLarge),
+            ("53300", "SELECT", Status::DbError),
+            ("57P01", "SELECT", Status::DbError),
+        ];
+        for (code, sql, expected) in cases {
+            assert_eq!(status(code, sql), expected, "{code} {sql}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_counted_in_bytes_of_the_text() {
+        let place = |position| error("42703", Some(position)).outcome("é x", 10).error_offset;
+        assert_eq!((place(13), place(11), place(5), place(99)), (Some(3), Some(0), None, None));
+        assert_eq!(error("42703", None).outcome("", 0).error.as_deref(), Some("so it is"));
+    }
+}

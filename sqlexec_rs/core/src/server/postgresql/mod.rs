@@ -1,0 +1,429 @@
+//! A session with a PostgreSQL server.
+//!
+//! A run is one round trip: `BEGIN` of a transaction that only reads, `DECLARE c NO SCROLL CURSOR FOR` the text, whose grammar
+//! takes one statement that is SELECT, VALUES, TABLE or WITH and nothing else, `FETCH` of one row more than may come, and
+//! `ROLLBACK`, which undoes settings, with what a rollback leaves: locks that a session holds. The rows come as the server's
+//! texts, so that all its types are told apart by it and none is decoded twice. A query of functions that are known to change
+//! nothing is sent without all of that: a session's transactions only read unless one says otherwise.
+//!
+//! Three clocks end a run: the server's `statement_timeout`, a request to cancel that is sent when the server has not
+//! answered in time, and the end of the connection.
+
+mod errors;
+mod plain;
+mod role;
+mod values;
+mod wire;
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::IsNull;
+use postgres_protocol::authentication::md5_hash;
+use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
+use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBody};
+use postgres_protocol::message::frontend;
+
+use crate::outcome::{Outcome, Status, Stop};
+use crate::request::{Limits, Parameters};
+use crate::result::table::{CELL_BYTES, Table};
+use crate::result::value::Value;
+use crate::server::rows::{Excess, Read};
+use crate::server::stream::Failure;
+use crate::server::url::Url;
+use crate::server::watch::Watch;
+use crate::server::{Asked, Session, stop_outcome};
+use errors::ServerError;
+use values::Kind;
+use wire::Wire;
+
+/// What stands before the text.
+const DECLARE: &str = "DECLARE sqlexec NO SCROLL CURSOR FOR ";
+
+/// Undoes what the text did. Locks of the session outlive a transaction.
+const UNDO: &str = "ROLLBACK; SELECT pg_catalog.pg_advisory_unlock_all()";
+
+/// How long the server has to end a run by its own clock, before it is asked to.
+const SERVER_GRACE: Duration = Duration::from_millis(15);
+
+/// How long it has to answer when it was asked, before the connection is closed.
+const CANCEL_GRACE: Duration = Duration::from_millis(60);
+
+/// How long the rest of a result is read that nobody wants, before the connection is closed.
+const DRAIN_GRACE: Duration = Duration::from_millis(100);
+
+/// How a session begins: dates, times and numbers have one form, whatever the server's or the role's settings are.
+const SETTINGS: [(&str, &str); 9] = [
+    ("client_encoding", "UTF8"),
+    ("application_name", "sqlexec_rs"),
+    ("default_transaction_read_only", "on"),
+    ("DateStyle", "ISO, MDY"),
+    ("IntervalStyle", "postgres"),
+    ("TimeZone", "UTC"),
+    ("extra_float_digits", "1"),
+    ("bytea_output", "hex"),
+    // The whole result is fetched; a cursor is planned for a tenth of it otherwise.
+    ("cursor_tuple_fraction", "1"),
+];
+
+/// A connection whose role can only read.
+pub(super) struct Postgresql {
+    wire: Wire,
+    url: Url,
+    process: i32,
+    secret: i32,
+    messages: BytesMut,
+    /// The milliseconds that a statement may take; zero is no bound.
+    time: u128,
+    course: Course,
+    is_usable: bool,
+}
+
+/// How the server answers a run: it says so often that it is ready.
+#[derive(Clone, Copy, Default)]
+struct Course {
+    times_ready: u8,
+    /// How often it was before the rows.
+    rows_at: u8,
+    /// How often it was before the last time.
+    end_at: u8,
+    /// Characters that stand before the text.
+    prefix: usize,
+}
+
+/// What came of the statements of one run.
+#[derive(Default)]
+struct Received {
+    table: Option<Table>,
+    kinds: Vec<Kind>,
+    error: Option<ServerError>,
+}
+
+impl Postgresql {
+    /// Connects, and refuses a role that can do more than read.
+    pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+        let wire = Wire::connect(url, watch)?;
+        let mut session = Self {
+            wire,
+            url: url.clone(),
+            process: 0,
+            secret: 0,
+            messages: BytesMut::new(),
+            time: 0,
+            course: Course::default(),
+            is_usable: true,
+        };
+        let result = session.start(watch).and_then(|()| role::check(&mut session, watch));
+        result.map(|()| session).map_err(Failure::into_text)
+    }
+
+    /// Says who asks, and waits until the server is ready.
+    fn start(&mut self, watch: &Watch<'_>) -> Result<(), Failure> {
+        let url = self.url.clone();
+        let who = [("user", url.user.as_str()), ("database", url.database.as_str())];
+        frontend::startup_message(who.into_iter().chain(SETTINGS), &mut self.messages)?;
+        self.flush()?;
+        let password = url.password.as_deref();
+        let mut scram = None;
+        loop {
+            match self.wire.next(watch, 0)? {
+                Message::AuthenticationOk | Message::ParameterStatus(_) | Message::NoticeResponse(_) => {}
+                Message::AuthenticationCleartextPassword => {
+                    frontend::password_message(known(password)?.as_bytes(), &mut self.messages)?;
+                    self.flush()?;
+                }
+                Message::AuthenticationMd5Password(body) => {
+                    let hash = md5_hash(url.user.as_bytes(), known(password)?.as_bytes(), body.salt());
+                    frontend::password_message(hash.as_bytes(), &mut self.messages)?;
+                    self.flush()?;
+                }
+                Message::AuthenticationSasl(body) => {
+                    if !body.mechanisms().any(|name| Ok(name == SCRAM_SHA_256))? {
+                        return Err(Failure::Lost("the server asks for an unknown way to authenticate".to_owned()));
+                    }
+                    let begun = ScramSha256::new(known(password)?.as_bytes(), ChannelBinding::unsupported());
+                    frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut self.messages)?;
+                    scram = Some(begun);
+                    self.flush()?;
+                }
+                Message::AuthenticationSaslContinue(body) => {
+                    let scram = scram.as_mut().ok_or_else(unexpected)?;
+                    scram.update(body.data())?;
+                    frontend::sasl_response(scram.message(), &mut self.messages)?;
+                    self.flush()?;
+                }
+                Message::AuthenticationSaslFinal(body) => {
+                    scram.as_mut().ok_or_else(unexpected)?.finish(body.data())?;
+                }
+                Message::BackendKeyData(body) => {
+                    self.process = body.process_id();
+                    self.secret = body.secret_key();
+                }
+                Message::ReadyForQuery(_) => return Ok(()),
+                Message::ErrorResponse(body) => return Err(Failure::Lost(ServerError::of(&body).text())),
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        let sent = self.wire.send(&self.messages);
+        self.messages.clear();
+        sent
+    }
+
+    /// Returns the rows of a query of our own, as texts.
+    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, Failure> {
+        frontend::query(sql, &mut self.messages)?;
+        self.flush()?;
+        let mut rows = Vec::new();
+        loop {
+            match self.wire.next(watch, 1 << 20)? {
+                Message::DataRow(body) => {
+                    let cell = |range: Option<std::ops::Range<usize>>| {
+                        let text = range.map(|range| String::from_utf8_lossy(&body.buffer()[range]).into_owned());
+                        Ok(text.unwrap_or_default())
+                    };
+                    rows.push(body.ranges().map(cell).collect()?);
+                }
+                Message::ErrorResponse(body) => return Err(Failure::Lost(ServerError::of(&body).text())),
+                Message::ReadyForQuery(_) => return Ok(rows),
+                _ => {}
+            }
+        }
+    }
+
+    /// Writes the messages of a run.
+    fn write_run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<(), Failure> {
+        if plain::is_plain(asked.sql) {
+            return self.write_plain_run(asked, watch);
+        }
+        // Zero is no bound, and a run that is out of time is ended here.
+        let left = watch.left().map_or(0, |left| left.as_millis().clamp(1, i32::MAX as u128));
+        frontend::query(&format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {left}"), &mut self.messages)?;
+        let declare = format!("{DECLARE}{}", asked.sql);
+        write_statement(&declare, asked.parameters, 0, &mut self.messages)?;
+        // One row more says that there are too many; the grammar's numbers have 32 bits.
+        let n_rows = n_rows(asked.limits).map_or("ALL".to_owned(), |n| n.to_string());
+        write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
+        frontend::sync(&mut self.messages);
+        frontend::query(UNDO, &mut self.messages)?;
+        // Behind BEGIN, the run, and ROLLBACK.
+        self.course = Course { times_ready: 0, rows_at: 1, end_at: 2, prefix: DECLARE.len() };
+        Ok(())
+    }
+
+    /// Writes the messages of a run that leaves nothing.
+    fn write_plain_run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<(), Failure> {
+        let left = watch.left();
+        // What the whole time is but for a moment is the whole, so that it need not be set again for each run.
+        let whole =
+            asked.limits.timeout.filter(|time| left.is_some_and(|left| *time < left + Duration::from_millis(2)));
+        let time = whole.or(left).map_or(0, |time| time.as_millis().clamp(1, i32::MAX as u128));
+        let n_before = u8::from(time != self.time);
+        if n_before > 0 {
+            frontend::query(&format!("SET statement_timeout = {time}"), &mut self.messages)?;
+            self.time = time;
+        }
+        write_statement(asked.sql, asked.parameters, n_rows(asked.limits).unwrap_or(0), &mut self.messages)?;
+        frontend::sync(&mut self.messages);
+        self.course = Course { rows_at: n_before, end_at: n_before, ..Course::default() };
+        Ok(())
+    }
+
+    /// Reads what the run's messages are answered with, to the end.
+    fn read_run(
+        &mut self,
+        received: &mut Received,
+        limits: &Limits,
+        watch: &Watch<'_>,
+    ) -> Result<Option<Excess>, Failure> {
+        let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
+        loop {
+            let Course { times_ready, rows_at, end_at, .. } = self.course;
+            let max_row = max_bytes.saturating_add(CELL_BYTES * 1_664);
+            match self.wire.next(watch, max_row)? {
+                Message::ReadyForQuery(_) if times_ready == end_at => return Ok(None),
+                Message::ReadyForQuery(_) => self.course.times_ready += 1,
+                Message::RowDescription(body) if times_ready == rows_at => received.describe(&body)?,
+                Message::DataRow(body) if times_ready == rows_at => {
+                    if let Some(excess) = received.push(&body, limits, max_bytes)? {
+                        return Ok(Some(excess));
+                    }
+                }
+                Message::ErrorResponse(body) => {
+                    let error = ServerError::of(&body);
+                    if error.is_fatal() || times_ready != rows_at {
+                        return Err(Failure::Lost(error.text()));
+                    }
+                    received.error = Some(error);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Has the server end what it does for this session, and reads to the end of it; where that takes too long the session
+    /// is over.
+    fn stop(&mut self, asks_at_once: bool) {
+        let never = AtomicBool::new(false);
+        let is_done = (!asks_at_once && self.drain(&Watch::grace(SERVER_GRACE, &never))) || {
+            let watch = Watch::grace(CANCEL_GRACE, &never);
+            self.cancel(&watch) && self.drain(&watch)
+        };
+        self.is_usable = is_done;
+    }
+
+    /// Reads until the server has answered everything; false when that takes too long, or what a run left is not undone.
+    fn drain(&mut self, watch: &Watch<'_>) -> bool {
+        let mut is_undone = self.course.end_at == self.course.rows_at;
+        loop {
+            let is_last = self.course.times_ready == self.course.end_at;
+            match self.wire.next(watch, usize::MAX) {
+                Ok(Message::ReadyForQuery(_)) if is_last => return is_undone,
+                Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
+                // Behind ROLLBACK it is the release of locks.
+                Ok(Message::CommandComplete(body)) => {
+                    is_undone |= is_last && body.tag().is_ok_and(|tag| tag == "SELECT 1");
+                }
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Sends a request to cancel, by a connection of its own; true when the server has taken it, so that it cannot meet a
+    /// later run.
+    fn cancel(&self, watch: &Watch<'_>) -> bool {
+        let Ok(mut wire) = Wire::connect(&self.url, watch) else { return false };
+        let mut message = BytesMut::new();
+        frontend::cancel_request(self.process, self.secret, &mut message);
+        wire.send(&message).is_ok() && wire.is_closed_in_time(watch)
+    }
+}
+
+impl Session for Postgresql {
+    fn run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
+        if asked.parameters.is_some_and(|parameters| !parameters.names.is_empty()) {
+            return Ok(Outcome::failed(Status::RuntimeError, "PostgreSQL binds parameters by position: $1, $2"));
+        }
+        let mut received = Received::default();
+        let sent = self.write_run(asked, watch).and_then(|()| self.flush());
+        let read = sent.and_then(|()| self.read_run(&mut received, asked.limits, watch));
+        match read {
+            Ok(None) => Ok(received.outcome(asked, watch, self.course.prefix)),
+            Ok(Some(excess)) => {
+                let never = AtomicBool::new(false);
+                if !self.drain(&Watch::grace(DRAIN_GRACE, &never)) {
+                    self.stop(true);
+                }
+                Ok(excess.outcome(received.table, asked.limits))
+            }
+            Err(Failure::TooLarge) => {
+                let never = AtomicBool::new(false);
+                self.cancel(&Watch::grace(CANCEL_GRACE, &never)); // the server would go on sending
+                self.is_usable = false;
+                Ok(Excess::Bytes.outcome(received.table, asked.limits))
+            }
+            Err(Failure::Stopped) => {
+                let stop = watch.stop().unwrap_or(Stop::Wall);
+                self.stop(stop == Stop::Cancelled);
+                Ok(stop_outcome(stop, asked.limits))
+            }
+            Err(Failure::Lost(why)) => Err(why),
+        }
+    }
+
+    fn is_usable(&self) -> bool {
+        self.is_usable
+    }
+}
+
+impl Received {
+    fn describe(&mut self, body: &RowDescriptionBody) -> Result<(), Failure> {
+        let (mut names, mut types) = (Vec::new(), Vec::new());
+        let mut fields = body.fields();
+        while let Some(field) = fields.next()? {
+            names.push(field.name().to_owned());
+            types.push(values::type_name(field.type_oid()).map(str::to_owned));
+            self.kinds.push(values::kind_of(field.type_oid()));
+        }
+        self.table = Some(Table::new(names).with_types(types));
+        Ok(())
+    }
+
+    /// Appends a row; says so where it is one too many.
+    fn push(&mut self, body: &DataRowBody, limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, Failure> {
+        let Some(table) = self.table.as_mut() else { return Err(unexpected()) };
+        if table.n_rows() as u64 == limits.max_rows {
+            return Ok(Some(Excess::Rows));
+        }
+        let mut ranges = body.ranges();
+        let mut kinds = self.kinds.iter();
+        while let (Some(range), Some(kind)) = (ranges.next()?, kinds.next()) {
+            let read = range.map(|range| values::read(*kind, &body.buffer()[range]));
+            table.push(read.as_ref().map_or(Value::Null, Read::value));
+            if table.bytes() > max_bytes {
+                table.abandon_row();
+                return Ok(Some(Excess::Bytes));
+            }
+        }
+        table.end_row();
+        Ok(None)
+    }
+
+    /// Returns the outcome of a run that was read to its end.
+    fn outcome(self, asked: &Asked<'_>, watch: &Watch<'_>, prefix: usize) -> Outcome {
+        match (self.error, self.table) {
+            (Some(error), _) if error.is_cancellation() => {
+                // Somebody else may cancel, too.
+                let stop = watch.stop().or_else(|| asked.limits.timeout.map(|_| Stop::Wall));
+                stop.map_or_else(
+                    || Outcome::failed(Status::DbError, error.text()),
+                    |stop| stop_outcome(stop, asked.limits),
+                )
+            }
+            (Some(error), _) => error.outcome(asked.sql, prefix),
+            (None, Some(table)) => Outcome::ok(table),
+            (None, None) => Outcome::failed(Status::DbError, "the server sent no rows and no error"),
+        }
+    }
+}
+
+/// Returns how many rows are asked for, one more than may come; `None` is all, as the protocol's numbers have 32 bits.
+fn n_rows(limits: &Limits) -> Option<i32> {
+    i32::try_from(limits.max_rows.saturating_add(1)).ok()
+}
+
+/// Writes the messages that run a statement and have its rows as texts, so many or, for zero, all.
+fn write_statement(
+    sql: &str,
+    parameters: Option<&Parameters>,
+    n_rows: i32,
+    messages: &mut BytesMut,
+) -> Result<(), Failure> {
+    let bound: Vec<_> = parameters.iter().flat_map(|all| &all.values).map(values::bound).collect();
+    frontend::parse("", sql, bound.iter().map(|(_, oid)| *oid), messages)?;
+    let write = |(text, _): &(Option<std::borrow::Cow<'_, [u8]>>, u32), out: &mut BytesMut| {
+        Ok(text.as_ref().map_or(IsNull::Yes, |text| {
+            out.extend_from_slice(text);
+            IsNull::No
+        }))
+    };
+    let text = 0;
+    frontend::bind("", "", [text], &bound, write, [text], messages)
+        .map_err(|_| Failure::Lost("a parameter is too large".to_owned()))?;
+    frontend::describe(b'P', "", messages)?;
+    frontend::execute("", n_rows, messages)?;
+    Ok(())
+}
+
+fn known(password: Option<&str>) -> Result<&str, Failure> {
+    password.ok_or_else(|| Failure::Lost("the server asks for a password: postgresql://USER:PASSWORD@…".to_owned()))
+}
+
+fn unexpected() -> Failure {
+    Failure::Lost("the server sent what is no answer".to_owned())
+}

@@ -1,0 +1,59 @@
+//! What servers' texts become here, and how many rows a result may have.
+
+use crate::outcome::{Outcome, Status};
+use crate::request::Limits;
+use crate::result::table::Table;
+use crate::result::value::Value;
+
+/// Why the rows of a run are not read to the end.
+#[derive(Clone, Copy)]
+pub(super) enum Excess {
+    Rows,
+    Bytes,
+}
+
+impl Excess {
+    /// Returns the outcome of a run whose result is too large, with the rows that came.
+    pub(super) fn outcome(self, table: Option<Table>, limits: &Limits) -> Outcome {
+        match table {
+            Some(table) if limits.cuts => Outcome { is_cut: true, ..Outcome::ok(table) },
+            _ => Outcome::failed(
+                Status::TooLarge,
+                match self {
+                    Self::Rows => format!("more than {} rows", limits.max_rows),
+                    Self::Bytes => format!("more than {} bytes of result", limits.max_bytes),
+                },
+            ),
+        }
+    }
+}
+
+/// A value that was read.
+#[derive(Debug)]
+pub(super) enum Read<'a> {
+    Value(Value<'a>),
+    Bytes(Vec<u8>),
+}
+
+impl Read<'_> {
+    /// Returns the value.
+    pub(super) fn value(&self) -> Value<'_> {
+        match self {
+            Self::Value(value) => *value,
+            Self::Bytes(bytes) => Value::Blob(bytes),
+        }
+    }
+}
+
+/// Reads a number.
+pub(super) fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Reads a decimal number: an integer where its fraction is of zeros alone, else a double.
+pub(super) fn decimal(text: &[u8]) -> Option<Value<'static>> {
+    let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
+    let is_whole = text[point..].iter().all(|byte| b".0".contains(byte));
+    let whole = if is_whole { number(&text[..point]) } else { None };
+    whole.map(Value::Integer).or_else(|| number(text).map(Value::Real))
+}

@@ -1,0 +1,224 @@
+//! A socket to a server, which is never waited for longer than a [`Watch`] allows.
+//!
+//! What goes to another machine is encrypted, and the server proves who it is (TLS 1.2 or 1.3); `sslmode=disable` in the URL
+//! sends all in clear. `sslrootcert=FILE` names who is believed in place of this machine's certificate authorities.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::url::Url;
+use super::watch::Watch;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// What is said of a server on another machine that cannot encrypt.
+pub(super) const NO_TLS: &str = "the server has no TLS: sslmode=disable in the URL sends all in clear, or use a tunnel";
+
+/// Why nothing came.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The watch says that the run must end.
+    Stopped,
+    /// A row has more bytes than a result may have.
+    TooLarge,
+    /// The connection is gone, or what came is no message.
+    Lost(String),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+impl Failure {
+    /// Returns why there is no connection.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Stopped => "no answer in time".to_owned(),
+            Self::TooLarge => "the server sent what is no answer".to_owned(),
+            Self::Lost(why) => why,
+        }
+    }
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    /// In the middle of becoming another.
+    None,
+}
+
+/// A connection.
+pub(super) struct Stream {
+    socket: Socket,
+    chunk: Box<[u8]>,
+    wait: Duration,
+}
+
+impl Stream {
+    /// Connects to the server of a URL: to its port, or where its host is a folder to the socket of that name there.
+    pub(super) fn connect(url: &Url, port: u16, socket: &str, watch: &Watch<'_>) -> Result<Self, String> {
+        let socket = if url.host.starts_with('/') {
+            let path = Path::new(&url.host).join(socket);
+            Socket::Unix(UnixStream::connect(path).map_err(|error| error.to_string())?)
+        } else {
+            Socket::Tcp(connect_tcp(&url.host, port, watch)?)
+        };
+        let stream = Self { socket, chunk: vec![0; READ_BYTES].into(), wait: Duration::ZERO };
+        let time = watch.left().map(|left| left.max(Duration::from_millis(1)));
+        let set = match &stream.socket {
+            Socket::Tcp(socket) => socket.set_write_timeout(time),
+            Socket::Unix(socket) => socket.set_write_timeout(time),
+            Socket::Tls(_) | Socket::None => Ok(()),
+        };
+        set.map(|()| stream).map_err(|error| error.to_string())
+    }
+
+    /// Tells whether what is sent must be encrypted.
+    pub(super) fn wants_tls(&self, url: &Url) -> Result<bool, String> {
+        let Socket::Tcp(socket) = &self.socket else { return Ok(false) };
+        let is_near = socket.peer_addr().is_ok_and(|address| address.ip().is_loopback());
+        match url.option("sslmode") {
+            None => Ok(!is_near || url.option("sslrootcert").is_some()),
+            Some("disable") => Ok(false),
+            Some("require" | "verify-ca" | "verify-full") => Ok(true),
+            Some(other) => Err(format!("sslmode={other}: it is verify-full or disable")),
+        }
+    }
+
+    /// Encrypts what follows, after the server has proved that it is the URL's host.
+    pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), Failure> {
+        let Socket::Tcp(socket) = std::mem::replace(&mut self.socket, Socket::None) else {
+            return Err(Failure::Lost("there is no connection to encrypt".to_owned()));
+        };
+        let config = ClientConfig::builder().with_root_certificates(roots(url)?).with_no_client_auth();
+        let name = ServerName::try_from(url.host.clone()).map_err(|error| Failure::Lost(error.to_string()))?;
+        let connection =
+            ClientConnection::new(Arc::new(config), name).map_err(|error| Failure::Lost(error.to_string()))?;
+        let mut stream = StreamOwned::new(connection, socket);
+        stream.sock.set_read_timeout(Some(watch.wait()))?;
+        while stream.conn.is_handshaking() {
+            if watch.stop().is_some() {
+                return Err(Failure::Stopped);
+            }
+            match stream.conn.complete_io(&mut stream.sock) {
+                Ok(_) => {}
+                Err(error) if is_a_wait(&error) => {}
+                Err(error) => return Err(Failure::Lost(format!("TLS: {error}"))),
+            }
+        }
+        self.wait = Duration::ZERO;
+        self.socket = Socket::Tls(Box::new(stream));
+        Ok(())
+    }
+
+    /// Tells whether what is sent is encrypted.
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self.socket, Socket::Tls(_))
+    }
+
+    /// Tells whether the server is on this machine, and nobody can listen.
+    pub(super) fn is_unix(&self) -> bool {
+        matches!(self.socket, Socket::Unix(_))
+    }
+
+    /// Sends messages.
+    pub(super) fn send(&mut self, messages: &[u8]) -> Result<(), Failure> {
+        let sent = match &mut self.socket {
+            Socket::Tcp(socket) => socket.write_all(messages),
+            Socket::Unix(socket) => socket.write_all(messages),
+            Socket::Tls(socket) => socket.write_all(messages).and_then(|()| socket.flush()),
+            Socket::None => Err(closed()),
+        };
+        sent.map_err(Failure::from)
+    }
+
+    /// Appends what there is to read, and waits for it in short turns.
+    pub(super) fn receive(&mut self, received: &mut BytesMut, watch: &Watch<'_>) -> Result<(), Failure> {
+        loop {
+            if watch.stop().is_some() {
+                return Err(Failure::Stopped);
+            }
+            let wait = watch.wait();
+            if wait != self.wait {
+                self.wait = wait;
+                match &self.socket {
+                    Socket::Tcp(socket) => socket.set_read_timeout(Some(wait))?,
+                    Socket::Unix(socket) => socket.set_read_timeout(Some(wait))?,
+                    Socket::Tls(socket) => socket.sock.set_read_timeout(Some(wait))?,
+                    Socket::None => {}
+                }
+            }
+            let read = match &mut self.socket {
+                Socket::Tcp(socket) => socket.read(&mut self.chunk),
+                Socket::Unix(socket) => socket.read(&mut self.chunk),
+                Socket::Tls(socket) => socket.read(&mut self.chunk),
+                Socket::None => Err(closed()),
+            };
+            match read {
+                Ok(0) => return Err(Failure::Lost("the server closed the connection".to_owned())),
+                Ok(n) => {
+                    received.extend_from_slice(&self.chunk[..n]);
+                    return Ok(());
+                }
+                Err(error) if is_a_wait(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Tells whether an error says that nothing came in time.
+fn is_a_wait(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn closed() -> io::Error {
+    io::Error::from(ErrorKind::NotConnected)
+}
+
+/// Returns who is believed when a server says who it is.
+fn roots(url: &Url) -> Result<RootCertStore, Failure> {
+    let mut roots = RootCertStore::empty();
+    if let Some(file) = url.option("sslrootcert") {
+        let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let certificates = read.map_err(|error| Failure::Lost(format!("sslrootcert={file}: {error}")))?;
+        roots.add_parsable_certificates(certificates);
+    } else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
+    if roots.is_empty() {
+        let why = "there is no certificate authority to believe: sslrootcert=FILE in the URL names one";
+        return Err(Failure::Lost(why.to_owned()));
+    }
+    Ok(roots)
+}
+
+/// Connects to each address of a host until one answers.
+fn connect_tcp(host: &str, port: u16, watch: &Watch<'_>) -> Result<TcpStream, String> {
+    let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
+    let mut why = "the host has no address".to_owned();
+    for address in addresses {
+        let left = watch.left().unwrap_or(Duration::MAX).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                let _ = stream.set_nodelay(true); // only speed is lost
+                return Ok(stream);
+            }
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
+}

@@ -1,0 +1,156 @@
+//! The URL of a database: `scheme://user:password@host:port/database?name=value`, its parts percent-encoded.
+//!
+//! A host that begins with a slash (`%2Frun%2Fpostgresql`) is the folder of a socket. What is shown of a URL, in messages
+//! and to callbacks, never holds its password.
+
+use std::fmt;
+use std::path::Path;
+
+use percent_encoding::percent_decode_str;
+
+/// A database's address, and who asks.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Url {
+    pub(crate) scheme: String,
+    pub(crate) user: String,
+    pub(crate) password: Option<String>,
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) database: String,
+    /// What follows the question mark.
+    pub(crate) options: Vec<(String, String)>,
+}
+
+impl Url {
+    /// Takes a URL apart; or says what is wrong with it.
+    pub(crate) fn parse(name: &Path) -> Result<Self, String> {
+        let text = name.to_str().ok_or("a URL must be UTF-8")?;
+        let (scheme, rest) = text.split_once("://").ok_or("a URL has `://` behind its scheme")?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (credentials, address) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (user, password) = match credentials.split_once(':') {
+            Some((user, password)) => (user, Some(decoded(password)?)),
+            None => (credentials, None),
+        };
+        let (host, port) = split_port(address)?;
+        let url = Self {
+            scheme: scheme.to_owned(),
+            user: decoded(user)?,
+            password,
+            host: decoded(host)?,
+            port,
+            database: decoded(database)?,
+            options: query.split('&').filter(|pair| !pair.is_empty()).map(option).collect::<Result<_, _>>()?,
+        };
+        for (part, what) in
+            [(&url.user, "a user: SCHEME://USER@…"), (&url.host, "a host"), (&url.database, "a database")]
+        {
+            if part.is_empty() {
+                return Err(format!("the URL has not {what}"));
+            }
+            if part.contains('\0') {
+                return Err("a part of the URL holds a NUL".to_owned());
+            }
+        }
+        Ok(url)
+    }
+
+    /// Returns the value of an option.
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Shows everything but the password and the options, which may hold one.
+impl fmt::Display for Url {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scheme, user, host, database, .. } = self;
+        let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
+        write!(out, "{scheme}://{user}@{host}{port}/{database}")
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+/// Returns the name of a database as it may be shown: a URL that cannot be taken apart is cut at its scheme.
+pub(crate) fn shown(name: &Path) -> String {
+    Url::parse(name).map_or_else(
+        |_| format!("{}://…", name.to_string_lossy().split("://").next().unwrap_or_default()),
+        |url| url.to_string(),
+    )
+}
+
+fn option(pair: &str) -> Result<(String, String), String> {
+    let (name, value) = pair.split_once('=').ok_or("an option of the URL is no name=value")?;
+    Ok((decoded(name)?, decoded(value)?))
+}
+
+/// Takes the port off; an address in brackets has colons of its own.
+fn split_port(address: &str) -> Result<(&str, Option<u16>), String> {
+    let (host, port) = match address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, rest)) => (host, rest.strip_prefix(':').unwrap_or(rest)),
+        None => address.rsplit_once(':').unwrap_or((address, "")),
+    };
+    let port =
+        if port.is_empty() { None } else { Some(port.parse().map_err(|_| "the port is no number up to 65535")?) };
+    Ok((host, port))
+}
+
+fn decoded(part: &str) -> Result<String, String> {
+    let decoded = percent_decode_str(part).decode_utf8();
+    decoded.map(std::borrow::Cow::into_owned).map_err(|_| "a part of the URL is not UTF-8".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Url, String> {
+        Url::parse(Path::new(text))
+    }
+
+    #[test]
+    fn a_url_is_taken_apart() {
+        let url = parse("postgresql://ann:s%40fe:%2F@db.example:6432/my%20shop?sslmode=disable&a=b%26c").unwrap();
+        assert_eq!((url.user.as_str(), url.password.as_deref()), ("ann", Some("s@fe:/")));
+        assert_eq!((url.host.as_str(), url.port, url.database.as_str()), ("db.example", Some(6432), "my shop"));
+        assert_eq!((url.option("sslmode"), url.option("a"), url.option("b")), (Some("disable"), Some("b&c"), None));
+        let url = parse("postgresql://ann@[::1]:5/d").unwrap();
+        assert_eq!((url.host.as_str(), url.port, url.password), ("::1", Some(5), None));
+        let url = parse("postgres://ann@%2Frun%2Fpg/d").unwrap();
+        assert_eq!((url.host.as_str(), url.port), ("/run/pg", None));
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for text in [
+            "postgresql://ann:secret@h:5/d?password=secret",
+            "postgresql://ann:secret@h:port/d",
+            "postgresql://:secret@/",
+        ] {
+            let name = Path::new(text);
+            let all = format!("{} {:?}", shown(name), Url::parse(name));
+            assert!(!all.contains("secret"), "{all}");
+        }
+        assert_eq!(shown(Path::new("postgresql://ann:secret@h:5/d")), "postgresql://ann@h:5/d");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let wrong = [
+            "postgresql://h/d",
+            "postgresql://u@/d",
+            "postgresql://u@h",
+            "postgresql://u@h:70000/d",
+            "postgresql://u@h/d?x",
+            "postgresql://u%ff@h/d",
+            "postgresql://u@h/d%00",
+        ];
+        assert!(wrong.iter().all(|text| parse(text).is_err()), "{:?}", wrong.map(parse));
+    }
+}

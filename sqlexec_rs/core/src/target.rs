@@ -1,0 +1,102 @@
+//! What a database is: a file of SQLite's, one of DuckDB's behind `duckdb:`, or a database of a server, by its URL.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use strum::IntoStaticStr;
+
+use crate::outcome::{Outcome, Status};
+
+/// A program that runs SQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+pub(crate) enum Engine {
+    /// The one that is compiled in.
+    Sqlite,
+    /// A server.
+    Postgresql,
+    /// A server of MariaDB or MySQL.
+    Mysql,
+    /// A library that a worker process has loaded.
+    Duckdb,
+}
+
+/// What stands before the path of a file of DuckDB's.
+const DUCKDB: &str = "duckdb:";
+
+impl Engine {
+    /// Returns the engine of a database by its name: a URL says it by its scheme, and anything else is the path of a file.
+    pub(crate) fn of(database: &Path) -> Result<Self, Box<Outcome>> {
+        let Some(scheme) = scheme(database) else {
+            return Ok(if duckdb_file(database).is_some() { Self::Duckdb } else { Self::Sqlite });
+        };
+        match scheme {
+            "postgresql" | "postgres" => Ok(Self::Postgresql),
+            "mysql" | "mariadb" => Ok(Self::Mysql),
+            _ => {
+                let error = format!(
+                    "{scheme}:// is no scheme of an engine here: there are paths, duckdb:FILE, postgresql:// and mysql://"
+                );
+                Err(Box::new(Outcome::failed(Status::DbError, error)))
+            }
+        }
+    }
+
+    /// Tells whether it runs elsewhere, and a database has a URL.
+    pub(crate) fn is_server(self) -> bool {
+        matches!(self, Self::Postgresql | Self::Mysql)
+    }
+
+    /// Returns the file of a database that is one.
+    pub(crate) fn file(self, database: &Path) -> &Path {
+        if self == Self::Duckdb { duckdb_file(database).unwrap_or(database) } else { database }
+    }
+
+    /// Returns the name that users see.
+    pub(crate) fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// Returns the path behind `duckdb:`.
+fn duckdb_file(database: &Path) -> Option<&Path> {
+    let name = database.as_os_str().as_bytes().strip_prefix(DUCKDB.as_bytes())?;
+    Some(Path::new(OsStr::from_bytes(name)))
+}
+
+/// Returns what stands before `://`, where that is a scheme.
+fn scheme(database: &Path) -> Option<&str> {
+    let bytes = database.as_os_str().as_encoded_bytes();
+    let len = bytes.iter().position(|byte| !byte.is_ascii_alphanumeric() && !b"+-.".contains(byte))?;
+    let (scheme, rest) = bytes.split_at(len);
+    let is_one = rest.starts_with(b"://") && scheme.first().is_some_and(u8::is_ascii_alphabetic);
+    if is_one { std::str::from_utf8(scheme).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheme_says_the_engine() {
+        let engine = |name: &str| Engine::of(Path::new(name)).map_err(|outcome| outcome.status);
+        for path in ["shop.sqlite", "/a/b", "a:/b", "://", "1x://h/d", "", "C:\\a", "x y://h", ":memory:"] {
+            assert_eq!(engine(path), Ok(Engine::Sqlite), "{path}");
+        }
+        for url in ["postgresql://h/d", "postgres://u:p@h:1/d?sslmode=disable"] {
+            assert_eq!(engine(url), Ok(Engine::Postgresql), "{url}");
+        }
+        for url in ["mysql://h/d", "mariadb://u:p@h:1/d"] {
+            assert_eq!(engine(url), Ok(Engine::Mysql), "{url}");
+        }
+        for name in ["duckdb:shop.db", "duckdb:/a/b", "duckdb:", "duckdb:a://b"] {
+            assert_eq!(engine(name), Ok(Engine::Duckdb), "{name}");
+            assert_eq!(Engine::Duckdb.file(Path::new(name)), Path::new(&name["duckdb:".len()..]));
+        }
+        assert_eq!(engine("duckdb"), Ok(Engine::Sqlite));
+        assert_eq!(engine("oracle://u:secret@h/d"), Err(Status::DbError));
+        let error = Engine::of(Path::new("oracle://u:secret@h/d")).unwrap_err().error.unwrap();
+        assert!(error.contains("oracle") && !error.contains("secret"), "{error}");
+    }
+}

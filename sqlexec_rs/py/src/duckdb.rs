@@ -1,0 +1,199 @@
+//! The worker process of DuckDB: a Python program hands over an object that has the library loaded.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use sqlexec_core::{Bound as BoundValue, ForeignEngine, Outcome, Parameters, Rows, Status, Value, WorkerConfig};
+
+/// The program, beside the module's own file.
+const PROGRAM: &str = "duckdb_worker.py";
+
+/// Rows that are fetched at once.
+const BATCH_ROWS: usize = 1_024;
+
+/// Answers the requests of a pool with an object that runs SQL, until there are no more.
+#[pyfunction]
+pub(crate) fn _serve_duckdb(py: Python<'_>, engine: Py<PyAny>, memory_bytes: u64, cap: usize) -> PyResult<()> {
+    let mut engine = Duckdb { engine };
+    let served = py.detach(|| sqlexec_core::serve_foreign(&mut engine, memory_bytes, cap));
+    served.map_err(|error| PyOSError::new_err(error.to_string()))
+}
+
+/// Makes the configuration of one that runs DuckDB; `None` where this interpreter has no DuckDB.
+pub(crate) fn worker(py: Python<'_>, other: WorkerConfig) -> PyResult<Option<WorkerConfig>> {
+    let interpreter: Option<PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
+    let spec = py.import("importlib.util")?.call_method1("find_spec", ("duckdb",));
+    let (Some(interpreter), Ok(spec)) = (interpreter, spec) else { return Ok(None) };
+    if interpreter.as_os_str().is_empty() || spec.is_none() {
+        return Ok(None);
+    }
+    let Some(package) = spec.getattr("origin")?.extract::<Option<PathBuf>>()? else { return Ok(None) };
+    let Some(folder) = package.parent().and_then(Path::parent) else { return Ok(None) };
+    let module: PathBuf = py.import("sqlexec_rs._native")?.getattr("__file__")?.extract()?;
+    // Nothing but what it is told: no variables, no folder of the caller's, no bytecode written, and no site's own code.
+    let options = ["-I", "-S", "-B"].map(Into::into);
+    let paths = [module.with_file_name(PROGRAM).into(), module.into(), folder.as_os_str().to_owned()];
+    let arguments = options.into_iter().chain(paths).collect();
+    Ok(Some(WorkerConfig { program: interpreter, arguments, ..other }))
+}
+
+struct Duckdb {
+    engine: Py<PyAny>,
+}
+
+impl Duckdb {
+    /// Calls a method; what it raises the object itself explains.
+    fn attach<T>(
+        &self,
+        call: impl for<'py> FnOnce(Python<'py>, &Bound<'py, PyAny>) -> PyResult<T>,
+    ) -> Result<T, Box<Outcome>> {
+        Python::attach(|py| {
+            let engine = self.engine.bind(py);
+            call(py, engine).map_err(|error| {
+                let explained = explain(engine, &error.into_value(py).into_bound(py).into_any());
+                Box::new(explained.unwrap_or_else(|error| Outcome::failed(Status::DbError, error.to_string())))
+            })
+        })
+    }
+}
+
+fn explain(engine: &Bound<'_, PyAny>, error: &Bound<'_, PyAny>) -> PyResult<Outcome> {
+    let explained = engine.call_method1("explain", (error,))?;
+    let (status, message, error_offset, hint): (String, String, Option<u32>, Option<String>) = explained.extract()?;
+    let status = Status::ALL.iter().find(|known| known.name() == status).copied().unwrap_or(Status::RuntimeError);
+    Ok(Outcome { error_offset, hint, ..Outcome::failed(status, message) })
+}
+
+impl ForeignEngine for Duckdb {
+    fn load(&mut self) {
+        let _ = self.attach(|_, engine| engine.call_method0("load").map(drop));
+    }
+
+    fn open(&mut self, file: &Path) -> Result<(), Box<Outcome>> {
+        let opened = self.attach(|_, engine| engine.call_method1("open", (file.as_os_str(),)).map(drop));
+        opened.map_err(|mut outcome| {
+            outcome.status = Status::DbError;
+            outcome
+        })
+    }
+
+    fn close(&mut self, file: &Path) {
+        let _ = self.attach(|_, engine| engine.call_method1("close", (file.as_os_str(),)).map(drop));
+    }
+
+    fn run(
+        &mut self,
+        file: &Path,
+        sql: &str,
+        parameters: Option<&Parameters>,
+        time: Option<Duration>,
+        rows: &mut Rows<'_>,
+    ) -> Result<(), Box<Outcome>> {
+        let run = self.attach(|py, engine| {
+            let parameters = parameters.map(|parameters| parameters_to_python(py, parameters)).transpose()?;
+            let seconds = time.map(|time| time.as_secs_f64());
+            let header = engine.call_method1("start", (file.as_os_str(), sql, parameters, seconds))?;
+            let (names, types) = header.extract()?;
+            rows.begin(names, types);
+            loop {
+                let batch = engine.call_method1("fetch", (BATCH_ROWS,))?.cast_into::<PyList>()?;
+                for row in &batch {
+                    if !rows.begin_row() {
+                        return Ok(());
+                    }
+                    for value in row.cast_into::<PyTuple>()? {
+                        push(engine, &value, rows)?;
+                    }
+                    if !rows.end_row() {
+                        return Ok(());
+                    }
+                }
+                if batch.len() < BATCH_ROWS {
+                    return Ok(());
+                }
+            }
+        });
+        let ended = self.attach(|_, engine| engine.call_method0("end").map(drop));
+        run.and(ended)
+    }
+}
+
+fn push(engine: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, rows: &mut Rows<'_>) -> PyResult<()> {
+    if value.is_none() {
+        rows.push(Value::Null);
+    } else if let Ok(text) = value.cast::<PyString>() {
+        rows.push(Value::Text(text.to_str()?.as_bytes()));
+    } else if let Ok(flag) = value.cast::<PyBool>() {
+        rows.push(Value::Integer(i64::from(flag.is_true())));
+    } else if let Ok(number) = value.cast::<PyFloat>() {
+        rows.push(Value::Real(number.value()));
+    } else if let Ok(bytes) = value.cast::<PyBytes>() {
+        rows.push(Value::Blob(bytes.as_bytes()));
+    } else if let Ok(number) = value.extract::<i64>() {
+        rows.push(Value::Integer(number));
+    } else if let Some(made) = of_text(value)? {
+        made.push(rows);
+    } else {
+        return push(engine, &engine.call_method1("to_cell", (value,))?, rows);
+    }
+    Ok(())
+}
+
+/// A value that is read from what Python's `str` makes of an object.
+enum OfText {
+    Integer(i64),
+    Real(f64),
+    Text(String),
+}
+
+impl OfText {
+    fn push(&self, rows: &mut Rows<'_>) {
+        rows.push(match self {
+            Self::Integer(i) => Value::Integer(*i),
+            Self::Real(r) => Value::Real(*r),
+            Self::Text(text) => Value::Text(text.as_bytes()),
+        });
+    }
+}
+
+/// Reads the types of columns that are frequent, for which a call of Python's a value would take most of a run.
+fn of_text(value: &Bound<'_, PyAny>) -> PyResult<Option<OfText>> {
+    let kind = value.get_type().name()?;
+    let kind = kind.to_str()?;
+    if !matches!(kind, "Decimal" | "date" | "datetime" | "time" | "timedelta" | "UUID") {
+        return Ok(None);
+    }
+    let text = value.str()?.to_str()?.to_owned();
+    if kind != "Decimal" {
+        return Ok(Some(OfText::Text(text)));
+    }
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let integer = if fraction.bytes().all(|digit| digit == b'0') { whole.parse().ok() } else { None };
+    // What has an exponent is for Python to read.
+    let real = if text.contains(['E', 'e']) { None } else { text.parse().ok() };
+    Ok(integer.map(OfText::Integer).or(real.map(OfText::Real)))
+}
+
+fn parameters_to_python<'py>(py: Python<'py>, parameters: &Parameters) -> PyResult<Bound<'py, PyAny>> {
+    let values = parameters.values.iter().map(|value| {
+        Ok(match value {
+            BoundValue::Null => py.None().into_bound(py),
+            BoundValue::Integer(i) => PyInt::new(py, *i).into_any(),
+            BoundValue::Real(bits) => PyFloat::new(py, f64::from_bits(*bits)).into_any(),
+            BoundValue::Text(bytes) => PyString::from_bytes(py, bytes)?.into_any(),
+            BoundValue::Blob(bytes) => PyBytes::new(py, bytes).into_any(),
+        })
+    });
+    let values = values.collect::<PyResult<Vec<_>>>()?;
+    if parameters.names.is_empty() {
+        return Ok(PyList::new(py, values)?.into_any());
+    }
+    let dict = PyDict::new(py);
+    for (name, value) in parameters.names.iter().zip(values) {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict.into_any())
+}

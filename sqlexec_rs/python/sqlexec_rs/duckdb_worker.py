@@ -1,0 +1,243 @@
+"""Run SQL on files of DuckDB's in a process of its own, which an executor starts; nothing imports this.
+
+It is run by its path, with the native module's path, the folder that holds the package `duckdb`, the bytes of address
+space and the number of open databases as arguments, and a socket as its standard input. The native module speaks to the
+executor and confines the process; here is what needs DuckDB.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# What DuckDB's exceptions mean for the one who wrote the SQL; every other is a runtime_error.
+STATUSES = {
+    "BinderException": "schema_error",
+    "CatalogException": "schema_error",
+    "FatalException": "db_error",
+    "IOException": "db_error",
+    "InternalException": "db_error",
+    "InterruptException": "timeout",
+    "MemoryError": "too_large",
+    "NotImplementedException": "syntax_error",
+    "OutOfMemoryException": "too_large",
+    "ParserException": "syntax_error",
+    "PermissionException": "forbidden",
+    "RecursionError": "too_large",
+    "SyntaxException": "syntax_error",
+    "TimeoutError": "timeout",
+}
+
+# Words of messages that say more than the exception's name.
+MEANINGS = {
+    "attached in read-only mode": "forbidden",
+    "has been locked": "forbidden",
+    "Max expression depth": "too_large",
+    "argument count mismatch": "runtime_error",
+}
+
+# One thread runs a query, so that threads of the executor are those that it was given, rows come in one order, and no
+# sum depends on who was first. Nothing reaches another file, the network or an extension.
+SETTINGS = {
+    "threads": "1",
+    "async_threads": "0",
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "temp_directory": "",
+    "errors_as_json": "true",
+}
+
+LOCKING = ("SET GLOBAL TimeZone = 'UTC'", "SET GLOBAL lock_configuration = true")
+
+
+class Refusal(Exception):  # noqa: N818  it is no error of this program
+    """A text that is not run, with its status."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Alarm(threading.Thread):
+    """Interrupts the query that runs when its time is over."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._changed = threading.Condition()
+        self._cursor: Any = None
+        self._deadline: float | None = None
+
+    def set(self, cursor: Any, deadline: float | None) -> None:
+        """Watch a cursor until a time of the monotonic clock."""
+        with self._changed:
+            self._cursor, self._deadline = cursor, deadline
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Wait for deadlines, for ever."""
+        with self._changed:
+            while True:
+                left = None if self._deadline is None else self._deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    self._cursor.interrupt()
+                    left = 0.005  # an interruption between two steps of a run meets nothing
+                self._changed.wait(left)
+
+
+class Engine:
+    """DuckDB, as the native module calls it."""
+
+    def __init__(self, folder: str, memory_bytes: int, values: ModuleType) -> None:
+        self._folder = folder
+        # The rest is for what it does not count, and for what other runs have left.
+        self._settings = {**SETTINGS, "memory_limit": f"{memory_bytes * 3 // 8 // 1024}KiB"}
+        self._values = values
+        self._duckdb: Any = None
+        self._failure: Exception | None = None
+        self._open: dict[str, Any] = {}
+        self._alarm = Alarm()
+        self._cursor: Any = None
+        self._deadline: float | None = None
+
+    def load(self) -> None:
+        """Import DuckDB."""
+        self._alarm.start()
+        sys.path.append(self._folder)
+        try:
+            import duckdb  # noqa: PLC0415  behind the walls
+        except Exception as error:  # noqa: BLE001  told to each query
+            self._failure = error
+            return
+        if int(duckdb.__version__.split(".")[0]) < 2:
+            self._failure = ImportError(
+                f"DuckDB is {duckdb.__version__}, and must be 2.0 or later: pip install -U duckdb"
+            )
+        self._duckdb = duckdb
+
+    def open(self, file: str) -> None:
+        """Open a file to be read."""
+        if self._failure is not None:
+            raise self._failure
+        connection = self._duckdb.connect(file, read_only=True, config=self._settings)
+        for statement in LOCKING:
+            connection.execute(statement)
+        self._open[file] = connection
+
+    def close(self, file: str) -> None:
+        """Close a file."""
+        self._open.pop(file).close()
+
+    def start(self, file: str, sql: str, parameters: Any, seconds: float | None) -> tuple[list[str], list[str | None]]:
+        """Begin a run on a connection of its own, and return the columns' names and types."""
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        # Settings, temporary tables, variables and prepared statements are the connection's.
+        cursor = self._cursor = self._open[file].cursor()
+        self._alarm.set(cursor, self._deadline)
+        statements = cursor.extract_statements(sql)
+        if not statements:
+            raise Refusal("no_sql", "the text holds no SQL statement")
+        if len(statements) > 1:
+            raise Refusal("forbidden", "the text holds more than one SQL statement")
+        if statements[0].type != self._duckdb.StatementType.SELECT:
+            raise Refusal("forbidden", "only SELECT, FROM, VALUES, WITH and what DuckDB makes of them are run")
+        cursor.execute(statements[0], parameters)
+        columns = cursor.description or []
+        return [column[0] for column in columns], [str(column[1]) for column in columns]
+
+    def fetch(self, n_rows: int) -> list[tuple[Any, ...]]:
+        """Return the next rows; fewer than were asked for are the last."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise TimeoutError
+        rows: list[tuple[Any, ...]] = self._cursor.fetchmany(n_rows)
+        return rows
+
+    def end(self) -> None:
+        """End the run, whatever came of it."""
+        self._alarm.set(None, None)
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            cursor.close()
+
+    def to_cell(self, value: Any) -> Any:
+        """Return a value that is not None, bool, int of 64 bits, float, str or bytes as one that is."""
+        if isinstance(value, int):
+            return float(value)
+        if isinstance(value, dt.timedelta | uuid.UUID):
+            return str(value)
+        if isinstance(value, list | tuple | dict):
+            return json.dumps(self._plain(value), ensure_ascii=False)
+        try:
+            return self._values.to_cell(value)
+        except TypeError:
+            return str(value)
+
+    def _plain(self, value: Any) -> Any:
+        """Return a value of which JSON can be written."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, bytes):
+            return value.hex()
+        if isinstance(value, list | tuple):
+            return [self._plain(item) for item in value]
+        if isinstance(value, dict):
+            names = [name if isinstance(name, str) else str(self._plain(name)) for name in value]
+            return dict(zip(names, map(self._plain, value.values()), strict=True))
+        return self.to_cell(value)
+
+    def explain(self, error: BaseException) -> tuple[str, str, int | None, str | None]:
+        """Return the status, the message, the place in the text and a hint that an exception stands for."""
+        if isinstance(error, Refusal):
+            return error.status, str(error), None, None
+        name, text = type(error).__name__, str(error)
+        if "'pytz'" in text:
+            return "db_error", "DuckDB needs pytz for times with a zone: pip install pytz", None, None
+        told: dict[str, str] = {}
+        if "{" in text:
+            try:
+                told = json.loads(text[text.index("{") :])
+            except ValueError:
+                told = {}
+        lines = [line for line in told.get("exception_message", text).splitlines() if line.strip()] or [name]
+        meant = [status for words, status in MEANINGS.items() if words in text]
+        status = meant[0] if meant else STATUSES.get(name, "runtime_error")
+        hint = next((line for line in lines[1:] if line.startswith(("Did you mean", "Candidate bindings"))), None)
+        place = int(told["position"]) if told.get("position", "").isdigit() else None
+        return status, lines[0], place, hint
+
+
+def load(name: str, path: str) -> ModuleType:
+    """Load a module by its path, without its package."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main(native: str, folder: str, memory_bytes: str, cap: str, *_access: str) -> None:
+    """Serve the executor that started this process."""
+    # The module's allocator would take a GiB of the address space at once; this is KiB.
+    os.environ["MIMALLOC_ARENA_RESERVE"] = "16384"
+    values = load("values", str(Path(__file__).with_name("values.py")))
+    engine = Engine(folder, int(memory_bytes), values)
+    load("_native", native)._serve_duckdb(engine, int(memory_bytes), int(cap))  # noqa: SLF001  for this program alone
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 5:
+        sys.exit("duckdb_worker.py is started by sqlexec_rs, which speaks to it over its standard input")
+    main(*sys.argv[1:])

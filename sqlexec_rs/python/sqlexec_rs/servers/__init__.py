@@ -1,0 +1,101 @@
+"""Start database servers of one's own, for tests and a first look: `python -m sqlexec_rs.servers start postgresql`.
+
+A server is made of the programs that are installed, runs without privileges, listens on 127.0.0.1 alone, and keeps its
+files in the given folder. It has an owner, who may do everything, and a reader, who may do nothing but read: the role
+that an executor asks for. Nothing is written safely to disk, so a server is not a place to keep data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sqlexec_rs._native import Executor
+from sqlexec_rs.servers import _mariadb, _postgresql, _programs
+from sqlexec_rs.servers._programs import ServerError
+
+__all__ = ["ENGINES", "Server", "ServerError", "check", "find", "start"]
+
+_ENGINES = {"postgresql": _postgresql, "mariadb": _mariadb}
+ENGINES = tuple(_ENGINES)
+_RECORD = "server.json"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that was started: its folder and port, and the URLs of its database by role."""
+
+    engine: str
+    folder: str
+    port: int
+    owner: str
+    reader: str
+
+    def run(self, script: str) -> None:
+        """Run SQL statements as the owner; raises ServerError with what the server said."""
+        _ENGINES[self.engine].ask(self.owner, script)
+
+    def restart(self, *options: str) -> None:
+        """End the server and start it again, with what it holds and more options of its program.
+
+        It may answer a little later.
+        """
+        _ENGINES[self.engine].end(Path(self.folder))
+        _ENGINES[self.engine].resume(Path(self.folder), self.port, *options)
+
+    def stop(self) -> None:
+        """End the server, and wait for its end; one that has ended is none to stop."""
+        root = Path(self.folder)
+        _ENGINES[self.engine].end(root)
+        (root / _RECORD).unlink(missing_ok=True)
+
+
+def start(engine: str, folder: str | os.PathLike[str]) -> Server:
+    """Start a server whose files are in a folder that is empty or not there yet; raises ServerError."""
+    if engine not in _ENGINES:
+        raise ServerError(f"{engine} is not among the servers that can be started: {', '.join(ENGINES)}")
+    own = _ENGINES[engine]
+    root = _programs.make_folder(folder, _programs.find_user(own.USERS))
+    passwords = {role: secrets.token_hex(16) for role in ("owner", "reader")}
+    port = _programs.free_port()
+    address = f"127.0.0.1:{port}/{own.DATABASE}"
+    urls = {role: f"{own.SCHEME}://{role}:{password}@{address}" for role, password in passwords.items()}
+    server = Server(engine, str(root), port, **urls)
+    own.launch(root, port, passwords)
+    try:
+        server.run(own.make_reader(passwords["reader"]))
+    except BaseException:
+        server.stop()
+        raise
+    record = root / _RECORD
+    record.touch(0o600)
+    record.write_text(json.dumps(asdict(server)), encoding="utf-8")
+    return server
+
+
+def find(folder: str | os.PathLike[str]) -> Server:
+    """Return the server that was started in a folder; raises ServerError where there is none."""
+    record = Path(folder).absolute() / _RECORD
+    try:
+        return Server(**json.loads(record.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise ServerError(f"no server was started in {record.parent}") from None
+
+
+def check(url: str) -> list[str]:
+    """Return lines that say what an executor can hold a server of somebody else's to, and what not.
+
+    Raises ServerError where no query can be run there, a role that can do more than read included.
+    """
+    schemes = {"postgresql": _postgresql, "postgres": _postgresql, "mysql": _mariadb, "mariadb": _mariadb}
+    engine = schemes.get(url.partition("://")[0])
+    if engine is None:
+        raise ServerError(f"a server's URL begins with {', '.join(f'{scheme}://' for scheme in schemes)}")
+    with Executor(threads=1) as executor:
+        outcome = executor.execute(url, engine.FACTS)
+    if outcome.status != "ok":
+        raise ServerError(outcome.error or outcome.status)
+    return engine.tell(outcome.rows[0])

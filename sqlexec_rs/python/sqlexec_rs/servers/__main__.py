@@ -1,0 +1,47 @@
+"""The command `python -m sqlexec_rs.servers`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from sqlexec_rs import servers
+from sqlexec_rs.servers import ServerError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Start or stop a server; return the exit code."""
+    description = (servers.__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m sqlexec_rs.servers", description=description)
+    commands = parser.add_subparsers(dest="command", required=True)
+    starter = commands.add_parser("start", help="start servers and print their URLs")
+    starter.add_argument("engines", nargs="+", choices=servers.ENGINES)
+    starter.add_argument(
+        "--dir", required=True, help="an empty folder for the files; of several servers each has one in it"
+    )
+    stopper = commands.add_parser("stop", help="stop what was started in a folder")
+    stopper.add_argument("--dir", required=True)
+    checker = commands.add_parser("check", help="say what a server can be held to, and what not")
+    checker.add_argument("url")
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "start":
+            for engine in options.engines:
+                folder = Path(options.dir, engine) if len(options.engines) > 1 else Path(options.dir)
+                server = servers.start(engine, folder)
+                print(f"owner  {server.owner}\nreader {server.reader}", flush=True)
+        elif options.command == "check":
+            print("\n".join(servers.check(options.url)))
+        else:
+            inside = [folder for folder in map(Path(options.dir).joinpath, servers.ENGINES) if folder.is_dir()]
+            for server in [servers.find(folder) for folder in inside or [options.dir]]:
+                server.stop()
+    except ServerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""A MariaDB server of one's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sqlexec_rs.servers import _programs
+from sqlexec_rs.servers._programs import ServerError
+
+SCHEME = "mysql"
+DATABASE = "main"
+USERS = ("mysql",)
+_LOG = "error.log"
+
+FACTS = """
+SELECT version(), current_user(), @@max_connections, @@max_user_connections, @@max_session_mem_used,
+       @@tmp_disk_table_size, @@max_allowed_packet
+"""
+
+
+def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
+    """Make a server's files, and start it."""
+    user = _programs.find_user(USERS)
+    install = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+    program = [_program("mariadb-install-db"), "--no-defaults", f"--datadir={root / 'data'}"]
+    _programs.run([*program, *install], root, user)
+    # The first user is nobody but the owner, from the first moment that others can connect.
+    first = root / "first.sql"
+    first.touch(0o600)
+    first.write_text(  # a statement a line
+        f"""DELETE FROM mysql.global_priv WHERE User NOT IN ('mariadb.sys');
+FLUSH PRIVILEGES;
+CREATE DATABASE {DATABASE};
+CREATE USER owner IDENTIFIED BY '{passwords["owner"]}';
+GRANT ALL ON *.* TO owner WITH GRANT OPTION;
+""",
+        encoding="ascii",
+    )
+    _programs.give(first, user)
+    resume(root, port, f"--init-file={first}")
+    owner = f"mysql://owner:{passwords['owner']}@127.0.0.1:{port}/{DATABASE}"
+    try:
+        _programs.wait(lambda: _answers(owner), f"the server in {root} did not answer")
+    except ServerError as error:
+        log = root / _LOG
+        said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        end(root)
+        raise ServerError(f"{error}: {' '.join(said.split())[-400:]}") from None
+    first.unlink()
+
+
+def resume(root: Path, port: int, *options: str) -> None:
+    """Start the server of a folder, which answers a little later."""
+    server = [
+        _program("mariadbd"), "--no-defaults", f"--datadir={root / 'data'}", f"--socket={root / 'mysqld.sock'}",
+        f"--port={port}", "--bind-address=127.0.0.1", "--skip-name-resolve", f"--pid-file={root / 'pid'}",
+        f"--log-error={root / _LOG}", "--character-set-server=utf8mb4", "--innodb-buffer-pool-size=128M",
+        "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--skip-log-bin",
+        # REPLACE() of a long text takes the square of its length, and asks nobody meanwhile.
+        "--max-allowed-packet=1M",
+    ]  # fmt: skip
+    # A server is nobody's child: who starts it need not live as long.
+    _programs.run(["/bin/sh", "-c", '"$@" &', "sh", *server, *options], root, _programs.find_user(USERS))
+
+
+def make_reader(password: str) -> str:
+    """Return the statements that make who may only read."""
+    return f"CREATE USER reader IDENTIFIED BY '{password}'; GRANT SELECT ON {DATABASE}.* TO reader;"
+
+
+def ask(url: str, script: str) -> None:
+    """Run SQL statements as the user of a URL."""
+    parts = urlsplit(url)
+    options = ["--no-defaults", "--protocol=tcp", f"--host={parts.hostname}", f"--port={parts.port}", "--batch"]
+    user = [f"--user={parts.username}", "--default-character-set=utf8mb4", parts.path.removeprefix("/")]
+    _programs.ask([_program("mariadb"), *options, *user], script, {"MYSQL_PWD": parts.password or ""})
+
+
+def end(root: Path) -> None:
+    """End the server of a folder, and wait for its end; one that has ended is none to stop."""
+    file = root / "pid"
+    try:
+        os.kill(int(file.read_text(encoding="ascii")), signal.SIGTERM)
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    _programs.wait(lambda: not file.exists(), f"the server in {root} did not end")
+
+
+def tell(facts: tuple[str, ...]) -> list[str]:
+    """Return lines that say what an executor can hold the server to."""
+    version, user, connections, limit, memory, disk, packet = facts
+    most = limit if int(limit) > 0 else connections
+    return [
+        f"MariaDB {version}: the user {user} can read, and do nothing else",
+        f"time: bounded for each run; connections: one a thread of an executor, of {most} that there may be",
+        f"memory: {int(memory) >> 20} MiB a run",
+        f"temporary tables on disk: {int(disk) >> 20} MiB each, and there may be several",
+        f"a function of long texts may outlive its run; max_allowed_packet bounds them, {int(packet) >> 20} MiB",
+        f"sessions of {user} can end each other: what is lost runs once more; give each executor a user of its own",
+    ]
+
+
+def _answers(url: str) -> bool:
+    try:
+        ask(url, "SELECT 1")
+    except ServerError:
+        return False
+    return True
+
+
+def _program(name: str) -> str:
+    return _programs.find_program(name, "mariadb-server", "opt/mariadb/*/bin/{name}")

@@ -1,0 +1,109 @@
+"""Programs of database servers: where they are, as whom they run, and what they say."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+SECONDS = 60
+"""How long a server may take to start or to stop."""
+
+
+class ServerError(Exception):
+    """A server cannot be started or stopped: what is wrong, and what to do."""
+
+
+def find_program(name: str, package: str, places: str) -> str:
+    """Return the path of a program, the newest among such places or on the search path; raises ServerError."""
+    numbers = [(_version(path), str(path)) for path in Path("/").glob(places.format(name=name))]
+    found = max(numbers)[1] if numbers else shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if found is None:
+        raise ServerError(f"{name} is not installed: on Debian it is in the package {package}")
+    return os.path.realpath(found)
+
+
+def _version(path: Path) -> float:
+    numbers = [float(part) for part in path.parts if part.replace(".", "", 1).isdigit()]
+    return numbers[-1] if numbers else 0.0
+
+
+def find_user(names: Sequence[str]) -> pwd.struct_passwd | None:
+    """Return who is to run a server, which root must not; None is oneself."""
+    if os.geteuid() != 0:
+        return None
+    for name in (*names, "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            pass
+    raise ServerError(f"the server does not run as root, and there is no user {' or '.join(names)} or nobody")
+
+
+def make_folder(folder: str | os.PathLike[str], user: pwd.struct_passwd | None) -> Path:
+    """Return a folder of the server's own, which must be empty or not there yet."""
+    root = Path(folder).absolute()
+    if root.exists() and any(root.iterdir()):
+        raise ServerError(f"{root} is not empty: give a folder of the server's own, or stop the server there")
+    root.mkdir(parents=True, exist_ok=True)
+    give(root, user)
+    return root
+
+
+def give(path: Path, user: pwd.struct_passwd | None) -> None:
+    """Give a file to who runs the server."""
+    if user is not None:
+        os.chown(path, user.pw_uid, user.pw_gid)
+
+
+def run(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) -> None:
+    """Run a program as who runs the server; raises ServerError with what it said."""
+    ids = (None, None, None) if user is None else (user.pw_uid, user.pw_gid, ())
+    # A server keeps what it is started with, so a pipe would have no end.
+    with (folder / "output").open("w+", encoding="utf-8", errors="replace") as output:
+        try:
+            done = subprocess.run(  # noqa: S603 - the servers' own programs
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, user=ids[0], group=ids[1],
+                extra_groups=ids[2], check=False,
+            )  # fmt: skip
+        except PermissionError:
+            name = user.pw_name if user is not None else "you"
+            raise ServerError(f"{folder} is not to be entered by {name}, who runs the server: choose another") from None
+        output.seek(0)
+        said = " ".join(output.read().split())[-400:]
+    (folder / "output").unlink()
+    if done.returncode:
+        raise ServerError(f"{Path(command[0]).name} failed in {folder}: {said}")
+
+
+def ask(command: Sequence[str], script: str, env: Mapping[str, str]) -> None:
+    """Give a client SQL statements; raises ServerError with what the server said.
+
+    A password belongs into the environment, as a command line is for everybody to see.
+    """
+    done = subprocess.run(  # noqa: S603 - the servers' own programs
+        command, input=script, capture_output=True, text=True, env={**os.environ, **env}, check=False
+    )
+    if done.returncode:
+        raise ServerError(done.stderr.strip() or f"{Path(command[0]).name} ended with exit code {done.returncode}")
+
+
+def wait(is_done: Callable[[], bool], what: str) -> None:
+    """Wait until something is done; raises ServerError after a minute."""
+    end = time.monotonic() + SECONDS
+    while not is_done():
+        if time.monotonic() > end:
+            raise ServerError(f"{what} within {SECONDS} seconds")
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nobody listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -3,7 +3,9 @@
 `python scripts/bench_retrieval.py`: a database of `--values` texts (names, places, titles and codes) is indexed, the
 index is read back from disk, and `--questions` questions that name one of them are asked. When `--data` (or
 JAXRL_SQL_DATA) names the folder of the real sets, the text literals of their golds are looked for, by tokens of three
-characters, as the package does, and by whole words. A literal counts where it is a value of the database, in any case.
+characters, as the package does, the same with values cut out of words, and by whole words. A literal counts where it is
+a value of the database, in any case; what is shown counts as cut where it stands nowhere from the start of a word of
+the question to the end of one, with an ending or without.
 Times are the processor's, all of one thread.
 """
 
@@ -32,19 +34,25 @@ from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.types import Example
 
 SETS = ("spider_dev", "bird_superhero", "spider_train")
-TOKENS = {"three characters": retrieve._TOKEN, "words": re.compile(r"(\w+)")}  # noqa: SLF001 - what is compared
+# Tokens, and whether a piece of a value stands in a question.
+WAYS = {
+    "three characters": (retrieve.TOKEN, retrieve._stands),  # noqa: SLF001 - what is compared
+    "also cut out of words": (retrieve.TOKEN, lambda piece, asked: piece in asked),
+    "words": (re.compile(r"(\w+)"), retrieve._stands),  # noqa: SLF001
+}
 FIRST = "Ada Bo Chen Dora Emil Fay Gus Hana Ivo Jun Kim Lena Mara Nils Oya Pia Quin Rosa Sven Tove Uma Vera Wim Zoe"
 LAST = "berg stein field wood land ton ville burg mann sen ski dottir ham ford worth well smith ley more ridge"
 THINGS = "river station album machine garden letter bridge market school engine forest window island summer castle"
 
 
 class Found(NamedTuple):
-    """Literals of the golds, those that are values, those that were found; values shown, and seconds taken."""
+    """Literals of the golds, those that are values, those found; values shown, those cut, and seconds taken."""
 
     literals: int
     values: int
     found: int
     shown: int
+    cut: int
     seconds: float
 
 
@@ -113,14 +121,14 @@ def measure_cost(count: int, questions: int) -> None:
 def measure_recall(root: str, name: str, best: int) -> None:
     """Print the share of the golds' literals that are found, by each kind of token."""
     examples = load_split(root, name).examples
-    for kind, pattern in TOKENS.items():
-        retrieve._TOKEN = pattern  # type: ignore[misc] # noqa: SLF001
+    for kind, (retrieve.TOKEN, retrieve._stands) in WAYS.items():  # noqa: SLF001
         indices = {path: index_of(path) for path in {example.db_path for example in examples}}
         total = recall_of(examples, indices, best)
         print(
             f"{name}, {kind}: {total.literals} literals, {total.values} of them values, {total.found} found "
             f"({100 * total.found / total.values:.1f} % of values, {100 * total.found / total.literals:.1f} % of all); "
-            f"{total.shown / len(examples):.2f} values and {1000 * total.seconds / len(examples):.2f} ms a question"
+            f"{total.shown / len(examples):.2f} values, {100 * total.cut / total.shown:.1f} % of them cut, and "
+            f"{1000 * total.seconds / len(examples):.2f} ms a question"
         )
 
 
@@ -131,19 +139,29 @@ def index_of(path: str) -> retrieve.TextIndex:
 
 def recall_of(examples: Sequence[Example], indices: dict[str, retrieve.TextIndex], best: int) -> Found:
     """Ask every question, and look for the literals of its gold among what is found."""
-    counts = [0, 0, 0, 0]
+    counts = [0, 0, 0, 0, 0]
     seconds = 0.0
     known = {path: {index.text(i).casefold() for i in range(len(index.owner))} for path, index in indices.items()}
     for example in examples:
         start = time.process_time()
-        found = indices[example.db_path].search(f"{example.evidence}\n{example.question}", best)
+        asked = f"{example.evidence}\n{example.question}"
+        found = indices[example.db_path].search(asked, best)
         seconds += time.process_time() - start
+        cut = sum(is_cut(retrieve.fold(value), retrieve.fold(asked)) for _, _, value in found)
         shown = {value.casefold() for _, _, value in found}
         wanted = literals(example)
         values = [text for text in wanted if text in known[example.db_path]]
-        for i, more in enumerate((len(wanted), len(values), sum(text in shown for text in values), len(found))):
+        hits = sum(text in shown for text in values)
+        for i, more in enumerate((len(wanted), len(values), hits, len(found), cut)):
             counts[i] += more
     return Found(*counts, seconds)
+
+
+def is_cut(text: str, asked: str) -> bool:
+    """Return whether no piece of a text that is large enough stands in `asked` without parts of words round it."""
+    least = retrieve._needed(len(text))  # noqa: SLF001
+    pieces = [text[at : at + n] for n in range(least, len(text) + 1) for at in range(len(text) - n + 1)]
+    return not any(re.search(rf"(?:(?<!\w)|(?!\w)){re.escape(piece)}(?:(?!\w)|(?<!\w))", asked) for piece in pieces)
 
 
 def literals(example: Example) -> list[str]:

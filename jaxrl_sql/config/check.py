@@ -58,6 +58,14 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         ),
     )
     yield from _turn_claims(config)
+    turns = max(sampling.turns, config.validation.turns, config.evaluate.turns)
+    yield (
+        not data.shots or turns == 1,
+        (
+            f"data.shots={data.shots} shows answers of one turn: sampling.turns, validation.turns and evaluate.turns "
+            f"must be 1, not {turns}"
+        ),
+    )
     yield 0 < sampling.top_p <= 1, f"sampling.top_p={sampling.top_p} must be above 0 and at most 1"
     yield sampling.min_p <= 1, f"sampling.min_p={sampling.min_p} must be at most 1"
     yield all(sampling.stop), "sampling.stop holds an empty text: no answer would be begun"

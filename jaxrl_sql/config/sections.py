@@ -14,21 +14,26 @@ class DataConfig:
     """Where questions and databases come from.
 
     `source` is `synth` (generated into `dir` from `seed`; splits train, dev, dev_unseen) or `folder` (each split is a
-    folder of `dir` with questions.jsonl and databases/). `limit_train` and `limit_eval` of 0 mean all.
-    `prompt` is `compact` (answers are SQL alone), `tagged` (as short, answers in the recipe's form), or `chat`, which
-    goes through the tokenizer's chat template: `thinking` is `think` or `no_think` where a template has that switch,
-    and `assistant_prefill` the first words of every answer, which are not the model's. `schema` is how the database is
-    shown: `compact`, `ddl`, `omnisql` or `profile` (with values), `names_only`, or `recipe` (in a chat the recipe's
-    way, else compact). `mysql_share` of the training questions ask for MySQL, which is translated to be run.
-    `include_ids` names a file of ids, such as `filter_data` writes: other training questions are left out. `traces`
-    names a file of reasoning and SQL by id, such as `distill` writes, which the supervised phase teaches in place of
-    the golds. A training set of more than `stream_above` questions is read as its questions are asked (0: never), and
-    their golds run then; the supervised phase does not take it. Without a `tokenizer` folder the checkpoint's is taken,
-    or the synthetic data's, or one of `vocab_size` is trained. With `prune` a training prompt over `max_prompt_tokens`
-    shows less of its schema and is not left out: keys and what the gold reads stay. `retrieve` is how many values that
-    the question names are shown (0: none; OmniSQL: 20), by `matched` first among a column's `examples`, where the
-    schema has any, or before the `question`, which leaves the schema the same for all questions of a database, so that
-    it is computed once.
+    folder of `dir` with questions.jsonl and databases/). `limit_train` and `limit_eval` of 0 mean all. `prompt` is
+    `compact` (answers are SQL alone), `tagged` (as short, answers in the recipe's form), or `chat`, which goes through
+    the tokenizer's chat template: `thinking` is `think` or `no_think` where a template has that switch, `template` the
+    Jinja file of its messages, or the name of one of ours (`generic`, or a recipe's; empty: the recipe's own), and
+    `assistant_prefill` the first words of every answer, which are not the model's (empty: the template's). `schema` is
+    how the database is shown: `compact`, `ddl`, `omnisql` or `profile` (with values), `names_only`, or `recipe` (in a
+    chat the recipe's way, else compact). `mysql_share` of the training questions ask for MySQL, which is translated to
+    be run. `include_ids` names a file of ids, such as `filter_data` writes: other training questions are left out.
+    `traces` names a file of reasoning and SQL by id, such as `distill` writes, which the supervised phase teaches in
+    place of the golds. A training set of more than `stream_above` questions is read as its questions are asked (0:
+    never), and their golds run then; the supervised phase does not take it. Without a `tokenizer` folder the
+    checkpoint's is taken, or the synthetic data's, or one of `vocab_size` is trained. With `prune` a training prompt
+    over `max_prompt_tokens` shows less of its schema and is not left out: keys and what the gold reads stay.
+    `retrieve` is how many values that the question names are shown (0: none; OmniSQL: 20), by `matched` first among a
+    column's `examples`, where the schema has any, or before the `question`, which leaves the schema the same for all
+    questions of a database, so that it is computed once. A schema of more than `schema_budget` tokens (0: any number)
+    shows the tables and columns that the question needs, as many as that has room for.
+
+    `shots` is how many training questions of other databases, the most similar ones, are shown with their SQL before
+    each question (0: none); they are taken from `train`, `include_ids` and `limit_train`.
     """
 
     source: Annotated[str, OneOf("synth", "folder")] = "synth"
@@ -41,6 +46,7 @@ class DataConfig:
     prompt: Annotated[str, OneOf("compact", "tagged", "chat")] = "compact"
     thinking: Annotated[str, OneOf("template", "think", "no_think")] = "template"
     assistant_prefill: str = ""
+    template: str = ""
     max_prompt_tokens: PositiveInt = 384
     limit_train: int = 0
     limit_eval: int = 0
@@ -53,6 +59,8 @@ class DataConfig:
     prune: bool = False
     retrieve: int = 0
     matched: Annotated[str, OneOf("examples", "question")] = "examples"
+    shots: int = 0
+    schema_budget: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,8 @@ class SamplingConfig:
     """How answers are sampled in training.
 
     top_k 0, top_p 1, min_p 0 and repetition_penalty 1 mean the full distribution; strings in `stop` end an answer (or a
-    turn), beside the recipe's. With `turns` above 1, where the recipe has several, `max_new_tokens` is for each of the
+    turn), beside the recipe's; where `data.prompt` is `compact` and there are none, the semicolon that ends the
+    statement does. With `turns` above 1, where the recipe has several, `max_new_tokens` is for each of the
     policy's turns and `max_total_tokens` for all turns and observations together.
     """
 

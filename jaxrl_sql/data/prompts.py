@@ -4,13 +4,15 @@ The two parts are tokenised apart and their ids joined; the joined text is never
 database share exactly the same first ids, and whatever was computed for them can be shared too. A prompt style is a
 value: it says what the parts are, what a supervised answer looks like, and how a tokenizer's chat template wraps them.
 
-Two things make a schema part a question's own, each only where it is asked for: values that the question names, where
-they are shown among a column's examples, and pruning, of the prompts that would not fit otherwise.
+Four things make a schema part a question's own, each only where it is asked for: values that the question names, where
+they are shown among a column's examples, examples like the question (few-shot), which stand before the schema, the
+tables and columns that it needs, where a schema is over its budget, and pruning, of the prompts that would not fit
+otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
@@ -19,12 +21,16 @@ from typing import Any, NamedTuple, Protocol
 from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.dialects import taught_sql
 from jaxrl_sql.data.schema.describe import read_descriptions
+from jaxrl_sql.data.schema.link import link
 from jaxrl_sql.data.schema.prune import prune, used_by_all
 from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.data.schema.read import Schema, read_schema
 from jaxrl_sql.data.schema.render import RENDERERS
 from jaxrl_sql.data.schema.retrieve import find_values
-from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response
+from jaxrl_sql.data.template import PromptTemplate
+from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, whole_text
+
+ShowSchema = Callable[[Example, Schema], str]
 
 
 class Tokenizer(Protocol):
@@ -35,26 +41,46 @@ class Tokenizer(Protocol):
         ...
 
 
+Shown = tuple[str, str]
+"""A few-shot example: what is asked, its schema before its question, and the answer."""
+
+
+class Wrap(Protocol):
+    """Puts examples before the schema part, and what a style has round it all; the question part ends the prompt."""
+
+    def __call__(
+        self, tokenizer: Any, schema_text: str, question_text: str, shown: Sequence[Shown] = ..., /
+    ) -> tuple[str, str]:
+        """Return the two parts of the prompt."""
+        ...
+
+
 class PromptStyle(NamedTuple):
     """How a question is put to the policy.
 
-    The prompt is `wrap(tokenizer, schema_part(example, schema), question_part(example))`, two texts; the supervised
-    target that follows it is `answer(example)`, a text or a dialogue, without an end token. `answers_raw_sql` tells
-    that answers are SQL and nothing else, as those of a model made from scratch. `begun` is the tag that the prompt
-    ends with, if it does: it counts as the answer's own, which is written without it. Up to `retrieve` values that the
-    question names are shown: by the schema part, or with `in_question` before the question part, which leaves the
-    schema the same for all questions.
+    The prompt is `wrap(tokenizer, *parts(example, schema, values), shown)`, two texts of which the first is the same
+    for all questions on a schema, where `shown` are the examples that `shots` chooses, in the same form; the supervised
+    target that follows it is `answer(example)`, a text or a dialogue, without an end token. `show` writes a schema.
+    `answers_raw_sql` tells that answers are SQL and nothing else, as those of a model made from scratch. `begun` is the
+    tag that the prompt ends with, if it does: it counts as the answer's own, which is written without it. Up to
+    `retrieve` values that the question names are shown: by the schema, or with `in_question` as `values`, which leaves
+    the schema the same for all questions. A schema of more than `schema_budget` tokens (0: any number) shows the tables
+    and columns that the question needs, as many as that has room for. `system` is a chat's system message, which `wrap`
+    writes too; "" for none.
     """
 
     name: str
-    schema_part: Callable[[Example, Schema], str]
-    question_part: Callable[[Example], str]
+    show: ShowSchema
+    parts: Callable[[Example, Schema, str], tuple[str, str]]
     answer: Callable[[Example], Response]
-    wrap: Callable[[Any, str, str], tuple[str, str]]
+    wrap: Wrap
     answers_raw_sql: bool = False
     begun: str = ""
     retrieve: int = 0
     in_question: bool = False
+    schema_budget: int = 0
+    shots: Callable[[Example], Sequence[Example]] | None = None
+    system: str = ""
 
 
 class PromptSet(NamedTuple):
@@ -85,38 +111,44 @@ class PromptSet(NamedTuple):
         return lengths if self.streamed is None else [*lengths, self.streamed[1]]
 
 
-ShowSchema = Callable[[Example, Schema], str]
-
-
 def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:
     """Return the style for models made from scratch: few tokens, and SQL alone for an answer."""
-    return PromptStyle("compact", partial(_bare_schema, schema), _compact_question, _compact_answer, _plain_wrap, True)
+    parts = partial(_plain_parts, schema, _compact_question)
+    return PromptStyle("compact", schema, parts, _compact_answer, _plain_wrap, True)
 
 
 def tagged_style(
     hint: str, answer: Callable[[Example], Response], schema: ShowSchema = RENDERERS["compact"]
 ) -> PromptStyle:
     """Return the style of as few tokens whose answers have a form: the question ends with a `hint` at it."""
-    return PromptStyle("tagged", partial(_bare_schema, schema), partial(_tagged_question, hint), answer, _plain_wrap)
+    parts = partial(_plain_parts, schema, partial(_tagged_question, hint))
+    return PromptStyle("tagged", schema, parts, answer, _plain_wrap)
 
 
 def chat_style(
+    template: PromptTemplate,
     instruction: str,
     answer: Callable[[Example], Response],
     schema: ShowSchema = RENDERERS["ddl"],
     thinking: str = "template",
     begin: str = "",
 ) -> PromptStyle:
-    """Return the style that goes through a tokenizer's chat template, and tells by `instruction` how to answer.
+    """Return the style of a prompt template's messages, which go through a tokenizer's chat template.
 
-    `thinking` sets a template's switch (`think`, `no_think`); `begin` writes the first words of the assistant's turn.
+    `instruction` is what its placeholder of that name says, `thinking` sets the chat template's switch (`think`,
+    `no_think`), and `begin` writes the first words of the assistant's turn.
     """
-    wrap = partial(_chat_wrap, thinking=THINKING[thinking], begin=begin)
-    return PromptStyle("chat", partial(_chat_schema, schema), partial(_chat_question, instruction), answer, wrap)
+    thinks = thinking == "think"
+    parts = partial(_chat_parts, template, schema, {"instruction": instruction, "thinks": thinks})
+    system = template.system(thinks=thinks)
+    wrap = partial(_chat_wrap, system=system, thinking=THINKING[thinking], begin=begin)
+    return PromptStyle("chat", schema, parts, answer, wrap, system=system)
 
 
-def _bare_schema(show: ShowSchema, example: Example, schema: Schema) -> str:
-    return show(example, schema) + "\n\n"
+def _plain_parts(
+    show: ShowSchema, ask: Callable[[Example], str], example: Example, schema: Schema, values: str
+) -> tuple[str, str]:
+    return show(example, schema) + "\n\n", (f"Values in the database: {values}\n" if values else "") + ask(example)
 
 
 def _asked(example: Example) -> str:
@@ -149,28 +181,56 @@ def plain_text(tokenizer: Any, text: str) -> str:
     return f"{begin}{text}" if begins else text
 
 
-def _plain_wrap(tokenizer: Any, schema_text: str, question_text: str) -> tuple[str, str]:
-    return plain_text(tokenizer, schema_text), question_text
+def _plain_wrap(
+    tokenizer: Any, schema_text: str, question_text: str, shown: Sequence[Shown] = (), /
+) -> tuple[str, str]:
+    before = "".join(f"{asked}{answer}\n\n" for asked, answer in shown)
+    return plain_text(tokenizer, before + schema_text), question_text
 
 
-def _chat_schema(show: ShowSchema, example: Example, schema: Schema) -> str:
-    return f"Here is a database, and a question about it.\n\nDatabase schema:\n{show(example, schema)}\n\n"
+def _chat_parts(
+    template: PromptTemplate,
+    show: ShowSchema,
+    fixed: Mapping[str, object],
+    example: Example,
+    schema: Schema,
+    values: str,
+) -> tuple[str, str]:
+    said = {
+        "schema": show(example, schema),
+        "question": example.question,
+        "evidence": example.evidence,
+        "values": values,
+        "dialect": DIALECTS[example.dialect],
+    }
+    return template.texts({**fixed, **said})
 
 
-def _chat_question(instruction: str, example: Example) -> str:
-    evidence = f"External knowledge: {example.evidence}\n" if example.evidence else ""
-    task = f"Write one {DIALECTS[example.dialect]} query that answers the question."
-    return f"{evidence}Question: {example.question}\n\n{task} {instruction}"
+def chat_messages(system: str, user: str) -> list[dict[str, str]]:
+    """Return the messages of a chat that asks, as `apply_chat_template` and endpoints take them."""
+    asked = [{"role": "user", "content": user}]
+    return [{"role": "system", "content": system}, *asked] if system else asked
 
 
 def _chat_wrap(
-    tokenizer: Any, schema_text: str, question_text: str, thinking: bool | None = None, begin: str = ""
+    tokenizer: Any,
+    schema_text: str,
+    question_text: str,
+    shown: Sequence[Shown] = (),
+    /,
+    system: str = "",
+    thinking: bool | None = None,
+    begin: str = "",
 ) -> tuple[str, str]:
-    """Render one user message and the assistant's turn, opened and perhaps begun, cut after the schema.
+    """Render the messages, examples turn by turn, and the assistant's turn, opened and perhaps begun.
 
-    Templates may trim a message at its ends, never inside, so the cut is looked for by the question.
+    The text is cut where the question's part begins. Templates may trim a message at its ends, never inside, so the cut
+    is looked for by the question.
     """
-    full = render_chat(tokenizer, [{"role": "user", "content": schema_text + question_text}], thinking, begin)
+    turns = [turn for asked, answer in shown for turn in (("user", asked), ("assistant", begin + answer))]
+    messages = chat_messages(system, schema_text + question_text)
+    messages[-1:-1] = [{"role": role, "content": text} for role, text in turns]
+    full = render_chat(tokenizer, messages, thinking, begin)
     cut = full.rfind(question_text)
     if cut < 0:
         raise InputError("the tokenizer's chat template changes the text of a message; use data.prompt=tagged")
@@ -219,47 +279,74 @@ class Encoder:
 
     def encode(self, example: Example) -> Encoded:
         """Return an example's prompt; raises InputError for a database that cannot be read."""
-        schema = shown_schema(example, self.style)
-        schema_text, question_text = self._texts(example, schema)
+        schema = shown_schema(example, self.style, self.tokenizer)
+        shown = (
+            [_shown(one, self.style, self.tokenizer) for one in self.style.shots(example)] if self.style.shots else []
+        )
+        schema_text, question_text = self._texts(example, schema, shown)
         whole = Encoded((schema_text, question_text), self._schema_ids(schema_text), self._ids(question_text))
         if self.pruning is None or whole.length <= self.pruning.tokens:
             return whole
-        return self._pruned(example, schema, self.pruning) or whole
+        return self._pruned(example, schema, shown, self.pruning) or whole
 
-    def _pruned(self, example: Example, schema: Schema, pruning: Pruning) -> Encoded | None:
+    def _pruned(self, example: Example, schema: Schema, shown: Sequence[Shown], pruning: Pruning) -> Encoded | None:
         queries = (example.gold_sql, *example.other_golds, example.demonstration)
         used = used_by_all([sql for sql in queries if sql], schema)
         if used is None:
             return None
 
         def encoded(part: Schema) -> Encoded:
-            texts = self._texts(example, part)
+            texts = self._texts(example, part, shown)
             return Encoded(texts, self._ids(texts[0]), self._ids(texts[1]), is_pruned=True)
 
         part = prune(schema, used, pruning.seed, example.uid, lambda part: encoded(part).length <= pruning.tokens)
         return None if part is None else encoded(part)
 
-    def _texts(self, example: Example, schema: Schema) -> tuple[str, str]:
-        return self.style.wrap(self.tokenizer, *message_texts(example, self.style, schema))
+    def _texts(self, example: Example, schema: Schema, shown: Sequence[Shown]) -> tuple[str, str]:
+        return self.style.wrap(self.tokenizer, *message_texts(example, self.style, schema), shown)
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def shown_schema(example: Example, style: PromptStyle) -> Schema:
-    """Return the schema of the example's database, with the values that its question names where they are asked for."""
+def _shown(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> Shown:
+    """Return an example to show; raw SQL ends with a semicolon, as an answer to be stopped there should."""
+    schema = shown_schema(example, style, tokenizer)
+    asked, answer = "".join(message_texts(example, style, schema)), whole_text(style.answer(example))
+    return asked, f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
+
+
+# How many characters a token of a schema is taken for where no tokenizer is at hand; Qwen's have 3.9 to 4.1.
+_TOKEN_CHARACTERS = 3
+
+
+def shown_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | None = None) -> Schema:
+    """Return what is shown of the database of an example, with the values that its question names where asked for.
+
+    Without a `tokenizer`, as an endpoint is asked, a token of `schema_budget` is taken for three characters.
+    """
     schema = read_schema(example.db_path)
-    return replace(schema, matched=find_values(example, style.retrieve)) if style.retrieve else schema
+    if style.retrieve:
+        schema = replace(schema, matched=find_values(example, style.retrieve))
+    if not style.schema_budget:
+        return schema
+
+    def fits(part: Schema) -> bool:
+        text = style.show(example, replace(part, matched=()) if style.in_question else part)
+        if tokenizer is None:
+            return len(text) <= _TOKEN_CHARACTERS * style.schema_budget
+        return len(tokenizer.encode(text, add_special_tokens=False)) <= style.schema_budget
+
+    return link(example, schema, fits)
 
 
 def message_texts(example: Example, style: PromptStyle, schema: Schema | None = None) -> tuple[str, str]:
-    """Return the schema part and the question part as text, without what the style wraps round them."""
+    """Return the user's message in its two parts, without what the style wraps round them."""
     schema = shown_schema(example, style) if schema is None else schema
     if not (style.in_question and schema.matched):
-        return style.schema_part(example, schema), style.question_part(example)
+        return style.parts(example, schema, "")
     values = "; ".join(_matched(*match) for match in schema.matched)
-    plain = replace(schema, matched=())
-    return style.schema_part(example, plain), f"Values in the database: {values}\n{style.question_part(example)}"
+    return style.parts(example, replace(schema, matched=()), values)
 
 
 def _matched(table: str, column: str, value: str) -> str:
@@ -268,7 +355,7 @@ def _matched(table: str, column: str, value: str) -> str:
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:
     """Return the schema part and the question part as text, wrapped as the style says."""
-    return style.wrap(tokenizer, *message_texts(example, style))
+    return style.wrap(tokenizer, *message_texts(example, style, shown_schema(example, style, tokenizer)))
 
 
 def make_prompt(example: Example, style: PromptStyle, tokenizer: Tokenizer, max_tokens: int) -> Prompt | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptStyle, Pruning, Tokenizer
+from jaxrl_sql.data.schema import Schema
 from jaxrl_sql.data.sft_batches import Row, RowOrder, SftBatch, encode, shuffle_identifiers, supervise, whole
 from jaxrl_sql.data.shares import hold_out
 from jaxrl_sql.data.traces import load_traces, with_traces
@@ -81,7 +82,8 @@ def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Toke
     texts: list[str] = []
     for style in styles:
         answer = style.answer(blank)
-        texts += [style.question_part(blank), *([answer] if isinstance(answer, str) else (text for _, text in answer))]
+        question = style.parts(blank, Schema(()), "")[1]
+        texts += [question, *([answer] if isinstance(answer, str) else (text for _, text in answer))]
     return frozenset(token for text in texts for token in encode(tokenizer, text))
 
 

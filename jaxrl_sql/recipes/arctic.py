@@ -18,6 +18,7 @@ def _respond(example: Example, _observe: Observe | None) -> str:
 
 ARCTIC = Recipe(
     name="arctic",
+    template="arctic",
     schema=RENDERERS["omnisql"],
     instruction=THINK_ANSWER,
     hint="Think, then answer in SQL:",

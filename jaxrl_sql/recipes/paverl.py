@@ -21,6 +21,7 @@ def _respond(example: Example, _observe: Observe | None) -> str:
 
 PAVERL = Recipe(
     name="paverl",
+    template="paverl",
     schema=RENDERERS["profile"],
     instruction=_INSTRUCTION,
     hint="Reason, then write SQL:",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.data.prompts import PromptStyle, ShowSchema, chat_style, compact_style, tagged_style
 from jaxrl_sql.data.schema.render import RENDERERS, SHOW_EXAMPLES
+from jaxrl_sql.data.template import read_template
 from jaxrl_sql.rewards.extract import ParsedResponse, Read, begun_by, read_plain, with_beginning
 from jaxrl_sql.rewards.score import RewardRule, ScoredResponse, TextJob, collect, submit_texts
 from jaxrl_sql.sqlenv.ports import SqlExecutor
@@ -27,12 +28,13 @@ _REASONING = re.compile(r"<reasoning>(.*?)</reasoning>", re.DOTALL)
 class Recipe(NamedTuple):
     """How a system asks, reads the answer, compares results and pays.
 
-    `schema` is how a chat prompt shows the database and `instruction` what it says of the answer's form
-    (`thinking_instruction`: to a model that thinks of itself; "" for the same); `hint` is the same in few words, for
-    small models. `respond` writes the answer that supervised learning imitates, in the recipe's form: a dialogue where
-    it is given a way to observe. `read` finds what an answer holds; `rules` compare results, with `options`; `reward`
-    pays. `stops` are the strings that end a turn; `turns(executor, example, budget)` makes the environment's side of a
-    dialogue of so many turns, for systems that have several. `advantage` and `loss` replace those of the configuration.
+    `schema` is how a chat prompt shows the database, `template` the name or path of its template, and `instruction`
+    what the `generic` one says of the answer's form (`thinking_instruction`: to a model that thinks of itself; "" for
+    the same); `hint` is the same in few words, for small models. `respond` writes the answer that supervised learning
+    imitates, in the recipe's form: a dialogue where it is given a way to observe. `read` finds what an answer holds;
+    `rules` compare results, with `options`; `reward` pays. `stops` are the strings that end a turn; `turns(executor,
+    example, budget)` makes the environment's side of a dialogue of so many turns, for systems that have several.
+    `advantage` and `loss` replace those of the configuration.
     """
 
     name: str
@@ -49,40 +51,65 @@ class Recipe(NamedTuple):
     advantage: Callable[..., Any] | None = None
     loss: Callable[..., Any] | None = None
     thinking_instruction: str = ""
+    template: str = "generic"
 
     def style(
-        self, name: str = "chat", thinking: str = "template", begin: str = "", schema: str = "recipe"
+        self,
+        name: str = "chat",
+        thinking: str = "template",
+        begin: str | None = None,
+        schema: str = "recipe",
+        template: str = "",
     ) -> PromptStyle:
         """Return the recipe's prompt style `compact` (raw SQL for an answer), `tagged` or `chat`.
 
         `schema` names how the database is shown; `recipe` is compact, and the recipe's own way in a chat. In a chat
-        `thinking` sets a template's switch and `begin` writes the first words of an answer; a tag at their end is the
-        answer's own. Raises InputError for a name that is none, and for what needs a chat elsewhere.
+        `thinking` sets a chat template's switch, `template` names another prompt template than the recipe's, and
+        `begin` writes the first words of an answer (None: the template's); a tag at their end is the answer's own.
+        Raises InputError for a name that is none, and for what needs a chat elsewhere.
         """
-        if name != "chat" and (thinking != "template" or begin):
+        if name != "chat" and (thinking != "template" or begin or template):
             raise InputError(
-                f"data.prompt={name} is no chat: data.thinking and data.assistant_prefill need data.prompt=chat"
+                f"data.prompt={name} is no chat: data.thinking, data.template and data.assistant_prefill need "
+                "data.prompt=chat"
             )
         show = self._show(name, schema)
-        thinks = thinking == "think"
-        answer = partial(self.taught, begun=begun_by(begin), thinks=thinks)
         if name == "compact":
             return compact_style(show)
         if name == "tagged":
-            return tagged_style(self.hint, answer, show)
+            return tagged_style(self.hint, self.taught, show)
         if name != "chat":
             raise InputError(f"prompt style {name!r} is none of compact, tagged, chat")
+        thinks, asked = thinking == "think", read_template(template or self.template)
         instruction = (thinks and self.thinking_instruction) or self.instruction
-        return chat_style(instruction, answer, show, thinking, begin)._replace(begun=begun_by(begin))
+        begin = asked.assistant(thinks=thinks) if begin is None else begin
+        answer = partial(self.taught, begun=begun_by(begin), thinks=thinks)
+        return chat_style(asked, instruction, answer, show, thinking, begin)._replace(begun=begun_by(begin))
 
     def style_for(self, data: DataConfig) -> PromptStyle:
         """Return the prompt style that a configuration asks for, with the values that it has retrieved.
 
         They stand among a column's examples where the way of showing the database has some, else before the question.
+        Raises InputError where they would stand in a template that has no place for them.
         """
-        style = self.style(data.prompt, data.thinking, data.assistant_prefill, data.schema)
-        has_examples = self._show(data.prompt, data.schema) in SHOW_EXAMPLES
-        return style._replace(retrieve=data.retrieve, in_question=data.matched == "question" or not has_examples)
+        return self._with_values(
+            self.style(data.prompt, data.thinking, data.assistant_prefill or None, data.schema, data.template), data
+        )
+
+    def endpoint_style(self, data: DataConfig) -> PromptStyle:
+        """Return the style of chats with an endpoint, whose answers nobody begins."""
+        return self._with_values(self.style("chat", data.thinking, "", data.schema, data.template), data)
+
+    def _with_values(self, style: PromptStyle, data: DataConfig) -> PromptStyle:
+        in_question = data.matched == "question" or style.show not in SHOW_EXAMPLES
+        template = data.template or self.template
+        asks_in_question = data.retrieve and in_question and style.name == "chat"
+        if asks_in_question and "values" not in read_template(template).placeholders:
+            raise InputError(
+                f"data.retrieve={data.retrieve} shows values before the question, and data.template={template} "
+                "has no {{ values }}"
+            )
+        return style._replace(retrieve=data.retrieve, in_question=in_question, schema_budget=data.schema_budget)
 
     def opened(self, style: PromptStyle, tokenizer: Any) -> PromptStyle:
         """Return the style for a tokenizer whose chat template may itself open a thought (`<think>`) at a prompt's end.

@@ -63,7 +63,8 @@ def _turns(executor: Any, example: Example, turns: int) -> Environment:
 
 SKYRL_SQL = Recipe(
     name="skyrl_sql",
-    schema=RENDERERS["ddl"],
+    template="skyrl_sql",
+    schema=RENDERERS["omnisql"],
     instruction=_LOOP + _THINK + _LAST + _SOLUTION,
     hint="Think, ask in SQL, then solve:",
     respond=_respond,
@@ -76,12 +77,14 @@ SKYRL_SQL = Recipe(
 )
 SKYRL_SQL_NO_SCHEMA = SKYRL_SQL._replace(
     name="skyrl_sql_no_schema",
+    template="skyrl_sql_no_schema",
     schema=RENDERERS["names_only"],
     respond=_respond_by_looking_up,
     hint="Think, look tables up in SQL, then solve:",
 )
 SKYRL_SQL_SINGLE = SKYRL_SQL._replace(
     name="skyrl_sql_single",
+    template="skyrl_sql_single",
     instruction=_THINK + _SOLUTION,
     thinking_instruction=_SOLUTION,
     hint="Think, then solve:",

@@ -19,6 +19,7 @@ def _respond(example: Example, _observe: Observe | None) -> str:
 
 SQL_R1 = Recipe(
     name="sql_r1",
+    template="sql_r1",
     schema=RENDERERS["omnisql"],
     instruction=THINK_ANSWER,
     hint="Think, then answer in SQL:",

@@ -25,7 +25,8 @@ def _respond(example: Example, _observe: Observe | None) -> str:
 
 THINK2SQL = Recipe(
     name="think2sql",
-    schema=RENDERERS["ddl"],
+    template="think2sql",
+    schema=RENDERERS["omnisql"],
     instruction=_INSTRUCTION,
     hint="Reason, then answer in SQL:",
     respond=_respond,

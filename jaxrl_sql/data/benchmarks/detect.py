@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from jaxrl_sql.data.benchmarks.bird import BIRD
+from jaxrl_sql.data.benchmarks.defog import DEFOG
 from jaxrl_sql.data.benchmarks.ehrsql import EHRSQL
 from jaxrl_sql.data.benchmarks.folder import PLAIN
-from jaxrl_sql.data.benchmarks.gather import Format
+from jaxrl_sql.data.benchmarks.gather import Format, listed
 from jaxrl_sql.data.benchmarks.lines import OWN, SYNSQL
 from jaxrl_sql.data.benchmarks.others import KAGGLE, SCIENCE
-from jaxrl_sql.data.benchmarks.spider import SPIDER, SPIDER_DK, SPIDER_REALISTIC, SPIDER_SYN
+from jaxrl_sql.data.benchmarks.spider import ARCHER, SPIDER, SPIDER_DK, SPIDER_REALISTIC, SPIDER_SYN
 from jaxrl_sql.data.benchmarks.spider2 import SPIDER2
 from jaxrl_sql.types import InputError
 
@@ -23,42 +25,62 @@ FORMATS: dict[str, Format] = {
         SPIDER_DK,
         SPIDER_REALISTIC,
         SPIDER_SYN,
+        ARCHER,
         BIRD,
         EHRSQL,
         KAGGLE,
         SCIENCE,
         SPIDER,
+        DEFOG,
         SYNSQL,
         OWN,
     )
 }
+# What is said whole where no format is found.
+_GENERAL = (PLAIN.name, OWN.name)
+# A folder of more folders than this holds databases, and is not looked through for sets.
+_FEW = 32
 
 
 def format_of(folder: Path) -> Format | None:
     """Return the format of a folder, or of a user's own file; None where it has none."""
     if folder.is_file():
-        return OWN if OWN.finds(folder) else None
+        return next((form for form in (DEFOG, OWN) if form.finds(folder)), None)
     return next((form for form in FORMATS.values() if form.finds(folder)), None) if folder.is_dir() else None
 
 
 def located(folder: Path, split: str) -> tuple[Format, Path, str]:
     """Return (format, folder, split): the split may be a folder in this one, and a set the only one in a folder.
 
-    So `<root>/<split>` is a split's folder, `dev` is found in `dev_20240627`, and an archive's one folder is entered.
+    So `<root>/<split>` is a split's folder, `dev` is found in `dev_20240627`, and an archive's one folder is entered,
+    and those in it. Raises InputError, of a screen at most, for a folder that is not there or of no known format.
     """
     if not folder.exists():
         raise InputError(f"{folder}: no such folder")
-    inner = sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
-    named = [one for one in inner if split and (one.name == split or one.name.startswith(f"{split}_"))]
-    for place in sorted(named, key=lambda one: one.name != split):
-        if form := format_of(place):
-            return form, place, "" if form is PLAIN else _own_split(form, place, split)
-    if form := format_of(folder):
-        return form, folder, split
-    there = [(form, one) for one in inner if (form := format_of(one))]
-    if len(there) == 1 and there[0][0] is not PLAIN:
-        return there[0][0], there[0][1], split
-    raise InputError(_told(folder, split, [one.name for _, one in there]))
+    for places in _levels(folder):
+        named = [one for one in places if split and (one.name == split or one.name.startswith(f"{split}_"))]
+        for place in sorted(named, key=lambda one: one.name != split):
+            if form := format_of(place):
+                return form, place, "" if form is PLAIN else _own_split(form, place, split)
+        if form := format_of(folder):
+            return form, folder, split
+        there = [(form, one) for one in places if (form := format_of(one))]
+        if len(there) == 1 and there[0][0] is not PLAIN:
+            return there[0][0], there[0][1], split
+        if there:
+            raise InputError(_told(folder, split, [str(one.relative_to(folder)) for _, one in there]))
+    raise InputError(_told(folder, split, []))
+
+
+def _levels(folder: Path) -> Iterator[list[Path]]:
+    """Yield the folders in a folder, and then those in them; those of databases are as many as databases."""
+    inner = _folders(folder)
+    yield inner
+    yield [deeper for one in inner if len(found := _folders(one)) <= _FEW for deeper in found]
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
 
 
 def _own_split(form: Format, place: Path, split: str) -> str:
@@ -73,7 +95,12 @@ def _own_split(form: Format, place: Path, split: str) -> str:
 def _told(folder: Path, split: str, sets: list[str]) -> str:
     if sets:
         lacks = f"no set or split {split!r} is in it; " if split else ""
-        return f"{folder}: {lacks}sets are in the folders {', '.join(sets[:8])}: name one of them"
+        return f"{folder}: {lacks}sets are in the folders {listed(sets)}: name one of them"
     where = f"{folder}/{split}" if split else str(folder)
-    expects = "; ".join(f"{form.name}: {form.expects}" for form in FORMATS.values())
-    return f"{where}: no questions in a format that is known. Looked for {expects}"
+    there = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+    holds = f"it holds {listed(there)}" if there else "it is a file" if folder.is_file() else "it is empty"
+    return (
+        f"{where}: no questions in a format that is known: {holds}. Looked for {PLAIN.expects}; for a file of one's "
+        f"own, {OWN.expects}; and for the files of {', '.join(form for form in FORMATS if form not in _GENERAL)}, "
+        "which docs/data.md names"
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases
-from jaxrl_sql.data.benchmarks.files import Notes, Record, first_record, read_json, read_records
+from jaxrl_sql.data.benchmarks.files import Notes, Record, first_record, mended, read_json, read_records
 from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said
 from jaxrl_sql.types import InputError
 
@@ -144,8 +144,7 @@ def as_run(sql: str, now: str) -> str:
     SQLite writes in capitals are mended too. Lines stay apart; the scorers join them, and a comment swallows SQL.
     """
     date, time = now.split(" ")
-    text = sql.replace("< =", "<=").replace("> =", ">=").replace("! =", "!=")
-    text = _SHIFT.sub(_shifted, text)
+    text = _SHIFT.sub(_shifted, mended(sql))
     today = {
         "current_time": now,
         "current_date": date,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ Notes = list[str]
 """Plain sentences for the user, in the order in which they came up."""
 
 _HEAD_BYTES = 4 << 20
+# What stands before a semicolon that is in no quotes and no comment.
+_STATEMENT = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|[^;])+""", re.DOTALL)
 
 
 def read_text(path: Path, notes: Notes) -> str:
@@ -59,6 +64,48 @@ def read_records(path: Path, notes: Notes) -> list[Record]:
         if not isinstance(record, dict):
             raise InputError(f"{path}: {place}: expected a JSON object, found {type(record).__name__}")
     return found
+
+
+def read_csv(path: Path, notes: Notes) -> list[Record]:
+    """Read a file with a header and commas, semicolons or tabs; names of columns are taken in lower case.
+
+    Raises InputError for a file that is empty, and with the line of a row that has more cells than the header.
+    """
+    text = read_text(path, notes)
+    header = text.partition("\n")[0]
+    names = _csv_columns(header)
+    if not names:
+        raise InputError(f"{path}: its first line is empty: it should name the columns")
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(header), strict=True)
+    found = []
+    try:
+        next(lines)
+        for cells in lines:
+            if len(cells) > len(names):
+                raise InputError(f"{path}: line {lines.line_num}: {len(cells)} cells under {len(names)} columns")
+            if any(cell.strip() for cell in cells):
+                found.append(dict(zip(names, cells, strict=False)))
+    except csv.Error as error:
+        raise InputError(f"{path}: line {lines.line_num}: {error}") from error
+    return found or [dict.fromkeys(names, "")]
+
+
+def csv_columns(path: Path) -> list[str]:
+    """Return the columns that the first line of a file names; none where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return _csv_columns(file.readline(_HEAD_BYTES).decode("utf-8-sig", errors="replace"))
+    except OSError:
+        return []
+
+
+def _csv_columns(header: str) -> list[str]:
+    cells = next(csv.reader([header.strip()], delimiter=_delimiter(header)), [])
+    return ["_".join(name.casefold().split()) for name in cells]
+
+
+def _delimiter(header: str) -> str:
+    return max(",;\t", key=header.count)
 
 
 def first_record(path: Path) -> Record:
@@ -107,3 +154,13 @@ def compare_golds(path: Path, golds: Sequence[tuple[str, str, str]], source: str
 
 def _plain(sql: str) -> str:
     return " ".join(sql.rstrip(" ;").split())
+
+
+def statements(sql: str) -> list[str]:
+    """Return the statements of a text, stripped, without their semicolons; those that are empty are left out."""
+    return [one for part in _STATEMENT.findall(sql) if (one := part.strip())]
+
+
+def mended(sql: str) -> str:
+    """Return SQL with `>=`, `<=` and `!=` for the same with a space inside."""
+    return sql.replace("> =", ">=").replace("< =", "<=").replace("! =", "!=")

@@ -82,7 +82,7 @@ def gather(found: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, .
             break
     if not examples:
         reasons = "; ".join(f"{reason}: {count}" for reason, count in Counter(r for _, r in skipped).most_common(3))
-        looked = ", ".join(map(str, found.databases.roots)) or "no folder of databases was found"
+        looked = listed(map(str, found.databases.roots), 3) or "no folder of databases was found"
         raise InputError(
             f"{found.where}: no usable question ({reasons or 'the file is empty'}; databases looked for in: {looked})"
         )
@@ -138,7 +138,14 @@ def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
     )
 
 
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Return names in one line, of many the first few and how many more there are."""
+    every = list(names)
+    more = [f"and {len(every) - most} more"] if len(every) > most else []
+    return ", ".join([*every[:most], *more])
+
+
 def no_split(folder: Path, split: str, known: Iterable[str]) -> InputError:
     """Return the error for a split that a folder has not."""
-    there = ", ".join(known)
+    there = listed(known, 12)
     return InputError(f"{folder}: no split {split!r} ({f'there are: {there}' if there else 'no questions are there'})")

@@ -1,4 +1,4 @@
-"""Sets of one file of records with databases beside it: SynSQL-2.5M, and a user's own JSON, JSON lines or Parquet.
+"""Sets of one file of records with databases beside it: SynSQL-2.5M, and a user's own JSON, lines, CSV or Parquet.
 
 SynSQL (Li et al. 2025) is `data.json`, a list of objects with `db_id`, `question`, `external_knowledge`, `sql`, `cot`
 and `sql_complexity`, and `databases/<db_id>/<db_id>.sqlite`. It has 2.5 million records: they are found by an index,
@@ -8,11 +8,12 @@ and read one after another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases, suites_of
-from jaxrl_sql.data.benchmarks.files import Notes, Record, first_record, read_records
+from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_columns, first_record, read_csv, read_records
 from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, no_split, said, said_all
 from jaxrl_sql.data.index import open_index
 from jaxrl_sql.data.traces import trace_of
@@ -25,7 +26,8 @@ _SQL = ("sql", "SQL", "query", "gold_sql", "gold", "sql_query")
 _EVIDENCE = ("evidence", "external_knowledge", "hint", "knowledge")
 _TRACE = ("response", "completion", "output", "trace", "cot", "answer")
 _DATABASE = ("db_id", "database", "db_name", "db")
-_ENDINGS = (".jsonl", ".json", ".parquet")
+_ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
+_NEAR = 0.5
 _USUAL = ("dev", "validation", "test", "train")
 # Files that stand in sets' folders and hold no questions.
 _NOT_QUESTIONS = ("tables", "dev_tables", "train_tables", "verify", "metrics", "config")
@@ -97,15 +99,16 @@ def _synsql_file(folder: Path) -> Path | None:
 
 
 def own_files(folder: Path, split: str = "") -> list[Path]:
-    """Return the files of a split of a user's own set: `<split>.jsonl`, `.json`, `.parquet` or parts of the last."""
+    """Return the files of a split of a user's own set: `<split>.jsonl`, `.json`, `.csv`, `.parquet` or parts of it."""
     if folder.is_file():
         return [folder] if folder.suffix in _ENDINGS else []
     places = [folder, folder / "data"]
     for name in (split,) if split else _USUAL:
         for place in places:
             for ending in _ENDINGS:
-                if (place / (name + ending)).is_file() and _has_questions(place / (name + ending)):
-                    return [place / (name + ending)]
+                path = place / (name + ending)
+                if path.is_file() and (ending == ".csv" or _has_questions(path)):  # a CSV's columns are told of
+                    return [path]
             if parts := sorted(place.glob(f"{name}-*.parquet")):
                 return parts
     if split:
@@ -118,6 +121,8 @@ def own_files(folder: Path, split: str = "") -> list[Path]:
 def _has_questions(path: Path) -> bool:
     if path.suffix == ".parquet":
         return True
+    if path.suffix == ".csv":
+        return not _lacks(csv_columns(path))
     record = first_record(path)
     return bool(said(record, *_QUESTION)) and bool(said(record, *_SQL, *_TRACE) or _last_message(record))
 
@@ -147,10 +152,47 @@ def own_lines(folder: Path, split: str) -> Lines:
     home = folder.parent if folder.is_file() else folder
     stem = paths[0].stem
     roots = [*(home / name for name in _DATABASES), home]
-    return Lines(paths[0], lambda one, number: own_item(home, stem, one, number), Databases(roots, suites_of(home)))
+    only = _only_database(roots)
+
+    def item(record: Record, number: int) -> Item:
+        found = own_item(home, stem, record, number)
+        return found if found.db_id or found.db_path else found._replace(db_path=only)
+
+    return Lines(paths[0], item, Databases(roots, suites_of(home)))
+
+
+def _only_database(roots: Sequence[Path]) -> str:
+    """Return the one database of a set, which its questions need not name; empty where there are several."""
+    places = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
+    found = {path for root in roots if root.is_dir() for place in places for path in root.glob(place)}
+    return str(found.pop()) if len(found) == 1 else ""
+
+
+def _csv_records(path: Path, notes: Notes) -> list[Record]:
+    """Read a CSV of questions; raises InputError with its columns, and the nearest names, where some are missing."""
+    records = read_csv(path, notes)
+    columns = [*records[0]]
+    if lacks := _lacks(columns):
+        known = dict.fromkeys((*_QUESTION, *(name.lower() for name in _SQL)))
+        near = ((column, get_close_matches(column, known, 1, _NEAR)) for column in columns)
+        alike = ", ".join(f"{names[0]} for {column}" for column, names in near if names and names[0] != column)
+        raise InputError(
+            f"{path}: no column {' and no column '.join(lacks)}; its columns are {', '.join(columns)}"
+            f"{f' (did you mean {alike}?)' if alike else ''}"
+        )
+    return records
+
+
+def _lacks(columns: Sequence[str]) -> list[str]:
+    """Return which columns of a CSV are missing, by their usual names."""
+    names = {"question": _QUESTION, "sql": (*_SQL, *_TRACE)}
+    return [usual for usual, others in names.items() if not {*columns} & {*others}]
 
 
 def _records(lines: Lines, notes: Notes) -> Iterator[Item]:
+    if lines.path.suffix == ".csv":
+        yield from (lines.item(record, number) for number, record in enumerate(_csv_records(lines.path, notes)))
+        return
     if lines.path.stat().st_size <= HUGE_BYTES:
         yield from (lines.item(record, number) for number, record in enumerate(read_records(lines.path, notes)))
     else:
@@ -199,7 +241,7 @@ OWN = Format(
     "own",
     "bird",
     "jsonl",
-    "<split>.jsonl, .json or .parquet with question, sql, and db_id (databases/) or db_path",
+    "<split>.jsonl, .json, .csv or .parquet with question, sql, and db_id (databases/) or db_path",
     lambda folder: bool(own_files(folder)),
     read_own,
 )

@@ -1,18 +1,28 @@
-"""Spider (Yu et al. 2018) as published, and three sets on its databases: Spider-DK, Spider-Syn, Spider-Realistic.
+"""Spider (Yu et al. 2018) as published, and sets on its databases: Spider-DK, -Syn and -Realistic, and Archer.
 
 `dev.json`, `train_spider.json`, `train_others.json` and `test.json` are lists of objects with `db_id`, `question` and
-`query`; databases are `database/<db_id>/<db_id>.sqlite`, the test set's in `test_database/`. The three others publish
+`query`; databases are `database/<db_id>/<db_id>.sqlite`, the test set's in `test_database/`. The others publish
 questions alone, or with a few databases of their own: Spider's folder is looked for beside theirs.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases, beside, suites_of
-from jaxrl_sql.data.benchmarks.files import Notes, Record, compare_golds, first_record, read_gold_lines, read_records
+from jaxrl_sql.data.benchmarks.files import (
+    Notes,
+    Record,
+    compare_golds,
+    first_record,
+    mended,
+    read_gold_lines,
+    read_records,
+    statements,
+)
 from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said
 
 _DATABASES = ("database", "databases")
@@ -25,6 +35,7 @@ _FILES: dict[str, tuple[str, ...]] = {
     "train_spider": ("train_spider.json",),
     "train_others": ("train_others.json",),
 }
+_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
 _GOLDS = {"dev": ("dev_gold.sql",), "test": ("test_gold.sql", "test_gold.txt"), "train": ("train_gold.sql",)}
 
 
@@ -61,7 +72,8 @@ def read_spider(folder: Path, split: str, notes: Notes) -> Found:
     ]
     folders = _TEST_DATABASES if chosen == "test" else _DATABASES
     databases = Databases((folder / name for name in folders), suites_of(folder))
-    return Found(items, databases, f"{folder}: {' + '.join(names)} (databases are expected in {folder / folders[0]})")
+    where = f"{folder}: {' + '.join(names)} (databases are expected in {folder / folders[0]})"
+    return Found(items, databases, where, as_run)
 
 
 def _read(folder: Path, files: Sequence[str], notes: Notes) -> tuple[list[Record], list[str]]:
@@ -97,7 +109,7 @@ def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes)
 def _item(record: Mapping[str, Any], uid: str, sql: str, difficulty: str = "") -> Item:
     question = said(record, "SpiderSynQuestion", "question")
     own = said(record, "id", "question_id", "uid")
-    return Item(own or uid, said(record, "db_id"), question, sql, said(record, "evidence"), difficulty)
+    return Item(own or uid, said(record, "db_id"), question, mended(sql), said(record, "evidence"), difficulty)
 
 
 def read_dk(folder: Path, split: str, notes: Notes) -> Found:
@@ -133,6 +145,34 @@ def read_syn(folder: Path, split: str, notes: Notes) -> Found:
     return _on_spider(folder, items, files[chosen], notes)
 
 
+def is_archer(folder: Path) -> bool:
+    """Return whether a folder holds Archer, whose questions say what has to be known (Zheng et al. 2024)."""
+    return any("commonsense_knowledge" in first_record(folder / name) for name in ("dev.json", "train.json"))
+
+
+def read_archer(folder: Path, split: str, notes: Notes) -> Found:
+    """Read Archer: dev (the usual one) or train; what has to be known is the evidence.
+
+    The difficulty is the kinds of reasoning, those of `+ - * / C H` that a question needs: arithmetic, commonsense (C)
+    and hypothetical (H).
+    """
+    files = {"dev": "dev.json", "train": "train.json"}
+    there = [name for name, file in files.items() if (folder / file).is_file()]
+    chosen = split or next(iter(there), "")
+    if chosen not in there:
+        raise no_split(folder, split, there)
+    items = []
+    for number, record in enumerate(read_records(folder / files[chosen], notes)):
+        kinds = said(record, "reasoning_type").split()
+        item = _item(record, f"archer_{chosen}_{number}", said(record, "query"), " ".join(sorted(kinds, key=_kind)))
+        items.append(item._replace(evidence=said(record, "commonsense_knowledge")))
+    return _on_spider(folder, items, files[chosen], notes)
+
+
+def _kind(name: str) -> tuple[int, str]:
+    return "+-*/CH".find(name), name
+
+
 def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Found:
     """Return questions on Spider's databases, each in the first folder that has it.
 
@@ -149,7 +189,17 @@ def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Foun
         notes.append(f"Spider's databases are those of {' and '.join(map(str, dict.fromkeys(roots)))}")
     elif not all(databases.path(db_id) for db_id in wanted):
         notes.append(f"Spider's folder, with database/ in it, is expected beside {folder}: none is there")
-    return Found(items, databases, str(folder / file))
+    return Found(items, databases, str(folder / file), as_run)
+
+
+def as_run(sql: str) -> str:
+    """Return SQL as Spider's scorer runs it: its first statement, comparisons without a space inside, and a fixed year.
+
+    `> =`, `< =` and `! =` are mended wherever they stand, in texts too, and `YEAR(CURDATE())` is 2020 (`exec_eval.py`);
+    of several statements the first is kept where DISTINCT is taken out, which the scorer does unless it is told not to.
+    """
+    several = statements(sql)
+    return _YEAR.sub("2020", mended(several[0] if len(several) > 1 else sql))
 
 
 _TABLES = "tables.json, database/<db_id>/<db_id>.sqlite"
@@ -174,4 +224,12 @@ SPIDER_REALISTIC = Format(
     "spider-realistic.json, beside Spider's folder",
     lambda folder: (folder / "spider-realistic.json").is_file(),
     read_realistic,
+)
+ARCHER = Format(
+    "archer",
+    "test_suite",
+    "spider",
+    "dev.json or train.json with commonsense_knowledge; database/, in it or beside",
+    is_archer,
+    read_archer,
 )

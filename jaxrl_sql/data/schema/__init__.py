@@ -1,10 +1,11 @@
-"""Schemas: read from a database (`read`), turned into prompt text (`render`), cut down to fit (`prune`).
+"""Schemas: read from a database (`read`), turned into prompt text (`render`), cut down to fit (`prune`, `link`).
 
 What stands in the columns (`values`), what people wrote about them (`describe`) and which values a question names
 (`retrieve`) is found once for each content of a database file (`cache`).
 """
 
 from jaxrl_sql.data.schema.describe import Descriptions, read_descriptions
+from jaxrl_sql.data.schema.link import link
 from jaxrl_sql.data.schema.prune import prune
 from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table, read_schema
@@ -25,6 +26,7 @@ __all__ = [
     "compact",
     "ddl",
     "find_values",
+    "link",
     "names_only",
     "omnisql",
     "profile",

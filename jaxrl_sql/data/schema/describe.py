@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from jaxrl_sql.data.schema.cache import version_of
 
 _NATURAL = ("tables.json", "dev_tables.json", "train_tables.json", "test_tables.json")
 _LONGEST = 200
+_MARK = re.compile(r"^commonsense evidence:\s*", re.IGNORECASE)  # what BIRD's value descriptions begin with, or are
 
 # The columns of a CSV file, in letters alone: which column it is about, then the fields of a `Description`.
 _COLUMNS = ("originalcolumnname", "columndescription", "columnname", "dataformat", "valuedescription")
@@ -41,12 +43,17 @@ class Descriptions(NamedTuple):
     faults: tuple[str, ...] = ()
 
     def of(self, table: str, column: str) -> str:
-        """Return what to say of a column in one line of up to 200 characters; "" when it would only repeat the name."""
+        """Return in one line what a column is and what its values mean, each cut at 200 characters.
+
+        What would only repeat the column's name is left out: "" where nothing else was written.
+        """
         found = self.columns.get((plain(table), plain(column)))
         if found is None:
             return ""
         said = next((text for text in (found.text, found.name) if _letters(text) not in ("", _letters(column))), "")
-        return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
+        values = _MARK.sub("", found.values)
+        values = values if _letters(values) not in ("", _letters(said), _letters(column)) else ""
+        return ", ".join(filter(None, map(_cut, (said, values and f"values: {values}"))))
 
 
 NO_DESCRIPTIONS = Descriptions(MappingProxyType({}))
@@ -55,6 +62,10 @@ NO_DESCRIPTIONS = Descriptions(MappingProxyType({}))
 def plain(name: str) -> str:
     """Return a name as it is looked up: without regard to case, quotes round it, and how wide its spaces are."""
     return " ".join(name.strip().strip("\"'`[]").split()).casefold()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _letters(text: str) -> str:

@@ -64,13 +64,24 @@ def prune(schema: Schema, used: Used, seed: int, uid: str, fits: Callable[[Schem
     def part(count: int) -> Schema:
         return part_of(schema, kept.union(*others[:count]))
 
-    low, high = 0, len(others)  # the first `low` fit, or else nothing does
     if not fits(part(0)):
         return None
+    return part(largest(len(others), lambda count: fits(part(count))))
+
+
+def largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number from 0 to `most` that fits, where 0 and all below one that fits do.
+
+    Numbers are tried from below, ever further apart, and then between the last two: what is far too many is not asked.
+    """
+    low, step = 0, 1
+    while low < most and fits(ahead := min(low + step, most)):
+        low, step = ahead, 2 * step
+    high = ahead - 1 if low < most else most
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(part(middle)) else (low, middle - 1)
-    return part(low)
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
 
 
 def _in_order(schema: Schema, used: Used, seed: int, uid: str) -> tuple[frozenset[Name], list[list[Name]]]:

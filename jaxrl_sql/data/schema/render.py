@@ -53,18 +53,22 @@ def omnisql(schema: Schema, values: ColumnValues, descriptions: Descriptions = N
     return _noted(schema, note)
 
 
-def profile(schema: Schema, values: ColumnValues) -> str:
+def profile(schema: Schema, values: ColumnValues, descriptions: Descriptions = NO_DESCRIPTIONS) -> str:
     """Render as `ddl` does, with PaVeRL-SQL's comments: `--MIN x MAX y` of numbers, else `--Example v1, v2, v3`.
 
+    What is written about a column stands first, `--what it is; Example v1`: the paper inlines it and shows no form.
     Values that the question seems to mean (`Schema.matched`) come first, all of them, and frequent ones up to three.
     """
 
     def note(table: str, column: str) -> str:
         found = values.get((table, column), NO_VALUES)
         if found.low is not None:
-            return f"--MIN {found.low} MAX {found.high}"
-        examples = _examples(schema, values, table, column, 3)
-        return f"--Example {', '.join(map(str, examples))}" if examples else ""
+            shown = f"MIN {found.low} MAX {found.high}"
+        else:
+            examples = _examples(schema, values, table, column, 3)
+            shown = f"Example {', '.join(map(str, examples))}" if examples else ""
+        said = "; ".join(filter(None, (descriptions.of(table, column), shown)))
+        return f"--{said}" if said else ""
 
     return _noted(schema, note)
 
@@ -121,7 +125,9 @@ RENDERERS: dict[str, Callable[[Example, Schema], str]] = {
     "omnisql": lambda example, schema: omnisql(
         schema, read_values(example.db_path), read_descriptions(example.db_path)
     ),
-    "profile": lambda example, schema: profile(schema, read_values(example.db_path)),
+    "profile": lambda example, schema: profile(
+        schema, read_values(example.db_path), read_descriptions(example.db_path)
+    ),
     "names_only": lambda _, schema: names_only(schema),
 }
 """How a prompt may show the database of an example, by name."""

@@ -1,9 +1,10 @@
 """Find the values of a database that a question names, so that a prompt can show them (OmniSQL, CodeS).
 
 BM25 over the distinct text values of up to 40 characters, asked with every run of up to eight words of the question;
-of what it finds, values stay whose longest common substring with the question is above 0.85 of their length. Values
-and questions are cut into three characters each, word by word: of the literals in the golds of Spider's dev set that
-are values, 92 % are found so, and 85 % by whole words (`scripts/bench_retrieval.py`).
+of what it finds, values stay whose longest common substring with the question is above 0.85 of their length and is not
+cut out of a word there, but for endings as in "cats" and "African". Values and questions are cut into three characters
+each, word by word: of the literals in the golds of Spider's dev set that are values, 92 % are found so, and 85 % by
+whole words (`scripts/bench_retrieval.py`).
 """
 
 from __future__ import annotations
@@ -38,8 +39,12 @@ _A_RUN = 10
 _KEPT = 512 << 20
 
 # Every three characters of a word that stand together, and words that are shorter; one pattern for bm25s's tokenizer.
-_TOKEN = re.compile(r"(?=(\w{3}|\b\w{1,2}\b))")
+TOKEN = re.compile(r"(?=(\w{3}|\b\w{1,2}\b))")
 _WORD = re.compile(r"\w+")
+# A character of a word, in scripts that part words: not Thai, Lao, Burmese, Khmer, kana, Chinese and Hangul.
+_LETTER = re.compile("[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+# What a word of the question may add to a value: "cats", "buses", "African", "European".
+_ENDINGS = frozenset(("s", "es", "n", "an"))
 
 Match = tuple[str, str, str]
 """A table, a column, and a value that stands in it."""
@@ -74,13 +79,13 @@ class TextIndex(NamedTuple):
 
     def search(self, question: str, best: int) -> tuple[Match, ...]:
         """Return up to `best` values that the question names: those it has the most of first, and the longest."""
-        asked = _folded(question)
-        words = [[t for token in _TOKEN.findall(word) if (t := self.tokens.get(token)) is not None]
+        asked = fold(question)
+        words = [[t for token in TOKEN.findall(word) if (t := self.tokens.get(token)) is not None]
                  for word in _WORD.findall(asked)]  # fmt: skip
         found = []
         for i in self._likely(words):
             text = self.text(i)
-            folded = _folded(text)
+            folded = fold(text)
             if share := _share(folded, asked):
                 found.append((-share, -len(folded), i, text))
         return tuple((*self.columns[self.owner[i]], text) for _, _, i, text in sorted(found)[:best])
@@ -164,20 +169,20 @@ def make_index(columns: Sequence[tuple[str, str]], texts: Sequence[Sequence[str]
     raw = [text.encode() for text in every]
     owner = np.repeat(np.arange(len(columns), dtype=np.int32), [len(column) for column in texts])
     starts = np.cumsum([0, *map(len, raw)], dtype=np.int64)
-    folded = [_folded(text) for text in every]
-    tokens, scores, found, ends = _bm25(folded)
+    folded = [fold(text) for text in every]
+    tokens, scores, found, ends = bm25(folded)
     # A text may miss as many characters as it need not share, and with each of them one token.
     spare = np.array([len(text) - _needed(len(text)) for text in folded], np.int64)
     least = np.maximum(np.bincount(found, minlength=len(every)) - spare, 1)
     return TextIndex(tuple(columns), b"".join(raw), starts, owner, least.astype(np.int32), tokens, scores, found, ends)
 
 
-def _bm25(texts: Sequence[str]) -> tuple[dict[str, int], np.ndarray, np.ndarray, np.ndarray]:
+def bm25(texts: Sequence[str]) -> tuple[dict[str, int], np.ndarray, np.ndarray, np.ndarray]:
     """Return the tokens of the texts, and by token what it adds to which text's score."""
     if not texts:
         return {}, np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int32)
     bm25s = _import_bm25s()
-    cut = bm25s.tokenize(texts, lower=False, token_pattern=_TOKEN.pattern, stopwords=None, show_progress=False)
+    cut = bm25s.tokenize(texts, lower=False, token_pattern=TOKEN.pattern, stopwords=None, show_progress=False)
     retriever = bm25s.BM25()
     retriever.index(cut, create_empty_token=False, show_progress=False)
     made = retriever.scores
@@ -191,9 +196,11 @@ def _import_bm25s() -> Any:
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment] # how Python marks what cannot be imported
     try:
-        import bm25s  # noqa: PLC0415 - needed only where values are retrieved
+        import bm25s  # noqa: PLC0415 - needed only where texts are looked for
     except ImportError as error:
-        raise InputError(f"data.retrieve needs the package bm25s (pip install bm25s): {error}") from error
+        raise InputError(
+            f"data.retrieve, data.shots and data.schema_budget need the package bm25s (pip install bm25s): {error}"
+        ) from error
     finally:
         for name in hidden:
             del sys.modules[name]
@@ -202,7 +209,8 @@ def _import_bm25s() -> Any:
     return bm25s
 
 
-def _folded(text: str) -> str:
+def fold(text: str) -> str:
+    """Return a text in one case, its words parted by single spaces."""
     return " ".join(text.casefold().split())
 
 
@@ -212,11 +220,26 @@ def _needed(length: int) -> int:
 
 
 def _share(text: str, asked: str) -> float:
-    """Return the share of a text's characters in its longest common substring with `asked`; 0 when it is too small."""
+    """Return the share of a text's characters in its longest substring that `_stands` in `asked`; 0 if too small."""
     for length in range(len(text), _needed(len(text)) - 1, -1):
-        if any(text[at : at + length] in asked for at in range(len(text) - length + 1)):
+        if any(_stands(text[at : at + length], asked) for at in range(len(text) - length + 1)):
             return length / len(text)
     return 0.0
+
+
+def _stands(piece: str, asked: str) -> bool:
+    """Return whether a piece stands in `asked` as words do: from the start of one to the end of one, or its ending."""
+    at = asked.find(piece)
+    while at >= 0:
+        word = _LETTER.match(piece) and _LETTER.match(asked[at - 1 : at])
+        end = at + len(piece)
+        upto = end
+        while _LETTER.match(piece[-1]) and _LETTER.match(asked, upto):
+            upto += 1
+        if not word and (upto == end or asked[end:upto] in _ENDINGS):
+            return True
+        at = asked.find(piece, at + 1)
+    return False
 
 
 def _dump(index: TextIndex) -> bytes:

@@ -1,7 +1,7 @@
 """What an evaluation set shares with training sets: questions, SQL and databases, the same or nearly.
 
-Near sameness is a share of common parts: words of questions, (table, column) pairs of schemas. SQL is compared in the
-parser's spelling, and once more with its values and aliases taken out.
+Near sameness is a share of common parts: words of questions, (table, column) pairs of schemas. SQL is compared in a
+canonical form, of qualified names and numbered tables, and once more with its values taken out.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from sqlglot import exp
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.scope import traverse_scope
 
 from jaxrl_sql.data.filters import plain_words
 from jaxrl_sql.data.schema.cache import content_of
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.audit.finding import Finding, Set
 from jaxrl_sql.sqlenv.dialect import normal_form
-from jaxrl_sql.sqlenv.parse import parse_query
+from jaxrl_sql.sqlenv.parse import none_if_it_fails, parse_query
 from jaxrl_sql.types import Example
 
 _SHOWN = 5
@@ -49,36 +51,79 @@ def shared_questions(trains: Sequence[Set], target: Set, near: float = 0.8) -> l
 
 
 def shared_sql(trains: Sequence[Set], target: Set) -> list[Finding]:
-    """Find golds that training has too: the same query, or the same but for values and aliases."""
-    same, findings = _same("sql: same", trains, target, lambda example: _form(example.gold_sql))
-    _, masked = _same("sql: same but for values", trains, target, lambda example: mask(example.gold_sql))
+    """Find golds that training has too: the same query however its names are written, or the same but for values."""
+    same, findings = _same("sql: same", trains, target, lambda one: canonical(one.gold_sql, one.db_path))
+    _, masked = _same("sql: same but for values", trains, target, lambda one: mask(one.gold_sql, one.db_path))
     return findings + [found for found in masked if found.id not in same]
 
 
 @lru_cache(1 << 17)
-def _form(sql: str) -> str:
-    return normal_form(sql)
+def canonical(sql: str, db_path: str) -> str:
+    """Return the query with every column qualified, tables numbered, and double-quoted text as text.
+
+    Its normal form where it does not parse. The sides of an equality are sorted; joins and conditions keep their order.
+    """
+    return _written(_qualified(sql, db_path), sql)
 
 
 @lru_cache(1 << 17)
-def mask(sql: str) -> str:
-    """Return the query with a mark for each value and numbers for aliases; its normal form where it does not parse."""
+def mask(sql: str, db_path: str) -> str:
+    """Return the canonical query with a mark for each value; its normal form where it does not parse."""
+    tree = _qualified(sql, db_path)
+    for literal in list(tree.find_all(exp.Literal)) if tree is not None else ():
+        literal.replace(exp.Placeholder())
+    return _written(tree, sql)
+
+
+def _written(tree: exp.Expression | None, sql: str) -> str:
+    return normal_form(sql) if tree is None else tree.sql("sqlite", comments=False, normalize_functions="upper")
+
+
+@none_if_it_fails
+def _qualified(sql: str, db_path: str) -> exp.Expression | None:
+    """Return the query's tree in lower case, its columns with their tables and these numbered, from the inside out."""
     tree = parse_query(sql)
     if tree is None:
-        return _form(sql)
-    names: dict[str, str] = {}
-    for table in tree.find_all(exp.Table):
-        if table.alias:
-            names.setdefault(table.alias.lower(), f"t{len(names) + 1}")
-            table.set("alias", exp.TableAlias(this=exp.to_identifier(names[table.alias.lower()])))
-    for column in tree.find_all(exp.Column):
-        if column.table.lower() in names:
-            column.set("table", exp.to_identifier(names[column.table.lower()]))
-    for literal in list(tree.find_all(exp.Literal)):
-        literal.replace(exp.Placeholder())
+        return None
+    columns = {table.name.lower(): {column.name.lower(): "" for column in table.columns}
+               for table in read_schema(db_path).tables}  # fmt: skip
+    known = {name for table in columns.values() for name in table}
+    known |= {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
     for name in tree.find_all(exp.Identifier):
-        name.set("this", name.this.lower())
-    return tree.sql("sqlite", comments=False, normalize_functions="upper")
+        name.set("this", name.this if _is_text(name, known) else name.this.lower())
+    for column in list(tree.find_all(exp.Column)):
+        if _is_text(column.this, known):
+            column.replace(exp.Literal.string(column.name))
+    tree = qualify(
+        tree, "sqlite", schema=columns, expand_stars=False, quote_identifiers=False, validate_qualify_columns=False
+    )
+    renamed: list[tuple[exp.Expression, str]] = []
+    count = 0
+    for scope in traverse_scope(tree):
+        names = {}
+        for source, (node, _) in scope.selected_sources.items():
+            count += 1
+            names[source] = f"t{count}"
+            renamed.append((node, names[source]))
+        renamed += [(column, names[column.table]) for column in scope.columns if column.table in names]
+    for node, name in renamed:
+        is_column = isinstance(node, exp.Column)
+        identifier = exp.to_identifier(name)
+        node.set("table" if is_column else "alias", identifier if is_column else exp.TableAlias(this=identifier))
+    for equal in tree.find_all(exp.EQ):
+        one, other = sorted((equal.this, equal.expression), key=lambda side: side.sql())
+        equal.set("this", one)
+        equal.set("expression", other)
+    for name in tree.find_all(exp.Identifier):
+        name.set("quoted", False)
+    return tree
+
+
+def _is_text(name: exp.Expression, known: set[str]) -> bool:
+    """Return whether a double-quoted word is text to SQLite: it stands where a column could, and names none."""
+    column = name.parent
+    is_bare = isinstance(name, exp.Identifier) and isinstance(column, exp.Column) and not column.table
+    return is_bare and bool(name.args.get("quoted")) and name.name.lower() not in known
 
 
 def _same(

@@ -124,7 +124,7 @@ class _Reader:
         if len(types) > 1 and types != {int, float}:
             return "holds text and numbers"
         kind = _text_kind(known) if str in types else _number_kind(column, words, known, float in types)
-        usable = [value for value in known if _is_speakable(value, kind)]
+        usable = [_spoken(value) for value in known if _is_speakable(value, kind)]
         if not usable:
             # It can be shown; only text that repeats, or is a pattern, is asked for by its values.
             kind = "text"
@@ -220,6 +220,11 @@ def _is_speakable(value: object, kind: str) -> bool:
     if not value or len(value) > _MAX_VALUE_CHARS or value != value.strip() or "  " in value or not value.isprintable():
         return False
     return kind != "text" or not set(value) & set("%_")
+
+
+def _spoken(value: object) -> object:
+    """Return a number with at most six digits that say something: it is only compared with, as more or as less."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _words_apart(columns: Sequence[AnnotatedColumn]) -> list[AnnotatedColumn]:

@@ -11,6 +11,8 @@ import pytest
 
 from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, load_split
 from jaxrl_sql.data.benchmarks.bird import description_folder
+from jaxrl_sql.data.benchmarks.defog import golds_of
+from jaxrl_sql.data.benchmarks.spider import as_run
 from jaxrl_sql.data.benchmarks.spider2 import read_table
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
@@ -71,6 +73,32 @@ def test_spider_is_read_by_split(spider: Path) -> None:
     assert [one.gold_sql for one in load_split(spider, "train").examples] == ["SELECT 3", "SELECT 4", "SELECT 5"]
     with pytest.raises(InputError, match=r"no split 'test' \(there are: dev, train, train_spider, train_others\)"):
         load_benchmark(spider, "test")
+
+
+# As `exec_eval.py` and `parse.py` of the test suite's repository run them.
+RUN_BY_SPIDER = [
+    ("SELECT 1 WHERE 1 > = 1", "SELECT 1 WHERE 1 >= 1"), ("SELECT 1 < = 2, 1 ! = 2", "SELECT 1 <= 2, 1 != 2"),
+    ("SELECT '> ='", "SELECT '>='"),  # in texts as well
+    ("SELECT a FROM t; SELECT b FROM t", "SELECT a FROM t"), ("SELECT 1;", "SELECT 1;"),
+    ("SELECT ';' ; SELECT 2", "SELECT ';'"), ("SELECT 1 -- a; b\n + 2; SELECT 3", "SELECT 1 -- a; b\n + 2"),
+    ("SELECT /* ; */ 1; DROP TABLE t", "SELECT /* ; */ 1"), ("", ""), (";", ";"),
+    ("SELECT year ( CurDate() ) - 1", "SELECT 2020- 1"), ("SELECT YEAR(x)", "SELECT YEAR(x)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "run"), RUN_BY_SPIDER)
+def test_a_prediction_is_run_as_spiders_scorer_runs_it(sql: str, run: str) -> None:
+    assert as_run(sql) == run
+
+
+def test_sets_on_spiders_databases_prepare_predictions_and_mend_golds(spider: Path, tmp_path: Path) -> None:
+    write(spider / "dev.json", [asked(0, query="SELECT a FROM t WHERE a < = 1")])
+    write(tmp_path / "dk/Spider-DK.json", [asked(0, query="SELECT a FROM t WHERE a ! = 1")])
+    write(tmp_path / "en_data/dev.json", [asked(0, query="SELECT a FROM t WHERE a > = 1", commonsense_knowledge="")])
+    for folder, sign in ((spider, "<="), (tmp_path / "dk", "!="), (tmp_path / "en_data", ">=")):
+        found = load_benchmark(folder)
+        assert found.examples[0].gold_sql == f"SELECT a FROM t WHERE a {sign} 1"
+        assert found.prepare is as_run
 
 
 def test_what_of_spider_is_missing_is_told(spider: Path) -> None:
@@ -379,6 +407,50 @@ def test_ones_own_records_with_their_own_names(tmp_path: Path) -> None:
     assert len(load_split(tmp_path, "train", limit=2).examples) == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ('Question,SQL\n"How many, all?",SELECT count(*) FROM t\n\n', [("How many, all?", "SELECT count(*) FROM t")]),
+        ('\ufeffid;question;Gold SQL\r\n7;Which?;"SELECT a\nFROM t"\r\n', [("Which?", "SELECT a\nFROM t")]),
+        ("nl\tquery\nWhich?\tSELECT a FROM t\n", [("Which?", "SELECT a FROM t")]),
+    ],
+)
+def test_a_csv_of_ones_own_needs_no_name_of_its_one_database(
+    tmp_path: Path, text: str, asked: list[tuple[str, str]]
+) -> None:
+    database(tmp_path / "mine.db")
+    (tmp_path / "train.csv").write_text(text, newline="")
+    for benchmark in (load_benchmark(tmp_path, "train"), load_benchmark(tmp_path / "train.csv")):
+        assert [(one.question, one.gold_sql) for one in benchmark.examples] == asked
+        assert {(one.db_id, one.db_path) for one in benchmark.examples} == {("mine", str(tmp_path / "mine.db"))}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "Qestion,db,notes\nWhich?,t,x\n",
+            r"no column question and no column sql; its columns are q.* \(did you mean question for qestion\?\)",
+        ),
+        (
+            "question,sqll\nWhich?,SELECT 1\n",
+            r"no column sql; its columns are question, sqll \(did you mean sql for sqll\?\)",
+        ),
+        ("question,sql\nWhich?,SELECT 1,2\n", "line 2: 3 cells under 2 columns"),
+        ('question,sql\nWhich?,"SELECT 1\n', "line 2: unexpected end of data"),
+        ("\n", "its first line is empty"),
+        ("question,sql\n", "no usable question"),
+    ],
+)
+def test_a_csv_that_is_no_set_of_questions_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    database(tmp_path / "mine.db")
+    (tmp_path / "train.csv").write_text(text)
+    for place, split in ((tmp_path, "train"), (tmp_path / "train.csv", "")):
+        with pytest.raises(InputError, match=words) as caught:
+            load_benchmark(place, split)
+        assert "\n" not in str(caught.value)
+
+
 def test_parquet_is_read_in_parts(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     database(tmp_path / "databases/d/d.sqlite")
@@ -416,9 +488,120 @@ def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Pat
         load_benchmark(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(
-        InputError, match=r"no questions in a format that is known\. Looked for plain: questions\.jsonl"
+        InputError, match=r"format that is known: it is empty\. Looked for questions\.jsonl, databases/<db_id>"
     ):
         load_benchmark(tmp_path / "empty")
+
+
+SCREEN = 24 * 80
+
+
+def test_a_refusal_is_a_screen_at_most_whatever_is_there(tmp_path: Path) -> None:
+    for i in range(50):
+        (tmp_path / "odd" / f"some folder that holds no questions {i}").mkdir(parents=True)
+        lines(tmp_path / "sets" / f"a set of questions {i}" / "questions.jsonl", {})
+        database(tmp_path / "around" / f"other {i}" / "database/other/other.sqlite")
+        write(tmp_path / "own" / f"file of questions {i}.json", [asked(i, sql="SELECT 1")])
+    write(tmp_path / "around/dk/Spider-DK.json", [asked(0)])
+    told = {}
+    for name, split in (("odd", ""), ("odd", "dev"), ("sets", ""), ("around/dk", ""), ("own", "dev")):
+        with pytest.raises(InputError) as caught:
+            load_benchmark(tmp_path / name, split)
+        told[name, split] = str(caught.value).replace(str(tmp_path), "")
+    assert max(map(len, told.values())) <= SCREEN // 2
+    assert "it holds some folder that holds no questions 0, " in told["odd", ""]
+    assert " and 42 more. Looked for questions.jsonl" in told["odd", ""]
+    assert "sets are in the folders a set of questions 0, " in told["sets", ""]
+    assert told["around/dk", ""].endswith(" and 47 more)")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_set_is_found_in_folders_round_it(spider: Path, tmp_path: Path, depth: int) -> None:
+    root = spider
+    for level in range(depth):
+        (tmp_path / f"round{level}").mkdir()
+        root = root.rename(tmp_path / f"round{level}" / root.name).parent
+    assert uids(load_benchmark(root)) == ["spider_dev_0", "spider_dev_2"]
+    assert uids(load_benchmark(root, "train")) == ["spider_train_0", "spider_train_1", "spider_train_2"]
+    assert uids(load_benchmark(root, "train_others")) == ["spider_train_others_0"]
+
+
+def test_a_split_s_folder_is_found_one_level_deeper(tmp_path: Path) -> None:
+    for split in ("dev", "train"):
+        folder = tmp_path / "bird" / f"{split}_20240627"
+        database(folder / f"{split}_databases/d/d.sqlite")
+        write(folder / f"{split}.json", [asked(0, SQL="SELECT 1", evidence="e")])
+    assert uids(load_benchmark(tmp_path, "train")) == ["bird_train_0"]
+    assert uids(load_benchmark(tmp_path, "dev")) == ["bird_dev_0"]
+    with pytest.raises(InputError, match=r"sets are in the folders bird/dev_20240627, bird/train_20240627"):
+        load_benchmark(tmp_path)
+
+
+def test_archer_has_its_knowledge_and_both_splits(spider: Path, tmp_path: Path) -> None:
+    known = {"commonsense_knowledge": "A year has 12 months.", "reasoning_type": "- + C"}
+    write(tmp_path / "en_data/dev.json", [asked(0, **known), asked(1, **known, id="own")])
+    write(tmp_path / "en_data/train.json", [asked(2, commonsense_knowledge="", reasoning_type="/ * H")])
+    found = load_benchmark(tmp_path / "en_data")
+    assert (found.name, found.rule, uids(found)) == ("archer", "test_suite", ["archer_dev_0", "own"])
+    assert [(one.evidence, one.difficulty, one.gold_sql) for one in found.examples] == [
+        ("A year has 12 months.", "+ - C", "SELECT 0"),
+        ("A year has 12 months.", "+ - C", "SELECT 1"),
+    ]
+    assert found.examples[0].db_path == str(spider / "database/d/d.sqlite")
+    train = load_benchmark(tmp_path / "en_data", "train").examples
+    assert [(one.uid, one.evidence, one.difficulty) for one in train] == [("archer_train_0", "", "* / H")]
+    with pytest.raises(InputError, match=r"no split 'test' \(there are: dev, train\)"):
+        load_benchmark(tmp_path / "en_data", "test")
+
+
+HEAD = "db_name,db_type,query_category,query,question"
+
+
+def test_defogs_csv_has_several_golds(tmp_path: Path) -> None:
+    database(tmp_path / "databases/d.db")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "questions_gen_sqlite.csv").write_text(
+        f"{HEAD},instructions\n"
+        """d,sqlite,group_by,"SELECT {a, b}, 1 FROM t GROUP BY {};SELECT ';' FROM t;","Which?",Say it.\n"""
+        """d,sqlite,ratio,SELECT 1;,"How many?",\n"""
+    )
+    (data / "instruct_advanced_sqlite.csv").write_text(
+        f"{HEAD},instructions,full_instructions\nd,sqlite,keyword,SELECT 2,Q?,short,long\n"
+    )
+    (data / "questions_gen_postgres.csv").write_text(f"{HEAD}\nd,postgres,x,SELECT 9,Q?\n")
+    found = load_benchmark(tmp_path)
+    assert (found.name, uids(found)) == ("defog", ["defog_questions_gen_0", "defog_questions_gen_1"])
+    first, second = found.examples
+    assert (first.evidence, first.difficulty, second.other_golds) == ("Say it.", "group_by", ())
+    assert [first.gold_sql, *first.other_golds] == [
+        "SELECT a, 1 FROM t GROUP BY a", "SELECT b, 1 FROM t GROUP BY b", "SELECT a, b, 1 FROM t GROUP BY a, b",
+        "SELECT ';' FROM t",
+    ]  # fmt: skip
+    assert found.notes == ("1 of 2 questions have several golds: any of them may be met",)
+    assert [one.evidence for one in load_benchmark(tmp_path, "instruct_advanced").examples] == ["long"]
+    assert uids(load_benchmark(data / "questions_gen_sqlite.csv")) == uids(found)
+    with pytest.raises(InputError, match=r"no split 'x' \(there are: questions_gen, instruct_advanced\)"):
+        load_benchmark(tmp_path, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "golds"),
+    [
+        ("SELECT 1", ["SELECT 1"]), (" ; ;", []), ("SELECT {a} FROM t;", ["SELECT a FROM t"]),
+        ("SELECT 'it''s; so';SELECT \"a;b\"", ["SELECT 'it''s; so'", 'SELECT "a;b"']),
+        ("SELECT 1;SELECT 1;", ["SELECT 1"]), ("SELECT {a FROM t", ["SELECT {a FROM t"]),
+        ("SELECT 'open; x", ["SELECT 'open", "x"]),
+    ],
+)  # fmt: skip
+def test_defogs_golds(text: str, golds: list[str]) -> None:
+    assert golds_of(text) == golds
+
+
+def test_many_columns_in_braces_make_no_golds_without_number() -> None:
+    golds = golds_of(f"SELECT {{{', '.join(f'c{i}' for i in range(30))}}} FROM t")
+    assert len(golds) == 31
+    assert golds[-1].count(",") == 29
 
 
 def test_a_plain_folder_takes_its_suite_from_beside(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jaxrl_sql.data.prompts import compact_style, make_prompts
 from jaxrl_sql.data.schema import omnisql, read_descriptions, read_schema, read_values
+from jaxrl_sql.data.schema.render import profile
 from jaxrl_sql.types import Example, InputError
 
 HEAD = "original_column_name,column_name,column_description,data_format,value_description\n"
@@ -41,6 +42,14 @@ def describe(path: Path, content: bytes, name: str = "school.csv") -> Path:
     return folder / name
 
 
+def test_a_profile_has_them_before_its_values(path: Path) -> None:
+    describe(path, FIRST.encode())
+    shown = profile(read_schema(path), read_values(path), read_descriptions(path))
+    assert "--National Center for Educational Statistics district number, values: 1 is none; MIN 3 MAX 3\n" in shown
+    assert "--the year, as in 2014-2015; Example 2014-2015\n" in shown
+    assert "CDSCode TEXT, --Example 01\n" in shown
+
+
 def test_what_the_files_say_is_shown_where_it_is_no_repetition(path: Path) -> None:
     describe(path, FIRST.encode())
     found = read_descriptions(path)
@@ -52,7 +61,8 @@ def test_what_the_files_say_is_shown_where_it_is_no_repetition(path: Path) -> No
         "CREATE TABLE School (\n"
         "    CDSCode TEXT, -- example: ['01']\n"
         "    \"Academic  Year\" TEXT, -- the year, as in 2014-2015, example: ['2014-2015']\n"
-        "    ncesdist INTEGER, -- National Center for Educational Statistics district number, example: [3]\n"
+        "    ncesdist INTEGER, -- National Center for Educational Statistics district number, "
+        "values: 1 is none, example: [3]\n"
         "    plain,\n"
         "    free_meals REAL, -- Free Meals (K-12), example: [0.5]\n"
         "    PRIMARY KEY (CDSCode)\n"
@@ -101,7 +111,7 @@ def test_rows_before_a_fault_are_kept_and_ragged_ones_read(path: Path) -> None:
         ).encode(),
     )
     found = read_descriptions(path)
-    assert (found.of("school", "plain"), found.of("school", "free_meals")) == ("first", "second")
+    assert (found.of("school", "plain"), found.of("school", "free_meals")) == ("first", "second, values: x")
     assert len(found.faults) == 1
 
 

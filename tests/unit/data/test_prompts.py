@@ -58,7 +58,7 @@ def examples(tmp_path: Path) -> list[Example]:
 
 
 COMPACT = compact_style()
-CHAT = RECIPES["arctic"].style("chat")
+CHAT = RECIPES["arctic"].style("chat", template="generic")
 
 
 def test_compact_text(examples: list[Example]) -> None:
@@ -113,7 +113,7 @@ def test_chat_text_is_the_template_cut_after_the_schema(examples: list[Example])
     parts = Encoder(style, tokenizer).encode(examples[1])
     assert parts.schema_ids == Encoder(style, tokenizer).encode(examples[0]).schema_ids
     assert len(parts.schema_ids) * 2 >= len("<user>") + len(
-        style.schema_part(examples[1], read_schema(examples[1].db_path))
+        style.parts(examples[1], read_schema(examples[1].db_path), "")[0]
     )
     assert style.answer(examples[1]) == "<answer>\n```sql\nSELECT nick FROM emps\n```\n</answer>"
 

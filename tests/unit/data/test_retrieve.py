@@ -56,7 +56,10 @@ CASES = [
     ("flights from o'hare", [("city", "the name", "O'Hare")]),
     ("Is she F or Z?", [("hero", "code", "Z"), ("hero", "eye", "F")]),
     ("female", []),  # one letter is found as a word alone
-    ("the annual sum", [("hero", "name", "Ann")]),
+    ("the annual sum", []),  # nor is the start of a word
+    ("the annual sum of Ann", [("hero", "name", "Ann")]),
+    ("Who has a subluexation?", []),
+    ("Anns and Brazilian things", [("hero", "name", "Ann")]),
     ("new york", [("city", "the name", "New  York")]),
     ("", []),
     ("?!", []),
@@ -88,18 +91,34 @@ def test_the_share_is_above_0_85() -> None:
     assert [length for length in range(1, 41) if retrieve._needed(length) / length <= 0.85] == []
 
 
+@pytest.mark.parametrize(
+    ("text", "asked", "shown"),
+    [
+        ("rli", "which airlines fly?", False), ("cat", "how many cats?", True), ("bus", "the buses", True),
+        ("africa", "african countries", True), ("europe", "european makers", True), ("asia", "asian ones", True),
+        ("male", "the female ones", False), ("rain", "it rained", False), ("cat", "the category", False),
+        ("42", "room 421", False), ("42", "room 42.", True), ("o'hare", "to o'hare's gate", True),
+        ("(b)", "x(b)y", True), ("france", "the french", False), ("cat", "the category of a cat", True),
+        ("airlines", "an airline", True), ("airlines", "hairlines", False), ("é", "café", False),
+        ("北京市", "在北京市有多少", True), ("東京都", "は東京都です", True),  # scripts that do not part words
+    ],
+)  # fmt: skip
+def test_a_value_is_not_cut_out_of_a_word(text: str, asked: str, shown: bool) -> None:
+    assert (retrieve._share(text, asked) > 0) == shown
+
+
 WORDS = ("blue", "bluest", "sea", "a", "42", "north-sea", "Land", "é", "island")
 
 
 def by_reading_all(texts: Sequence[str], question: str) -> set[int]:
     """Return the texts that share enough with a question, each looked at; short words only where they are words."""
-    asked = retrieve._folded(question)
-    tokens = {token for word in retrieve._WORD.findall(asked) for token in retrieve._TOKEN.findall(word)}
+    asked = retrieve.fold(question)
+    tokens = {token for word in retrieve._WORD.findall(asked) for token in retrieve.TOKEN.findall(word)}
     return {
         i
         for i, text in enumerate(texts)
-        if retrieve._share(retrieve._folded(text), asked)
-        and any(token in tokens for token in retrieve._TOKEN.findall(retrieve._folded(text)))
+        if retrieve._share(retrieve.fold(text), asked)
+        and any(token in tokens for token in retrieve.TOKEN.findall(retrieve.fold(text)))
     }
 
 
@@ -163,7 +182,7 @@ def test_retrieval_loads_no_jax(tmp_path: Path) -> None:
 
 def test_without_the_package_the_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(InputError, match=r"data\.retrieve needs the package bm25s"):
+    with pytest.raises(InputError, match=r"data\.retrieve, data\.shots and data\.schema_budget need the package bm25s"):
         find_values(asked(make(tmp_path), "blue"), 5)
 
 
@@ -201,7 +220,7 @@ def test_prompts_show_them_among_examples_or_before_the_question(tmp_path: Path)
     lengths = {}
     for matched in ("examples", "question"):
         for schema in ("recipe", "ddl"):
-            data = DataConfig(prompt="chat", schema=schema, retrieve=20, matched=matched)
+            data = DataConfig(prompt="chat", template="generic", schema=schema, retrieve=20, matched=matched)
             made = make_prompts(examples, RECIPES["arctic"].style_for(data), Characters(), 10_000).prompts
             off = RECIPES["arctic"].style_for(replace(data, retrieve=0))
             plain = make_prompts(examples, off, Characters(), 10_000).prompts

@@ -290,3 +290,19 @@ def test_the_same_seed_asks_the_same_and_another_asks_others(tmp_path: Path) -> 
 def test_words_of_names(name: str, words: str, many: str) -> None:
     assert split_words(name) == words
     assert plural_of(singular_of(split_words(name))) == many
+
+
+def test_numbers_of_many_digits_are_asked_for_by_few(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "m.sqlite")) as connection:
+        connection.execute("CREATE TABLE sample(id INTEGER PRIMARY KEY, name TEXT, weight REAL, length REAL)")
+        rows = [(i, f"Sample {chr(64 + i % 26)}{i}", i / 7 + 1e-9, 1e6 / i) for i in range(1, 61)]
+        connection.executemany("INSERT INTO sample VALUES (?, ?, ?, ?)", rows)
+        connection.commit()
+    lines = make(tmp_path / "m.sqlite", tmp_path / "out", "--n", "40")
+    literals = [text for line in lines for text in re.findall(r"[<>=] (\d+\.\d+)|(\d+\.\d+) AND", line["sql"])]
+    digits = [len("".join(pair).replace(".", "").strip("0")) for pair in literals]
+    assert len(digits) >= 5
+    assert max(digits) <= 6
+    for line in lines:
+        asked = re.findall(r"\d+\.\d+", line["sql"])
+        assert all(text in line["question"] for text in asked)

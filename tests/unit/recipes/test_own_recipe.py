@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl_sql.data.schema import read_schema
 from jaxrl_sql.recipes import Recipe
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.types import Example
@@ -45,7 +46,7 @@ def test_it_reads_what_it_teaches_and_pays_what_it_says(mine: Recipe, tmp_path: 
         assert [reward.total for reward in rewards] == pytest.approx(list(paid.values()))
         assert rewards[1].parts == {"correct": 0.0, "partial": pytest.approx(2.5 / 3), "format": 1.0}
         style = mine.style("tagged")
-        assert style.question_part(example).endswith("\nThink, then SQL:\n")
+        assert style.parts(example, read_schema(path), "")[1].endswith("\nThink, then SQL:\n")
         answer = style.answer(example)
         assert answer == "All of them.\nSQL: SELECT a FROM t"
         (scored,) = mine.collect(mine.submit(executor, [example], [answer], style))

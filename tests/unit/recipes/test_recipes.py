@@ -171,12 +171,12 @@ def test_a_tagged_prompt_is_short_and_ends_with_the_hint(name: str, example: Exa
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_chat_prompt_shows_the_schema_and_tells_the_form(name: str, example: Example) -> None:
     recipe = RECIPES[name]
-    (prompt,) = make_prompts([example], recipe.style("chat"), Letters(), 10_000).prompts
+    (prompt,) = make_prompts([example], recipe.style("chat", template="generic"), Letters(), 10_000).prompts
     assert recipe.instruction in prompt.text
     assert "Write one SQLite query" in prompt.text
     assert "External knowledge: a hint\nQuestion: Who?" in prompt.text
     (mysql,) = make_prompts(
-        [dataclasses.replace(example, dialect="mysql")], recipe.style("chat"), Letters(), 10_000
+        [dataclasses.replace(example, dialect="mysql")], recipe.style("chat", template="generic"), Letters(), 10_000
     ).prompts
     assert mysql.text == prompt.text.replace("SQLite", "MySQL")
     values = {"paverl": "--Example Bo, Ada, Cy", "arctic": "-- example: ['Bo', 'Ada']"}
@@ -199,11 +199,12 @@ def test_a_prompt_may_show_another_schema_than_the_recipe_s(example: Example) ->
 @pytest.mark.parametrize("name", ["skyrl_sql", "think2sql"])
 def test_a_model_that_thinks_of_itself_is_not_told_how(name: str, example: Example) -> None:
     recipe = RECIPES[name]
-    style = recipe.style("chat", thinking="think")
-    (prompt,) = make_prompts([example], style, Letters(), 10_000).prompts
-    assert recipe.thinking_instruction in prompt.text
-    assert "<think>" not in prompt.text
-    assert "<reasoning>" not in prompt.text
+    for template in ("generic", ""):
+        style = recipe.style("chat", thinking="think", template=template)
+        (prompt,) = make_prompts([example], style, Letters(), 10_000).prompts
+        assert (recipe.thinking_instruction in prompt.text) == bool(template)
+        assert "<think>" not in prompt.text
+        assert "<reasoning>" not in prompt.text
 
 
 @pytest.mark.parametrize("style", ["compact", "tagged", "chat"])

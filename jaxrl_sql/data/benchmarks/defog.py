@@ -1,0 +1,91 @@
+"""Defog's questions (sql-eval, 2023) as published for SQLite: CSV files whose golds may be several.
+
+`questions_gen_sqlite.csv`, `instruct_basic_sqlite.csv` and `instruct_advanced_sqlite.csv`, in a folder `data/` or not,
+have `db_name`, `query_category`, `question`, `query` and perhaps `instructions`; databases are `<db_name>.db`.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+from pathlib import Path
+
+from jaxrl_sql.data.benchmarks.databases import Databases
+from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_columns, read_csv, statements
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said
+
+_SPLITS = ("questions_gen", "instruct_basic", "instruct_advanced", "idk")
+_DATABASES = ("databases", "database", "sqlite_dbs", "defog_data")
+# Above so many columns in braces, only the single ones and all of them together are golds.
+_MOST = 6
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Return the files of questions for SQLite by split; a file alone is a split of its own."""
+    if folder.is_file():
+        return {folder.stem.removesuffix("_sqlite"): folder} if _is_defogs(folder) else {}
+    places = [place / f"{split}_sqlite.csv" for split in _SPLITS for place in (folder, folder / "data")]
+    return {path.stem.removesuffix("_sqlite"): path for path in places if _is_defogs(path)}
+
+
+def _is_defogs(path: Path) -> bool:
+    return path.suffix == ".csv" and {"db_name", "query_category", "question", "query"} <= {*csv_columns(path)}
+
+
+def read_defog(folder: Path, split: str, notes: Notes) -> Found:
+    """Read a split of Defog's questions: questions_gen (the usual one), instruct_basic or instruct_advanced."""
+    there = _files(folder)
+    chosen = split or next(iter(there), "")
+    if chosen not in there:
+        raise no_split(folder, split, there)
+    path = there[chosen]
+    home = folder.parent if folder.is_file() else folder
+    places = [root / name for root in dict.fromkeys((home, path.parent, home.parent)) for name in _DATABASES]
+    items = [_item(record, f"defog_{chosen}_{i}") for i, record in enumerate(read_csv(path, notes))]
+    several = sum(bool(item.more["other_golds"]) for item in items)
+    if several:
+        notes.append(f"{several} of {len(items)} questions have several golds: any of them may be met")
+    databases = Databases([*places, home])
+    return Found(items, databases, f"{path} (databases are expected in {home / _DATABASES[0]})")
+
+
+def _item(record: Record, uid: str) -> Item:
+    first, *others = golds_of(said(record, "query")) or [""]
+    return Item(
+        uid,
+        said(record, "db_name"),
+        said(record, "question"),
+        first,
+        said(record, "full_instructions", "instructions"),
+        said(record, "query_category"),
+        more={"other_golds": tuple(others)},
+    )
+
+
+def golds_of(text: str) -> list[str]:
+    """Return the golds that a text stands for: its statements, and of one with `{a, b}` all choices of columns.
+
+    `SELECT {a, b} FROM t` is `SELECT a FROM t`, `SELECT b FROM t` and `SELECT a, b FROM t`, and `GROUP BY {}` behind it
+    names the same columns.
+    """
+    return list(dict.fromkeys(chain.from_iterable(map(_choices, statements(text)))))
+
+
+def _choices(statement: str) -> list[str]:
+    before, brace, rest = statement.partition("{")
+    inner, closed, after = rest.partition("}")
+    if not (brace and closed):
+        return [statement]
+    columns = [column.strip() for column in inner.split(",")]
+    sizes = range(1, len(columns) + 1) if len(columns) <= _MOST else (1, len(columns))
+    chosen = [", ".join(some) for size in sizes for some in combinations(columns, size)]
+    return [before + some + after.replace("GROUP BY {}", f"GROUP BY {some}") for some in chosen]
+
+
+DEFOG = Format(
+    "defog",
+    "bird",
+    "jsonl",
+    "data/questions_gen_sqlite.csv or instruct_basic_sqlite.csv, databases/<db_name>.db",
+    lambda folder: bool(_files(folder)),
+    read_defog,
+)

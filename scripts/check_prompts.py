@@ -1,0 +1,149 @@
+"""Compare prompt templates of ours with the prompts in a checkout of their authors' code.
+
+    python scripts/check_prompts.py --reference FOLDER arctic
+
+Prompts are looked for in the strings of Python files and in text files, alone and all of a file together, and the one
+nearest in structure is compared. The structure is the order in which headings, placeholders, tags, fences and the begun
+answer come first; roles are not compared, since code says them in many ways. Every difference is printed. The exit code
+is 1 where a structure differs or no prompt is found, and 0 where only sentences do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from jaxrl_sql.data.template import read_template
+from jaxrl_sql.types import InputError
+
+TEXTS = (".jinja", ".j2", ".txt", ".md", ".yaml", ".yml", ".prompt")
+PLACES = {
+    "schema": ("schema", "db_details", "database_schema", "database schema", "ddl", "db_schema", "table_names"),
+    "question": ("question", "nl_question", "evidence + question", "user_question"),
+    "evidence": ("evidence", "external_knowledge", "knowledge", "context", "hint"),
+    "dialect": ("dialect", "db_engine", "engine", "database_engine"),
+}
+_PLACE = {name: f"{{{ours}}}" for ours, names in PLACES.items() for name in names}
+_HEADINGS = (
+    "task overview|database engine|database schema|external knowledge|question|evidence|instructions|"
+    "output format|format|example format"
+)
+_ITEM = re.compile(
+    rf"(?P<tag></?(?:think|reasoning|answer|sql|observation|solution)>)|(?P<fence>```sql)|(?P<dialect>\bSQLite\b)"
+    rf"|\{{+\s*(?P<place>[\w +]+?)\s*\}}+|^(?P<heading>{_HEADINGS}):|(?P<begun>Let me solve this step by step\.)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FEWEST = 4  # items of structure that make a text a prompt
+
+
+def structure(text: str) -> list[str]:
+    """Return what a prompt is made of, each in the place where it comes first."""
+    found: dict[str, None] = {}
+    for match in _ITEM.finditer(text):
+        said = match[0].lower()
+        if match["dialect"]:
+            said = "{dialect}"
+        elif match["place"]:
+            said = _PLACE.get(match["place"].lower(), "")
+        elif match["heading"]:
+            said = f"{match['heading'].lower()}:"
+        found.update({said: None} if said else {})
+    return list(found)
+
+
+def ours(name: str) -> str:
+    """Return the text of a template with its placeholders written as `{name}`."""
+    template = read_template(name)
+    said = {name: f"{{{name}}}" for name in ("schema", "question", "evidence", "dialect")}
+    user = "".join(template.texts({**said, "values": "", "instruction": "", "thinks": False}))
+    return "\n".join(filter(None, (template.system(thinks=False), user, template.assistant(thinks=False))))
+
+
+def references(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield (place, text) of whatever may be a prompt below a folder."""
+    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+        if path.suffix in TEXTS:
+            yield str(path), path.read_text(encoding="utf-8", errors="replace")
+        elif path.suffix == ".py":
+            strings = list(_strings(path.read_text(encoding="utf-8", errors="replace")))
+            yield from ((f"{path}:{line}", text) for line, text in strings)
+            yield str(path), "\n".join(text for _, text in strings if structure(text))
+
+
+def _strings(code: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of the strings of Python code in order, an f-string with its names in braces."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of their strings' backslashes
+        try:
+            tree = ast.parse(code)
+        except (SyntaxError, ValueError):
+            return
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    found = list[tuple[int, str]]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (
+                str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
+                for part in node.values
+                if isinstance(part, ast.Constant | ast.FormattedValue)
+            )
+            found.append((node.lineno, "".join(parts)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            found.append((node.lineno, node.value))
+    yield from sorted(found)
+
+
+def differences(mine: Sequence[str], theirs: Sequence[str]) -> list[str]:
+    """Return how two structures differ, a line each; evidence that theirs writes into the question is no difference."""
+    if "{evidence}" not in theirs:
+        mine = [item for item in mine if item != "{evidence}"]
+    lines = [f"only theirs: {item}" for item in theirs if item not in mine]
+    lines += [f"only ours: {item}" for item in mine if item not in theirs]
+    both, order = [item for item in mine if item in theirs], [item for item in theirs if item in mine]
+    return lines + ([f"order: ours {' '.join(both)}; theirs {' '.join(order)}"] if both != order else [])
+
+
+def check(name: str, folder: Path) -> bool:
+    """Print how a template differs from the nearest prompt below a folder; return whether their structure is one."""
+    text = ours(name)
+    mine = structure(text)
+    found = [one for one in references(folder) if len(structure(one[1])) >= _FEWEST]
+    if not found:
+        sys.stdout.write(f"{name}: no prompt found in {folder}\n")
+        return False
+    place, their_text = max(found, key=lambda one: difflib.SequenceMatcher(None, mine, structure(one[1])).ratio())
+    faults = differences(mine, structure(their_text))
+    sys.stdout.write(f"{name}: {place}: {'the structure differs' if faults else 'one structure'}\n")
+    sys.stdout.writelines(f"  {line}\n" for line in faults)
+    pairs = difflib.unified_diff(their_text.strip().splitlines(), text.splitlines(), "theirs", "ours", lineterm="")
+    sys.stdout.writelines(f"  {line}\n" for line in pairs)
+    return not faults
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line and compare; 0 for one structure, 1 for another, 2 for bad input."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--reference", type=Path, required=True, metavar="FOLDER", help="a checkout of the authors' code"
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help="templates of ours, or files")
+    given = parser.parse_args(arguments)
+    if not given.reference.is_dir():
+        sys.stderr.write(f"--reference {given.reference} is no folder\n")
+        return 2
+    try:
+        same = [check(name, given.reference) for name in given.names]
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0 if all(same) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -18,7 +18,7 @@ from typing import Any
 from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
 from jaxrl_sql.data.filters import Dropped, by_gold
 from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.prompts import PromptStyle, message_texts
+from jaxrl_sql.data.prompts import PromptStyle, chat_messages, message_texts
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.run.command import run_command
@@ -42,7 +42,7 @@ def distill(config: TrainConfig) -> int:
         if not value:
             raise InputError(f"distill.{name} is empty: it says which teacher to ask")
     recipe = find_recipe(config.recipe)
-    style = recipe.style_for(dataclasses.replace(data, prompt="chat", assistant_prefill=""))
+    style = recipe.endpoint_style(data)
     loaded = training_questions(data)
     with (
         Journal(out / "answers.jsonl", answer_settings(config)) as journal,
@@ -114,7 +114,7 @@ def unanswered(
 
 def messages(example: Example, style: PromptStyle) -> list[dict[str, str]]:
     """Return the chat that asks: what the policy is asked too, without a template round it."""
-    return [{"role": "user", "content": "".join(message_texts(example, style))}]
+    return chat_messages(style.system, "".join(message_texts(example, style)))
 
 
 def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: Answer) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig, load_config, to_yaml
 from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, skipped_lines
+from jaxrl_sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.evals.numbers import Counts, Judged, judged, together
 from jaxrl_sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.evals.records import Answered, Judging, Record
@@ -40,11 +42,12 @@ from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import defaults_for
+from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor, timing_executor
 from jaxrl_sql.types import Example, InputError
 
-JOURNAL = "journal.jsonl"
+JOURNAL, SPEED = "journal.jsonl", "speed.json"
 _RULES = ("bird", "refined", "test_suite")
 # So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.
 _ANSWERS, _MOST_QUESTIONS, _FEWEST_QUESTIONS = 1024, 128, 8
@@ -85,6 +88,7 @@ def evaluate(config: TrainConfig) -> int:
         raise InputError("--data is missing: it names a benchmark's folder (evaluate.data)")
     if bool(cfg.predictions) == bool(config.model.checkpoint):
         raise InputError("give either --predictions FILE, for each --data one, or --model M")
+    speed = Speed()
     notes: list[str] = []
     sets = open_sets(config, notes)
     total = sum(len(one.examples) for one in sets) * cfg.runs
@@ -98,18 +102,19 @@ def evaluate(config: TrainConfig) -> int:
         (out / CONFIG).write_text(to_yaml(config), encoding="utf-8")
         for note in notes:
             display.note(note)
-        timer = timing_executor(executor) if any("r_ves" in one.rules for one in sets) else None
+        timer = timing_executor(executor) if any({*SPEED_RULES} & {*one.rules} for one in sets) else None
         with timer or nullcontext():
-            records = gather(config, sets, executor, timer, journal, display)
+            records = gather(config, sets, executor, timer, journal, display, speed)
         written: list[Path] = []
         for at, one in enumerate(sets):
             written += write_predictions(out, executor, sets, one, records[at, 0])
     made = [
-        judged(one.name, one.own, one.examples, [records[at, run] for run in range(cfg.runs)], one.counts, config.seed)
+        judged(one.name, one.own, one.examples, [records[at, run] for run in range(cfg.runs)], one.counts)
         for at, one in enumerate(sets)
     ]
     write(out, sets, records, together(made))
     show(made, together(made))
+    written += write_speed(out, speed) if speed.tokens else []
     sys.stdout.write("\n".join(map(str, (*written, out / RECORDS, out / METRICS))) + "\n")
     return 0
 
@@ -189,6 +194,7 @@ def gather(
     timer: Executor | None,
     journal: Journal,
     display: Display,
+    speed: Speed,
 ) -> dict[tuple[int, int], list[Record]]:
     """Return the records of each (set, run) in the order of its examples; what the journal holds is not made again."""
     known = {(one["at"], one["run"], one["id"]): one for one in journal.records}
@@ -214,12 +220,16 @@ def gather(
                 if answers % -(-of // _TICKS) == 0:
                     display.update(done + answers * size // of, {"phase": "answering"})
 
-            for record in judging.records(part.examples, answer(one, part, tick)) if answer else []:
+            began = time.perf_counter()
+            answered = answer(one, part, tick) if answer else []
+            speed.add(len(answered), sum(said.tokens for said in answered), time.perf_counter() - began)
+            for record in judging.records(part.examples, answered) if answer else []:
                 key = (part.at, part.run, record["id"])
                 if key not in known:
                     known[key] = {"at": part.at, "run": part.run, **record}
                     journal.add(known[key])
-            display.update(len(known), {"phase": "judged", **_so_far(sets, known)})
+            pace = {"speed/tokens_per_s": speed.tokens_per_s} if speed.tokens else {}
+            display.update(len(known), {"phase": "judged", **pace, **_so_far(sets, known)})
     runs = range(config.evaluate.runs)
     return {
         (at, run): [known[at, run, example.uid] for example in one.examples]
@@ -299,6 +309,22 @@ def write(
     scratch = out / f"{METRICS}.tmp"
     scratch.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     scratch.replace(out / METRICS)
+
+
+def write_speed(out: Path, speed: Speed) -> list[Path]:
+    """Write and show how fast the model answered; return the file. metrics.json has no time: it can be made again."""
+    numbers = speed.metrics()
+    (out / SPEED).write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    rows = (
+        ("questions", f"{speed.questions:,}"),
+        ("tokens written", f"{speed.tokens:,}"),
+        ("tokens/s", f"{speed.tokens_per_s:,.0f}"),
+        ("seconds answering", f"{speed.answering:,.1f}"),
+        ("seconds in all", f"{numbers['time/total']:,.1f}"),
+        ("peak memory, GiB", f"{numbers['memory/peak'] / (1 << 30):.2f}"),
+    )
+    show_table(sys.stdout, "answering, in this call", ("", ""), rows)
+    return [out / SPEED]
 
 
 def show(made: Sequence[Judged], numbers: Mapping[str, float]) -> None:

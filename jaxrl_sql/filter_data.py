@@ -27,6 +27,7 @@ from jaxrl_sql.run.command import run_command
 from jaxrl_sql.run.fingerprint import fingerprint, keys_of
 from jaxrl_sql.run.policy_client import PolicyClient, answers, longest_of, open_policy_client, sampling_by, style_for
 from jaxrl_sql.run.training_set import training_questions
+from jaxrl_sql.runtime.compiling import show_compiling
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
@@ -99,9 +100,12 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
             if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
         ]
         if starts:
-            with open_policy_client(
-                config, executor, config.rollout.max_num_seqs, Purpose.DATA, longest_of(config.sampling)
-            ) as client:
+            with (
+                show_compiling(lambda line: print(line, flush=True)),
+                open_policy_client(
+                    config, executor, config.rollout.max_num_seqs, Purpose.DATA, longest_of(config.sampling)
+                ) as client,
+            ):
                 for start in starts:
                     for record in _rates_of(config, client, questions, start):
                         if record["id"] not in known:

@@ -31,13 +31,13 @@ class Judged(NamedTuple):
 
 
 def judged(
-    name: str, own: str, examples: Sequence[Example], runs: Sequence[Sequence[Record]], counts: Counts, seed: int = 0
+    name: str, own: str, examples: Sequence[Example], runs: Sequence[Sequence[Record]], counts: Counts
 ) -> Judged:
     """Return the numbers of a benchmark, whose records of each run stand in the order of its examples.
 
     Of several runs each number is the mean; `<rule>/std` is the sample standard deviation of the rules'.
     """
-    summaries = tuple(summarize(examples, [verdict_of(one) for one in run], own, seed=seed) for run in runs)
+    summaries = tuple(summarize(examples, [verdict_of(one) for one in run], own) for run in runs)
     found = [
         {**summary.metrics(), **_votes(run), **_dialogues(run, own), **_beside(summary, counts)}
         for summary, run in zip(summaries, runs, strict=True)

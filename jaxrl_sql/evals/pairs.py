@@ -2,7 +2,7 @@
 
 The p value is McNemar's exact test: of the questions whose score differs, as many would be better as worse if the runs
 were equally good, so the smaller number follows a binomial distribution of chance one half. It takes questions for
-independent. The interval of the difference does not: it is a bootstrap of whole databases (`interval`). Where the two
+independent. The interval of the difference does not: databases are what varies there (`interval`). Where the two
 disagree, as with a handful of databases, believe the more cautious one.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import bdtr
 
-from jaxrl_sql.evals.interval import RESAMPLES, interval
+from jaxrl_sql.evals.interval import interval
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example, InputError
 
@@ -45,9 +45,6 @@ def compare_runs(
     first: Sequence[Verdict],
     second: Sequence[Verdict],
     rule: str,
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
 ) -> Paired:
     """Compare two runs, `first[i]` and `second[i]` of `examples[i]`; InputError when they are of other questions."""
     rows = list(zip(examples, first, second, strict=True))
@@ -63,7 +60,7 @@ def compare_runs(
     before = np.array([one.scores[rule] for _, one, _ in both])
     after = np.array([other.scores[rule] for _, _, other in both])
     change = after - before
-    low, high = interval(change, [example.db_id for example, _, _ in both], seed, resamples)
+    low, high = interval(change, [example.db_id for example, _, _ in both])
     better = tuple(example.uid for (example, _, _), by in zip(both, change, strict=True) if by > 0)
     worse = tuple(example.uid for (example, _, _), by in zip(both, change, strict=True) if by < 0)
     return Paired(

@@ -28,12 +28,16 @@ Record = dict[str, Any]
 
 
 class Answered(NamedTuple):
-    """What was said to a question: its prompt, each answer and the SQL in it; `fault` says why nothing was asked."""
+    """What was said to a question: its prompt, each answer and the SQL in it; `fault` says why nothing was asked.
+
+    `tokens` is how many the model wrote for all answers; 0 for predictions.
+    """
 
     sqls: tuple[str | None, ...]
     responses: tuple[Response, ...] = ()
     prompt: str = ""
     fault: str = ""
+    tokens: int = 0
 
 
 class Judging(NamedTuple):

@@ -12,14 +12,14 @@ from typing import Any
 
 from jaxrl_sql.evals.compare import Answer, asked, compare
 from jaxrl_sql.evals.differences import EXACT, with_reasons
-from jaxrl_sql.evals.efficiency import RUNS, speed_score
+from jaxrl_sql.evals.efficiency import RUNS, SPEED_RULES, speed_score
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.sqlenv.dialect import to_sqlite
 from jaxrl_sql.sqlenv.executor import RULE_NAMES
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.types import Example, InputError
 
-RULES = (*RULE_NAMES, "suite", "r_ves")
+RULES = (*RULE_NAMES, "suite", *SPEED_RULES)
 """Every rule: those of the executor; `suite` asks `test_suite` of all databases of a question's suite."""
 
 
@@ -39,17 +39,19 @@ def score_predictions(
     that say right or wrong, verdicts carry their `reasons`. `options` are the comparison's for all questions:
     `surplus_columns` (`ex_b`: a prediction has fewer than so many columns beyond the gold's; None, any number),
     `row_slack` and `drop_duplicates` (`paverl` and `ex_b`: 30 and True), `strip_distinct` (both texts, before they
-    run), `ordered` (`test_suite`: instead of what the gold's text says). `r_ves` runs right answers `timed_runs` times
-    on `timer` (see `timing_executor`). Raises InputError for an unknown rule or option, and for `r_ves` without it.
+    run), `ordered` (`test_suite`: instead of what the gold's text says). `r_ves` and `r_ves_alternate` each run right
+    answers `timed_runs` times on `timer` (see `timing_executor`). Raises InputError for an unknown rule or option, and
+    for these two without it.
     """
     check_rules(rules)
-    if "r_ves" in rules and timer is None:
-        raise InputError("r_ves measures time: score_predictions(…, timer=timing_executor(executor))")
+    speeds = [rule for rule in SPEED_RULES if rule in rules]
+    if speeds and timer is None:
+        raise InputError(f"{speeds[0]} measures time: score_predictions(…, timer=timing_executor(executor))")
     ready = [to_sqlite(sql, example.dialect) if sql else None for example, sql in zip(examples, sqls, strict=True)]
     compared = [rule for rule in RULE_NAMES if rule in rules]
     explains = sum(rule in (*EXACT, "suite") for rule in rules) > 1
     # Rules differ from all that are exact; R-VES pays only what is right by BIRD's.
-    others = EXACT if explains else ("bird",) if "r_ves" in rules or not compared else ()
+    others = EXACT if explains else ("bird",) if speeds or not compared else ()
     wanted = list(dict.fromkeys((*compared, *others)))
     on_one = [i for i, example in enumerate(examples) if example.answerable]
     items = [asked(examples[i], ready[i], options) for i in on_one]
@@ -62,8 +64,9 @@ def score_predictions(
         verdicts = _with_suites(executor, examples, ready, verdicts, options)
     if explains:
         verdicts = with_reasons(executor, examples, verdicts, options)
-    if timer is not None and "r_ves" in rules:
-        verdicts = _with_speeds(timer, examples, ready, verdicts, timed_runs)
+    for rule in speeds:
+        assert timer is not None
+        verdicts = _with_speeds(rule, timer, examples, ready, verdicts, timed_runs)
     unasked = set(wanted) - set(rules)
     return [_without(verdict, unasked) for verdict in verdicts] if unasked else verdicts
 
@@ -137,6 +140,7 @@ def _with_suites(
 
 
 def _with_speeds(
+    rule: str,
     timer: SqlExecutor,
     examples: Sequence[Example],
     ready: Sequence[str | None],
@@ -149,8 +153,11 @@ def _with_speeds(
         if verdict.gold_ok and example.answerable and not example.gold_tables:
             golds = [example.gold_sql, *example.other_golds]
             is_right = sql is not None and verdict.is_right("bird")
-            score = speed_score(timer, example.db_path, sql or "", golds, runs) if is_right else 0.0
-            found.append(dataclasses.replace(verdict, scores={**verdict.scores, "r_ves": score}))
+            score = 0.0
+            if is_right:
+                alternates = rule == "r_ves_alternate"
+                score = speed_score(timer, example.db_path, sql or "", golds, runs, alternates=alternates)
+            found.append(dataclasses.replace(verdict, scores={**verdict.scores, rule: score}))
         else:
             found.append(verdict)
     return found

@@ -16,7 +16,7 @@ import numpy as np
 from jaxrl_sql.evals.differences import REASONS
 from jaxrl_sql.evals.features import features_of
 from jaxrl_sql.evals.hardness import spider_level
-from jaxrl_sql.evals.interval import RESAMPLES, share_interval
+from jaxrl_sql.evals.interval import share_interval
 from jaxrl_sql.evals.verdict import NOT_ASKED, Verdict
 from jaxrl_sql.types import Example
 
@@ -114,11 +114,8 @@ def summarize(
     examples: Sequence[Example],
     verdicts: Sequence[Verdict],
     own: str = "bird",
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
 ) -> Summary:
-    """Count verdicts, `verdicts[i]` of `examples[i]`; `own` is the benchmark's own rule, `seed` that of the intervals.
+    """Count verdicts, `verdicts[i]` of `examples[i]`; `own` is the benchmark's own rule.
 
     Levels of difficulty are the benchmark's labels; where it has none, Spider's, counted in the gold. Groups come in
     the order in which they first occur.
@@ -133,7 +130,7 @@ def summarize(
     return Summary(
         own=own,
         count=len(pairs),
-        scores={rule: _share(pairs, rule, seed, resamples) for rule in rules},
+        scores={rule: _share(pairs, rule) for rule in rules},
         groups={name: _group([pairs[i] for i in found], rules) for name, found in members.items()},
         statuses=dict(Counter(one.status for one in verdicts)),
         gold_statuses=dict(Counter(one.gold_status for one in verdicts)),
@@ -182,10 +179,10 @@ def group_names(example: Example) -> list[str]:
     return [*names, f"database/{example.db_id}", *(f"feature/{name}" for name in features)]
 
 
-def _share(pairs: Sequence[tuple[Example, Verdict]], rule: str, seed: int, resamples: int) -> Share:
+def _share(pairs: Sequence[tuple[Example, Verdict]], rule: str) -> Share:
     scored = [(example.db_id, one.scores[rule]) for example, one in pairs if rule in one.scores]
     values = np.array([value for _, value in scored])
-    low, high = share_interval(values, [name for name, _ in scored], seed, resamples)
+    low, high = share_interval(values, [name for name, _ in scored])
     return Share(float(values.sum()), len(scored), low, high)
 
 

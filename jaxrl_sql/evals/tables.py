@@ -9,6 +9,8 @@ from jaxrl_sql.evals.differences import REASONS
 from jaxrl_sql.evals.numbers import Judged
 from jaxrl_sql.sqlenv.files import cases
 
+# Columns that levels may take beside the rules, on a terminal of 80; wider ones have a table of their own.
+_BESIDE = 38
 # From easy to hard, as Spider and BIRD call them; others follow in the order in which they occur.
 _LEVELS = ("easy", "simple", "medium", "moderate", "hard", "challenging", "extra")
 
@@ -24,14 +26,14 @@ class Table(NamedTuple):
 
 def tables(one: Judged) -> list[Table]:
     """Return the tables of a benchmark, those without rows left out."""
-    made = (_rules(one), _statuses(one), _reasons(one), _votes(one), _turns(one))
+    made = (_rules(one), _by_level(one), _statuses(one), _reasons(one), _votes(one), _turns(one))
     return [table for table in made if table.rows]
 
 
 def _rules(one: Judged) -> Table:
     """Return each rule's share with its interval (of several runs: its spread) and its shares by hardness."""
     numbers, runs = one.numbers, len(one.summaries)
-    levels = _levels(one)
+    levels = found if _fit(found := _levels(one)) else []
     spread = "±, of\nruns" if runs > 1 else "95 %\ninterval"
     rows = []
     for rule in one.summaries[0].scores:
@@ -42,6 +44,26 @@ def _rules(one: Judged) -> Table:
     headers = (f"{level.partition('/')[2]}\n({numbers.get(f'count/{level}', 0):.0f})" for level in levels)
     title = f"{one.name}: accuracy {_percent(numbers.get('accuracy'))} % of {numbers['count']:.0f} questions"
     return Table(f"{title} (* by its own rule)", ("rule", "%", spread, "of", *headers), tuple(rows))
+
+
+def _by_level(one: Judged) -> Table:
+    """Return the shares by hardness, a level a row, where there are too many to stand beside the rules."""
+    levels, rules = _levels(one), list(one.summaries[0].scores)
+    rows = [
+        (
+            level.partition("/")[2],
+            f"{one.numbers.get(f'count/{level}', 0):.0f}",
+            *(_percent(one.numbers.get(f"{rule}/{level}")) for rule in rules),
+        )
+        for level in levels
+        if not _fit(levels)
+    ]
+    return Table("by hardness, in %", ("level", "of", *rules), tuple(rows))
+
+
+def _fit(levels: Sequence[str]) -> bool:
+    """Return whether levels leave room for the rules and their shares beside them."""
+    return sum(2 + max(6, len(level.partition("/")[2])) for level in levels) <= _BESIDE
 
 
 def _levels(one: Judged) -> list[str]:

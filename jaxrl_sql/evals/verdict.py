@@ -13,7 +13,7 @@ NOT_ASKED = "not_asked"
 class Verdict:
     """One question's prediction, `sql` (None: there was none), against its gold.
 
-    `scores` has the value of each rule that could be applied, 0 to 1 (`r_ves` to 1.12): 0 where the prediction did not
+    `scores` has the value of each rule that could be applied, 0 to 1 (of speed: 1.12): 0 where the prediction did not
     run, and none where the gold did not. `status` and `gold_status` say how the two ended on the question's database,
     `suite_gold_status` how the gold did on the databases of its suite, "" where there is none. `stop` names the bound
     that stopped the prediction: `wall`, `cpu`, `vm_steps` or `cancelled`. Times are milliseconds of wall time, rows are

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.attention.paged import POOL, BlockAccess, PagedKeys, Score, paged_attention
@@ -135,8 +136,10 @@ def split_layers(params: PyTree) -> PyTree:
     A loop of decode steps that slices stacked arrays copies every layer's weights in every step (XLA on GPUs does).
     """
     leaves, tree = jax.tree.flatten(params["layers"])
-    places = tuple(_without_layers(getattr(leaf, "sharding", None)) for leaf in leaves)
-    return {**params, "layers": _splitter(tree, places, leaves[0].shape[0])(params["layers"])}
+    takes = [_taker(_without_layers(getattr(leaf, "sharding", None))) for leaf in leaves]
+    count = leaves[0].shape[0]
+    layers = [[take(leaf, np.int32(i)) for take, leaf in zip(takes, leaves, strict=True)] for i in range(count)]
+    return {**params, "layers": tuple(jax.tree.unflatten(tree, layer) for layer in layers)}
 
 
 def abstract_layers(params: PyTree) -> PyTree:
@@ -156,12 +159,14 @@ def _without_layers(sharding: jax.sharding.Sharding | None) -> jax.sharding.Shar
     return None
 
 
-@lru_cache(maxsize=4)
-def _splitter(tree: Any, places: tuple[Any, ...], count: int) -> Callable[[PyTree], tuple[PyTree, ...]]:
-    def split(layers: PyTree) -> tuple[PyTree, ...]:
-        return tuple(jax.tree.map(operator.itemgetter(i), layers) for i in range(count))
+@lru_cache(maxsize=16)
+def _taker(place: jax.sharding.Sharding | None) -> Callable[[jax.Array, np.int32], jax.Array]:
+    """Return what takes a layer of a stacked array; one program a shape, where one of all layers compiles for long."""
 
-    return jax.jit(split, out_shardings=(jax.tree.unflatten(tree, places),) * count)
+    def take_layer(stacked: jax.Array, i: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_index_in_dim(stacked, i, keepdims=False)
+
+    return jax.jit(take_layer, out_shardings=place)
 
 
 def layer_of(params: PyTree, i: int) -> Layer:

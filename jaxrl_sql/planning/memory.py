@@ -162,6 +162,19 @@ def with_kv_budget(
     return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **found._asdict()))
 
 
+def client_weights(model: ModelConfig, mesh: AnyMesh, dtype: str) -> int:
+    """Return the bytes of a device that the weights of a policy client take: as they are, and the layers one by one.
+
+    Raises InputError for a dimension that the mesh does not divide.
+    """
+    places: Any = param_shardings(model, mesh)
+    held = 0
+    for spec in param_specs(model):
+        place: Any = leaf_of(places, spec)
+        held += (1 + int(spec.is_stacked)) * math.prod(place.shard_shape(spec.shape))
+    return held * jnp.dtype(dtype).itemsize
+
+
 def client_kv_budget(
     config: TrainConfig, model: ModelConfig, mesh: AnyMesh, engine: EngineConfig, longest: int, device_memory: int
 ) -> KVBudget | None:

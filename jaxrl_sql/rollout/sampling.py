@@ -18,7 +18,8 @@ class SamplingParams:
 
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution whole (the
     penalty is on tokens of prompt and completion, before the temperature). A completion ends with the tokenizer's end
-    token, with one of the strings in `stop`, wherever tokens are cut, or after `max_new_tokens`. Where it has several
+    token, with one of the strings in `stop`, wherever tokens are cut (or, where it is `stop_strings.STATEMENT_END`
+    alone, with the semicolon that ends a SQL statement), or after `max_new_tokens`. Where it has several
     turns these hold for each, and `max_total_tokens` bounds all turns and observations together (0: what one turn may
     have).
     """

@@ -1,7 +1,8 @@
-"""Stop strings, found in the token stream wherever tokens are cut.
+"""Stop strings, and the end of a SQL statement, found in the token stream wherever tokens are cut.
 
 All strings of a request become one automaton over bytes (Aho and Corasick 1975), and a step over a whole token is
 looked up in a table: state and token -> state. So the device sees the end of a completion in the step that samples it.
+The end of a statement is another automaton over bytes, of SQLite's quotes and comments.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import numpy as np
 from jaxrl_sql.types import InputError
 
 _BYTE = 256
+
+STATEMENT_END = "\0;"
+"""In place of stop strings: the semicolon that ends a SQL statement, which one in quotes or a comment does not."""
 
 
 class Stops(NamedTuple):
@@ -126,6 +130,44 @@ def _automaton(strings: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return full, done
 
 
+@lru_cache(maxsize=1)
+def _statement_automaton() -> tuple[np.ndarray, np.ndarray]:
+    """Return delta [A,256] and found [A] of the end of a statement; state 0 is before the statement's first token.
+
+    Quotes and comments are SQLite's: '', "", ``, [], -- to the end of a line, /* */.
+    """
+    names = [(base, at) for base in ("before", "in") for at in ("", "-", "/", "--", "/*", "/**")]
+    names += [("in", quote) for quote in "'\"`["]
+    number = {name: i for i, name in enumerate(names)}
+    done = len(names)
+    delta = np.full((done + 1, _BYTE), done, np.int16)
+    for base in ("before", "in"):
+        plain, line, block, star = (number[base, at] for at in ("", "--", "/*", "/**"))
+        delta[plain] = number["in", ""]
+        for byte in b" \t\n\f\r":
+            delta[plain, byte] = plain
+        delta[plain, ord(";")] = done if base == "in" else plain
+        for mark in "-/":
+            delta[plain, ord(mark)] = number[base, mark]
+        for quote in "'\"`[":
+            delta[plain, ord(quote)] = number["in", quote]
+        delta[line] = line
+        delta[line, ord("\n")] = plain
+        delta[block] = delta[star] = block
+        delta[block, ord("*")] = delta[star, ord("*")] = star
+        delta[star, ord("/")] = plain
+    for base in ("before", "in"):  # a - or / that begins no comment is a token
+        for mark, second, comment in (("-", "-", "--"), ("/", "*", "/*")):
+            state = number[base, mark]
+            delta[state] = delta[number["in", ""]]
+            delta[state, ord(second)] = number[base, comment]
+    for quote, closing in zip("'\"`[", "'\"`]", strict=True):
+        state = number["in", quote]
+        delta[state] = state
+        delta[state, ord(closing)] = number["in", ""]
+    return delta, np.arange(done + 1) == done
+
+
 def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
     """Return the state after each token from each state, [A,V] int16."""
     lengths = np.array([len(piece) for piece in pieces])
@@ -148,7 +190,8 @@ def make_stops(
 ) -> tuple[Stops, dict[tuple[str, ...], str]]:
     """Build the automata of all sets of strings -> them, and the reason for each set that is refused.
 
-    A string is refused when no sequence of tokens produces it, so that it never would be found.
+    A string is refused when no sequence of tokens produces it, so that it never would be found; STATEMENT_END, which
+    stands alone, never is.
     """
     tables, founds = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
     first: dict[tuple[str, ...], int] = {(): 0}
@@ -156,11 +199,12 @@ def make_stops(
     for strings in dict.fromkeys(sets):
         if not strings:
             continue
-        never = [string for string in strings if not _can_occur(string, pieces)]
+        never = [string for string in strings if string != STATEMENT_END and not _can_occur(string, pieces)]
         if never:
             refused[strings] = f"no tokens write the stop string {never[0]!r}"
             continue
-        delta, found = _automaton(string.encode() for string in strings)
+        ends_statement = strings == (STATEMENT_END,)
+        delta, found = _statement_automaton() if ends_statement else _automaton(string.encode() for string in strings)
         offset = sum(len(table) for table in tables)
         table = np.zeros((len(delta), vocab_size), np.int16)
         width = min(vocab_size, len(pieces))
@@ -187,6 +231,19 @@ def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
 
 
 def cut_after_stop(text: str, stop: Sequence[str]) -> str:
-    """Cut a text after the stop string that ends first, if it has one."""
+    """Cut a text after the stop string that ends first, if it has one, or after its first statement."""
+    if tuple(stop) == (STATEMENT_END,):
+        return _first_statement(text)
     ends = [text.find(string) + len(string) for string in stop if string in text]
     return text[: min(ends)] if ends else text
+
+
+def _first_statement(text: str) -> str:
+    """Cut a text after the semicolon that ends its first statement, if one does."""
+    delta, found = _statement_automaton()
+    state, written = 0, text.encode(errors="replace")
+    for at, byte in enumerate(written):
+        state = delta[state, byte]
+        if found[state]:
+            return written[: at + 1].decode()
+    return text

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Any, Literal
 
 from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.data.template import template_file
 from jaxrl_sql.runtime.model_locator import asked_by, weights_identity
 
 # What of the executor no verdict depends on.
@@ -37,11 +38,16 @@ def fingerprint(
         asked = ["recipe", *prompt, "sampling.stop", "model.dtype", "model.compute_dtype"]
         about = {**about, "model": f"{config.model.checkpoint} {weights_identity(config.model.checkpoint)}"}
     elif model == "endpoint":  # it is asked in a chat of its own
-        asked = ["recipe", *(f"data.{name}" for name in data if name in ("schema", "thinking", "retrieve", "matched"))]
+        put = ("schema", "thinking", "template", "retrieve", "matched", "schema_budget")
+        asked = ["recipe", *(f"data.{name}" for name in data if name in put)]
     else:
         asked = []
     names = [*keys, *asked, *keys_of(config, "executor", but=_FREE)]
-    return {**about, **{name: reduce(getattr, name.split("."), config) for name in names}}
+    found = {**about, **{name: reduce(getattr, name.split("."), config) for name in names}}
+    if found.get("data.template"):
+        template = template_file(config.data.template)
+        found["data.template"] = f"{config.data.template} {weights_identity(template)}"
+    return found
 
 
 def keys_of(config: TrainConfig, section: str, but: Collection[str] = ()) -> list[str]:

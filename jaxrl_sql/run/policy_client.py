@@ -15,16 +15,19 @@ import jax
 from jaxrl_sql.config import EvaluateConfig, SamplingConfig, TrainConfig
 from jaxrl_sql.data.prompts import PromptStyle
 from jaxrl_sql.evals.records import Answered
-from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
+from jaxrl_sql.models.formats.hf import load_checkpoint, load_config, load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import device_memory
-from jaxrl_sql.planning.memory import client_kv_budget
+from jaxrl_sql.planning.memory import client_kv_budget, client_weights, in_bytes
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams, Turns
+from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.run.questions import prompts_of
+from jaxrl_sql.run.training_set import choose_shots
+from jaxrl_sql.runtime.compiling import show_compiling
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.sqlenv.turns import Environment
 from jaxrl_sql.types import Example, InputError, Prompt, Response
@@ -74,8 +77,13 @@ class PolicyClient(NamedTuple):
         return self.recipe.reading(response(sample), self.style)
 
     def stops(self, more: Sequence[str]) -> tuple[str, ...]:
-        """Return the strings that end an answer or a turn: the recipe's, where answers have its form, and `more`."""
-        return (*(() if self.style.answers_raw_sql else self.recipe.stops), *more)
+        """Return what ends an answer or a turn: the recipe's strings, where answers have its form, and `more`.
+
+        Answers of raw SQL end with their statement, where `more` has no strings.
+        """
+        if self.style.answers_raw_sql:
+            return tuple(more) or (STATEMENT_END,)
+        return (*self.recipe.stops, *more)
 
     def _dialogues(self, examples: Sequence[Example], budget: int) -> Turns | None:
         """Return the environment's side of answers of up to `budget` turns each; None for a single turn."""
@@ -92,12 +100,13 @@ def open_policy_client(
     """Open `model.checkpoint` to sample answers of up to `longest` tokens from, asked as `recipe` and `data` say.
 
     It lies on the mesh; its KV cache takes at most `rollout.memory` of a device. Raises InputError for a model or
-    tokenizer that cannot be read.
+    tokenizer that cannot be read, and before it is for weights that a device has no memory for.
     """
     model = config.model
     if config.run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
     mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    _check_memory(config, mesh)
     with jax.set_mesh(mesh):
         shape, params = load_checkpoint(model.checkpoint, model.dtype, mesh)
         tokenizer = load_tokenizer(config.data.tokenizer or model.checkpoint)
@@ -108,10 +117,29 @@ def open_policy_client(
         yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
 
 
+def _check_memory(config: TrainConfig, mesh: jax.sharding.Mesh) -> None:
+    """Raise InputError, with what would fit, for weights that are larger than a device of the mesh."""
+    model, have = config.model, device_memory(mesh)
+    shape = load_config(model.checkpoint)
+    need, half = (client_weights(shape, mesh, dtype) for dtype in (model.dtype, "bfloat16"))
+    if not have or need <= have:
+        return
+    devices = f"{-(-need // have)} times as many devices (mesh.fsdp)"
+    helps = f"model.dtype=bfloat16, which needs {in_bytes(half)}, or {devices}" if half <= have else devices
+    raise InputError(
+        f"memory: the weights of {model.checkpoint} need {in_bytes(need)} a device in {model.dtype}, which has "
+        f"{in_bytes(have)}: take {helps}, or a smaller model"
+    )
+
+
 def style_for(config: TrainConfig, tokenizer: Any) -> PromptStyle:
-    """Return the prompts' style, with what the tokenizer's template opens: answers are read as in training."""
+    """Return the prompts' style, with what the tokenizer's template opens: answers are read as in training.
+
+    Examples are shown as `data.shots` says. Raises InputError as `choose_shots` does.
+    """
     recipe = find_recipe(config.recipe)
-    return recipe.opened(recipe.style_for(config.data), tokenizer)
+    opened = recipe.opened(recipe.style_for(config.data), tokenizer)
+    return opened._replace(shots=choose_shots(config.data))
 
 
 def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
@@ -163,7 +191,10 @@ def model_answers(
     Raises InputError where none fits, and for several turns of a recipe that has one.
     """
     cfg, most = config.evaluate, config.data.max_prompt_tokens
-    with open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg)) as client:
+    with (
+        show_compiling(tell),
+        open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg)) as client,
+    ):
         check_turns(client.recipe, cfg.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
@@ -225,5 +256,6 @@ def answers(
             continue
         ordered = [samples[g] for g in range(sampling.n)]
         sqls = tuple(client.reading(one).sql for one in ordered)
-        made.append(Answered(sqls, tuple(response(one) for one in ordered), prompt.text))
+        tokens = sum(sum(one.written) for one in ordered)
+        made.append(Answered(sqls, tuple(response(one) for one in ordered), prompt.text, tokens=tokens))
     return made

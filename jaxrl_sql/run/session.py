@@ -29,7 +29,9 @@ from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
+from jaxrl_sql.run.training_set import choose_shots
 from jaxrl_sql.runtime.checkpoint import Checkpoints
+from jaxrl_sql.runtime.compiling import show_compiling
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, cannot_write, keep_config, open_folder, with_found_numbers
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
@@ -79,7 +81,8 @@ class Session:
         recipes = [find_recipe(name) for name in self.config.sft.formats] or [self.recipe]
         made = ((one, one.style_for(data)) for one in recipes)
         plain = [(one, one.opened(style, self.tokenizer)) for one, style in made]
-        styles = [one.in_dialogues(style, self.executor, self.config.sampling.turns) for one, style in plain]
+        dialogues = [one.in_dialogues(style, self.executor, self.config.sampling.turns) for one, style in plain]
+        styles = [style._replace(shots=self.style.shots) for style in dialogues]
         return make_sft_dataset(self.config, self.train.examples, styles, self.tokenizer, end, bucket)
 
     def count_epochs(self) -> None:
@@ -235,7 +238,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
         with processes.first_process_first("data"):
             train, evals = load_questions(config, executor, display)
             tokenizer = open_tokenizer(config, folder, train, style)
-            style = recipe.opened(style, tokenizer)
+            style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
         session = Session(
             config=config,
             folder=folder,
@@ -256,6 +259,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             health=Health(config.health),
         )
         session.count_epochs()
+        closed.enter_context(show_compiling(display.note))
         session.request = closed.enter_context(stop_on_signals(display.note))
         with jax.set_mesh(session.mesh):
             yield session

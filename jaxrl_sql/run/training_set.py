@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.data.benchmarks import Benchmark, load_split
 from jaxrl_sql.data.dialects import in_dialects
 from jaxrl_sql.data.filters import keep_only
+from jaxrl_sql.data.shots import Shots
 from jaxrl_sql.data.stream import Streamed, open_stream
 from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.types import Example, InputError
 
 
 def training_questions(data: DataConfig) -> Benchmark:
@@ -41,6 +44,27 @@ def streamed_questions(data: DataConfig) -> Streamed | None:
         return None
     share = data.mysql_share
     return streamed.changed((lambda one: in_dialects([one], share)[0]) if share else None, data.limit_train)
+
+
+def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | None:
+    """Return what chooses `data.shots` examples for a question among the training questions; None for none.
+
+    They are those of `data.train` down to `data.include_ids` and `data.limit_train`, the same for every command, and no
+    gold is run for it. Raises InputError where they are not there, or too many to be held in memory.
+    """
+    if not data.shots:
+        return None
+    if not Path(data.dir).exists():
+        raise InputError(
+            f"data.shots={data.shots} shows questions of the training set, and {data.dir} is not there: name "
+            "data.source, data.dir and data.train"
+        )
+    if streamed_questions(data) is not None:
+        raise InputError(
+            f"data.shots={data.shots} holds the training questions in memory, and {data.dir}/{data.train} has over "
+            f"data.stream_above={data.stream_above}: choose by data.limit_train or data.include_ids"
+        )
+    return Shots(training_questions(data).examples, data.shots).choose
 
 
 def _huge(data: DataConfig) -> Streamed | None:

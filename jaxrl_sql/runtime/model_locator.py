@@ -25,11 +25,14 @@ _CHOOSES = (
     "source", "dir", "seed", "train", "evals", "vocab_size", "limit_train", "limit_eval", "drop_empty_gold",
     "mysql_share", "include_ids", "traces", "prune", "stream_above",
 )  # fmt: skip
+# Of those, what says which questions are shown as examples.
+_SHOWN = ("source", "dir", "seed", "train", "limit_train", "include_ids")
 
 
 def asked_by(data: DataConfig) -> dict[str, Any]:
-    """Return what of the section `data` says how a question is put to a model."""
-    return {name: value for name, value in dataclasses.asdict(data).items() if name not in _CHOOSES}
+    """Return what of the section `data` says how a question is put to a model, and where shown examples come from."""
+    left_out = {*_CHOOSES} - {*(_SHOWN if data.shots else ())}
+    return {name: value for name, value in dataclasses.asdict(data).items() if name not in left_out}
 
 
 def weights_identity(path: str | Path) -> str:

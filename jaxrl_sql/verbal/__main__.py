@@ -23,7 +23,7 @@ from jaxrl_sql.config.commands import EndpointConfig
 from jaxrl_sql.data.benchmarks import Benchmark, load_split, skipped_lines
 from jaxrl_sql.data.chat import THINKING, render_chat
 from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, plain_text
+from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, plain_text, shown_schema
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.choices import Chosen, compare_choices, table
 from jaxrl_sql.ops.rng import Purpose
@@ -168,11 +168,16 @@ def open_model(work: Work) -> Iterator[Model]:
     )
     if cfg.base_url:
         recipe = find_recipe(config.recipe)
-        style = recipe.style_for(dataclasses.replace(config.data, prompt="chat", assistant_prefill=""))
+        style = recipe.endpoint_style(config.data)
+        head = f"{style.system}\n\n" if style.system else ""  # a request is one text
+
+        def asked(examples: Sequence[Example]) -> Sequence[str]:
+            return [head + "".join(message_texts(one, style)) for one in examples]
+
         with open_endpoint(cfg, work.budget) as endpoint:
             ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
             policy = VerbalPolicy(ask, sampling, judge_sampling)
-            yield Model(policy, recipe, style, lambda found: ["".join(message_texts(one, style)) for one in found])
+            yield Model(policy, recipe, style, asked)
         return
     longest = max(cfg.max_tokens, cfg.judge_max_tokens)
     with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
@@ -244,7 +249,9 @@ def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
 def _about(example: Example, style: PromptStyle) -> str:
     """Return what a judge reads: the schema as in the candidates' prompt, and the question."""
     evidence = f"External knowledge: {example.evidence}\n" if example.evidence else ""
-    schema, _ = message_texts(example, style)
+    schema = style.show(example, shown_schema(example, style))
+    if style.name == "chat":
+        schema = f"Here is a database, and a question about it.\n\nDatabase schema:\n{schema}"
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
 
 

@@ -50,7 +50,7 @@ class Teacher:
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
         (message,) = body["messages"]
         assert "CREATE TABLE" in message["content"]
-        found = re.search(r"Question: <(\w+)>", message["content"])
+        found = re.search(r"Question:\s+<(\w+)>", message["content"])
         assert found
         name = found[1]
         with self.lock:

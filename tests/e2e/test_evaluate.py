@@ -370,6 +370,14 @@ def test_a_model_answers_greedily_and_goes_on(
         assert one["question"] in one["prompt"]
     assert found["accuracy"] == sum(one["scores"]["bird"] for one in records) / 10
     assert found["accuracy"] > 0
+    speed = json.loads((out / "speed.json").read_text())
+    assert speed["questions"] == 10
+    assert speed["tokens"] > sum(len(one["sql"].split()) for one in records)
+    assert speed["speed/tokens_per_s"] == pytest.approx(speed["tokens"] / speed["time/answering"])
+    assert speed["time/total"] > speed["time/answering"]
+    assert speed["memory/peak"] > 100 << 20
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("tokens written", "tokens/s", "peak memory, GiB"))
 
     written = (out / "journal.jsonl").read_text().splitlines()
     (out / "journal.jsonl").write_text("\n".join(written[:6]) + "\n" + written[6][:9])

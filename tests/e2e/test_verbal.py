@@ -68,7 +68,7 @@ class Server:
         (message,) = body["messages"]
         text = message["content"]
         assert "--MIN 1 MAX 2" in text, "the schema is shown as a profile"
-        found = re.search(r"Question: <(\w+)>", text)
+        found = re.search(r"Question:\s+<(\w+)>", text)
         assert found
         name, is_judge = found[1], "Candidate 1:" in text
         self.before(name)

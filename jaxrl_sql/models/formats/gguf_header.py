@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +79,13 @@ def read_header(path: Path) -> GgufHeader:
     """Read a GGUF file's header; raises InputError for a file that is not there, is none, or is cut short."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
+    stat = path.stat()
+    return _read_version(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=1)
+def _read_version(path: Path, _mtime_ns: int, _size: int) -> GgufHeader:
+    """Read a version of a file: configuration, weights and tokenizer ask for the same one, and it takes a second."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(_Cursor(data))

@@ -126,9 +126,12 @@ def _sentence_piece(given: Mapping[str, Any], types: Sequence[int], *, by_id: bo
 
 def _merges(pieces: Sequence[str], vocab: Mapping[str, int], rank: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return the pairs that make up pieces, best rank first and of one piece the longest left part first."""
-    found = []
-    for piece in pieces:
-        pairs = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
-        found += [(rank[piece], -len(a), -len(b), a, b) for a, b in pairs if a in vocab and b in vocab]
-    found.sort(key=lambda pair: pair[:3])
-    return [(a, b) for *_, a, b in found]
+    # Numbers alone are compared: a quarter of a million pieces have half a million pairs.
+    found = [
+        (rank[piece], -i, i - len(piece), number)
+        for number, piece in enumerate(pieces)
+        for i in range(1, len(piece))
+        if piece[:i] in vocab and piece[i:] in vocab
+    ]
+    found.sort()
+    return [(pieces[number][:-left], pieces[number][-left:]) for _, left, _, number in found]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.evals.dialogues import dialogue_metrics, turns_taken
-from jaxrl_sql.evals.interval import interval, resampled_means, share_interval
+from jaxrl_sql.evals.interval import interval, share_interval
 from jaxrl_sql.evals.numbers import spread, weighted
 from jaxrl_sql.evals.pairs import compare_runs, mcnemar
 from jaxrl_sql.evals.summary import summarize
@@ -56,7 +56,7 @@ def test_a_summary_counts() -> None:
     assert (numbers["sensitive/order"], numbers["sensitive/ties"], numbers["sensitive/duplicates"]) == (1.0, 1.0, 0.0)
     assert summary.reasons["order"] == ("q2",)
     assert summary.failed_golds == (("q4", "timeout"), ("q5", "schema_error"))
-    assert numbers["bird/low"] == 0.0 < numbers["bird"] < numbers["bird/high"] == 1.0
+    assert 0.0 <= numbers["bird/low"] < 0.01 < numbers["bird"] < 0.99 < numbers["bird/high"] <= 1.0, "two databases"
     assert "reliability/0" not in numbers
 
 
@@ -87,47 +87,64 @@ def test_a_summary_of_nothing() -> None:
     assert summarize([], []).metrics()["count"] == 0.0
 
 
-def test_intervals_draw_databases() -> None:
-    # Two databases of two questions, one all right and one all wrong: means of 0, 1/2 and 1 come 1 : 2 : 1.
-    means = resampled_means(np.array([1.0, 1.0, 0.0, 0.0]), ["a", "a", "b", "b"], seed=3, n=10_000)
-    shares = [float((means == value).mean()) for value in (0.0, 0.5, 1.0)]
-    assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.02)
-    assert interval(np.array([1.0, 1.0, 0.0, 0.0]), ["a", "a", "b", "b"]) == (0.0, 1.0)
-    assert interval(np.array([1.0] * 5), list("abcde")) == (1.0, 1.0)
-    assert interval(np.array([]), []) == (0.0, 0.0)
-
-
-def test_a_share_that_no_resample_moves_has_wilsons_interval() -> None:
-    databases = [f"d{i % 6}" for i in range(60)]
-    # z = 1.959964: the bound of 0 of n is z^2 / (n + z^2).
-    low, high = share_interval(np.zeros(60), databases)
-    assert (low, high) == (0.0, pytest.approx(3.841459 / 63.841459, abs=1e-6))
-    assert share_interval(np.ones(60), databases) == (pytest.approx(1 - high), 1.0)
-    assert share_interval(np.zeros(60), ["one"] * 60) == (low, high)
-    # Every database half right: databases tell nothing. Wilson's 5 of 10 is 0.2366 to 0.7634.
+def test_a_share_has_wilsons_interval_with_t_of_the_databases() -> None:
+    # t of 2 degrees of freedom is 4.302653: the bound of 0 of n is t^2 / (n + t^2).
+    low, high = share_interval(np.zeros(60), [f"d{i % 3}" for i in range(60)])
+    assert (low, high) == (0.0, pytest.approx(18.512820 / 78.512820, abs=1e-6))
+    assert share_interval(np.ones(60), [f"d{i % 3}" for i in range(60)]) == (pytest.approx(1 - high), 1.0)
+    # Databases that agree are as good as independent questions, and no better: Wilson's of 5 of 10, t of 4 degrees.
     halves = share_interval(np.array([0.0, 1.0] * 5), [f"d{i // 2}" for i in range(10)])
-    assert halves == (pytest.approx(0.236593, abs=1e-6), pytest.approx(0.763407, abs=1e-6))
-    moved = np.array([1.0, 1.0, 0.0, 0.0])
-    assert share_interval(moved, ["a", "a", "b", "b"]) == interval(moved, ["a", "a", "b", "b"])
-    graded = share_interval(np.full(30, 0.1), [f"d{i % 7}" for i in range(30)])
-    assert graded == (pytest.approx(0.0346, abs=1e-4), pytest.approx(0.2562, abs=1e-4))
-    speed = share_interval(np.full(5, 1.118), list("abcde"))
-    assert speed == pytest.approx((1.118, 1.118)), "speed may exceed 1, and is no share"
+    half = 0.5 * 2.776445 / math.sqrt(10 + 2.776445**2)
+    assert halves == (pytest.approx(0.5 - half, abs=1e-6), pytest.approx(0.5 + half, abs=1e-6))
+    # Two databases that say the opposite: next to nothing is known.
+    opposite = share_interval(np.array([1.0, 1.0, 0.0, 0.0]), ["a", "a", "b", "b"])
+    assert opposite[0] < 0.01
+    assert opposite[1] > 0.99
+    assert share_interval(np.array([1.0]), ["a"]) == (0.0, 1.0)
     assert share_interval(np.array([]), []) == (0.0, 0.0)
-    examples = [example(f"q{i}", databases[i]) for i in range(60)]
+    assert share_interval(np.full(5, 1.118), list("abcde"))[1] == 1.118, "speed may exceed 1, and is no share"
+    examples = [example(f"q{i}", f"d{i % 3}") for i in range(60)]
     numbers = summarize(examples, [verdict(one.uid, 0.0) for one in examples], "bird").metrics()
     assert (numbers["bird"], numbers["bird/low"], numbers["bird/high"]) == (0.0, 0.0, high)
 
 
-def test_one_database_is_resampled_by_question() -> None:
-    low, high = interval(np.array([1.0, 0.0] * 50), ["a"] * 100)
+def test_a_mean_has_t_errors_over_databases() -> None:
+    # Means of 0.2, 0.4 and 0.6 a database of equal size: the error of 0.4 is 0.2 / sqrt(3).
+    values = np.repeat([0.2, 0.4, 0.6], 4) - 0.4
+    half = 4.302653 * 0.2 / math.sqrt(3)
+    found = interval(values, [name for name in "abc" for _ in range(4)])
+    assert found == (pytest.approx(-half, abs=1e-6), pytest.approx(half, abs=1e-6))
+    assert interval(np.zeros(60), ["a", "b", "c"] * 20) == pytest.approx((-0.235793, 0.235793), abs=1e-6)
+    assert interval(np.array([-1.0]), ["a"]) == (-1.0, 1.0), "one question says nothing"
+    assert interval(np.array([]), []) == (0.0, 0.0)
+
+
+def test_one_database_has_its_questions_taken_for_independent() -> None:
+    low, high = share_interval(np.array([1.0, 0.0] * 50), ["a"] * 100)
     # The deviation of a share of 1/2 over 100 is 0.05.
     assert (low, high) == (pytest.approx(0.4, abs=0.02), pytest.approx(0.6, abs=0.02))
 
 
-def test_intervals_are_seeded() -> None:
-    values, names = np.arange(20.0), [str(i % 7) for i in range(20)]
-    assert interval(values, names, seed=1) == interval(values, names, seed=1) != interval(values, names, seed=2)
+def coverage(share: float, alike: float, databases: int, runs: int = 400) -> float:
+    """Return how often the interval holds the share, of databases that differ: `alike` correlates their questions."""
+    rng = np.random.default_rng(7)
+    scale = (1 - alike) / alike
+    held = 0
+    for _ in range(runs):
+        sizes = np.maximum(2, rng.lognormal(3.3, 0.6, databases)).astype(int)
+        names = np.repeat(np.arange(databases), sizes)
+        own = rng.beta(share * scale, (1 - share) * scale, databases)
+        low, high = share_interval((rng.random(len(names)) < own[names]).astype(float), list(map(str, names)))
+        held += low <= share <= high
+    return held / runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("databases", [2, 3, 5, 10, 20])
+def test_intervals_hold_the_truth(databases: int) -> None:
+    found = {(share, alike): coverage(share, alike, databases) for share in (0.2, 0.5) for alike in (0.02, 0.1, 0.3)}
+    found[0.03, 0.02] = coverage(0.03, 0.02, databases)
+    assert min(found.values()) >= 0.9, found
 
 
 # Better and worse; the exact p value: twice the sum of C(n, i) / 2^n up to the smaller.

@@ -189,7 +189,7 @@ def test_rules_are_checked(executor: Executor, db: str) -> None:
         one(executor, question(db, "SELECT 1"), "SELECT 1", ())
     with pytest.raises(InputError, match="timing_executor"):
         one(executor, question(db, "SELECT 1"), "SELECT 1", ("r_ves",))
-    assert score_predictions(executor, [], [], RULES[:-1]) == []
+    assert score_predictions(executor, [], [], RULES[:-2]) == []
 
 
 def test_speed_is_paid_in_steps() -> None:
@@ -200,6 +200,36 @@ def test_speed_is_paid_in_steps() -> None:
     assert mean_without_outliers([1.0] * 20 + [50.0]) == 1.0
     assert mean_without_outliers([1.0, 3.0]) == 2.0
     assert mean_without_outliers([]) == 0.0
+
+
+class Ordered:
+    """A timer that says which queries it ran, in order."""
+
+    def __init__(self, timer: Executor) -> None:
+        self.timer = timer
+        self.ran: list[str] = []
+
+    def execute_many(self, requests: Sequence[tuple[str, str]]) -> Any:
+        self.ran += [sql for _, sql in requests]
+        return self.timer.execute_many(requests)
+
+
+@pytest.mark.parametrize(
+    ("rule", "order"),
+    [("r_ves", ["mine", "gold"] * 4), ("r_ves_alternate", ["mine", "gold", "gold", "mine"] * 2)],
+)
+def test_prediction_and_gold_take_turns_at_being_first(
+    executor: Executor, db: str, rule: str, order: list[str]
+) -> None:
+    names = {"SELECT 1 AS mine": "mine", "SELECT 1 AS gold": "gold"}
+    with timing_executor(executor) as timer:
+        ordered: Any = Ordered(timer)
+        (verdict,) = score_predictions(
+            executor, [question(db, "SELECT 1 AS gold")], ["SELECT 1 AS mine"], (rule,), timer=ordered, timed_runs=4
+        )
+    assert [names[sql] for sql in ordered.ran] == ["gold", *order], "the gold alone first, to see that it runs"
+    assert [*verdict.scores] == [rule]
+    assert 0.5 <= verdict.scores[rule] <= math.sqrt(1.25)
 
 
 def test_speed_is_measured_anew_each_time(executor: Executor, db: str) -> None:

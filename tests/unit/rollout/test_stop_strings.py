@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from jaxrl_sql.rollout.stop_strings import Stops, cut_after_stop, end_tokens, make_stops, token_bytes
+from jaxrl_sql.rollout.stop_strings import STATEMENT_END, Stops, cut_after_stop, end_tokens, make_stops, token_bytes
 from jaxrl_sql.types import InputError
 
 PIECES = [b"", b"<", b"/", b"s", b"sql", b">", b"</", b"ql>", b"a</s", b"q", b"l", b">>b", b"<<", b"</sql>x"]
@@ -102,3 +104,46 @@ def test_a_wide_vocabulary_takes_one_table_of_small_numbers() -> None:
     stops, _ = make_stops([("</sql>", "</solution>", "</answer>")], pieces, len(pieces))
     assert stops.table.dtype == np.int16
     assert stops.table.shape[0] < 32
+
+
+BYTES = [bytes([byte]) for byte in range(256)]
+
+
+def statement_in(text: str) -> str:
+    """Return what is written when a completion of bytes ends, and check that its text is cut at the same place."""
+    stops, refused = make_stops([(STATEMENT_END,)], BYTES, len(BYTES))
+    assert not refused
+    written = text.encode()
+    end = first_end(stops, (STATEMENT_END,), [*written])
+    cut = cut_after_stop(text, (STATEMENT_END,))
+    assert cut == (text if end is None else written[: end + 1].decode())
+    return cut
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text("a'\"`[]-/*; \né", max_size=16))
+def test_a_statement_ends_where_sqlite_says(more: str) -> None:
+    text = f"a{more}"  # SQLite also calls a semicolon alone complete
+    prefixes = (text[: at + 1] for at, character in enumerate(text) if character == ";")
+    expected = next((one for one in prefixes if sqlite3.complete_statement(one)), text)
+    assert statement_in(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        (" SELECT 1;\n\nQ: Which?", " SELECT 1;"),
+        (" SELECT ';' FROM t; x", " SELECT ';' FROM t;"),
+        (";\n-- ;\n/* ; */ SELECT 1; x", ";\n-- ;\n/* ; */ SELECT 1;"),  # empty statements are none
+        ("SELECT a\n\nFROM t", "SELECT a\n\nFROM t"),
+        ("- ;", "- ;"),
+    ],
+)
+def test_a_statement_is_whole(text: str, cut: str) -> None:
+    assert statement_in(text) == cut
+
+
+def test_a_vocabulary_without_a_semicolon_is_not_refused() -> None:
+    stops, refused = make_stops([(STATEMENT_END,)], PIECES, 20)
+    assert not refused
+    assert first_end(stops, (STATEMENT_END,), list(range(14))) is None

@@ -29,10 +29,10 @@ THERE = ["verbal.base_url=http://localhost/v1", "verbal.model=m"]
 CORRECTED = ["augment.correct=1", "distill.base_url=http://localhost/v1", "distill.model=m"]
 ANSWERING = {"filter_data": HERE, "evaluate": HERE, "verbal": HERE, "distill": [], "augment": CORRECTED}
 LIMITS = ["executor.timeout_ms=7", "executor.vm_steps=7", "executor.max_rows=7", "executor.max_bytes=7"]
-WORDS = ["recipe=sql_r1", "data.schema=ddl", "data.thinking=no_think", "data.retrieve=3"]
+WORDS = ["recipe=sql_r1", "data.schema=ddl", "data.thinking=no_think", "data.retrieve=3", "data.schema_budget=9"]
 CHECKPOINT = [
     "model.dtype=bfloat16", "model.compute_dtype=bfloat16", "data.prompt=chat", "data.tokenizer=other", "seed=1",
-    "sampling.stop=[x]",
+    "sampling.stop=[x]", "data.shots=2",
 ]  # fmt: skip
 FREE = ["executor.threads=1", "executor.isolation=thread", "run.display=none", "data.matched=question"]
 
@@ -102,3 +102,13 @@ def test_weights_in_the_same_place_that_are_others(tmp_path: Path) -> None:
     assert fingerprint(config, {}, (), "checkpoint")["model"] != before["model"]
     assert weights_identity(tmp_path / "none") == ""
     assert weights_identity("") == ""
+
+
+def test_a_template_in_the_same_place_that_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "own.jinja"
+    path.write_text("{% block user %}{{ question }}{% endblock %}")
+    config = load_config(None, [f"data.template={path}"])
+    before = fingerprint(config, {}, (), "endpoint")
+    assert fingerprint(config, {}, (), "endpoint") == before
+    path.write_text("{% block user %}Q: {{ question }}{% endblock %}")
+    assert fingerprint(config, {}, (), "endpoint")["data.template"] != before["data.template"]

@@ -11,9 +11,13 @@ from jaxrl_sql.config import load_config
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel import make_mesh
 from jaxrl_sql.planning.chips import device_memory
+from jaxrl_sql.recipes import find_recipe
 from jaxrl_sql.rollout import SamplingParams
-from jaxrl_sql.run.policy_client import open_policy_client
+from jaxrl_sql.rollout.stop_strings import STATEMENT_END
+from jaxrl_sql.run import policy_client
+from jaxrl_sql.run.policy_client import PolicyClient, open_policy_client
 from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.types import InputError
 
 START = Path(__file__).parents[3] / "configs" / "quickstart_start"
 
@@ -38,3 +42,40 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
         samples = list(client.engine.generate(prompts, sampling))
     assert sorted(lengths[one.prompt_index] for one in samples if "needs more than the" in one.error) == refused
     assert sum(one.finish_reason in {"stop", "length"} for one in samples) == 2 - len(refused)
+
+
+@pytest.mark.parametrize(
+    ("words", "stops"),
+    [
+        (["data.prompt=compact"], (STATEMENT_END,)),
+        (["data.prompt=compact", "sampling.stop=[x]"], ("x",)),
+        (["data.prompt=tagged", "recipe=skyrl_sql", "sampling.stop=[x]"], ("</sql>", "</solution>", "x")),
+    ],
+)
+def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(words: list[str], stops: tuple[str, ...]) -> None:
+    config = load_config(None, [f"model.checkpoint={START}", *words])
+    recipe = find_recipe(config.recipe)
+    client = PolicyClient(None, recipe, recipe.style_for(config.data), None)  # type: ignore[arg-type]
+    assert client.stops(config.sampling.stop) == stops
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "helps"),
+    [
+        (6, r"take model\.dtype=bfloat16, which needs 4\.3 MiB, or 2 times as many devices"),
+        (2, "take 5 times as many"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(
+    mebibytes: int, helps: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: mebibytes << 20)
+    monkeypatch.setattr(policy_client, "load_checkpoint", lambda *_: pytest.fail("read"))
+    config = load_config(None, [f"model.checkpoint={START}"])
+    with (
+        make_executor(config.executor) as executor,
+        pytest.raises(InputError, match=rf"in float32, which has {mebibytes}\.0 MiB: {helps}") as caught,
+        open_policy_client(config, executor, 4, Purpose.EVAL, 96),
+    ):
+        pass
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,128 @@
+"""Score any number of prediction files on one benchmark, side by side: which system is better, and by which rule.
+
+`python scripts/rescore.py --data FOLDER --split dev A.sql B.json …` prints each file's share by every rule with its
+95 % interval and, by each rule, how every file differs from the first: points with their interval, and McNemar's exact
+p value. With `--differences FILE` the questions on which the rules of one file disagree are written as JSON lines:
+which rules call the prediction right, statuses, numbers of rows, and why. Files are read as `evaluate` reads them: JSON
+lines, a JSON list, BIRD's JSON, CSV, or lines of SQL. Exit code 2 for files that do not fit the questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jaxrl_sql.data.benchmarks import load_benchmark
+from jaxrl_sql.evals.differences import EXACT
+from jaxrl_sql.evals.pairs import compare_runs
+from jaxrl_sql.evals.predictions import pair, read_predictions
+from jaxrl_sql.evals.score_predictions import score_predictions
+from jaxrl_sql.evals.summary import Share, summarize
+from jaxrl_sql.evals.tables import Table, as_markdown
+from jaxrl_sql.evals.verdict import Verdict
+from jaxrl_sql.sqlenv.executor import RULE_NAMES, Executor, Limits
+from jaxrl_sql.types import Example, InputError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="predictions; the first is compared with")
+    parser.add_argument("--data", type=Path, required=True, help="a benchmark's folder, as it is published")
+    parser.add_argument("--split", default="", help="its usual one when left out")
+    parser.add_argument("--rules", nargs="+", default=list(RULE_NAMES), choices=RULE_NAMES, metavar="RULE")
+    parser.add_argument("--field", default="", help="where the predicted SQL stands, if a file names several fields")
+    parser.add_argument("--allow-missing", action="store_true", help="count questions without a prediction as wrong")
+    parser.add_argument("--timeout-ms", type=int, default=30_000, help="of one query (default: 30000)")
+    parser.add_argument(
+        "--differences", type=Path, metavar="FILE", help="where the rules of a file differ, as JSON lines"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        rescore(options)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def rescore(options: argparse.Namespace) -> None:
+    """Score the files, print the tables and write the differences."""
+    names = [file.stem for file in options.files]
+    if len(set(names)) < len(names):
+        names = [str(file) for file in options.files]
+    benchmark = load_benchmark(options.data, options.split)
+    examples = benchmark.examples
+    order = [*(benchmark.order or (one.uid for one in examples))]
+    runs = {}
+    with Executor(limits=Limits(timeout_ms=options.timeout_ms)) as executor:
+        for name, file in zip(names, options.files, strict=True):
+            sqls = pair(read_predictions(file, options.field), examples, order, options.allow_missing).sqls
+            predicted = [sqls.get(example.uid) for example in examples]
+            runs[name] = score_predictions(executor, examples, predicted, options.rules)
+    print(as_markdown([shares(examples, runs, options.rules), *against_first(examples, runs, options.rules)]))
+    if options.differences:
+        lines = [json.dumps(row, ensure_ascii=False) for name in names for row in differences(name, runs[name])]
+        options.differences.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        print(f"{options.differences}: {len(lines)} questions on which rules differ")
+
+
+def shares(examples: Sequence[Example], runs: Mapping[str, Sequence[Verdict]], rules: Sequence[str]) -> Table:
+    """Return each file's share by each rule, with its interval."""
+    rows = []
+    for name, verdicts in runs.items():
+        found = summarize(examples, verdicts).scores
+        rows.append((name, *(_share(found.get(rule)) for rule in rules)))
+    return Table(f"{len(examples)} questions: %, with 95 % intervals", ("file", *rules), tuple(rows))
+
+
+def against_first(
+    examples: Sequence[Example], runs: Mapping[str, Sequence[Verdict]], rules: Sequence[str]
+) -> list[Table]:
+    """Return, for each file but the first, how it differs from the first by each rule."""
+    (first, before), *others = runs.items()
+    made = []
+    for name, verdicts in others:
+        rows = []
+        for rule in rules:
+            found = compare_runs(examples, before, verdicts, rule)
+            change = f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+            rows.append((rule, change, str(len(found.better)), str(len(found.worse)), f"{found.p_value:.2g}"))
+        columns = ("rule", "points (95 %)", "better", "worse", "McNemar p")
+        made.append(Table(f"{name} against {first}", columns, tuple(rows)))
+    return made
+
+
+def differences(name: str, verdicts: Sequence[Verdict]) -> list[dict[str, object]]:
+    """Return the questions on which the rules that say right or wrong do not agree."""
+    rows: list[dict[str, object]] = []
+    for one in verdicts:
+        said = {rule: one.is_right(rule) for rule in one.scores if rule in EXACT}
+        if len(set(said.values())) > 1:
+            right, wrong = ([rule for rule in said if said[rule] is is_right] for is_right in (True, False))
+            rows.append(
+                {
+                    "file": name,
+                    "id": one.uid,
+                    "right": right,
+                    "wrong": wrong,
+                    "reasons": list(one.reasons),
+                    "status": one.status,
+                    "gold_status": one.gold_status,
+                    "rows": one.pred_rows,
+                    "gold_rows": one.gold_rows,
+                    "sql": one.sql,
+                }
+            )
+    return rows
+
+
+def _share(share: Share | None) -> str:
+    return f"{100 * share.mean:.1f} ({100 * share.low:.1f}–{100 * share.high:.1f})" if share else "–"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

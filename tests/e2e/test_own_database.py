@@ -1,0 +1,115 @@
+"""Every command of docs/own_database.md runs, in its order, on a database with odd names, NULLs and dates as text."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import re
+import shlex
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "own_database.md"
+SHOP = """
+CREATE TABLE tblCustomers(id INTEGER PRIMARY KEY, fullName TEXT NOT NULL, home_city TEXT, "zip code" INTEGER, kind INT);
+CREATE TABLE "Order Details"(orderID INTEGER PRIMARY KEY, "select" TEXT, unitPrice REAL, orderedOn TEXT,
+  customer_id INTEGER REFERENCES tblCustomers(id));
+CREATE TABLE items(sku TEXT PRIMARY KEY, label TEXT, weight_g REAL);
+CREATE TABLE stock(sku TEXT REFERENCES items(sku), depot INTEGER REFERENCES depots(nr), amount INTEGER);
+CREATE TABLE depots(nr INTEGER PRIMARY KEY, town TEXT, "opened (year)" INTEGER);
+CREATE TABLE "staff-2020"(badge TEXT PRIMARY KEY, name TEXT, depot INTEGER REFERENCES depots(nr), left_on TEXT);
+"""
+TABLES = {"customers": "tblCustomers", "orders": '"Order Details"', "items": "items", "depots": "depots"}
+# What a run is in small; the page's own numbers are for a real model.
+SMALL = [
+    "data.schema=compact",
+    "data.max_prompt_tokens=320",
+    "validation.max_new_tokens=8",
+    "validation.max_num_seqs=8",
+]
+SMALLER = {
+    "datagen.synth": ["--n", "24"],
+    "evaluate": ["data.schema=compact", "data.max_prompt_tokens=320", "evaluate.max_new_tokens=8"],
+    "sft": [*SMALL, "sft.epochs=1"],
+    "train": [*SMALL, "grpo.steps=1", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8"],
+    "ask": ["evaluate.max_new_tokens=8"],
+}
+
+
+@pytest.fixture
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a team's folder, the current one: its database and 60 questions in two files, and a trained model."""
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    with closing(sqlite3.connect(shop / "shop.sqlite")) as connection:
+        connection.executescript(SHOP)
+        cities = ("Oslo", "Rome", "Lima", None)
+        people = [(i, f"Person {i}", cities[i % 4], 1000 + i, i % 4) for i in range(1, 41)]
+        connection.executemany("INSERT INTO tblCustomers VALUES (?, ?, ?, ?, ?)", people)
+        orders = [
+            (i, ("red", "blue")[i % 2], i * 1.5, f"2020-01-{1 + i % 28:02}", i % 40 + 1 if i % 3 else None)
+            for i in range(99)
+        ]
+        connection.executemany('INSERT INTO "Order Details" VALUES (?, ?, ?, ?, ?)', orders)
+        connection.executemany("INSERT INTO items VALUES (?, ?, ?)", [(f"s{i}", f"Item {i}", i / 2) for i in range(9)])
+        connection.executemany("INSERT INTO depots VALUES (?, ?, ?)", [(i, f"Town {i}", 1990 + i) for i in range(5)])
+        connection.executemany("INSERT INTO stock VALUES (?, ?, ?)", [(f"s{i % 9}", i % 5, i) for i in range(30)])
+        staff = [(f"b{i}", f"Name {i}", i % 5, f"2020-12-{i + 1:02}" if i % 2 else None) for i in range(12)]
+        connection.executemany('INSERT INTO "staff-2020" VALUES (?, ?, ?, ?)', staff)
+        connection.commit()
+    asked = [(f"How many {name} are there?", f"SELECT count(*) FROM {table}") for name, table in TABLES.items()]
+    asked += [(f"Who is number {i}?", f"SELECT fullName FROM tblCustomers WHERE id = {i}") for i in range(1, 31)]
+    asked += [
+        (f"What cost order {i}?", f'SELECT unitPrice FROM "Order Details" WHERE orderID = {i}') for i in range(26)
+    ]
+    for name, part in (("train", asked[:45]), ("dev", asked[45:])):
+        with (shop / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("Question", "SQL"), *part])
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "runs/spider").mkdir(parents=True)
+    (tmp_path / "runs/spider/model").symlink_to(ROOT / "configs/quickstart_start")
+    (tmp_path / "runs/spider/config.yaml").write_text("data: {prompt: compact, max_prompt_tokens: 320}\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def commands() -> list[list[str]]:
+    """Return the words of the page's commands behind `python -m jaxrl_sql.`, the module first."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    start = ".venv/bin/python -m jaxrl_sql."
+    assert all(line.startswith(start) for line in lines)
+    return [shlex.split(line.removeprefix(start)) for line in lines]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = []
+    for module, *words in commands():
+        place = f"jaxrl_sql.{module}" + (".__main__" if module == "datagen.synth" else "")
+        more = [] if "--compare" in words else SMALLER.get(module, [])
+        code = importlib.import_module(place).main([*words, *more])
+        told = capsys.readouterr()
+        # The little model need not write SQL that runs.
+        assert code in ((0, 1) if module == "ask" else (0,)), f"{module}: {told.err}"
+        run.append(module)
+    assert run == [
+        "audit", "datagen.synth", "audit", "evaluate", "sft", "train", "evaluate", "evaluate", "ask",
+    ]  # fmt: skip
+    audited = json.loads((team / "runs/shop_audit/audit.json").read_text())["sets"]
+    assert {name: one["questions"] for name, one in audited.items()} == {"train.csv": 45, "more": 24, "dev.csv": 15}
+    assert not any("fails" in kind for one in audited.values() for kind in one["findings"])
+    for name in ("before", "after"):
+        assert json.loads((team / f"runs/shop_{name}/metrics.json").read_text())["count"] == 15
+    phases = {
+        folder: {
+            json.loads(line)["phase"] for line in (team / "runs" / folder / "metrics.jsonl").read_text().splitlines()
+        }
+        for folder in ("shop_sft", "shop")
+    }
+    assert ("sft" in phases["shop_sft"], "grpo" in phases["shop"], "sft" in phases["shop"]) == (True, True, False)

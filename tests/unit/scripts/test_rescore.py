@@ -1,0 +1,66 @@
+"""The comparison of prediction files: shares, differences with the first file, and where rules disagree."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "rescore.py"
+GOLDS = [f"SELECT a, b FROM t WHERE a > {i}" for i in range(8)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a set of eight questions on one database, with two files of predictions."""
+    (tmp_path / "databases" / "d").mkdir(parents=True)
+    connection = sqlite3.connect(tmp_path / "databases" / "d" / "d.sqlite")
+    connection.execute("CREATE TABLE t(a, b)")
+    connection.executemany("INSERT INTO t VALUES (?, ?)", [(i, -i) for i in range(12)])
+    connection.commit()
+    connection.close()
+    rows = [{"id": f"q{i}", "db_id": "d", "question": "?", "sql": sql} for i, sql in enumerate(GOLDS)]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    # The first is right twice; the second always but for a column too many in the last.
+    first = [*GOLDS[:2], *["SELECT 0"] * 6]
+    second = [*GOLDS[:7], GOLDS[7].replace("a, b", "a, b, a + b")]
+    for name, sqls in (("first", first), ("second", second)):
+        lines = [json.dumps({"id": f"q{i}", "pred_sql": sql}) for i, sql in enumerate(sqls)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+def rescore(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--data", str(folder), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_files_stand_side_by_side(folder: Path) -> None:
+    out = folder / "differences.jsonl"
+    done = rescore(folder, "first.jsonl", "second.jsonl", "--rules", "bird", "spider2", "--differences", str(out))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "8 questions" in done.stdout
+    cells = [[cell.strip() for cell in line.split("|")] for line in done.stdout.splitlines() if "|" in line]
+    shares = {row[1]: [cell.split(" ")[0] for cell in row[2:4]] for row in cells if row[1] in {"first", "second"}}
+    assert shares == {"first": ["25.0", "25.0"], "second": ["87.5", "100.0"]}
+    paired = {row[1]: row[2:6] for row in cells if row[1] in {"bird", "spider2"}}
+    assert paired["bird"][0].startswith("+62.5")
+    # Of five questions that differ all are better: 2 / 2**5; of six, 2 / 2**6.
+    assert paired["bird"][1:] == ["5", "0", "0.062"]
+    assert paired["spider2"][1:] == ["6", "0", "0.031"]
+    (row,) = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert (row["file"], row["id"], row["right"], row["wrong"]) == ("second", "q7", ["spider2"], ["bird"])
+    assert (row["status"], row["rows"], row["gold_rows"]) == ("ok", 4, 4)
+
+
+def test_files_that_do_not_fit_are_one_line(folder: Path) -> None:
+    (folder / "short.jsonl").write_text('{"id": "q0", "pred_sql": "SELECT 1"}', encoding="utf-8")
+    done = rescore(folder, "first.jsonl", "short.jsonl")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "short.jsonl" in done.stderr
+    assert rescore(folder, "first.jsonl", "short.jsonl", "--allow-missing", "--rules", "bird").returncode == 0

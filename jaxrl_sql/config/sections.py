@@ -86,7 +86,7 @@ class ModelConfigSection:
     `init` is `plain` or `copying` (attention that copies from the start, see `models/induction_init.py`). Weights are
     kept in `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward
     pass computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
-    `attention` is the backend of prompts and updates (`models/attention/`): `auto` takes the platform's fused one where
+    `attention` is the backend of prompts and updates (`models/attention/`): `auto` takes the platform's own where
     it serves.
     """
 
@@ -106,7 +106,7 @@ class ModelConfigSection:
     dtype: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
     compute_dtype: Annotated[str, OneOf("same", "float32", "bfloat16")] = "same"
     remat: str = "none"
-    attention: Annotated[str, OneOf("auto", "xla", "cudnn", "splash")] = "auto"
+    attention: Annotated[str, OneOf("auto", "xla", "amx", "cudnn", "splash")] = "auto"
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 

@@ -35,7 +35,7 @@ from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
-from jaxrl_sql.ops.linear import AnyWeight, linear, shift
+from jaxrl_sql.ops.linear import AnyWeight, Turned, linear, shift
 from jaxrl_sql.ops.token_distribution import soft_cap
 from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError
@@ -216,9 +216,9 @@ def hidden_states(
     return tuple(norm(config, x, params["final_norm"]) for x in xs)
 
 
-def unembedding(params: PyTree, config: ModelConfig) -> AnyWeight:
+def unembedding(params: PyTree, config: ModelConfig) -> AnyWeight | Turned:
     """Return the matrix from states to logits, [D,V]."""
-    return params["embed"].T if config.tie_embeddings else params["unembed"]
+    return Turned(params["embed"]) if config.tie_embeddings else params["unembed"]
 
 
 def unembed(params: PyTree, config: ModelConfig, hidden: jax.Array) -> jax.Array:

@@ -24,6 +24,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_sql.ops import cpu
+
 
 class Weight(NamedTuple):
     """A weight in a narrow type, and the slot, float32 of its shape, that its gradient is taken by."""
@@ -40,11 +42,6 @@ class Weight(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """Return the weight's shape."""
         return self.value.shape
-
-    @property
-    def T(self) -> Weight:  # noqa: N802 - an array's name for it
-        """Return the matrix transposed."""
-        return Weight(self.value.T, None if self.slot is None else self.slot.T)
 
 
 AnyWeight = jax.Array | Weight
@@ -96,37 +93,71 @@ def _widened_backward(w: AnyWeight, g: jax.Array) -> tuple[Any]:
 widened.defvjp(_widened_forward, _widened_backward)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def linear(x: jax.Array, w: AnyWeight, n_in: int = 1, dtype: Any = None) -> jax.Array:
+class Turned(NamedTuple):
+    """A matrix that lies as [O,I] and is applied as [I,O].
+
+    Turned by `.T` it would be widened: XLA's CPU backend decides which products it has a kernel for before it takes
+    the turning into them.
+    """
+
+    weight: AnyWeight
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape [I,O] that it is applied in."""
+        return self.weight.shape[::-1]
+
+
+def linear(x: jax.Array, w: AnyWeight | Turned, n_in: int = 1, dtype: Any = None) -> jax.Array:
     """Contract the last `n_in` axes of x [...,*I] with the first `n_in` of w [*I,*O] -> [...,*O].
 
     The operands are in x's type; the result is too, or in `dtype`, to which it is then summed without rounding.
     """
+    return _linear(x, w.weight, n_in, dtype, True) if isinstance(w, Turned) else _linear(x, w, n_in, dtype, False)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _linear(x: jax.Array, w: AnyWeight, n_in: int, dtype: Any, is_turned: bool) -> jax.Array:
     inner = tuple(range(x.ndim - n_in, x.ndim))
-    return _dot(x, value_of(w).astype(x.dtype), inner, tuple(range(n_in)), dtype or x.dtype)
+    of_in, _ = _axes(w, n_in, is_turned)
+    return _dot(x, value_of(w).astype(x.dtype), inner, of_in, dtype or x.dtype)
 
 
-def _linear_forward(x: jax.Array, w: AnyWeight, n_in: int, dtype: Any) -> tuple[jax.Array, tuple[jax.Array, AnyWeight]]:
-    return linear(x, w, n_in, dtype), (x, without_slot(w))
+def _axes(w: AnyWeight, n_in: int, is_turned: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the axes of a weight that are contracted, and the others."""
+    n = len(w.shape)
+    cut = n - n_in if is_turned else n_in
+    first, last = tuple(range(cut)), tuple(range(cut, n))
+    return (last, first) if is_turned else (first, last)
 
 
-def _linear_backward(n_in: int, dtype: Any, kept: tuple[jax.Array, AnyWeight], g: jax.Array) -> tuple[jax.Array, Any]:
+def _linear_forward(
+    x: jax.Array, w: AnyWeight, n_in: int, dtype: Any, is_turned: bool
+) -> tuple[jax.Array, tuple[jax.Array, AnyWeight]]:
+    return _linear(x, w, n_in, dtype, is_turned), (x, without_slot(w))
+
+
+def _linear_backward(
+    n_in: int, dtype: Any, is_turned: bool, kept: tuple[jax.Array, AnyWeight], g: jax.Array
+) -> tuple[jax.Array, Any]:
     del dtype  # it is g's
     x, weight = kept
     w, g = value_of(weight), g.astype(x.dtype)
     lead = tuple(range(x.ndim - n_in))
-    outer = tuple(range(len(lead), g.ndim))
-    dx = _dot(g, w.astype(x.dtype), outer, tuple(range(n_in, w.ndim)), x.dtype)
-    if math.prod(w.shape[:n_in]) <= math.prod(w.shape[n_in:]):
-        dw = _dot(x, g, lead, lead, jnp.float32)
+    _, of_out = _axes(w, n_in, is_turned)
+    dx = _dot(g, w.astype(x.dtype), tuple(range(len(lead), g.ndim)), of_out, x.dtype)
+    first, last = (g, x) if is_turned else (x, g)
+    cut = first.ndim - len(lead)
+    if _has_unit(x, g) or math.prod(w.shape[:cut]) <= math.prod(w.shape[cut:]):
+        dw = _dot(first, last, lead, lead, jnp.float32)
     else:
-        swapped = _dot(g, x, lead, lead, jnp.float32)
-        n_out = w.ndim - n_in
-        dw = swapped.transpose(*range(n_out, w.ndim), *range(n_out))
+        swapped = _dot(last, first, lead, lead, jnp.float32)
+        n_last = w.ndim - cut
+        dw = swapped.transpose(*range(n_last, w.ndim), *range(n_last))
     return dx, gradient_of(weight, dw)
 
 
-linear.defvjp(_linear_forward, _linear_backward)
+_linear.defvjp(_linear_forward, _linear_backward)
 
 
 @jax.custom_vjp
@@ -170,13 +201,30 @@ def _sum(x: jax.Array, w: AnyWeight) -> jax.Array:
 
 
 def _dot(a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Contract axes `of_a` with axes `of_b`; the sums are rounded to `dtype` alone."""
+    """Contract axes `of_a`, a's first or last, with axes `of_b`, b's first or last; round the sums to `dtype` alone."""
     over = ((of_a, of_b), ((), ()))
-    if a.dtype == dtype:
+    has_unit = _has_unit(a, b)
+    if a.dtype == dtype and not has_unit:
         return lax.dot_general(a, b, over)
     # XLA's CPU backend has no kernel for some products of bfloat16 that are summed in float32: it gets them widened.
     return lax.platform_dependent(
         a, b,
-        cpu=lambda a, b: lax.dot_general(a.astype(dtype), b.astype(dtype), over),
+        cpu=lambda a, b: _plain_dot(a, b, of_a, of_b).astype(dtype) if has_unit
+        else lax.dot_general(a.astype(dtype), b.astype(dtype), over),
         default=lambda a, b: lax.dot_general(a, b, over, preferred_element_type=dtype),
     )  # fmt: skip
+
+
+def _has_unit(a: jax.Array, b: jax.Array) -> bool:
+    """Return whether a CPU has a unit for this product."""
+    return a.dtype == b.dtype == jnp.bfloat16 and cpu.has_bfloat16_products()
+
+
+def _plain_dot(a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> jax.Array:
+    """Return a product of bfloat16 in float32, as one of two matrices, which is what `cpu.product` takes."""
+    of_m, of_s = (tuple(axis for axis in range(x.ndim) if axis not in of) for x, of in ((a, of_a), (b, of_b)))
+    k = math.prod(a.shape[axis] for axis in of_a)
+    left = a.reshape(-1, k) if of_a[0] else cpu.turned(a.reshape(k, -1))
+    right = b.reshape(-1, k) if of_b[0] else b.reshape(k, -1)
+    out = cpu.product(left, right, is_turned=bool(of_b[0]))
+    return out.reshape([a.shape[axis] for axis in of_m] + [b.shape[axis] for axis in of_s])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_sql.ops.linear import AnyWeight, linear
+from jaxrl_sql.ops.linear import AnyWeight, Turned, linear
 
 KEPT_BYTES = 256 << 20
 
@@ -202,7 +202,7 @@ score.defvjp(_score_forward, _score_backward)
 
 def token_logprobs(
     hidden: jax.Array,
-    unembedding: AnyWeight,
+    unembedding: AnyWeight | Turned,
     targets: jax.Array,
     temperature: float,
     kept_bytes: int = KEPT_BYTES,

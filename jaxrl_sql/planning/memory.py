@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from jaxrl_sql.config import OptimConfig, TrainConfig
 from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
-from jaxrl_sql.models.attention import for_platform, xla
+from jaxrl_sql.models.attention import amx, for_platform, xla
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
@@ -112,7 +112,7 @@ def is_fused(config: TrainConfig, model: ModelConfig, platform: str) -> bool:
     """Return whether attention of prompts and updates keeps no scores on a platform, this machine's or another."""
     name, dtype = config.model.attention, config.model.compute_dtype
     dtype = config.model.dtype if dtype == "same" else dtype
-    return for_platform(name, model, dtype, platform) is not xla.attend_tree
+    return for_platform(name, model, dtype, platform) not in {xla.attend_tree, amx.attend_tree}
 
 
 def params_here(model: ModelConfig, mesh: AnyMesh) -> int:

@@ -1,9 +1,10 @@
-"""Attention over a tree of segments: one function of a layer's levels, and three backends that compute it.
+"""Attention over a tree of segments: one function of a layer's levels, and four backends that compute it.
 
-`xla` runs anywhere and does everything. `cudnn` (NVIDIA GPUs) and `splash` (TPUs) are fused kernels that never write
-the scores to memory; each takes the grouped form in the simplest way that is exact in values and gradients, and its
-module says which and why. What a backend cannot do it refuses before anything is compiled; `auto` then falls back to
-`xla`. Decoding, one token a row, is bound by reading its caches and stays on `xla`, which reads a prompt's once.
+`xla` runs anywhere and does everything; `amx` is the same on CPUs with a unit for products of bfloat16. `cudnn` (NVIDIA
+GPUs) and `splash` (TPUs) are fused kernels that never write the scores to memory; each takes the grouped form in the
+simplest way that is exact in values and gradients, and its module says which and why. What a backend cannot do it
+refuses before anything is compiled; `auto` then falls back to `xla`. Decoding, one token a row, is bound by reading its
+caches and stays on `xla`, which reads a prompt's once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_sql.models.attention import cudnn, splash, xla
+from jaxrl_sql.models.attention import amx, cudnn, splash, xla
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
@@ -36,6 +37,7 @@ class Backend(NamedTuple):
 
 BACKENDS: Mapping[str, Backend] = {
     "xla": Backend(xla.attend_tree, lambda _config, _dtype: None, None),
+    "amx": Backend(amx.attend_tree, amx.refusal, "cpu"),
     "cudnn": Backend(cudnn.attend_tree, cudnn.refusal, "gpu"),
     "splash": Backend(splash.attend_tree, splash.refusal, "tpu"),
 }
@@ -55,7 +57,7 @@ def for_platform(name: str, config: ModelConfig, dtype: Any, platform: str) -> T
     reasons = {other: _refusal(backend, config, jnp.dtype(dtype), platform) for other, backend in BACKENDS.items()}
     possible = [other for other, reason in reasons.items() if reason is None]
     if name == "auto":
-        # The table ends with the fused ones, and of those no platform has two.
+        # What follows `xla` is quicker where it is possible, and no platform has two of them.
         return BACKENDS[possible[-1]].attend
     if name not in BACKENDS:
         raise InputError(f"model.attention={name!r} is none of auto, {', '.join(BACKENDS)}")

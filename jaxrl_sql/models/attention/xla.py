@@ -10,7 +10,8 @@ log-sum-exp is what does not differentiate in JAX's own attention.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +32,13 @@ are one matrix); visible: bool, broadcastable to [B,Rj,X,S], where X = (R/Rj)·T
 
 
 def attend_tree(
-    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None
+    levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, products: Products | None = None
 ) -> tuple[jax.Array, ...]:
     """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level."""
     reads = (
-        attend(level.q, [_part(other, level, other is level, window) for other in levels[: i + 1]], scale, cap)
+        attend(
+            level.q, [_part(other, level, other is level, window) for other in levels[: i + 1]], scale, cap, products
+        )
         for i, level in enumerate(levels)
     )
     return tuple(checkpoint_name(read, "attended") for read in reads)
@@ -79,8 +82,19 @@ def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
     return jnp.moveaxis(mixed, 4, 2)
 
 
+class Products(NamedTuple):
+    """The two products of attention, as `_score` and `_mix` have them."""
+
+    score: Callable[[jax.Array, jax.Array], jax.Array] = _score
+    mix: Callable[[jax.Array, jax.Array], jax.Array] = _mix
+
+
 def attend(
-    q: jax.Array, parts: Sequence[MaskedKeys], scale: float | None = None, cap: float | None = None
+    q: jax.Array,
+    parts: Sequence[MaskedKeys],
+    scale: float | None = None,
+    cap: float | None = None,
+    products: Products | None = None,
 ) -> jax.Array:
     """Attend from q [B,R,T,H,Q] to every visible key of all parts under one softmax -> [B,R,T,H,Q].
 
@@ -89,13 +103,14 @@ def attend(
     with zero gradient.
     """
     b, rows, t, h, size = q.shape
+    products = products or Products()
     scale = size**-0.5 if scale is None else scale
     kv_heads = parts[0][0].shape[2]
     m = h // kv_heads
     scores = []
     for k, _, visible in parts:
         part_rows = k.shape[1]
-        score = _score(q.reshape(b, part_rows, rows // part_rows * t, kv_heads, m, size), k)
+        score = products.score(q.reshape(b, part_rows, rows // part_rows * t, kv_heads, m, size), k)
         scores.append(jnp.where(visible[:, :, None, None], soft_cap(score * scale, cap), HIDDEN))
 
     tops = [_to_rows(jnp.max(lax.stop_gradient(score), axis=-1), rows) for score in scores]
@@ -106,6 +121,6 @@ def attend(
     for (k, v, _), score in zip(parts, scores, strict=True):
         weight = jnp.exp(score - _to_part(top, k.shape[1])[..., None])
         total += _to_rows(weight.sum(axis=-1), rows)
-        mixed += _mix(weight, v).reshape(mixed.shape)
+        mixed += products.mix(weight, v).reshape(mixed.shape)
     total = jnp.moveaxis(jnp.where(total > 0, total, 1.0), -1, 2)
     return (mixed / total[..., None]).reshape(q.shape).astype(q.dtype)

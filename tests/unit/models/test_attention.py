@@ -18,10 +18,11 @@ from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.models import ModelConfig, init_params
-from jaxrl_sql.models.attention import BACKENDS, choose, cudnn, splash, xla
+from jaxrl_sql.models.attention import BACKENDS, amx, choose, cudnn, splash, xla
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
+from jaxrl_sql.ops import cpu
 from jaxrl_sql.types import InputError
 
 CONFIG = ModelConfig("qwen2", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 512)
@@ -37,6 +38,7 @@ def here(plain_kernel: ModuleType) -> dict[str, Callable[..., Any]]:
     return {
         "splash": partial(splash.attend_tree, interpret=True),
         "cudnn": partial(cudnn.attend_tree, kernel=kernel),
+        "amx": amx.attend_tree,
     }
 
 
@@ -128,6 +130,28 @@ def test_values_and_gradients_are_those_of_plain_attention(tree: str, here: dict
     expected = value_and_gradient(xla.attend_tree, levels)
     for backend in here.values():
         assert_same(value_and_gradient(backend, levels), expected)
+
+
+@pytest.mark.skipif(not cpu.has_bfloat16_products(), reason="needs a CPU with a unit for products of bfloat16")
+@pytest.mark.parametrize("tree", TREES)
+def test_a_cpu_s_unit_rounds_what_it_multiplies_alone(tree: str) -> None:
+    levels = jax.tree.map(
+        lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, make_levels(*TREES[tree], size=64)
+    )
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, levels)
+    assert_same(value_and_gradient(amx.attend_tree, levels), value_and_gradient(xla.attend_tree, wide), 2e-2)
+
+
+def test_the_backend_of_a_cpu_is_chosen_by_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has_unit, backend in ((False, xla), (True, amx)):
+        monkeypatch.setattr(cpu, "has_bfloat16_products", lambda has_unit=has_unit: has_unit)
+        assert choose("auto", CONFIG, jnp.bfloat16) is backend.attend_tree
+        assert choose("auto", CONFIG, jnp.float32) is xla.attend_tree
+    with pytest.raises(InputError, match=r"model\.attention=amx: it multiplies bfloat16, and activations are float32"):
+        choose("amx", CONFIG, jnp.float32)
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
+    with pytest.raises(InputError, match="this processor has no unit for products of bfloat16"):
+        choose("amx", CONFIG, jnp.bfloat16)
 
 
 def test_splash_caps_scores_as_plain_attention_does(here: dict[str, Callable[..., Any]]) -> None:
@@ -244,9 +268,8 @@ def test_a_backend_of_another_platform_is_refused_with_what_is_possible() -> Non
     for name, platform in (("cudnn", "gpu"), ("splash", "tpu")):
         with pytest.raises(InputError, match=rf"model\.attention={name}: it runs on {platform}.* cpu; .*auto, xla"):
             choose(name, CONFIG, jnp.bfloat16)
-    with pytest.raises(InputError, match="none of auto, xla, cudnn, splash"):
+    with pytest.raises(InputError, match="none of auto, xla, amx, cudnn, splash"):
         choose("flash", CONFIG, jnp.bfloat16)
-    assert choose("auto", CONFIG, jnp.bfloat16) is xla.attend_tree
 
 
 def test_a_wrong_choice_is_refused_before_anything_runs() -> None:

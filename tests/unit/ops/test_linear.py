@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.ops.linear import linear
+from jaxrl_sql.ops import cpu
+from jaxrl_sql.ops.linear import Turned, linear
 
 
 @pytest.mark.parametrize(
@@ -47,3 +50,50 @@ def test_wide_weights_under_narrow_activations(n_out: int, dtype: str | None) ->
     dx, dw = pull(g)
     assert (dx.dtype, dw.dtype) == (jnp.bfloat16, jnp.float32)
     np.testing.assert_allclose(dw, x.astype(jnp.float32).T @ g.astype(jnp.float32), rtol=1e-5, atol=1e-5)
+
+
+def test_a_matrix_that_lies_turned() -> None:
+    a, b, c = jax.random.split(jax.random.key(0), 3)
+    for d, v in ((4, 9), (9, 4)):
+        x, w = jax.random.normal(a, (2, 3, d)), jax.random.normal(b, (v, d))
+        weights = jax.random.normal(c, (2, 3, v))
+        got, pull = jax.vjp(lambda x, w: linear(x, Turned(w)), x, w)
+        want, pull_plain = jax.vjp(lambda x, w: x @ w.T, x, w)
+        assert Turned(w).shape == (d, v)
+        for one, other in zip((got, *pull(weights)), (want, *pull_plain(weights)), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not cpu.has_bfloat16_products(), reason="needs a CPU with a unit for products of bfloat16")
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize(("t", "d", "v"), [(1, 64, 96), (7, 1, 3), (130, 33, 257), (64, 640, 1), (256, 256, 640)])
+def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(t: int, d: int, v: int, is_turned: bool) -> None:
+    """The result, its input's gradient and its weight's are one product each, of operands that stay bfloat16."""
+    a, b, c = jax.random.split(jax.random.key(0), 3)
+    x, w, g = (
+        jax.random.normal(k, s) for k, s in ((a, (2, t, d)), (b, (v, d) if is_turned else (d, v)), (c, (2, t, v)))
+    )
+    x, g = (z.astype(jnp.bfloat16) for z in (x, g))
+
+    @jax.jit
+    def both(x: jax.Array, w: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
+        # What reads the gradient turns it, which must not be taken into the product again.
+        out, pull = jax.vjp(lambda x, w: linear(x, Turned(w) if is_turned else w), x, w)
+        dx, dw = pull(g)
+        return out, dx, dw.T
+
+    program = both.lower(x, w, g).compile()
+    if min(t, d, v) >= 64:
+        text = program.as_text()
+        operands = re.findall(r" dot\((%[\w.]+), (%[\w.]+)\)", text)
+        assert len(operands) == 3
+        for name in (name for pair in operands for name in pair):
+            assert f"{name} = bf16[" in text, text
+    wide = [np.asarray(z.astype(jnp.bfloat16), np.float64) for z in (x, w, g)]
+    matrix = wide[1].T if is_turned else wide[1]
+    dw = np.einsum("btd,btv->dv", wide[0], wide[2])
+    expected = (wide[0] @ matrix, wide[2] @ matrix.T, dw if is_turned else dw.T)
+    for one, other, rounding in zip(both(x, w, g), expected, (2**-8, 2**-8, 1e-5), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(one, np.float64), other, rtol=rounding, atol=rounding * np.abs(other).max()
+        )

@@ -135,7 +135,7 @@ def sample_tokens(
     allowed = full
     if seen is not None:
         allowed = jax.nn.log_softmax(penalize(logits, seen, sampling.repetition_penalty) / scale, axis=-1)
-    likeliest = jnp.argmax(allowed, axis=-1).astype(jnp.int32)
+    likeliest = first_of_largest(allowed)
     if not samples:
         return SampledTokens(likeliest, _pick(full, likeliest), jnp.zeros(likeliest.shape, jnp.float32))
     if truncates:
@@ -143,6 +143,25 @@ def sample_tokens(
     is_greedy = sampling.temperature <= 0
     token = jnp.where(is_greedy, likeliest, sample_by_mass(jax.vmap(jax.random.uniform)(keys), allowed))
     return SampledTokens(token, _pick(full, token), jnp.where(is_greedy, 0.0, _pick(allowed, token)))
+
+
+def first_of_largest(x: jax.Array) -> jax.Array:
+    """Return the index of the largest of x [N,V] in each row, the first of equals -> [N] int32.
+
+    XLA's CPU backend reduces (value, index) pairs one by one; two reductions of floats take a quarter of the time.
+    """
+
+    def in_floats(x: jax.Array) -> jax.Array:
+        ids = jnp.arange(x.shape[-1], dtype=jnp.float32)  # exact below 2**24
+        is_less = x < jnp.max(x, axis=-1, keepdims=True)
+        return jnp.min(jnp.where(is_less, jnp.inf, ids), axis=-1).astype(jnp.int32)
+
+    def in_pairs(x: jax.Array) -> jax.Array:
+        return jnp.argmax(x, axis=-1).astype(jnp.int32)
+
+    if x.shape[-1] >= 1 << 24:
+        return in_pairs(x)
+    return jax.lax.platform_dependent(x, cpu=in_floats, default=in_pairs)
 
 
 def sample_by_mass(u: jax.Array, logprobs: jax.Array) -> jax.Array:

@@ -13,6 +13,7 @@ from jax.extend.core import jaxprs_in_params
 from jaxrl_sql.ops.token_distribution import (
     KEPT_BYTES,
     SamplingMetadata,
+    first_of_largest,
     penalize,
     sample_by_mass,
     sample_tokens,
@@ -206,3 +207,13 @@ def test_trap_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
     bound = KEPT_BYTES // 4
     assert vocab * width < bound < b * g * steps * vocab
     assert bound // 2 < largest(program.jaxpr) <= bound
+
+
+def test_of_equals_the_first_is_the_largest() -> None:
+    r = np.random.default_rng(0)
+    x = r.integers(-3, 4, (50, 33)).astype(np.float32)
+    x[0], x[1], x[2, 5:] = -np.inf, 7.0, np.nan
+    got = jax.jit(first_of_largest)(x)
+    assert got.dtype == jnp.int32
+    np.testing.assert_array_equal(np.delete(got, 2), np.delete(x, 2, axis=0).argmax(axis=-1))
+    assert 0 <= got[2] < 33  # a row that is no distribution still gives a token

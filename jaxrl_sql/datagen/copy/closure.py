@@ -74,18 +74,27 @@ def group_tables(tables: Sequence[str], references: Iterable[Reference]) -> list
     return groups[::-1]  # Tarjan's algorithm ends a group after those that it refers to
 
 
-def explore(start: Iterable[Node], parents_of: ParentsOf, levels: int | None = None) -> dict[Node, tuple[Node, ...]]:
+def explore(
+    start: Iterable[Node],
+    parents_of: ParentsOf,
+    levels: int | None = None,
+    known: Mapping[Node, tuple[Node, ...]] | None = None,
+) -> dict[Node, tuple[Node, ...]]:
     """Return the parents of some rows, of those parents, and so on, `levels` deep (None: to the end).
 
-    A row that lies deeper is in the result as a parent, and has no entry of its own.
+    A row that lies deeper is in the result as a parent, and has no entry of its own. What is known already is not
+    asked for, and is in the result.
     """
-    graph: dict[Node, tuple[Node, ...]] = {}
+    graph = dict(known or {})
     frontier = list(dict.fromkeys(start))
+    seen = set(frontier)
     while frontier and levels != 0:
-        found = parents_of(frontier)
-        graph |= {node: tuple(found.get(node, ())) for node in frontier}
-        parents = (parent for node in frontier for parent in graph[node])
-        frontier = [node for node in dict.fromkeys(parents) if node not in graph]
+        unknown = [node for node in frontier if node not in graph]
+        found = parents_of(unknown) if unknown else {}
+        graph |= {node: tuple(found.get(node, ())) for node in unknown}
+        parents = dict.fromkeys(parent for node in frontier for parent in graph[node])
+        frontier = [node for node in parents if node not in seen]
+        seen.update(frontier)
         levels = None if levels is None else levels - 1
     return graph
 

@@ -77,6 +77,14 @@ def test_exploring_ends_at_its_level() -> None:
     assert explore([("a", 0)], looked_up(chain, [])).keys() == {("a", i) for i in range(10)}
 
 
+def test_exploring_goes_on_from_what_is_known() -> None:
+    chain = {("a", i): [("a", i + 1)] for i in range(9)}
+    asked: list[int] = []
+    known = explore([("a", 0)], looked_up(chain, []), levels=3)
+    assert explore([("a", 0)], looked_up(chain, asked), known=known).keys() == {("a", i) for i in range(10)}
+    assert asked == [1] * 7
+
+
 def test_needed_rows_come_first_and_candidates_fill_up() -> None:
     choice = choose(3, {"a": [5, 6, 7, 8]}, dict.fromkeys([("a", i) for i in range(9)], ()), [("a", 1), ("a", 6)])
     assert choice.kept == {"a": [1, 6, 5]}

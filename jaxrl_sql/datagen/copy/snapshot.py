@@ -20,12 +20,14 @@ from jaxrl_sql.datagen.copy.address import Address, parse_address
 from jaxrl_sql.datagen.copy.closure import Choice, Node, Reference, Row, choose, explore, group_tables
 from jaxrl_sql.datagen.copy.masking import Masker
 from jaxrl_sql.datagen.copy.snapshot_file import SnapshotFile, table_statistics, write_descriptions, write_statistics
+from jaxrl_sql.datagen.copy.snapshot_mysql import MysqlSource
 from jaxrl_sql.datagen.copy.snapshot_plan import Key, Plan, Record, Source, TablePlan, TableSample, make_plan
 from jaxrl_sql.datagen.copy.snapshot_postgresql import PostgresqlSource
 from jaxrl_sql.datagen.copy.snapshot_values import KINDS, make_converter
 from jaxrl_sql.types import Cell, InputError
 
 _KEY_BYTES = 16
+_SOURCES: Mapping[str, Callable[[Address], Source]] = {"postgresql": PostgresqlSource, "mysql": MysqlSource}
 _WITH_NAN = ("REAL", "NUMERIC")
 
 
@@ -110,7 +112,7 @@ def snapshot(
     target = folder / _db_id(address)
     if target.exists():
         raise InputError(f"{target} is there already: remove it, or give another folder")
-    source = _open(address)
+    source = _SOURCES[address.engine](address)
     scratch = folder / f".{target.name}.{os.getpid()}.partial"
     try:
         plan = make_plan(source.read_catalog(), leave_out, mask)
@@ -145,17 +147,13 @@ def snapshot(
 
 
 def _db_id(address: Address) -> str:
+    if address.engine not in _SOURCES:
+        raise InputError(f"{address.shown}: a sample is taken of {' or '.join(f'{name}://' for name in _SOURCES)}")
     if not address.database:
         raise InputError(
             f"{address.shown}: the URL names no database: {address.engine}://USER:PASSWORD@HOST:PORT/DATABASE"
         )
     return re.sub(r"[^\w-]+", "_", address.database)
-
-
-def _open(address: Address) -> Source:
-    if address.engine == "postgresql":
-        return PostgresqlSource(address)
-    raise InputError(f"{address.shown}: a snapshot is taken of postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
 
 
 class _Sampler:

@@ -21,13 +21,13 @@ from typing import Any
 from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.datagen.copy.address import Address
 from jaxrl_sql.datagen.copy.closure import Row
+from jaxrl_sql.datagen.copy.snapshot_pace import Pace, Smallest
 from jaxrl_sql.datagen.copy.snapshot_plan import Catalog, Key, Record, SourceReference, TablePlan, TableSample, Take
 from jaxrl_sql.datagen.copy.snapshot_postgresql_catalog import Storage, read_catalog
 from jaxrl_sql.types import InputError
 
 _OLDEST = 14  # rows by ranges of pages are read without going through the whole table from here on
 _LOCK_SECONDS = 1
-_TARGET_SECONDS = 0.25
 _MOST_PAGES = 1 << 17
 _MOST_ROWS = 5_000
 _PLACE_BITS = 48  # of a row's number: 32 of its page, 16 of its line
@@ -55,17 +55,6 @@ _LONGEST = 200  # characters of a text that is the smallest or the largest
 
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)  # COPY writes no octal or hexadecimal ones
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-
-
-class _Pace:
-    """How many pages or rows to read in one transaction, so that each takes about as long."""
-
-    def __init__(self, size: int, most: int) -> None:
-        self.size, self._most = size, most
-
-    def took(self, seconds: float) -> None:
-        """Take note of how long the last transaction took."""
-        self.size = max(1, min(self._most, int(self.size * min(2.0, _TARGET_SECONDS / max(seconds, 1e-6)))))
 
 
 class PostgresqlSource:
@@ -138,11 +127,12 @@ class PostgresqlSource:
         """Return the rows of the smallest hashes, by primary key or else by all values, and the statistics of all."""
         storage, title = _storage(table), table.source.title
         hashed = f'hashtextextended({_identity(table)} COLLATE "C", {_signed(seed)})'
-        chosen, counted = _Smallest(rows), _Counted(table)
+        chosen: Smallest[int] = Smallest(rows)
+        counted = _Counted(table)
         with self._reading(title) as cursor:
             cursor.execute("SELECT max(pg_relation_size(oid)) FROM unnest(%s::oid[]) AS oid", ([*storage.files],))
             pages = -(-(cursor.fetchone()[0] or 0) // self._page_bytes)
-        pace, start = _Pace(256, _MOST_PAGES), 0
+        pace, start = Pace(256, _MOST_PAGES), 0
         while start == 0 or start < pages:
             end = start + pace.size
             where = f"ctid >= '({start},0)'" + (f" AND ctid < '({end},0)'" if end < pages else "")
@@ -152,7 +142,8 @@ class PostgresqlSource:
                 counted.add(_selected(cursor, f"SELECT {counted.wanted} FROM {source}"))
                 below = "" if chosen.bound is None else f"WHERE h < {chosen.bound}"
                 inner = f"SELECT {hashed} AS h, tableoid, ctid FROM {source}"
-                chosen.add(_selected(cursor, f"SELECT * FROM ({inner}) AS one {below} ORDER BY h LIMIT {rows}"))
+                found = _selected(cursor, f"SELECT * FROM ({inner}) AS one {below} ORDER BY h LIMIT {rows}")
+                chosen.add((int(mark or 0), _row(leaf, ctid)) for mark, leaf, ctid in found)
             pace.took(time.monotonic() - begun)
             start = end
         with self._reading(title) as cursor:
@@ -166,7 +157,7 @@ class PostgresqlSource:
         sides = zip(reference.targets, reference.operators, names, strict=True)
         on = " AND ".join(f"p.{_quoted(target)} {operator} k.{name}" for target, operator, name in sides)
         joined = f"WITH ORDINALITY AS k({', '.join(names)}, n) JOIN {_name(parent)} AS p ON {on}"
-        pace, start = _Pace(500, _MOST_ROWS), 0
+        pace, start = Pace(500, _MOST_ROWS), 0
         while start < len(keys):
             part = keys[start : start + pace.size]
             columns = zip(zip(*part, strict=True), reference.types, strict=True)
@@ -186,7 +177,7 @@ class PostgresqlSource:
         places = sorted(row for row in rows if isinstance(row, int))
         assert len(places) == len(rows), "rows of another source"
         wanted = ", ".join(["tableoid", "ctid", *map(_quoted, columns)])
-        pace, start = _Pace(64, _MOST_ROWS), 0
+        pace, start = Pace(64, _MOST_ROWS), 0
         while start < len(places):
             leaf = places[start] >> _PLACE_BITS
             part = [place for place in places[start : start + pace.size] if place >> _PLACE_BITS == leaf]
@@ -229,31 +220,6 @@ class PostgresqlSource:
         """Return the first line of what the server or the driver says, without the password."""
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return self._address.redacted(lines[0] if lines else type(error).__name__)
-
-
-class _Smallest:
-    """The rows of the smallest hashes, at most `limit`; `bound` is what a further hash has to be below."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._found: list[tuple[int, int]] = []
-        self.bound: int | None = None
-
-    def add(self, records: list[Record]) -> None:
-        """Add records of hash, oid and ctid."""
-        self._found += [(int(mark or 0), _row(leaf, ctid)) for mark, leaf, ctid in records]
-        if len(self._found) >= (self._limit if self.bound is None else 2 * self._limit):
-            self._cut()
-
-    def rows(self) -> list[Row]:
-        """Return the rows, the smallest hash first."""
-        self._cut()
-        return [row for _, row in self._found]
-
-    def _cut(self) -> None:
-        self._found.sort()
-        del self._found[self._limit :]
-        self.bound = self._found[-1][0] if len(self._found) == self._limit else None
 
 
 class _Counted:

@@ -694,7 +694,7 @@ class TestRefusals:
             (lambda url: url + "_none", r'database "shop_none" does not exist'),
             (lambda url: url.removesuffix("/shop"), r"the URL names no database"),
             (lambda url: url.replace("postgresql", "oracle"), r"oracle"),
-            (lambda url: url.replace("postgresql", "mysql"), r"a snapshot is taken of postgresql://"),
+            (lambda _: "duckdb:folder", r"duckdb:folder: a sample is taken of postgresql:// or mysql://"),
         ],
     )
     def test_a_wrong_url_is_told_in_one_line_without_its_password(

@@ -195,10 +195,11 @@ class MysqlSource:
             condition = f"{name} >= {value} AND ({name} > {value} OR ({condition}))"
         return f"({condition})"
 
-    def _literal(self, details: Details, value: str) -> str:
+    @staticmethod
+    def _literal(details: Details, value: str) -> str:
         if details.is_binary:
             return f"x'{value}'"
-        return value if details.is_number else str(self._connection.literal(value))
+        return value if details.is_number else _quoted_text(value)
 
     def _joined(self, table: TablePlan, columns: Sequence[str], keys: Sequence[tuple[str | None, ...]]) -> str:
         """Return a list of keys, joined with the rows that have them; `n` counts the keys from 1."""
@@ -206,7 +207,7 @@ class MysqlSource:
         typed = ", ".join(f"c{i} {one.looked_up_as} PATH '$[{i}]'" for i, one in enumerate(details))
         sides = [f"UNHEX(k.c{i})" if one.is_binary else f"k.c{i}" for i, one in enumerate(details)]
         on = " AND ".join(f"p.{_quoted(name)} = {side}" for name, side in zip(columns, sides, strict=True))
-        listed = self._connection.literal(json.dumps(keys, ensure_ascii=False))
+        listed = _quoted_text(json.dumps(keys, ensure_ascii=False))
         rows = f"JSON_TABLE({listed}, '$[*]' COLUMNS (n FOR ORDINALITY, {typed})) AS k"
         return f"{rows} STRAIGHT_JOIN {_name(table)} AS p ON {on}"
 
@@ -318,6 +319,11 @@ def _storage(table: TablePlan) -> Storage:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _quoted_text(text: str) -> str:
+    """Return a text as a literal, where backslashes escape."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def _name(table: TablePlan) -> str:

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,27 +56,53 @@ class SnapshotReport:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a snapshot to a command's."""
-    group = parser.add_argument_group("out of a server")
-    group.add_argument("--rows", type=int, default=1_000, help="rows a table at most, but for parents; default 1000")
-    group.add_argument("--leave-out", nargs="+", default=[], metavar="TABLE.COLUMN", help="columns or tables")
-    group.add_argument("--mask", nargs="+", default=[], metavar="TABLE.COLUMN", help="columns to mask")
-    group.add_argument("--mask-key", type=Path, metavar="FILE", help="same key, same masks; default: a random one")
-    group.add_argument("--seed", type=int, default=0, help="same seed, same rows; default 0")
+    parser.add_argument("--rows", type=int, default=1_000, help="rows a table at most, but for parents; default 1000")
+    for option, text in (
+        ("--leave-out", "columns, or whole tables, not to be copied"),
+        ("--mask", "columns whose values are masked"),
+    ):
+        parser.add_argument(option, nargs="+", action="extend", default=[], metavar="TABLE.COLUMN", help=text)
+    parser.add_argument("--mask-key", type=Path, metavar="FILE", help="same key, same masks; default: a random one")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same rows; default 0")
 
 
-def run(options: argparse.Namespace, url: str, folder: Path, report: Callable[[str], None]) -> SnapshotReport:
-    """Take the snapshot that the options of `add_arguments` ask for."""
-    key = None if options.mask_key is None else _read_key(options.mask_key)
-    return snapshot(
-        url,
-        folder,
-        options.rows,
-        leave_out=options.leave_out,
-        mask=options.mask,
-        mask_key=key,
-        seed=options.seed,
-        report=report,
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Take a snapshot as `--from URL --to FOLDER` and further options say; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxrl_sql.datagen.copy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--from", dest="source", required=True, help="postgresql:// or mysql://USER:PASSWORD@HOST/NAME")
+    parser.add_argument("--to", type=Path, required=True, help="folder to write to")
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    try:
+        report = snapshot(
+            options.source,
+            options.to,
+            options.rows,
+            leave_out=options.leave_out,
+            mask=options.mask,
+            mask_key=None if options.mask_key is None else _read_key(options.mask_key),
+            seed=options.seed,
+            report=_show,
+        )
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+        return 1
+    sys.stdout.write("\n".join(report.lines()) + "\n")
+    return 0
+
+
+def _show(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def _read_key(path: Path) -> bytes:

@@ -21,7 +21,7 @@ import pytest
 
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.datagen.copy import snapshot_postgresql
-from jaxrl_sql.datagen.copy.snapshot import SnapshotReport, snapshot
+from jaxrl_sql.datagen.copy.snapshot import SnapshotReport, main, snapshot
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
 from sqlexec_rs import servers
@@ -727,3 +727,43 @@ class TestRefusals:
         monkeypatch.setitem(sys.modules, "psycopg2", None)
         with pytest.raises(InputError, match="pip install psycopg2-binary"):
             snapshot(shop.reader, tmp_path, 10)
+
+
+class TestCommand:
+    def test_the_command_writes_and_says_what_it_wrote(
+        self, shop: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "key").write_bytes(KEY)
+        options = ["--rows", "2500", "--leave-out", "remark", "--leave-out", "customer.email", "--mask", "item.code"]
+        command = ["--from", shop.reader, "--to", str(tmp_path), *options, "--mask-key", str(tmp_path / "key")]
+        assert main(command) == 0
+        out, err = capsys.readouterr()
+        assert out.splitlines() == [
+            "public.sale.code is masked, too: it refers to public.item.code",
+            f"{tmp_path}/shop/shop.sqlite: 5700 of 9200 rows of 4 tables",
+        ]
+        assert "public.sale: 2000 of 2000 rows" in err.splitlines()
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (["--rows", "0"], "--rows 0: at least 1\n"),
+            (["--mask-key", "no/such"], "--mask-key no/such: No such file or directory\n"),
+            (
+                ["--leave-out", "costumer"],
+                "--leave-out costumer: there is no such table or column; the nearest is customer\n",
+            ),
+        ],
+    )
+    def test_what_cannot_be_done_is_one_line_and_exit_code_2(
+        self, shop: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+    ) -> None:
+        assert main(["--from", shop.reader, "--to", str(tmp_path), *options]) == 2
+        assert capsys.readouterr() == ("", words)
+
+    def test_a_key_that_is_short_is_refused(
+        self, shop: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "key").write_bytes(b"short\n")
+        assert main(["--from", shop.reader, "--to", str(tmp_path), "--mask-key", str(tmp_path / "key")]) == 2
+        assert "5 bytes are too few for a secret: 16 are needed" in capsys.readouterr().err

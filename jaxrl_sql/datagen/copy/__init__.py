@@ -1,0 +1,1 @@
+"""Copy databases between SQLite and other engines."""

@@ -1,0 +1,91 @@
+"""Copy SQLite databases to another engine: `python -m jaxrl_sql.datagen.copy --from FOLDER --to URL --out DIR`.
+
+Each file becomes a database of the server (or a file of DuckDB's), with types that hold its values, keys, indexes and
+comments. Its rows are read back and compared. DIR gets manifest.json, which a copy that was broken off goes on from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxrl_sql.datagen.copy.address import is_address, parse_address
+from jaxrl_sql.datagen.copy.copying import CopyError, CopyOptions, copy_files
+from jaxrl_sql.datagen.copy.manifest import open_manifest
+from jaxrl_sql.datagen.copy.source import find_files
+from jaxrl_sql.datagen.copy.target import open_target
+from jaxrl_sql.types import InputError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxrl_sql.datagen.copy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--from", dest="source", required=True, help="folder of SQLite files, or one file")
+    parser.add_argument("--to", required=True, help="postgresql://USER:PASSWORD@HOST, mysql://… or duckdb:FOLDER")
+    parser.add_argument("--out", type=Path, required=True, help="folder for manifest.json, and for questions")
+    parser.add_argument("--only", nargs="+", metavar="ID", help="databases to copy; default all")
+    parser.add_argument("--prefix", default="", help="before each database's name")
+    parser.add_argument("--reader", default="", help="user who may read the copies, or its URL, by which golds run")
+    parser.add_argument("--leave-out", action="append", default=[], metavar="TABLE.COLUMN", help="not to be copied")
+    parser.add_argument(
+        "--replace", action="store_true", help="replace what the engine's texts and numbers cannot hold"
+    )
+    return parser
+
+
+def _pairs(names: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """Return (table, column) in lower case of the columns to leave out."""
+    found = set()
+    for name in names:
+        table, dot, column = name.lower().partition(".")
+        if not (table and dot and column):
+            raise InputError(f"--leave-out {name}: give TABLE.COLUMN")
+        found.add((table, column))
+    return frozenset(found)
+
+
+def _copy_in(options: argparse.Namespace) -> None:
+    address = parse_address(options.to)
+    reader = parse_address(options.reader).user if is_address(options.reader) else options.reader
+    copying = CopyOptions(options.prefix, reader, _pairs(options.leave_out), options.replace)
+    files = find_files(Path(options.source))
+    if options.only:
+        known = {file.db_id for file in files}
+        if unknown := [db_id for db_id in options.only if db_id not in known]:
+            raise InputError(f"--only {unknown[0]}: no such database in {options.source}")
+        files = [file for file in files if file.db_id in options.only]
+    if reader and address.engine == "duckdb":
+        raise InputError("--reader: a file has no users: leave it out with duckdb:")
+    target = open_target(address)
+    manifest = open_manifest(options.out, address, target.version)
+    copy_files(files, target, manifest, copying, lambda line: sys.stdout.write(f"{line}\n"))
+    sys.stdout.write(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}\n")
+
+
+def _copy_out(source: str) -> None:
+    raise InputError(f"--from {source.partition(':')[0]}: only SQLite files are copied: name a folder or a file")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Copy databases and print what was copied; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        if is_address(options.source):
+            _copy_out(options.source)
+        _copy_in(options)
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except CopyError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

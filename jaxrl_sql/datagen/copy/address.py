@@ -1,0 +1,123 @@
+"""Where databases are copied to: a server's URL or a folder of DuckDB's files, shown without its password."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from jaxrl_sql.types import InputError
+
+ENGINES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
+"""The engine of each scheme of a server's URL."""
+
+_FORMS = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT or duckdb:FOLDER"
+_PORTS = {"postgresql": 5432, "mysql": 3306}
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_OPTIONS = ("sslmode", "sslrootcert")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server, or a folder of DuckDB's files; the password is in no text that is made of it."""
+
+    engine: str
+    host: str = ""
+    port: int = 0
+    user: str = ""
+    password: str = field(default="", repr=False)
+    database: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    folder: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Return the address without user and password."""
+        if self.folder:
+            return f"duckdb:{self.folder}"
+        return f"{self.engine}://{_host(self.host)}:{self.port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether what is sent stays on this machine."""
+        return self.host in _LOCAL or self.host.startswith("/")
+
+    def option(self, name: str) -> str:
+        """Return an option behind the question mark, or nothing."""
+        return dict(self.options).get(name, "")
+
+    def named(self, database: str) -> str:
+        """Return how a copied database is called where no password is told: a file's name, or a URL without user."""
+        if self.folder:
+            return f"duckdb:{Path(self.folder) / f'{database}.duckdb'}"
+        return f"{self.shown}/{quote(database, safe='')}"
+
+    def url(self, database: str) -> str:
+        """Return the URL of a database with user and password, as the executor takes it."""
+        if self.folder:
+            return self.named(database)
+        user = quote(self.user, safe="") + (f":{quote(self.password, safe='')}" if self.password else "")
+        tail = "&".join(f"{name}={quote(value, safe='/')}" for name, value in self.options)
+        host = quote(self.host, safe="") if self.host.startswith("/") else _host(self.host)
+        return f"{self.engine}://{user}@{host}:{self.port}/{quote(database, safe='')}{f'?{tail}' if tail else ''}"
+
+    def redacted(self, message: object) -> str:
+        """Return a message in one line, without the password."""
+        text = " ".join(str(message).split())
+        return text.replace(self.password, "***") if self.password else text
+
+    def within(self, database: str) -> Address:
+        """Return the address of a database of the same server."""
+        return replace(self, database=database)
+
+
+def parse_address(text: str) -> Address:
+    """Read where databases are copied to; raises InputError for what is no such place."""
+    scheme, colon, rest = text.partition(":")
+    if scheme == "duckdb" and colon:
+        if not rest or rest.startswith("//"):
+            raise InputError(f"{_bare(text)}: DuckDB's files are in a folder: give duckdb:FOLDER")
+        return Address("duckdb", folder=rest)
+    if scheme not in ENGINES or not rest.startswith("//"):
+        raise InputError(f"{_bare(text)}: not a place to copy to: give {_FORMS}")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise InputError(f"{_bare(text)}: not a URL ({_shortened(error)}): give {_FORMS}") from None
+    engine = ENGINES[scheme]
+    if not parts.hostname or not parts.username:
+        raise InputError(f"{_bare(text)}: no {'user' if parts.hostname else 'host'}: give {_FORMS}")
+    options = tuple(parse_qsl(parts.query, keep_blank_values=True))
+    strange = [name for name, _ in options if name not in _OPTIONS]
+    if strange:
+        raise InputError(f"{_bare(text)}: no option {strange[0]!r} of a URL is known: there are {', '.join(_OPTIONS)}")
+    return Address(
+        engine,
+        unquote(parts.hostname),
+        port or _PORTS[engine],
+        unquote(parts.username),
+        unquote(parts.password or ""),
+        unquote(parts.path.removeprefix("/")),
+        options,
+    )
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is meant as a server's URL and not as a path."""
+    return "://" in text
+
+
+def _bare(text: str) -> str:
+    """Return what may be shown of a text that might hold a password: all but what stands before the last `@`."""
+    head, slashes, rest = text.partition("://")
+    return f"{head}{slashes}{rest.rpartition('@')[2]}"
+
+
+def _shortened(error: ValueError) -> str:
+    # urlsplit repeats the port, which is a part of the password where an `@` or `:` in it was not percent-encoded.
+    return "its port is no number: %-encode :, /, ? and @ in a password" if "ort" in str(error) else "it is malformed"
+
+
+def _host(name: str) -> str:
+    return f"[{name}]" if ":" in name else name

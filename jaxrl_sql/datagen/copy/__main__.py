@@ -13,9 +13,9 @@ from pathlib import Path
 
 from jaxrl_sql.datagen.copy.address import is_address, parse_address
 from jaxrl_sql.datagen.copy.copying import CopyError, CopyOptions, copy_files
+from jaxrl_sql.datagen.copy.engines import open_target
 from jaxrl_sql.datagen.copy.manifest import open_manifest
 from jaxrl_sql.datagen.copy.source import find_files
-from jaxrl_sql.datagen.copy.target import open_target
 from jaxrl_sql.types import InputError
 
 

@@ -109,9 +109,10 @@ def is_address(text: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    """Return what may be shown of a text that might hold a password: all but what stands before the last `@`."""
+    """Return what may be shown of a text that might hold a password: what stands behind `@`, or before a colon."""
     head, slashes, rest = text.partition("://")
-    return f"{head}{slashes}{rest.rpartition('@')[2]}"
+    before, at, behind = rest.rpartition("@")
+    return f"{head}{slashes}{behind if at else before + behind.partition(':')[0]}"
 
 
 def _shortened(error: ValueError) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.copy.digest import TableDigest
 from jaxrl_sql.datagen.copy.kinds import Cell, Converter, to_real, to_text
 from jaxrl_sql.datagen.copy.manifest import Entry, Manifest, make_entry
-from jaxrl_sql.datagen.copy.plan import Plan, PlannedTable, Rules, make_plan
+from jaxrl_sql.datagen.copy.plan import make_plan
+from jaxrl_sql.datagen.copy.planned import Plan, PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import Rows, Source, SourceFile, open_source
 from jaxrl_sql.datagen.copy.target import Session, Target
 from jaxrl_sql.types import InputError, JaxrlSqlError
@@ -52,13 +54,13 @@ def copy_files(
     Nothing is written before all files were looked at. Raises InputError for a database that is there and not ours,
     or holds what the engine cannot, and CopyError where the rows that are read back are others.
     """
+    _refuse_unknown_columns(files, options)
     waiting = [file for file in files if not _is_done(file, target, manifest, options)]
     _refuse_others(waiting, target, manifest, options)
     plans: list[Plan] = []
     for file in waiting:
         with open_source(file) as source:
             plans.append(make_plan(source, target.rules, options.left_out, replaces=options.replaces))
-    _refuse_unknown_columns(files, plans, waiting, options)
     for file in files:
         if file not in waiting:
             tell(f"{file.db_id}: already there, {_counted(manifest.databases[file.db_id])}")
@@ -102,15 +104,13 @@ def _refuse_others(files: Sequence[SourceFile], target: Target, manifest: Manife
         )
 
 
-def _refuse_unknown_columns(
-    files: Sequence[SourceFile], plans: Sequence[Plan], waiting: Sequence[SourceFile], options: CopyOptions
-) -> None:
-    """Refuse names of columns to leave out that no file has; unknown where some files were not looked at."""
-    if len(files) > len(waiting):
-        return
-    for table, column in sorted(options.left_out):
-        if not any((table, column) in plan.left_out for plan in plans):
-            raise InputError(f"--leave-out {table}.{column}: no database has this column")
+def _refuse_unknown_columns(files: Sequence[SourceFile], options: CopyOptions) -> None:
+    unknown = set(options.left_out)
+    for file in files if unknown else ():
+        for table in read_schema(file.path).tables:
+            unknown -= {(table.name.lower(), column.name.lower()) for column in table.columns}
+    if unknown:
+        raise InputError(f"--leave-out {'.'.join(min(unknown))}: no database has this column")
 
 
 def _copy_file(file: SourceFile, plan: Plan, target: Target, manifest: Manifest, options: CopyOptions) -> Entry:
@@ -119,7 +119,8 @@ def _copy_file(file: SourceFile, plan: Plan, target: Target, manifest: Manifest,
     manifest.begin(file.db_id, name)
     if is_ours:
         target.drop(name)
-    with open_source(file) as source, target.open(name) as session:
+    # The source is left first: where it has changed, nothing stays.
+    with target.open(name) as session, open_source(file) as source:
         session.create(plan.tables)
         digests = {}
         for table in plan.tables:

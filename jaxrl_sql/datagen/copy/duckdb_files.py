@@ -10,7 +10,7 @@ from typing import Any
 from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.datagen.copy.address import Address
 from jaxrl_sql.datagen.copy.kinds import plain_cell
-from jaxrl_sql.datagen.copy.plan import PlannedTable, Rules
+from jaxrl_sql.datagen.copy.planned import PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import CHUNK, Rows
 from jaxrl_sql.datagen.copy.target import State, refused
 from jaxrl_sql.types import InputError
@@ -57,15 +57,16 @@ class DuckdbFiles:
     @contextmanager
     def open(self, name: str) -> Iterator[_Session]:
         """Yield a session on a file beside the place of the database's."""
-        part = self._file(name).with_suffix(".duckdb.part")
-        for left in (part, Path(f"{part}.wal")):
-            left.unlink(missing_ok=True)
+        part = Path(self.address.folder, f"{name}.duckdb.part")
+        _remove(part)
         try:
             with closing(duckdb.connect(part)) as connection:
                 yield _Session(connection)
             part.replace(self._file(name))
         except duckdb.Error as error:
             raise refused(self.address, f"{name} cannot be written", error) from error
+        finally:
+            _remove(part)
 
     def _file(self, name: str) -> Path:
         return Path(self.address.folder, f"{name}.duckdb")
@@ -122,6 +123,11 @@ class _Session:
         cursor = self.connection.execute(f"SELECT * FROM {_name(table.name)}")
         while rows := cursor.fetchmany(CHUNK):
             yield [tuple(map(plain_cell, row)) for row in rows]
+
+
+def _remove(part: Path) -> None:
+    for path in (part, Path(f"{part}.wal")):
+        path.unlink(missing_ok=True)
 
 
 def _name(name: str) -> str:

@@ -12,7 +12,7 @@ from jaxrl_sql.data.jsonl import load_json
 from jaxrl_sql.data.written import written_whole
 from jaxrl_sql.datagen.copy.address import Address
 from jaxrl_sql.datagen.copy.digest import TableDigest
-from jaxrl_sql.datagen.copy.plan import Plan, PlannedTable
+from jaxrl_sql.datagen.copy.planned import Plan, PlannedTable
 from jaxrl_sql.datagen.copy.source import SourceFile
 from jaxrl_sql.types import InputError
 

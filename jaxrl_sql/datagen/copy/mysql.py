@@ -11,7 +11,7 @@ from typing import Any
 from jaxrl_sql.datagen.copy.address import Address
 from jaxrl_sql.datagen.copy.kinds import plain_cell
 from jaxrl_sql.datagen.copy.names import NameRules
-from jaxrl_sql.datagen.copy.plan import PlannedColumn, PlannedTable, Rules
+from jaxrl_sql.datagen.copy.planned import PlannedColumn, PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import CHUNK, Rows
 from jaxrl_sql.datagen.copy.target import State, refused, unreachable
 from jaxrl_sql.types import InputError
@@ -23,6 +23,7 @@ except ImportError as error:
     raise InputError("MariaDB is written to by PyMySQL: pip install 'jaxrl-sql[mysql]'") from error
 
 _SECONDS = 10
+_VERSION = "SELECT VERSION()"
 _TYPES = {"integer": "bigint", "real": "double", "date": "date", "timestamp": "datetime"}
 # Text is compared byte by byte, and blanks at its end count: SQLite's BINARY.
 _COLLATIONS = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
@@ -46,7 +47,7 @@ class Mysql:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        version = self._ask("SELECT VERSION()")[0][0]
+        version = self._ask(_VERSION)[0][0]
         self.version = version if "MariaDB" in version else f"MySQL {version}"
         found = re.match(r"(\d+)\.(\d+)", version)
         number = (int(found[1]), int(found[2])) if found else (0, 0)

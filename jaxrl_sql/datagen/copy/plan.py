@@ -3,80 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from jaxrl_sql.data.schema.describe import Descriptions, read_descriptions
 from jaxrl_sql.data.schema.read import Column, ForeignKey
-from jaxrl_sql.datagen.copy.kinds import Kind, Seen, kind_of
-from jaxrl_sql.datagen.copy.names import NameRules, new_names
+from jaxrl_sql.datagen.copy.kinds import Seen, kind_of
+from jaxrl_sql.datagen.copy.names import new_names
+from jaxrl_sql.datagen.copy.planned import Plan, PlannedColumn, PlannedKey, PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import Source, SourceTable
 from jaxrl_sql.types import InputError
 
 # The longest text that a number becomes.
 _NUMBER_LENGTH = 25
-
-
-class Rules(NamedTuple):
-    """What an engine holds: how it names things, and what a text, a float and a key may not hold.
-
-    `key_length` is the most characters that all texts of a key may have together (0: any). Without `refers_ahead` a
-    foreign key leads to a row of another table that was there before.
-    """
-
-    engine: str
-    names: NameRules = NameRules()
-    holds_nul: bool = True
-    holds_infinity: bool = True
-    key_length: int = 0
-    refers_ahead: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedColumn:
-    """A column as it will be; `source` is what SQLite calls it. `longest` in characters, `widest` in bytes."""
-
-    source: str
-    name: str
-    kind: Kind
-    not_null: bool = False
-    comment: str = ""
-    longest: int = 0
-    widest: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedKey:
-    """Columns that refer to columns of another table, all as they will be called."""
-
-    columns: tuple[str, ...]
-    table: str
-    targets: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedTable:
-    """A table as it will be. `keyed` are the columns of all keys and indexes."""
-
-    source: SourceTable
-    name: str
-    columns: tuple[PlannedColumn, ...]
-    primary_key: tuple[str, ...] = ()
-    uniques: tuple[tuple[str, ...], ...] = ()
-    indexes: tuple[tuple[str, ...], ...] = ()
-    foreign_keys: tuple[PlannedKey, ...] = ()
-    keyed: frozenset[str] = frozenset()
-
-
-class Plan(NamedTuple):
-    """A database's tables, parents before their children where that is possible; `told` is what differs, in lines.
-
-    `left_out` are the (table, column) in lower case that were asked to be left out, and are there.
-    """
-
-    tables: tuple[PlannedTable, ...]
-    told: tuple[str, ...]
-    left_out: frozenset[tuple[str, str]] = frozenset()
 
 
 def make_plan(source: Source, rules: Rules, left_out: frozenset[tuple[str, str]], *, replaces: bool) -> Plan:
@@ -110,8 +48,7 @@ class _Planner:
         planned = _parents_first([self._with_foreign_keys(bare[table.name], bare) for table in tables])
         if not self.rules.refers_ahead:
             planned = [self._without_ahead(table, planned[:place]) for place, table in enumerate(planned)]
-        found = frozenset((table.lower(), column.lower()) for table, column in absent)
-        return Plan(tuple(_with_keyed(planned)), tuple(self.told), found)
+        return Plan(tuple(_with_keyed(planned)), tuple(self.told))
 
     def _renaming(self, table: str, names: Sequence[str]) -> dict[str, str]:
         """Return what tables, or a table's columns, will be called; tell of those that are not only in lower case."""

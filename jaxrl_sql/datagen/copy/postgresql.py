@@ -10,7 +10,7 @@ from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.datagen.copy.address import Address
 from jaxrl_sql.datagen.copy.kinds import Cell, plain_cell
 from jaxrl_sql.datagen.copy.names import NameRules
-from jaxrl_sql.datagen.copy.plan import PlannedTable, Rules
+from jaxrl_sql.datagen.copy.planned import PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import CHUNK, Rows
 from jaxrl_sql.datagen.copy.target import State, refused, unreachable
 from jaxrl_sql.types import InputError

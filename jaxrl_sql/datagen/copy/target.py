@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from jaxrl_sql.datagen.copy.address import Address
-from jaxrl_sql.datagen.copy.plan import PlannedTable, Rules
+from jaxrl_sql.datagen.copy.planned import PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import Rows
 from jaxrl_sql.types import InputError
 
@@ -63,23 +63,6 @@ class Target(Protocol):
     def open(self, name: str) -> AbstractContextManager[Session]:
         """Begin to write a database, which is made where it is absent."""
         ...
-
-
-def open_target(address: Address) -> Target:
-    """Return the engine of an address; raises InputError where it cannot be reached, is too old, or has no driver."""
-    if address.engine == "duckdb":
-        from jaxrl_sql.datagen.copy.duckdb_files import DuckdbFiles  # noqa: PLC0415  an engine's driver is an extra
-
-        return DuckdbFiles(address)
-    if address.engine == "postgresql":
-        from jaxrl_sql.datagen.copy.postgresql import Postgresql  # noqa: PLC0415
-
-        return Postgresql(address)
-    if address.engine == "mysql":
-        from jaxrl_sql.datagen.copy.mysql import Mysql  # noqa: PLC0415
-
-        return Mysql(address)
-    raise InputError(f"{address.engine}: there are postgresql, mysql and duckdb")
 
 
 def unreachable(address: Address, error: object) -> InputError:

@@ -292,7 +292,7 @@ class _Rewriter:
 
     def _ordered(self, node: exp.Expression) -> None:
         """Say nothing of NULLs where a count is sorted by, which is none."""
-        if isinstance(node.this, exp.Count):
+        if isinstance(node.this, exp.Count) and self.engine != "mysql":
             node.set("nulls_first", self.engine == "postgresql" and bool(node.args.get("desc")))
 
 

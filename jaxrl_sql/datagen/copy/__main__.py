@@ -2,6 +2,8 @@
 
 Each file becomes a database of the server (or a file of DuckDB's), with types that hold its values, keys, indexes and
 comments. Its rows are read back and compared. DIR gets manifest.json, which a copy that was broken off goes on from.
+With --questions their golds are translated and run, and DIR gets questions.jsonl, with those whose results are
+SQLite's, and left_out.jsonl, with the others.
 """
 
 from __future__ import annotations
@@ -11,12 +13,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.datagen.copy.address import is_address, parse_address
+from jaxrl_sql.data.benchmarks import load_benchmark
+from jaxrl_sql.datagen.copy.address import Address, is_address, parse_address
 from jaxrl_sql.datagen.copy.copying import CopyError, CopyOptions, copy_files
 from jaxrl_sql.datagen.copy.engines import open_target
+from jaxrl_sql.datagen.copy.golds import check_golds, summary_lines, write_golds
 from jaxrl_sql.datagen.copy.manifest import open_manifest
 from jaxrl_sql.datagen.copy.source import find_files
+from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.types import InputError
+
+_MOST_ROWS = 100_000
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,6 +42,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--replace", action="store_true", help="replace what the engine's texts and numbers cannot hold"
     )
+    golds = parser.add_argument_group("questions")
+    golds.add_argument("--questions", type=Path, metavar="PATH", help="a set's folder, or a file of questions")
+    golds.add_argument("--split", default="", help="of the set; default the usual one")
+    golds.add_argument("--timeout-ms", type=int, default=30_000, help="for each gold, default 30,000")
     return parser
 
 
@@ -51,20 +62,39 @@ def _pairs(names: Sequence[str]) -> frozenset[tuple[str, str]]:
 
 def _copy_in(options: argparse.Namespace) -> None:
     address = parse_address(options.to)
-    reader = parse_address(options.reader).user if is_address(options.reader) else options.reader
-    copying = CopyOptions(options.prefix, reader, _pairs(options.leave_out), options.replace)
+    reader = parse_address(options.reader) if is_address(options.reader) else None
+    _check(options, address, reader)
+    name = reader.user if reader else options.reader
+    copying = CopyOptions(options.prefix, name, _pairs(options.leave_out), options.replace)
+    examples = load_benchmark(options.questions, options.split).examples if options.questions else ()
     files = find_files(Path(options.source))
     if options.only:
         known = {file.db_id for file in files}
         if unknown := [db_id for db_id in options.only if db_id not in known]:
             raise InputError(f"--only {unknown[0]}: no such database in {options.source}")
         files = [file for file in files if file.db_id in options.only]
-    if reader and address.engine == "duckdb":
-        raise InputError("--reader: a file has no users: leave it out with duckdb:")
     target = open_target(address)
     manifest = open_manifest(options.out, address, target.version)
     copy_files(files, target, manifest, copying, lambda line: sys.stdout.write(f"{line}\n"))
     sys.stdout.write(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}\n")
+    if options.questions:
+        with Executor(limits=Limits(timeout_ms=options.timeout_ms, max_rows=_MOST_ROWS)) as executor:
+            golds = check_golds(executor, examples, manifest, reader or address)
+        write_golds(options.out, golds, reader or address)
+        sys.stdout.write("\n".join(summary_lines(golds, target.version)) + "\n")
+
+
+def _check(options: argparse.Namespace, address: Address, reader: Address | None) -> None:
+    """Raise InputError for options that do not go together."""
+    if options.reader and address.engine == "duckdb":
+        raise InputError("--reader: a file has no users: leave it out with duckdb:")
+    if reader and (reader.engine, reader.host, reader.port) != (address.engine, address.host, address.port):
+        raise InputError(f"--reader: {reader.shown} is not the server of --to, {address.shown}")
+    if options.questions and address.engine != "duckdb" and not reader:
+        url = f"{address.engine}://NAME:PASSWORD@{address.host}:{address.port}"
+        raise InputError(f"--questions: golds run as who can only read: give --reader {url}")
+    if options.timeout_ms < 1:
+        raise InputError(f"--timeout-ms {options.timeout_ms}: must be at least 1")
 
 
 def _copy_out(source: str) -> None:

@@ -108,19 +108,30 @@ def kind_of(declared: str, seen: Seen) -> Kind | str:
     return "integer" if seen.integers else _declared_kind(declared)
 
 
-def _declared_kind(declared: str) -> Kind:
-    """Return the kind of a column without values, by SQLite's rules of affinity; its numeric and none are told apart.
+def affinity_of(declared: str) -> str:
+    """Return the affinity of a declared type, by which SQLite compares a column; "" is none.
 
-    Datatypes In SQLite, section 3.1. A column that never held a date is text: what it is compared with may be none.
+    Datatypes In SQLite, section 3.1.
     """
     upper = declared.upper()
-    if "INT" in upper or "BOOL" in upper:
+    if "INT" in upper:
         return "integer"
     if any(word in upper for word in ("CHAR", "CLOB", "TEXT")):
         return "text"
-    if "BLOB" in upper:
+    if "BLOB" in upper or not upper:
+        return ""
+    return "real" if any(word in upper for word in ("REAL", "FLOA", "DOUB")) else "numeric"
+
+
+def _declared_kind(declared: str) -> Kind:
+    """Return the kind of a column without values; one that never held a date is text."""
+    upper = declared.upper()
+    kinds: dict[str, Kind] = {"integer": "integer", "text": "text", "real": "real"}
+    if "BOOL" in upper:
+        return "integer"
+    if "BLOB" in upper and "INT" not in upper:
         return "blob"
-    return "real" if re.search("REAL|FLOA|DOUB|NUM|DEC", upper) else "text"
+    return kinds.get(affinity_of(declared), "real" if re.search("NUM|DEC", upper) else "text")
 
 
 def to_real(value: Cell) -> Cell:

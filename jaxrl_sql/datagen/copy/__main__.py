@@ -24,6 +24,8 @@ from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.types import InputError
 
 _MOST_ROWS = 100_000
+# A session is of one database, and a server takes a hundred by default.
+_MOST_SESSIONS = 16
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,7 +80,8 @@ def _copy_in(options: argparse.Namespace) -> None:
     copy_files(files, target, manifest, copying, lambda line: sys.stdout.write(f"{line}\n"))
     sys.stdout.write(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}\n")
     if options.questions:
-        with Executor(limits=Limits(timeout_ms=options.timeout_ms, max_rows=_MOST_ROWS)) as executor:
+        limits = Limits(timeout_ms=options.timeout_ms, max_rows=_MOST_ROWS)
+        with Executor(limits=limits, max_open=_MOST_SESSIONS) as executor:
             golds = check_golds(executor, examples, manifest, reader or address)
         write_golds(options.out, golds, reader or address)
         sys.stdout.write("\n".join(summary_lines(golds, target.version)) + "\n")

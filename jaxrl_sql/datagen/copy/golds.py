@@ -22,7 +22,7 @@ from jaxrl_sql.sqlenv.executor import RULE_NAMES, Executor, Outcome
 from jaxrl_sql.sqlenv.parse import parse_query
 from jaxrl_sql.sqlenv.scopes import EngineColumn, EngineSchema, EngineTable
 from jaxrl_sql.sqlenv.to_engine import to_engine
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, InputError
 
 QUESTIONS, LEFT_OUT = "questions.jsonl", "left_out.jsonl"
 
@@ -50,7 +50,7 @@ def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manif
 
     Statuses are those of runs on the engine, and: `not_copied` (the database), `no_sql`, `not_translated`,
     `gold_failed` (on SQLite), `different_rows`, `different_order` and `not_itself` (by a rule it is
-    not equal to itself).
+    not equal to itself). Raises InputError where the engine does not let the reader in.
     """
     entries = {entry["source"]["path"]: entry for entry in manifest.databases.values()}
     schemas: dict[str, EngineSchema] = {}
@@ -168,6 +168,8 @@ def _outcomes(executor: Executor, queries: Sequence[tuple[str, str]]) -> list[Ou
 def _judged(gold: Gold, here: Outcome, there: Outcome, reader: Address) -> Gold:
     if here.status != "ok":
         return gold._replace(status="gold_failed", message=here.error or here.status)
+    if there.status == "db_error":
+        raise InputError(f"{reader.named(gold.name)}: golds cannot be run there: {reader.redacted(there.error)}")
     if there.status != "ok":
         return gold._replace(status=there.status, message=reader.redacted(there.error or there.status))
     tree = parse_query(gold.example.gold_sql)

@@ -72,6 +72,8 @@ class _Rewriter:
 
     def rewrite(self, tree: exp.Expression) -> exp.Expression:
         """Rewrite a tree in place: what depends on the names in it comes before they are changed."""
+        if not isinstance(tree, exp.Query):
+            raise TypeError("not a query")
         self._texts(tree)
         if self.engine != "mysql":
             for select in tree.find_all(exp.Select):
@@ -187,15 +189,15 @@ class _Rewriter:
             if right is not shown and shown is not None and isinstance(query.this, exp.Select):
                 query.this.set("expressions", [right])
             return
-        kept = node.this.copy()
-        pairs = [self._pair(kept, one, is_equality=True) for one in node.expressions]
+        pairs = [self._pair(node.this, one, is_equality=True) for one in node.expressions]
         if len({left for left, _ in pairs}) == 1:
             node.set("this", pairs[0][0])
             node.set("expressions", [right for _, right in pairs])
 
     def _between(self, node: exp.Expression) -> None:
-        kept = node.this.copy()
-        (left, low), (other, high) = (self._pair(kept, node.args[name], is_equality=False) for name in ("low", "high"))
+        (left, low), (other, high) = (
+            self._pair(node.this, node.args[name], is_equality=False) for name in ("low", "high")
+        )
         if left == other:
             node.set("this", left)
             node.set("low", low)
@@ -276,7 +278,10 @@ class _Rewriter:
             (given.set("expressions", [new]) if isinstance(given, exp.Distinct) else node.set("this", new))
 
     def _divide(self, node: exp.Expression) -> exp.Expression | None:
-        """Divide whole numbers to a whole number, which PostgreSQL does by itself."""
+        """Divide whole numbers to a whole number, which PostgreSQL does by itself; only by 0 it has to be NULL."""
+        divisor = node.expression
+        if isinstance(divisor, exp.Literal) and not divisor.is_string and float(divisor.name):
+            node.set("safe", False)
         if self.engine == "postgresql" or self.scopes.kind(node) != "integer":
             return None
         return exp.IntDiv(this=node.this, expression=node.expression)

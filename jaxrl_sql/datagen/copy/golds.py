@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlglot import exp
 
 from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.data.schema.read import connect, read_schema
+from jaxrl_sql.datagen.augment.ties import is_tied
 from jaxrl_sql.datagen.copy.address import Address
 from jaxrl_sql.datagen.copy.kinds import affinity_of
 from jaxrl_sql.datagen.copy.manifest import Entry, Manifest
@@ -34,7 +36,8 @@ _DIGITS = 12
 class Gold(NamedTuple):
     """What came of a gold: `status` is `ok`, or why it is left out; `message` is the engine's.
 
-    `is_near` where reals differ in their last digits.
+    `is_near` where reals differ in their last digits. A gold that `is_tied` cuts a sorted list between rows of equal keys:
+    it is kept while the engine happens to choose as SQLite does.
     """
 
     example: Example
@@ -43,13 +46,14 @@ class Gold(NamedTuple):
     status: str = "ok"
     message: str = ""
     is_near: bool = False
+    is_tied: bool = False
 
 
 def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manifest, reader: Address) -> list[Gold]:
     """Translate and run golds; return what came of each, in order. `reader` is who may read the copies.
 
     Statuses are those of runs on the engine, and: `not_copied` (the database), `no_sql`, `not_translated`,
-    `gold_failed` (on SQLite), `different_rows`, `different_order` and `not_itself` (by a rule it is
+    `gold_failed` (on SQLite), `tied` (rows that are as good), `different_rows`, `different_order` and `not_itself` (by a rule it is
     not equal to itself). Raises InputError where the engine does not let the reader in.
     """
     entries = {entry["source"]["path"]: entry for entry in manifest.databases.values()}
@@ -91,8 +95,11 @@ def summary_lines(golds: Sequence[Gold], version: str) -> list[str]:
     kept = [gold for gold in golds if gold.status == "ok"]
     near = sum(gold.is_near for gold in kept)
     share = 100 * len(kept) / len(golds) if golds else 0.0
-    digits = f", {near} of them but for the last digits of reals" if near else ""
-    lines = [f"{len(kept)} of {len(golds)} golds ({share:.1f} %) give on {version} what they give on SQLite{digits}"]
+    lines = [f"{len(kept)} of {len(golds)} golds ({share:.1f} %) give on {version} what they give on SQLite"]
+    if near:
+        lines.append(f"  kept:     {near:>5}  but for the last digits of reals")
+    if tied := sum(gold.is_tied for gold in kept):
+        lines.append(f"  kept:     {tied:>5}  where a LIMIT cuts through ties, and both choose the same rows")
     statuses = Counter(gold.status for gold in golds if gold.status != "ok")
     return lines + [f"  left out: {count:>5}  {status}" for status, count in statuses.most_common()]
 
@@ -125,6 +132,7 @@ def _question(gold: Gold, reader: Address) -> dict[str, Any]:
         "sql": gold.sql,
         "dialect": reader.engine,
         "db": reader.named(gold.name),
+        "tied": gold.is_tied,
         "sqlite_sql": example.gold_sql,
     }
 
@@ -149,7 +157,7 @@ def _run(executor: Executor, golds: Sequence[Gold], reader: Address) -> Iterator
     urls, sqls = [url for url, _ in there], [sql for _, sql in there]
     itself = executor.score_many(urls, sqls, sqls, rules=RULE_NAMES)
     for place, (gold, here, other) in enumerate(zip(golds, wanted, found, strict=True)):
-        judged = _judged(gold, here, other, reader)
+        judged = _with_ties(_judged(gold, here, other, reader))
         unlike = [rule for rule in RULE_NAMES if itself[rule][place] != 1.0]
         if judged.status == "ok" and unlike:
             judged = judged._replace(status="not_itself", message=", ".join(unlike))
@@ -180,6 +188,15 @@ def _judged(gold: Gold, here: Outcome, there: Outcome, reader: Address) -> Gold:
     if is_ordered and ours != theirs:
         return gold._replace(status="different_order")
     return gold._replace(is_near=here.set_digest != there.set_digest)
+
+
+def _with_ties(gold: Gold) -> Gold:
+    """Note whether a gold that ran leaves open which of equally good rows come back."""
+    if gold.status not in ("ok", "different_rows"):
+        return gold
+    with closing(connect(gold.example.db_path)) as connection:
+        tied = is_tied(connection, gold.example.gold_sql)
+    return gold._replace(is_tied=tied, status="tied" if tied and gold.status != "ok" else gold.status)
 
 
 def _plain(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -34,6 +34,8 @@ _RESERVED = frozenset(
 )
 _BARE = re.compile(r"[a-z_][a-z0-9_]*")
 _FORMS = {"date": r"\d{4}-\d\d-\d\d", "timestamp": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"}
+_NUMERIC = frozenset({"integer", "real", "numeric"})
+_NUMBER = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 _OF_TEXT = (exp.Substring, exp.Length, exp.Upper, exp.Lower, exp.Trim, exp.DPipe, exp.Like, exp.ILike, exp.StrPosition)
 
@@ -218,18 +220,20 @@ class _Rewriter:
     def _text_and_number(self, text: Any, number: Any, *, is_equality: bool) -> tuple[Any, Any]:
         """Compare as texts where SQLite does, or where only equal ones count; else as numbers.
 
-        A literal is left to an engine that reads it as a number itself.
+        A literal that is a number is left to the engine, which reads it so. Texts of a column of numbers are what the
+        copy made of numbers that stood beside texts: equal ones are equal as texts.
         """
-        is_numeric = self.scopes.affinity(number) in {"integer", "real", "numeric"}
-        if not is_numeric and self.scopes.affinity(text) != "text":
-            return text, number
-        if is_numeric and isinstance(text, exp.Literal):
-            return text, number
-        if not is_numeric or is_equality:
-            if isinstance(number, exp.Literal):
-                return text, exp.Literal.string(number.name)
+        affinity = self.scopes.affinity(text)
+        if self.scopes.affinity(number) in _NUMERIC:
+            if isinstance(text, exp.Literal):
+                return text, _cast(number, "text") if is_equality and not _NUMBER.fullmatch(text.name) else number
+            if not is_equality or self.scopes.kind(number) == "real":
+                return _cast(text, "double"), number
             return text, _cast(number, "text")
-        return _cast(text, "double"), number
+        if affinity == "text" or (affinity in _NUMERIC and is_equality):
+            literal = exp.Literal.string(number.name) if isinstance(number, exp.Literal) else None
+            return text, literal or _cast(number, "text")
+        return text, number
 
     def _dated(self, node: Any, other: Any, kind: str) -> Any:
         """Return a date as the text that SQLite compares, where the other side is not written as such a date."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -25,18 +24,12 @@ class TableDigest(NamedTuple):
 
 
 def hash_row(row: Sequence[Cell]) -> int:
-    """Return a hash of a row's values and types: BLAKE2b, cut to 64 bits, of an encoding that no other row has."""
-    return int.from_bytes(hashlib.blake2b(b"".join(map(_encoded, row)), digest_size=8).digest(), "big")
+    r"""Return a hash of a row's values and types: BLAKE2b, cut to 64 bits, of the row as Python writes it in ASCII.
 
-
-def _encoded(value: Cell) -> bytes:
-    if value is None:
-        return b"N"
-    if isinstance(value, str):
-        raw = value.encode("utf-8", "surrogateescape")
-        return b"T%d:%b" % (len(raw), raw)
-    if isinstance(value, bytes):
-        return b"B%d:%b" % (len(value), value)
-    if isinstance(value, int):
-        return b"I%d;" % value
-    return b"R" + struct.pack(">d", value + 0.0)  # minus zero is zero
+    That is `(1, 0.5, 'a\xe9', b'\x00', None)`: each float in the fewest digits that mean it. Minus zero is zero.
+    """
+    cells = tuple(row)
+    text = ascii(cells)
+    if "-0.0" in text:
+        text = ascii(tuple(cell + 0.0 if isinstance(cell, float) else cell for cell in cells))
+    return int.from_bytes(hashlib.blake2b(text.encode("ascii"), digest_size=8).digest(), "big")

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.datagen.copy.address import Address
-from jaxrl_sql.datagen.copy.kinds import plain_cell
+from jaxrl_sql.datagen.copy.kinds import plain_rows
 from jaxrl_sql.datagen.copy.planned import PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import CHUNK, Rows
 from jaxrl_sql.datagen.copy.target import State, refused
@@ -61,6 +61,7 @@ class DuckdbFiles:
         _remove(part)
         try:
             with closing(duckdb.connect(part)) as connection:
+                connection.execute("SET enable_progress_bar = false")
                 yield _Session(connection)
             part.replace(self._file(name))
         except duckdb.Error as error:
@@ -122,7 +123,7 @@ class _Session:
     def read(self, table: PlannedTable) -> Iterator[Rows]:
         cursor = self.connection.execute(f"SELECT * FROM {_name(table.name)}")
         while rows := cursor.fetchmany(CHUNK):
-            yield [tuple(map(plain_cell, row)) for row in rows]
+            yield plain_rows(rows)
 
 
 def _remove(part: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
+from itertools import chain
 from typing import Literal, NamedTuple, cast
 
 Kind = Literal["integer", "real", "text", "date", "timestamp", "blob"]
@@ -17,6 +18,7 @@ Kind = Literal["integer", "real", "text", "date", "timestamp", "blob"]
 Cell = None | int | float | str | bytes
 Converter = Callable[[Cell], Cell]
 
+_PLAIN = {type(None), int, float, str, bytes}
 # Integers up to here have a float of their own.
 _EXACT = 2**53
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -168,7 +170,14 @@ def _reads(read: Callable[[str], object], text: str) -> bool:
     return True
 
 
-def plain_cell(value: object) -> Cell:
+def plain_rows(rows: Sequence[tuple[object, ...]]) -> list[tuple[Cell, ...]]:
+    """Return rows that a driver gave as SQLite has them."""
+    if set(map(type, chain.from_iterable(rows))) <= _PLAIN:
+        return cast("list[tuple[Cell, ...]]", rows)
+    return [tuple(map(_plain_cell, row)) for row in rows]
+
+
+def _plain_cell(value: object) -> Cell:
     """Return a value that a driver gave as SQLite has it: dates and times as text, a view of bytes as bytes."""
     if value is None or isinstance(value, int | float | str | bytes):
         return int(value) if isinstance(value, bool) else value

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from jaxrl_sql.datagen.copy.address import Address
-from jaxrl_sql.datagen.copy.kinds import plain_cell
+from jaxrl_sql.datagen.copy.kinds import plain_rows
 from jaxrl_sql.datagen.copy.names import NameRules
 from jaxrl_sql.datagen.copy.planned import PlannedColumn, PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import CHUNK, Rows
@@ -151,7 +151,7 @@ class _Session:
         with self.connection.cursor(SSCursor) as cursor:
             cursor.execute(f"SELECT * FROM {_name(table.name)}")
             while rows := cursor.fetchmany(CHUNK):
-                yield [tuple(map(plain_cell, row)) for row in rows]
+                yield plain_rows(rows)
 
     def _column(self, column: PlannedColumn, *, is_keyed: bool) -> str:
         kind = _TYPES.get(column.kind, "")

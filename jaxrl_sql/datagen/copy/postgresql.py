@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.datagen.copy.address import Address
-from jaxrl_sql.datagen.copy.kinds import Cell, plain_cell
+from jaxrl_sql.datagen.copy.kinds import Cell, plain_rows
 from jaxrl_sql.datagen.copy.names import NameRules
 from jaxrl_sql.datagen.copy.planned import PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import CHUNK, Rows
@@ -154,7 +154,7 @@ class _Session:
         with self.connection.cursor(f"copied_{self.count}") as cursor:
             cursor.execute(f"SELECT * FROM {_name(table.name)}")
             while rows := cursor.fetchmany(CHUNK):
-                yield [tuple(map(plain_cell, row)) for row in rows]
+                yield plain_rows(rows)
 
     def _keys(self, table: PlannedTable) -> Iterator[str]:
         name = _name(table.name)

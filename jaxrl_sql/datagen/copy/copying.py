@@ -63,6 +63,7 @@ def copy_files(
             plans.append(make_plan(source, target.rules, options.left_out, replaces=options.replaces))
     for file in files:
         if file not in waiting:
+            _let_read(target, options, file)
             tell(f"{file.db_id}: already there, {_counted(manifest.databases[file.db_id])}")
             continue
         entry = _copy_file(file, plans[waiting.index(file)], target, manifest, options)
@@ -127,13 +128,19 @@ def _copy_file(file: SourceFile, plan: Plan, target: Target, manifest: Manifest,
             written = _Written(source, table, target.rules)
             session.load(table, written.rows())
             digests[table.name] = written.digest
-        told = session.finish(plan.tables, options.reader)
+        told = session.finish(plan.tables)
         for table in plan.tables:
             _compare(file, session, table, digests[table.name])
+    _let_read(target, options, file)
     plan = plan._replace(told=(*plan.told, *told))
     entry = make_entry(file, name, target.address.named(name), plan, digests, options.settings)
     manifest.finish(file.db_id, entry)
     return entry
+
+
+def _let_read(target: Target, options: CopyOptions, file: SourceFile) -> None:
+    if options.reader:
+        target.let_read(options.name(file.db_id), options.reader)
 
 
 def _compare(file: SourceFile, session: Session, table: PlannedTable, wanted: TableDigest) -> None:

@@ -54,6 +54,10 @@ class DuckdbFiles:
         """Remove a file."""
         self._file(name).unlink(missing_ok=True)
 
+    def let_read(self, name: str, reader: str) -> None:
+        """Raise InputError: who may read a file is not DuckDB's to say."""
+        raise InputError(f"--reader {reader}: the file {self._file(name)} has no users: leave it out with duckdb:")
+
     @contextmanager
     def open(self, name: str) -> Iterator[_Session]:
         """Yield a session on a file beside the place of the database's."""
@@ -102,9 +106,7 @@ class _Session:
             self.connection.execute(insert, [list(column) for column in zip(*chunk, strict=True)])
         self.connection.execute("COMMIT")
 
-    def finish(self, tables: Sequence[PlannedTable], reader: str) -> list[str]:
-        if reader:
-            raise InputError("--reader: a file has no users: leave it out with duckdb:")
+    def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
         told = []
         for table in tables:
             name = _name(table.name)

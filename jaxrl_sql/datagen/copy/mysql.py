@@ -67,13 +67,20 @@ class Mysql:
         """Remove a database."""
         self._ask(f"DROP DATABASE IF EXISTS {_name(name)}")
 
+    def let_read(self, name: str, reader: str) -> None:
+        """Let a user read a database, from everywhere or, called `NAME@HOST`, from a host."""
+        user, _, host = reader.rpartition("@") if "@" in reader else (reader, "@", "%")
+        # In a GRANT the name of a database is a pattern.
+        pattern = re.sub(r"([_%\\])", r"\\\1", name)
+        self._ask(f"GRANT SELECT ON {_name(pattern).replace('%', '%%')}.* TO %s@%s", user, host)
+
     @contextmanager
     def open(self, name: str) -> Iterator[_Session]:
         """Yield a session; what it began stays there when it breaks off."""
         self._ask(f"CREATE DATABASE IF NOT EXISTS {_name(name)} CHARACTER SET utf8mb4 COLLATE {self.collation}")
         with closing(self._connect(name)) as connection:
             try:
-                yield _Session(name, connection, self.collation)
+                yield _Session(connection, self.collation)
             except pymysql.Error as error:
                 what = f"the database {name} cannot be written"
                 raise refused(self.address, what, _said(error)) from error
@@ -105,8 +112,7 @@ class Mysql:
 class _Session:
     """A connection that writes a database."""
 
-    def __init__(self, database: str, connection: Any, collation: str) -> None:
-        self.database = database
+    def __init__(self, connection: Any, collation: str) -> None:
         self.connection = connection
         self.collation = collation
 
@@ -128,7 +134,7 @@ class _Session:
                 cursor.executemany(insert, chunk)
             self.connection.commit()
 
-    def finish(self, tables: Sequence[PlannedTable], reader: str) -> list[str]:
+    def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
         told = [line for table in tables for line in self._keys(table)]
         for table in tables:
             for key in table.foreign_keys:
@@ -137,12 +143,6 @@ class _Session:
                     f"{table.name}: the foreign key ({', '.join(key.columns)})",
                     f"ALTER TABLE {_name(table.name)} ADD FOREIGN KEY {own} REFERENCES {_name(key.table)} {theirs}",
                 )
-        if reader:
-            user, at, host = reader.rpartition("@") if "@" in reader else (reader, "@", "%")
-            # In a GRANT the name of a database is a pattern.
-            pattern = re.sub(r"([_%\\])", r"\\\1", self.database)
-            named = f"{self.connection.escape(user)}{at}{self.connection.escape(host)}"
-            self._run(f"GRANT SELECT ON {_name(pattern)}.* TO {named}")
         for table in tables:
             self._run(f"ANALYZE TABLE {_name(table.name)}")
         return told

@@ -27,7 +27,7 @@ def make_plan(source: Source, rules: Rules, left_out: frozenset[tuple[str, str]]
 
 
 class _Planner:
-    """One database on its way to an engine, and what was told of it."""
+    """One database on its way to an engine, and the lines that say what differs."""
 
     def __init__(self, source: Source, rules: Rules, descriptions: Descriptions, replaces: bool) -> None:
         self.source = source
@@ -42,6 +42,9 @@ class _Planner:
         self.told += [f"{table}.{column} is left out, and the keys that it is of" for table, column in sorted(absent)]
         tables = [table for table in self.source.tables(left_out) if table.table.columns]
         self.told += [f"the view {name} is left out" for name in self.source.views()]
+        self.told += [
+            f"{name}: NOCASE and RTRIM are left out: texts are compared as they are" for name in self.source.collated()
+        ]
         names = self._renaming("", [table.name for table in tables])
         columns = {table.name: self._columns(table) for table in tables}
         bare = {table.name: self._own_keys(table, names[table.name], columns[table.name]) for table in tables}

@@ -66,6 +66,13 @@ class Postgresql:
         """Remove a database, and end who is connected to it."""
         self._ask(f"DROP DATABASE IF EXISTS {_name(name)} WITH (FORCE)")
 
+    def let_read(self, name: str, reader: str) -> None:
+        """Let a role read a database."""
+        role = _name(reader)
+        self._ask(f"GRANT CONNECT ON DATABASE {_name(name)} TO {role}")
+        self._ask(f"GRANT USAGE ON SCHEMA public TO {role}", database=name)
+        self._ask(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}", database=name)
+
     @contextmanager
     def open(self, name: str) -> Iterator[_Session]:
         """Yield a session whose transaction is committed at its end, or rolled back; then let statistics be made."""
@@ -98,9 +105,9 @@ class Postgresql:
         except psycopg2.Error as error:
             raise unreachable(address, error) from None
 
-    def _ask(self, sql: str, *values: str) -> list[tuple[Any, ...]]:
-        """Run a statement outside of a transaction."""
-        with closing(self._connect(self.address.database or "postgres")) as connection:
+    def _ask(self, sql: str, *values: str, database: str = "") -> list[tuple[Any, ...]]:
+        """Run a statement outside of a transaction, by default in the database that --to names."""
+        with closing(self._connect(database or self.address.database or "postgres")) as connection:
             connection.autocommit = True
             try:
                 with connection.cursor() as cursor:
@@ -130,7 +137,7 @@ class _Session:
         with self.connection.cursor() as cursor:
             cursor.copy_expert(f"COPY {_name(table.name)} FROM STDIN", _Stream(map(_copied, rows)))
 
-    def finish(self, tables: Sequence[PlannedTable], reader: str) -> list[str]:
+    def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
         told = [line for table in tables for line in self._keys(table)]
         for table in tables:
             name = _name(table.name)
@@ -146,7 +153,9 @@ class _Session:
             for column in table.columns:
                 if column.comment:
                     self._run(f"COMMENT ON COLUMN {name}.{_name(column.name)} IS {_text(column.comment)}")
-        self._let_read(reader)
+        # Everybody may make temporary tables, and before 15 others, too.
+        self._run(f"REVOKE ALL ON DATABASE {_name(self.database)} FROM PUBLIC")
+        self._run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         return told
 
     def read(self, table: PlannedTable) -> Iterator[Rows]:
@@ -167,17 +176,6 @@ class _Session:
         for index in table.indexes:
             what = f"{table.name}: the index ({', '.join(index)})"
             yield from self._try(what, f"CREATE INDEX ON {name} {_listed(index)}")
-
-    def _let_read(self, reader: str) -> None:
-        """Let a role read and nothing else: everybody may make temporary tables, and before 15 others, too."""
-        database = _name(self.database)
-        self._run(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
-        self._run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-        if reader:
-            role = _name(reader)
-            self._run(f"GRANT CONNECT ON DATABASE {database} TO {role}")
-            self._run(f"GRANT USAGE ON SCHEMA public TO {role}")
-            self._run(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
 
     def _try(self, what: str, sql: str) -> list[str]:
         """Run a statement that may fail without harm; return what failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -103,6 +104,11 @@ class Source:
     def views(self) -> list[str]:
         """Return the names of views, which are not copied."""
         return [name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
+
+    def collated(self) -> list[str]:
+        """Return the names of tables that compare some column otherwise than byte by byte."""
+        found = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
+        return [name for name, sql in found if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
 
     def rows(self, table: Table) -> Iterator[Rows]:
         """Yield a table's rows, CHUNK at a time, as SQLite holds them."""

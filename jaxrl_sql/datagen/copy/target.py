@@ -25,8 +25,8 @@ class Session(Protocol):
         """Write a table's rows."""
         ...
 
-    def finish(self, tables: Sequence[PlannedTable], reader: str) -> list[str]:
-        """Make keys, indexes and comments, and let `reader` read, if one is named; return what could not be made."""
+    def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
+        """Make keys, indexes and comments; return what could not be made."""
         ...
 
     def read(self, table: PlannedTable) -> Iterator[Rows]:
@@ -58,6 +58,10 @@ class Target(Protocol):
 
     def drop(self, name: str) -> None:
         """Remove a database, whatever is in it."""
+        ...
+
+    def let_read(self, name: str, reader: str) -> None:
+        """Let a user read a database."""
         ...
 
     def open(self, name: str) -> AbstractContextManager[Session]:

@@ -381,10 +381,10 @@ def test_keys_indexes_types_and_comments_are_made(tmp_path: Path, place: Place) 
 
 def test_text_is_compared_and_sorted_byte_by_byte(tmp_path: Path, place: Place) -> None:
     words = ["b", "B", "a", "é", "e", "Z", "a ", ""]
-    source = make_database(
-        tmp_path / "in", "words", "CREATE TABLE t (w TEXT UNIQUE)", {"t": [(word,) for word in words]}
-    )
+    script = "CREATE TABLE t (w TEXT UNIQUE); CREATE TABLE n (w TEXT COLLATE nocase)"
+    source = make_database(tmp_path / "in", "words", script, {"t": [(word,) for word in words]})
     assert main(place.arguments(source)) == 0
+    assert place.entry("words")["told"] == ["n: NOCASE and RTRIM are left out: texts are compared as they are"]
     assert [word for (word,) in place.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(words)
     assert place.fetch("words", "SELECT w FROM t WHERE w = 'a'") == [("a",)]
 
@@ -476,6 +476,13 @@ def test_the_reader_can_read_and_nothing_else(engine: str, tmp_path: Path, place
     url = parse_address(place.reader).url(f"{place.prefix}pub_lic")
     with Executor(threads=1) as executor:  # it refuses a user who can do more than read
         assert executor.execute(url, "SELECT x FROM t").rows == [(1,)]
+    assert main(place.arguments(folder, "--prefix", f"{place.prefix}b", "--out", str(tmp_path / "b"))) == 0
+    with Executor(threads=1) as executor:
+        assert executor.execute(url.replace(place.prefix, f"{place.prefix}b"), "SELECT x FROM t").status == "db_error"
+    again = [*place.arguments(folder, "--prefix", f"{place.prefix}b", "--out", str(tmp_path / "b"))]
+    assert main([*again, "--reader", place.reader]) == 0  # what is there is only opened to the reader
+    with Executor(threads=1) as executor:
+        assert executor.execute(url.replace(place.prefix, f"{place.prefix}b"), "SELECT x FROM t").rows == [(1,)]
     place.run(f"CREATE DATABASE {place.prefix}pubxlic")
     with Executor(threads=1) as executor:
         other = executor.execute(url.replace("pub_lic", "pubxlic"), "SELECT 1")

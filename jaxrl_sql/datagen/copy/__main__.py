@@ -40,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="ID", help="databases to copy; default all")
     parser.add_argument("--prefix", default="", help="before each database's name")
     parser.add_argument("--reader", default="", help="user who may read the copies, or its URL, by which golds run")
-    parser.add_argument("--leave-out", action="append", default=[], metavar="TABLE.COLUMN", help="not to be copied")
+    parser.add_argument(
+        "--leave-out", nargs="+", action="extend", default=[], metavar="TABLE.COLUMN", help="columns not to be copied"
+    )
     parser.add_argument(
         "--replace", action="store_true", help="replace what the engine's texts and numbers cannot hold"
     )
@@ -100,17 +102,25 @@ def _check(options: argparse.Namespace, address: Address, reader: Address | None
         raise InputError(f"--timeout-ms {options.timeout_ms}: must be at least 1")
 
 
-def _copy_out(source: str) -> None:
-    raise InputError(f"--from {source.partition(':')[0]}: only SQLite files are copied: name a folder or a file")
+def _copy_out(arguments: Sequence[str]) -> int:
+    """Copy a server's database to SQLite."""
+    raise InputError(f"{' '.join(arguments[:1])}: only SQLite files are copied: name a folder or a file")
+
+
+def _is_copy_out(arguments: Sequence[str]) -> bool:
+    """Return whether --from names a server: what is copied out of it has options of its own."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--from", dest="source", default="")
+    return is_address(parser.parse_known_args(arguments)[0].source)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Copy databases and print what was copied; return the exit code."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        if is_address(options.source):
-            _copy_out(options.source)
-        _copy_in(options)
+        if _is_copy_out(given):
+            return _copy_out(given)
+        _copy_in(_parser().parse_args(given))
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return 2

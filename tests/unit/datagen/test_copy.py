@@ -589,6 +589,7 @@ def test_other_bad_input_is_refused_in_one_line(tmp_path: Path, capsys: pytest.C
     def said(*changes: str) -> str:
         return refusal(capsys, ["--from", str(folder), "--to", to, "--out", out, *changes])
 
+    assert "only SQLite files are copied" in said("--from", "postgresql://u:s3cret@h/x")
     assert "no such folder" in said("--from", str(tmp_path / "absent"))
     assert "no SQLite file" in said("--from", str(tmp_path / "in" / "one" / ".."), "--from", str(tmp_path))
     assert "a file has no users" in said("--reader", "somebody")

@@ -127,6 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CopyError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+        return 1
     return 0
 
 

@@ -32,6 +32,8 @@ _SYSTEM_COLUMNS = frozenset({"db_row_id", "db_trx_id", "db_roll_ptr", "fts_doc_i
 # A key has 3,072 bytes, four for a character; the rest is for numbers.
 _KEY_LENGTH = 700
 _TEXT_BYTES = 65_535
+# How a server ends a statement that is longer than it takes: it says so, or closes the connection.
+_TOO_LARGE = (1153, 2006, 2013)
 _MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'"
 
 
@@ -82,8 +84,9 @@ class Mysql:
             try:
                 yield _Session(connection, self.collation)
             except pymysql.Error as error:
+                hint = ": raise max_allowed_packet if a row is larger" if error.args[0] in _TOO_LARGE else ""
                 what = f"the database {name} cannot be written"
-                raise refused(self.address, what, _said(error)) from error
+                raise refused(self.address, what, f"{_said(error)}{hint}") from error
 
     def _connect(self, database: str | None) -> Any:
         address = self.address

@@ -74,6 +74,7 @@ def unreachable(address: Address, error: object) -> InputError:
     said = address.redacted(error)
     checks = {
         "password": "check the user and the password",
+        "permission denied": "give a user who may make databases",
         "access denied": "check the user and the password",
         "does not exist": "check the names of user and database",
         "unknown database": "check the name of the database",

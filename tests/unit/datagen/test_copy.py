@@ -398,6 +398,14 @@ def test_a_key_that_is_too_long_for_mariadb_is_left_out(tmp_path: Path, place_of
     assert place.entry("long")["tables"]["t"]["unique"] == [["s"]]
 
 
+def test_a_row_that_is_too_long_for_mariadb_is_told_of(
+    tmp_path: Path, place_of: Callable[[str], Place], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = place_of("mariadb")
+    source = make_database(tmp_path / "in", "wide", "CREATE TABLE t (s TEXT)", {"t": [("x" * (1 << 20),)]})
+    assert "raise max_allowed_packet" in refusal(capsys, place.arguments(source))
+
+
 def test_what_is_there_is_not_copied_again(tmp_path: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_database(tmp_path / "in", "one", "CREATE TABLE t (x INT)", {"t": [(1,)]})
     make_database(folder, "two", "CREATE TABLE t (x INT)", {"t": [(2,)]})

@@ -92,7 +92,8 @@ def _refuse_others(files: Sequence[SourceFile], target: Target, manifest: Manife
     for name in names:
         if longest and len(name.encode()) > longest:
             raise InputError(
-                f"{name}: longer than the {longest} bytes that a database's name may have: rename the file, or give a shorter --prefix"
+                f"{name}: longer than the {longest} bytes that a database's name may have: "
+                "rename the file, or give a shorter --prefix"
             )
         if "/" in name or "\0" in name:
             raise InputError(f"{name}: no name of a database: leave / out of --prefix")

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import psycopg2
 import pymysql
 
-from jaxrl_sql.datagen.copy.snapshot import snapshot
+from jaxrl_sql.datagen.snapshot.take import snapshot
 from sqlexec_rs import servers
 
 TABLES = 300

@@ -1,4 +1,4 @@
-"""What every test may ask for: the real data's folder, where there is one, and modules that tests share."""
+"""What every test may ask for: the real data's folder, where there is one, servers, and modules that tests share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import importlib.util
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from sqlexec_rs import servers
+from sqlexec_rs.servers import Server, ServerError
 
 # Tests run on the CPU unless somebody says otherwise, so that they mean the same on every machine.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -39,6 +43,36 @@ def real_data() -> Path:
     if not path.is_dir():
         pytest.fail(f"JAXRL_SQL_DATA names {folder}, which is no folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def servers_folder() -> Iterator[Path]:
+    """Return a folder that the users may enter who run servers."""
+    folder = Path(tempfile.mkdtemp(prefix="sqlexec-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def start_server(servers_folder: Path) -> Iterator[Callable[[str, str], Server]]:
+    """Return what starts a server of an engine and runs a script there; they are stopped at the end."""
+    started: list[Server] = []
+
+    def start(engine: str, script: str) -> Server:
+        try:
+            server = servers.start(engine, servers_folder / f"{engine}-{len(started)}")
+        except ServerError as error:
+            if os.environ.get("SQLEXEC_SERVERS") == "required":
+                raise
+            pytest.skip(str(error))
+        started.append(server)
+        server.run(script)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

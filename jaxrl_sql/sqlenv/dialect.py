@@ -32,7 +32,7 @@ def to_sqlite(sql: str, dialect: str) -> str | None:
     if dialect == "sqlite":
         return sql
     is_refused = none_if_it_fails(refused_by_mysql)(sql)
-    return _rewritten(sql, dialect, "sqlite", for_sqlite) if is_refused is False else None
+    return rewritten(sql, dialect, "sqlite", for_sqlite) if is_refused is False else None
 
 
 def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | None:
@@ -45,7 +45,7 @@ def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | No
     _check(dialect)
     if dialect == "sqlite":
         return sql
-    return _rewritten(sql, "sqlite", dialect, lambda tree: _unquote_text(tree, names) if names else tree)
+    return rewritten(sql, "sqlite", dialect, lambda tree: _unquote_text(tree, names) if names else tree)
 
 
 def normal_form(sql: str) -> str:
@@ -53,7 +53,7 @@ def normal_form(sql: str) -> str:
 
     What does not parse is only stripped of blanks at its ends, and of a last semicolon.
     """
-    return _rewritten(sql, "sqlite", "sqlite", _lower_names) or sql.strip().rstrip(";").rstrip()
+    return rewritten(sql, "sqlite", "sqlite", _lower_names) or sql.strip().rstrip(";").rstrip()
 
 
 def _check(dialect: str) -> None:
@@ -62,7 +62,7 @@ def _check(dialect: str) -> None:
 
 
 @none_if_it_fails
-def _rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression], exp.Expression]) -> str | None:
+def rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression], exp.Expression]) -> str | None:
     """Parse a text in one dialect, rewrite its one statement and write it in another; None where that fails."""
     # A lone semicolon with a comment after it is a statement of its own to sqlglot.
     trees = [tree for tree in parse_statements(sql, read) or () if not isinstance(tree, exp.Semicolon)]

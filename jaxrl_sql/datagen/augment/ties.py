@@ -31,11 +31,9 @@ def is_tied(connection: sqlite3.Connection, sql: str) -> bool:
 @lru_cache(1 << 14)
 def _cut(sql: str) -> tuple[str, int] | None:
     """Return the query of the sort keys up to the cut and one more, and the number of rows before the cut."""
-    tree = parse_query(sql)
-    if tree is None:
-        return None
-    order, limit = tree.args.get("order"), tree.args.get("limit")
-    if not isinstance(tree, exp.Select) or not order or not limit or tree.args.get("distinct"):
+    tree = _keys(sql)
+    limit = tree.args.get("limit") if tree is not None else None
+    if tree is None or limit is None:
         return None
     number = limit.expression
     if (
@@ -45,11 +43,28 @@ def _cut(sql: str) -> tuple[str, int] | None:
         or not number.this.isdecimal()
     ):
         return None
+    tree.set("limit", exp.Limit(expression=exp.Literal.number(int(number.this) + 1)))
+    return (tree.sql("sqlite"), int(number.this)) if int(number.this) else None
+
+
+def key_query(sql: str) -> str | None:
+    """Return the query of the sort keys of the rows that a query sorts, in their order.
+
+    None for what does not sort, shows only distinct rows, or cannot be read.
+    """
+    tree = _keys(sql)
+    return None if tree is None else tree.sql("sqlite")
+
+
+def _keys(sql: str) -> exp.Expression | None:
+    tree = parse_query(sql)
+    order = tree.args.get("order") if tree is not None else None
+    if not isinstance(tree, exp.Select) or not order or tree.args.get("distinct"):
+        return None
     for key in order.expressions:
         key.set("this", _meant(key.this, tree.expressions))
     tree.set("expressions", [key.this.copy() for key in order.expressions])
-    tree.set("limit", exp.Limit(expression=exp.Literal.number(int(number.this) + 1)))
-    return (tree.sql("sqlite"), int(number.this)) if int(number.this) else None
+    return tree
 
 
 def _meant(key: exp.Expression, shown: list[exp.Expression]) -> exp.Expression:

@@ -1,1 +1,1 @@
-"""Copy databases between SQLite and other engines."""
+"""Copy SQLite databases to other engines, and their golds."""

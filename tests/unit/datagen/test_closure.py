@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxrl_sql.datagen.copy.closure import Node, ParentsOf, Reference, choose, explore, group_tables
+from jaxrl_sql.datagen.snapshot.closure import Node, ParentsOf, Reference, choose, explore, group_tables
 
 TABLES = ("a", "b", "c", "d")
 

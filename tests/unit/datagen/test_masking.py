@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxrl_sql.datagen.copy.masking import Masker
+from jaxrl_sql.datagen.snapshot.masking import Masker
 
 MASKER = Masker(b"a key of this test")
 

@@ -21,8 +21,8 @@ import pymysql
 import pytest
 
 from jaxrl_sql.data.schema.describe import read_descriptions
-from jaxrl_sql.datagen.copy import snapshot_mysql
-from jaxrl_sql.datagen.copy.snapshot import SnapshotReport, snapshot
+from jaxrl_sql.datagen.snapshot import mysql as snapshot_mysql
+from jaxrl_sql.datagen.snapshot.take import SnapshotReport, snapshot
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
 from sqlexec_rs import servers

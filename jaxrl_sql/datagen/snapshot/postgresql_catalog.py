@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxrl_sql.datagen.copy.snapshot_plan import Catalog, SourceColumn, SourceReference, SourceTable
+from jaxrl_sql.datagen.snapshot.plan import Catalog, SourceColumn, SourceReference, SourceTable
 
 # Tables with the tables that store their rows: partitions, and what inherits. `files` are pairs of oid and file.
 _TABLES = """

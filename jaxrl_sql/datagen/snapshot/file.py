@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.data.schema.quote import quote_name
-from jaxrl_sql.datagen.copy.closure import Reference
-from jaxrl_sql.datagen.copy.snapshot_plan import Plan, SourceColumn, TablePlan, TableSample
-from jaxrl_sql.datagen.copy.snapshot_values import KINDS
+from jaxrl_sql.datagen.snapshot.closure import Reference
+from jaxrl_sql.datagen.snapshot.plan import Plan, SourceColumn, TablePlan, TableSample
+from jaxrl_sql.datagen.snapshot.values import KINDS
 from jaxrl_sql.types import Cell, InputError
 
 # The columns of a file of descriptions, as BIRD has them and `jaxrl_sql.data.schema.describe` reads them.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxrl_sql.datagen.copy.snapshot_plan import Catalog, Record, SourceColumn, SourceReference, SourceTable
+from jaxrl_sql.datagen.snapshot.plan import Catalog, Record, SourceColumn, SourceReference, SourceTable
 
 Select = Callable[[str], Sequence[Record]]
 """Return the rows of a query, as texts."""

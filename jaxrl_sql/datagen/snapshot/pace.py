@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from jaxrl_sql.datagen.copy.closure import Row
+from jaxrl_sql.datagen.snapshot.closure import Row
 
 TARGET_SECONDS = 0.25
 """How long a reading should take, as nobody else may change the table's definition meanwhile."""

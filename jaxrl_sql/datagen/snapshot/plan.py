@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.datagen.copy.closure import Reference, Row
-from jaxrl_sql.datagen.copy.snapshot_values import KINDS
+from jaxrl_sql.datagen.snapshot.closure import Reference, Row
+from jaxrl_sql.datagen.snapshot.values import KINDS
 from jaxrl_sql.types import InputError
 
 Path = tuple[str, ...]

@@ -1,0 +1,135 @@
+"""Copy SQLite databases to another engine: `python -m jaxrl_sql.datagen.copy --from FOLDER --to URL --out DIR`.
+
+Each file becomes a database of the server (or a file of DuckDB's), with types that hold its values, keys, indexes and
+comments. Its rows are read back and compared. DIR gets manifest.json, which a copy that was broken off goes on from.
+With --questions their golds are translated and run, and DIR gets questions.jsonl, with those whose results are
+SQLite's, and left_out.jsonl, with the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxrl_sql.data.benchmarks import load_benchmark
+from jaxrl_sql.datagen.address import Address, is_address, parse_address
+from jaxrl_sql.datagen.copy.copying import CopyError, CopyOptions, copy_files
+from jaxrl_sql.datagen.copy.engines import open_target
+from jaxrl_sql.datagen.copy.golds import check_golds, summary_lines, write_golds
+from jaxrl_sql.datagen.copy.manifest import open_manifest
+from jaxrl_sql.datagen.copy.source import find_files
+from jaxrl_sql.datagen.snapshot import take
+from jaxrl_sql.sqlenv.executor import Executor, Limits
+from jaxrl_sql.types import InputError
+
+_MOST_ROWS = 100_000
+# A session is of one database, and a server takes a hundred by default.
+_MOST_SESSIONS = 16
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxrl_sql.datagen.copy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--from", dest="source", required=True, help="folder of SQLite files, or one file")
+    parser.add_argument("--to", required=True, help="postgresql://USER:PASSWORD@HOST, mysql://… or duckdb:FOLDER")
+    parser.add_argument("--out", type=Path, required=True, help="folder for manifest.json, and for questions")
+    parser.add_argument("--only", nargs="+", metavar="ID", help="databases to copy; default all")
+    parser.add_argument("--prefix", default="", help="before each database's name")
+    parser.add_argument("--reader", default="", help="user who may read the copies, or its URL, by which golds run")
+    parser.add_argument(
+        "--leave-out", nargs="+", action="extend", default=[], metavar="TABLE.COLUMN", help="columns not to be copied"
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="replace what the engine's texts and numbers cannot hold"
+    )
+    golds = parser.add_argument_group("questions")
+    golds.add_argument("--questions", type=Path, metavar="PATH", help="a set's folder, or a file of questions")
+    golds.add_argument("--split", default="", help="of the set; default the usual one")
+    golds.add_argument("--timeout-ms", type=int, default=30_000, help="for each gold, default 30,000")
+    return parser
+
+
+def _pairs(names: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """Return (table, column) in lower case of the columns to leave out."""
+    found = set()
+    for name in names:
+        table, dot, column = name.lower().partition(".")
+        if not (table and dot and column):
+            raise InputError(f"--leave-out {name}: give TABLE.COLUMN")
+        found.add((table, column))
+    return frozenset(found)
+
+
+def _copy_in(options: argparse.Namespace) -> None:
+    address = parse_address(options.to)
+    reader = parse_address(options.reader) if is_address(options.reader) else None
+    _check(options, address, reader)
+    name = reader.user if reader else options.reader
+    copying = CopyOptions(options.prefix, name, _pairs(options.leave_out), options.replace)
+    examples = load_benchmark(options.questions, options.split).examples if options.questions else ()
+    files = find_files(Path(options.source))
+    if options.only:
+        known = {file.db_id for file in files}
+        if unknown := [db_id for db_id in options.only if db_id not in known]:
+            raise InputError(f"--only {unknown[0]}: no such database in {options.source}")
+        files = [file for file in files if file.db_id in options.only]
+    target = open_target(address)
+    manifest = open_manifest(options.out, address, target.version)
+    copy_files(files, target, manifest, copying, lambda line: sys.stdout.write(f"{line}\n"))
+    sys.stdout.write(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}\n")
+    if options.questions:
+        limits = Limits(timeout_ms=options.timeout_ms, max_rows=_MOST_ROWS)
+        with Executor(limits=limits, max_open=_MOST_SESSIONS) as executor:
+            golds = check_golds(executor, examples, manifest, reader or address)
+        write_golds(options.out, golds, reader or address)
+        sys.stdout.write("\n".join(summary_lines(golds, target.version)) + "\n")
+
+
+def _check(options: argparse.Namespace, address: Address, reader: Address | None) -> None:
+    """Raise InputError for options that do not go together."""
+    if options.reader and address.engine == "duckdb":
+        raise InputError("--reader: a file has no users: leave it out with duckdb:")
+    if reader and (reader.engine, reader.host, reader.port) != (address.engine, address.host, address.port):
+        raise InputError(f"--reader: {reader.shown} is not the server of --to, {address.shown}")
+    if options.questions and address.engine != "duckdb" and not reader:
+        url = f"{address.engine}://NAME:PASSWORD@{address.host}:{address.port}"
+        raise InputError(f"--questions: golds run as who can only read: give --reader {url}")
+    if options.timeout_ms < 1:
+        raise InputError(f"--timeout-ms {options.timeout_ms}: must be at least 1")
+
+
+def _is_copy_out(arguments: Sequence[str]) -> bool:
+    """Return whether --from names a server: what is copied out of it has options of its own."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--from", dest="source", default="")
+    return is_address(parser.parse_known_args(arguments)[0].source)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Copy databases and print what was copied; return the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        if _is_copy_out(given):
+            return take.main(given)
+        _copy_in(_parser().parse_args(given))
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except CopyError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The engines that databases are copied to; each driver is imported when it is asked for, because it is an extra."""
+
+from __future__ import annotations
+
+from jaxrl_sql.datagen.address import Address
+from jaxrl_sql.datagen.copy.target import Target
+from jaxrl_sql.types import InputError
+
+
+def open_target(address: Address) -> Target:
+    """Return the engine of an address; raises InputError where it cannot be reached, is too old, or has no driver."""
+    if address.engine == "duckdb":
+        from jaxrl_sql.datagen.copy.duckdb_files import DuckdbFiles  # noqa: PLC0415
+
+        return DuckdbFiles(address)
+    if address.engine == "postgresql":
+        from jaxrl_sql.datagen.copy.postgresql import Postgresql  # noqa: PLC0415
+
+        return Postgresql(address)
+    if address.engine == "mysql":
+        from jaxrl_sql.datagen.copy.mysql import Mysql  # noqa: PLC0415
+
+        return Mysql(address)
+    raise InputError(f"{address.engine}: there are postgresql, mysql and duckdb")

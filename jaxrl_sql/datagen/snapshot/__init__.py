@@ -1,0 +1,1 @@
+"""Take a sample out of a server's database, as one SQLite file."""

@@ -657,11 +657,12 @@ class TestLocks:
 
         def change(_: str) -> None:
             for table in ("customer", "item", "sale", "line", "remark"):
-                database.run(f"ALTER TABLE {table} ADD COLUMN more{len(held)} int", lock_timeout="1s")
+                database.run(f"ALTER TABLE {table} ADD COLUMN more{len(held)} int", lock_timeout="20s")
             held.append(
                 database.run(
                     "SELECT relation::regclass::text FROM pg_locks WHERE pid <> pg_backend_pid()"
                     " AND locktype = 'relation' AND relation >= 16384"
+                    " AND pid IN (SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend')"
                 )
             )
 

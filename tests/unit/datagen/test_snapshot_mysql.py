@@ -82,7 +82,7 @@ class Database:
     def run(self, script: str) -> list[Any]:
         """Run statements as the owner."""
         with closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute("SET SESSION lock_wait_timeout = 1")
+            cursor.execute("SET SESSION lock_wait_timeout = 20")
             for statement in filter(str.strip, script.split(";")):
                 cursor.execute(statement)
             return list(cursor.fetchall())

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from jaxrl_sql.data.benchmarks import load_benchmark
 from jaxrl_sql.datagen.address import Address, is_address, parse_address
-from jaxrl_sql.datagen.copy.copying import CopyError, CopyOptions, copy_files
+from jaxrl_sql.datagen.command import exit_code
+from jaxrl_sql.datagen.copy.copying import CopyOptions, copy_files
 from jaxrl_sql.datagen.copy.engines import open_target
 from jaxrl_sql.datagen.copy.golds import check_golds, summary_lines, write_golds
 from jaxrl_sql.datagen.copy.manifest import open_manifest
 from jaxrl_sql.datagen.copy.source import find_files
-from jaxrl_sql.datagen.snapshot import take
+from jaxrl_sql.datagen.snapshot.take import copy_out
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.types import InputError
 
@@ -113,22 +114,7 @@ def _is_copy_out(arguments: Sequence[str]) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Copy databases and print what was copied; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    try:
-        if _is_copy_out(given):
-            return take.main(given)
-        _copy_in(_parser().parse_args(given))
-    except InputError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except CopyError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    except OSError as error:
-        if error.filename is None:
-            raise
-        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
-        return 1
-    return 0
+    return exit_code(lambda: copy_out(given) if _is_copy_out(given) else _copy_in(_parser().parse_args(given)))
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="same seed, same rows; default 0")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Take a snapshot as `--from URL --to FOLDER` and further options say; return the exit code."""
+def copy_out(arguments: Sequence[str]) -> None:
+    """Take a snapshot as `--from URL --to FOLDER` and further options say, and print what was kept."""
     parser = argparse.ArgumentParser(
         prog="python -m jaxrl_sql.datagen.copy",
         description=__doc__,
@@ -77,27 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--to", type=Path, required=True, help="folder to write to")
     add_arguments(parser)
     options = parser.parse_args(arguments)
-    try:
-        report = snapshot(
-            options.source,
-            options.to,
-            options.rows,
-            leave_out=options.leave_out,
-            mask=options.mask,
-            mask_key=None if options.mask_key is None else _read_key(options.mask_key),
-            seed=options.seed,
-            report=_show,
-        )
-    except InputError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except OSError as error:
-        if error.filename is None:
-            raise
-        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
-        return 1
+    report = snapshot(
+        options.source,
+        options.to,
+        options.rows,
+        leave_out=options.leave_out,
+        mask=options.mask,
+        mask_key=None if options.mask_key is None else _read_key(options.mask_key),
+        seed=options.seed,
+        report=_show,
+    )
     sys.stdout.write("\n".join(report.lines()) + "\n")
-    return 0
 
 
 def _show(line: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.datagen.command import exit_code
 from jaxrl_sql.datagen.synth.generate import check_spec, generate
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, RunSql, SynthReport, SynthSpec
 from jaxrl_sql.datagen.synth.user_databases import FileQuestions, Runners, generate_for_files
@@ -107,20 +108,14 @@ def main(arguments: list[str] | None = None) -> int:
     values = {name: value for name, value in vars(options).items() if name in SynthSpec.__dataclass_fields__}
     spec = SynthSpec(**values | {"splits": tuple(options.splits)})
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
-    try:
+
+    def work() -> None:
         if options.db:
             _generate_for_files(options, spec)
         else:
             _print(options.out, generate(options.out, spec))
-    except InputError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except OSError as error:
-        if error.filename is None:
-            raise
-        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
-        return 1
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ import psycopg2
 import pytest
 
 from jaxrl_sql.data.schema.describe import read_descriptions
+from jaxrl_sql.datagen.copy.__main__ import main
 from jaxrl_sql.datagen.snapshot import postgresql as snapshot_postgresql
-from jaxrl_sql.datagen.snapshot.take import SnapshotReport, main, snapshot
+from jaxrl_sql.datagen.snapshot.take import SnapshotReport, snapshot
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
 from sqlexec_rs import servers

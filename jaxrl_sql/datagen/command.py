@@ -1,0 +1,31 @@
+"""How the commands of this room end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from jaxrl_sql.types import InputError, JaxrlSqlError
+
+
+def exit_code(work: Callable[[], None]) -> int:
+    """Do a command's work and return its exit code; what a person can mend is told in one line.
+
+    2 for bad input; 1 for what went wrong on the way, a full disk for one. Other errors are ours, and raised.
+    """
+    try:
+        work()
+    except InputError as error:
+        return _tell(str(error), 2)
+    except JaxrlSqlError as error:
+        return _tell(str(error), 1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _tell(f"{error.filename}: {error.strerror}", 1)
+    return 0
+
+
+def _tell(line: str, code: int) -> int:
+    sys.stderr.write(f"{line}\n")
+    return code

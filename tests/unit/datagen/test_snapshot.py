@@ -6,12 +6,10 @@ import itertools
 import json
 import os
 import re
-import shutil
 import sqlite3
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,7 @@ from jaxrl_sql.datagen.snapshot import postgresql as snapshot_postgresql
 from jaxrl_sql.datagen.snapshot.take import SnapshotReport, snapshot
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
-from sqlexec_rs import servers
-from sqlexec_rs.servers import Server, ServerError
+from sqlexec_rs.servers import Server
 
 KEY = b"a key for the masks of this test"
 SHOP = """
@@ -47,19 +44,9 @@ INSERT INTO remark
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(start_server: Callable[[str, str], Server]) -> Server:
     """Return a PostgreSQL server of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="snapshot-"))
-    folder.chmod(0o755)
-    try:
-        started = servers.start("postgresql", folder / "server")
-    except ServerError as error:
-        if os.environ.get("SQLEXEC_SERVERS") == "required":
-            raise
-        pytest.skip(str(error))
-    yield started
-    started.stop()
-    shutil.rmtree(folder)
+    return start_server("postgresql", "SELECT 1")
 
 
 class Database:

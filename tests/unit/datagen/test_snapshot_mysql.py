@@ -6,12 +6,10 @@ import itertools
 import json
 import os
 import re
-import shutil
 import sqlite3
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,7 @@ from jaxrl_sql.datagen.snapshot import mysql as snapshot_mysql
 from jaxrl_sql.datagen.snapshot.take import SnapshotReport, snapshot
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
-from sqlexec_rs import servers
-from sqlexec_rs.servers import Server, ServerError
+from sqlexec_rs.servers import Server
 
 SHOP = """
 CREATE TABLE customer(id int PRIMARY KEY, name varchar(30) NOT NULL, email varchar(40) UNIQUE);
@@ -47,19 +44,9 @@ INSERT INTO staff SELECT seq, NULLIF(seq DIV 3, 0) FROM seq_1_to_1000
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(start_server: Callable[[str, str], Server]) -> Server:
     """Return a MariaDB server of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="snapshot-"))
-    folder.chmod(0o755)
-    try:
-        started = servers.start("mariadb", folder / "server")
-    except ServerError as error:
-        if os.environ.get("SQLEXEC_SERVERS") == "required":
-            raise
-        pytest.skip(str(error))
-    yield started
-    started.stop()
-    shutil.rmtree(folder)
+    return start_server("mariadb", "SELECT 1")
 
 
 class Database:

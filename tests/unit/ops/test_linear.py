@@ -97,3 +97,9 @@ def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(t: int, d: int, v: i
         np.testing.assert_allclose(
             np.asarray(one, np.float64), other, rtol=rounding, atol=rounding * np.abs(other).max()
         )
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (2, 3, 40, 16), (5, 32), (33, 64), (1, 1)])
+def test_matrices_are_turned_by_tiles_or_whole(shape: tuple[int, ...]) -> None:
+    x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    np.testing.assert_array_equal(jax.jit(cpu.turned)(x), np.swapaxes(x, -1, -2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -41,6 +42,18 @@ class Address:
     def is_local(self) -> bool:
         """Return whether what is sent stays on this machine."""
         return self.host in _LOCAL or self.host.startswith("/")
+
+    def tls_settings(self) -> dict[str, str]:
+        """Return libpq's settings of how a PostgreSQL server proves who it is: one elsewhere does, unless told."""
+        mode = self.option("sslmode") or ("prefer" if self.is_local else "verify-full")
+        usual = ssl.get_default_verify_paths().cafile if mode == "verify-full" else None
+        roots = self.option("sslrootcert") or usual
+        return {"sslmode": mode} | ({"sslrootcert": roots} if roots else {})
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return how a MariaDB server proves who it is; None for one on this machine, or where told to do without."""
+        mode = self.option("sslmode") or ("disable" if self.is_local else "verify-full")
+        return None if mode == "disable" else ssl.create_default_context(cafile=self.option("sslrootcert") or None)
 
     def option(self, name: str) -> str:
         """Return an option behind the question mark, or nothing."""

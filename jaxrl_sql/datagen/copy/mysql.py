@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
@@ -95,7 +94,7 @@ class Mysql:
                 host="localhost" if address.host.startswith("/") else address.host,
                 unix_socket=address.host if address.host.startswith("/") else None,
                 port=address.port, user=address.user, password=address.password, database=database,
-                charset="utf8mb4", connect_timeout=_SECONDS, autocommit=True, ssl=_tls(address),
+                charset="utf8mb4", connect_timeout=_SECONDS, autocommit=True, ssl=address.tls_context(),
             )  # fmt: skip
             with connection.cursor() as cursor:
                 cursor.execute(_MODE)
@@ -190,14 +189,6 @@ class _Session:
     def _run(self, sql: str) -> None:
         with self.connection.cursor() as cursor:
             cursor.execute(sql)
-
-
-def _tls(address: Address) -> ssl.SSLContext | None:
-    """Return how a server elsewhere proves who it is; None for what stays on this machine, or is asked for in clear."""
-    mode = address.option("sslmode") or ("disable" if address.is_local else "verify-full")
-    if mode == "disable":
-        return None
-    return ssl.create_default_context(cafile=address.option("sslrootcert") or None)
 
 
 def _said(error: BaseException) -> str:

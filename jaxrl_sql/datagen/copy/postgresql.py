@@ -93,14 +93,10 @@ class Postgresql:
 
     def _connect(self, database: str) -> Any:
         address = self.address
-        modes = {"sslmode": "prefer" if address.is_local else "verify-full", "sslrootcert": "system"}
-        tls = {name: address.option(name) or usual for name, usual in modes.items()}
-        if tls["sslmode"] != "verify-full" and not address.option("sslrootcert"):
-            del tls["sslrootcert"]
         try:
             return psycopg2.connect(
                 host=address.host, port=address.port, user=address.user, password=address.password or None,
-                dbname=database, connect_timeout=_SECONDS, client_encoding="UTF8", **tls,
+                dbname=database, connect_timeout=_SECONDS, client_encoding="UTF8", **address.tls_settings(),
             )  # fmt: skip
         except psycopg2.Error as error:
             raise unreachable(address, error) from None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import ssl
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -57,14 +56,11 @@ class MysqlSource:
 
     def _connect(self) -> Any:
         address = self._address
-        secured: dict[str, Any] = {}
-        if address.option("sslmode") != "disable" and (not address.is_local or address.option("sslmode")):
-            secured["ssl"] = ssl.create_default_context(cafile=address.option("sslrootcert") or None)
         where = {"unix_socket": address.host} if address.host.startswith("/") else {"host": address.host}
         try:
             return self._driver.connect(
                 **where, port=address.port, user=address.user, password=address.password, database=address.database,
-                charset="utf8mb4", connect_timeout=10, autocommit=True, conv={}, **secured,
+                charset="utf8mb4", connect_timeout=10, autocommit=True, conv={}, ssl=address.tls_context(),
             )  # fmt: skip
         except (self._driver.Error, OSError, RuntimeError) as error:
             raise InputError(f"{self.shown}: {self._shortened(error)}") from None

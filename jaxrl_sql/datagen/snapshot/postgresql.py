@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import ssl
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,15 +76,11 @@ class PostgresqlSource:
 
     def _connect(self) -> Any:
         address = self._address
-        settings = {"sslmode": address.option("sslmode"), "sslrootcert": address.option("sslrootcert")}
-        if not address.is_local and not settings["sslmode"]:
-            settings["sslmode"] = "verify-full"
-            settings["sslrootcert"] = settings["sslrootcert"] or ssl.get_default_verify_paths().cafile or ""
         try:
             connection = self._driver.connect(
                 host=address.host, port=address.port, user=address.user, password=address.password,
                 dbname=address.database, connect_timeout=10, application_name="jaxrl_sql.datagen.copy",
-                **{name: value for name, value in settings.items() if value},
+                **address.tls_settings(),
             )  # fmt: skip
         except self._driver.Error as error:
             raise InputError(f"{self.shown}: {self._shortened(error)}") from None

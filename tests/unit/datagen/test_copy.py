@@ -590,6 +590,23 @@ def test_a_driver_that_is_not_installed_is_named(scheme: str, driver: str, tmp_p
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("url", "mode", "is_secured"),
+    [
+        ("127.0.0.1/x", "prefer", False),
+        ("db.example/x", "verify-full", True),
+        ("db.example/x?sslmode=disable", "disable", False),
+    ],
+)
+def test_a_server_elsewhere_has_to_prove_who_it_is(url: str, mode: str, is_secured: bool) -> None:
+    address = parse_address(f"postgresql://u:p@{url}")
+    assert address.tls_settings()["sslmode"] == mode
+    assert ("sslrootcert" in address.tls_settings()) == is_secured
+    context = address.tls_context()
+    assert (context is not None) == is_secured
+    assert context is None or context.check_hostname
+
+
 def test_a_server_as_source_is_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--from", "postgresql://u:s3cret@127.0.0.1:1/x", "--to", str(tmp_path / "out"), "--rows", "5"]) == 2
     said = capsys.readouterr().err

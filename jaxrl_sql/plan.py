@@ -19,6 +19,7 @@ from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.gpus import is_elsewhere, run_again
+from jaxrl_sql.planning.lengths import StepLengths, read_lengths
 from jaxrl_sql.planning.memory import in_bytes
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.show import as_json, as_text, in_seconds
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--mesh", nargs="+", action="extend", metavar="DxFxT", help="data x fsdp x tensor, one or more; else the file's"
     )
-    parser.add_argument("--answer-tokens", type=float, default=0.0, help="tokens of a mean answer; else the longest")
+    for name in ("answer", "prompt"):
+        words = f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number a line; else all are of the longest"
+        parser.add_argument(f"--{name}-tokens", default="", metavar="LENGTHS", help=words)
     parser.add_argument(
         "--compile", default="all", metavar="WHICH", help=f"all, none, or some of {','.join(PROGRAMS)}; minutes each"
     )
@@ -64,13 +67,16 @@ def plan(config: TrainConfig, given: argparse.Namespace) -> int:
     topology, wanted = find_topology(given.topology), _wanted(given.compile)
     model, loss = model_shape(config), find_recipe(config.recipe).loss
     key, most = longest_answer(config)
-    if not 0 <= given.answer_tokens <= most:
-        raise InputError(f"--answer-tokens {given.answer_tokens:g}: a mean answer has up to {key}={most} tokens")
+    longest = config.data.max_prompt_tokens
+    lengths = StepLengths(
+        read_lengths(given.answer_tokens, "--answer-tokens", key, most),
+        read_lengths(given.prompt_tokens, "--prompt-tokens", "data.max_prompt_tokens", longest),
+    )
     mesh = config.mesh
     meshes = [mesh_sizes(text, topology.chips) for text in asked or [f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}"]]
-    longest, plans = config.data.max_prompt_tokens, list[Plan]()
+    plans = list[Plan]()
     for sizes in meshes:
-        plans.append(make_plan(config, model, topology, sizes, longest, given.answer_tokens, wanted, loss))
+        plans.append(make_plan(config, model, topology, sizes, longest, lengths, wanted, loss))
         if not given.json:
             sys.stdout.write(as_text(plans[-1]) + "\n\n")
     if given.json:

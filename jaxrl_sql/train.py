@@ -40,7 +40,7 @@ from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.planning.workload import longest_answer
-from jaxrl_sql.rollout import Engine
+from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.run.build import export_model, make_engine, make_optimizer, make_params, make_policy
 from jaxrl_sql.run.collect import collect_batch, from_arrays, pack, to_arrays
 from jaxrl_sql.run.command import TRAINED, run_command
@@ -62,7 +62,7 @@ class GrpoPhase:
     advantage: AdvantageFn
     update: Updates
     old_logprobs: OldLogprobFn
-    engine: Engine
+    engine: AnyEngine
     order: Order
     state: TrainState
     progress: Progress

@@ -29,8 +29,10 @@ from jaxrl_sql.models import init_params, load_tokenizer
 from jaxrl_sql.parallel import make_mesh
 from jaxrl_sql.plan import model_shape
 from jaxrl_sql.planning.chips import find_topology
+from jaxrl_sql.planning.lengths import StepLengths, between
 from jaxrl_sql.planning.plan import Plan, make_plan
 from jaxrl_sql.planning.programs import Setting, programs
+from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.run.command import prepare_process
 
@@ -42,7 +44,8 @@ Measured = tuple[str, int, int]
 def plan_of(config: TrainConfig, written: float = 0.0) -> Plan:
     """Plan a run on one device of this machine, by formula."""
     longest = config.data.max_prompt_tokens
-    return make_plan(config, model_shape(config), find_topology("cpu"), SIZES, longest, written)
+    answers = between(written, longest_answer(config)[1]) if written else None
+    return make_plan(config, model_shape(config), find_topology("cpu"), SIZES, longest, StepLengths(answers))
 
 
 def resident() -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import GIB, find_topology
+from jaxrl_sql.planning.lengths import StepLengths, between
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.workload import longest_answer
 
@@ -52,11 +53,15 @@ def config_of(recipe: str, machine: str) -> TrainConfig:
 
 
 def plan_of(config: TrainConfig, machine: str, written: float = 0.0) -> Plan:
-    """Return a configuration's plan on a machine, by formula; `written`: tokens of a mean answer (0: the longest)."""
+    """Return a configuration's plan on a machine, by formula; `written`: tokens of a mean answer (0: the longest).
+
+    Prompts are all of the longest.
+    """
     shape, topology = published_shape(SHAPES[Path(config.model.checkpoint).name]), find_topology(MACHINES[machine])
     mesh = mesh_sizes(f"{config.mesh.data}x{config.mesh.fsdp}x{config.mesh.tensor}", topology.chips)
-    mean = min(written, longest_answer(config)[1])
-    return make_plan(config, shape, topology, mesh, config.data.max_prompt_tokens, mean)
+    most = longest_answer(config)[1]
+    answers = between(written, most) if written else None
+    return make_plan(config, shape, topology, mesh, config.data.max_prompt_tokens, StepLengths(answers))
 
 
 def cell(plan: Plan) -> str:

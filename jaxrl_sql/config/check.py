@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -85,6 +86,10 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         f"mesh {axes}: a size is 1 or more, or -1 for the rest",
     )
     yield list(axes.values()).count(-1) <= 1, f"mesh {axes}: only one axis can take the rest (-1)"
+    yield (
+        re.fullmatch(r"auto|training|[1-9]\d*x[1-9]\d*", config.rollout.mesh) is not None,
+        f"rollout.mesh={config.rollout.mesh!r} is none of auto, training, or replicas x tensor such as 8x1",
+    )
     yield (
         config.mesh.processes >= 0,
         f"mesh.processes={config.mesh.processes} must be 1 or more, or 0 to ask the cluster",
@@ -203,8 +208,11 @@ def _turn_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     )
     yield not second_stage.steps or grpo.steps > 0, "second_stage.steps needs a first stage: grpo.steps must be above 0"
     yield (
-        turns == 1 or config.mesh.processes == 1,
-        f"{turns} turns are for one process yet: mesh.processes={config.mesh.processes} must be 1",
+        turns == 1 or config.mesh.processes == 1 or config.rollout.mesh != "training",
+        (
+            f"{turns} turns on mesh.processes={config.mesh.processes} need copies of the model: rollout.mesh must be "
+            "auto, or replicas x tensor such as 8x1, not training"
+        ),
     )
     yield (
         turns == 1 or config.validation.max_new_tokens <= total,

@@ -213,6 +213,11 @@ class RolloutConfig:
 
     `attention`: what reads the cache in a decode step, `xla`, or on one GPU or TPU a kernel of ours, `pallas`
     (`models/attention/paged_kernel.py`).
+
+    `mesh`: how the run's devices lie while answers are sampled. `training`: as they train. `8x4`, replicas x tensor:
+    eight copies of the weights, each over four devices of one process, with its share of the slots; nothing crosses
+    copies, and several turns may have several processes. `auto`: the copies that sample fastest by formula, of those
+    that fit, else `training`, which it is on processors, too. KV blocks are then a copy's.
     """
 
     max_num_seqs: PositiveInt = 128
@@ -222,6 +227,7 @@ class RolloutConfig:
     prefix_blocks: int = 0
     exact: bool = False
     attention: Annotated[str, OneOf("xla", "pallas")] = "xla"
+    mesh: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def update_flops(config: ModelConfig, batch: int, prompt: int, group: int, compl
     return UPDATE_PASSES * grouped_forward_flops(config, batch, prompt, group, completion)
 
 
-def decode_flops(config: ModelConfig, batch: int, prompt: int, group: int, written: float) -> float:
+def decode_flops(config: ModelConfig, batch: int, prompt: float, group: int, written: float) -> float:
     """Return the operations of one decode step of B·G rows that have written `written` tokens each."""
     rows = batch * group
     pairs = config.n_layers * (prompt + written + 1)

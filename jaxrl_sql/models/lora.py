@@ -26,11 +26,13 @@ import numpy as np
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.formats.tensor_files import write_safetensors
-from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
+from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_shardings, param_specs
 from jaxrl_sql.models.value import policy_part
 from jaxrl_sql.parallel.rules import AnyMesh, sharding_of
 from jaxrl_sql.types import InputError
 
+# What a pair's name has beside that of its weight (`transformer`).
+BESIDE = "_lora"
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 # Switches of PEFT that change what a pair computes, as they are here.
@@ -155,6 +157,23 @@ def adapter_shardings(config: ModelConfig, rank: int, alpha: float, targets: Seq
     return Adapters(pairs, alpha / rank)
 
 
+def policy_shardings(config: ModelConfig, policy: PyTree, mesh: AnyMesh) -> PyTree:
+    """Return where each leaf of a policy (`policy_params`) lies on a mesh.
+
+    Raises InputError as `param_shardings` does.
+    """
+    places = param_shardings(config, mesh)
+    beside = {name: pair for name, pair in policy["layers"].items() if isinstance(pair, Pair)}
+    if not beside:
+        return places
+    rank = next(iter(beside.values())).a.shape[-1]
+    found = {}
+    for name, spec in _pair_specs(config, [name.removesuffix(BESIDE) for name in beside], rank).items():
+        a, b = (sharding_of(mesh, axes, shape, name) for shape, axes in spec.leaves)
+        found[name + BESIDE] = Pair(a, b)  # type: ignore[arg-type] # a tree of shardings
+    return {**places, "layers": {**places["layers"], **found}}
+
+
 def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
     """Return the parameters that the decoder runs: `trainable`, or `frozen` with `trainable` as adapters beside it.
 
@@ -166,7 +185,7 @@ def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
         return trainable
     if trainable is None:
         return frozen
-    beside = {f"{name}_lora": Pair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
+    beside = {name + BESIDE: Pair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
     return {**frozen, "layers": {**frozen["layers"], **beside}}
 
 

@@ -140,12 +140,19 @@ def split_layers(params: PyTree) -> PyTree:
     """Return parameters whose layers are L trees, [...] each, in place of one tree of stacked arrays [L,...].
 
     A loop of decode steps that slices stacked arrays copies every layer's weights in every step (XLA on GPUs does).
+    Parameters that are split already are returned as they are.
     """
+    if isinstance(params["layers"], tuple):
+        return params
     leaves, tree = jax.tree.flatten(params["layers"])
-    takes = [_taker(_without_layers(getattr(leaf, "sharding", None))) for leaf in leaves]
-    count = leaves[0].shape[0]
-    layers = [[take(leaf, np.int32(i)) for take, leaf in zip(takes, leaves, strict=True)] for i in range(count)]
+    layers = zip(*map(take_layers, leaves), strict=True)
     return {**params, "layers": tuple(jax.tree.unflatten(tree, layer) for layer in layers)}
+
+
+def take_layers(stacked: jax.Array) -> list[jax.Array]:
+    """Return the layers [...] of a stacked array [L,...], each where the array lies."""
+    take = _taker(_without_layers(getattr(stacked, "sharding", None)))
+    return [take(stacked, np.int32(i)) for i in range(stacked.shape[0])]
 
 
 def abstract_layers(params: PyTree) -> PyTree:

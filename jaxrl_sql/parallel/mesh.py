@@ -34,3 +34,34 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[
         sizes[free[0]] = len(devices) // fixed
     shape = tuple(sizes.values())
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+
+
+def replica_grid(mesh: Mesh, replicas: int, tensor: int) -> Mesh:
+    """Return a mesh of the same devices in the same order, for `replicas` copies of the weights: data x 1 x tensor.
+
+    Raises InputError where they do not make up the devices, or a copy would lie over several processes.
+    """
+    devices, said = mesh.devices.reshape(-1), f"rollout.mesh={replicas}x{tensor}"
+    if min(replicas, tensor) < 1 or replicas * tensor != devices.size:
+        raise InputError(
+            f"{said}: replicas x tensor does not multiply to the {devices.size} devices there are, such as "
+            f"rollout.mesh={devices.size}x1"
+        )
+    grid = devices.reshape(replicas, 1, tensor)
+    if any(len({device.process_index for device in copy.flat}) > 1 for copy in grid):
+        own = len(mesh.local_devices)
+        raise InputError(
+            f"{said}: a replica of {tensor} devices would lie over several processes, which have {own} each: take "
+            f"rollout.mesh={devices.size // own}x{own} or smaller replicas"
+        )
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def replicas_here(grid: Mesh) -> list[tuple[int, Mesh]]:
+    """Return the replicas of a grid that lie on this process's devices: the number of each, and its own mesh."""
+    me = jax.process_index()
+    return [
+        (number, Mesh(copy[None], AXES, axis_types=(AxisType.Auto,) * len(AXES)))
+        for number, copy in enumerate(grid.devices)
+        if copy.flat[0].process_index == me
+    ]

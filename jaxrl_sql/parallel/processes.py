@@ -79,13 +79,19 @@ def exchange(values: Sequence[Any]) -> list[Any]:
     """
     if jax.process_count() == 1:
         return list(values)
-    own = np.frombuffer(json.dumps(list(values)).encode(), np.uint8)
-    sizes = np.ravel(multihost_utils.process_allgather(np.array([own.size], np.int32)))
+    return [value for said in exchange_bytes(json.dumps(list(values)).encode()) for value in json.loads(said)]
+
+
+def exchange_bytes(own: bytes) -> list[bytes]:
+    """Return what each process gives, in the order of the processes; every process must call it."""
+    if jax.process_count() == 1:
+        return [own]
+    sizes = np.ravel(multihost_utils.process_allgather(np.array([len(own)], np.int32)))
     # A gather is compiled for its shape: sizes are rounded up so that a run compiles a handful.
     padded = np.zeros(bucket(int(sizes.max()), 1024), np.uint8)
-    padded[: own.size] = own
+    padded[: len(own)] = np.frombuffer(own, np.uint8)
     rows = np.reshape(multihost_utils.process_allgather(padded), (len(sizes), -1))
-    return [value for row, size in zip(rows, sizes, strict=True) for value in json.loads(row[:size].tobytes())]
+    return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
 
 def gathered(array: jax.Array | np.ndarray) -> np.ndarray:

@@ -50,6 +50,8 @@ CHIPS: Mapping[str, Chip] = {
     "l4": Chip(24 * GB, 121e12, 300 * GB, 32 * GB, 0, f"{_NVIDIA} L4, without sparsity"),
     "rtx4090": Chip(24 * GB, 165e12, 1008 * GB, 32 * GB, 0, "NVIDIA's paper on the Ada architecture, without sparsity"),
 }
+# By the beginning of JAX's names, the longer ones first.
+TPU_KINDS = {"TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v6": "v6e"}
 GPU_KINDS = {"A100": "a100", "H100": "h100", "H200": "h200", "L4": "l4", "4090": "rtx4090"}
 
 # libtpu would ask a cloud's metadata server where it is, complain that it is nowhere, and let one process in at a time,
@@ -86,9 +88,23 @@ class Topology(NamedTuple):
         return None
 
     @property
+    def per_host(self) -> int:
+        """Return how many of the chips one process drives: those of a host, of which GPUs are eight and TPUs four."""
+        return min(self.chips, {"tpu": 4, "gpu": 8}.get(self.platform, self.chips))
+
+    @property
     def is_elsewhere(self) -> bool:
         """Return whether these are GPUs that a compiler here compiles for without them."""
         return gpus.is_elsewhere(self.name)
+
+
+def known_chip(device: Any) -> Chip | None:
+    """Return the figures of a device that is here; None where they are not known, as a processor's are not."""
+    if device.platform == "tpu":
+        kind = next((kind for word, kind in TPU_KINDS.items() if device.device_kind.startswith(word)), None)
+    else:
+        kind = next((kind for word, kind in GPU_KINDS.items() if word in re.split(r"\W", device.device_kind)), None)
+    return CHIPS[kind] if kind else None
 
 
 def find_topology(name: str) -> Topology:
@@ -111,11 +127,10 @@ def _here(kind: str) -> Topology:
     if not devices:
         raise InputError(f"--topology {kind}: JAX sees no {kind} here, only {jax.default_backend()}")
     if kind == "gpu":
-        known = [chip for word, chip in GPU_KINDS.items() if word in re.split(r"\W", devices[0].device_kind)]
-        if not known:
+        chip = known_chip(devices[0])
+        if chip is None:
             raise InputError(f"--topology gpu: no figures are known of {devices[0].device_kind}")
         limit = int((devices[0].memory_stats() or {}).get("bytes_limit", 0))
-        chip = CHIPS[known[0]]
         return Topology(kind, chip._replace(memory=limit or chip.memory), len(devices), kind)
     flops, moved = (pace / len(devices) for pace in _paces(devices[0]))  # they share the cores
     chip = Chip(machine_memory() // len(devices), flops, moved, moved, 0, "measured here, in float32")

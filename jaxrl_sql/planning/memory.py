@@ -27,7 +27,7 @@ from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, logit_ways, split_of
-from jaxrl_sql.planning.workload import EngineLoad, Update, find_workload, head_ways, kv_budget
+from jaxrl_sql.planning.workload import EngineLoad, Update, find_workload, head_ways, kv_budget, rollout_grid
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget, fit_budget
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -78,6 +78,12 @@ def abstract_mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
     return AbstractMesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
+def sampling_mesh(config: TrainConfig, mesh: AnyMesh) -> AnyMesh:
+    """Return the mesh that an engine decodes on: that of one copy of the model, or the training mesh."""
+    grid = rollout_grid(config)
+    return mesh if grid is None else abstract_mesh(1, 1, grid[1])
+
+
 def estimate(
     config: TrainConfig, model: ModelConfig, mesh: AnyMesh, longest: int, fused: bool | None = None
 ) -> MemoryEstimate:
@@ -89,7 +95,7 @@ def estimate(
     work = find_workload(config, longest, batch_ways(mesh.shape))
     learns = work.update or work.sft_dataset
     lora, width = config.model.lora.rank > 0, int(jnp.dtype(config.model.dtype).itemsize)
-    held = params_here(model, mesh)
+    held, engine = params_here(model, mesh), sampling_mesh(config, mesh)
     trained, trained_width = (_adapters_here(config, model, mesh), 4) if lora else (held, width)
     copied = config.grpo.steps > 0 and config.grpo.kl_coef > 0 and not (lora and work.sft_dataset is None)
     fused = config.model.attention != "xla" if fused is None else fused
@@ -100,11 +106,11 @@ def estimate(
         adapters=trained * trained_width if lora and learns else 0,
         optimizer=trained * _moments(learns.optim) if learns else 0,
         reference=trained * trained_width if copied else 0,
-        caches=_caches(config, model, mesh, work.rollout or work.greedy),
-        evaluation=_caches(config, model, mesh, work.greedy) if work.rollout else 0,
+        caches=_caches(config, model, engine, work.rollout or work.greedy),
+        evaluation=_caches(config, model, engine, work.greedy) if work.rollout else 0,
         gradients=trained * 4 * (2 if parts > 1 else 1) if learns else 0,  # float32, and those of a part beside them
         activations=max((_activations(config, model, mesh, one, fused) for one in updates), default=0),
-        decoding=_decoding(config, model, mesh, work.rollout or work.greedy),
+        decoding=_decoding(config, model, engine, work.rollout or work.greedy),
     )
 
 
@@ -151,6 +157,7 @@ def with_kv_budget(
     """
     if kv_budget(config) is not None:
         return config
+    mesh = sampling_mesh(config, mesh)
     work = find_workload(config, longest, batch_ways(mesh.shape))
     loads = [load for load in (work.rollout, work.greedy) if load is not None]
     need = EngineSizes(*(max(numbers) for numbers in zip(*(load.sizes for load in loads), strict=True)))
@@ -298,5 +305,7 @@ def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: Engi
         parts = sum((blocks + owners) * readers for blocks, owners, readers in load.pools_here(ways))
     given = parts * model.n_heads // head_ways(model, mesh.shape["tensor"]) * model.head_dim * 4
     tables = _gathered(config, model, mesh, learns=False)
-    by_layer = params_here(model, mesh) * int(jnp.dtype(config.model.dtype).itemsize)
+    name = config.model.dtype if rollout_grid(config) is None else config.model.compute_dtype
+    name = config.model.dtype if name == "same" else name
+    by_layer = params_here(model, mesh) * int(jnp.dtype(name).itemsize)
     return by_layer + 10 * slots * model.vocab_size * 4 + 2 * given + tables

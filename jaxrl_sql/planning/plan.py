@@ -15,6 +15,8 @@ from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Topology
 from jaxrl_sql.planning.gpus import module_costs, stated_cudnn
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
+from jaxrl_sql.planning.layout import Machine, with_layout
+from jaxrl_sql.planning.lengths import ALL_LONGEST, StepLengths
 from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
@@ -31,19 +33,25 @@ class Compiled(NamedTuple):
     """What the compiler says of a program: bytes on a chip, bytes received by kind of collective, its own seconds.
 
     `temporaries` are what the program needs beside its arguments, what it returns anew among them; `largest` is the
-    largest single array of them. `flops` are a chip's, with the body of a loop counted once and a fused kernel not.
+    largest single array of them; `waits` counts the collectives, as often as they run. `flops` are a chip's, with the
+    body of a loop counted once and a fused kernel not.
     """
 
     arguments: int
     temporaries: int
     largest: tuple[str, int]
     received: Mapping[str, float]
+    waits: int
     flops: float
     seconds: float
 
 
 class Plan(NamedTuple):
-    """What is known of a run on one mesh; `written`: tokens of a mean answer, 0 for the longest."""
+    """What is known of a run on one mesh.
+
+    questions: asked for a step; tokens: of its answers; lengths: of its answers and prompts; layout: how answers are
+    sampled, as in `rollout.mesh`.
+    """
 
     topology: Topology
     sizes: Mapping[str, int]
@@ -53,13 +61,19 @@ class Plan(NamedTuple):
     phases: list[Phase]
     programs: Mapping[str, Compiled]
     suggestions: list[Suggestion]
+    questions: int
     tokens: float
-    written: float
+    lengths: StepLengths
+    layout: str
 
     @property
     def words(self) -> str:
-        """Return how long answers are taken to be."""
-        return f"answers of {self.written:,.0f} tokens" if self.written else "every answer of the longest"
+        """Return how long answers and prompts are taken to be."""
+        said = [
+            f"every {name} of the longest" if found is None else f"{name}s of {found.mean:,.0f} tokens"
+            for name, found in (("answer", self.lengths.answers), ("prompt", self.lengths.prompts))
+        ]
+        return " and ".join(said)
 
     @property
     def total(self) -> int:
@@ -110,25 +124,30 @@ def make_plan(
     topology: Topology,
     sizes: Mapping[str, int],
     longest: int,
-    written: float = 0.0,
+    lengths: StepLengths = ALL_LONGEST,
     compiled: Collection[str] = (),
     loss: Callable[..., Any] | None = None,
 ) -> Plan:
     """Plan a run on a mesh of these sizes, compiling the programs whose names are in `compiled`.
 
+    Where a program's cost follows the lengths of answers and prompts they are as given; what is padded costs as much as
+    the longest.
     Raises InputError where the mesh does not divide the model or the batch.
     """
     mesh = abstract_mesh(**sizes)
-    config = with_kv_budget(with_parts(config, batch_ways(sizes)), model, mesh, longest, topology.chip.memory)
+    machine = Machine(topology.platform, topology.per_host, topology.chip.memory, topology.chip)
+    config = with_layout(with_parts(config, batch_ways(sizes)), model, mesh, longest, machine)
+    config = with_kv_budget(config, model, mesh, longest, topology.chip.memory)
     work = find_workload(config, longest, batch_ways(sizes))
     check_batch(config, work, sizes)
     fused = is_fused(config, model, topology.platform)
     memory = estimate(config, model, mesh, longest, fused)
     found = {} if not compiled else _compile(config, model, topology, sizes, work, compiled, loss)
-    made = [_measured(phase, found.get(phase.name)) for phase in phases(config, model, sizes, work, written)]
+    made = [_measured(phase, found.get(phase.name)) for phase in phases(config, model, sizes, work, lengths)]
     plan = Plan(
         topology, sizes, count_params(model), work, memory, made, found, [],
-        answer_tokens(work, written, config.grpo.steps_per_generation), written,
+        config.grpo.prompts * config.grpo.oversample,
+        answer_tokens(config, work, lengths.answers), lengths, config.rollout.mesh,
     )  # fmt: skip
     have = topology.chip.memory
     return plan if plan.fits else plan._replace(suggestions=suggest(config, model, sizes, longest, have, fused))
@@ -179,15 +198,17 @@ def _one(lower: Callable[[], Any]) -> Compiled:
         if overflow is None:
             raise
         used = int(float(overflow[1]) * UNITS[overflow[2]])
-        return Compiled(0, used, ("", 0), {}, 0.0, time.perf_counter() - began)
+        return Compiled(0, used, ("", 0), {}, 0, 0.0, time.perf_counter() - began)
     said = compiled.memory_analysis()
     anew = max(said.output_size_in_bytes - said.alias_size_in_bytes, 0)
     costs, text = compiled.cost_analysis() or module_costs(compiled), compiled.as_text()
+    met = collectives(text)
     return Compiled(
         arguments=said.argument_size_in_bytes,
         temporaries=said.temp_size_in_bytes + anew + said.generated_code_size_in_bytes,
         largest=largest_array(text),
-        received=received_by_kind(collectives(text)),
+        received=received_by_kind(met),
+        waits=sum(one.times for one in met),
         flops=float(costs.get("flops", 0.0)),
         seconds=time.perf_counter() - began,
     )
@@ -197,4 +218,4 @@ def _measured(phase: Phase, compiled: Compiled | None) -> Phase:
     """Put the bytes of a program's own collectives in the place of the formula's."""
     if compiled is None or not compiled.received:
         return phase
-    return phase._replace(cost=phase.cost._replace(link=sum(compiled.received.values())))
+    return phase._replace(cost=phase.cost._replace(link=sum(compiled.received.values()), waits=compiled.waits))

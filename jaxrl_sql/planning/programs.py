@@ -19,7 +19,7 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.algo.updates import needs_old_logprobs
 from jaxrl_sql.batch import GroupBatch, PyTree, Segment, TrainState
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, policy_params
 from jaxrl_sql.models.attention import for_platform
 from jaxrl_sql.models.attention.paged import POOL
@@ -29,7 +29,7 @@ from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel, abstract_layers
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask
 from jaxrl_sql.parallel.rules import batch_sharding, replicated, split_of
-from jaxrl_sql.planning.workload import EngineLoad, Update, Workload
+from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, rollout_grid
 from jaxrl_sql.rollout.decode import (
     ChunkConfig,
     DecodeState,
@@ -78,6 +78,16 @@ class Setting(NamedTuple):
         return self.paged_model._replace(kernel=kernel_for(own.attention, self.model, sizes, self.platform, own.ways))
 
     @property
+    def sampling(self) -> Setting:
+        """Return the setting of the engine's programs: the first of the copies that sample, where there are copies."""
+        grid, config = rollout_grid(self.config), self.config
+        if grid is None:
+            return self
+        kept = changed(config, {"model.dtype": str(self.kept_dtype)})
+        devices = self.mesh.devices.reshape(-1)[: grid[1]].reshape(1, 1, -1)
+        return self._replace(config=kept, mesh=jax.sharding.Mesh(devices, self.mesh.axis_names))
+
+    @property
     def kept_dtype(self) -> Any:
         """Return the dtype that keys and values are kept in."""
         return jnp.dtype(self.dtype or self.config.model.dtype)
@@ -93,8 +103,8 @@ def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowe
                 lower_score, setting, work.update, work.updates // setting.config.grpo.num_iterations
             )
     load = work.greedy if work.rollout is None else work.rollout
-    made["prefill"] = partial(lower_prefill, setting, load)
-    made["decode"] = partial(lower_decode, setting, load)
+    made["prefill"] = partial(lower_prefill, setting.sampling, load)
+    made["decode"] = partial(lower_decode, setting.sampling, load)
     return made
 
 

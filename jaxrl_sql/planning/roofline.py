@@ -7,31 +7,44 @@ on a mesh, and where a program has been compiled its own collectives take their 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
+
+import numpy as np
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.flops import UPDATE_PASSES, decode_flops, grouped_forward_flops, layer_weights
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Chip
+from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, Schedule, StepLengths, longest, schedule
 from jaxrl_sql.planning.memory import compute_width
-from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, head_ways, pieces_of_logits
+from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, head_ways, pieces_of_logits, rollout_grid
 
+# Seconds of a collective that moves nothing: taken to be a microsecond on every chip, not measured.
+LATENCY = 1e-6
+# The phases in which answers are sampled.
+SAMPLING = ("weights", "prefill", "decode")
 # Of a sum by a matrix product, an element: multiplied and added, in the six passes that bfloat16 needs for float32.
 _SUMS = 2 * 6
 
 
 class Cost(NamedTuple):
-    """What one run of a program costs a chip: operations, bytes of its memory, bytes that come in from others."""
+    """What one run of a program costs a chip: operations, bytes of its memory, bytes that come in from others.
+
+    waits: collectives that follow one another, each of which takes `LATENCY` however little it moves.
+    """
 
     flops: float
     hbm: float
     link: float
+    waits: float = 0.0
 
     def bounds(self, chip: Chip) -> Mapping[str, float]:
         """Return the seconds that each resource needs at the chip's best."""
-        return {"compute": self.flops / chip.flops, "memory": self.hbm / chip.hbm, "links": self.link / chip.link}
+        links = self.link / chip.link + self.waits * LATENCY
+        return {"compute": self.flops / chip.flops, "memory": self.hbm / chip.hbm, "links": links}
 
     def seconds(self, chip: Chip) -> float:
         """Return the least seconds of the phase: its slowest resource's."""
@@ -56,9 +69,13 @@ class Phase(NamedTuple):
 
 
 def phases(
-    config: TrainConfig, model: ModelConfig, sizes: Mapping[str, int], work: Workload, written: float = 0.0
+    config: TrainConfig,
+    model: ModelConfig,
+    sizes: Mapping[str, int],
+    work: Workload,
+    lengths: StepLengths = ALL_LONGEST,
 ) -> list[Phase]:
-    """Return the phases of a step on a mesh of these sizes; `written`: tokens of a mean answer (0: of the longest).
+    """Return the phases of a step on a mesh of these sizes, with answers and prompts of these lengths.
 
     Without reinforcement learning that is a supervised step, if there is one.
     """
@@ -66,17 +83,22 @@ def phases(
     if work.update is None or work.rollout is None:
         taught = work.sft_dataset
         return [Phase("update", _update(config, model, sizes, taught, width, remat), 1)] if taught else []
-    load, update = work.rollout, work.update
-    slots, rounds = load.config.max_num_seqs, config.grpo.steps_per_generation
-    mean = written or load.completion
-    answers = load.questions * load.group
-    pieces = -(-load.prompt // load.prefill_shape[1]) * -(-load.questions // load.prefill_shape[0])
-    made = [
-        Phase("prefill", _prefill(model, sizes, load, width), pieces / rounds),
+    load, update, rounds = work.rollout, work.update, config.grpo.steps_per_generation
+    asked = (lengths.prompts or longest(load.prompt)).take(load.questions)
+    plan = schedule(lengths.answers or longest(load.completion), load.questions, load.group, load.config.max_num_seqs)
+    # Rows of a chunk are other prompts, and the longest of them goes on alone.
+    (rows, chunk), in_order = load.prefill_shape, np.sort(asked)[::-1]
+    pieces = float(sum(-(-in_order[first] // chunk) for first in range(0, load.questions, rows)))
+    made, grid, here = list[Phase](), rollout_grid(config), sizes
+    if grid is not None:
+        here = {"data": 1, "fsdp": 1, "tensor": grid[1]}
+        made.append(Phase("weights", _bring(model, sizes, grid[1], width), 1 / rounds))
+    made += [
+        Phase("prefill", _prefill(model, here, load, width), pieces / rounds),
         Phase(
             "decode",
-            _decode(model, sizes, load, width, mean),
-            _steps(answers / slots, mean, load.completion, rounds),
+            _decode(model, here, load, width, plan, float(asked.mean())),
+            plan.steps / rounds,
         ),
     ]
     if work.scored:
@@ -93,12 +115,13 @@ def step_seconds(found: list[Phase], chip: Chip) -> float:
     return sum(phase.seconds(chip) for phase in found)
 
 
-def answer_tokens(work: Workload, written: float = 0.0, rounds: int = 1) -> float:
+def answer_tokens(config: TrainConfig, work: Workload, answers: Lengths | None = None) -> float:
     """Return the tokens that a step's answers have, sampled or taught."""
     if work.rollout is not None:
-        return work.rollout.questions * work.rollout.group * (written or work.rollout.completion) / rounds
+        asked = config.grpo.prompts * config.grpo.oversample
+        return asked * work.rollout.group * (answers or longest(work.rollout.completion)).mean
     taught = work.sft_dataset
-    return taught.prompts * taught.group * (written or taught.answer) if taught else 0.0
+    return taught.prompts * taught.group * (answers or longest(taught.answer)).mean if taught else 0.0
 
 
 def _tables(model: ModelConfig) -> int:
@@ -106,9 +129,15 @@ def _tables(model: ModelConfig) -> int:
     return (1 if model.tie_embeddings else 2) * model.vocab_size * model.d_model
 
 
-def _others(ways: int) -> float:
+def _others(ways: float) -> float:
     """Return the share that a chip receives of what `ways` chips hold a piece of each."""
     return (ways - 1) / ways
+
+
+def _bring(model: ModelConfig, sizes: Mapping[str, int], tensor: int, width: int) -> Cost:
+    """Return the cost of bringing the weights to copies of them, each over `tensor` chips."""
+    copied = width * (model.n_layers * layer_weights(model) + _tables(model)) / tensor
+    return Cost(0, 3 * copied, copied * _others(sizes["fsdp"] * sizes["tensor"] / math.gcd(tensor, sizes["tensor"])))
 
 
 def _prefill(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int) -> Cost:
@@ -133,31 +162,29 @@ def _prefill(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, wid
     return Cost(flops, layers * (2 if fsdp > 1 else 1) + tables + moved, link)
 
 
-def _steps(rounds: float, mean: float, longest: int, shared: int) -> float:
-    """Return the decode steps of a rollout that serves `shared` steps of training: rows go on with another answer.
+def _decode(
+    model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int, plan: Schedule, prompt: float
+) -> Cost:
+    """Return the cost of a mean decode step: each slot computes, whether a row decodes in it or not.
 
-    When none is left the rows that write still are waited for, and the last of these writes one of the longest.
-    """
-    return (max(rounds - 1, 0) * mean + longest) / shared
-
-
-def _decode(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int, written: float) -> Cost:
-    """Return the cost of one decode step of all rows.
-
-    Each chip has its share of rows and pages; weights come together, and of each row's softmax one part a chip.
+    Each chip has its share of rows and pages; weights come together, and of each row's softmax one part a chip. XLA
+    reads every page of the pools; the kernel reads the keys that are valid, a prompt's once for its group.
     """
     slots, held = load.config.max_num_seqs, load.sizes
     tensor, fsdp, ways = sizes["tensor"], sizes["fsdp"], batch_ways(sizes)
     split = ways if slots % ways == 0 else 1
-    flops = decode_flops(model, slots, load.prompt, 1, written / 2) / split / tensor
+    flops = decode_flops(model, slots, prompt, 1, plan.own / plan.rows) / split / tensor
     weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / tensor
     heads = tensor if model.n_kv_heads % tensor == 0 else 1
-    pages = load.cache_tokens
+    is_kernel = load.config.attention == "pallas"
+    pages = plan.prompts * prompt + plan.own if is_kernel else load.cache_tokens
     keys = 2 * model.n_layers * model.n_kv_heads * model.head_dim * width * pages / ways / heads
     a_part = model.n_layers * model.n_heads * (model.head_dim + 2) * 4 / head_ways(model, tensor)
     logits = 6 * slots * model.vocab_size * 4
-    link = weights * _others(fsdp)
-    if ways == 1:
+    link, waits = weights * _others(fsdp), model.n_layers * ((fsdp > 1) + 2 * (tensor > 1) + 2 * (ways > 1))
+    if is_kernel:
+        parts = 0.0
+    elif ways == 1:
         given = held.prompt_blocks * held.group_size + held.completion_blocks
         parts = given + slots * (held.prompt_columns + held.completion_columns)  # each row fetches those of its pages
     else:
@@ -167,7 +194,7 @@ def _decode(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, widt
         asked = slots * a_part / 4 * width  # queries go to all chips, and a part of each row comes back
         link += (asked + a_part * slots * (1 if split > 1 else 2)) * _others(ways)
     link += model.n_layers * 4 * slots / split * model.d_model * width * _others(tensor)
-    return Cost(flops, weights * (2 if fsdp > 1 else 1) + keys + 2 * a_part * parts + logits, link)
+    return Cost(flops, weights * (2 if fsdp > 1 else 1) + keys + 2 * a_part * parts + logits, link, waits)
 
 
 def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> Cost:

@@ -37,9 +37,11 @@ def _title(plan: Plan) -> str:
     if work.update is not None and work.rollout is not None:
         one = work.update
         lines.append(
-            f"a step: {work.rollout.questions} questions x {work.rollout.group} answers, prompts of {one.prompt} and "
+            f"a step: {plan.questions} questions x {work.rollout.group} answers, prompts of {one.prompt} and "
             f"answers of {one.answer} tokens; {work.updates} update(s) of {one.prompts} prompts in {one.parts} part(s)"
         )
+        if plan.layout != "training":
+            lines.append(f"answers are sampled by copies of the model, replicas x tensor = {plan.layout}")
         ways, part = batch_ways(plan.sizes), one.prompts // one.parts
         if part % ways:
             lines.append(f"a part's {part} prompts are not divided by data x fsdp = {ways}: chips wait in each part")
@@ -108,6 +110,7 @@ def as_json(plan: Plan) -> Mapping[str, Any]:
         "topology": plan.topology.name,
         "chips": plan.topology.chips,
         "mesh": dict(plan.sizes),
+        "rollout": plan.layout,
         "parameters": plan.params,
         "memory": {**plan.memory._asdict(), "total": plan.memory.total},
         "has": chip.memory,

@@ -69,7 +69,8 @@ class EngineLoad(NamedTuple):
 class Workload(NamedTuple):
     """The phases of a run; None where it has no such phase.
 
-    updates: made on each rollout's batch; scored: how often a batch is scored before them (old policy, reference).
+    rollout, greedy: what one engine has to do, a copy of the model's where `rollout.mesh` makes copies; updates: made
+    on each rollout's batch; scored: how often a batch is scored before them (old policy, reference).
     """
 
     sft_dataset: Update | None
@@ -106,13 +107,25 @@ def kv_budget(config: TrainConfig) -> KVBudget | None:
     return found if found.prompt_blocks and found.completion_blocks else None
 
 
+def rollout_grid(config: TrainConfig) -> tuple[int, int] | None:
+    """Return (replicas, tensor) of the copies that answers are sampled from; None where the training mesh samples."""
+    if "x" not in config.rollout.mesh:
+        return None
+    replicas, tensor = map(int, config.rollout.mesh.split("x"))
+    return replicas, tensor
+
+
 def engine_config(config: TrainConfig, max_num_seqs: int, longest: int, ways: int) -> EngineConfig:
-    """Return what a run's engine of so many slots is made for, with prompts of up to `longest` tokens."""
+    """Return what a run's engine is made for, with prompts of up to `longest` tokens: of so many slots in all.
+
+    Of copies (`rollout.mesh`) each has its share of them, and a batch of its own.
+    """
+    replicas = (rollout_grid(config) or (1, 1))[0]
     return EngineConfig(
-        max_num_seqs,
+        -(-max_num_seqs // replicas),
         max_prompt_bucket=longest,
         budget=kv_budget(config),
-        ways=ways,
+        ways=1 if rollout_grid(config) else ways,
         attention=config.rollout.attention,
     )
 
@@ -148,15 +161,16 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
         grpo.gradient_accumulation_steps,
         grpo.optim,
     )
-    questions, evaluated = grpo.prompts * grpo.oversample * grpo.steps_per_generation, config.validation.max_num_seqs
+    replicas = (rollout_grid(config) or (1, 1))[0]
+    questions = grpo.prompts * grpo.oversample * grpo.steps_per_generation
     rollouts = engine_config(config, config.rollout.max_num_seqs, longest, ways)
-    evaluations = engine_config(config, evaluated, longest, ways)
+    evaluations = engine_config(config, config.validation.max_num_seqs, longest, ways)
     has_grpo, is_brought = grpo.steps > 0, config.rollout.exact and grpo.algorithm != "ppo"
     return Workload(
         sft_dataset=sft_dataset if sft.steps or sft.epochs else None,
         update=update if has_grpo else None,
-        rollout=_load(rollouts, questions, grpo.num_generations, answer) if has_grpo else None,
-        greedy=_load(evaluations, evaluated, 1, config.validation.max_new_tokens),
+        rollout=_load(rollouts, -(-questions // replicas), grpo.num_generations, answer) if has_grpo else None,
+        greedy=_load(evaluations, evaluations.max_num_seqs, 1, config.validation.max_new_tokens),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
         scored=((needs_old_logprobs(grpo) and not is_brought) + (grpo.kl_coef > 0)) if has_grpo else 0,
     )

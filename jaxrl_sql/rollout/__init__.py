@@ -2,16 +2,19 @@
 
 from jaxrl_sql.rollout.engine import Engine
 from jaxrl_sql.rollout.engine_config import EngineConfig
+from jaxrl_sql.rollout.replicated import AnyEngine, ReplicatedEngine
 from jaxrl_sql.rollout.sampling import Sample, SamplingParams
 from jaxrl_sql.sqlenv.turns import SQL_STOPS, Action, Environment, PendingObservation, SqlTurns, Turns
 
 __all__ = [
     "SQL_STOPS",
     "Action",
+    "AnyEngine",
     "Engine",
     "EngineConfig",
     "Environment",
     "PendingObservation",
+    "ReplicatedEngine",
     "Sample",
     "SamplingParams",
     "SqlTurns",

@@ -23,6 +23,7 @@ from jaxrl_sql.sqlenv.turns import Turns
 from jaxrl_sql.types import InputError, Prompt
 
 DEFAULT = EngineConfig()
+BUSY = "the engine is generating: read the other call to its end, or close it"
 
 
 class Engine:
@@ -40,6 +41,9 @@ class Engine:
         self.runner = ModelRunner(model, params, config)
         self.stats = RolloutStats()
         self._is_generating = False
+
+    # Every process's call yields the samples of all processes.
+    yields_all = True
 
     @property
     def params(self) -> Any:
@@ -75,20 +79,16 @@ class Engine:
         of a completion that has several turns (`sqlenv.turns`); observations are waited for, so that what is computed
         together never depends on how fast SQL ran. One call at a time: raises InputError while another is being read.
         """
-        if isinstance(prompts, str | Prompt):
-            raise InputError("prompts is a list: put a single prompt into one")
-        samplings = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
-        if len(samplings) != len(prompts):
-            raise InputError(f"{len(samplings)} samplings for {len(prompts)} prompts: one for all, or one for each")
+        request = make_request(self.tokenizer, prompts, sampling, step, turns)
         if turns is not None and jax.process_count() > 1:
-            raise InputError("several turns are for one process: observations would arrive at different times")
+            raise InputError(
+                "several turns on several processes need replicas of the model (rollout.mesh): observations would "
+                "arrive at different times"
+            )
         if self._is_generating:
-            raise InputError("the engine is generating: read the other call to its end, or close it")
-        encoded = [self._encoded(i, prompt) for i, prompt in enumerate(prompts)]
-        self.stats = RolloutStats(slots=self.config.max_num_seqs)
+            raise InputError(BUSY)
         began = time.perf_counter()
-        request = GenerationRequest(encoded, samplings, step, turns)
-        scheduler = Scheduler(self.runner, self.vocabulary, request, self.stats)
+        scheduler = self.begin(request)
         self._is_generating = True
         try:
             yield from scheduler.run()
@@ -97,8 +97,34 @@ class Engine:
             self._is_generating = False
             self.stats.seconds = time.perf_counter() - began
 
-    def _encoded(self, index: int, prompt: Prompt | str | Sequence[int]) -> Prompt:
+    def begin(self, request: GenerationRequest) -> Scheduler:
+        """Return the scheduler of a new call, whose counts are `stats` from now on."""
+        self.stats = RolloutStats(slots=self.config.max_num_seqs)
+        return Scheduler(self.runner, self.vocabulary, request, self.stats)
+
+    def gather(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return the samples of a call as all processes have them: each has all of them already."""
+        return list(samples)
+
+
+def make_request(
+    tokenizer: Any,
+    prompts: Sequence[Prompt | str | Sequence[int]],
+    sampling: SamplingParams | Sequence[SamplingParams],
+    step: int,
+    turns: Turns | None,
+) -> GenerationRequest:
+    """Return a call of an engine, its prompts as tokens; raises InputError where it is none."""
+    if isinstance(prompts, str | Prompt):
+        raise InputError("prompts is a list: put a single prompt into one")
+    samplings = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+    if len(samplings) != len(prompts):
+        raise InputError(f"{len(samplings)} samplings for {len(prompts)} prompts: one for all, or one for each")
+
+    def encoded(index: int, prompt: Prompt | str | Sequence[int]) -> Prompt:
         if isinstance(prompt, Prompt):
             return prompt
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         return Prompt(str(index), tuple(ids), prompt if isinstance(prompt, str) else "")
+
+    return GenerationRequest([encoded(i, prompt) for i, prompt in enumerate(prompts)], samplings, step, turns)

@@ -105,10 +105,11 @@ class PrefillQueue:
         # Enough for all completions that can be queued and are not known to have been taken.
         self.ring: DecodeRequest = jax.tree.map(np.array, empty_request(2 * n + size))
         self.taken = 0
-        seeds = np.zeros(bucket(len(prompts)), np.int32)
-        seeds[: len(prompts)] = [sampling.seed for sampling in samplings]
+        places = np.zeros((3, bucket(len(prompts))), np.int32)
+        for i, sampling in enumerate(samplings):
+            places[:, i] = sampling.seed, *request.place(i, 0)
         most = max((sampling.n for sampling in samplings), default=1)
-        self.keys = np.asarray(_sample_keys(seeds, np.int32(request.step), self.config.purpose, most))
+        self.keys = np.asarray(_sample_keys(*places, np.int32(request.step), self.config.purpose, most))
         self.levels = self.config.levels(self.sizes)
         runner.open_pools(self.sizes, self.levels[0][0])
         penalizes = any(samplings[i].repetition_penalty != 1 for i in served)
@@ -287,12 +288,17 @@ class PrefillQueue:
 
 
 @partial(jax.jit, static_argnames=("purpose", "samples"))
-def _sample_keys(seed: jax.Array, step: jax.Array, purpose: rng.Purpose, samples: int) -> jax.Array:
-    """Derive the keys of so many samples of prompts 0, 1, … with seeds [X] -> [X,samples,2] uint32."""
+def _sample_keys(
+    seed: jax.Array, prompt: jax.Array, first: jax.Array, step: jax.Array, purpose: rng.Purpose, samples: int
+) -> jax.Array:
+    """Derive the keys of so many samples, from number `first` [X] on, of prompts [X] with seeds [X].
+
+    Returns [X,samples,2] uint32.
+    """
 
     def one(seed: jax.Array, prompt: jax.Array, sample: jax.Array) -> jax.Array:
         return jax.random.key_data(rng.fold(rng.base_key(seed, purpose), step, prompt, sample))
 
     over_samples = jax.vmap(one, in_axes=(None, None, 0))
-    over_prompts = jax.vmap(over_samples, in_axes=(0, 0, None))
-    return over_prompts(seed, jnp.arange(seed.shape[0]), jnp.arange(samples))
+    over_prompts = jax.vmap(over_samples)
+    return over_prompts(seed, prompt, first[:, None] + jnp.arange(samples))

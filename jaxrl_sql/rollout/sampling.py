@@ -114,13 +114,36 @@ class Sample:
         return tuple(turn.role == ASSISTANT for turn in self.turns for _ in turn.token_ids)
 
 
-class GenerationRequest(NamedTuple):
-    """A call of the engine: prompts, the sampling parameters of each, the step that keys are derived from, and turns.
+class Part(NamedTuple):
+    """A prompt of a call and those of its samples, `first` to before `last`, that one engine makes."""
 
-    `turns` makes the environment of each completion, None where completions have one turn.
+    prompt: int
+    first: int
+    last: int
+
+
+class GenerationRequest(NamedTuple):
+    """A call of an engine: prompts, the sampling parameters of each, the step that keys are derived from, and turns.
+
+    `turns` makes the environment of each completion, None where completions have one turn. Where several engines share
+    a call `parts` say which prompt of it each of `prompts` is, and which of its samples; environments, samples and
+    random keys go by these numbers, so that a sample does not depend on the engine that makes it.
     """
 
     prompts: Sequence[Prompt]
     samplings: Sequence[SamplingParams]
     step: int
     turns: Turns | None
+    parts: Sequence[Part] = ()
+
+    def part(self, parts: Sequence[Part]) -> GenerationRequest:
+        """Return the request for these parts of it."""
+        samplings = [replace(self.samplings[one.prompt], n=one.last - one.first) for one in parts]
+        return self._replace(prompts=[self.prompts[one.prompt] for one in parts], samplings=samplings, parts=parts)
+
+    def place(self, prompt: int, sample: int) -> tuple[int, int]:
+        """Return the numbers in the whole call of a prompt of this request and of one of its samples."""
+        if not self.parts:
+            return prompt, sample
+        part = self.parts[prompt]
+        return part.prompt, part.first + sample

@@ -119,6 +119,8 @@ class Scheduler:
         self.slots_to_release: list[int] = []
         self.to_append: dict[int, tuple[int, ...]] = {}
         self.may_take: int | None = None
+        self.before: InFlightChunk | None = None
+        self.launched: InFlightChunk | None = None
         self._open_slots()
 
     def _find_refused(self) -> tuple[Stops, dict[int, str]]:
@@ -167,22 +169,32 @@ class Scheduler:
 
     def run(self) -> Iterator[Sample]:
         """Yield the samples as they finish; the chunk that is read is always the one before the last launched."""
-        for i, reason in self.refused.items():
-            for index in range(self.request.samplings[i].n):
-                yield Sample(i, index, (), (), (), "", "refused", error=reason)
-        before = None
+        yield from self.refusals()
         while self.unfinished:
-            began = time.perf_counter()
-            failed = self._continue_turns()
-            # What ends while two chunks run must find the next completions there.
-            want = min(max(3 * self.recently_ended, self.queue.sizes.group_size), 2 * self.config.max_num_seqs)
-            is_after_prefill = self.queue.admit(want)
-            launched = self._launch_chunk(is_after_prefill) if self._has_room(before) else None
-            self.stats.host_seconds += time.perf_counter() - began
-            yield from failed
-            if before is not None:
-                yield from self._read_chunk(before)
-            before = launched
+            yield from self.launch()
+            yield from self.read()
+
+    def refusals(self) -> Iterator[Sample]:
+        """Yield a sample for each that cannot be served."""
+        for i, reason in self.refused.items():
+            for sample in range(self.request.samplings[i].n):
+                yield Sample(*self.request.place(i, sample), (), (), (), "", "refused", error=reason)
+
+    def launch(self) -> list[Sample]:
+        """Launch the next chunk, where there is room for it, without waiting; return the samples that failed."""
+        began = time.perf_counter()
+        failed = self._continue_turns()
+        # What ends while two chunks run must find the next completions there.
+        want = min(max(3 * self.recently_ended, self.queue.sizes.group_size), 2 * self.config.max_num_seqs)
+        is_after_prefill = self.queue.admit(want)
+        self.launched = self._launch_chunk(is_after_prefill) if self._has_room(self.before) else None
+        self.stats.host_seconds += time.perf_counter() - began
+        return failed
+
+    def read(self) -> list[Sample]:
+        """Wait for the chunk before the last launched one and return the samples that are finished with it."""
+        before, self.before = self.before, self.launched
+        return [] if before is None else self._read_chunk(before)
 
     def close(self) -> None:
         """Give back what the call still holds (its caller may have stopped early).
@@ -303,8 +315,8 @@ class Scheduler:
         self.stats.chunks += 1
         return InFlightChunk(log, self.num_chunks, is_after_prefill)
 
-    def _read_chunk(self, chunk: InFlightChunk) -> Iterator[Sample]:
-        """Wait for a chunk and yield the samples that are finished with it."""
+    def _read_chunk(self, chunk: InFlightChunk) -> list[Sample]:
+        """Wait for a chunk and return the samples that are finished with it."""
         began = time.perf_counter()
         log: Any = jax.device_get(chunk.log)
         arrived = time.perf_counter()
@@ -317,7 +329,7 @@ class Scheduler:
         self.recently_ended = max(len(ended), self.recently_ended // 2, 1)
         samples = [sample for number, end in ended if (sample := self._end_turn(number, end))]
         self.stats.host_seconds += time.perf_counter() - arrived
-        yield from samples
+        return samples
 
     def _record(self, log: Any) -> list[tuple[int, End]]:
         """Add a chunk's tokens to their completions -> those whose turn ended, in the order in which they did."""
@@ -348,7 +360,7 @@ class Scheduler:
         reason = "length" if end == End.LENGTH else "stop"
         if self.request.turns is not None:
             if sample.environment is None:
-                sample.environment = self.request.turns(queued.prompt, queued.sample)
+                sample.environment = self.request.turns(*self.request.place(queued.prompt, queued.sample))
             try:
                 observation = sample.environment.next(Action(text, reason))
             except ExecutorError as error:
@@ -372,9 +384,10 @@ class Scheduler:
         if self.request.turns is not None:
             self.slots_to_release.append(sample.slot)
         blank = {id(turn): (0.0,) * len(turn.token_ids) for turn in sample.turns}
+        prompt_index, index = self.request.place(queued.prompt, queued.sample)
         return Sample(
-            prompt_index=queued.prompt,
-            index=queued.sample,
+            prompt_index=prompt_index,
+            index=index,
             token_ids=tuple(token for turn in sample.turns for token in turn.token_ids),
             logprobs=tuple(x for turn in sample.turns for x in turn.logprobs or blank[id(turn)]),
             behavior_logprobs=tuple(x for turn in sample.turns for x in turn.behavior_logprobs or blank[id(turn)]),

@@ -13,7 +13,7 @@ class RolloutStats:
     padding included; tokens decoded in steps of `slots` slots, of which full_steps were while completions still waited
     for a slot, and full_tokens were decoded in those; preemptions: completions that had to be
     computed again for want of KV blocks. host_seconds: spent neither waiting for the device or an
-    environment, nor in the caller.
+    environment, nor in the caller. engines: how many counted side by side, each with so many slots; steps are of all.
     """
 
     slots: int = 0
@@ -31,6 +31,7 @@ class RolloutStats:
     wait_seconds: float = 0.0
     prefill_seconds: float = 0.0
     sql_wait_seconds: float = 0.0
+    engines: int = 1
 
     def note(self, steps: int, tokens: int, is_full: bool) -> None:
         """Add a chunk of `tokens` in `steps`; `is_full`: completions still waited for a slot after it."""
@@ -42,8 +43,15 @@ class RolloutStats:
 
     def plus(self, other: RolloutStats) -> RolloutStats:
         """Return the sums over two calls of as many slots."""
-        added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "slots"}
-        return RolloutStats(slots=other.slots, **added)
+        counted = [f.name for f in fields(self) if f.name not in {"slots", "engines"}]
+        added = {name: getattr(self, name) + getattr(other, name) for name in counted}
+        return RolloutStats(slots=other.slots, engines=other.engines, **added)
+
+    def beside(self, other: RolloutStats) -> RolloutStats:
+        """Return the counts of this call and of one that another engine made in the same time."""
+        found = self.plus(other)
+        found.engines, found.seconds = self.engines + other.engines, max(self.seconds, other.seconds)
+        return found
 
     @property
     def occupancy(self) -> float:
@@ -62,7 +70,7 @@ class RolloutStats:
             "rollout/occupancy": self.occupancy,
             "rollout/prefix_reuse": self.reuse,
             "time/host_share": self.host_seconds / busy if busy else 0.0,
-            "rollout/steps": float(self.steps),
+            "rollout/steps": self.steps / self.engines,
             "rollout/preemptions": float(self.preemptions),
             "time/prefill": self.prefill_seconds,
             "time/decode": max(self.wait_seconds - self.prefill_seconds, 0.0),

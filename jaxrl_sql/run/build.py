@@ -21,8 +21,9 @@ from jaxrl_sql.models.policy import make_policy as make_policy_fn
 from jaxrl_sql.models.value import decay_mask, policy_part
 from jaxrl_sql.ops import rng
 from jaxrl_sql.parallel.rules import batch_ways
-from jaxrl_sql.planning.workload import engine_config
-from jaxrl_sql.rollout import Engine
+from jaxrl_sql.planning.workload import engine_config, rollout_grid
+from jaxrl_sql.rollout import AnyEngine
+from jaxrl_sql.rollout.replicated import make_engine as engine_on
 from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.session import Session
 
@@ -68,14 +69,14 @@ def make_optimizer(s: Session, cfg: OptimConfig, steps: int) -> optax.GradientTr
     return optim.make_optimizer(cfg, steps, None if s.config.model.lora.rank else decay_mask(s.model))
 
 
-def make_engine(s: Session, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> Engine:
+def make_engine(s: Session, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> AnyEngine:
     """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
     config = engine_config(s.config, max_num_seqs, s.max_prompt_bucket, batch_ways(s.mesh.shape))
     config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s))
-    return Engine(s.model, params, s.tokenizer, config)
+    return engine_on(s.model, params, s.tokenizer, config, s.mesh, rollout_grid(s.config))
 
 
-def make_client(s: Session, engine: Engine) -> PolicyClient:
+def make_client(s: Session, engine: AnyEngine) -> PolicyClient:
     """Return what asks an engine's policy as the run asks."""
     return PolicyClient(engine, s.recipe, s.style, s.executor)
 

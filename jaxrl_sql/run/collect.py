@@ -22,7 +22,7 @@ from jaxrl_sql.data.order import Order
 from jaxrl_sql.data.pack import pack_groups
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rewards.score import ScoredResponse, TextJob
-from jaxrl_sql.rollout import Engine, Sample
+from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.rollout.sampling import ASSISTANT
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.run.build import make_client
@@ -52,6 +52,10 @@ class Group(NamedTuple):
         return [float(gold_ok and one.trusted) for one in self.scored]
 
 
+Place = tuple[int, int]
+"""A question's number among those asked, and the number of one of its answers."""
+
+
 class RolloutBatch(NamedTuple):
     """All that was generated (`groups`), which of them to learn from, the cursor after them, and numbers to log."""
 
@@ -61,7 +65,7 @@ class RolloutBatch(NamedTuple):
     numbers: dict[str, float]
 
 
-def collect_batch(s: Session, engine: Engine, order: Order, cursor: int, number: int, prompts: int) -> RolloutBatch:
+def collect_batch(s: Session, engine: AnyEngine, order: Order, cursor: int, number: int, prompts: int) -> RolloutBatch:
     """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
 
     Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
@@ -112,37 +116,39 @@ def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[s
     return {"speed/sql_cache_hits": kept / queries, "speed/sql_shared": sum(shared) / queries}
 
 
-def generate_groups(s: Session, engine: Engine, asked: Sequence[int], number: int) -> tuple[list[Group], float]:
+def generate_groups(s: Session, engine: AnyEngine, asked: Sequence[int], number: int) -> tuple[list[Group], float]:
     """Sample a group of answers to each training question `asked` -> groups, seconds waited for SQL after the last one.
 
     Each finished answer goes to the executor at once, while the others are still being written. Of several processes
-    each sees all answers, and executes those of its share of the questions. `number` names the rollout: another
-    number, other answers.
+    each executes the answers of its share of the questions, or of its own copies of the model, and sees all in the end.
+    `number` names the rollout: another number, other answers.
     """
     cfg, client = s.config.sampling, make_client(s, engine)
     sampling = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
     examples = [s.train.examples[i] for i in asked]
     prompts = [s.train.prompts[i] for i in asked]
-    samples: list[dict[int, Sample]] = [{} for _ in asked]
-    jobs: list[dict[int, TextJob]] = [{} for _ in asked]
-    mine = share(len(asked))
+    samples: list[Sample] = []
+    jobs: dict[Place, TextJob] = {}
+    mine = share(len(asked)) if engine.yields_all else range(len(asked))
     env_states = EnvStates()
     for sample in map(served, client.generate(examples, prompts, sampling, number, cfg.turns, env_states)):
         if s.should_abort(signals.ENDED):
             raise PreemptedError
-        at = sample.prompt_index
-        samples[at][sample.index] = sample
-        if at in mine:
-            jobs[at][sample.index] = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
+        samples.append(sample)
+        if (at := sample.prompt_index) in mine:
+            job = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
+            jobs[at, sample.index] = job
     began = time.perf_counter()
-    verdicts = _collect_rewards(s, [[jobs[i][g] for g in range(sampling.n)] for i in mine])
+    verdicts = _collect_rewards(s, jobs, env_states)
+    made = {(one.prompt_index, one.index): one for one in engine.gather(samples)}
     waited = time.perf_counter() - began
     groups = []
-    for i, scored in enumerate(verdicts):
-        ordered = [samples[i][g] for g in range(sampling.n)]
-        learned = [one._replace(stop=env_states.stop(i, g) or one.stop) for g, one in enumerate(scored)]
+    for i, example in enumerate(examples):
+        places = [(i, g) for g in range(sampling.n)]
+        ordered = [made[place] for place in places]
         trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
-        groups.append(Group(examples[i], trajectories, [response(one) for one in ordered], learned))
+        scored = [verdicts[place] for place in places]
+        groups.append(Group(example, trajectories, [response(one) for one in ordered], scored))
     return groups, waited
 
 
@@ -175,11 +181,18 @@ def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 
 
-def _collect_rewards(s: Session, jobs: list[list[TextJob]]) -> list[list[ScoredResponse]]:
-    """Wait for what this process's executor owes, and return what all of them found, in order."""
-    own = [[s.recipe.collect(job)[0] for job in group] for group in jobs]
-    found = exchange([[(*dataclasses.astuple(one.reward), *one[1:]) for one in group] for group in own])
-    return [[ScoredResponse(Reward(total, parts), *rest) for total, parts, *rest in group] for group in found]
+def _collect_rewards(s: Session, jobs: Mapping[Place, TextJob], env_states: EnvStates) -> dict[Place, ScoredResponse]:
+    """Wait for what this process's executor owes, and return what all of them found.
+
+    What the clock stopped in a dialogue's observations counts as an answer's own.
+    """
+    own = []
+    for place, job in jobs.items():
+        one = s.recipe.collect(job)[0]
+        one = one._replace(stop=env_states.stop(*place) or one.stop)
+        own.append((place, *dataclasses.astuple(one.reward), *one[1:]))
+    found = exchange(own)
+    return {(at, g): ScoredResponse(Reward(total, parts), *rest) for (at, g), total, parts, *rest in found}
 
 
 def _written(groups: Sequence[Group]) -> list[Turn]:

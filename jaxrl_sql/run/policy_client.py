@@ -19,11 +19,14 @@ from jaxrl_sql.models.formats.hf import load_checkpoint, load_config, load_token
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import batch_ways
-from jaxrl_sql.planning.chips import device_memory
-from jaxrl_sql.planning.memory import client_kv_budget, client_weights, in_bytes
+from jaxrl_sql.planning.chips import device_memory, known_chip
+from jaxrl_sql.planning.layout import Machine, client_layout
+from jaxrl_sql.planning.memory import client_kv_budget, client_weights, in_bytes, sampling_mesh
+from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse
-from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams, Turns
+from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
+from jaxrl_sql.rollout.replicated import make_engine
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.run.questions import prompts_of
 from jaxrl_sql.run.training_set import choose_shots
@@ -49,7 +52,7 @@ class EnvStates(dict[tuple[int, int], Environment]):
 class PolicyClient(NamedTuple):
     """A policy that can be asked: its engine, the recipe and style of its prompts, and what runs its queries."""
 
-    engine: Engine
+    engine: AnyEngine
     recipe: Recipe
     style: PromptStyle
     executor: Executor
@@ -111,9 +114,13 @@ def open_policy_client(
         shape, params = load_checkpoint(model.checkpoint, model.dtype, mesh)
         tokenizer = load_tokenizer(config.data.tokenizer or model.checkpoint)
         compute = None if model.compute_dtype == "same" else model.compute_dtype
-        sizes = EngineConfig(slots, purpose, compute_dtype=compute, ways=batch_ways(mesh.shape))
-        budget = client_kv_budget(config, shape, mesh, sizes, longest, device_memory(mesh))
-        engine = Engine(shape, params, tokenizer, replace(sizes, budget=budget))
+        have, device = device_memory(mesh), mesh.local_devices[0]
+        machine = Machine(device.platform, len(mesh.local_devices), have, known_chip(device))
+        config = client_layout(config, shape, mesh, machine)
+        sizes = engine_config(config, slots, 0, batch_ways(mesh.shape))
+        sizes = replace(sizes, purpose=purpose, compute_dtype=compute, attention="xla", budget=None)
+        budget = client_kv_budget(config, shape, sampling_mesh(config, mesh), sizes, longest, have)
+        engine = make_engine(shape, params, tokenizer, replace(sizes, budget=budget), mesh, rollout_grid(config))
         yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
 
 
@@ -242,13 +249,16 @@ def answers(
     found: list[dict[int, Sample]] = [{} for _ in asked]
     faults: dict[int, str] = {}
     examples, prompts = [one for one, _ in asked], [prompt for _, prompt in asked]
+    own = []
     for sample in client.generate(examples, prompts, sampling, number, budget):
+        own.append(sample)
+        if tick:
+            tick(sum(not one.error for one in own), len(asked) * sampling.n)
+    for sample in client.engine.gather(own):
         if sample.error:
             faults[sample.prompt_index] = sample.error
         else:
             found[sample.prompt_index][sample.index] = sample
-        if tick:
-            tick(sum(map(len, found)), len(asked) * sampling.n)
     made = []
     for i, (prompt, samples) in enumerate(zip(prompts, found, strict=True)):
         if i in faults:

@@ -9,12 +9,16 @@ import math
 import shutil
 from collections.abc import Iterator
 
+import jax
+
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.models import param_shardings
 from jaxrl_sql.parallel import processes, rules
-from jaxrl_sql.planning.chips import device_memory
+from jaxrl_sql.parallel.mesh import replica_grid
+from jaxrl_sql.planning.chips import device_memory, known_chip
+from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import kv_budget, longest_answer
@@ -31,6 +35,7 @@ def preflight(s: Session) -> None:
     lengths = [length for made in prompts for length in made.lengths()]
     count = sum(len(made.prompts) for made in prompts)
     s.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_programs(s)}")
+    find_layout(s, max(lengths))
     find_kv_blocks(s, max(lengths))
     fused = is_fused(s.config, s.model, s.mesh.devices.flat[0].platform)
     sizes = estimate(s.config, s.model, s.mesh, max(lengths), fused)
@@ -67,6 +72,30 @@ def tell_uneven_parts(s: Session) -> None:
                 f"(mesh.data x mesh.fsdp), which compute up to {times:.1f} times as much; "
                 f"{prompts // ways} or fewer parts, each a multiple of {ways} prompts, do not"
             )
+
+
+def find_layout(s: Session, longest: int) -> None:
+    """Turn `rollout.mesh=auto` into a layout, once for a run: its folder keeps it."""
+    device, asked = s.mesh.local_devices[0], s.config.rollout.mesh
+    have, turns = (
+        min(processes.exchange([device_memory(s.mesh)])),
+        max(s.config.sampling.turns, s.config.validation.turns),
+    )
+    machine = Machine(device.platform, len(s.mesh.local_devices), have, known_chip(device))
+    is_shared = turns > 1 and jax.process_count() > 1
+    s.config = with_layout(s.config, s.model, s.mesh, longest, machine, is_shared)
+    layout = s.config.rollout.mesh
+    if layout != "training":
+        replica_grid(s.mesh, *map(int, layout.split("x")))  # refuses what the devices do not make up
+    elif is_shared:
+        raise InputError(
+            "several turns on several processes need copies of the model, which do not fit: give a process more devices"
+        )
+    if layout != asked:
+        s.keep_config(rollout=s.config.rollout)
+    if s.mesh.size > 1:
+        said = "on the mesh that trains" if layout == "training" else f"by copies, replicas x tensor = {layout}"
+        s.note(f"answers are sampled {said} (rollout.mesh)")
 
 
 def find_kv_blocks(s: Session, longest: int) -> None:

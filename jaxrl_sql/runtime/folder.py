@@ -68,15 +68,15 @@ def keep_config(folder: Path, config: TrainConfig) -> None:
 
 
 def with_found_numbers(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a run that goes on with the KV blocks that it found at its start."""
+    """Return the configuration of a run that goes on with the layout and KV blocks that it found at its start."""
     kept = Path(config.run.dir) / CONFIG
     if not config.run.resume or config.rollout.prompt_blocks or not kept.is_file():
         return config
     old = load_config(kept).rollout
-    if config.rollout.memory != old.memory:
+    if config.rollout.memory != old.memory or config.rollout.mesh not in {"auto", old.mesh}:
         return config
-    blocks = {name: getattr(old, name) for name in ("prompt_blocks", "completion_blocks", "prefix_blocks")}
-    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **blocks))
+    found = {name: getattr(old, name) for name in ("mesh", "prompt_blocks", "completion_blocks", "prefix_blocks")}
+    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **found))
 
 
 def resumed_config(folder: Path, overrides: list[str]) -> TrainConfig:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxrl_sql.rollout import Engine
+from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.runtime.budget import Spent
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, Messages
 from jaxrl_sql.runtime.journal import Journal
@@ -74,7 +74,7 @@ class Memory:
                 self._texts[one["id"], one["stage"], one["round"], i] = text
 
 
-def engine_asker(engine: Engine, memory: Memory) -> Ask:
+def engine_asker(engine: AnyEngine, memory: Memory) -> Ask:
     """Return an `Ask` that an engine answers, a round at a time: either its whole round is recorded or none of it.
 
     A completion ends where the model has no position left; the journal has the reason of what the engine refuses.
@@ -90,7 +90,7 @@ def engine_asker(engine: Engine, memory: Memory) -> Ask:
 
 
 def _generate(
-    engine: Engine, requests: Sequence[Request], reasons: list[str]
+    engine: AnyEngine, requests: Sequence[Request], reasons: list[str]
 ) -> Iterator[tuple[Request, int, list[str | None], Spent]]:
     """Yield the engine's answers to each request with their cost, and add the errors of refused ones to `reasons`."""
     prompts = [one.prompt for one in requests if not isinstance(one.prompt, str)]

@@ -12,6 +12,7 @@ from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
+from jaxrl_sql.planning.lengths import StepLengths, between
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_here
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
@@ -142,7 +143,7 @@ def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
     # 16,384 pages of 64 of prompts, 512 kept, 65,536 of 32 of rows; 57,344 bytes a token.
     assert found.caches == (16_896 * 64 + 65_536 * 32) * 57_344 // 32
     work = find_workload(cfg, 8192, 32)
-    made = {phase.name: phase for phase in phases(cfg, shape, sizes, work, 1000)}
+    made = {phase.name: phase for phase in phases(cfg, shape, sizes, work, StepLengths(between(1000, 4096)))}
     # A prompt's chunk on each chip, eight chunks a prompt, and 256 prompts on 32 chips.
     assert work.rollout is not None
     assert work.rollout.prefill_shape == (32, 1024)
@@ -155,7 +156,9 @@ def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
     attention = 2 * 2 * 28 * 28 * 128 * pairs * 128 * 4 / 32
     assert made["update"].cost.flops == pytest.approx(products + attention, rel=0.01)
     assert made["update"].runs == 2
-    assert made["decode"].runs == (256 * 16 / 512 - 1) * 1000 + 4096  # the last rows write on when none is left
+    # Each slot has eight answers in the mean; the longest chain is a few longest answers more.
+    assert 8 * 1000 < made["decode"].runs < 8 * 1000 + 4096
+    assert [phase.runs for phase in phases(cfg, shape, sizes, work) if phase.name == "decode"] == [8 * 4096]
     # Each decode step gathers all weights but the piece that is there.
     assert made["decode"].cost.link > 2 * 7.07e9 * 31 / 32
 

@@ -1,0 +1,137 @@
+"""How long prompts and answers are, as a distribution, and the schedule of decode steps that follows from it."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl_sql.types import InputError
+
+# Answers come in an order that has nothing to do with their lengths.
+_ORDER = 0
+
+
+class Lengths(NamedTuple):
+    """A distribution of lengths in tokens: of `values`, in order, each is as likely as the others.
+
+    Between them it is linear, so that any number of lengths can be taken from it.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Return the mean length."""
+        return float(np.mean(self.values))
+
+    @property
+    def most(self) -> int:
+        """Return the longest length."""
+        return math.ceil(self.values[-1])
+
+    def take(self, count: int) -> np.ndarray:
+        """Return `count` lengths [count] int64 that stand evenly in the distribution, the longest last."""
+        at = (np.arange(count) + 1) / max(count, 1)
+        return np.ceil(np.quantile(self.values, at)).astype(np.int64)
+
+
+class StepLengths(NamedTuple):
+    """How long a step's answers and prompts are; None where all are of the longest."""
+
+    answers: Lengths | None = None
+    prompts: Lengths | None = None
+
+
+ALL_LONGEST = StepLengths()
+
+
+class Schedule(NamedTuple):
+    """The decode steps of a rollout on one engine, and what is there in a mean step of them.
+
+    rows: slots that decode; own: tokens of the answers that they have written; prompts: prompts that are read.
+    """
+
+    steps: int
+    rows: float
+    own: float
+    prompts: float
+
+
+def longest(most: int) -> Lengths:
+    """Return the distribution in which all are of the most tokens."""
+    return Lengths((float(most),))
+
+
+def between(mean: float, most: int) -> Lengths:
+    """Return the distribution of this mean up to `most` tokens that assumes nothing else: the one of most entropy.
+
+    That is an exponential one that is cut at `most` (Jaynes 1957), here by a thousand of its quantiles.
+    """
+    if mean >= most:
+        return longest(most)
+    low, high = -2000.0 / most, 2000.0 / most
+    for _ in range(200):  # the mean falls with the rate
+        rate = (low + high) / 2
+        low, high = (rate, high) if _mean(rate, most) > mean else (low, rate)
+    share = (np.arange(1000) + 0.5) / 1000
+    if abs(rate * most) < 1e-6:
+        return Lengths(tuple((share * most).tolist()))
+    return Lengths(tuple((-np.log1p(share * np.expm1(-rate * most)) / rate).tolist()))
+
+
+def _mean(rate: float, most: int) -> float:
+    """Return the mean of the exponential distribution of a rate on [0, most]."""
+    x = rate * most
+    return most * (0.5 - x / 12 if abs(x) < 1e-4 else 1 / x - 1 / math.expm1(x) if x < 500 else 1 / x)
+
+
+def read_lengths(text: str, key: str, limit: str, most: int) -> Lengths | None:
+    """Read what the option `key` says: a mean, MEAN:MAX, or a file of lengths; None for "" and 0.
+
+    The file has a number in each line, or is a JSON list. Raises InputError for lengths that are none, or over `most`,
+    the value of the setting `limit`.
+    """
+    if text in {"", "0"}:
+        return None
+    up_to = f"of up to {limit}={most} tokens"
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)(?::(\d+))?", text):
+        mean, top = float(match[1]), int(match[2] or most)
+        if not 0 < mean <= top <= most:
+            raise InputError(f"{key} {text}: expected a mean, or MEAN:MAX, {up_to}")
+        return between(mean, top)
+    try:
+        content = Path(text).read_text(encoding="utf-8").strip()
+        numbers = json.loads(content) if content.startswith("[") else content.split()
+        values = sorted(float(number) for number in numbers)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{key} {text}: no MEAN, no MEAN:MAX, and no file of numbers, one a line") from error
+    if not values or values[0] < 0 or values[-1] > most:
+        raise InputError(f"{key} {text}: expected lengths {up_to}")
+    return Lengths(tuple(values))
+
+
+def schedule(lengths: Lengths, questions: int, group: int, slots: int) -> Schedule:
+    """Return the schedule of `group` answers to each of `questions`; a slot takes the next answer when it is free.
+
+    A step is over when each row of it has a token, so the steps are those of the longest chain of answers in a slot.
+    """
+    taken = np.random.default_rng(_ORDER).permutation(lengths.take(questions * group)).clip(1).tolist()
+    free, steps, read = [0] * min(slots, len(taken)), 0, 0
+    for first in range(0, len(taken), group):
+        ends, begins = [], []
+        for length in taken[first : first + group]:
+            begin = heapq.heappop(free)
+            heapq.heappush(free, begin + length)
+            begins.append(begin)
+            ends.append(begin + length)
+        steps = max(steps, *ends)
+        read += max(ends) - min(begins)
+    written = sum(taken)
+    own = sum(length * (length + 1) / 2 for length in taken)
+    return Schedule(steps, written / steps, own / steps, read / steps)

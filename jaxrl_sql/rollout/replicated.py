@@ -1,0 +1,263 @@
+"""Engines side by side, each with a copy of the weights on devices of its own: the rollout's layout on a mesh.
+
+The weights are brought from where they are trained to a grid of replicas once for a rollout, and then nothing crosses
+replicas: each decodes its part of the prompts in slots and KV blocks of its own. A process drives the replicas on its
+own devices, and what it yields is theirs alone; `gather` brings the samples of all processes together. Prompts are
+dealt by their tokens and number alone, and a sample's random keys are those of its place in the call, so that how many
+replicas and processes there are decides nothing but the last bits of sums.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.serialization import msgpack_restore, msgpack_serialize
+
+from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.lora import policy_shardings
+from jaxrl_sql.models.paged import take_layers
+from jaxrl_sql.parallel.mesh import replica_grid, replicas_here
+from jaxrl_sql.parallel.processes import exchange_bytes
+from jaxrl_sql.rollout.engine import BUSY, Engine, make_request
+from jaxrl_sql.rollout.engine_config import EngineConfig
+from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, Part, Sample, SamplingParams
+from jaxrl_sql.rollout.scheduler import Scheduler
+from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.sqlenv.turns import Turns
+from jaxrl_sql.types import InputError, Prompt, Turn
+
+AnyEngine: TypeAlias = "Engine | ReplicatedEngine"
+"""What samples from a policy."""
+
+
+class Replica(NamedTuple):
+    """One of the grid's copies of the model: its number, its devices, and the engine that samples from it."""
+
+    number: int
+    mesh: jax.sharding.Mesh
+    engine: Engine
+
+
+class ReplicatedEngine:
+    """Sample completions of prompts from the copies of a policy on `grid` (`parallel.mesh.replica_grid`), as `Engine`.
+
+    `config` is that of one replica. `params` lie on any mesh of the same devices; their copies, in the compute dtype,
+    are made when a call needs them and dropped by `release`.
+    """
+
+    # A process's call yields the samples of its own replicas.
+    yields_all = False
+
+    def __init__(
+        self, model: ModelConfig, params: Any, tokenizer: Any, config: EngineConfig, grid: jax.sharding.Mesh
+    ) -> None:
+        self.model, self.tokenizer, self.config, self.grid = model, tokenizer, config, grid
+        self.params = params
+        self.replicas: list[Replica] = []
+        for number, mesh in replicas_here(grid):
+            with jax.set_mesh(mesh):
+                self.replicas.append(Replica(number, mesh, Engine(model, None, tokenizer, config)))
+        for replica in self.replicas[1:]:
+            replica.engine.vocabulary = self.replicas[0].engine.vocabulary
+        self._brought: Any = None
+        self._is_generating = False
+
+    @property
+    def stats(self) -> RolloutStats:
+        """Return the counts of the last call, of all replicas of this process."""
+        first, *others = (replica.engine.stats for replica in self.replicas)
+        for other in others:
+            first = first.beside(other)
+        return first
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what is cached of prompts."""
+        for replica in self.replicas:
+            replica.engine.reset_prefix_cache()
+
+    def release(self) -> None:
+        """Free the KV caches and the copies of the weights, for others to use their memory until the next call."""
+        self._brought = None
+        for replica in self.replicas:
+            replica.engine.params = None
+            replica.engine.release()
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt | str | Sequence[int]],
+        sampling: SamplingParams | Sequence[SamplingParams],
+        step: int = 0,
+        turns: Turns | None = None,
+    ) -> Iterator[Sample]:
+        """Yield the samples of this process's replicas as they finish, as `Engine.generate` does those of all.
+
+        Every process must make the call. `turns` makes environments of this process's samples alone.
+        """
+        request = make_request(self.tokenizer, prompts, sampling, step, turns)
+        if self._is_generating:
+            raise InputError(BUSY)
+        self._bring()
+        dealt, calls = deal(request, self.grid.shape["data"]), list[tuple[Replica, Scheduler]]()
+        began = time.perf_counter()
+        self._is_generating = True
+        try:
+            for replica in self.replicas:
+                calls.append((replica, _in(replica, replica.engine.begin, request.part(dealt[replica.number]))))
+            yield from _run(calls)
+        finally:
+            for replica, call in calls:
+                _in(replica, call.close)
+                replica.engine.stats.seconds = time.perf_counter() - began
+            self._is_generating = False
+
+    def gather(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return the samples of all processes' calls; every process must call it with what its own yielded."""
+        if jax.process_count() == 1:
+            return list(samples)
+        return [sample for said in exchange_bytes(pack_samples(samples)) for sample in unpack_samples(said)]
+
+    def _bring(self) -> None:
+        """Copy the parameters to the replicas, where they are not those that these have.
+
+        An array at a time, and stacked ones go as soon as their layers are taken: no more than one is there twice.
+        """
+        if self._brought is self.params:
+            return
+        self.release()
+        places = policy_shardings(self.model, self.params, self.grid)
+        dtype = self.config.compute_dtype
+        stacked, tree = jax.tree.flatten(self.params["layers"])
+        layers = [
+            take_layers(_moved(leaf, place, dtype))
+            for leaf, place in zip(stacked, jax.tree.leaves(places["layers"]), strict=True)
+        ]
+        rest = {name: leaf for name, leaf in self.params.items() if name != "layers"}
+        rest = jax.tree.map(lambda leaf, place: _moved(leaf, place, dtype), rest, {name: places[name] for name in rest})
+        for _, mesh, engine in self.replicas:
+            split = tuple(
+                jax.tree.unflatten(tree, [_on(mesh, leaf) for leaf in layer]) for layer in zip(*layers, strict=True)
+            )
+            engine.params = {**jax.tree.map(lambda leaf, mesh=mesh: _on(mesh, leaf), rest), "layers": split}
+        self._brought = self.params
+
+
+def _in(replica: Replica, function: Callable[..., Any], *given: Any) -> Any:
+    """Call a function on a replica's mesh."""
+    with jax.set_mesh(replica.mesh):
+        return function(*given)
+
+
+def _run(calls: Sequence[tuple[Replica, Scheduler]]) -> Iterator[Sample]:
+    """Yield the samples of all replicas: chunks are launched on all before the log of any is waited for.
+
+    Each is launched by a thread of its own, since what is launched first is compiled, for each replica's devices anew.
+    """
+    for _, call in calls:
+        yield from call.refusals()
+    with ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
+        while going := [(replica, call) for replica, call in calls if call.unfinished]:
+            for failed in threads.map(lambda one: _in(one[0], one[1].launch), going):
+                yield from failed
+            for replica, call in going:
+                yield from _in(replica, call.read)
+
+
+def deal(request: GenerationRequest, replicas: int) -> list[list[Part]]:
+    """Deal the prompts of a call to replicas, by their tokens and the samples of each alone.
+
+    Prompts that begin alike stand together, so that a replica has them in its prefix cache, and each replica has its
+    share of all samples. A prompt is cut only where there are fewer prompts than replicas.
+    """
+    order = sorted(range(len(request.prompts)), key=lambda i: request.prompts[i].token_ids)
+    total, is_cut = sum(sampling.n for sampling in request.samplings), len(order) < replicas
+    edges = [total * number // replicas for number in range(replicas + 1)]
+    dealt: list[list[Part]] = [[] for _ in range(replicas)]
+    begin = 0
+    for i in order:
+        n = request.samplings[i].n
+        if is_cut:
+            for number, (low, high) in enumerate(pairwise(edges)):
+                first, last = max(low - begin, 0), min(high - begin, n)
+                if first < last:
+                    dealt[number].append(Part(i, first, last))
+        else:  # it goes where its middle falls
+            dealt[(2 * begin + n) * replicas // (2 * total)].append(Part(i, 0, n))
+        begin += n
+    return dealt
+
+
+@lru_cache(maxsize=64)
+def _mover(place: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array], jax.Array]:
+    """Return what brings an array to a sharding, in a dtype (None: its own)."""
+    return jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=place)
+
+
+def _moved(leaf: Any, place: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
+    """Bring an array to the grid; one that lies on a mesh of its devices by one program."""
+    held = getattr(leaf, "sharding", None)
+    if isinstance(held, jax.NamedSharding) and held.device_set == place.device_set:
+        return _mover(place, dtype)(leaf)
+    return jax.device_put(leaf if dtype is None else jnp.asarray(leaf, dtype), place)
+
+
+def _on(mesh: jax.sharding.Mesh, x: jax.Array) -> jax.Array:
+    """Return a replica's copy of an array on the grid, which is not copied for it."""
+    place: Any = x.sharding
+    pieces = {shard.device: shard.data for shard in x.addressable_shards}
+    own = [pieces[device] for device in mesh.devices.flat]
+    return jax.make_array_from_single_device_arrays(x.shape, jax.NamedSharding(mesh, place.spec), own)
+
+
+def pack_samples(samples: Sequence[Sample]) -> bytes:
+    """Write samples as bytes: numbers as arrays, each bit of them, and the rest as JSON."""
+    told = [
+        (one.prompt_index, one.index, one.text, one.finish_reason, one.error,
+         [(turn.role, len(turn.token_ids), turn.text) for turn in one.turns])
+        for one in samples
+    ]  # fmt: skip
+    kinds = (("token_ids", np.int32), ("logprobs", np.float32), ("behavior_logprobs", np.float32))
+    arrays = {name: np.array([x for one in samples for x in getattr(one, name)], kind) for name, kind in kinds}
+    return msgpack_serialize({"told": json.dumps(told), **arrays})
+
+
+def unpack_samples(said: bytes) -> list[Sample]:
+    """Return the samples that `pack_samples` wrote."""
+    found = msgpack_restore(said)
+    numbers = [found[name].tolist() for name in ("token_ids", "logprobs", "behavior_logprobs")]
+    samples, at = [], 0
+    for prompt, index, text, reason, error, told in json.loads(found["told"]):
+        turns, start = [], at
+        for role, count, words in told:
+            ids, logprobs, behavior = (tuple(all_[at : at + count]) for all_ in numbers)
+            is_own = role == ASSISTANT
+            turns.append(Turn(role, ids, logprobs if is_own else (), behavior if is_own else (), words))
+            at += count
+        ids, logprobs, behavior = (tuple(all_[start:at]) for all_ in numbers)
+        samples.append(Sample(prompt, index, ids, logprobs, behavior, text, reason, tuple(turns), error))
+    return samples
+
+
+def make_engine(
+    model: ModelConfig,
+    params: Any,
+    tokenizer: Any,
+    config: EngineConfig,
+    mesh: jax.sharding.Mesh,
+    layout: tuple[int, int] | None,
+) -> AnyEngine:
+    """Return an engine on a mesh that is set: one over all of it (`layout` None), or (replicas, tensor) of its devices.
+
+    Raises InputError for a layout that the devices do not make up.
+    """
+    if layout is None:
+        return Engine(model, params, tokenizer, config)
+    return ReplicatedEngine(model, params, tokenizer, config, replica_grid(mesh, *layout))

@@ -1,0 +1,73 @@
+"""A script: one of the processes that sample from copies of a policy together, from a mesh that trains it.
+
+Writes `<replicas>x<tensor>.<process>.json`: the samples of all processes' replicas, and which of them it made itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import steps
+
+from jaxrl_sql.parallel import make_mesh
+from jaxrl_sql.parallel.mesh import replica_grid
+from jaxrl_sql.parallel.processes import start_processes
+from jaxrl_sql.rollout import EngineConfig, ReplicatedEngine, SamplingParams
+from jaxrl_sql.sqlenv.turns import Action, Observation
+
+# The trained mesh of each grid of replicas: they are split otherwise.
+GRIDS = {(4, 2): (2, 4, 1), (2, 4): (1, 4, 2), (8, 1): (1, 2, 4)}
+
+
+class Talker(steps.Letters):
+    """Letters that observations can be written in."""
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [ord(c) - 48 for c in text]
+
+
+class Echo:
+    """Answers the first turns with what it was told, and counts who asked."""
+
+    stop = ""
+
+    def __init__(self, number: int) -> None:
+        self.left = number % 3
+
+    def next(self, written: Action) -> Observation | None:
+        self.left -= 1
+        return Observation(written.text[:2] + "12") if self.left >= 0 else None
+
+
+def measure(grid: tuple[int, int]) -> dict[str, Any]:
+    """Sample greedily, by chance, and in several turns -> the samples of each."""
+    mesh, made = make_mesh(*GRIDS[grid]), dict[str, Any]()
+    with jax.set_mesh(mesh):
+        params = steps.place_params(mesh, steps.make_params())
+        engine = ReplicatedEngine(steps.CONFIG, params, Talker(), EngineConfig(3), replica_grid(mesh, *grid))
+        for name, temperature in (("greedy", 0.0), ("drawn", 1.0), ("turns", 1.0)):
+            begin = (lambda prompt, sample: Echo(prompt + sample)) if name == "turns" else None
+            sampling = SamplingParams(temperature=temperature, max_new_tokens=6, max_total_tokens=30, n=2)
+            own = list(engine.generate(steps.make_prompts(), sampling, turns=begin))
+            whole = sorted(engine.gather(own), key=lambda one: (one.prompt_index, one.index))
+            made[name] = [dataclasses.asdict(one) for one in whole]
+            made[f"{name}: own"] = sorted({one.prompt_index for one in own})
+        made["replicas"] = [replica.number for replica in engine.replicas]
+    return made
+
+
+def main(processes: int, folder: Path) -> None:
+    """Measure each grid."""
+    start_processes(processes)
+    for grid in GRIDS:
+        name = f"{'x'.join(map(str, grid))}.{jax.process_index()}.json"
+        (folder / name).write_text(json.dumps(measure(grid)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

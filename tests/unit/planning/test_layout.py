@@ -1,0 +1,98 @@
+"""How the copies of a model that sample answers are chosen: those that fit, the fastest of them, or none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.planning.chips import CHIPS, find_topology
+from jaxrl_sql.planning.layout import Machine, client_layout, with_layout
+from jaxrl_sql.planning.memory import abstract_mesh, estimate
+from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
+from jaxrl_sql.planning.workload import engine_config, find_workload
+from jaxrl_sql.types import InputError
+
+SEVEN = published_shape("qwen2.5-coder-7b")
+MESH = abstract_mesh(1, 8, 4)
+V5P = Machine("tpu", 4, CHIPS["v5p"].memory, CHIPS["v5p"])
+
+
+def arctic(*overrides: str) -> TrainConfig:
+    return load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=16", *overrides])
+
+
+def chosen(machine: Machine, *overrides: str, is_shared: bool = False) -> str:
+    return with_layout(arctic(*overrides), SEVEN, MESH, 8192, machine, is_shared).rollout.mesh
+
+
+def test_the_fastest_copies_that_fit_are_taken() -> None:
+    assert chosen(V5P) == "8x4"
+    assert chosen(V5P._replace(local=2)) == "16x2"
+    assert chosen(V5P._replace(chip=None)) == "32x1", "the smallest where no figures are known"
+    # 15 GB of weights a copy: a chip with 24 GB has room for a half of them beside what trains, not for all.
+    assert chosen(V5P._replace(memory=24 << 30, chip=None)) in {"16x2", "8x4"}
+    assert chosen(V5P._replace(memory=16 << 30)) == "training"
+
+
+def test_processors_and_single_devices_sample_where_they_train() -> None:
+    cpu = Machine("cpu", 8, 64 << 30, None)
+    assert chosen(cpu) == "training"
+    assert chosen(cpu, is_shared=True) == "32x1", "several turns on several processes need copies"
+    assert with_layout(arctic(), SEVEN, abstract_mesh(1, 1, 1), 8192, V5P).rollout.mesh == "training"
+    assert chosen(V5P, "rollout.mesh=training") == "training"
+
+
+def test_copies_that_are_asked_for_are_taken_or_refused() -> None:
+    assert chosen(V5P, "rollout.mesh=16x2") == "16x2"
+    with pytest.raises(InputError, match=r"rollout\.mesh=32x1: with a copy .* needs .* GiB and has 16"):
+        chosen(V5P._replace(memory=16 << 30), "rollout.mesh=32x1")
+    with pytest.raises(InputError, match="heads"):
+        chosen(V5P, "rollout.mesh=4x8")
+    with pytest.raises(InputError, match=r"rollout\.mesh='8' is none of auto, training, or replicas"):
+        arctic("rollout.mesh=8")
+
+
+def test_a_copy_has_its_share_of_slots_and_questions() -> None:
+    config = arctic("rollout.mesh=8x4", "rollout.max_num_seqs=100")
+    engine = engine_config(config, 100, 8192, 8)
+    assert (engine.max_num_seqs, engine.ways) == (13, 1)
+    work = find_workload(config, 8192, 8)
+    assert work.rollout is not None
+    assert (work.rollout.questions, work.rollout.group, work.rollout.config) == (32, 16, engine)
+
+
+def test_a_policy_that_is_not_trained_has_the_smallest_copies_that_leave_room() -> None:
+    config = arctic("model.dtype=bfloat16")
+
+    def found(memory: int) -> str:
+        return client_layout(config, SEVEN, MESH, V5P._replace(memory=memory)).rollout.mesh
+
+    assert found(80 << 30) == "32x1"
+    assert found(24 << 30) == "16x2"
+    assert found(16 << 30) == "8x4"
+    assert found(8 << 30) == "training"
+
+
+def plan(*overrides: str) -> Plan:
+    return make_plan(arctic(*overrides), SEVEN, find_topology("v5p:4x4x2"), mesh_sizes("1x8x4", 32), 8192)
+
+
+def test_a_plan_counts_the_copies_and_their_weights() -> None:
+    """In a decode step nothing comes from other copies, and every chip reads its share of a copy."""
+    one, copies = plan("rollout.mesh=training"), plan("rollout.mesh=32x1")
+    assert [phase.name for phase in copies.phases] == ["weights", "prefill", "decode", "score", "update"]
+    found = {phase.name: phase.cost for phase in copies.phases}
+    assert found["decode"].link == 0 == found["decode"].waits
+    assert found["weights"].link == pytest.approx(2 * 7.6156e9 * 31 / 32, rel=0.01)
+    assert found["decode"].hbm > 2 * 7.07e9
+    assert copies.memory.decoding > 2 * 7.6156e9 > one.memory.decoding
+    assert copies.memory.weights == one.memory.weights
+    same = {phase.name: phase for phase in one.phases}
+    assert all(phase == same[phase.name] for phase in copies.phases if phase.name in {"score", "update"})
+    assert copies.tokens == one.tokens == 256 * 16 * 4096
+    assert copies.seconds < 0.6 * one.seconds
+    cached = estimate(dataclasses.replace(arctic("rollout.mesh=32x1")), SEVEN, MESH, 8192).caches
+    assert cached == copies.memory.caches

@@ -1,0 +1,91 @@
+"""Distributions of lengths, and the schedule of a rollout that follows from them, beside plain loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxrl_sql.planning.lengths import Lengths, between, longest, read_lengths, schedule
+from jaxrl_sql.types import InputError
+
+
+@pytest.mark.parametrize(("mean", "most"), [(1000, 4096), (2048, 4096), (3900, 4096), (40, 4096), (10, 20)])
+def test_a_mean_and_a_most_give_an_exponential_distribution(mean: float, most: int) -> None:
+    found = between(mean, most)
+    assert found.mean == pytest.approx(mean, rel=0.01)
+    assert 0 < found.values[0] <= found.values[-1] <= most
+    if mean < most / 20:  # the cut is far away: half of them are below ln 2 of the mean
+        assert np.median(found.values) == pytest.approx(np.log(2) * mean, rel=0.02)
+
+
+def test_all_of_the_longest_is_a_distribution_too() -> None:
+    assert between(64, 64) == longest(64)
+    assert longest(64).take(3).tolist() == [64, 64, 64]
+    assert (longest(64).mean, longest(64).most) == (64, 64)
+
+
+def test_lengths_stand_evenly_in_a_distribution() -> None:
+    assert Lengths((0.0, 100.0)).take(4).tolist() == [25, 50, 75, 100]
+    assert Lengths((1.0, 1.0, 9.0)).take(2).tolist() == [1, 9]
+
+
+def test_lengths_are_read_from_words_and_files(tmp_path: Path) -> None:
+    lines, listed = tmp_path / "lengths.txt", tmp_path / "lengths.json"
+    lines.write_text("3\n1\n2\n", encoding="utf-8")
+    listed.write_text("[3, 1, 2]", encoding="utf-8")
+    key, limit = "--answer-tokens", "sampling.max_new_tokens"
+    assert (
+        read_lengths(str(lines), key, limit, 9) == read_lengths(str(listed), key, limit, 9) == Lengths((1.0, 2.0, 3.0))
+    )
+    assert read_lengths("5:8", key, limit, 9) == between(5, 8)
+    assert read_lengths("5", key, limit, 9) == between(5, 9)
+    assert read_lengths("", key, limit, 9) is read_lengths("0", key, limit, 9) is None
+    for text in ("5:10", "10", "0:5", "8:5"):
+        with pytest.raises(
+            InputError, match=r"expected a mean, or MEAN:MAX, of up to sampling.max_new_tokens=9 tokens"
+        ):
+            read_lengths(text, key, limit, 9)
+    lines.write_text("3\n10\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"expected lengths of up to sampling.max_new_tokens=9 tokens"):
+        read_lengths(str(lines), key, limit, 9)
+    lines.write_text("three\n", encoding="utf-8")
+    for text in (str(lines), str(tmp_path / "none"), "-3", str(tmp_path)):
+        with pytest.raises(InputError, match="no MEAN, no MEAN:MAX, and no file of numbers"):
+            read_lengths(text, key, limit, 9)
+
+
+@pytest.mark.parametrize(("questions", "group", "slots"), [(5, 4, 3), (7, 2, 16), (1, 1, 1), (6, 8, 8)])
+def test_a_schedule_is_what_a_loop_of_steps_does(questions: int, group: int, slots: int) -> None:
+    """A step at a time: a free slot takes the next answer in the step in which it is free."""
+    lengths = between(6, 20)
+    found = schedule(lengths, questions, group, slots)
+    waiting = list(np.random.default_rng(0).permutation(lengths.take(questions * group)))
+    numbers, running = list(range(len(waiting))), dict[int, tuple[int, int]]()
+    steps = rows = own = read = 0
+    written = dict[int, int]()
+    while waiting or running:
+        for slot in range(slots):
+            if slot not in running and waiting:
+                running[slot] = (numbers.pop(0), int(waiting.pop(0)))
+        steps += 1
+        rows += len(running)
+        for slot, (number, left) in list(running.items()):
+            written[number] = written.get(number, 0) + 1
+            own += written[number]
+            running[slot] = (number, left - 1)
+        done = {number // group for number, _ in running.values()}
+        read += len(done)
+        running = {slot: one for slot, one in running.items() if one[1]}
+    assert found.steps == steps
+    assert found.rows == pytest.approx(rows / steps)
+    assert found.own == pytest.approx(own / steps)
+    # A group that is between two of its answers is taken to be read.
+    assert found.prompts == pytest.approx(read / steps, rel=0.25)
+    assert found.prompts >= read / steps - 1e-9
+
+
+def test_answers_of_one_length_fill_their_slots() -> None:
+    found = schedule(longest(10), 8, 4, 16)
+    assert found == (20, 16.0, 16 * 5.5, 4.0)

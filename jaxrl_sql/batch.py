@@ -22,10 +22,14 @@ class Segment:
     """Tokens and how many of them are valid: tokens [B,P] int32, length [B] int32, of what a group's completions share.
 
     In the tree that the decoder runs over (`models.transformer`) a segment has R rows a prompt: [B,R,T] and [B,R].
+    Where a row of the last segment holds several sequences, one after another, owner [B,R,T] int32 names that of each
+    token, and offset [B,R,T] int32 is the token's index in it; None where a row is one sequence.
     """
 
     tokens: jax.Array
     length: jax.Array
+    owner: jax.Array | None = None
+    offset: jax.Array | None = None
 
 
 @flax.struct.dataclass
@@ -38,6 +42,10 @@ class GroupBatch:
     behavior_logprobs [B,G,T] float32: of each token under the distribution it was sampled from
     rollout_logprobs [B,G,T] float32: under the sampler's full temperature-scaled distribution
     reward [B,G] float32, weight [B,G] float32 (0 drops a completion), truncated [B,G] bool
+
+    Where completions are packed (`data.packing`; else None) the model runs R < G rows of T tokens, which hold them:
+    packed_start [B,G] int32: where in the R·T places of its prompt's rows a completion begins
+    packed_length [B,R] int32: the tokens of each row
 
     What the update finds out itself stands last, None until then:
     old_logprobs [B,G,T] float32: under the trainer's policy before the first update on this batch (may arrive stored)
@@ -55,6 +63,8 @@ class GroupBatch:
     reward: jax.Array
     weight: jax.Array
     truncated: jax.Array
+    packed_start: jax.Array | None = None
+    packed_length: jax.Array | None = None
     old_logprobs: jax.Array | None = None
     reference_logprobs: jax.Array | None = None
     advantage: jax.Array | None = None

@@ -36,6 +36,7 @@ from jaxrl_sql.algo.updates import (
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.order import Order
+from jaxrl_sql.data.packing import with_packed_rows
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
@@ -173,6 +174,7 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, flo
     longest = longest_answer(s.config)[1]
     for start in range(0, len(found.chosen), grpo.prompts):
         batch = pack(found.chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)
+        batch = with_packed_rows(batch) if grpo.packing else batch
         if s.config.rollout.exact:
             batch = dataclasses.replace(batch, old_logprobs=batch.rollout_logprobs)
         is_known = batch.old_logprobs is not None and grpo.algorithm != "ppo"  # which needs old values, too

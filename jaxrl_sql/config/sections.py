@@ -236,6 +236,8 @@ class GrpoConfig:
 
     `gradient_accumulation_steps` cuts each update's batch into that many parts, computed one after another for less
     memory (0: as many as leave a prompt and its answers at a time to each shard of `mesh.data` x `mesh.fsdp`).
+    `packing` puts a group's answers into fewer rows of the longest answer's length, each seeing itself alone: the same
+    sums over less padding, on processors (`model.attention` xla or amx).
 
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
     Up to `max_extra_generations` more rounds are generated while too few do. One rollout serves the updates of
@@ -262,6 +264,7 @@ class GrpoConfig:
     num_generations: PositiveInt = 8
     minibatches: PositiveInt = 1
     gradient_accumulation_steps: int = 1
+    packing: bool = False
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float = 0.0

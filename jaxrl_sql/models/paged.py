@@ -23,8 +23,7 @@ import numpy as np
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.attention.paged import POOL, BlockAccess, PagedKeys, Score, paged_attention
-from jaxrl_sql.models.attention.paged_kernel import HeldKeys, Kernel, Readers
-from jaxrl_sql.models.attention.paged_kernel import attend as attend_held
+from jaxrl_sql.models.attention.paged_kernel import HeldKeys, Kernel, Readers, attend_on_mesh
 from jaxrl_sql.models.attention.tree import narrow
 from jaxrl_sql.models.attention.xla import MaskedKeys, attend
 from jaxrl_sql.models.spec import ModelConfig
@@ -303,7 +302,7 @@ def _by_kernel(
     def read(q: jax.Array, kind: Kind, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
         shared, own = (HeldKeys(*kv, *one) for kv, one in zip(pools, held, strict=True))
         score = Score(scale_of(config), config.attn_score_cap)
-        return attend_held(kernel, q, shared, own, readers, score, _window(config, kind))
+        return attend_on_mesh(kernel, q, shared, own, readers, score, _window(config, kind))
 
     return read
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from jaxrl_sql.batch import GroupBatch
 from jaxrl_sql.models.attention import TreeAttention
 from jaxrl_sql.models.lora import policy_params
+from jaxrl_sql.models.packed import of_completions, packed_rows
 from jaxrl_sql.models.spec import ModelConfig
-from jaxrl_sql.models.transformer import prediction_states, unembedding
+from jaxrl_sql.models.transformer import states_before, unembedding
 from jaxrl_sql.models.value import ActorCritic, state_values
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES, TokenLogprobs, token_logprobs
 from jaxrl_sql.parallel.rules import logit_ways
@@ -25,6 +28,7 @@ def make_policy(
 ) -> Callable[[Any, Any, GroupBatch], TokenLogprobs]:
     """Return the function that scores a batch's completions, each prompt run once for its whole group.
 
+    Completions that are packed run in the rows that hold them (`models.packed`).
     The sampling `temperature` divides the trainer's logits too, or the first update's ratio would not be 1. Where
     `trainable` are adapters they are added to the `frozen` base; where it is None the base alone is the policy. Of an
     `ActorCritic` the states are valued too. A device holds at most `kept_bytes` of logits at a time.
@@ -32,19 +36,19 @@ def make_policy(
 
     def logprobs(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
         params = policy_params(trainable, frozen)
-        hidden = prediction_states(
-            params, config, batch.shared, batch.completion, batch.completion_len, remat, compute_dtype, attention
-        )
+        rows = packed_rows(batch)
+        hidden = states_before(params, config, batch.shared, rows, remat, compute_dtype, attention)
         scored = token_logprobs(
             hidden,
             unembedding(params, config),
-            batch.completion,
+            rows.tokens,
             temperature,
             kept_bytes=kept_bytes * logit_ways(config.vocab_size),  # of all devices together: each holds its part
             logit_cap=config.final_logit_cap,
         )
         if isinstance(trainable, ActorCritic):
             scored = scored._replace(value=state_values(trainable.value, hidden))
-        return scored
+        found: TokenLogprobs = jax.tree.map(lambda x: of_completions(x, batch), scored)
+        return found
 
     return logprobs

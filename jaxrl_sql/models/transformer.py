@@ -30,7 +30,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.batch import PyTree, Segment
-from jaxrl_sql.models.attention import TreeAttention, choose
+from jaxrl_sql.models.attention import TreeAttention, choose, packs
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
@@ -57,6 +57,11 @@ def _starts(segments: Sequence[Segment]) -> list[jax.Array]:
         ends = starts[-1] + parent.length
         starts.append(jnp.repeat(ends, child.length.shape[1] // ends.shape[1], axis=1))
     return starts
+
+
+def _index(segment: Segment) -> jax.Array:
+    """Return the index of each token in its sequence: [T], or [B,R,T] where a row has several."""
+    return jnp.arange(segment.tokens.shape[-1]) if segment.offset is None else segment.offset
 
 
 def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
@@ -156,7 +161,7 @@ def _layer_step(
     levels = []
     for x, (segment, where) in zip(xs, segments, strict=True):
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        levels.append(Level(q, k, v, segment.length, where.positions))
+        levels.append(Level(q, k, v, segment.length, where.positions, segment.owner))
     attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
     return tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
 
@@ -200,9 +205,12 @@ def hidden_states(
     serve the model here (`models.attention.choose`).
     """
     _check(config, [s.length.shape[1] for s in segments], sum(s.tokens.shape[-1] for s in segments))
-    backend = choose(attention, config, params["embed"].dtype if compute_dtype is None else compute_dtype)
+    dtype = params["embed"].dtype if compute_dtype is None else compute_dtype
+    backend = choose(attention, config, dtype)
+    if segments[-1].owner is not None and not packs(attention, config, dtype):
+        raise InputError(f"model.attention={attention} keeps a row to one sequence: packed rows need xla or amx")
     placed = [
-        (segment, place(config, start[..., None] + jnp.arange(segment.tokens.shape[-1])))
+        (segment, place(config, start[..., None] + _index(segment)))
         for start, segment in zip(_starts(segments), segments, strict=True)
     ]
 
@@ -260,9 +268,25 @@ def prediction_states(
     shared: segments [B,P] before the completions [B,G,T] with lengths [B,G]; each is run once, forward and backward.
     Token 0 is predicted by the last valid position of the last segment, token t by the completion's position t-1.
     """
+    return states_before(params, config, shared, Segment(completion, completion_len), remat, compute_dtype, attention)
+
+
+def states_before(
+    params: PyTree,
+    config: ModelConfig,
+    shared: Sequence[Segment],
+    rows: Segment,
+    remat: str = "none",
+    compute_dtype: Any = None,
+    attention: str | TreeAttention = "xla",
+) -> jax.Array:
+    """Return the final states that predict each token of rows [B,R,T] after shared segments, [B,R,T,D].
+
+    A row is a completion, or holds several (`models.packed`), each of which sees itself alone.
+    """
     segments = [Segment(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
-    segments.append(Segment(tokens=completion, length=completion_len))
-    *above, own = hidden_states(params, config, segments, remat, compute_dtype, attention)
+    *above, own = hidden_states(params, config, [*segments, rows], remat, compute_dtype, attention)
     first = last_state(above[-1][:, 0], shared[-1].length)[:, None, None]
-    first = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
-    return jnp.concatenate([first, own[:, :, :-1]], axis=2)
+    begin = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
+    before = jnp.concatenate([begin, own[:, :, :-1]], axis=2)
+    return before if rows.offset is None else jnp.where((rows.offset == 0)[..., None], first, before)

@@ -15,6 +15,7 @@ from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.models import param_shardings
+from jaxrl_sql.models.attention import packs
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, known_chip
@@ -29,6 +30,7 @@ from jaxrl_sql.types import InputError
 def preflight(s: Session) -> None:
     """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
     check_mesh(s)
+    check_packing(s)
     tell_uneven_parts(s)
     check_positions(s)
     prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
@@ -55,6 +57,17 @@ def preflight(s: Session) -> None:
         helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
         s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
     _check_disk(s, sizes)
+
+
+def check_packing(s: Session) -> None:
+    """Refuse packed answers where attention keeps a row to one of them."""
+    model = s.config.model
+    dtype = model.dtype if model.compute_dtype == "same" else model.compute_dtype
+    if s.config.grpo.steps and s.config.grpo.packing and not packs(model.attention, s.model, dtype):
+        raise InputError(
+            f"grpo.packing=true: with model.attention={model.attention} a row holds one answer here: take "
+            "model.attention=xla, or grpo.packing=false"
+        )
 
 
 def tell_uneven_parts(s: Session) -> None:

@@ -20,8 +20,12 @@ from jaxrl_sql.parallel.processes import start_processes
 from jaxrl_sql.rollout import EngineConfig, ReplicatedEngine, SamplingParams
 from jaxrl_sql.sqlenv.turns import Action, Observation
 
-# The trained mesh of each grid of replicas: they are split otherwise.
-GRIDS = {(4, 2): (2, 4, 1), (2, 4): (1, 4, 2), (8, 1): (1, 2, 4)}
+# Of each grid of replicas the mesh that trains, which is split otherwise, and how answers are sampled.
+GRIDS = {
+    (4, 2): ((2, 4, 1), ("greedy", "drawn", "turns")),
+    (2, 4): ((1, 4, 2), ("drawn",)),
+    (8, 1): ((1, 2, 4), ("turns",)),
+}
 
 
 class Talker(steps.Letters):
@@ -45,12 +49,14 @@ class Echo:
 
 
 def measure(grid: tuple[int, int]) -> dict[str, Any]:
-    """Sample greedily, by chance, and in several turns -> the samples of each."""
-    mesh, made = make_mesh(*GRIDS[grid]), dict[str, Any]()
+    """Sample as a grid is asked to -> the samples of each way."""
+    shape, kinds = GRIDS[grid]
+    mesh, made = make_mesh(*shape), dict[str, Any]()
     with jax.set_mesh(mesh):
         params = steps.place_params(mesh, steps.make_params())
         engine = ReplicatedEngine(steps.CONFIG, params, Talker(), EngineConfig(3), replica_grid(mesh, *grid))
-        for name, temperature in (("greedy", 0.0), ("drawn", 1.0), ("turns", 1.0)):
+        for name in kinds:
+            temperature = 0.0 if name == "greedy" else 1.0
             begin = (lambda prompt, sample: Echo(prompt + sample)) if name == "turns" else None
             sampling = SamplingParams(temperature=temperature, max_new_tokens=6, max_total_tokens=30, n=2)
             own = list(engine.generate(steps.make_prompts(), sampling, turns=begin))

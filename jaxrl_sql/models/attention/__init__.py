@@ -27,17 +27,18 @@ TreeAttention = Callable[[Sequence[Level], float, float | None, Window | None], 
 class Backend(NamedTuple):
     """A way to compute attention, and what it says to a model it cannot serve: (config, dtype) -> the reason, or None.
 
-    `platform` is JAX's name of the devices it runs on; None: any.
+    `platform` is JAX's name of the devices it runs on; None: any. `packs`: whether a row may hold several sequences.
     """
 
     attend: TreeAttention
     refusal: Callable[[ModelConfig, Any], str | None]
     platform: str | None
+    packs: bool = False
 
 
 BACKENDS: Mapping[str, Backend] = {
-    "xla": Backend(xla.attend_tree, lambda _config, _dtype: None, None),
-    "amx": Backend(amx.attend_tree, amx.refusal, "cpu"),
+    "xla": Backend(xla.attend_tree, lambda _config, _dtype: None, None, packs=True),
+    "amx": Backend(amx.attend_tree, amx.refusal, "cpu", packs=True),
     "cudnn": Backend(cudnn.attend_tree, cudnn.refusal, "gpu"),
     "splash": Backend(splash.attend_tree, splash.refusal, "tpu"),
 }
@@ -64,6 +65,12 @@ def for_platform(name: str, config: ModelConfig, dtype: Any, platform: str) -> T
     if reasons[name]:
         raise InputError(f"model.attention={name}: {reasons[name]}; possible here: auto, {', '.join(possible)}")
     return BACKENDS[name].attend
+
+
+def packs(name: str | TreeAttention, config: ModelConfig, dtype: Any) -> bool:
+    """Return whether the backend that `name` asks for here takes rows that hold several sequences."""
+    found = choose(name, config, dtype)
+    return any(backend.packs for backend in BACKENDS.values() if backend.attend is found)
 
 
 def _refusal(backend: Backend, config: ModelConfig, dtype: jnp.dtype, platform: str) -> str | None:

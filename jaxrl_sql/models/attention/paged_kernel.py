@@ -7,7 +7,7 @@ score is written to memory. (Online softmax: Milakov and Gimelshein 2018, arXiv:
 al. 2023, arXiv:2309.06180; a prompt's keys once a group: Juravsky et al. 2024, arXiv:2402.05099.)
 
 `TRITON` is written for NVIDIA's GPUs and `MOSAIC` for TPUs; `paged.paged_attention` is the reference, and what runs on
-processors and on meshes that split the pools.
+processors and on meshes that split the blocks. A mesh that splits the heads runs the kernel on each device's own.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from jaxrl_sql.models.attention.paged import PartialAttention, Score, normalized
 from jaxrl_sql.models.attention.xla import FLOOR, HIDDEN
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.ops.token_distribution import soft_cap
+from jaxrl_sql.parallel.rules import split_of
 from jaxrl_sql.types import InputError
 
 # Rows of queries that one program on a GPU holds in registers, and the fewest that its matrix units take.
@@ -85,6 +86,28 @@ def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: 
     if reason:
         raise InputError(f"rollout.attention={name}: {reason}; possible here: xla")
     return kernel
+
+
+def attend_on_mesh(
+    kernel: Kernel, q: jax.Array, prompts: HeldKeys, own: HeldKeys, readers: Readers, score: Score, window: int | None
+) -> jax.Array:
+    """Attend as `attend` does, each device with its share of the heads: the partitioner cannot look into a kernel.
+
+    Blocks are whole on each device (`kernel_for`). Where `tensor` does not divide the key heads each has all of them.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return attend(kernel, q, prompts, own, readers, score, window)
+    by_head = split_of(mesh, ("none", "kv_heads", "none", "none"), q.shape)
+    held = HeldKeys(by_head, by_head, jax.P(), jax.P())  # type: ignore[arg-type] # a tree of specs
+
+    def share(q: jax.Array, prompts: HeldKeys, own: HeldKeys, readers: Readers) -> jax.Array:
+        return attend(kernel, q, prompts, own, readers, score, window)
+
+    specs = (by_head, held, held, jax.P())
+    shared = jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=by_head, check_vma=False)
+    found: jax.Array = shared(q, prompts, own, readers)
+    return found
 
 
 def attend(

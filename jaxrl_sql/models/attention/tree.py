@@ -19,8 +19,9 @@ class Level(NamedTuple):
 
     q [B,R,T,H,Q]; k, v [B,R,K,T,Q] (heads outside tokens: a head's tokens are one matrix); length [B,R] int32 valid
     tokens; positions [B,R,T] int32, which go on where the ancestors' valid tokens end. A query sees all valid tokens
-    of its ancestor rows, and of its own row those up to itself. A row that no token precedes or holds reads zeros;
-    what queries beyond a row's length read is finite and means nothing.
+    of its ancestor rows, and of its own row those up to itself; where a row holds several sequences, those of its own
+    owner [B,R,T] int32. A row that no token precedes or holds reads zeros; what queries beyond a row's length read is
+    finite and means nothing.
     """
 
     q: jax.Array
@@ -28,6 +29,7 @@ class Level(NamedTuple):
     v: jax.Array
     length: jax.Array
     positions: jax.Array
+    owner: jax.Array | None = None
 
 
 class Window(NamedTuple):

@@ -49,6 +49,8 @@ def _part(keys: Level, queries: Level, is_own: bool, window: Window | None) -> M
     seen = valid_keys(keys)[:, :, None]
     if is_own:
         seen &= jnp.tril(jnp.ones((keys.k.shape[3], keys.k.shape[3]), bool))
+        if keys.owner is not None:
+            seen &= keys.owner[..., None, :] == keys.owner[..., None]
     return keys.k, keys.v, narrow(window, seen, keys.positions, queries.positions)
 
 

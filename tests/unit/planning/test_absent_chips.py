@@ -18,6 +18,7 @@ import pytest
 
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.planning.chips import CHIPS, QUIET
+from jaxrl_sql.planning.hlo import collectives
 from jaxrl_sql.types import InputError
 
 NEEDS_PLUGIN = pytest.mark.skipif(
@@ -111,6 +112,19 @@ def test_a_decode_step_reads_the_cache_by_kernels(chip: str) -> None:
 
 
 @pytest.mark.slow
+@CHIP
+def test_a_copy_over_two_chips_reads_the_cache_by_kernels_and_meets_no_other_copy(chip: str) -> None:
+    """Each chip runs the kernels on its heads; what crosses chips are states of the copy's own two, and no weights."""
+    found = run(chip, "decode", "split", "rollout.attention=pallas", "rollout.mesh=2x2")
+    assert found["kernels"] == 2 * 3
+    assert found["parts"] == []
+    assert {chips for _, chips in found["met"]} == {2}
+    assert {kind for kind, _ in found["met"]} <= {"all-reduce", "all-gather", "collective-permute"}
+    weight = 2 * 128 * 256 / 2  # the smallest matrix of a layer, a chip's half of it
+    assert found["most"] < weight
+
+
+@pytest.mark.slow
 @NEEDS_PLUGIN
 def test_the_command_plans_for_gpus_that_are_not_there() -> None:
     command = [sys.executable, "-m", "jaxrl_sql.plan", "--topology", "h100:8", "--mesh", "1x2x4", "--json"]
@@ -152,7 +166,8 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     model = ModelConfig("qwen3", 512, 128, 3, 4, 2, 64, 256, 1e4, 1e-6, True, True, False, 1024)
     load = find_workload(config, 60, 1).rollout
     assert load is not None
-    setting = programs.Setting(config, model, make_mesh(1, 1, 1, devices[:1]))
+    mesh = make_mesh(1, 2, 2, devices) if "x" in config.rollout.mesh else make_mesh(1, 1, 1, devices[:1])
+    setting = programs.Setting(config, model, mesh).sampling
     return str(programs.lower_decode(setting, load).compile().as_text())
 
 
@@ -168,7 +183,10 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
     kernels = len(re.findall(r'custom_call_target="(?:__gpu\$xla.gpu.triton|tpu_custom_call)"', text))
     # What each of the 8 blocks of a pool gives to its readers, before it is merged: [Y,K,G,M,Q] in float32.
     parts = re.findall(r"= f32\[8,2,\d+,2,64\]", text)
+    met = collectives(text)
     return {
+        "met": [(one.kind, one.chips) for one in met],
+        "most": max((one.received for one in met), default=0.0),
         "kernels": kernels,
         "parts": parts,
         "copies": copied,

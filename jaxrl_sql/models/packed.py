@@ -1,0 +1,50 @@
+"""Completions that share rows: from a batch's [B,G,T] to the rows [B,R,T] that the model runs, and back.
+
+`data.packing` says on the host where each completion stands. Everything is by prompt, so that a mesh that splits B has
+nothing to exchange.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_sql.batch import GroupBatch, Segment
+
+
+def packed_rows(batch: GroupBatch) -> Segment:
+    """Return the completions of a batch as the rows that hold them, tokens [B,R,T]; one a row where it is not packed.
+
+    A place that no completion has belongs to -1.
+    """
+    if batch.packed_start is None or batch.packed_length is None:
+        return Segment(batch.completion, batch.completion_len)
+    group, width = batch.completion.shape[1:]
+    rows = batch.packed_length.shape[1]
+    at, blank = _places(batch), jnp.full(rows * width, -1, jnp.int32)
+    owners = jnp.broadcast_to(jnp.arange(group, dtype=jnp.int32)[:, None], (group, width))
+    offsets = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (group, width))
+
+    def put(at: jax.Array, completion: jax.Array) -> tuple[jax.Array, ...]:
+        values = (completion, owners, offsets)
+        return tuple(blank.at[at].set(x, mode="drop").reshape(rows, width) for x in values)
+
+    tokens, owner, offset = jax.vmap(put)(at, batch.completion)
+    return Segment(jnp.maximum(tokens, 0), batch.packed_length, owner, jnp.maximum(offset, 0))
+
+
+def of_completions(values: jax.Array, batch: GroupBatch) -> jax.Array:
+    """Return numbers [B,R,T] of the rows' tokens as those of the completions' [B,G,T], 0 beyond their lengths."""
+    if batch.packed_start is None:
+        return values
+    flat, at = values.reshape(values.shape[0], -1), _places(batch)
+    found: jax.Array = jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=0))(flat, at)
+    return found
+
+
+def _places(batch: GroupBatch) -> jax.Array:
+    """Return where in its prompt's rows each token of a completion stands [B,G,T], far beyond them where it is none."""
+    assert batch.packed_start is not None
+    index = jnp.arange(batch.completion.shape[2])
+    at = batch.packed_start[..., None] + index
+    return jnp.where(index < batch.completion_len[..., None], at, jnp.iinfo(jnp.int32).max)

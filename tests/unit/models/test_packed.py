@@ -1,0 +1,97 @@
+"""Packed answers are scored, valued and learned from as those that have a row each."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.algo.loss import grpo_loss
+from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.data.packing import with_packed_rows
+from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models.attention import splash
+from jaxrl_sql.models.packed import of_completions, packed_rows
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.models.spec import SlidingWindow
+from jaxrl_sql.models.value import add_value_head
+from jaxrl_sql.types import InputError
+
+PLAIN = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+SLIDING = dataclasses.replace(PLAIN, sliding=SlidingWindow(5, (True, False), 1e4))
+B, G, P, T = 3, 6, 8, 16
+
+
+def make_batch() -> GroupBatch:
+    """Return a batch whose answers are of all lengths, an empty one and one of the most among them."""
+    r = np.random.default_rng(0)
+    length = np.array([[16, 3, 9, 4, 3, 2], [1, 5, 0, 7, 2, 8], [6, 6, 6, 6, 6, 2]], np.int32)
+    tokens = r.integers(0, 24, (B, G, T)).astype(np.int32)
+    numbers = r.normal(size=(3, B, G, T)).astype(np.float32)
+    prompt = Segment(r.integers(0, 24, (B, P)).astype(np.int32), np.array([8, 3, 5], np.int32))
+    return GroupBatch(
+        shared=(prompt,), completion=tokens, completion_len=length, loss_mask=r.random((B, G, T)) < 0.8,
+        behavior_logprobs=numbers[0] - 3, rollout_logprobs=numbers[0] - 3, reward=numbers[1, :, :, 0],
+        weight=(r.random((B, G)) < 0.9).astype(np.float32), truncated=np.zeros((B, G), bool),
+        old_logprobs=numbers[0] - 3, advantage=numbers[2, :, :, :1],
+    )  # fmt: skip
+
+
+def scored(config: ModelConfig, params: Any, batch: GroupBatch, remat: str = "none") -> Any:
+    return make_policy(config, 0.7, remat)(params, None, batch)
+
+
+@pytest.mark.parametrize("config", [PLAIN, SLIDING], ids=["plain", "sliding"])
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_packed_answers_score_as_those_in_rows_of_their_own(config: ModelConfig, remat: str) -> None:
+    """Log-probability, entropy and value of each token, and the gradient of a loss over all of them, in float32."""
+    params, batch = init_params(config, jax.random.key(3)), make_batch()
+    packed = with_packed_rows(batch)
+    assert packed.packed_length is not None
+    assert packed.packed_length.shape == (B, 3)
+    inside = np.arange(T) < batch.completion_len[..., None]
+    critic = add_value_head(params, config)
+    critic = dataclasses.replace(critic, value={"weight": jnp.linspace(-1, 1, 32), "bias": jnp.ones(())})
+    want, got = (scored(config, critic, one, remat) for one in (batch, packed))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(np.asarray(a)[inside], np.asarray(b)[inside], rtol=1e-5, atol=1e-5)
+        assert np.all(np.asarray(a)[~inside] == 0)
+
+    def loss(params: Any, batch: GroupBatch) -> jax.Array:
+        found = grpo_loss(
+            scored(config, params, batch, remat), batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False
+        )
+        return found.sum / found.weight
+
+    wanted, found = (jax.jit(jax.value_and_grad(loss))(params, one) for one in (batch, packed))
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    for (path, a), b in zip(jax.tree.leaves_with_path(found[1]), jax.tree.leaves(wanted[1]), strict=True):
+        scale = np.abs(b).max()
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
+
+
+def test_rows_hold_the_tokens_of_their_answers() -> None:
+    packed = with_packed_rows(make_batch())
+    rows = packed_rows(packed)
+    assert rows.tokens.shape == (B, 3, T)
+    assert rows.owner is not None
+    assert rows.offset is not None
+    back = of_completions(rows.tokens.astype(jnp.float32), packed)
+    inside = np.arange(T) < packed.completion_len[..., None]
+    np.testing.assert_array_equal(back, np.where(inside, packed.completion, 0))
+    held = np.arange(T) < np.asarray(packed.packed_length)[..., None]
+    assert (np.asarray(rows.owner) >= 0).tolist() == held.tolist()
+    offsets, owners = of_completions(rows.offset, packed), of_completions(rows.owner, packed)
+    np.testing.assert_array_equal(offsets, np.where(inside, np.arange(T), 0))
+    np.testing.assert_array_equal(owners, np.where(inside, np.arange(G)[:, None], 0))
+
+
+def test_an_attention_that_keeps_a_row_to_one_answer_refuses_packed_ones() -> None:
+    params, packed = init_params(PLAIN, jax.random.key(3)), with_packed_rows(make_batch())
+    with pytest.raises(InputError, match="packed rows need xla or amx"):
+        make_policy(PLAIN, attention=splash.attend_tree)(params, None, packed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,8 @@ def with_packed_rows(batch: GroupBatch) -> GroupBatch:
     length = np.zeros((len(found), rows), np.int32)
     for of_prompt, (_, used) in zip(length, found, strict=True):
         of_prompt[: len(used)] = used
-    return dataclasses.replace(batch, packed_start=np.stack([start for start, _ in found]), packed_length=length)
+    packed: dict[str, Any] = {"packed_start": np.stack([start for start, _ in found]), "packed_length": length}
+    return dataclasses.replace(batch, **packed)
 
 
 def _first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, list[int]]:

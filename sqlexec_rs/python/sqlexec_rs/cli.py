@@ -47,9 +47,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("db", type=Path, metavar="DB", help="the SQLite file")
+    # As it stands: a path has one slash where a URL has two.
+    parser.add_argument("db", metavar="DB", help="the SQLite file, duckdb:FILE, or the URL of a server's database")
     parser.add_argument("sql", metavar="SQL", help="the query; - reads it from standard input")
     parser.add_argument("--format", choices=running.FORMATS, default="table", help="how to print; default: table")
+    plan = "print the engine's plan for the query, which is not run"
+    parser.add_argument("--explain", action="store_true", help=plan)
     _add_bounds(parser)
     parser.set_defaults(command=running.run)
 

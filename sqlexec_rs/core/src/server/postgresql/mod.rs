@@ -27,7 +27,7 @@ use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBo
 use postgres_protocol::message::frontend;
 
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{Limits, Parameters};
+use crate::request::{Limits, Parameters, Wanted};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
 use crate::result::value::Value;
@@ -42,6 +42,9 @@ use wire::Wire;
 
 /// What stands before the text.
 const DECLARE: &str = "DECLARE sqlexec NO SCROLL CURSOR FOR ";
+
+/// What stands before a text whose plan is wanted, as many characters: behind its own options a text can bring none.
+const EXPLAIN: &str = "EXPLAIN (ANALYZE FALSE)              ";
 
 /// Undoes what the text did. Locks of the session outlive a transaction.
 const UNDO: &str = "ROLLBACK; SELECT pg_catalog.pg_advisory_unlock_all()";
@@ -198,7 +201,7 @@ impl Postgresql {
 
     /// Writes the messages of a run.
     fn write_run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<(), Failure> {
-        if plain::is_plain(asked.sql) {
+        if asked.wanted == Wanted::Rows && plain::is_plain(asked.sql) {
             return self.write_plain_run(asked, watch);
         }
         // Zero is no bound, and a run that is out of time is ended here.
@@ -207,8 +210,15 @@ impl Postgresql {
         let declare = format!("{DECLARE}{}", asked.sql);
         write_statement(&declare, asked.parameters, 0, &mut self.messages)?;
         // One row more says that there are too many; the grammar's numbers have 32 bits.
-        let n_rows = n_rows(asked.limits).map_or("ALL".to_owned(), |n| n.to_string());
-        write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
+        let n_rows = n_rows(asked.limits);
+        if asked.wanted == Wanted::Plan {
+            // The cursor's grammar has taken the text, and nothing of it is run.
+            let explain = format!("{EXPLAIN}{}", asked.sql);
+            write_statement(&explain, asked.parameters, n_rows.unwrap_or(0), &mut self.messages)?;
+        } else {
+            let n_rows = n_rows.map_or("ALL".to_owned(), |n| n.to_string());
+            write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
+        }
         frontend::sync(&mut self.messages);
         frontend::query(UNDO, &mut self.messages)?;
         // Behind BEGIN, the run, and ROLLBACK.

@@ -30,8 +30,7 @@ use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
-use crate::result::value::Value;
-use crate::server::rows::{Excess, Read};
+use crate::server::rows::{Excess, push_row};
 use crate::server::stream::Failure;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
@@ -372,21 +371,12 @@ impl Received {
     /// Appends a row; says so where it is one too many.
     fn push(&mut self, body: &DataRowBody, limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, Failure> {
         let Some(table) = self.table.as_mut() else { return Err(unexpected()) };
-        if table.n_rows() as u64 == limits.max_rows {
-            return Ok(Some(Excess::Rows));
-        }
-        let mut ranges = body.ranges();
-        let mut kinds = self.kinds.iter();
-        while let (Some(range), Some(kind)) = (ranges.next()?, kinds.next()) {
-            let read = range.map(|range| values::read(*kind, &body.buffer()[range]));
-            table.push(read.as_ref().map_or(Value::Null, Read::value));
-            if table.bytes() > max_bytes {
-                table.abandon_row();
-                return Ok(Some(Excess::Bytes));
-            }
-        }
-        table.end_row();
-        Ok(None)
+        let cells = body
+            .ranges()
+            .iterator()
+            .zip(&self.kinds)
+            .map(|(range, kind)| Ok(range?.map(|range| values::read(*kind, &body.buffer()[range]))));
+        push_row(table, limits, max_bytes, cells)
     }
 
     /// Returns the outcome of a run that was read to its end.

@@ -39,6 +39,9 @@ use errors::ServerError;
 use values::Kind;
 use wire::Wire;
 
+/// The oldest version that is taken.
+const OLDEST: u32 = 13;
+
 /// What stands before the text.
 const DECLARE: &str = "DECLARE sqlexec NO SCROLL CURSOR FOR ";
 
@@ -132,6 +135,7 @@ impl Postgresql {
         let mut scram = None;
         loop {
             match self.wire.next(watch, 0)? {
+                Message::ParameterStatus(body) if body.name()? == "server_version" => check_version(body.value()?)?,
                 Message::AuthenticationOk | Message::ParameterStatus(_) | Message::NoticeResponse(_) => {}
                 Message::AuthenticationCleartextPassword => {
                     frontend::password_message(known(password)?.as_bytes(), &mut self.messages)?;
@@ -394,6 +398,17 @@ impl Received {
             (None, Some(table)) => Outcome::ok(table),
             (None, None) => Outcome::failed(Status::DbError, "the server sent no rows and no error"),
         }
+    }
+}
+
+/// Refuses a server that is too old.
+fn check_version(version: &str) -> Result<(), Failure> {
+    let digits = version.bytes().take_while(u8::is_ascii_digit).count();
+    match version[..digits].parse::<u32>() {
+        Ok(major) if major < OLDEST => {
+            Err(Failure::Lost(format!("the server is too old ({version}): PostgreSQL from {OLDEST}")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -461,11 +461,21 @@ sys.exit(main(["run", sys.argv[1], "SELECT 1"]))
     assert len((done.stdout + done.stderr).splitlines()) == 1
 
 
-def test_the_command_line_takes_it(db: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_takes_it(db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sqlexec_rs.cli import main
 
     assert main(["run", db, "SELECT id, name FROM item WHERE id < 3", "--format", "csv"]) == 0
     assert capsys.readouterr().out.split() == ["id,name", "1,item", "1", "2,item", "2"]
+    with duckdb.connect(tmp_path / "shop.duckdb") as connection:
+        connection.execute("CREATE TABLE item AS SELECT 7 AS id")
+    golds, made = tmp_path / "gold.json", tmp_path / "made.jsonl"
+    golds.write_text('[{"id": 0, "db_id": "shop", "sql": "FROM item"}]', encoding="utf-8")
+    made.write_text('{"id": 0, "pred_sql": "SELECT 7"}\n', encoding="utf-8")
+    arguments = ["score", "--pred", str(made), "--gold", str(golds), "--rules", "bird,test_suite", "--db-root"]
+    assert main([*arguments, f"duckdb:{tmp_path}"]) == 0
+    assert "shop      1  100.0       100.0" in capsys.readouterr().out
+    assert main([*arguments, f"duckdb:{tmp_path / 'nosuch'}"]) == 2
+    assert "there is no" in capsys.readouterr().err
 
 
 def test_the_worker_is_no_program_of_its_own() -> None:

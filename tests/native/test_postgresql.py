@@ -307,7 +307,16 @@ def test_a_url_that_leads_nowhere_is_one_line_without_its_password(executor: Exe
         assert "secret" not in outcome.error
 
 
-def test_the_command_line_takes_a_url(server: Server, db: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_takes_a_url(
+    server: Server, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golds, made = tmp_path / "gold.json", tmp_path / "made.jsonl"
+    golds.write_text('[{"id": 0, "db_id": "postgres", "sql": "SELECT name FROM item WHERE name ILIKE \'ITEM 7\'"}]')
+    made.write_text('{"id": 0, "pred_sql": "SELECT name FROM item WHERE id = 7"}\n')
+    for root in (db, db.rpartition("/")[0], f"{db.rpartition('/')[0]}?roles=16"):
+        code = cli.main(["score", "--pred", str(made), "--gold", str(golds), "--db-root", root])
+        assert (code, "predictions: ok 1" in (told := capsys.readouterr().out)) == (0, True), told
+        assert "postgres  1  100.0" in told
     assert cli.main(["run", db, "SELECT id, name FROM item WHERE id = 2", "--format", "csv"]) == 0
     assert capsys.readouterr().out.splitlines() == ["id,name", "2,item 2"]
     assert cli.main(["run", db, "SELECT 1", "--explain"]) == 0

@@ -66,8 +66,8 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--field", default="", metavar="NAME", help=field)
     parser.add_argument("--allow-missing", action="store_true", help="leave questions without a prediction out")
     parser.add_argument("--allow-extra", action="store_true", help="leave predictions for no question out")
-    root = "the folder that holds DB_ID/DB_ID.sqlite"
-    parser.add_argument("--db-root", type=Path, required=True, metavar="DIR", help=root)
+    root = "the folder that holds DB_ID/DB_ID.sqlite, duckdb:FOLDER of DB_ID.duckdb, or a server's URL"
+    parser.add_argument("--db-root", required=True, metavar="DIR", help=root)
     known = f"comma-separated, of {', '.join(RULE_NAMES)}; default: bird"
     parser.add_argument("--rules", type=_rules, default=("bird",), metavar="RULES", help=known)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write everything as JSON, item by item")

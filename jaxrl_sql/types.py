@@ -92,6 +92,11 @@ class Example:
         return [self.gold_sql, *self.other_golds] if self.other_golds else self.gold_sql
 
     @property
+    def gold_dialect(self) -> str:
+        """Return the dialect in which golds and demonstration are written."""
+        return self.dialect if self.engine_url else "sqlite"
+
+    @property
     def taught_sql(self) -> str:
         """Return the SQL that supervised learning imitates."""
         return self.demonstration or self.gold_sql

@@ -4,7 +4,8 @@
 a file there. The ways to run a load take turns; a ratio is taken within a turn, and what is printed is the median of
 `--runs` turns. All ways have `--threads` kept connections and keep every row: drivers one a thread, asyncpg as many in
 an event loop, DuckDB's module a cursor a thread. The bare loop and the drivers send a query and nothing else; "in a
-read-only transaction" is the driver with what a reader needs who has not read the SQL. Exit code 1 when a goal is
+read-only transaction" is the driver with what a reader needs who has not read the SQL. The goal holds for running and
+for scoring, which compares each result with a gold's. Exit code 1 when a goal is
 missed, but for `--quick`, which only shows that all of it works.
 """
 
@@ -38,6 +39,7 @@ except ImportError:
 
 ROOT = Path(__file__).resolve().parents[1]
 GOAL = 0.85
+EXECUTED, SCORED = "ours: execute_many", "ours: score_many"
 SCHEMAS = {
     "postgresql": """
 CREATE TABLE item(id integer PRIMARY KEY, name text, price numeric(8, 2));
@@ -182,9 +184,9 @@ def make_ways(
     """Return what runs queries and gives the seconds, by name."""
     threads = options.threads
     ways: dict[str, Callable[[list[str]], float]] = {
-        "ours: execute_many": lambda q: timed(lambda: executor.execute_many([(url, sql) for sql in q])),
+        EXECUTED: lambda q: timed(lambda: executor.execute_many([(url, sql) for sql in q])),
         # The gold is run once a batch.
-        "ours: score_many": lambda q: timed(lambda: executor.score_many([url] * len(q), q, [q[0]] * len(q))),
+        SCORED: lambda q: timed(lambda: executor.score_many([url] * len(q), q, [q[0]] * len(q))),
     }
     if engine == "duckdb":
         return ways | {"duckdb's module": lambda q: drive_duckdb(url, threads, q)}
@@ -211,20 +213,22 @@ def bench(engine: str, name: str, ways: dict[str, Callable[[list[str]], float]],
             # Another text each time, so that nothing is answered without the server.
             queries = [texts[i % len(texts)].format(n=next(numbers)) for i in range(n)]
             rates.setdefault(way, []).append(n / run(queries))
-    ours = rates["ours: execute_many"]
-    is_reached = True
-    for way in ways:
-        ratio = statistics.median(a / b for a, b in zip(ours, rates[way], strict=True))
+    rows = [(way, way, EXECUTED) for way in ways]
+    if "bare loop" in ways:
+        rows.append(("bare loop, and ours scores", "bare loop", SCORED))
+    reached = []
+    for label, way, ours in rows:
+        ratio = statistics.median(a / b for a, b in zip(rates[ours], rates[way], strict=True))
         goal, word = "", ""
         if way == "bare loop":
-            is_reached = ratio >= GOAL
-            goal, word = f"{GOAL:.2f}", "reached" if is_reached else "missed"
+            reached.append(ratio >= GOAL)
+            goal, word = f"{GOAL:.2f}", "reached" if reached[-1] else "missed"
         rate = statistics.median(rates[way])
         print(
-            f"| {engine} | {name} | {way} | {rate:,.{0 if rate >= 100 else 1}f} | {ratio:.2f} | {goal} | {word} |",
+            f"| {engine} | {name} | {label} | {rate:,.{0 if rate >= 100 else 1}f} | {ratio:.2f} | {goal} | {word} |",
             flush=True,
         )
-    return is_reached
+    return all(reached)
 
 
 @contextmanager

@@ -83,7 +83,11 @@ def _variants(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _ties(executor: SqlExecutor, examples: Sequence[Example]) -> list[bool]:
-    golds = [(one.database, "" if one.gold_tables or not one.answerable else one.gold_sql) for one in examples]
+    def gold(one: Example) -> tuple[str, str, str]:
+        sql = "" if one.gold_tables or not one.answerable else one.gold_sql
+        return one.database, sql, one.gold_dialect
+
+    golds = [gold(one) for one in examples]
     distinct = list(dict.fromkeys(golds))
     cut = dict(zip(distinct, cuts_through_ties(executor, distinct), strict=True))
     return [cut[gold] for gold in golds]

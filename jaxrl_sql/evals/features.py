@@ -61,9 +61,9 @@ SHAPES: dict[str, Callable[[exp.Expression], bool]] = {
 
 
 @lru_cache(_KEPT)
-def features_of(sql: str) -> tuple[str, ...]:
+def features_of(sql: str, dialect: str = "sqlite") -> tuple[str, ...]:
     """Return the names of what a query uses, `plain` when none of them, `unparsed` when it does not parse."""
-    tree = parsed(sql)
+    tree = parsed(sql, dialect)
     if tree is None:
         return ("unparsed",)
     found = {type(node) for node in tree.walk()}

@@ -28,9 +28,9 @@ class Parts(NamedTuple):
     others: int
 
 
-def spider_level(sql: str) -> str:
-    """Return the level of a query, "" when it does not parse."""
-    parts = count_parts(sql)
+def spider_level(sql: str, dialect: str = "sqlite") -> str:
+    """Return the level of a query in a dialect of `DIALECTS`, "" when it does not parse."""
+    parts = count_parts(sql, dialect)
     return "" if parts is None else level(parts)
 
 
@@ -46,9 +46,9 @@ def level(parts: Parts) -> str:
     return "hard" if plain <= 1 and others == 0 and nested <= 1 else "extra"
 
 
-def count_parts(sql: str) -> Parts | None:
+def count_parts(sql: str, dialect: str = "sqlite") -> Parts | None:
     """Count the parts of a query's first SELECT; None when it does not parse."""
-    tree = parsed(sql)
+    tree = parsed(sql, dialect)
     select = first_select(tree)
     if tree is None or select is None:
         return None

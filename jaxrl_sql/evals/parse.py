@@ -7,15 +7,16 @@ from functools import lru_cache
 
 from sqlglot import exp
 
+from jaxrl_sql.sqlenv.dialect import SQLGLOT
 from jaxrl_sql.sqlenv.parse import parse_query
 
 _KEPT = 16_384
 
 
 @lru_cache(_KEPT)
-def parsed(sql: str) -> exp.Expression | None:
-    """Return the tree of SQLite's query, None when it does not parse; nobody may change what is returned."""
-    return parse_query(sql)
+def parsed(sql: str, dialect: str = "sqlite") -> exp.Expression | None:
+    """Return the tree of a query in a dialect of `DIALECTS`, None when it does not parse; nobody may change it."""
+    return parse_query(sql, SQLGLOT.get(dialect, dialect))
 
 
 def own_nodes(tree: exp.Expression | None, *kinds: type[exp.Expression]) -> Iterator[exp.Expression]:

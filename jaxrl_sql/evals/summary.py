@@ -175,8 +175,8 @@ def validation_metrics(
 def group_names(example: Example) -> list[str]:
     """Return the groups that a question is counted in."""
     gold = example.gold_sql if example.answerable else ""
-    hardness = example.difficulty or (spider_level(gold) if gold else "")
-    features = features_of(gold) if gold else ()
+    hardness = example.difficulty or (spider_level(gold, example.gold_dialect) if gold else "")
+    features = features_of(gold, example.gold_dialect) if gold else ()
     names = [f"hardness/{hardness}"] if hardness else []
     return [*names, f"database/{example.db_id}", *(f"feature/{name}" for name in features)]
 

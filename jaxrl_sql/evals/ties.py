@@ -1,4 +1,4 @@
-"""Golds whose LIMIT cuts through ties: which of the equally good rows come back is SQLite's choice, not the question's.
+"""Golds whose LIMIT cuts through ties: which of the equally good rows come back is the engine's choice alone.
 
 A LIMIT (with its OFFSET) cuts where the rows before and behind the cut have the same values of ORDER BY, or where there
 is no ORDER BY at all, and some of the tied rows differ in what is selected. Looked at is every part of a query that has
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from jaxrl_sql.evals.parse import parsed
+from jaxrl_sql.sqlenv.dialect import SQLGLOT
 from jaxrl_sql.sqlenv.ports import SqlExecutor
 
 # Of ties at a cut so many rows are looked at.
@@ -31,10 +32,10 @@ class _Cut(NamedTuple):
     last: int
 
 
-def cuts_through_ties(executor: SqlExecutor, golds: Sequence[tuple[str, str]]) -> list[bool]:
-    """Return for each (database, gold) whether a LIMIT of it cuts through ties; False where that is not known."""
-    plans = [(i, db_path, cut) for i, (db_path, sql) in enumerate(golds) for cut in _cuts(sql)]
-    outcomes = executor.execute_many([(db_path, cut.sql) for _, db_path, cut in plans])
+def cuts_through_ties(executor: SqlExecutor, golds: Sequence[tuple[str, str, str]]) -> list[bool]:
+    """Return for each (database, gold, dialect) whether a LIMIT cuts through ties; False where that is not known."""
+    plans = [(i, database, cut) for i, (database, sql, dialect) in enumerate(golds) for cut in _cuts(sql, dialect)]
+    outcomes = executor.execute_many([(database, cut.sql) for _, database, cut in plans])
     found = [False] * len(golds)
     for (i, _, cut), outcome in zip(plans, outcomes, strict=True):
         if outcome.status == "ok":
@@ -57,17 +58,18 @@ def _key(row: tuple[object, ...], cut: _Cut) -> list[object]:
     return [row[column] for column in cut.keys]
 
 
-def _cuts(sql: str) -> list[_Cut]:
+def _cuts(sql: str, dialect: str) -> list[_Cut]:
     if "limit" not in sql.lower():
         return []
-    tree = parsed(sql)
+    tree = parsed(sql, dialect)
     if tree is None:
         return []
-    cuts = [_cut(query) for query in tree.find_all(exp.Select, exp.SetOperation) if query.args.get("limit")]
+    name = SQLGLOT.get(dialect, dialect)
+    cuts = [_cut(query, name) for query in tree.find_all(exp.Select, exp.SetOperation) if query.args.get("limit")]
     return [cut for cut in cuts if cut is not None]
 
 
-def _cut(query: exp.Expression) -> _Cut | None:
+def _cut(query: exp.Expression, dialect: str) -> _Cut | None:
     limit, offset = query.args["limit"].expression, query.args.get("offset")
     kept, first = _number(limit), _number(offset.expression) if offset is not None else 0
     if kept is None or first is None or not 0 < first + kept <= _MAX_LIMIT:
@@ -86,7 +88,7 @@ def _cut(query: exp.Expression) -> _Cut | None:
         places = [_place(wider, selected, key) for key in ordered]
         keys = tuple(place for place in places if place is not None)
         keys, width = (keys if len(keys) == len(places) else None), len(selected)
-    return None if keys is None else _Cut(wider.sql("sqlite", comments=False), keys, width, first, first + kept)
+    return None if keys is None else _Cut(wider.sql(dialect, comments=False), keys, width, first, first + kept)
 
 
 def _place(query: exp.Expression, selected: Sequence[exp.Expression], key: exp.Expression) -> int | None:

@@ -31,9 +31,9 @@ def none_if_it_fails(function: Callable[P, T]) -> Callable[P, T | None]:
 
 
 @none_if_it_fails
-def parse_query(sql: str) -> exp.Expression:
-    """Return the tree of SQLite's query, the first of several; None when it does not parse."""
-    return sqlglot.parse_one(sql, read="sqlite")
+def parse_query(sql: str, dialect: str = "sqlite") -> exp.Expression:
+    """Return the tree of a query in one of sqlglot's dialects, the first of several; None when it does not parse."""
+    return sqlglot.parse_one(sql, read=dialect)
 
 
 @none_if_it_fails

@@ -64,6 +64,15 @@ def test_run_prints_each_format(capsys: pytest.CaptureFixture[str], root: Path) 
     assert lines[0] == {"id": 1, "name": "nail", "photo": "x'00ff'", "price": 0.5, "id_2": 1}
 
 
+def test_run_prints_a_plan(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    db = root / "shop" / "shop.sqlite"
+    endless = "WITH r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT x FROM r"
+    code, out, err = run(capsys, "run", db, endless, "--explain")
+    assert (code, "SCAN r" in out, err) == (0, True, "")
+    code, out, err = run(capsys, "run", db, "SELECT 1; SELECT 2", "--explain")
+    assert (code, out, err) == (1, "", "forbidden: the text holds more than one SQL statement\n")
+
+
 def test_run_says_what_went_wrong_and_where(capsys: pytest.CaptureFixture[str], root: Path) -> None:
     db = root / "shop" / "shop.sqlite"
     code, out, err = run(capsys, "run", db, "SELECT 'é',\n\tprise FROM item")

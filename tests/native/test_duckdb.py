@@ -348,6 +348,75 @@ def read_state(folder: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+# What behind EXPLAIN would run something; none of it is a query.
+SMUGGLED = [
+    "ANALYZE SELECT sum(range) FROM range(1000000000000)",
+    "(ANALYZE) SELECT sum(range) FROM range(1000000000000)",
+    "(ANALYZE, FORMAT json) FROM item",
+    "(FORMAT json) SELECT 1",
+    "(FORMAT text) ANALYZE",
+    "(VALUES) ANALYZE SELECT 1",
+    "-- \n ANALYZE FROM item",
+    "ANALYZE item",
+    "EXPLAIN ANALYZE SELECT 1",
+    "DELETE FROM item",
+    "CREATE TEMP TABLE made AS SELECT 1",
+    "COPY item TO '/tmp/sqlexec-hostile'",
+    "EXPORT DATABASE '/tmp/sqlexec-hostile'",
+    "ATTACH '/tmp/sqlexec-hostile' AS a",
+    "SET threads = 2",
+    "PRAGMA enable_profiling",
+    "SELECT 1; DELETE FROM item",
+    "WITH gone AS (DELETE FROM item RETURNING 1) SELECT * FROM gone",
+    "EXECUTE p",
+    "PIVOT item ON id USING sum(price)",
+]
+
+
+def test_a_plan_is_made_and_nothing_of_it_is_run(executor: Executor, file: Path, db: str) -> None:
+    before = read_state(file.parent)
+    limits = SMALL.replace(timeout_ms=5_000)
+    for sql in ("SELECT sum(range) FROM range(1000000000000)", "(VALUES (1))", "FROM item", "-- so\nTABLE cheap;"):
+        plan = executor.explain(db, sql, limits=limits)
+        assert (plan.status, plan.columns) == ("ok", ["explain_key", "explain_value"]), plan.error
+        assert plan.rows[0][0] == "physical_plan", "and nothing was measured"
+    assert "id = 3" in executor.explain(db, "SELECT * FROM item WHERE id = $a", {"a": 3}).rows[0][1]
+    for sql in SMUGGLED:
+        refused = executor.explain(db, sql, limits=limits)
+        assert refused.status in {"forbidden", "syntax_error"}, (sql, refused)
+        assert executor.execute(db, sql, limits=limits).status == refused.status, sql
+    assert read_state(file.parent) == before
+    assert not Path("/tmp/sqlexec-hostile").exists()  # noqa: S108
+
+
+@pytest.mark.parametrize(
+    ("sql", "status"),
+    [
+        ("", "no_sql"),
+        ("SELEC 1", "syntax_error"),
+        ("SELECT nmae FROM item", "schema_error"),
+        ("SELECT ?", "runtime_error"),
+        ("EXPLAIN SELECT 1", "forbidden"),
+        ("SELECT * FROM read_text('/etc/passwd')", "forbidden"),
+    ],
+)
+def test_what_has_no_plan_has_the_status_of_a_run(executor: Executor, db: str, sql: str, status: str) -> None:
+    outcome = executor.explain(db, sql, limits=SMALL)
+    assert outcome.status == status, outcome
+    assert outcome.error_offset == executor.execute(db, sql, limits=SMALL).error_offset
+    assert (outcome.error_offset == len("SELECT ")) == ("nmae" in sql)
+
+
+def test_a_setting_is_shown_as_a_run_sees_it(executor: Executor, db: str) -> None:
+    shown = executor.show(db, "threads")
+    assert (shown.columns, shown.rows) == (["threads"], [(1,)])
+    assert executor.show(db, "enable_external_access").rows == [(0,)]
+    unknown = executor.show(db, "nosuch")
+    assert (unknown.status, unknown.error_offset) == ("schema_error", None)
+    with pytest.raises(ValueError, match="plain name"):
+        executor.show(db, "a'); DELETE FROM item")
+
+
 def test_harm_is_not_done(file: Path, db: str) -> None:
     texts = [*HOSTILE, *(f"FROM {read}('{file.with_name('secret.txt')}')" for read in ("read_text", "read_csv"))]
     assert len(texts) >= 60
@@ -364,6 +433,9 @@ def test_harm_is_not_done(file: Path, db: str) -> None:
             assert outcome.status != "ok" or outcome.row_count <= 10_000, sql[:60]
             assert HIDDEN not in repr(outcome.rows), sql[:60]
             assert "root:" not in repr(outcome.rows), sql[:60]
+            begun = time.perf_counter()
+            executor.explain(db, sql, limits=limits)
+            assert time.perf_counter() - begun < 30, sql[:60]
         assert executor.execute(db, "SELECT count(*) FROM item").rows == [(500,)]
         stats = executor.stats()
     latest = max(late, key=lambda sql: late[sql])
@@ -389,11 +461,21 @@ sys.exit(main(["run", sys.argv[1], "SELECT 1"]))
     assert len((done.stdout + done.stderr).splitlines()) == 1
 
 
-def test_the_command_line_takes_it(db: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_takes_it(db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sqlexec_rs.cli import main
 
     assert main(["run", db, "SELECT id, name FROM item WHERE id < 3", "--format", "csv"]) == 0
     assert capsys.readouterr().out.split() == ["id,name", "1,item", "1", "2,item", "2"]
+    with duckdb.connect(tmp_path / "shop.duckdb") as connection:
+        connection.execute("CREATE TABLE item AS SELECT 7 AS id")
+    golds, made = tmp_path / "gold.json", tmp_path / "made.jsonl"
+    golds.write_text('[{"id": 0, "db_id": "shop", "sql": "FROM item"}]', encoding="utf-8")
+    made.write_text('{"id": 0, "pred_sql": "SELECT 7"}\n', encoding="utf-8")
+    arguments = ["score", "--pred", str(made), "--gold", str(golds), "--rules", "bird,test_suite", "--db-root"]
+    assert main([*arguments, f"duckdb:{tmp_path}"]) == 0
+    assert "shop      1  100.0       100.0" in capsys.readouterr().out
+    assert main([*arguments, f"duckdb:{tmp_path / 'nosuch'}"]) == 2
+    assert "there is no" in capsys.readouterr().err
 
 
 def test_the_worker_is_no_program_of_its_own() -> None:

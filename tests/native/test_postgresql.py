@@ -10,7 +10,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from sqlexec_rs import Executor, Limits
+from sqlexec_rs import Executor, Limits, cli
 from sqlexec_rs.servers import Server, __main__
 
 SCHEMA = """
@@ -178,20 +178,85 @@ def read_state(server: Server) -> str:
             time.sleep(0.05)
 
 
-def test_harm_is_not_done(server: Server, db: str) -> None:
-    assert len(HOSTILE) >= 60
+# What behind EXPLAIN would run something, or tell of another's; none of it is a query.
+SMUGGLED = [
+    "ANALYZE SELECT pg_sleep(30)",
+    "ANALYZE VERBOSE SELECT pg_sleep(30)",
+    "(ANALYZE) SELECT pg_sleep(30)",
+    "(ANALYZE, BUFFERS) DELETE FROM item",
+    "(ANALYZE TRUE) SELECT pg_sleep(30)",
+    "(ANALYZE FALSE) SELECT 1",
+    "(VALUES) SELECT pg_sleep(30)",
+    "VERBOSE SELECT 1",
+    "/* */ (/* */ ANALYZE /* */) SELECT pg_sleep(30)",
+    "-- \n ANALYZE SELECT pg_sleep(30)",
+    "EXPLAIN ANALYZE SELECT pg_sleep(30)",
+    "DELETE FROM item",
+    "INSERT INTO item(id) VALUES (0) RETURNING id",
+    "WITH gone AS (DELETE FROM item RETURNING 1) SELECT * FROM gone",
+    "CREATE TABLE made AS SELECT 1",
+    "SELECT 1 AS x INTO made",
+    "REFRESH MATERIALIZED VIEW cheap",
+    "EXECUTE p",
+    "DECLARE c CURSOR FOR SELECT 1",
+    "SELECT 1; DELETE FROM item",
+    "SELECT * FROM item FOR UPDATE",
+    "SET statement_timeout = 0",
+]
+
+
+def test_a_plan_is_made_and_nothing_of_it_is_run(executor: Executor, server: Server, db: str) -> None:
     before = read_state(server)
-    limits = Limits(timeout_ms=150, max_rows=10_000, max_bytes=1 << 20)
-    late = []
-    with Executor(threads=1) as executor:
-        executor.execute(db, "SELECT 1")
-        for sql in HOSTILE:
-            begun = time.perf_counter()
-            outcome = executor.execute(db, sql, limits=limits)
-            late.append((time.perf_counter() - begun) * 1e3 - 150)
-            assert outcome.status != "ok" or outcome.row_count <= 10_000, sql[:60]
-            assert late[-1] < 5_000, sql[:60]
-        assert executor.execute(db, "SELECT 1").rows == [(1,)]
+    limits = SMALL.replace(timeout_ms=2_000)
+    for sql in ("SELECT name, pg_sleep(30) FROM item WHERE id = 3", "(VALUES (1), (2))", "TABLE cheap;", "SELECT 1"):
+        plan = executor.explain(db, sql, limits=limits)
+        assert (plan.status, plan.columns) == ("ok", ["QUERY PLAN"]), plan.error
+        assert not any("actual" in line for (line,) in plan.rows), "nothing was measured"
+    plan = executor.explain(db, "SELECT * FROM item WHERE id = $1", [3])
+    assert "Index Scan using item_pkey on item" in plan.rows[0][0]
+    for sql in SMUGGLED:
+        refused = executor.explain(db, sql, limits=limits)
+        assert refused.status in {"forbidden", "syntax_error"}, (sql, refused)
+        assert refused.stopped_by is None, sql
+        assert executor.execute(db, sql, limits=limits).status == refused.status, sql
+    assert read_state(server) == before
+
+
+@pytest.mark.parametrize(
+    ("sql", "status"),
+    [
+        ("", "no_sql"),
+        ("SELEC 1", "syntax_error"),
+        ("SELECT nmae FROM item", "schema_error"),
+        ("SELECT 1 UNION SELECT 1, 2", "syntax_error"),
+        ("SELECT $1::int", "runtime_error"),
+        ("EXPLAIN SELECT 1", "forbidden"),
+        ("SHOW work_mem", "forbidden"),
+        ("SELECT" + " id," * 400 + " id FROM item ORDER BY " + ",".join(["id + 1"] * 400), "too_large"),
+    ],
+)
+def test_what_has_no_plan_has_the_status_of_a_run(executor: Executor, db: str, sql: str, status: str) -> None:
+    outcome = executor.explain(db, sql, limits=SMALL.replace(max_rows=1))
+    assert outcome.status == status, outcome
+    if sql.startswith("SELECT nmae"):
+        assert sql[outcome.error_offset :] == "nmae FROM item"
+
+
+def test_a_setting_is_shown_as_a_run_sees_it(executor: Executor, db: str) -> None:
+    shown = executor.show(db, "TimeZone")
+    assert (shown.columns, shown.rows) == (["TimeZone"], [("UTC",)])
+    assert executor.show(db, "transaction_read_only").rows == [("on",)]
+    with psycopg2.connect(db) as connection:
+        assert executor.show(db, "server_version").rows == [(connection.get_parameter_status("server_version"),)]
+    assert executor.show(db, "nosuch").status == "schema_error"
+    assert executor.show(db, "data_directory").status == "forbidden"
+    with pytest.raises(ValueError, match="plain name"):
+        executor.show(db, "a; DROP TABLE item")
+
+
+def test_harm_is_not_done(ask_for_harm: Callable[[str, list[str]], None], server: Server, db: str) -> None:
+    before = read_state(server)
+    ask_for_harm(db, HOSTILE)
     assert read_state(server) == before
     assert not (Path("/") / "tmp" / "sqlexec-hostile").exists()
 
@@ -240,6 +305,27 @@ def test_a_url_that_leads_nowhere_is_one_line_without_its_password(executor: Exe
         assert why in outcome.error
         assert "\n" not in outcome.error
         assert "secret" not in outcome.error
+
+
+def test_the_command_line_takes_a_url(
+    server: Server, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golds, made = tmp_path / "gold.json", tmp_path / "made.jsonl"
+    golds.write_text('[{"id": 0, "db_id": "postgres", "sql": "SELECT name FROM item WHERE name ILIKE \'ITEM 7\'"}]')
+    made.write_text('{"id": 0, "pred_sql": "SELECT name FROM item WHERE id = 7"}\n')
+    for root in (db, db.rpartition("/")[0], f"{db.rpartition('/')[0]}?roles=16"):
+        code = cli.main(["score", "--pred", str(made), "--gold", str(golds), "--db-root", root])
+        assert (code, "predictions: ok 1" in (told := capsys.readouterr().out)) == (0, True), told
+        assert "postgres  1  100.0" in told
+    assert cli.main(["run", db, "SELECT id, name FROM item WHERE id = 2", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["id,name", "2,item 2"]
+    assert cli.main(["run", db, "SELECT 1", "--explain"]) == 0
+    assert "Result" in capsys.readouterr().out
+    assert cli.main(["run", f"postgresql://reader:secret@127.0.0.1:{server.port}/postgres", "SELECT 1"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("db_error: ")
+    assert len(told.splitlines()) == 1
+    assert "secret" not in told
 
 
 def test_a_server_without_room_is_a_db_error(server: Server, db: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +152,49 @@ def test_a_run_is_cancelled(words: Words, db: str) -> None:
         time.sleep(0.2)
         begun = time.monotonic()
     assert time.monotonic() - begun < 30, "close waits for the thread, and for no query"
+
+
+def packet(body: bytes) -> bytes:
+    """Return a packet of MariaDB's protocol, the first of a conversation."""
+    return len(body).to_bytes(3, "little") + b"\0" + body
+
+
+def hello(version: bytes) -> bytes:
+    """Return how a server of MariaDB's protocol greets."""
+    return packet(
+        b"\x0a" + version + b"\0" + bytes(4) + b"saltsalt\0" + b"\xff\xff\x2d" + b"\x02\0" + b"\xff\xff\x15"
+        + bytes(10) + b"saltsaltsalt\0" + b"mysql_native_password\0"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scheme", "greeting", "told"),
+    [
+        ("postgresql", b"S\0\0\0\x1aserver_version\x009.6.24\0", "too old (9.6.24): PostgreSQL from 13"),
+        ("mysql", hello(b"5.5.5-10.3.39-MariaDB"), "10.3.39-MariaDB): MariaDB from 10.5"),
+        ("mysql", hello(b"5.7.44"), "too old (5.7.44): MariaDB from 10.5, MySQL from 8.0"),
+    ],
+)
+def test_a_server_that_is_too_old_is_refused_in_one_line(scheme: str, greeting: bytes, told: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, Executor(threads=1) as executor:
+
+        def greet() -> None:
+            with listener.accept()[0] as client:
+                if scheme == "postgresql":
+                    client.recv(4096)
+                    client.sendall(b"R\0\0\0\x08\0\0\0\0")
+                client.sendall(greeting)
+                client.recv(4096)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        outcome = executor.execute(f"{scheme}://reader:secret@127.0.0.1:{listener.getsockname()[1]}/main", "SELECT 1")
+        thread.join()
+    assert outcome.status == "db_error"
+    assert outcome.error is not None
+    assert told in outcome.error
+    assert "\n" not in outcome.error
+    assert "secret" not in outcome.error
 
 
 def test_no_password_reaches_a_callback(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,7 +87,7 @@ pub use pool::{Config, Job, Observer, Pool};
 pub use process::{
     ForeignEngine, Rows, WorkerConfig, outcome_from_bytes, outcome_to_bytes, serve_foreign, worker_main,
 };
-pub use request::{Bound, Caps, Limits, Parameters, Query};
+pub use request::{Bound, Caps, Limits, Parameters, Query, Wanted};
 pub use result::arrow::to_arrow;
 pub use result::hashed_str;
 pub use result::table::{CELL_BYTES, Table};
@@ -95,6 +95,7 @@ pub use result::value::Value;
 pub use sqlite::deadline;
 pub use sqlite::hooks::options::{check_options, compile_options};
 pub use sqlite::in_memory_dbs::Access;
+pub use target::setting_query;
 
 /// Returns the version of the SQLite that was compiled in.
 pub fn sqlite_version() -> &'static str {

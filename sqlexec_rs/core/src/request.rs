@@ -57,6 +57,16 @@ pub struct Query {
     pub parameters: Option<Arc<Parameters>>,
 }
 
+/// What is wanted of a statement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Wanted {
+    /// Its result.
+    #[default]
+    Rows,
+    /// The engine's plan for it, which is not run.
+    Plan,
+}
+
 /// What is bound to the parameters of a statement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Parameters {
@@ -203,13 +213,18 @@ pub(crate) struct Key {
     pub(crate) limits: u32,
     pub(crate) sql: Hashed<Arc<str>>,
     pub(crate) parameters: Option<Arc<Parameters>>,
+    pub(crate) wanted: Wanted,
 }
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.db, self.limits, &self.sql).hash(state);
+        // Hardly any is of a plan, or has parameters.
+        if self.wanted != Wanted::Rows {
+            self.wanted.hash(state);
+        }
         if let Some(parameters) = &self.parameters {
-            parameters.hash(state); // hardly any has some
+            parameters.hash(state);
         }
     }
 }

@@ -59,6 +59,24 @@ impl Engine {
     }
 }
 
+/// Returns the query that tells a setting of a database by its name, or a PRAGMA of SQLite's; `None` where the name is no
+/// plain one: letters, digits and underscores, perhaps behind others and a point.
+pub fn setting_query(database: &Path, name: &str) -> Option<String> {
+    let is_word = |word: &str| {
+        let is_begun = word.starts_with(|char: char| char.is_ascii_alphabetic() || char == '_');
+        is_begun && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    if name.split('.').count() > 2 || !name.split('.').all(is_word) {
+        return None;
+    }
+    Some(match Engine::of(database) {
+        Ok(Engine::Postgresql) => format!("SELECT pg_catalog.current_setting('{name}') AS \"{name}\""),
+        Ok(Engine::Mysql) => format!("SELECT @@{name} AS `{name}`"),
+        Ok(Engine::Duckdb) => format!("SELECT current_setting('{name}') AS \"{name}\""),
+        Ok(Engine::Sqlite) | Err(_) => format!("PRAGMA {name}"),
+    })
+}
+
 /// Returns the path behind `duckdb:`.
 fn duckdb_file(database: &Path) -> Option<&Path> {
     let name = database.as_os_str().as_bytes().strip_prefix(DUCKDB.as_bytes())?;
@@ -77,6 +95,20 @@ fn scheme(database: &Path) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_is_asked_for_by_a_plain_name() {
+        let query = |database: &str, name: &str| setting_query(Path::new(database), name);
+        assert_eq!(query("shop.sqlite", "encoding").as_deref(), Some("PRAGMA encoding"));
+        assert_eq!(query("mysql://h/d", "global.port").as_deref(), Some("SELECT @@global.port AS `global.port`"));
+        for name in
+            ["", ".", "a.", ".a", "a.b.c", "1a", "a b", "a;b", "a'b", "a`", "a=1", "a(1)", "é", "a\0", "a--", "@a"]
+        {
+            for database in ["shop.sqlite", "duckdb:shop.db", "mysql://h/d", "postgresql://h/d"] {
+                assert_eq!(query(database, name), None, "{name:?}");
+            }
+        }
+    }
 
     #[test]
     fn a_scheme_says_the_engine() {

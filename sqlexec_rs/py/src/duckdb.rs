@@ -6,7 +6,9 @@ use std::time::Duration;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use sqlexec_core::{Bound as BoundValue, ForeignEngine, Outcome, Parameters, Rows, Status, Value, WorkerConfig};
+use sqlexec_core::{
+    Bound as BoundValue, ForeignEngine, Outcome, Parameters, Rows, Status, Value, Wanted, WorkerConfig,
+};
 
 /// The program, beside the module's own file.
 const PROGRAM: &str = "duckdb_worker.py";
@@ -89,13 +91,15 @@ impl ForeignEngine for Duckdb {
         file: &Path,
         sql: &str,
         parameters: Option<&Parameters>,
+        wanted: Wanted,
         time: Option<Duration>,
         rows: &mut Rows<'_>,
     ) -> Result<(), Box<Outcome>> {
         let run = self.attach(|py, engine| {
             let parameters = parameters.map(|parameters| parameters_to_python(py, parameters)).transpose()?;
             let seconds = time.map(|time| time.as_secs_f64());
-            let header = engine.call_method1("start", (file.as_os_str(), sql, parameters, seconds))?;
+            let is_plan = wanted == Wanted::Plan;
+            let header = engine.call_method1("start", (file.as_os_str(), sql, parameters, seconds, is_plan))?;
             let (names, types) = header.extract()?;
             rows.begin(names, types);
             loop {

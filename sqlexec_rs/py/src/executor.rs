@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use sqlexec_core::{Access, Config, Fault, Pool, Query, Rule, WorkerConfig};
+use sqlexec_core::{Access, Config, Fault, Pool, Query, Rule, Wanted, WorkerConfig, setting_query};
 
 use crate::callbacks::observer;
 use crate::convert::{parameters_from_python, score_to_python, scores_to_arrays};
@@ -128,9 +128,37 @@ impl Executor {
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let query = take_query(&mut Inputs::default(), db_path, sql, parameters)?;
-        let job = self.start(py, &[query], limits.as_ref())?;
-        wait_or_cancel(py, &job)?;
-        outcomes(py, &job)?.get_item(0)
+        self.ask(py, query, Wanted::Rows, limits.as_ref())
+    }
+
+    /// Returns the engine's plan for a SQL text, which is not run.
+    #[pyo3(signature = (db_path, sql, parameters=None, *, limits=None))]
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        db_path: &Bound<'py, PyAny>,
+        sql: &Bound<'py, PyAny>,
+        parameters: Option<&Bound<'py, PyAny>>,
+        limits: Option<Limits>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let query = take_query(&mut Inputs::default(), db_path, sql, parameters)?;
+        self.ask(py, query, Wanted::Plan, limits.as_ref())
+    }
+
+    /// Returns a setting of a database's engine.
+    #[pyo3(signature = (db_path, name, *, limits=None))]
+    fn show<'py>(
+        &self,
+        py: Python<'py>,
+        db_path: &Bound<'py, PyAny>,
+        name: &str,
+        limits: Option<Limits>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let database = Inputs::default().path(db_path)?;
+        let sql = setting_query(&database, name).ok_or_else(|| {
+            PyValueError::new_err(format!("a setting has a plain name, such as server_version, not {name:?}"))
+        })?;
+        self.ask(py, Query { database, sql: sql.into(), parameters: None }, Wanted::Rows, limits.as_ref())
     }
 
     /// Runs (database, SQL) pairs and returns their outcomes in order.
@@ -141,7 +169,7 @@ impl Executor {
         pairs: &Bound<'py, PyAny>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let job = self.start(py, &take_queries(pairs)?, limits.as_ref())?;
+        let job = self.start(py, &take_queries(pairs)?, Wanted::Rows, limits.as_ref())?;
         wait_or_cancel(py, &job)?;
         outcomes(py, &job)
     }
@@ -190,7 +218,8 @@ impl Executor {
     /// Queues (database, SQL) pairs and returns at once.
     #[pyo3(signature = (pairs, *, limits=None))]
     fn submit(&self, py: Python<'_>, pairs: &Bound<'_, PyAny>, limits: Option<Limits>) -> PyResult<Job> {
-        Ok(Job { inner: self.start(py, &take_queries(pairs)?, limits.as_ref())?, rules: None })
+        let inner = self.start(py, &take_queries(pairs)?, Wanted::Rows, limits.as_ref())?;
+        Ok(Job { inner, rules: None })
     }
 
     /// Queues predictions to score and returns at once.
@@ -248,9 +277,28 @@ impl Executor {
         limits.map_or_else(|| Arc::clone(&self.limits), |limits| Arc::new(limits.to_core()))
     }
 
-    fn start(&self, py: Python<'_>, queries: &[Query], limits: Option<&Limits>) -> PyResult<sqlexec_core::Job> {
+    fn start(
+        &self,
+        py: Python<'_>,
+        queries: &[Query],
+        wanted: Wanted,
+        limits: Option<&Limits>,
+    ) -> PyResult<sqlexec_core::Job> {
         let limits = self.limits_of(limits);
-        interruptibly(py, |keep_waiting| self.pool.submit_while(queries, &limits, keep_waiting))
+        interruptibly(py, |keep_waiting| self.pool.submit_while(queries, wanted, &limits, keep_waiting))
+    }
+
+    /// Waits for the outcome of one query.
+    fn ask<'py>(
+        &self,
+        py: Python<'py>,
+        query: Query,
+        wanted: Wanted,
+        limits: Option<&Limits>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let job = self.start(py, &[query], wanted, limits)?;
+        wait_or_cancel(py, &job)?;
+        outcomes(py, &job)?.get_item(0)
     }
 
     /// Starts a batch; an exception in between (Ctrl-C) cancels what has been started.

@@ -340,6 +340,24 @@ class Executor:
         `parameters` is bound to its parameters: a sequence by position, one value each, or a dict by name. Where values
         and parameters do not go together the status is `runtime_error`.
         """
+    def explain(
+        self,
+        db_path: _Path,
+        sql: str | None,
+        parameters: _Parameters | None = None,
+        *,
+        limits: Limits | None = None,
+    ) -> Outcome:
+        """Return the engine's plan for one SQL text that `execute` would run; nothing of it is run.
+
+        The plan is the engine's own table: SQLite's EXPLAIN QUERY PLAN, and EXPLAIN of the others. Limits and statuses
+        are those of `execute`; what it would not run is refused here, too, and so is what has no plan.
+        """
+    def show(self, db_path: _Path, name: str, *, limits: Limits | None = None) -> Outcome:
+        """Return a setting of a database's engine by its name, as a run sees it; of SQLite a PRAGMA that may be read.
+
+        Raises ValueError for a name that is not of letters, digits and underscores, with at most one point.
+        """
     def execute_many(self, pairs: Sequence[_Query], *, limits: Limits | None = None) -> list[Outcome]:
         """Run (database, SQL) pairs or (database, SQL, parameters) triples and return their outcomes in order."""
     def score(

@@ -47,9 +47,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("db", type=Path, metavar="DB", help="the SQLite file")
+    # As it stands: a path has one slash where a URL has two.
+    parser.add_argument("db", metavar="DB", help="the SQLite file, duckdb:FILE, or the URL of a server's database")
     parser.add_argument("sql", metavar="SQL", help="the query; - reads it from standard input")
     parser.add_argument("--format", choices=running.FORMATS, default="table", help="how to print; default: table")
+    plan = "print the engine's plan for the query, which is not run"
+    parser.add_argument("--explain", action="store_true", help=plan)
     _add_bounds(parser)
     parser.set_defaults(command=running.run)
 
@@ -63,8 +66,8 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--field", default="", metavar="NAME", help=field)
     parser.add_argument("--allow-missing", action="store_true", help="leave questions without a prediction out")
     parser.add_argument("--allow-extra", action="store_true", help="leave predictions for no question out")
-    root = "the folder that holds DB_ID/DB_ID.sqlite"
-    parser.add_argument("--db-root", type=Path, required=True, metavar="DIR", help=root)
+    root = "the folder that holds DB_ID/DB_ID.sqlite, duckdb:FOLDER of DB_ID.duckdb, or a server's URL"
+    parser.add_argument("--db-root", required=True, metavar="DIR", help=root)
     known = f"comma-separated, of {', '.join(RULE_NAMES)}; default: bird"
     parser.add_argument("--rules", type=_rules, default=("bird",), metavar="RULES", help=known)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write everything as JSON, item by item")

@@ -60,6 +60,8 @@ SETTINGS = {
     "errors_as_json": "true",
 }
 
+EXPLAIN = "EXPLAIN (FORMAT text) "
+
 LOCKING = ("SET GLOBAL TimeZone = 'UTC'", "SET GLOBAL lock_configuration = true")
 
 
@@ -111,6 +113,8 @@ class Engine:
         self._alarm = Alarm()
         self._cursor: Any = None
         self._deadline: float | None = None
+        # Bytes that stand before the text that was given.
+        self._n_before = 0
 
     def load(self) -> None:
         """Import DuckDB."""
@@ -140,12 +144,15 @@ class Engine:
         """Close a file."""
         self._open.pop(file).close()
 
-    def start(self, file: str, sql: str, parameters: Any, seconds: float | None) -> tuple[list[str], list[str | None]]:
-        """Begin a run on a connection of its own, and return the columns' names and types."""
+    def start(
+        self, file: str, sql: str, parameters: Any, seconds: float | None, is_plan: bool
+    ) -> tuple[list[str], list[str | None]]:
+        """Begin a run, or make its plan, on a connection of its own; return the columns' names and types."""
         self._deadline = None if seconds is None else time.monotonic() + seconds
         # Settings, temporary tables, variables and prepared statements are the connection's.
         cursor = self._cursor = self._open[file].cursor()
         self._alarm.set(cursor, self._deadline)
+        self._n_before = 0
         statements = cursor.extract_statements(sql)
         if not statements:
             raise Refusal("no_sql", "the text holds no SQL statement")
@@ -153,6 +160,10 @@ class Engine:
             raise Refusal("forbidden", "the text holds more than one SQL statement")
         if statements[0].type != self._duckdb.StatementType.SELECT:
             raise Refusal("forbidden", "only SELECT, FROM, VALUES, WITH and what DuckDB makes of them are run")
+        if is_plan:
+            # Behind options of ours the text, which was read as one query, can bring none.
+            self._n_before = len(EXPLAIN)
+            statements = cursor.extract_statements(EXPLAIN + sql)
         cursor.execute(statements[0], parameters)
         columns = cursor.description or []
         return [column[0] for column in columns], [str(column[1]) for column in columns]
@@ -214,8 +225,8 @@ class Engine:
         meant = [status for words, status in MEANINGS.items() if words in text]
         status = meant[0] if meant else STATUSES.get(name, "runtime_error")
         hint = next((line for line in lines[1:] if line.startswith(("Did you mean", "Candidate bindings"))), None)
-        place = int(told["position"]) if told.get("position", "").isdigit() else None
-        return status, lines[0], place, hint
+        place = int(told["position"]) - self._n_before if told.get("position", "").isdigit() else -1
+        return status, lines[0], place if place >= 0 else None, hint
 
 
 def load(name: str, path: str) -> ModuleType:

@@ -17,10 +17,10 @@ FORMATS = ("table", "csv", "json", "jsonl")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the query and return the exit code: 0 when it is `ok`."""
+    """Run the query, or plan it, and return the exit code: 0 when it is `ok`."""
     sql = sys.stdin.read() if options.sql == "-" else options.sql
     with make_executor(options, threads=1) as executor:
-        outcome = executor.execute(options.db, sql)
+        outcome = (executor.explain if options.explain else executor.execute)(options.db, sql)
     if outcome.status != "ok":
         sys.stderr.write(explain(outcome, sql))
         return 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from sqlexec_rs._native import STATUS_NAMES
 from sqlexec_rs.files import Gold, InputError, read_golds
@@ -21,6 +23,9 @@ Item = dict[str, Any]
 
 SUITE_RULE = "test_suite"
 """The rule by which every `*.sqlite` in the database's folder must agree."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_DUCKDB = "duckdb:"
 
 # The words that Spider and BIRD use, from easy to hard; others follow in their order in the file.
 _DIFFICULTIES = ("easy", "simple", "medium", "moderate", "hard", "challenging", "extra")
@@ -47,38 +52,52 @@ def score(options: argparse.Namespace) -> int:
     return 0
 
 
-def find_databases(root: Path, golds: Iterable[Gold]) -> dict[str, Path]:
-    """Return the file of each database: ROOT/DB/DB.sqlite, or ROOT/DB.sqlite. Raises InputError."""
-    found: dict[str, Path] = {}
+def find_databases(root: str, golds: Iterable[Gold]) -> dict[str, list[str]]:
+    """Return where each database is, and its variants behind it, which only a folder of its own holds.
+
+    That is ROOT/DB/DB.sqlite, or ROOT/DB.sqlite; of `duckdb:FOLDER` FOLDER/DB.duckdb; of a server's URL the database
+    that it names, else that of the name DB. Raises InputError where there is no such file.
+    """
+    found: dict[str, list[str]] = {}
     for gold in golds:
         if gold.db_id not in found:
-            places = (root / gold.db_id / f"{gold.db_id}.sqlite", root / f"{gold.db_id}.sqlite")
-            path = next((place for place in places if place.is_file()), None)
-            if path is None:
-                raise InputError(f"{gold.place}: there is no {places[0]}")
-            found[gold.db_id] = path
+            found[gold.db_id] = _places(root, gold)
     return found
+
+
+def _places(root: str, gold: Gold) -> list[str]:
+    db_id = gold.db_id
+    if _SCHEME.match(root):
+        parts = urlsplit(root)
+        return [root if parts.path.strip("/") else urlunsplit(parts._replace(path=f"/{quote(db_id, safe='')}"))]
+    duckdb = root.removeprefix(_DUCKDB)
+    if duckdb != root:
+        places = [Path(duckdb, f"{db_id}.duckdb")]
+    else:
+        places = [Path(root, db_id, f"{db_id}.sqlite"), Path(root, f"{db_id}.sqlite")]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise InputError(f"{gold.place}: there is no {places[0]}")
+    if duckdb != root:
+        return [f"{_DUCKDB}{path}"]
+    variants = sorted(path.parent.glob("*.sqlite")) if path.parent.name == db_id else []
+    return [str(path), *(str(variant) for variant in variants if variant != path)]
 
 
 def _score_items(golds: Sequence[Gold], texts: Sequence[str | None], options: argparse.Namespace) -> list[Item]:
     databases = find_databases(options.db_root, golds)
-    # In ROOT itself lie other databases: only a folder of the database's own holds its variants.
-    suites = {
-        db_id: sorted(path.parent.glob("*.sqlite")) if path.parent.name == db_id else [path]
-        for db_id, path in databases.items()
-    }
     answers = [gold.sql for gold in golds]
     choices = {"strip_distinct": options.strip_distinct}
     columns: dict[str, Any] = {}
     with make_executor(options, options.threads) as executor:
         plain = [rule for rule in options.rules if rule != SUITE_RULE]
         if SUITE_RULE in options.rules:
-            files = [suites[gold.db_id] for gold in golds]
+            files = [databases[gold.db_id] for gold in golds]
             job = executor.submit_score(files, texts, answers, (SUITE_RULE,), options=choices)
             watch(job, "test suite", sys.stderr)
             columns |= job.result()
         if plain or not columns:
-            paths = [databases[gold.db_id] for gold in golds]
+            paths = [databases[gold.db_id][0] for gold in golds]
             job = executor.submit_score(paths, texts, answers, plain, options=choices)
             watch(job, "scored", sys.stderr)
             columns |= job.result()

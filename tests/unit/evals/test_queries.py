@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jaxrl_sql.evals.features import features_of
 from jaxrl_sql.evals.hardness import Parts, count_parts, level, spider_level
+from jaxrl_sql.evals.summary import group_names
 from jaxrl_sql.evals.ties import cuts_through_ties
 from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.types import Example
+from sqlexec_rs.servers import Server
 
 # SQL, its parts (plain, nested, others), its level.
 LEVELS = [
@@ -113,5 +118,61 @@ TIES = [
 
 
 def test_ties(executor: Executor, db: str) -> None:
-    found = cuts_through_ties(executor, [(db, sql) for sql, _ in TIES])
+    found = cuts_through_ties(executor, [(db, sql, "sqlite") for sql, _ in TIES])
     assert [sql for (sql, expected), is_cut in zip(TIES, found, strict=True) if is_cut != expected] == []
+
+
+# The same table in other engines, with a column `d` of dates: two in 2020, one in 2021, one in 2022.
+ELSEWHERE = """
+CREATE TABLE t(a integer, b varchar(9), c integer, d date);
+INSERT INTO t VALUES (1, 'x', 5, '2022-05-01'), (2, 'y', 5, '2021-05-01'), (3, 'y', 4, '2020-07-01'),
+                     (4, NULL, 2, '2020-06-01');
+"""
+TIES_ELSEWHERE = {
+    "postgresql": [
+        ("SELECT a FROM t ORDER BY c DESC LIMIT 1", True),
+        ("SELECT a FROM t ORDER BY DATE_TRUNC('year', d) LIMIT 1", True),
+        ("SELECT a FROM t ORDER BY DATE_TRUNC('month', d) LIMIT 1", False),
+        ("SELECT a FROM t WHERE b ILIKE 'Y' ORDER BY EXTRACT(DAY FROM d)::text LIMIT 1", True),
+        ("SELECT a, d + INTERVAL '1 month' FROM t ORDER BY b NULLS FIRST LIMIT 1", False),
+        ("SELECT a FROM t ORDER BY b NULLS LAST LIMIT 2 OFFSET 0", True),
+        ("SELECT DISTINCT ON (c) c, a FROM t ORDER BY c LIMIT 1", False),
+        ("SELECT `a` FROM t LIMIT 1", False),  # none of its dialect
+    ],
+    "mysql": [
+        ("SELECT `a` FROM `t` ORDER BY `c` DESC LIMIT 1", True),
+        ('SELECT a FROM t ORDER BY DATE_FORMAT(d, "%Y") LIMIT 0, 1', True),
+        ("SELECT a FROM t ORDER BY DATE_FORMAT(d, '%Y-%m') LIMIT 1", False),
+        ("SELECT a FROM t ORDER BY TIMESTAMPDIFF(YEAR, d, '2024-05-01') DESC LIMIT 1", True),
+    ],
+    "duckdb": [
+        ("FROM t SELECT a ORDER BY c DESC LIMIT 1", True),
+        ("SELECT a FROM t ORDER BY date_trunc('year', d) LIMIT 1", True),
+        ("SELECT a FROM t ORDER BY d::VARCHAR LIMIT 1", False),
+    ],
+}
+
+
+@pytest.mark.parametrize("dialect", TIES_ELSEWHERE)
+def test_ties_of_other_engines_are_looked_for_in_their_dialect(
+    dialect: str, executor: Executor, start_server: Callable[[str, str], Server], tmp_path: Path
+) -> None:
+    if dialect == "duckdb":
+        duckdb = pytest.importorskip("duckdb")
+        with duckdb.connect(tmp_path / "t.duckdb") as connection:
+            connection.execute(ELSEWHERE)
+        database = f"duckdb:{tmp_path / 't.duckdb'}"
+    else:
+        database = start_server("mariadb" if dialect == "mysql" else dialect, ELSEWHERE).reader
+    cases = TIES_ELSEWHERE[dialect]
+    found = cuts_through_ties(executor, [(database, sql, dialect) for sql, _ in cases])
+    assert [sql for (sql, expected), is_cut in zip(cases, found, strict=True) if is_cut != expected] == []
+
+
+def test_golds_are_read_in_their_dialect() -> None:
+    example = Example("q", "db", "db.sqlite", "?", "SELECT a FROM t WHERE b ~ 'x' LIMIT 1", dialect="postgresql")
+    assert example.gold_dialect == "sqlite", "without an engine golds are SQLite's"
+    there = dataclasses.replace(example, engine_url="postgresql://h/d")
+    assert there.gold_dialect == "postgresql"
+    assert "feature/unparsed" in group_names(example)
+    assert {"hardness/medium", "feature/limit"} <= set(group_names(there))

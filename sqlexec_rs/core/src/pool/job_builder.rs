@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::pool::cache::{Handle, Lookup, Waiter};
 use crate::pool::csr_groups::CsrGroups;
 use crate::pool::job::{JobState, Wish};
-use crate::pool::plan::{Plan, PlannedRun, n_pairs};
+use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::Task;
 use crate::pool::{Job, Shared};
 use crate::request::{InFlightQuery, Key, Limits, Query};
@@ -160,7 +160,7 @@ impl JobBuilder {
         let order =
             CsrGroups::new(self.databases.len(), runs[n_old..].iter().map(|run| run.database).zip(n_old as u32..));
         for chunk in order.all().chunks(CHUNK) {
-            let tasks = begun.request(&self.shared, &self.limits, &self.databases, runs, chunk);
+            let tasks = begun.request(&self.shared, &self.limits, &self.databases, &self.plan, chunk);
             begun.n_reserved -= chunk.len();
             begun.is_open &= self.shared.queue.add(begun.ticket, tasks.into_iter(), chunk.len());
         }
@@ -225,7 +225,7 @@ fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32)
     let mut cache = shared.cache();
     for run in plan.late_golds.iter().map(|slot| &plan.runs[*slot as usize]) {
         if let Ok((_, db)) = databases[run.database as usize].state {
-            cache.mark_gold(&Key { db, limits, sql: run.sql.clone(), parameters: None });
+            cache.mark_gold(&Key { db, limits, sql: run.sql.clone(), parameters: None, wanted: plan.wanted });
         }
     }
 }
@@ -237,7 +237,7 @@ impl Begun {
         shared: &Shared,
         limits: &Arc<Limits>,
         databases: &[Database],
-        runs: &[PlannedRun],
+        plan: &Plan,
         chunk: &[u32],
     ) -> Vec<Task> {
         let handle = Arc::new(Handle(Arc::clone(&self.state)));
@@ -246,7 +246,7 @@ impl Begun {
         let mut cache = shared.cache();
         let keeps_candidates = cache.keeps_candidates();
         for slot in chunk {
-            let run = &runs[*slot as usize];
+            let run = &plan.runs[*slot as usize];
             let database = &databases[run.database as usize];
             let (engine, db) = match &database.state {
                 Ok(state) => *state,
@@ -255,8 +255,8 @@ impl Begun {
                     continue;
                 }
             };
-            let parameters = run.parameters.clone();
-            let key = Key { db, limits: self.limits_number, sql: run.sql.clone(), parameters };
+            let (sql, parameters) = (run.sql.clone(), run.parameters.clone());
+            let key = Key { db, limits: self.limits_number, sql, parameters, wanted: plan.wanted };
             let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
             let make_query = |key| InFlightQuery {
                 key,

@@ -30,7 +30,7 @@ use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::{Queue, Task};
 use crate::pool::runner::Runner;
 use crate::process::{Source, WorkerConfig};
-use crate::request::{InFlightQuery, Limits, Query};
+use crate::request::{InFlightQuery, Limits, Query, Wanted};
 use crate::server;
 use crate::sqlite::busy::{self, Busy};
 use crate::sqlite::hooks;
@@ -160,7 +160,7 @@ impl Pool {
             sql: Arc::clone(sql),
             parameters: None,
         };
-        self.submit_while(&pairs.iter().map(query).collect::<Vec<_>>(), limits, &mut || true)
+        self.submit_while(&pairs.iter().map(query).collect::<Vec<_>>(), Wanted::Rows, limits, &mut || true)
     }
 
     /// Queues queries as `submit` does; while there is no room `keep_waiting` is asked a few times a second, and false gives up
@@ -168,11 +168,12 @@ impl Pool {
     pub fn submit_while(
         &self,
         queries: &[Query],
+        wanted: Wanted,
         limits: &Arc<Limits>,
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        let mut builder = JobBuilder::new(&self.shared, Plan::execution(queries.len()), limits, queries.len());
+        let mut builder = JobBuilder::new(&self.shared, Plan::execution(queries.len(), wanted), limits, queries.len());
         let batches = Batches::new(queries.iter().map(|query| Arc::as_ptr(&query.database).addr()));
         for numbers in batches.iter() {
             builder.add_queries(numbers, queries, keep_waiting)?;

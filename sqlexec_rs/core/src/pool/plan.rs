@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 use crate::compare::Rule;
 use crate::compare::score::{GoldSource, ScoreItem};
 use crate::pool::job::{Comparison, Scores, Work};
-use crate::request::{Parameters, Query};
+use crate::request::{Parameters, Query, Wanted};
 use crate::result::hashed_str::Hashed;
 use crate::result::row_hash::hash_one;
 use crate::scan::strip_distinct;
@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     /// The numbers of paths by address: most items share theirs.
     numbers_by_address: hashbrown::HashMap<usize, u32, foldhash::fast::RandomState>,
     pub(crate) runs: Vec<PlannedRun>,
+    /// What is wanted of each run.
+    pub(crate) wanted: Wanted,
     /// The numbers of runs, found by hash; what they are is in `runs`, so that little memory is gone through.
     run_numbers: HashTable<u32>,
     work: Work,
@@ -46,8 +48,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Starts to plan the execution of `n_items` (database, SQL) pairs.
-    pub(crate) fn execution(n_items: usize) -> Self {
-        Self::new(Work::Execute { slot_of: vec![0; n_items] }, n_items)
+    pub(crate) fn execution(n_items: usize, wanted: Wanted) -> Self {
+        Self { wanted, ..Self::new(Work::Execute { slot_of: vec![0; n_items] }, n_items) }
     }
 
     /// Starts to plan the scoring of `n_items` items, most of which are expected to need two runs of their own.
@@ -67,6 +69,7 @@ impl Plan {
             database_numbers: HashMap::new(),
             numbers_by_address: hashbrown::HashMap::default(),
             runs: Vec::with_capacity(n_runs),
+            wanted: Wanted::Rows,
             run_numbers: HashTable::with_capacity(n_runs),
             work,
             last_unit_of: Vec::new(),

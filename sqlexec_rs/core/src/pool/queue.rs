@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
     use crate::pool::job::{JobState, Wish, Work};
-    use crate::request::Key;
+    use crate::request::{Key, Wanted};
     use crate::result::hashed_str::Hashed;
     use crate::target::Engine;
 
@@ -350,7 +350,7 @@ mod tests {
     fn what_was_given_back_is_first_and_a_closed_queue_takes_none() {
         let query = |db| {
             Arc::new(InFlightQuery {
-                key: Key { db, limits: 0, sql: Hashed::new("SELECT 1".into()), parameters: None },
+                key: Key { db, limits: 0, sql: Hashed::new("SELECT 1".into()), parameters: None, wanted: Wanted::Rows },
                 engine: Engine::Sqlite,
                 path: Path::new("/a").into(),
                 limits: Arc::default(),

@@ -137,7 +137,7 @@ fn run_duckdb(remote: Option<&mut Remote>, query: &InFlightQuery, is_unchanging:
 
 fn run_here(local: &mut Local, query: &InFlightQuery, more_wait: bool) -> Outcome {
     let InFlightQuery { key, limits, .. } = query;
-    let asked = Asked { sql: &key.sql.text, parameters: key.parameters.as_deref(), limits };
+    let asked = Asked { sql: &key.sql.text, parameters: key.parameters.as_deref(), wanted: key.wanted, limits };
     let mut outcome = local.run_in_burst(&query.path, key.db, &asked, Some(&query.cancel), more_wait);
     if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
         table.settle(query.is_for_cache);

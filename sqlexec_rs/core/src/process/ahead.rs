@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
     use crate::outcome::Status;
-    use crate::request::{Key, Parameters};
+    use crate::request::{Key, Parameters, Wanted};
     use crate::result::hashed_str::Hashed;
     use crate::target::Engine;
 
@@ -168,7 +168,7 @@ mod tests {
 
     fn query(sql: &str, parameters: Option<Arc<Parameters>>) -> Arc<InFlightQuery> {
         Arc::new(InFlightQuery {
-            key: Key { db: 1, limits: 0, sql: Hashed::new(sql.into()), parameters },
+            key: Key { db: 1, limits: 0, sql: Hashed::new(sql.into()), parameters, wanted: Wanted::Rows },
             engine: Engine::Sqlite,
             path: Path::new("/a").into(),
             limits: Arc::default(),

@@ -17,7 +17,7 @@ use super::wire::{self, ConnectionCounts, Message, Request};
 use super::{walls, worker};
 use crate::error::panic_message;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{Limits, Parameters};
+use crate::request::{Limits, Parameters, Wanted};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -51,12 +51,13 @@ pub trait ForeignEngine {
     /// Closes a database, if it is open.
     fn close(&mut self, file: &Path);
 
-    /// Runs a text on an open database until the rows are enough, or no longer than so long.
+    /// Runs a text on an open database, or plans it, until the rows are enough, or no longer than so long.
     fn run(
         &mut self,
         file: &Path,
         sql: &str,
         parameters: Option<&Parameters>,
+        wanted: Wanted,
         time: Option<Duration>,
         rows: &mut Rows<'_>,
     ) -> Result<(), Box<Outcome>>;
@@ -207,7 +208,7 @@ impl Open<'_> {
         let limits = &request.limits;
         let mut rows = Rows::new(limits);
         let left = limits.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
-        match self.engine.run(file, request.sql, request.parameters.as_ref(), left, &mut rows) {
+        match self.engine.run(file, request.sql, request.parameters.as_ref(), request.wanted, left, &mut rows) {
             Ok(()) => rows.outcome(),
             Err(outcome) if outcome.status == Status::Timeout => {
                 let time = limits.timeout.unwrap_or_default().as_millis();

@@ -356,6 +356,7 @@ fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, more_wait: bool) ->
         limits: Limits::clone(&query.limits),
         sql: &query.key.sql.text,
         parameters: query.key.parameters.as_deref().cloned(),
+        wanted: query.key.wanted,
     };
     wire::write(bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))
 }

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::cells::{invalid, read_exactly, read_rows, write_cells};
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status};
-use crate::request::{Limits, Parameters};
+use crate::request::{Limits, Parameters, Wanted};
 use crate::result::table::Table;
 use crate::sqlite::in_memory_dbs::Access;
 
@@ -50,6 +50,7 @@ pub(crate) struct Request<'a> {
     pub(crate) limits: Limits,
     pub(crate) sql: &'a str,
     pub(crate) parameters: Option<Parameters>,
+    pub(crate) wanted: Wanted,
 }
 
 /// What a worker says of a query.
@@ -282,13 +283,21 @@ mod tests {
         let values = vec![Bound::Null, Bound::Integer(-1), Bound::Real(0.5_f64.to_bits()), Bound::Text(b"\xff".into())];
         let parameters = Some(Parameters { names: vec!["a".to_owned(); 4], values });
         let (path, sql) = (b"/a b\xff".as_slice(), "SELECT 'é'");
-        let request =
-            Request { path, state: 7, more_wait: true, limits: limits.clone(), sql, parameters: parameters.clone() };
+        let wanted = Wanted::Plan;
+        let request = Request {
+            path,
+            state: 7,
+            more_wait: true,
+            limits: limits.clone(),
+            sql,
+            parameters: parameters.clone(),
+            wanted,
+        };
         write(&mut bytes, &request).unwrap();
         let mut input = bytes.as_slice();
         let read = read_request(&mut input).unwrap().unwrap();
         let read: Request<'_> = parse(&read).unwrap();
-        assert_eq!((read.path, read.state, read.sql, read.parameters), (path, 7, sql, parameters));
+        assert_eq!((read.path, read.state, read.sql, read.parameters, read.wanted), (path, 7, sql, parameters, wanted));
         assert_eq!(read.limits, limits);
         assert!(read_request(&mut input).unwrap().is_none());
     }
@@ -333,11 +342,9 @@ mod tests {
         let whole = encode(&outcome());
         let mut request = Vec::new();
         let limits = Limits::default();
-        write(
-            &mut request,
-            &Request { path: b"/a", state: 7, more_wait: true, limits, sql: "SELECT 1", parameters: None },
-        )
-        .unwrap();
+        let (sql, wanted) = ("SELECT 1", Wanted::Rows);
+        write(&mut request, &Request { path: b"/a", state: 7, more_wait: true, limits, sql, parameters: None, wanted })
+            .unwrap();
         let place = any::<prop::sample::Index>();
         let splice = (place, prop::collection::vec(any::<u8>(), 0..12), 0..12_usize);
         let splices = prop::collection::vec(splice, 1..6);

@@ -221,13 +221,13 @@ fn is_ready(input: &BufReader<UnixStream>, time: Duration) -> bool {
 }
 
 fn answer(local: &mut Local, request: &Request<'_>, answers: &Answers) -> io::Result<Outcome> {
-    let Request { path, state, more_wait, limits, sql, parameters } = request;
+    let Request { path, state, more_wait, limits, sql, parameters, wanted } = request;
     let path = Path::new(OsStr::from_bytes(path));
     if !local.holds(path, *state) {
         answers.send(|out| wire::write(out, &Message::Opening))?;
         local.open(path, *state);
         answers.send(|out| wire::write(out, &Message::Opened))?;
     }
-    let asked = Asked { sql, parameters: parameters.as_ref(), limits };
+    let asked = Asked { sql, parameters: parameters.as_ref(), wanted: *wanted, limits };
     Ok(local.run_in_burst(path, *state, &asked, None, *more_wait))
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{InFlightQuery, Limits, Parameters};
+use crate::request::{InFlightQuery, Key, Limits, Parameters, Wanted};
 use crate::scan::{Scan, scan};
 use crate::stats::Stats;
 use crate::target::Engine;
@@ -30,6 +30,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 struct Asked<'a> {
     sql: &'a str,
     parameters: Option<&'a Parameters>,
+    wanted: Wanted,
     limits: &'a Limits,
 }
 
@@ -72,7 +73,8 @@ impl Servers {
         if let Some(outcome) = refusal(query) {
             return outcome;
         }
-        let asked = Asked { sql, parameters: query.key.parameters.as_deref(), limits: &query.limits };
+        let Key { parameters, wanted, .. } = &query.key;
+        let asked = Asked { sql, parameters: parameters.as_deref(), wanted: *wanted, limits: &query.limits };
         let mut begun = Instant::now();
         let mut is_retry = false;
         let mut outcome = loop {

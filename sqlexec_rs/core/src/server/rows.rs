@@ -4,6 +4,7 @@ use crate::outcome::{Outcome, Status};
 use crate::request::Limits;
 use crate::result::table::Table;
 use crate::result::value::Value;
+use crate::server::stream::Failure;
 
 /// Why the rows of a run are not read to the end.
 #[derive(Clone, Copy)]
@@ -43,6 +44,28 @@ impl Read<'_> {
             Self::Bytes(bytes) => Value::Blob(bytes),
         }
     }
+}
+
+/// Appends a row of such cells, or what could not be read; says so where it is one too many.
+#[inline]
+pub(super) fn push_row<'a>(
+    table: &mut Table,
+    limits: &Limits,
+    max_bytes: usize,
+    cells: impl Iterator<Item = Result<Option<Read<'a>>, Failure>>,
+) -> Result<Option<Excess>, Failure> {
+    if table.n_rows() as u64 == limits.max_rows {
+        return Ok(Some(Excess::Rows));
+    }
+    for cell in cells {
+        table.push(cell?.as_ref().map_or(Value::Null, Read::value));
+        if table.bytes() > max_bytes {
+            table.abandon_row();
+            return Ok(Some(Excess::Bytes));
+        }
+    }
+    table.end_row();
+    Ok(None)
 }
 
 /// Reads a number.

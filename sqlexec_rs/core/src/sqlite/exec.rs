@@ -10,7 +10,7 @@ use rusqlite::{Row, Statement, StatementStatus};
 
 use crate::hint;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{Limits, Parameters};
+use crate::request::{Limits, Parameters, Wanted};
 use crate::result::table::Table;
 use crate::result::value::Value;
 use crate::scan::{Patterns, Scan, find_excess, n_json_paths, patterns, scan};
@@ -23,11 +23,15 @@ use crate::sqlite::sandbox::Sandbox;
 /// Bytes of result after which the clocks are looked at between rows: such rows take few VM steps and much time.
 const CHECK_EVERY_BYTES: usize = 64 << 10;
 
+/// What stands before a statement whose plan is wanted; its grammar takes no other words of the kind behind it.
+const EXPLAIN: &str = "EXPLAIN QUERY PLAN ";
+
 /// What is to be run, and within which bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) sql: &'a str,
     pub(crate) parameters: Option<&'a Parameters>,
+    pub(crate) wanted: Wanted,
     pub(crate) limits: &'a Limits,
 }
 
@@ -95,7 +99,7 @@ pub(crate) fn run(
 }
 
 fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, keeps_lock: bool) -> Outcome {
-    let Asked { sql, limits, parameters } = *asked;
+    let Asked { sql, limits, parameters, wanted } = *asked;
     let connection = match sandbox.connection(patterns, &limits.caps) {
         Ok(connection) => connection,
         Err(error) => return cannot_open(sandbox.path(), error),
@@ -106,9 +110,15 @@ fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, k
     }
     sandbox.seen().reset();
     meter::start_preparing();
-    let mut statement = match connection.prepare(sql) {
+    let explained = (wanted == Wanted::Plan).then(|| format!("{EXPLAIN}{sql}"));
+    let mut statement = match connection.prepare(explained.as_deref().unwrap_or(sql)) {
         Ok(statement) => statement,
-        Err(error) => return outcome_of(error, Phase::Prepare),
+        Err(error) => {
+            let outcome = outcome_of(error, Phase::Prepare);
+            let n_before = if explained.is_some() { EXPLAIN.len() as u32 } else { 0 };
+            let error_offset = outcome.error_offset.and_then(|offset| offset.checked_sub(n_before));
+            return Outcome { error_offset, ..outcome };
+        }
     };
     if patterns == Patterns::Short && sandbox.seen().has_patterns_in_view() {
         drop(statement);

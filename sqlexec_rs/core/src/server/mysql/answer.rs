@@ -14,8 +14,7 @@ use super::{CAPABILITIES, unexpected};
 use crate::request::Limits;
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
-use crate::result::value::Value;
-use crate::server::rows::{Excess, Read};
+use crate::server::rows::{Excess, Read, push_row};
 use crate::server::stream::Failure;
 use crate::server::watch::Watch;
 
@@ -158,7 +157,7 @@ impl Answer {
             // The rest of a result that nobody wants has no table.
             Stage::Rows => {
                 if let Some(table) = self.table.as_mut() {
-                    return push(table, &self.shape.kinds, packet, limits, max_bytes);
+                    return push_row(table, limits, max_bytes, cells(packet, &self.shape.kinds));
                 }
             }
             Stage::Done => {}
@@ -179,33 +178,14 @@ impl Answer {
     }
 }
 
-/// Appends a row; says so where it is one too many.
-fn push(
-    table: &mut Table,
-    kinds: &[Kind],
-    packet: &[u8],
-    limits: &Limits,
-    max_bytes: usize,
-) -> Result<Option<Excess>, Failure> {
-    if table.n_rows() as u64 == limits.max_rows {
-        return Ok(Some(Excess::Rows));
-    }
+/// Reads the cells of a row.
+fn cells<'a>(packet: &'a [u8], kinds: &'a [Kind]) -> impl Iterator<Item = Result<Option<Read<'a>>, Failure>> {
     let mut packet = ParseBuf(packet);
-    for kind in kinds {
-        let text = match packet.0.first() {
-            Some(0xfb) => {
-                packet.checked_eat(1);
-                None
-            }
-            _ => Some(packet.checked_eat_lenenc_str().ok_or_else(unexpected)?),
-        };
-        let read = text.map(|text| values::read(*kind, text));
-        table.push(read.as_ref().map_or(Value::Null, Read::value));
-        if table.bytes() > max_bytes {
-            table.abandon_row();
-            return Ok(Some(Excess::Bytes));
+    kinds.iter().map(move |kind| {
+        if packet.0.first() == Some(&0xfb) {
+            packet.checked_eat(1);
+            return Ok(None);
         }
-    }
-    table.end_row();
-    Ok(None)
+        Ok(Some(values::read(*kind, packet.checked_eat_lenenc_str().ok_or_else(unexpected)?)))
+    })
 }

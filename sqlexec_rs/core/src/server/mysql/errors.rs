@@ -89,7 +89,7 @@ impl ServerError {
             1021 | 1023..=1031 | 1033..=1036 | 1040 | 1043 | 1053 | 1130 | 1203 | 1226 | 1927 => Status::DbError,
             _ if self.state.starts_with("42") => Status::SchemaError,
             // A function that is not there is one that may not be run: the server does not tell which.
-            1051 | 1052 | 1054 | 1146 | 1305 | 1370 => Status::SchemaError,
+            1051 | 1052 | 1054 | 1146 | 1193 | 1305 | 1370 => Status::SchemaError,
             _ => Status::RuntimeError,
         }
     }
@@ -109,6 +109,7 @@ mod tests {
             (1064, "42000", Status::SyntaxError),
             (1146, "42S02", Status::SchemaError),
             (1054, "42S22", Status::SchemaError),
+            (1193, "HY000", Status::SchemaError),
             (1142, "42000", Status::Forbidden),
             (1792, "25006", Status::Forbidden),
             (1365, "22012", Status::RuntimeError),

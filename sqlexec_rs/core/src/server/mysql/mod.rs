@@ -17,6 +17,7 @@ mod text;
 mod values;
 mod wire;
 
+use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use mysql_common::packets::{AuthPlugin, HandshakePacket, SslRequest};
 use mysql_common::proto::{MyDeserialize, MySerialize};
 
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::Limits;
+use crate::request::{Limits, Wanted};
 use crate::result::value::Value;
 use crate::server::rows::Excess;
 use crate::server::stream::{Failure, NO_TLS};
@@ -250,21 +251,25 @@ impl Mysql {
 
 impl Session for Mysql {
     fn run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
-        let statement = match text::statement(asked.sql) {
+        let statement = match text::statement(asked.sql, asked.wanted) {
             Ok(statement) => statement,
             Err(outcome) => return Ok(*outcome),
         };
+        let statement = match asked.wanted {
+            Wanted::Rows => Cow::from(statement),
+            Wanted::Plan => format!("EXPLAIN {statement}").into(),
+        };
         let sql = match asked.parameters {
-            None => statement.into(),
+            None => Cow::from(&*statement),
             Some(all) if !all.names.is_empty() => {
                 return Ok(Outcome::failed(Status::RuntimeError, "MariaDB binds parameters by position: ?"));
             }
             Some(_) if !self.is_mariadb => {
                 return Ok(Outcome::failed(Status::RuntimeError, "parameters are bound on MariaDB, not on MySQL"));
             }
-            Some(all) => std::borrow::Cow::from(values::with_parameters(statement, &all.values)),
+            Some(all) => values::with_parameters(&statement, &all.values).into(),
         };
-        let is_plain = text::is_plain(statement);
+        let is_plain = text::is_plain(&statement);
         let mut commands: Vec<(Command, &[u8])> = Vec::with_capacity(3);
         if !is_plain && self.bounds.take().is_some() {
             commands.push((Command::COM_RESET_CONNECTION, &[]));

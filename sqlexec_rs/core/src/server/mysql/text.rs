@@ -1,9 +1,13 @@
 //! Finds the one statement in a SQL text, with MariaDB's rules for comments and quotes, and the word with which it begins.
 
 use crate::outcome::{Outcome, Status};
+use crate::request::Wanted;
 
-/// Words with which a statement begins that only reads.
-const QUERIES: [&str; 8] = ["select", "with", "values", "table", "explain", "show", "describe", "desc"];
+/// Words with which a query begins.
+const QUERIES: [&str; 4] = ["select", "with", "values", "table"];
+
+/// Words with which another statement begins that only reads, and that has no plan.
+const OTHERS: [&str; 4] = ["explain", "show", "describe", "desc"];
 
 /// Words that begin another statement. Any other is a mistake, and no attempt to write.
 const COMMANDS: &str = "\
@@ -23,11 +27,11 @@ pub(super) fn is_plain(statement: &str) -> bool {
     statement.is_ascii() && !TRACES.iter().any(|trace| lower.contains(trace))
 }
 
-/// Returns the statement of a text, which begins where the text does; or why it is not run.
+/// Returns the statement of a text, which begins where the text does; or why it is not run, or not planned.
 ///
 /// The server's own grammar takes one statement as well; but `SET STATEMENT max_statement_time=0 FOR …` is one, and so is
 /// what a comment makes that only some versions read.
-pub(super) fn statement(sql: &str) -> Result<&str, Box<Outcome>> {
+pub(super) fn statement(sql: &str, wanted: Wanted) -> Result<&str, Box<Outcome>> {
     let refused = |why: &str| Err(Box::new(Outcome::failed(Status::Forbidden, why)));
     let bytes = sql.as_bytes();
     if sql.contains("/*!") || sql.contains("/*M!") {
@@ -42,7 +46,11 @@ pub(super) fn statement(sql: &str) -> Result<&str, Box<Outcome>> {
     }
     let length = bytes[start..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
     let word = sql[start..start + length].to_ascii_lowercase();
-    if !QUERIES.contains(&word.as_str()) {
+    let is_other = OTHERS.contains(&word.as_str());
+    if is_other && wanted == Wanted::Plan {
+        return refused("only SELECT, WITH, VALUES and TABLE have a plan");
+    }
+    if !is_other && !QUERIES.contains(&word.as_str()) {
         if COMMANDS.split(' ').any(|command| command == word) {
             return refused("only SELECT, WITH, VALUES, TABLE, EXPLAIN, SHOW and DESCRIBE are run");
         }
@@ -125,7 +133,7 @@ mod tests {
             ("SELECT 'open; ", "SELECT 'open; "),
         ]; // fmt: skip
         for (sql, expected) in cases {
-            assert_eq!(statement(sql).ok(), Some(expected), "{sql}");
+            assert_eq!(statement(sql, Wanted::Rows).ok(), Some(expected), "{sql}");
         }
     }
 
@@ -156,7 +164,12 @@ mod tests {
             ("é", Status::SyntaxError),
         ];
         for (sql, expected) in cases {
-            assert_eq!(statement(sql).map_err(|outcome| outcome.status), Err(expected), "{sql}");
+            for wanted in [Wanted::Rows, Wanted::Plan] {
+                assert_eq!(statement(sql, wanted).map_err(|outcome| outcome.status), Err(expected), "{sql}");
+            }
+        }
+        for sql in ["EXPLAIN SELECT 1", "(show tables", "DESC t", "FOR CONNECTION 5", "FORMAT=JSON SELECT 1"] {
+            assert!(statement(sql, Wanted::Plan).is_err(), "{sql}");
         }
     }
 }

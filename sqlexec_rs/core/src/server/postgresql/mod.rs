@@ -27,11 +27,10 @@ use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBo
 use postgres_protocol::message::frontend;
 
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{Limits, Parameters};
+use crate::request::{Limits, Parameters, Wanted};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
-use crate::result::value::Value;
-use crate::server::rows::{Excess, Read};
+use crate::server::rows::{Excess, push_row};
 use crate::server::stream::Failure;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
@@ -40,8 +39,14 @@ use errors::ServerError;
 use values::Kind;
 use wire::Wire;
 
+/// The oldest version that is taken.
+const OLDEST: u32 = 13;
+
 /// What stands before the text.
 const DECLARE: &str = "DECLARE sqlexec NO SCROLL CURSOR FOR ";
+
+/// What stands before a text whose plan is wanted, as many characters: behind its own options a text can bring none.
+const EXPLAIN: &str = "EXPLAIN (ANALYZE FALSE)              ";
 
 /// Undoes what the text did. Locks of the session outlive a transaction.
 const UNDO: &str = "ROLLBACK; SELECT pg_catalog.pg_advisory_unlock_all()";
@@ -130,6 +135,7 @@ impl Postgresql {
         let mut scram = None;
         loop {
             match self.wire.next(watch, 0)? {
+                Message::ParameterStatus(body) if body.name()? == "server_version" => check_version(body.value()?)?,
                 Message::AuthenticationOk | Message::ParameterStatus(_) | Message::NoticeResponse(_) => {}
                 Message::AuthenticationCleartextPassword => {
                     frontend::password_message(known(password)?.as_bytes(), &mut self.messages)?;
@@ -198,7 +204,7 @@ impl Postgresql {
 
     /// Writes the messages of a run.
     fn write_run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<(), Failure> {
-        if plain::is_plain(asked.sql) {
+        if asked.wanted == Wanted::Rows && plain::is_plain(asked.sql) {
             return self.write_plain_run(asked, watch);
         }
         // Zero is no bound, and a run that is out of time is ended here.
@@ -207,8 +213,15 @@ impl Postgresql {
         let declare = format!("{DECLARE}{}", asked.sql);
         write_statement(&declare, asked.parameters, 0, &mut self.messages)?;
         // One row more says that there are too many; the grammar's numbers have 32 bits.
-        let n_rows = n_rows(asked.limits).map_or("ALL".to_owned(), |n| n.to_string());
-        write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
+        let n_rows = n_rows(asked.limits);
+        if asked.wanted == Wanted::Plan {
+            // The cursor's grammar has taken the text, and nothing of it is run.
+            let explain = format!("{EXPLAIN}{}", asked.sql);
+            write_statement(&explain, asked.parameters, n_rows.unwrap_or(0), &mut self.messages)?;
+        } else {
+            let n_rows = n_rows.map_or("ALL".to_owned(), |n| n.to_string());
+            write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
+        }
         frontend::sync(&mut self.messages);
         frontend::query(UNDO, &mut self.messages)?;
         // Behind BEGIN, the run, and ROLLBACK.
@@ -362,21 +375,12 @@ impl Received {
     /// Appends a row; says so where it is one too many.
     fn push(&mut self, body: &DataRowBody, limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, Failure> {
         let Some(table) = self.table.as_mut() else { return Err(unexpected()) };
-        if table.n_rows() as u64 == limits.max_rows {
-            return Ok(Some(Excess::Rows));
-        }
-        let mut ranges = body.ranges();
-        let mut kinds = self.kinds.iter();
-        while let (Some(range), Some(kind)) = (ranges.next()?, kinds.next()) {
-            let read = range.map(|range| values::read(*kind, &body.buffer()[range]));
-            table.push(read.as_ref().map_or(Value::Null, Read::value));
-            if table.bytes() > max_bytes {
-                table.abandon_row();
-                return Ok(Some(Excess::Bytes));
-            }
-        }
-        table.end_row();
-        Ok(None)
+        let cells = body
+            .ranges()
+            .iterator()
+            .zip(&self.kinds)
+            .map(|(range, kind)| Ok(range?.map(|range| values::read(*kind, &body.buffer()[range]))));
+        push_row(table, limits, max_bytes, cells)
     }
 
     /// Returns the outcome of a run that was read to its end.
@@ -394,6 +398,17 @@ impl Received {
             (None, Some(table)) => Outcome::ok(table),
             (None, None) => Outcome::failed(Status::DbError, "the server sent no rows and no error"),
         }
+    }
+}
+
+/// Refuses a server that is too old.
+fn check_version(version: &str) -> Result<(), Failure> {
+    let digits = version.bytes().take_while(u8::is_ascii_digit).count();
+    match version[..digits].parse::<u32>() {
+        Ok(major) if major < OLDEST => {
+            Err(Failure::Lost(format!("the server is too old ({version}): PostgreSQL from {OLDEST}")))
+        }
+        _ => Ok(()),
     }
 }
 

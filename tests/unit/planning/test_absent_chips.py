@@ -182,7 +182,8 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
     copied = re.findall(r"bf16\[(?:1,)?(?:128,256|256,128)\][^ ]* (?:copy|slice|dynamic-slice)\(", text)
     kernels = len(re.findall(r'custom_call_target="(?:__gpu\$xla.gpu.triton|tpu_custom_call)"', text))
     # What each of the 8 blocks of a pool gives to its readers, before it is merged: [Y,K,G,M,Q] in float32.
-    parts = re.findall(r"= f32\[8,2,\d+,2,64\]", text)
+    heads = 1 if "rollout.mesh=2x2" in overrides else 2
+    parts = re.findall(rf"= f32\[8,{heads},\d+,2,64\]", text)
     met = collectives(text)
     return {
         "met": [(one.kind, one.chips) for one in met],

@@ -216,8 +216,8 @@ class RolloutConfig:
 
     `mesh`: how the run's devices lie while answers are sampled. `training`: as they train. `8x4`, replicas x tensor:
     eight copies of the weights, each over four devices of one process, with its share of the slots; nothing crosses
-    copies, and several turns may have several processes. `auto`: the copies that sample fastest by formula, of those
-    that fit, else `training`, which it is on processors, too. KV blocks are then a copy's.
+    copies, and several turns may have several processes. `auto`: what samples fastest by formula, of the copies that
+    fit and `training`, which it is on processors. KV blocks are then a copy's.
     """
 
     max_num_seqs: PositiveInt = 128

@@ -34,10 +34,10 @@ def with_layout(
 ) -> TrainConfig:
     """Return a configuration whose `rollout.mesh` is no longer `auto`.
 
-    Of the copies that fit those are taken whose phases of sampling take least by formula. Where none fits, on one
-    device, and on processors, which share their cores, it is the training mesh; with several turns on several
-    processes (`is_shared`) processors have copies, too. Raises InputError for copies that do not fit, that the devices
-    do not make up, or that do not divide the model's heads.
+    Of the copies that fit and the training mesh that is taken whose phases of sampling take least by formula. Where no
+    copies fit, on one device, and on processors, which share their cores, it is the training mesh; with several turns
+    on several processes (`is_shared`) it has to be copies. Raises InputError for copies that do not fit, that the
+    devices do not make up, or that do not divide the model's heads.
     """
     count, grid = math.prod(mesh.shape.values()), rollout_grid(config)
     if grid is not None:
@@ -66,7 +66,8 @@ def with_layout(
     chip = machine.chip
     if chip is None:
         return found[min(found)]
-    return found[min(found, key=lambda tensor: _seconds(found[tensor], model, mesh.shape, longest, chip))]
+    candidates = [*found.values(), *([] if is_shared else [_with(config, "training")])]
+    return min(candidates, key=lambda one: _seconds(one, model, mesh.shape, longest, chip))
 
 
 def client_layout(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, machine: Machine) -> TrainConfig:

@@ -12,7 +12,7 @@ from jaxrl_sql.planning.chips import CHIPS, find_topology
 from jaxrl_sql.planning.layout import Machine, client_layout, with_layout
 from jaxrl_sql.planning.memory import abstract_mesh, estimate
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
-from jaxrl_sql.planning.workload import engine_config, find_workload
+from jaxrl_sql.planning.workload import engine_config, find_workload, with_parts
 from jaxrl_sql.types import InputError
 
 SEVEN = published_shape("qwen2.5-coder-7b")
@@ -35,6 +35,21 @@ def test_the_fastest_copies_that_fit_are_taken() -> None:
     # 15 GB of weights a copy: a chip with 24 GB has room for a half of them beside what trains, not for all.
     assert chosen(V5P._replace(memory=24 << 30, chip=None)) in {"16x2", "8x4"}
     assert chosen(V5P._replace(memory=16 << 30)) == "training"
+
+
+def test_the_mesh_that_trains_samples_where_it_is_faster() -> None:
+    """Think2SQL's 4B on 16 chips of 16 GB: by XLA, which reads whole pools, 4 x 4 would take a third longer."""
+    config = load_config(["configs/think2sql.yaml", "configs/on/v5e_4x4.yaml"], ["model.shape=qwen3-4b"])
+    v5e, shape = Machine("tpu", 4, CHIPS["v5e"].memory, CHIPS["v5e"]), published_shape("qwen3-4b")
+
+    def found(config: TrainConfig, is_shared: bool = False) -> str:
+        return with_layout(config, shape, abstract_mesh(1, 2, 8), 8192, v5e, is_shared).rollout.mesh
+
+    config = with_parts(config, 2)
+    assert found(config) == "training"
+    assert found(config, is_shared=True) == "4x4"
+    by_kernel = dataclasses.replace(config.rollout, attention="pallas")
+    assert found(dataclasses.replace(config, rollout=by_kernel)) == "4x4"
 
 
 def test_processors_and_single_devices_sample_where_they_train() -> None:

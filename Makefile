@@ -129,6 +129,7 @@ check: setup-dev ## lint, format, types; Python, Rust, and the stubs between the
 	$(BIN)/mypy
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	cargo clippy --quiet -p sqlexec_core --no-default-features -- -D warnings
 	$(BIN)/python scripts/check_stubs.py
 	$(BIN)/python scripts/check_words.py
 

@@ -3,7 +3,14 @@
 //! An engine is a [`Session`]: it connects, runs one text under a [`Watch`], and is closed by being dropped. The SQL runs in
 //! the server, so there is nothing here to be isolated from, and worker processes are for SQLite alone.
 
+#![cfg_attr(
+    not(all(feature = "postgresql", feature = "mysql")),
+    allow(dead_code, unused_imports, unused_variables, reason = "both servers' modules use it between them")
+)]
+
+#[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "postgresql")]
 mod postgresql;
 mod rows;
 mod stream;
@@ -125,12 +132,7 @@ impl Servers {
         let url = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread));
         let url = url.map_err(|why| Box::new(Outcome::failed(Status::DbError, why)))?;
         let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
-        let session: Result<Box<dyn Session>, String> = match query.engine {
-            Engine::Postgresql => postgresql::Postgresql::connect(&url, &watch).map(|session| Box::new(session) as _),
-            Engine::Mysql => mysql::Mysql::connect(&url, &watch).map(|session| Box::new(session) as _),
-            Engine::Sqlite | Engine::Duckdb => Err("it has no servers".to_owned()),
-        };
-        match session {
+        match connect(query.engine, &url, &watch) {
             Ok(session) => {
                 self.stats.opened(1);
                 Ok(session)
@@ -220,4 +222,17 @@ pub(crate) fn asks_for_chance_or_time(sql: &str) -> bool {
 
 fn lost(query: &InFlightQuery, why: &str) -> Outcome {
     Outcome::failed(Status::DbError, format!("{}: the connection was lost twice: {why}", shown(&query.path)))
+}
+
+/// Opens a session on a server, where this build has its engine.
+fn connect(engine: Engine, url: &Url, watch: &Watch<'_>) -> Result<Box<dyn Session>, String> {
+    match engine {
+        #[cfg(feature = "postgresql")]
+        Engine::Postgresql => Ok(Box::new(postgresql::Postgresql::connect(url, watch)?)),
+        #[cfg(feature = "mysql")]
+        Engine::Mysql => Ok(Box::new(mysql::Mysql::connect(url, watch)?)),
+        Engine::Sqlite | Engine::Duckdb => Err("it has no servers".to_owned()),
+        #[cfg(not(all(feature = "postgresql", feature = "mysql")))]
+        _ => Err("this build has no such engine: build it with the features postgresql and mysql".to_owned()),
+    }
 }

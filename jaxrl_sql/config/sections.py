@@ -378,6 +378,7 @@ class RunConfig:
     checkpoint_every: PositiveInt = 50
     keep_checkpoints: PositiveInt = 2
     samples_per_step: int = 4
+    keep_rollouts: int = 100_000
     display: Annotated[str, OneOf("auto", "rich", "plain", "none")] = "auto"
     compilation_cache: str = ""
     keep_best: int = 0

@@ -163,7 +163,11 @@ def save(s: Session, step: int, snapshot: Snapshot) -> None:
     known = {
         "config": dataclasses.asdict(s.config),
         "questions": digest(s.train),
-        "lines": {"metrics": s.metrics.position, "samples": s.samples.position},
+        "lines": {
+            "metrics": s.metrics.position,
+            "samples": s.samples.position,
+            "rollouts": s.rollouts.position,
+        },
         "health": s.health.counts,
         "evaluation": evaluation,
     }

@@ -68,7 +68,7 @@ lay_wheels() { # what PY lacks, from the bundle
                 || echo "gpu_spider: $wheel does not fit $PY"
         fi
     done
-    for module in flax optax orbax.checkpoint transformers omegaconf sqlglot gguf tensorboardX matplotlib rich sqlexec_rs._native; do
+    for module in flax optax orbax.checkpoint transformers omegaconf sqlglot gguf tensorboardX rich sqlexec_rs._native; do
         has "$module" || die "$PY lacks $module: put its wheel into dist/ before packing (make gpu-wheels)"
     done
 }

@@ -1,6 +1,6 @@
 """Bring the page's two libraries out of their packages, as classic scripts: `python scripts/vendor_page.py`.
 
-Preact with htm comes from datasette-preact, Vega-Lite with Vega and vega-embed from vl-convert-python; both packages are
+Preact with htm comes from datasette-preact, Vega-Lite with Vega and vega-embed from vl-convert-python; both are
 installed to a scratch folder. A page that is opened from disk may not import modules, so a module's exports become one
 global name, and nothing else of it is changed. Their licences stand in `LICENSES.txt` beside them.
 """
@@ -27,9 +27,7 @@ def main() -> int:
         (path,) = Path(scratch, "datasette_preact", "static").glob("preact-*.js")
         preact = as_script(path.read_text(encoding="utf-8"), "preact")
         bundle = "import vl_convert; print(vl_convert.javascript_bundle('window.vegaEmbed=vegaEmbed;'), end='')"
-        done = subprocess.run(
-            [sys.executable, "-c", bundle], check=True, capture_output=True, text=True, cwd=scratch
-        )
+        done = subprocess.run([sys.executable, "-c", bundle], check=True, capture_output=True, text=True, cwd=scratch)
     for name, head, body in (("preact.js", PREACT, preact), ("vega.js", VEGA, done.stdout)):
         if "</script" in body.lower():
             raise SystemExit(f"{name} holds an end tag and cannot stand in a page")

@@ -39,9 +39,9 @@ def pair_rows(rows: Sequence[Cells], golds: Sequence[Cells], most: int) -> tuple
     unmet = [j for j in range(len(golds)) if j not in met]
     pairs = []
     for k in range(min(most, max(len(alone), len(unmet)))):
-        row = rows[alone[k]] if k < len(alone) else None
-        gold = golds[unmet[k]] if k < len(unmet) else None
-        pairs.append(RowPair(row, gold, _differing(row, gold)))
+        mine = rows[alone[k]] if k < len(alone) else None
+        theirs = golds[unmet[k]] if k < len(unmet) else None
+        pairs.append(RowPair(mine, theirs, _differing(mine, theirs)))
     pairs += [RowPair(rows[i], golds[j], ()) for i, j in equal[: most - len(pairs)]]
     return pairs, len(equal)
 
@@ -56,4 +56,3 @@ def _differing(row: Cells | None, gold: Cells | None) -> tuple[int, ...]:
 def _key(row: Cells) -> Any:
     """Return what equal rows have in common; NaN, which equals nothing, is itself here."""
     return tuple("nan" if isinstance(cell, float) and cell != cell else cell for cell in row)  # noqa: PLR0124
-

@@ -86,8 +86,8 @@ def compiled_steps(run: Run) -> set[int]:
 
 def updates_once(run: Run) -> bool:
     """Return whether each batch is learned from in one update by the policy that sampled it: its ratio is 1."""
-    grpo = run.setting("grpo", {})
-    counts = [grpo.get(name, 1) for name in ("num_iterations", "minibatches", "steps_per_generation")]
+    names_of = ("num_iterations", "minibatches", "steps_per_generation")
+    counts = [run.setting(f"grpo.{name}", 1) for name in names_of]
     return bool(run.settings) and counts == [1, 1, 1] and not run.setting("rollout.exact", False)
 
 

@@ -25,18 +25,19 @@ Line = tuple[str, str]
 
 def what_ran(run: Run) -> list[Line]:
     """Return what ran, line by line: recipe, model and its size, data, seed, dates, duration, machine, versions."""
-    sessions = [one for one in run.about.get("sessions", []) if isinstance(one, dict)]
+    noted = run.about.get("sessions")
+    sessions = [one for one in noted if isinstance(one, dict)] if isinstance(noted, list) else []
     last = sessions[-1] if sessions else {}
     model = run.setting("model.checkpoint") or "made here"
     size, lora = run.about.get("parameters"), run.setting("model.lora.rank", 0)
     adapters = f", adapters of rank {lora}" if lora else ""
     data = run.setting("data.dir") or run.setting("data.source")
-    versions = last.get("versions", {})
+    versions, evals = last.get("versions", {}), run.setting("data.evals")
     lines = [
         ("recipe", run.setting("recipe")),
         ("model", f"{model}{f', {_amount(size)} parameters' if size else ''}{adapters}" if run.settings else None),
         ("data", f"{data}, {run.setting('data.train')}" if data else None),
-        ("evaluated on", ", ".join(map(str, run.setting("data.evals", []) or []))),
+        ("evaluated on", ", ".join(map(str, evals)) if isinstance(evals, list) else evals),
         ("seed", run.setting("seed")),
         ("begun", _date(sessions[0].get("began")) if sessions else None),
         ("ended", _date(last.get("ended"))),

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def _shell() -> jinja2.Template:
     return environment.get_template("shell.html")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _asset(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
 

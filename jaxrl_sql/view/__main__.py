@@ -1,8 +1,8 @@
 """Look at the answers of a run in a browser: `jaxrl-sql view RUN [OTHER]`.
 
 It writes a folder (RUN/view, or --out DIR) whose index.html is opened from disk: the run's curves, every answer behind
-filters, an answer's rows beside the gold's with its verdict by every rule, and evaluations question by question. RUN is a
-run, a folder of `evaluate --out` or one of `evaluate --compare`; OTHER is compared with it. --serve PORT hands the
+filters, an answer's rows beside the gold's with its verdict by every rule, and evaluations question by question. RUN
+is a run, a folder of `evaluate --out` or one of `evaluate --compare`; OTHER is compared with it. --serve PORT hands the
 folder out on this machine's loopback, and follows a run that goes on until Ctrl-C.
 """
 
@@ -69,7 +69,7 @@ def view(given: argparse.Namespace) -> int:
 
 
 def executor_config(sources: Sequence[Source]) -> ExecutorConfig:
-    """Return the limits of the first run's own executor; the usual ones where its configuration is of another version."""
+    """Return the limits of the first run's executor; the usual ones where its configuration is of another version."""
     for source in sources:
         if source.kind == RUN:
             try:

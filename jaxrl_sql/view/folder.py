@@ -76,10 +76,13 @@ class View:
 
     def update(self, is_live: bool = False) -> bool:
         """Write what has changed in the sources, and last that it has."""
-        found = {(i, chunk.path, chunk.number): chunk for i, source in enumerate(self._sources) for chunk in chunks(source)}
+        found = {
+            (i, chunk.path, chunk.number): chunk for i, source in enumerate(self._sources) for chunk in chunks(source)
+        }
         looked = (is_live, *(chunk.stamp for chunk in found.values()), *map(_size, self._other_files()))
         if looked == self._looked:
             return False
+        self._scans = {key: scan for key, scan in self._scans.items() if key in found}
         self._scan(found)
         if self._judge is not None:
             self._judge.judge(self._in_order())

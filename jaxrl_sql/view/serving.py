@@ -1,13 +1,15 @@
-"""A folder over loopback, by the standard library: for browsers on another machine's tunnel, and for runs that go on."""
+"""A folder over loopback, by the standard library: for a browser at the end of a tunnel, and for runs that go on."""
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
 
 from jaxrl_sql.types import InputError
 
@@ -24,13 +26,13 @@ class _Handler(SimpleHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
 
-    def send_head(self):  # type: ignore[no-untyped-def]  # noqa: ANN201 - as its base has it
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
         if (self.headers.get("Host") or "").rsplit(":", 1)[0] not in _HOSTS:
             self.send_error(403)
             return None
         return super().send_head()
 
-    def list_directory(self, path):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, ARG002 - the same
+    def list_directory(self, path: object) -> None:  # noqa: ARG002 - its base's
         self.send_error(404)
 
     def log_message(self, *_: object) -> None:

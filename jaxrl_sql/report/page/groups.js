@@ -9,18 +9,18 @@
   JX.hashOf = hashOf;
 
   function Select({ name, label, value, options, set }) {
-    return html`<label>${label}<select name=${name} value=${value || ""} onChange=${(e) => set({ [name]: e.target.value })}>
+    return html`<label>${label}<select name=${name} aria-label=${label} value=${value || ""} onChange=${(e) => set({ [name]: e.target.value })}>
       <option value="">any</option>${options.map(([key, text]) => html`<option value=${key} selected=${key === value}>${text}</option>`)}</select></label>`;
   }
 
   function Filters({ query, head, index, set }) {
     const words = (name) => index.words[name].filter(Boolean).map((one) => [one, one]).sort((a, b) => a[1].localeCompare(b[1]));
     return html`<form class="filters" role="search" aria-label="filters" onSubmit=${(e) => e.preventDefault()}>
-      <label>text <span class="dim">(/)</span><input type="search" name="text" value=${query.text || ""} placeholder="question or SQL" onInput=${(e) => set({ text: e.target.value })} /></label>
+      <label>text <span class="dim">(/)</span><input type="search" name="text" aria-label="text: question or SQL" value=${query.text || ""} placeholder="question or SQL" onInput=${(e) => set({ text: e.target.value })} /></label>
       ${head.runs.length > 1 && html`<${Select} name="run" label="run" value=${query.run} set=${set} options=${head.runs.map((one, i) => [`${i}`, one.name])} />`}
       <${Select} name="phase" label="phase" value=${query.phase} set=${set} options=${words("phases")} />
-      <label>steps from<input type="number" name="from" value=${query.from || ""} onInput=${(e) => set({ from: e.target.value })} /></label>
-      <label>to<input type="number" name="to" value=${query.to || ""} onInput=${(e) => set({ to: e.target.value })} /></label>
+      <label>steps from<input type="number" name="from" aria-label="steps from" value=${query.from || ""} onInput=${(e) => set({ from: e.target.value })} /></label>
+      <label>to<input type="number" name="to" aria-label="steps to" value=${query.to || ""} onInput=${(e) => set({ to: e.target.value })} /></label>
       <${Select} name="db" label="database" value=${query.db} set=${set} options=${words("dbs")} />
       <${Select} name="status" label="status" value=${query.status} set=${set} options=${words("statuses")} />
       <${Select} name="hardness" label="hardness" value=${query.hardness} set=${set} options=${words("hardness")} />
@@ -116,7 +116,7 @@
     const find = (key) => evaluations.find((one) => one.key === key);
     const a = find(query.a) || usual[0], b = find(query.b) || usual[1];
     const sides = JX.compare(index, a, b), side = query.side || "worse";
-    const choose = (name, one) => html`<label>${name}<select onChange=${(e) => { window.location.hash = hashOf("compare", { ...query, a: a.key, b: b.key, [name]: e.target.value }); }}>${evaluations.map((other) => html`<option value=${other.key} selected=${other === one}>${label(head, other)}</option>`)}</select></label>`;
+    const choose = (name, one) => html`<label>${name}<select aria-label=${name} onChange=${(e) => { window.location.hash = hashOf("compare", { ...query, a: a.key, b: b.key, [name]: e.target.value }); }}>${evaluations.map((other) => html`<option value=${other.key} selected=${other === one}>${label(head, other)}</option>`)}</select></label>`;
     const names = { better: "better in b", worse: "worse in b", both: "right in both", neither: "right in neither" };
     const page = +query.page || 0, rows = sides[side] || [];
     const link = (more) => hashOf("compare", { ...query, a: a.key, b: b.key, ...more });

@@ -24,7 +24,8 @@ from jaxrl_sql.report.load import Run, load_run
 from jaxrl_sql.types import InputError
 
 PAGE = Path(__file__).parent / "page"
-SCRIPTS = ("vendor/preact.js", "vendor/vega.js", "data.js", "charts.js", "answers.js", "run.js", "groups.js", "app.js")
+VEGA = "vendor/vega.js"
+SCRIPTS = ("vendor/preact.js", "data.js", "charts.js", "answers.js", "run.js", "groups.js", "app.js")
 STYLE = "page.css"
 SAMPLES_SHOWN = 12
 
@@ -41,7 +42,7 @@ def write_report(run_dir: str | Path) -> Path:
 
 def render(run: Run, evaluations: Evaluations) -> str:
     """Return the page of a run that stands alone."""
-    scripts = [_asset(name) for name in SCRIPTS]
+    scripts = [_asset(name) for name in (VEGA, *SCRIPTS)]
     head = {"title": run.folder.resolve().name, "runs": [run_data(run, evaluations)], "alone": True, "live": False}
     sources = " ".join(f"'sha256-{_digest(text)}'" for text in scripts)
     return _shell().render(

@@ -97,7 +97,7 @@ def dry_run(config: TrainConfig) -> int:
         elsewhere = {
             "run.dir": f"{scratch}/{folder.name}",
             "run.resume": False,
-            "run.wandb": "",
+            "run.trackers": [],
             "run.display": "plain",
         }
         with open_run(changed(with_found_numbers(config), elsewhere)) as s:

@@ -184,7 +184,10 @@ class Session:
     def write_sample(
         self, step: int, phase: str, example: Example, text: str, sql: str | None, status: str, reward: float
     ) -> None:
-        """Keep an answer with its SQL, status and reward."""
+        """Keep an answer with its SQL, status and reward; where a tracker has traces it is one."""
+        self.metrics.trace(
+            step, example.question, text, {"phase": phase, "sql": sql, "status": status, "reward": reward}
+        )
         self.samples.write(
             {
                 "step": step,
@@ -232,7 +235,7 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
 @contextmanager
 def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack) -> Iterator[Session]:
     """Open what a session holds; signals are heard until `closed` is left."""
-    trackers = open_trackers(folder, config.run.wandb, dataclasses.asdict(config)) if is_first else ()
+    trackers = open_trackers(folder, config.run.trackers, config.run.project, dataclasses.asdict(config), is_first)
     with (
         make_display(config.run.display if is_first else "none", _steps(config), title=folder.name) as display,
         make_executor(config.executor) as executor,

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from jaxrl_sql.runtime.folder import METRICS, SAMPLES
 from jaxrl_sql.runtime.plain import plain
-from jaxrl_sql.runtime.trackers import TensorBoard, Tracker
+from jaxrl_sql.runtime.trackers import Tracker
 
 Metrics = Mapping[str, tuple[Any, Any]]
 
@@ -51,7 +51,7 @@ class MetricsWriter:
 
     def __init__(self, folder: str | Path | None, trackers: Sequence[Tracker] = ()) -> None:
         self._lines = JsonLines(folder and Path(folder) / METRICS)
-        self._trackers = [TensorBoard(Path(folder) / "tb"), *trackers] if folder else []
+        self._trackers = trackers
 
     def __enter__(self) -> Self:
         return self
@@ -72,6 +72,11 @@ class MetricsWriter:
         self._lines.write({"step": step, **values})
         for board in self._trackers:
             board.write(step, values)
+
+    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+        """Show an answer to a question where a tracker has traces; no file holds it."""
+        for board in self._trackers:
+            board.trace(step, question, answer, about)
 
     def rewind(self, position: int, step: int) -> None:
         """Drop the lines after `position`, which was that of `step`: the run writes them again."""

@@ -35,12 +35,13 @@
       const whole = await readTexts(data);
       set({ head, data: whole, fault: "" });
       JX.textsMs = performance.now();
+      JX.isReady();
     }
     useEffect(() => {
       JX.onStamp = (stamp) => {
         if (stamp === JX.stamp && JX.kept.size) return;
         JX.stamp = stamp;
-        read().catch((error) => set((old) => ({ ...old, fault: error.message })));
+        read().catch((error) => { JX.isReady(); set((old) => ({ ...old, fault: error.message })); });
       };
       const ask = () => JX.script(`data/stamp.js?${Date.now()}`).catch((error) => set((old) => ({ ...old, fault: error.message })));
       ask();

@@ -5,6 +5,11 @@
   const COLORS = ["#1f6fb2", "#d9822b", "#2f9e62", "#c0392b", "#7d5bbe", "#8c6d46", "#d16ba5", "#6b7280", "#a3a51f", "#17a2b8"];
   const STATUS = { ok: "#2f9e62", syntax_error: "#c0392b", schema_error: "#d9822b", no_sql: "#6b7280" };
 
+  // The library is large: it is read after what the other pages need.
+  let library = null;
+  const vega = () => (window.vegaEmbed ? Promise.resolve(window.vegaEmbed)
+    : library ||= JX.ready.then(() => JX.script("page/vendor/vega.js")).then(() => window.vegaEmbed));
+
   function colorsOf(words) {
     const spare = COLORS.filter((one) => !Object.values(STATUS).includes(one));
     let next = 0;
@@ -74,7 +79,7 @@
         if (!seen.some((one) => one.isIntersecting)) return;
         watch.disconnect();
         const options = { ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: { theme: isDark ? "dark" : "custom" } };
-        window.vegaEmbed(element, specOf(chart, isDark), options).then((result) => {
+        vega().then((draw) => draw(element, specOf(chart, isDark), options)).then((result) => {
           if (isGone) result.finalize(); else drawn.current = result;
         }, (error) => { element.textContent = `not drawn: ${error.message}`; });
       }, { rootMargin: "200px" });

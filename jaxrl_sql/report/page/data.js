@@ -2,6 +2,7 @@
 "use strict";
 const JX = { waiting: {}, kept: new Map(), stamp: 0, live: false, onStamp: () => {} };
 window.JX = JX;
+JX.ready = new Promise((done) => { JX.isReady = done; });
 
 window.jx = (name, text) => { if (JX.waiting[name]) JX.waiting[name](text); };
 window.jxStamp = (stamp, live) => { JX.live = live; JX.onStamp(stamp, live); };

@@ -16,7 +16,7 @@
   function Filters({ query, head, index, set }) {
     const words = (name) => index.words[name].filter(Boolean).map((one) => [one, one]).sort((a, b) => a[1].localeCompare(b[1]));
     return html`<form class="filters" role="search" aria-label="filters" onSubmit=${(e) => e.preventDefault()}>
-      <label>text <span class="dim">(/)</span><input type="search" name="text" aria-label="text: question or SQL" value=${query.text || ""} placeholder="question or SQL" onInput=${(e) => set({ text: e.target.value })} /></label>
+      <label>text<input type="search" name="text" aria-label="text: question or SQL" value=${query.text || ""} placeholder="question or SQL, key /" onInput=${(e) => set({ text: e.target.value })} /></label>
       ${head.runs.length > 1 && html`<${Select} name="run" label="run" value=${query.run} set=${set} options=${head.runs.map((one, i) => [`${i}`, one.name])} />`}
       <${Select} name="phase" label="phase" value=${query.phase} set=${set} options=${words("phases")} />
       <label>steps from<input type="number" name="from" aria-label="steps from" value=${query.from || ""} onInput=${(e) => set({ from: e.target.value })} /></label>
@@ -125,6 +125,7 @@
       <table class="list"><thead><tr><th scope="col">question</th><th scope="col">database</th><th scope="col">hardness</th><th scope="col" class="number">a</th><th scope="col" class="number">b</th></tr></thead>
         <tbody>${rows.slice(page * PAGE, page * PAGE + PAGE).map(([mine, other]) => html`<tr key=${mine}><td class="question"><a href=${`#/pair/${JX.idOf(index, mine)}/${JX.idOf(index, other)}`}>${texts ? texts.questions[index.question[mine]] : index.uids[index.question[mine]]}</a></td>
           <td>${index.words.dbs[index.db[mine]]}</td><td>${index.words.hardness[index.hardness[mine]]}</td><td class="number">${JX.number(index.best[mine])}</td><td class="number">${JX.number(index.best[other])}</td></tr>`)}</tbody></table>
+      ${!rows.length && html`<p>No question is ${names[side]}.</p>`}
       ${rows.length > PAGE && html`<nav class="steps" aria-label="pages">${page > 0 && html`<a rel="prev" href=${link({ page: page - 1 || "" })}>earlier</a>`}<span>${page * PAGE + 1} to ${Math.min(rows.length, page * PAGE + PAGE)}</span>${(page + 1) * PAGE < rows.length && html`<a rel="next" href=${link({ page: page + 1 })}>later</a>`}</nav>`}`;
   };
 

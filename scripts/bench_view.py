@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.report.groups import open_source
-from jaxrl_sql.runtime.rollouts import RolloutWriter
+from jaxrl_sql.runtime.rollouts import RolloutWriter, pack_ids, pack_logprobs
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.view.folder import View
 from jaxrl_sql.view.judging import Judge
@@ -47,23 +47,29 @@ def main() -> int:
     parser.add_argument("--answers", type=int, default=100_000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--keep", type=Path, help="leave the run and its folder here")
+    parser.add_argument("--keep", type=Path, help="leave the run and its folder here, or use those that are")
     given = parser.parse_args()
     answers = given.answers // 100 if given.quick else given.answers
     with tempfile.TemporaryDirectory() as scratch:
         run = given.keep or Path(scratch, "run")
-        make_run(run, answers)
+        if not (run / "view" / "index.html").exists():
+            make_run(run, answers)
+            write_view(run)
         print(f"{platform.machine()}, Python {platform.python_version()}; {answers:,} answers in groups of {GROUP}")
         print(f"the run's pieces: {size_of(run / 'rollouts') / 1e6:,.1f} MB")
-        began = time.perf_counter()
-        with Executor() as executor:
-            judge = Judge(executor, 20_000, 60.0)
-            View([open_source(run)], run / "view", judge).update()
-        took = time.perf_counter() - began
-        print(f"written in {took:,.1f} s, {judge.judged:,} of {judge.asked:,} distinct answers judged")
         print(f"the folder: {size_of(run / 'view') / 1e6:,.1f} MB")
         measure(run / "view" / "index.html", given.repeat)
     return 0
+
+
+def write_view(run: Path) -> None:
+    """Write the folder as the command does, and print how long that took."""
+    began = time.perf_counter()
+    with Executor() as executor:
+        judge = Judge(executor, 20_000, 60.0)
+        View([open_source(run)], run / "view", judge).update()
+    took = time.perf_counter() - began
+    print(f"written in {took:,.1f} s, {judge.judged:,} of {judge.asked:,} distinct answers judged")
 
 
 def make_run(folder: Path, answers: int) -> None:
@@ -120,7 +126,8 @@ def make_answer(question: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     tokens = rng.choices(range(VOCABULARY), k=TOKENS)
     logprobs = [round(-abs(rng.gauss(0, 0.4)), 3) if rng.random() < 0.5 else -0.0 for _ in tokens]
     return {
-        "turns": [["assistant", text, tokens, logprobs]], "sql": sql, "status": status, "gold_status": "ok", "stop": "",
+        "turns": [["assistant", text, pack_ids(tokens), pack_logprobs(logprobs)]],
+        "sql": sql, "status": status, "gold_status": "ok", "stop": "",
         "reward": reward, "parts": {"correct": reward}, "weight": 1.0, "finish": "stop", "advantage": reward - 0.5,
     }  # fmt: skip
 

@@ -93,7 +93,7 @@ go() {
         train "$(left)" "$RUN/train" >>"$OUT/train.log" 2>&1 || rc=$?
     fi
     "$PY" scripts/gpu_spider.py results "$RUN" "$OUT"
-    for name in metrics.jsonl samples.jsonl report.html config.yaml; do
+    for name in metrics.jsonl samples.jsonl report.html config.yaml about.json; do
         [ -e "$RUN/train/$name" ] && cp "$RUN/train/$name" "$OUT/"
     done
     "$PY" scripts/gpu_spider.py done "$RUN/train" && { echo "gpu_spider: done"; return 0; }

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.runtime.rollouts import RolloutWriter
+from jaxrl_sql.runtime.rollouts import RolloutWriter, pack_ids, pack_logprobs
 
 HARM = '</script><script>window.harmed=1</script><img src=x onerror="window.harmed=1"> \u2028\'"` ${1} <!-- {{7*7}}'
 """A text that would run in a page which takes it for markup, a script or a template."""
@@ -27,7 +27,7 @@ def make_database(folder: Path) -> Path:
 
 
 def answer(sql: str | None, reward: float, status: str = "ok", turns: Sequence[Any] | None = None) -> dict[str, Any]:
-    said = turns or [["assistant", f"I think so. {sql}", [0, 1, 2], [-0.1, -2.0, 0.0]]]
+    said = turns or [["assistant", f"I think so. {sql}", pack_ids([0, 1, 2]), pack_logprobs([-0.1, -2.0, 0.0])]]
     return {
         "turns": list(said), "sql": sql, "status": status, "gold_status": "ok", "stop": "", "reward": reward,
         "parts": {"correct": reward, "format": 1.0}, "weight": 1.0, "finish": "stop",
@@ -45,9 +45,9 @@ def group(step: int, uid: str, answers: Sequence[dict[str, Any]], **more: Any) -
 
 def dialogue(sql: str) -> list[list[Any]]:
     return [
-        ["assistant", "let me look <sql>SELECT 1</sql>", [0, 1], [-0.2, -0.3]],
+        ["assistant", "let me look <sql>SELECT 1</sql>", pack_ids([0, 1]), pack_logprobs([-0.2, -0.3])],
         ["environment", f"<observation>{HARM}</observation>"],
-        ["assistant", sql, [1, 3], [-0.01, None]],
+        ["assistant", sql, pack_ids([1, 3]), pack_logprobs([-0.01, float("nan")])],
     ]
 
 

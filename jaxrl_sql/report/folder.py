@@ -11,11 +11,13 @@ import json
 import shutil
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.report.groups import Group
 from jaxrl_sql.report.html import PAGE, folder_page, write_text
+from jaxrl_sql.runtime.rollouts import unpack_ids
 from jaxrl_sql.types import InputError
 
 DATA, MARK = "data", "answers.json"
@@ -182,11 +184,9 @@ class _Words:
 
 def used_tokens(groups: Iterable[Group]) -> set[int]:
     """Return the token ids that answers were written with."""
-    return {
-        token
-        for group in groups
-        for answer in group["answers"]
-        for turn in answer["turns"]
-        if len(turn) > 2
-        for token in turn[2]
-    }
+    found: set[int] = set()
+    for group in groups:
+        for turn in (turn for answer in group["answers"] for turn in answer["turns"] if len(turn) > 2):
+            with suppress(ValueError):  # of a broken one no token is shown
+                found.update(unpack_ids(turn[2]).tolist())
+    return found

@@ -183,6 +183,8 @@ def _answer(one: Mapping[str, Any]) -> dict[str, Any]:
     turns = [list(turn) for turn in one["turns"]]
     if not all(len(turn) >= 2 for turn in turns):
         raise ValueError(turns)
+    if not all(isinstance(part, str) for turn in turns for part in turn):
+        raise TypeError(turns)
     return {**one, "turns": turns, "status": str(one["status"]), "reward": one["reward"]}
 
 

@@ -16,10 +16,11 @@ from jaxrl_sql.rollout.stop_strings import token_bytes
 from jaxrl_sql.run.collect import Group
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.runtime.plain import plain
+from jaxrl_sql.runtime.rollouts import pack_ids, pack_logprobs
 from jaxrl_sql.types import Example, Response, Turn, whole_text
 
-# A thousandth of a nat is less than one sees of a probability, and packs well.
-_DIGITS = 3
+# More than one sees of an advantage, and packs well.
+_DIGITS = 4
 
 
 def keep_groups(s: Session, step: int, phase: str, groups: Sequence[Group], chosen: Sequence[Group]) -> None:
@@ -135,7 +136,7 @@ def _turn(turn: Turn) -> list[Any]:
     logprobs = turn.behavior_logprobs or turn.logprobs
     if not logprobs:
         return [turn.role, turn.text]
-    return [turn.role, turn.text, [int(token) for token in turn.token_ids], [_rounded(one) for one in logprobs]]
+    return [turn.role, turn.text, pack_ids(turn.token_ids), pack_logprobs(logprobs)]
 
 
 def _rounded(value: Any) -> float | None:

@@ -1,21 +1,31 @@
 """Every answer of a run, kept in its folder: pieces `rollouts/train-000012.jsonl.gz` and `eval-000003.jsonl.gz`.
 
 A line is a group: a question, and the answers to it. Each append is a gzip member of its own, so what was written is
-whole whatever comes after, a position is a piece and its length in bytes, and `gunzip` and `zcat` read a piece.
+whole whatever comes after, a position is a piece and its length in bytes, and `gunzip` and `zcat` read a piece. Token
+ids and log-probabilities, hundreds an answer, are packed as base64: as JSON's numbers they would take longer to write
+than all else.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 FOLDER, TOKENS = "rollouts", "tokens.json"
 KINDS = ("train", "eval")
 FEWEST_PIECES, MOST_ANSWERS = 8, 1024
+# Of gzip: twice as fast as the usual one, for a tenth more bytes.
+_LEVEL = 3
+# A log-probability is kept in thousandths of a nat; the number that stands for none.
+_NAT, _NONE = 1000, 32_767
 
 Record = dict[str, Any]
 Position = tuple[int, int, int]
@@ -171,6 +181,29 @@ def read_piece(path: Path) -> Read:
     return Read(records, is_cut)
 
 
+def pack_ids(ids: Sequence[int]) -> str:
+    """Return token ids as text."""
+    return base64.b64encode(np.asarray(ids, "<u4").tobytes()).decode()
+
+
+def unpack_ids(text: str) -> np.ndarray:
+    """Return the token ids [T] that a text holds; raises ValueError for one that holds none."""
+    return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
+
+
+def pack_logprobs(logprobs: Sequence[float]) -> str:
+    """Return log-probabilities as text, to a thousandth of a nat, and as none what is no number."""
+    values = np.asarray(logprobs, np.float64) * _NAT
+    kept = np.where(np.isfinite(values), np.clip(np.nan_to_num(values), 1 - _NONE, _NONE - 1), _NONE)
+    return base64.b64encode(kept.round().astype("<i2").tobytes()).decode()
+
+
+def unpack_logprobs(text: str) -> list[float]:
+    """Return the log-probabilities that a text holds, NaN for none; raises ValueError for one that holds none."""
+    raw = np.frombuffer(base64.b64decode(text, validate=True), "<i2").tolist()
+    return [math.nan if one == _NONE else one / _NAT for one in raw]
+
+
 def _members(raw: bytes) -> Iterator[bytes | None]:
     """Yield the text of each gzip member, and None in the place of a rest that is none."""
     while raw:
@@ -189,8 +222,10 @@ def _members(raw: bytes) -> Iterator[bytes | None]:
 
 def _member(records: Sequence[Mapping[str, Any]]) -> bytes:
     """Return records as a gzip member that says nothing of when it was made: the same records, the same bytes."""
-    packed = zlib.compressobj(wbits=31)
-    text = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in records)
+    packed = zlib.compressobj(level=_LEVEL, wbits=31)
+    text = "".join(
+        json.dumps(one, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n" for one in records
+    )
     return packed.compress(text.encode("utf-8", errors="replace")) + packed.flush()
 
 

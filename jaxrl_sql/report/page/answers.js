@@ -22,7 +22,8 @@
 
   // A turn's tokens, each the darker the less likely it was.
   function Tokens({ ids, logprobs, texts }) {
-    const shown = ids.map((id, i) => ({ text: texts[id] === undefined ? `[${id}]` : texts[id], p: logprobs[i] === null ? 1 : Math.exp(logprobs[i]) }));
+    const nats = new Int16Array(JX.bytes(logprobs).buffer); // in thousandths; 32767 is none
+    const shown = Array.from(new Uint32Array(JX.bytes(ids).buffer), (id, i) => ({ text: texts[id] === undefined ? `[${id}]` : texts[id], p: nats[i] === 32767 ? 1 : Math.exp(nats[i] / 1000) }));
     const least = [...shown].sort((a, b) => a.p - b.p).slice(0, 6);
     return html`<pre class="tokens">${shown.map((one) => html`<span title=${`p = ${one.p.toFixed(3)}`} style=${{ background: `rgba(217,130,43,${(0.75 * (1 - one.p)).toFixed(3)})` }}>${one.text}</span>`)}</pre>
       <p class="dim">least likely: ${least.map((one, i) => html`${i ? ", " : ""}<code>${one.text.trim() || JSON.stringify(one.text)}</code> ${one.p.toFixed(3)}`)}</p>`;

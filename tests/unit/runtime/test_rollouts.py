@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jaxrl_sql.runtime.rollouts import FOLDER, RolloutWriter, pieces_of, read_piece
+from jaxrl_sql.runtime.rollouts import (
+    FOLDER,
+    RolloutWriter,
+    pack_ids,
+    pack_logprobs,
+    pieces_of,
+    read_piece,
+    unpack_ids,
+    unpack_logprobs,
+)
 
 
 def group(number: int, answers: int = 2) -> dict[str, Any]:
@@ -49,6 +59,16 @@ def test_a_group_is_never_cut(tmp_path: Path) -> None:
     writer = RolloutWriter(tmp_path, 3)
     writer.write("train", [group(1, 8), group(2, 8)])
     assert kept(tmp_path) == [2]
+
+
+def test_packed_numbers_come_back() -> None:
+    assert unpack_ids(pack_ids([0, 151_935, 1 << 31])).tolist() == [0, 151_935, 1 << 31]
+    found = unpack_logprobs(pack_logprobs([0.0, -0.0004, -1.2345, -99.0, float("nan"), float("-inf")]))
+    assert found[:4] == [0.0, 0.0, -1.234, -32.766]
+    assert all(math.isnan(one) for one in found[4:])
+    assert unpack_logprobs(pack_logprobs([])) == []
+    with pytest.raises(ValueError, match=r"padding|buffer size"):
+        unpack_ids("AAA")
 
 
 def test_nothing_is_written_where_none_are_to_be_kept(tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def write_view(run: Path) -> None:
         judge = Judge(executor, 20_000, 60.0)
         View([open_source(run)], run / "view", judge).update()
     took = time.perf_counter() - began
-    print(f"written in {took:,.1f} s, {judge.judged:,} of {judge.asked:,} distinct answers judged")
+    print(f"written in {took:,.1f} s, of which {judge.seconds:,.1f} s judging")
+    print(f"{judge.judged:,} of {judge.asked:,} distinct answers judged")
 
 
 def make_run(folder: Path, answers: int) -> None:

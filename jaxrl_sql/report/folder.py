@@ -22,7 +22,7 @@ from jaxrl_sql.types import InputError
 
 DATA, MARK = "data", "answers.json"
 FORM = 1
-_LEVEL = 6
+_LEVEL = 3
 
 # What a group is marked with in the index, as bits.
 NO_SIGNAL, SUSPICIOUS, CONSTANT, JUDGED, TRUNCATED = 1, 2, 4, 8, 16

@@ -47,10 +47,10 @@ class Judge:
     """
 
     def __init__(self, executor: SqlExecutor, most: int, seconds: float) -> None:
-        self._executor, self._most, self._seconds = executor, most, seconds
+        self._executor, self._most, self._most_seconds = executor, most, seconds
         self._verdicts: dict[Key, dict[str, Any]] = {}
         self._missing: dict[str, bool] = {}
-        self.asked = 0
+        self.asked, self.seconds = 0, 0.0
 
     @property
     def judged(self) -> int:
@@ -70,9 +70,10 @@ class Judge:
         left = [one for key, one in distinct.items() if key not in self._verdicts and self._is_here(one.example)]
         left = left[: max(0, self._most - self.judged)]
         for start in range(0, len(left), _AT_ONCE):
-            if time.monotonic() - began > self._seconds:
-                return
+            if time.monotonic() - began > self._most_seconds:
+                break
             self._judge(left[start : start + _AT_ONCE])
+        self.seconds += time.monotonic() - began
 
     def known(self, asked: Iterable[Asked]) -> int:
         """Return how many of what is asked for have a verdict."""

@@ -48,7 +48,7 @@ class Scan(NamedTuple):
     is_cut: bool
 
 
-class Written(NamedTuple):
+class WrittenPart(NamedTuple):
     """A piece as it was written last, and what it hung on."""
 
     hangs_on: tuple[Any, ...]
@@ -70,7 +70,7 @@ class View:
         self._folder = AnswersFolder(out)
         self._scans: dict[Key, Scan] = {}
         self._parts: dict[Key, int] = {}
-        self._written: dict[Key, Written] = {}
+        self._written: dict[Key, WrittenPart] = {}
         self._looked: Any = None
         self._stamp = 0
 
@@ -121,7 +121,7 @@ class View:
     def _write_part(self, key: Key, number: int, chunk: Chunk | None) -> None:
         """Write a piece, unless it is as it was; one that the run has dropped is empty."""
         if chunk is None:
-            self._written[key] = Written((), [])
+            self._written[key] = WrittenPart((), [])
             self._folder.write_part(number, [])
             return
         scan = self._scans[key]
@@ -135,7 +135,7 @@ class View:
         if self._judge is not None:
             self._judge.attach(groups)
         self._folder.write_part(number, groups)
-        self._written[key] = Written(hangs_on, [row_of(one, key[0]) for one in groups])
+        self._written[key] = WrittenPart(hangs_on, [row_of(one, key[0]) for one in groups])
         self._tell(f"written {number + 1} of {len(self._parts)} pieces")
 
     def _advantages(self, run: int, steps: set[int]) -> Advantages:

@@ -92,6 +92,11 @@ soak: setup-dev ## queries beside writers, overwritten files, killed workers and
 test-multidevice: setup-dev ## the tests on eight virtual devices
 	$(BIN)/python -m pytest -q -m multidevice $(ARGS) || [ $$? -eq 5 ]
 
+.PHONY: test-browser
+test-browser: setup-dev ## the pages of `view` in Chromium, which has to be there (Debian: apt-get install chromium)
+	command -v chromium || command -v chromium-browser || command -v google-chrome # without it the tests would be skipped
+	$(BIN)/python -m pytest -q -m browser tests/browser $(ARGS)
+
 .PHONY: test-parity
 test-parity: setup-dev $(STAMPS)/parity ## install torch and compare the models with transformers'
 	$(BIN)/python -c 'import torch' # without it the tests would be skipped and not fail
@@ -166,6 +171,10 @@ bench-types: setup ## update, prefill and decoding in float32 and in bfloat16 on
 .PHONY: bench-stacks
 bench-stacks: setup ## a step beside TRL's and Tunix's; ARGS='--trl-python … --tunix-python …', see the script
 	$(BIN)/python scripts/bench_stacks.py $(ARGS)
+
+.PHONY: bench-view
+bench-view: setup-dev ## a folder of 100,000 answers: its size, and how fast Chromium opens and filters it; ARGS=--quick
+	$(BIN)/python scripts/bench_view.py $(ARGS)
 
 .PHONY: bench-load
 bench-load: setup ## time to load weights of Qwen2.5-0.5B's shape beside the time to read their file

@@ -29,7 +29,8 @@ OPTIONAL = (
     ("openai", "endpoint", "models behind an endpoint: distill, augment, verbal"),
     ("gguf", "gguf", "weights in GGUF files"),
     ("pyarrow", "parquet", "questions in Parquet files"),
-    ("wandb", "wandb", "numbers sent to Weights & Biases: run.wandb"),
+    ("wandb", "wandb", "numbers sent to Weights & Biases: run.trackers"),
+    ("trackio", "trackio", "numbers and traces kept by Trackio: run.trackers"),
     ("libtpu", "tpu-plan", "plans compiled for TPUs, which need not be here"),
 )
 """Packages that not every run needs: by name, the extra that installs each, and what it is for."""

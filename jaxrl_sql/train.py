@@ -46,12 +46,13 @@ from jaxrl_sql.run.build import export_model, make_engine, make_optimizer, make_
 from jaxrl_sql.run.collect import collect_batch, from_arrays, pack, to_arrays
 from jaxrl_sql.run.command import TRAINED, run_command
 from jaxrl_sql.run.evaluation import evaluate_all
+from jaxrl_sql.run.keep import keep_advantages, keep_groups
 from jaxrl_sql.run.lifecycle import Snapshot, dry_run, open_run, restore, run_phase, score
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.run.stages import Progress, Stage, has_risen
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.sft import run_sft
-from jaxrl_sql.types import InputError, whole_text
+from jaxrl_sql.types import InputError
 
 
 @dataclass
@@ -142,19 +143,22 @@ def train(config: TrainConfig) -> int:
 def grpo_step(s: Session, phase: GrpoPhase, at: int) -> None:
     """Make the run's step `at` of GRPO (they count from 1, the cold start's too) and record it."""
     grpo, stage = s.config.grpo, phase.stage
-    began = time.perf_counter()
+    began, compiled = time.perf_counter(), s.compiled.seconds
     numbers = {}
     if not phase.rollout_buffer:
         numbers = collect_rollouts(s, phase, at - 1 - s.config.sft.steps)
     collected = time.perf_counter()
     batch = on_mesh(s, phase.rollout_buffer.pop(0))
     batch, compared = phase.advantage(phase.state, batch)
+    part = (at - 1 - stage.first) % grpo.steps_per_generation
+    keep_advantages(s, at, at - part, part, batch)
     phase.state, metrics = phase.update(phase.state, batch)
     numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
     ended = time.perf_counter()
     updates = grpo.num_iterations * grpo.minibatches
     rate = make_schedule(stage.optim, stage.steps * updates)((at - 1 - stage.first) * updates)
     numbers |= {"optim/lr": float(rate), "time/update": ended - collected, "time/step": ended - began}
+    numbers["time/compile"] = s.compiled.seconds - compiled
     s.record(at, stage.name, numbers)
 
 
@@ -167,10 +171,7 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, flo
     phase.engine.params = None  # the updates donate them
     phase.engine.release()  # and may have the KV cache's memory
     progress.cursor = found.cursor
-    for group in found.groups[: s.config.run.samples_per_step]:
-        one, text = group.scored[0], whole_text(group.responses[0])
-        at = s.config.sft.steps + number + 1
-        s.write_sample(at, phase.stage.name, group.example, text, one.sql, one.status, one.reward.total)
+    keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, found.groups, found.chosen)
     longest = longest_answer(s.config)[1]
     for start in range(0, len(found.chosen), grpo.prompts):
         batch = pack(found.chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)

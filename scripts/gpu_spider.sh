@@ -68,7 +68,7 @@ lay_wheels() { # what PY lacks, from the bundle
                 || echo "gpu_spider: $wheel does not fit $PY"
         fi
     done
-    for module in flax optax orbax.checkpoint transformers omegaconf sqlglot gguf tensorboardX matplotlib rich sqlexec_rs._native; do
+    for module in flax optax orbax.checkpoint transformers omegaconf sqlglot gguf tensorboardX rich sqlexec_rs._native; do
         has "$module" || die "$PY lacks $module: put its wheel into dist/ before packing (make gpu-wheels)"
     done
 }
@@ -93,7 +93,7 @@ go() {
         train "$(left)" "$RUN/train" >>"$OUT/train.log" 2>&1 || rc=$?
     fi
     "$PY" scripts/gpu_spider.py results "$RUN" "$OUT"
-    for name in metrics.jsonl samples.jsonl report.html config.yaml; do
+    for name in metrics.jsonl samples.jsonl report.html config.yaml about.json; do
         [ -e "$RUN/train/$name" ] && cp "$RUN/train/$name" "$OUT/"
     done
     "$PY" scripts/gpu_spider.py done "$RUN/train" && { echo "gpu_spider: done"; return 0; }

@@ -88,6 +88,12 @@ def chat_server() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def view_runs() -> ModuleType:
+    """Return the module that writes run folders to be looked at."""
+    return _module("view_runs")
+
+
+@pytest.fixture(scope="session")
 def plain_decode() -> ModuleType:
     """Return the module that decodes from a cache in its plain form."""
     return _module("plain_decode")

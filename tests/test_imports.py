@@ -22,13 +22,13 @@ TOP = {"types", "batch"} | {
     "train", "sft", "evaluate", "filter_data", "distill", "augment", "audit", "plan", "ask", "doctor", "api",
     "__main__",
 }  # fmt: skip
-COMMAND_ROOMS = {"run", "verbal"}  # what the commands share, and a command of several files
+COMMAND_ROOMS = {"run", "verbal", "view"}  # what the commands share, and commands of several files
 
 # What each room may import beside itself and the leaves; `data.pack` and `data.prompts` are rooms of their own here.
 ARROWS: dict[str, set[str]] = {
     "parallel": set(),
     "algo": set(),
-    "report": set(),
+    "report": {"runtime", "evals"},  # it reads the pieces that a run keeps, and finds intervals
     "models": {"parallel"},
     "sqlenv": set(),
     "rewards": {"sqlenv"},
@@ -51,7 +51,6 @@ DOORS = {
     "openai": "runtime",
     "huggingface_hub": "runtime",
     "rich": "runtime",
-    "matplotlib": "report",
 }
 
 # These never load jax, and neither does anything that they import.

@@ -12,6 +12,7 @@ from jaxrl_sql.config.sections import TrainConfig
 from jaxrl_sql.types import InputError
 
 _ROUNDING = 1e-6
+TRACKERS = ("tensorboard", "wandb", "trackio")
 _PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD", "duckdb": "nothing"}
 _RULES = dict(rules_of(TrainConfig))
 
@@ -38,6 +39,8 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     data, model, grpo, sampling = config.data, config.model, config.grpo, config.sampling
     yield bool(data.dir), "data.dir is empty; it names the folder with the questions and databases"
     yield bool(data.evals), "data.evals is empty; name at least one split to evaluate on"
+    unknown = [name for name in config.run.trackers if name not in TRACKERS]
+    yield not unknown, f"run.trackers holds {', '.join(map(repr, unknown))}, which is none of {', '.join(TRACKERS)}"
     yield bool(config.run.dir), "run.dir is empty; it names the folder that the run writes"
     memory = config.rollout.memory
     yield memory <= 1, f"rollout.memory={memory} is a share of a device's memory: above 0 and at most 1"

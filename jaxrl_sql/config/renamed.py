@@ -27,6 +27,7 @@ RENAMED: Mapping[str, str] = {
     "restart.final_lr_ratio": "second_stage.final_lr_ratio",
     "restart.steps": "second_stage.steps",
     "run.few_programs": "run.pad_to_max",
+    "run.wandb": "run.trackers",
     "sampling.slots": "rollout.max_num_seqs",
     "sft.accumulate": "sft.gradient_accumulation_steps",
     "sft.rename": "sft.shuffle_identifiers",

@@ -368,7 +368,10 @@ class RunConfig:
 
     A checkpoint is saved every `checkpoint_every` steps, and after each evaluation when the `keep_best` best by
     `best_by` are kept beside the newest: a metric by its whole name, or a word such as `accuracy`, which is the mean of
-    `eval/<split>/accuracy` over the splits; more is better. `wandb` names a project there to send the numbers to.
+    `eval/<split>/accuracy` over the splits; more is better. `keep_rollouts` bounds how many answers of rollouts are
+    kept, and how many of evaluations, for `jaxrl-sql view`; the oldest go first, and 0 keeps none. `samples_per_step`
+    are plain lines of samples.jsonl. `trackers` are where numbers are shown beside metrics.jsonl, of tensorboard, wandb
+    and trackio; the last two file the run under `project`.
     `pad_to_max` compiles a third of the programs, each for the most there is: all prompts are padded to the longest,
     and caches begin at their largest. For runs that are short beside their compiler.
     """
@@ -378,11 +381,13 @@ class RunConfig:
     checkpoint_every: PositiveInt = 50
     keep_checkpoints: PositiveInt = 2
     samples_per_step: int = 4
+    keep_rollouts: int = 100_000
     display: Annotated[str, OneOf("auto", "rich", "plain", "none")] = "auto"
     compilation_cache: str = ""
     keep_best: int = 0
     best_by: str = "accuracy"
-    wandb: str = ""
+    trackers: list[str] = field(default_factory=lambda: ["tensorboard"])
+    project: str = "jaxrl-sql"
     pad_to_max: bool = False
 
 

@@ -164,6 +164,16 @@ def _first_rows(
     ]
 
 
+def result_of(outcome: SqlOutcome) -> Record | None:
+    """Return the first rows of a result as JSON can hold them, or its error; None where there was nothing to run."""
+    return _shown(outcome, outcome.status)
+
+
+def shown_row(row: Sequence[Any]) -> list[Any]:
+    """Return a row's cells as JSON can hold them, cut where they are long."""
+    return [_cell(cell) for cell in row]
+
+
 def _shown(outcome: SqlOutcome, status: str) -> Record | None:
     """Return the first rows of a result, or the error; None where there was nothing to run."""
     if status in _STOPPED:
@@ -184,7 +194,7 @@ def _table(example: Example) -> Record:
 def _cut(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: int) -> Record:
     return {
         "columns": [_cell(name) for name in columns],
-        "rows": [[_cell(cell) for cell in row] for row in rows],
+        "rows": [shown_row(row) for row in rows],
         "row_count": count,
     }
 

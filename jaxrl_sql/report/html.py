@@ -1,73 +1,118 @@
-"""The page: one self-contained HTML file with a run's numbers, curves and samples, by the template `page.html`."""
+"""The pages: `report.html` of a run, which stands alone, and the page of a folder of answers, which loads its pieces.
+
+Both are the page `page/shell.html` with the same scripts. In a report they stand in the page itself, with the run's
+numbers; in a folder beside it. A browser runs nothing else: the page's policy names the scripts, so a text that looks
+like one stays a text.
+"""
 
 from __future__ import annotations
 
-import statistics
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from jaxrl_sql.report.load import Run, first_grpo_step, load_run, series, split_results
-from jaxrl_sql.report.plots import charts, draw
+from jaxrl_sql.report.charts import chart_data
+from jaxrl_sql.report.facts import Evaluations, accuracies, changes, first_and_last, health, key_numbers, what_ran
+from jaxrl_sql.report.groups import RUN, Source, last_evaluations
+from jaxrl_sql.report.load import Run, load_run
+from jaxrl_sql.types import InputError
 
-SAMPLES_SHOWN = 60
+PAGE = Path(__file__).parent / "page"
+VEGA = "vendor/vega.js"
+SCRIPTS = ("vendor/preact.js", "data.js", "charts.js", "answers.js", "run.js", "groups.js", "app.js")
+STYLE = "page.css"
+SAMPLES_SHOWN = 12
 
 
 def write_report(run_dir: str | Path) -> Path:
     """Write `report.html` of a run folder and return its path; raises InputError when there is no run."""
     run = load_run(run_dir)
-    path = run.folder / "report.html"
-    scratch = path.with_name("report.html.tmp")
-    scratch.write_text(render(run), encoding="utf-8")
+    try:
+        evaluations: Evaluations = last_evaluations(Source(run.folder, RUN))
+    except InputError:  # a run that kept no answers
+        evaluations = {}
+    return write_text(run.folder / "report.html", render(run, evaluations))
+
+
+def render(run: Run, evaluations: Evaluations) -> str:
+    """Return the page of a run that stands alone."""
+    scripts = [_asset(name) for name in (VEGA, *SCRIPTS)]
+    head = {"title": run.folder.resolve().name, "runs": [run_data(run, evaluations)], "alone": True, "live": False}
+    sources = " ".join(f"'sha256-{_digest(text)}'" for text in scripts)
+    return _shell().render(
+        title=head["title"],
+        policy=f"script-src {sources}; style-src 'unsafe-inline'",
+        style=_asset(STYLE),
+        scripts=scripts,
+        data=in_page(head),
+    )
+
+
+def folder_page(title: str) -> str:
+    """Return the page of a folder of answers; scripts and style stand in its folder `page`."""
+    return _shell().render(
+        title=title,
+        policy="script-src 'self' file:; style-src 'self' file: 'unsafe-inline'",
+        addresses=[f"page/{name}" for name in SCRIPTS],
+        style_address=f"page/{STYLE}",
+    )
+
+
+def run_data(run: Run, evaluations: Evaluations) -> dict[str, Any]:
+    """Return what the first page shows of a run."""
+    return {
+        "name": run.folder.resolve().name,
+        "kind": RUN,
+        "steps": max((row["step"] for row in run.metrics), default=0),
+        "ran": what_ran(run),
+        "numbers": key_numbers(run),
+        "ends": first_and_last(run),
+        "accuracies": accuracies(run, evaluations),
+        "changes": changes(evaluations),
+        "health": health(run),
+        "charts": chart_data(run),
+        "samples": [_sample(one) for one in list(reversed(run.samples))[:SAMPLES_SHOWN]],
+        "kept": len(run.samples),
+        "config": run.config,
+    }
+
+
+def in_page(value: Any) -> str:
+    """Return a value as JSON that ends no element of a page, whatever is in it."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file whole, or leave the one that is there."""
+    scratch = path.with_name(f"{path.name}.tmp")
+    scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)
     return path
 
 
-def render(run: Run) -> str:
-    """Return the page of a run."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, keep_trailing_newline=True)
-    ends = ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")
-    return pages.get_template("page.html").render(
-        run=run,
-        title=run.folder.resolve().name,
-        last=max((row["step"] for row in run.metrics), default=0),
-        words=(*ends, "change", "questions", "SQL that runs"),
-        accuracies=_accuracies(run),
-        facts=_facts(run),
-        curves=[(chart.title, draw(run, chart)) for chart in charts(run)],
-        samples=list(reversed(run.samples))[:SAMPLES_SHOWN],
-    )
+def _sample(one: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("step", "phase", "uid", "question", "sql", "status", "reward", "text")
+    return {name: one.get(name) for name in names} | {"gold": one.get("gold") or one.get("gold_sql")}
 
 
-def _accuracies(run: Run) -> list[tuple[Any, ...]]:
-    """Return (kind, name, before, after, questions, share of valid SQL or None) of each split and of its grades."""
-    rows: list[tuple[Any, ...]] = []
-    for one in split_results(run):
-        rows.append(("", one.split, one.before, one.after, one.count, one.valid))
-        rows += [("grade", f"– {grade}", *numbers, None) for grade, numbers in one.grades.items()]
-    return rows
+def _shell() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(PAGE)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("shell.html")
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
-    """Return what else one asks first: rewards at both ends, and where the time went."""
-    facts: list[tuple[str, str]] = []
-    rewards = [value for _, value in series(run, "reward/mean")]
-    if rewards:
-        tenth = max(1, len(rewards) // 10)
-        ends = f"{statistics.fmean(rewards[:tenth]):.3f} → {statistics.fmean(rewards[-tenth:]):.3f}"
-        facts.append((f"mean reward, first and last {tenth} steps", ends))
-    losses = [value for _, value in series(run, "sft/loss")]
-    if losses:
-        facts.append(("SFT loss, first and last", f"{losses[0]:.3f} → {losses[-1]:.3f}"))
-    seconds = sum(value for _, value in series(run, "time/step", "grpo"))
-    if seconds:
-        waited = sum(value for _, value in series(run, "time/sql_wait", "grpo"))
-        facts.append(("GRPO steps, all together", f"{seconds / 60:.1f} min"))
-        facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
-    for name, word in (("speed/tokens_per_s", "tokens a second, median"), ("speed/sql_per_s", "SQL a second, median")):
-        values = [value for _, value in series(run, name, "grpo")]
-        if values:
-            facts.append((word, f"{statistics.median(values):,.0f}"))
-    return facts
+@cache
+def _asset(name: str) -> str:
+    return (PAGE / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """Return what a page's policy knows a script in the page by."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from jaxrl_sql.types import InputError
 
@@ -16,13 +18,26 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The files of a run; `skipped` counts lines that could not be read (the last one of a killed run is torn)."""
+    """The files of a run; `skipped` counts lines that could not be read (the last one of a killed run is torn).
+
+    `config` is the text of its configuration, `settings` what stands in it; `about` is its `about.json`. Both are empty
+    where they cannot be read, as of a run of an older version.
+    """
 
     folder: Path
     metrics: tuple[Row, ...]
     samples: tuple[Row, ...]
     config: str
     skipped: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key such as `grpo.steps` in the run's configuration."""
+        found: Any = self.settings
+        for name in key.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return default if found is None else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +60,18 @@ def load_run(folder: str | Path) -> Run:
     metrics, torn_metrics = _read_lines(folder / "metrics.jsonl")
     samples, torn_samples = _read_lines(folder / "samples.jsonl")
     config = folder / "config.yaml"
-    text = config.read_text(encoding="utf-8") if config.is_file() else ""
-    return Run(folder, metrics, samples, text, torn_metrics + torn_samples)
+    text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
+    about = _read_object(folder / "about.json")
+    return Run(folder, metrics, samples, text, torn_metrics + torn_samples, settings_of(text), about)
+
+
+def settings_of(text: str) -> Mapping[str, Any]:
+    """Return what a configuration holds; nothing where it is none."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def series(run: Run, name: str, phase: str | None = None) -> list[tuple[int, float]]:
@@ -97,6 +122,14 @@ def split_results(run: Run) -> list[SplitResult]:
         count = int(after.get(f"eval/{split}/count", 0))
         results.append(SplitResult(split, before[name], after[name], count, after.get(f"eval/{split}/valid"), grades))
     return results
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def _read_lines(path: Path) -> tuple[tuple[Row, ...], int]:

@@ -6,7 +6,6 @@ What that is says `Session.eval_rules`: the recipe's own, as its paper evaluates
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 from typing import Any
 
@@ -19,9 +18,9 @@ from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.run.build import make_client, make_engine
+from jaxrl_sql.run.keep import keep_evaluation
 from jaxrl_sql.run.policy_client import answers
 from jaxrl_sql.run.session import PreemptedError, Session
-from jaxrl_sql.types import whole_text
 
 
 def greedy_answers(s: Session, params: Any, questions: PromptSet) -> tuple[list[Answered], RolloutStats]:
@@ -62,7 +61,7 @@ def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
         return s.evaluation[1]
     began = time.perf_counter()
     numbers: dict[str, float] = {}
-    samples = []
+    kept = []
     for name, questions in s.evals.items():
         try:
             answered, stats = greedy_answers(s, params, questions)
@@ -75,12 +74,9 @@ def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
         found = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
         numbers |= {f"eval/{name}/{key}": value for key, value in found.items()}
         numbers |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}
-        shown = zip(questions.examples, answered, verdicts, strict=True)
-        for example, said, verdict in itertools.islice(shown, s.config.run.samples_per_step):
-            text = whole_text(said.responses[0]) if said.responses else ""
-            samples.append((f"eval/{name}", example, text, verdict.sql, verdict.status, verdict.scores.get(rule, 0.0)))
-    for sample in samples:
-        s.write_sample(step, *sample)
+        kept.append((name, answered, verdicts))
+    for one in kept:
+        keep_evaluation(s, step, *one)
     numbers["time/eval"] = time.perf_counter() - began
     s.record(step, "eval", numbers)
     s.evaluation = (step, numbers)

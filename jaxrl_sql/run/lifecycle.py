@@ -97,7 +97,7 @@ def dry_run(config: TrainConfig) -> int:
         elsewhere = {
             "run.dir": f"{scratch}/{folder.name}",
             "run.resume": False,
-            "run.wandb": "",
+            "run.trackers": [],
             "run.display": "plain",
         }
         with open_run(changed(with_found_numbers(config), elsewhere)) as s:
@@ -163,7 +163,11 @@ def save(s: Session, step: int, snapshot: Snapshot) -> None:
     known = {
         "config": dataclasses.asdict(s.config),
         "questions": digest(s.train),
-        "lines": {"metrics": s.metrics.position, "samples": s.samples.position},
+        "lines": {
+            "metrics": s.metrics.position,
+            "samples": s.samples.position,
+            "rollouts": s.rollouts.position,
+        },
         "health": s.health.counts,
         "evaluation": evaluation,
     }

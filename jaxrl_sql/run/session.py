@@ -24,6 +24,7 @@ from jaxrl_sql.data.prompts import PromptSet, PromptStyle
 from jaxrl_sql.data.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.evals.score_predictions import OWN_SCORERS, check_rules
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.spec import count_params
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.planning.workload import with_parts
@@ -32,12 +33,14 @@ from jaxrl_sql.report.html import write_report
 from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
 from jaxrl_sql.run.training_set import choose_shots
+from jaxrl_sql.runtime.about import noted_session
 from jaxrl_sql.runtime.checkpoint import Checkpoints
-from jaxrl_sql.runtime.compiling import show_compiling
+from jaxrl_sql.runtime.compiling import Compiled, show_compiling
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, cannot_write, keep_config, open_folder, with_found_numbers
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import StopRequest, stop_on_signals
 from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
@@ -72,6 +75,8 @@ class Session:
     checkpoints: Checkpoints
     display: Display
     health: Health
+    rollouts: RolloutWriter = dataclasses.field(default_factory=lambda: RolloutWriter(None, 0))
+    compiled: Compiled = dataclasses.field(default_factory=Compiled)
     request: StopRequest = dataclasses.field(default_factory=StopRequest)
     evaluation: tuple[int, dict[str, float]] | None = None
     stop_reason: str = ""
@@ -147,6 +152,7 @@ class Session:
         if step is None:
             self.metrics.rewind(0, 0)
             self.samples.rewind(0)
+            self.rollouts.rewind({})
             return 0
         if step > _steps(self.config):
             raise InputError(f"{self.folder}: step {step} is made already, and the run would end before it")
@@ -158,6 +164,7 @@ class Session:
             )
         self.metrics.rewind(known["lines"]["metrics"], step)
         self.samples.rewind(known["lines"]["samples"])
+        self.rollouts.rewind(known["lines"].get("rollouts", {}))
         self.health.counts |= known["health"]
         if known["evaluation"]:
             self.evaluation = (known["evaluation"][0], known["evaluation"][1])
@@ -177,7 +184,10 @@ class Session:
     def write_sample(
         self, step: int, phase: str, example: Example, text: str, sql: str | None, status: str, reward: float
     ) -> None:
-        """Keep an answer with its SQL, status and reward."""
+        """Keep an answer with its SQL, status and reward; where a tracker has traces it is one."""
+        self.metrics.trace(
+            step, example.question, text, {"phase": phase, "sql": sql, "status": status, "reward": reward}
+        )
         self.samples.write(
             {
                 "step": step,
@@ -225,7 +235,7 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
 @contextmanager
 def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack) -> Iterator[Session]:
     """Open what a session holds; signals are heard until `closed` is left."""
-    trackers = open_trackers(folder, config.run.wandb, dataclasses.asdict(config)) if is_first else ()
+    trackers = open_trackers(folder, config.run.trackers, config.run.project, dataclasses.asdict(config), is_first)
     with (
         make_display(config.run.display if is_first else "none", _steps(config), title=folder.name) as display,
         make_executor(config.executor) as executor,
@@ -267,11 +277,13 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             checkpoints=checkpoints,
             display=display,
             health=Health(config.health),
+            rollouts=RolloutWriter(folder if is_first else None, config.run.keep_rollouts),
         )
         session.count_epochs()
-        closed.enter_context(show_compiling(display.note))
+        session.compiled = closed.enter_context(show_compiling(display.note))
         session.request = closed.enter_context(stop_on_signals(display.note))
-        with jax.set_mesh(session.mesh):
+        about = noted_session(folder if is_first else None, count_params(session.model))
+        with jax.set_mesh(session.mesh), about:
             yield session
 
 

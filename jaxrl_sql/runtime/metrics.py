@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from jaxrl_sql.runtime.folder import METRICS, SAMPLES
-from jaxrl_sql.runtime.trackers import TensorBoard, Tracker
+from jaxrl_sql.runtime.plain import plain
+from jaxrl_sql.runtime.trackers import Tracker
 
 Metrics = Mapping[str, tuple[Any, Any]]
 
@@ -50,7 +51,7 @@ class MetricsWriter:
 
     def __init__(self, folder: str | Path | None, trackers: Sequence[Tracker] = ()) -> None:
         self._lines = JsonLines(folder and Path(folder) / METRICS)
-        self._trackers = [TensorBoard(Path(folder) / "tb"), *trackers] if folder else []
+        self._trackers = trackers
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +72,11 @@ class MetricsWriter:
         self._lines.write({"step": step, **values})
         for board in self._trackers:
             board.write(step, values)
+
+    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+        """Show an answer to a question where a tracker has traces; no file holds it."""
+        for board in self._trackers:
+            board.trace(step, question, answer, about)
 
     def rewind(self, position: int, step: int) -> None:
         """Drop the lines after `position`, which was that of `step`: the run writes them again."""
@@ -106,7 +112,7 @@ class JsonLines:
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Write one object and hand it to the system at once."""
-        rest = (json.dumps(_plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        rest = (json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
         while rest:  # a disk that is about to be full takes a part
             rest = rest[self._file.write(rest) :]
         self.position += 1
@@ -157,13 +163,3 @@ def _is_step(line: str) -> bool:
         return math.isfinite(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return False
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON knows: NumPy's numbers as Python's, and null for NaN and infinities."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    number = value.item() if hasattr(value, "item") else value
-    return None if isinstance(number, float) and not math.isfinite(number) else number

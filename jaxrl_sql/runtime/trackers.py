@@ -1,12 +1,13 @@
-"""Where numbers are shown beside the run folder's own lines: TensorBoard's events, and Weights & Biases when asked."""
+"""Where numbers are shown beside the run folder's own lines: TensorBoard, Weights & Biases, Trackio."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,14 +17,15 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from jaxrl_sql.types import InputError
 
-NAME_FILE = "wandb-id"
-
 
 class Tracker(Protocol):
     """Takes the numbers of a step."""
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Show the numbers of a step; words and what is not finite are left out."""
+
+    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+        """Show an answer to a question, and what is known of it; nothing where there are no traces."""
 
     def rewind(self, kept: list[dict[str, Any]], step: int) -> None:
         """Hide what was shown of later steps than `step`; `kept` are the lines up to it, of which its own come back."""
@@ -47,6 +49,9 @@ class TensorBoard:
         """Write one event with all numbers of a step."""
         shown = [Summary.Value(tag=name, simple_value=value) for name, value in _numbers(values)]
         self._write(Event(step=step, wall_time=time.time(), summary=Summary(value=shown)))
+
+    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+        """Do nothing: TensorBoard has no traces."""
 
     def rewind(self, kept: list[dict[str, Any]], step: int) -> None:
         """Let TensorBoard hide everything from `step` on, and write what is kept of that step again."""
@@ -81,15 +86,7 @@ class WeightsAndBiases:
     """
 
     def __init__(self, folder: Path, project: str, config: Mapping[str, Any]) -> None:
-        try:
-            wandb: Any = importlib.import_module("wandb")
-        except ImportError as error:
-            raise InputError(
-                f"run.wandb={project}: the package wandb is missing (pip install 'jaxrl-sql[wandb]')"
-            ) from error
-        known = folder / NAME_FILE
-        name = known.read_text(encoding="utf-8").strip() if known.exists() else uuid.uuid4().hex[:8]
-        known.write_text(name, encoding="utf-8")
+        wandb, name = _package("wandb"), _name(folder, "wandb")
         try:
             self._run = wandb.init(
                 project=project,
@@ -102,7 +99,7 @@ class WeightsAndBiases:
             )
         except wandb.Error as error:
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise InputError(f"run.wandb={project}: {first_line} (WANDB_MODE=offline keeps it here)") from error
+            raise InputError(f"run.trackers: wandb: {first_line} (WANDB_MODE=offline keeps it here)") from error
         # Their own step only goes up, and a run that goes on begins before the last one.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
@@ -110,6 +107,9 @@ class WeightsAndBiases:
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Send the numbers of a step."""
         self._run.log({"step": step, **dict(_numbers(values))})
+
+    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+        """Do nothing: its traces are another product's, Weave's."""
 
     def rewind(self, kept: list[dict[str, Any]], step: int) -> None:
         """Do nothing: a step that is made again is shown over itself with the same numbers."""
@@ -119,9 +119,74 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def open_trackers(folder: Path, project: str, config: Mapping[str, Any]) -> tuple[Tracker, ...]:
-    """Return what else than TensorBoard a run's numbers go to."""
-    return (WeightsAndBiases(folder, project, config),) if project else ()
+class Trackio:
+    """Keeps numbers and traces in Trackio's own store, which `trackio show` opens, or where its variables say.
+
+    A run that goes on goes on there. Raises InputError when the package is missing or will not begin.
+    """
+
+    def __init__(self, folder: Path, project: str, config: Mapping[str, Any]) -> None:
+        self._trackio, name = _package("trackio"), _name(folder, "trackio")
+        try:
+            self._run = self._trackio.init(
+                project=project,
+                name=f"{folder.name}-{name}",
+                config=json.loads(json.dumps(config)),
+                resume="allow",
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+        except Exception as error:
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(f"run.trackers: trackio: {first_line}") from error
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Log the numbers of a step."""
+        self._run.log(dict(_numbers(values)), step=step)
+
+    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+        """Log a question and its answer as a trace."""
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        self._run.log({"answer": self._trackio.Trace(messages=messages, metadata=dict(about))}, step=step)
+
+    def rewind(self, kept: list[dict[str, Any]], step: int) -> None:
+        """Do nothing: a step that is made again is shown beside itself with the same numbers."""
+
+    def close(self) -> None:
+        """Finish the run there; a second call does nothing."""
+        if self._run is not None:
+            self._run.finish()
+        self._run = None
+
+
+def open_trackers(
+    folder: Path, names: Sequence[str], project: str, config: Mapping[str, Any], is_first: bool = True
+) -> tuple[Tracker, ...]:
+    """Return what a run's numbers go to, in the order of their names; nothing where another process writes."""
+    if not is_first:
+        return ()
+    made: dict[str, Callable[[], Tracker]] = {
+        "tensorboard": lambda: TensorBoard(folder / "tb"),
+        "wandb": lambda: WeightsAndBiases(folder, project, config),
+        "trackio": lambda: Trackio(folder, project, config),
+    }
+    return tuple(made[name]() for name in dict.fromkeys(names))
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"run.trackers: the package {name} is missing (pip install 'jaxrl-sql[{name}]')") from error
+
+
+def _name(folder: Path, tracker: str) -> str:
+    """Return what a run is called there: the same each time it goes on."""
+    known = folder / f"{tracker}-id"
+    name = known.read_text(encoding="utf-8").strip() if known.exists() else uuid.uuid4().hex[:8]
+    known.write_text(name, encoding="utf-8")
+    return name
 
 
 def _numbers(values: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -112,10 +112,16 @@ def saved_arrays(run: Path, step: int) -> dict[str, np.ndarray]:
         return dict(checkpointer.restore(path, restore_args=whole))
 
 
+def rollouts(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (run / "rollouts").iterdir()}
+
+
 def assert_same(run: Path, whole: Path, but_checkpoints: bool = False) -> None:
     """Compare two runs bit for bit, but for how long things took; a stop may leave a checkpoint of its own."""
     assert untimed(lines(run / "metrics.jsonl")) == untimed(lines(whole / "metrics.jsonl"))
     assert (run / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
+    assert rollouts(run) == rollouts(whole)
+    assert any(name.startswith("train-") for name in rollouts(whole))
     kept = [{path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, whole)]
     assert but_checkpoints or kept[0] == kept[1]
     got, want = saved_arrays(run, STEPS), saved_arrays(whole, STEPS)

@@ -12,6 +12,7 @@ import pytest
 
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
+from jaxrl_sql.report.groups import add_advantages, chunks, open_source, read_chunk
 from jaxrl_sql.run.stages import has_risen
 from jaxrl_sql.train import main
 
@@ -56,6 +57,21 @@ def untimed(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
 
+def kept(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (run / "rollouts").iterdir()}
+
+
+def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
+    """Also where several steps learn from one rollout, more is sampled than is learned, or tokens differ in theirs."""
+    read = [read_chunk(chunk) for chunk in chunks(open_source(run)) if chunk.kind == "train"]
+    groups = [group for one in read for group in one.groups]
+    add_advantages(groups, {at: rows for one in read for at, rows in one.advantages.items()})
+    learned = [group for group in groups if group["chosen"] is not None]
+    assert len(learned) == 2 * STEPS
+    assert all("advantage" in answer for group in learned for answer in group["answers"])
+    assert not any("advantage" in answer for group in groups if group["chosen"] is None for answer in group["answers"])
+
+
 @pytest.mark.parametrize(
     "variant",
     [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in VARIANTS],
@@ -66,6 +82,8 @@ def test_trap_what_goes_on_from_any_step_is_bit_equal(
     run = tmp_path / "run"
     assert main(arguments(data, run, variant)) == 0
     want, samples = untimed(run / "metrics.jsonl"), untimed(run / "samples.jsonl")
+    rollouts = kept(run)
+    assert_all_that_is_learned_has_an_advantage(run)
     config, params = load_checkpoint(run / "model")
     assert config.n_layers == 1
     assert [row["step"] for row in want if row["phase"].startswith("grpo")] == list(range(1, STEPS + 1))
@@ -74,6 +92,7 @@ def test_trap_what_goes_on_from_any_step_is_bit_equal(
         assert main([*arguments(data, run, variant), "run.resume=true"]) == 0
         assert untimed(run / "metrics.jsonl") == want
         assert untimed(run / "samples.jsonl") == samples
+        assert kept(run) == rollouts
         got = load_checkpoint(run / "model")[1]
         for name, leaf in params["layers"].items():
             assert (np.asarray(got["layers"][name]) == np.asarray(leaf)).all(), (step, name)

@@ -22,6 +22,8 @@ from safetensors.numpy import load_file
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_specs, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, Pair, merge
+from jaxrl_sql.report.groups import add_advantages, chunks, open_source, read_chunk, read_tokens
+from jaxrl_sql.runtime.rollouts import unpack_ids, unpack_logprobs
 from jaxrl_sql.train import main
 
 Start = Callable[..., list[str]]
@@ -86,6 +88,43 @@ def test_a_run_leaves_everything_it_promises(whole: Path) -> None:
         assert (whole / path).exists(), path
 
 
+def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
+    """Two prompts of two answers a step; the advantages of a group are those of its rewards."""
+    source = open_source(whole)
+    read = [read_chunk(chunk) for chunk in chunks(source)]
+    assert not any(one.is_cut for one in read)
+    groups = [group for one in read for group in one.groups]
+    add_advantages(groups, {at: rows for one in read for at, rows in one.advantages.items()})
+    tokens = read_tokens(source)
+    trained = [one for one in groups if one["phase"] == "grpo"]
+    assert [one["step"] for one in trained] == [3, 3, 4, 4, 5, 5]
+    assert sorted(one["chosen"] for one in trained) == [0, 0, 0, 1, 1, 1]
+    for group in trained:
+        rewards, advantages = ([one[name] for one in group["answers"]] for name in ("reward", "advantage"))
+        assert len(rewards) == 2
+        assert np.argsort(rewards, kind="stable").tolist() == np.argsort(advantages, kind="stable").tolist()
+        for answer in group["answers"]:
+            role, text, ids, logprobs = answer["turns"][0]
+            assert role == "assistant"
+            assert len(unpack_ids(ids)) == len(unpack_logprobs(logprobs)) > 0
+            assert max(unpack_logprobs(logprobs)) <= 0.0
+            said = "".join(tokens[token] for token in unpack_ids(ids))  # halves of characters are no text
+            assert said.encode("ascii", "ignore").startswith(text.encode("ascii", "ignore"))
+    evaluated = [one for one in groups if one["phase"].startswith("eval/")]
+    assert {one["step"] for one in evaluated} == {2, 5}
+    assert all(len(one["answers"]) == 1 and one["rule"] for one in evaluated)
+    about = json.loads((whole / "about.json").read_text())
+    assert about["parameters"] > 0
+    assert about["sessions"][0]["began"] <= about["sessions"][0]["ended"]
+
+
+def test_no_answers_are_kept_where_none_are_wanted(arguments: Start, whole: Path, tmp_path: Path) -> None:
+    assert main(arguments(tmp_path / "run", "run.keep_rollouts=0", "run.trackers=[]")) == 0
+    assert not (tmp_path / "run" / "rollouts").exists()
+    assert not (tmp_path / "run" / "tb").exists()
+    assert untimed(lines(tmp_path / "run" / "metrics.jsonl")) == untimed(lines(whole / "metrics.jsonl"))
+
+
 def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
     config, params = load_checkpoint(whole / "model")
     assert config.n_layers == 1
@@ -101,6 +140,8 @@ def test_trap_resume_is_bit_equal_to_a_run_that_was_not_stopped(
     rewind(run, stop_at)
     assert main(arguments(run, "run.resume=true")) == 0
     assert untimed(lines(run / "metrics.jsonl")) == untimed(lines(whole / "metrics.jsonl"))
+    kept = [{path.name: path.read_bytes() for path in (one / "rollouts").iterdir()} for one in (run, whole)]
+    assert kept[0] == kept[1]
     got, want = load_checkpoint(run / "model")[1], load_checkpoint(whole / "model")[1]
     assert (np.asarray(got["embed"]) == np.asarray(want["embed"])).all()
     for name, leaf in want["layers"].items():

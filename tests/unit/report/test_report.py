@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
 from jaxrl_sql.report import write_report
+from jaxrl_sql.report.charts import chart_data, charts, smooth, thinned
 from jaxrl_sql.report.load import load_run, series, split_results
-from jaxrl_sql.report.plots import charts, draw, smooth
 from jaxrl_sql.types import InputError
 
 
@@ -62,46 +64,77 @@ def write_run(folder: Path, rows: list[dict[str, Any]], samples: list[dict[str, 
 
 
 class Page(HTMLParser):
-    """Collect a page's words, its addresses, and the tags that were not closed."""
+    """Collect a page's elements, the text of its scripts, and the tags that were not closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.words: list[str] = []
         self.addresses: list[str] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.policy = ""
         self.open: list[str] = []
         self.feed(text)
         self.close()
 
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return the data that stand in the page."""
+        (text,) = [text for attrs, text in self.scripts if attrs.get("type") == "application/json"]
+        return json.loads(text)
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
-        if tag not in ("meta", "br"):
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+        if tag == "meta" and dict(attrs).get("http-equiv") == "Content-Security-Policy":
+            self.policy = dict(attrs)["content"] or ""
+        if tag not in ("meta", "br", "link"):
             self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if self.open:
-            self.open.pop()
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words += data.split()
+        if self.open and self.open[-1] == "script":
+            attrs, text = self.scripts[-1]
+            self.scripts[-1] = (attrs, text + data)
+
+
+def head_of(path: Path) -> dict[str, Any]:
+    return Page(path.read_text(encoding="utf-8")).head
 
 
 def test_page_stands_alone_and_says_what_the_run_did(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("seed: 12345\n")
+    (tmp_path / "config.yaml").write_text("seed: 12345\nrecipe: arctic\n")
     path = write_report(write_run(tmp_path, FULL, [SAMPLE, {"step": 4, "sql": None, "status": "no_sql"}]))
     assert path == tmp_path / "report.html"
     page = Page(path.read_text(encoding="utf-8"))
-    text = " ".join(page.words)
     assert page.open == []
-    assert all(address.startswith("#") for address in page.addresses)
-    assert "dev 20.0 % (8) 35.0 % (14) +15.0 points 40 50.0 %" in text
-    assert "easy 40.0 % (4) 50.0 % (5) +10.0 points 10" in text
-    assert "waiting for SQL 1.00 % of their time" in text
-    assert "is 1 < 2 & <b>? SELECT '<x>' gold SELECT 1 ok 0.1" in text
-    assert "seed: 12345" in text
+    assert page.addresses == []
+    (run,) = page.head["runs"]
+    (dev,) = run["accuracies"]
+    assert [dev["before"]["mean"], dev["after"]["mean"], dev["count"], dev["valid"]] == [0.2, 0.35, 40, 0.5]
+    assert dev["after"]["low"] < 0.35 < dev["after"]["high"]
+    assert [(one["name"], one["before"]["mean"], one["after"]["mean"]) for one in dev["grades"]] == [("easy", 0.4, 0.5)]
+    assert ["waiting for SQL", "1.00 % of their time"] in run["numbers"]
+    assert ["seed", "12345"] in run["ran"]
+    assert run["config"].startswith("seed: 12345")
+    assert [one["sql"] for one in run["samples"]] == [None, "SELECT '<x>'"]
+    assert run["samples"][1]["question"] == "is 1 < 2 & <b>?"
+
+
+def test_trap_no_text_of_a_run_ends_the_page_or_runs(tmp_path: Path) -> None:
+    """Every script that may run is named by its digest, and data hold no tag."""
+    bad = "</script><script>alert(1)</script><!-- \u2028 <img src=x onerror=alert(1)>"
+    write_run(tmp_path, [{**FULL[0], "phase": bad}], [{**SAMPLE, "question": bad, "sql": bad}])
+    (tmp_path / "config.yaml").write_text(f"# {bad}\n")
+    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    assert page.open == []
+    assert page.head["runs"][0]["samples"][0]["sql"] == bad
+    running = [text for attrs, text in page.scripts if not attrs.get("type")]
+    allowed = re.findall(r"'sha256-([^']+)'", page.policy)
+    assert allowed == [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in running]
+    assert "'unsafe-inline'" not in page.policy.partition("script-src")[2].partition(";")[0]
+    assert "default-src 'none'" in page.policy
 
 
 def test_results_compare_the_last_evaluation_before_grpo_with_the_last(tmp_path: Path) -> None:
@@ -133,17 +166,90 @@ def test_evaluation_that_follows_grpo_alone_is_both_ends(tmp_path: Path) -> None
 def test_only_curves_with_numbers_are_drawn(tmp_path: Path, rows: list[dict[str, Any]], titles: list[str]) -> None:
     run = load_run(write_run(tmp_path, rows, []))
     assert [chart.title for chart in charts(run)] == titles
-    text = write_report(tmp_path).read_text(encoding="utf-8")
-    assert text.count("<svg") == len(titles)
-    assert Page(text).open == []
+    (shown,) = head_of(write_report(tmp_path))["runs"]
+    assert [one["title"] for one in shown["charts"]] == titles
 
 
-def test_charts_are_whole_svg_elements_and_the_same_each_time(tmp_path: Path) -> None:
-    run = load_run(write_run(tmp_path, FULL, []))
-    for chart in charts(run):
-        svg = draw(run, chart)
-        assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - our own text
-        assert draw(run, chart) == svg
+def test_curves_by_hand(tmp_path: Path) -> None:
+    """A stack fills what a step lacks; a long curve has its running mean; where GRPO begins is marked."""
+    rows = [
+        {"step": 1, "phase": "grpo", "status/ok": 1.0},
+        {"step": 2, "phase": "grpo", "status/ok": 0.5, "status/no_sql": 0.5},
+    ]
+    (stack,) = chart_data(load_run(write_run(tmp_path, rows, [])))
+    assert stack["curves"] == [
+        {"word": "ok", "points": [[1, 1.0], [2, 0.5]]}, {"word": "no_sql", "points": [[1, 0.0], [2, 0.5]]},
+    ]  # fmt: skip
+    assert stack["begins"] is None
+    reward = chart_data(load_run(write_run(tmp_path, FULL, [])))[0]
+    assert reward["begins"] == 3
+    assert len(reward["curves"][0]["points"]) == len(reward["curves"][0]["means"]) == 60
+
+
+def test_steps_that_compiled_are_left_out_of_times(tmp_path: Path) -> None:
+    slow = {**grpo(3, 0.5), "time/rollout": 90.0, "time/step": 100.0, "time/compile": 80.0}
+    rows = [slow, *({**grpo(step, 0.5), "time/compile": 0.0} for step in range(4, 9))]
+    run = load_run(write_run(tmp_path, rows, []))
+    seconds = next(one for one in chart_data(run) if one["title"] == "Seconds of a GRPO step")
+    assert [step for step, _ in seconds["curves"][0]["points"]] == [4, 5, 6, 7, 8]
+    numbers = dict(head_of(write_report(tmp_path))["runs"][0]["numbers"])
+    assert numbers["of that compiling"] == "1.3 min"
+    assert numbers["seconds of a step, median"] == "2.00"
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_shown"),
+    [
+        ("grpo: {num_iterations: 1, minibatches: 1, steps_per_generation: 1}", False),
+        ("grpo: {num_iterations: 2, minibatches: 1, steps_per_generation: 1}", True),
+        ("grpo: {num_iterations: 1}\nrollout: {exact: true}", True),
+        ("", True),
+    ],
+)
+def test_ratio_and_clipping_are_left_out_where_they_cannot_move(tmp_path: Path, settings: str, is_shown: bool) -> None:
+    row = {**grpo(1, 0.5), "policy/ratio_mean": 1.0, "policy/clip_fraction_low": 0.0}
+    write_run(tmp_path, [row], [])
+    (tmp_path / "config.yaml").write_text(settings)
+    titles = [chart.title for chart in charts(load_run(tmp_path))]
+    assert ("Ratio" in titles) == ("Clipped and capped" in titles) == is_shown
+
+
+def test_many_points_are_thinned_to_their_means() -> None:
+    points = [(step, float(step)) for step in range(1, 1001)]
+    found = thinned(points, 100)
+    assert len(found) == 100
+    assert found[0] == (10, 5.5)
+    assert found[-1] == (1000, 995.5)
+    assert thinned(points[:7], 100) == points[:7]
+
+
+def test_what_is_not_well_is_said(tmp_path: Path) -> None:
+    rows = [{**grpo(step, 0.5), "reward/zero_variance": 0.9, "length/truncated": 0.01} for step in range(1, 21)]
+    (run,) = head_of(write_report(write_run(tmp_path, rows, [])))["runs"]
+    assert ["bad", "90 % of the groups have no signal: their answers are rewarded alike"] in run["health"]
+    assert ["good", "1 % of the answers are cut off at sampling.max_new_tokens"] in run["health"]
+
+
+def test_what_ran_stands_in_the_head(tmp_path: Path) -> None:
+    sessions = [
+        {"began": "2026-01-02T10:00:00+00:00", "ended": "2026-01-02T11:00:00+00:00", "machine": "1 x cpu"},
+        {"began": "2026-01-03T10:00:00+00:00", "ended": "2026-01-03T10:30:00+00:00", "machine": "2 x cpu",
+         "versions": {"jax": "9.9"}, "commit": "abc+"},
+    ]  # fmt: skip
+    write_run(tmp_path, FULL, [])
+    (tmp_path / "about.json").write_text(json.dumps({"parameters": 1_181_312, "sessions": sessions}))
+    (tmp_path / "config.yaml").write_text("recipe: arctic\nmodel: {checkpoint: Qwen, lora: {rank: 4}}\n")
+    ran = dict(head_of(write_report(tmp_path))["runs"][0]["ran"])
+    assert ran["model"] == "Qwen, 1.18 million parameters, adapters of rank 4"
+    assert (ran["begun"], ran["ended"]) == ("2026-01-02 10:00 UTC", "2026-01-03 10:30 UTC")
+    assert ran["duration"] == "1 h 30 min in 2 sessions"
+    assert (ran["machine"], ran["versions"], ran["commit"]) == ("2 x cpu", "jax 9.9", "abc+")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"sessions": 3}', '{"sessions": [1, {"began": 7}]}'])
+def test_a_broken_about_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "about.json").write_text(text)
+    assert "begun" not in dict(head_of(write_report(write_run(tmp_path, FULL, [])))["runs"][0]["ran"])
 
 
 def test_torn_line_is_counted_and_the_rest_is_shown(tmp_path: Path) -> None:
@@ -153,7 +259,7 @@ def test_torn_line_is_counted_and_the_rest_is_shown(tmp_path: Path) -> None:
     run = load_run(tmp_path)
     assert run.skipped == 1
     assert len(series(run, "reward/mean")) == 60
-    assert "unreadable lines left out: 1" in write_report(tmp_path).read_text(encoding="utf-8")
+    assert head_of(write_report(tmp_path))["runs"][0]["health"][0] == ["bad", "1 unreadable lines were left out"]
 
 
 def test_smooth_by_hand() -> None:

@@ -12,6 +12,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter, reduce_metrics
+from jaxrl_sql.runtime.trackers import open_trackers
 
 
 def read_lines(path: Path) -> list[dict[str, object]]:
@@ -33,6 +34,10 @@ def read_events(folder: Path) -> list[tuple[int, str, float]]:
     ]
 
 
+def tracked(folder: Path) -> MetricsWriter:
+    return MetricsWriter(folder, open_trackers(folder, ["tensorboard"], "", {}))
+
+
 def read_starts(folder: Path) -> list[tuple[int, bool]]:
     return [(event.step, event.session_log.status == event_pb2.SessionLog.START) for event in all_events(folder)]
 
@@ -47,7 +52,7 @@ def test_what_has_no_weight_has_no_value() -> None:
 
 
 def test_each_line_is_readable_at_once_and_begins_with_the_step(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path) as writer:
+    with tracked(tmp_path) as writer:
         writer.write(1, {"phase": "sft", "sft/loss": np.float32(2.5)})
         text = (tmp_path / "metrics.jsonl").read_text()
         assert text == '{"step": 1, "phase": "sft", "sft/loss": 2.5}\n'
@@ -56,18 +61,18 @@ def test_each_line_is_readable_at_once_and_begins_with_the_step(tmp_path: Path) 
 
 
 def test_tensorboard_events_hold_the_numbers(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path) as writer:
+    with tracked(tmp_path) as writer:
         writer.write(7, {"phase": "grpo", "reward/mean": 0.75})
     assert read_events(tmp_path) == [(7, "reward/mean", 0.75)]
 
 
 def test_resumed_run_drops_later_steps_and_the_torn_line(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path) as writer:
+    with tracked(tmp_path) as writer:
         for step in (1, 2, 3):
             writer.write(step, {"loss": float(step)})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
-    with MetricsWriter(tmp_path) as writer:
+    with tracked(tmp_path) as writer:
         writer.rewind(2, 2)
         writer.write(3, {"loss": 30.0})
     assert [(line["step"], line["loss"]) for line in read_lines(tmp_path / "metrics.jsonl")] == [

@@ -1,53 +1,94 @@
-"""Weights & Biases is asked for by name: missing it is one line; without a network it keeps its files in the run's."""
+"""Trackers are asked for by name: a missing package is one line; without a network numbers are kept on this machine."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from jaxrl_sql.config import load_config
 from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.types import InputError
 
-HAS_WANDB = importlib.util.find_spec("wandb") is not None
+HAS = {name: importlib.util.find_spec(name) is not None for name in ("wandb", "trackio")}
 
 
-def test_without_a_project_there_is_no_board(tmp_path: Path) -> None:
-    assert open_trackers(tmp_path, "", {}) == ()
+def test_without_a_name_there_is_no_tracker(tmp_path: Path) -> None:
+    assert open_trackers(tmp_path, [], "mine", {}) == ()
+    assert open_trackers(tmp_path, ["tensorboard"], "mine", {}, is_first=False) == ()
+    assert list(tmp_path.iterdir()) == []
+    assert len(open_trackers(tmp_path, ["tensorboard", "tensorboard"], "mine", {})) == 1
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_missing_package_is_one_line(tmp_path: Path, name: str) -> None:
+    if HAS[name]:
+        pytest.skip(f"{name} is installed")
+    with pytest.raises(InputError) as caught:
+        open_trackers(tmp_path, [name], "mine", {})
+    assert str(caught.value) == f"run.trackers: the package {name} is missing (pip install 'jaxrl-sql[{name}]')"
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(HAS_WANDB, reason="wandb is installed")
-def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"run\.wandb=mine: the package wandb is missing \(pip install") as caught:
-        open_trackers(tmp_path, "mine", {})
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("run.wandb=mine", "run.wandb is called run.trackers now"),
+        ("run.trackers=[wandb, comet]", "run.trackers holds 'comet', which is none of tensorboard, wandb, trackio"),
+    ],
+)
+def test_what_names_no_tracker_is_one_line(given: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_config(None, [given])
+    assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif(not HAS_WANDB, reason="needs the extra `wandb`")
-def test_offline_runs_are_kept_under_one_name(tmp_path: Path) -> None:
-    """In a process of its own: the package starts another."""
+def run_twice(folder: Path, name: str, **env: str) -> str:
+    """Track a run in processes of its own, as packages start others; return what the run is called there."""
     program = f"""
         from pathlib import Path
         from jaxrl_sql.runtime.metrics import MetricsWriter
         from jaxrl_sql.runtime.trackers import open_trackers
-        folder = Path({str(tmp_path)!r})
-        with MetricsWriter(folder, open_trackers(folder, "mine", {{"seed": 1}})) as metrics:
+        folder = Path({str(folder)!r})
+        with MetricsWriter(folder, open_trackers(folder, [{name!r}], "mine", {{"seed": 1}})) as metrics:
             metrics.rewind(0, 0)
             metrics.write(1, {{"phase": "grpo", "reward/mean": 0.5, "policy/kl": float("nan")}})
+            metrics.trace(1, "How many?", "<answer>SELECT 1</answer>", {{"status": "ok", "reward": 1.0}})
     """
-    env = os.environ | {"WANDB_MODE": "offline"}
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, env=env, check=False
-        )
+            [sys.executable, "-c", textwrap.dedent(program)],
+            capture_output=True, text=True, env=os.environ | env, check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
-    name = (tmp_path / "wandb-id").read_text(encoding="utf-8")
+    return (folder / f"{name}-id").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not HAS["wandb"], reason="needs the extra `wandb`")
+def test_offline_runs_are_kept_under_one_name(tmp_path: Path) -> None:
+    name = run_twice(tmp_path, "wandb", WANDB_MODE="offline")
     kept = [path.name for path in (tmp_path / "wandb").glob("offline-run-*")]
     assert len(kept) == 2
     assert all(folder.endswith(name) for folder in kept)
+
+
+@pytest.mark.skipif(not HAS["trackio"], reason="needs the extra `trackio`")
+def test_trackio_keeps_numbers_and_traces_in_one_run(tmp_path: Path) -> None:
+    run, store = tmp_path / "run", tmp_path / "store"
+    run.mkdir()
+    name = run_twice(run, "trackio", TRACKIO_DIR=str(store))
+    with closing(sqlite3.connect(store / "mine.db")) as connection:
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        text = str([connection.execute(f'SELECT * FROM "{table}"').fetchall() for table in tables])
+    assert f"run-{name}" in text
+    assert "reward/mean" in text
+    assert "How many?" in text
+    assert "SELECT 1" in text

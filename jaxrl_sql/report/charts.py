@@ -1,0 +1,182 @@
+"""The curves of a run as data: which there are, and their points. The page draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jaxrl_sql.report.load import Run, first_grpo_step, names, series
+
+MOST_POINTS = 600
+# A step that compiled for a larger share of its time than this says nothing of the others.
+COMPILED_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric of a chart, under its word; `phase` keeps the rows of one phase only."""
+
+    name: str
+    word: str
+    phase: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart: curves over the steps, in one of the kinds.
+
+    smooth: long curves stand faint behind their running mean; exact: lines; points: lines with a mark at each value;
+    stack: areas on top of each other. `is_first` are shown at once, the others when they are asked for.
+    """
+
+    title: str
+    curves: tuple[Curve, ...]
+    kind: Literal["smooth", "exact", "points", "stack"] = "smooth"
+    percent: bool = False
+    is_first: bool = False
+
+
+def charts(run: Run) -> list[Chart]:
+    """Return the charts that the run has numbers for, most asked first; what is 1 or 0 by its settings is left out."""
+    chosen = [*_first_charts(run), *_policy_charts(run), *_cost_charts()]
+    return [chart for chart in chosen if any(points_of(run, curve) for curve in chart.curves)]
+
+
+def chart_data(run: Run) -> list[dict[str, Any]]:
+    """Return the charts of a run as the page reads them: curves with points [step, value], and where GRPO begins."""
+    first = first_grpo_step(run)
+    begins = first if first is not None and any(row["step"] < first for row in run.metrics) else None
+    found = []
+    for chart in charts(run):
+        curves = [(curve.word, points_of(run, curve)) for curve in chart.curves]
+        if chart.kind == "stack":
+            curves = _filled(curves)
+        shown = [_curve(word, points, chart.kind) for word, points in curves if points]
+        found.append(
+            {
+                "title": chart.title,
+                "kind": chart.kind,
+                "percent": chart.percent,
+                "first": chart.is_first,
+                "begins": begins,
+                "curves": shown,
+            }
+        )
+    return found
+
+
+def points_of(run: Run, curve: Curve) -> list[tuple[int, float]]:
+    """Return the points of a curve; times are those of steps in which next to nothing was compiled."""
+    points = series(run, curve.name, curve.phase)
+    if not curve.name.startswith(("time/", "speed/")):
+        return points
+    compiled = compiled_steps(run)
+    return [point for point in points if point[0] not in compiled] or points
+
+
+def compiled_steps(run: Run) -> set[int]:
+    """Return the steps that spent much of their time in the compiler; of runs that did not measure it, the first."""
+    times = dict(series(run, "time/step", "grpo"))
+    compiled = dict(series(run, "time/compile", "grpo"))
+    if not compiled:
+        return {min(times)} if times else set()
+    return {step for step, took in compiled.items() if took > COMPILED_SHARE * times.get(step, 0.0)}
+
+
+def updates_once(run: Run) -> bool:
+    """Return whether each batch is learned from in one update by the policy that sampled it: its ratio is 1."""
+    names_of = ("num_iterations", "minibatches", "steps_per_generation")
+    counts = [run.setting(f"grpo.{name}", 1) for name in names_of]
+    return bool(run.settings) and counts == [1, 1, 1] and not run.setting("rollout.exact", False)
+
+
+def smooth(values: Sequence[float], window: int) -> list[float]:
+    """Return the mean of each value and up to `window` - 1 before it."""
+    return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]
+
+
+def thinned(points: Sequence[tuple[int, float]], most: int = MOST_POINTS) -> list[tuple[int, float]]:
+    """Return at most so many points: of each stretch its last step and its mean."""
+    if len(points) <= most:
+        return list(points)
+    size = -(-len(points) // most)
+    parts = [points[i : i + size] for i in range(0, len(points), size)]
+    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
+
+
+def _curve(word: str, points: Sequence[tuple[int, float]], kind: str) -> dict[str, Any]:
+    shown = thinned(points)
+    found: dict[str, Any] = {"word": word, "points": [[step, _short(value)] for step, value in shown]}
+    if kind == "smooth" and len(shown) >= 40:
+        means = smooth([value for _, value in shown], max(5, len(shown) // 25))
+        found["means"] = [[step, _short(mean)] for (step, _), mean in zip(shown, means, strict=True)]
+    return found
+
+
+def _filled(curves: Sequence[tuple[str, list[tuple[int, float]]]]) -> list[tuple[str, list[tuple[int, float]]]]:
+    """Return curves that are stacked: a step that lacks one counts it as 0."""
+    steps = sorted({step for _, points in curves for step, _ in points})
+    return [(word, [(step, dict(points).get(step, 0.0)) for step in steps]) for word, points in curves if points]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _first_charts(run: Run) -> list[Chart]:
+    evals, statuses = names(run, "eval/", "/accuracy"), names(run, "status/")
+    accuracy = tuple(Curve(name, name.split("/")[1]) for name in evals)
+    by_status = tuple(Curve(name, name.removeprefix("status/")) for name in statuses)
+    reward = (Curve("reward/mean", "mean"), Curve("reward/std_within_group", "deviation within a group"))
+    return [
+        Chart("Reward", reward, is_first=True),
+        Chart("Greedy accuracy", accuracy, "points", percent=True, is_first=True),
+        Chart("What became of the SQL", by_status, "stack", percent=True, is_first=True),
+        Chart("Groups without a signal", (Curve("reward/zero_variance", "share"),), percent=True, is_first=True),
+        Chart("SFT loss", (Curve("sft/loss", "loss a token"), Curve("sft/held_out_loss", "held out")), is_first=True),
+        Chart("SFT token accuracy", (Curve("sft/token_accuracy", "right tokens"),), percent=True),
+        Chart("Entropy", (Curve("policy/entropy", "nats a token"),), is_first=True),
+    ]
+
+
+def _policy_charts(run: Run) -> list[Chart]:
+    moved = [
+        Chart("Ratio", (Curve("policy/ratio_mean", "mean ratio"), Curve("policy/ratio_max", "maximum"))),
+        Chart(
+            "Clipped and capped",
+            (
+                Curve("policy/clip_fraction_low", "ratio below its bound"),
+                Curve("policy/clip_fraction_high", "ratio above its bound"),
+                Curve("policy/importance_capped", "importance weight at its cap"),
+            ),
+            percent=True,
+        ),
+    ]
+    return [
+        Chart("KL", (Curve("policy/kl", "to the reference"),)),
+        Chart(
+            "Sampler against trainer",
+            (
+                Curve("policy/sampler_delta_mean", "mean |Δ logprob|"),
+                Curve("policy/sampler_delta_mean/from_1024", "from token 1,024 on"),
+                Curve("policy/sampler_delta_max", "maximum"),
+                Curve("policy/sampler_kl", "KL, k3"),
+            ),
+        ),
+        *([] if updates_once(run) else moved),
+        Chart("Explained variance of the value head", (Curve("value/explained_variance", "share"),)),
+        Chart("Response length", (Curve("length/mean", "tokens"),)),
+        Chart("Truncated answers", (Curve("length/truncated", "share"),), percent=True),
+        Chart("Gradient norm", (Curve("optim/grad_norm", "before clipping"),)),
+        Chart("Learning rate", (Curve("optim/lr", "learning rate"),), "exact"),
+    ]
+
+
+def _cost_charts() -> list[Chart]:
+    parts = (("rollout", "rollout"), ("sql_wait", "waiting for SQL"), ("update", "update"))
+    times = tuple(Curve(f"time/{key}", word, "grpo") for key, word in parts)
+    return [
+        Chart("Seconds of a GRPO step", times, "stack"),
+        Chart("Tokens a second", (Curve("speed/tokens_per_s", "sampled in rollouts", "grpo"),)),
+    ]

@@ -1,0 +1,214 @@
+"""What a page says of a run in words and numbers: what ran, how accurate it became, whether it was well."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from jaxrl_sql.evals.interval import share_interval
+from jaxrl_sql.report.charts import compiled_steps
+from jaxrl_sql.report.groups import Group
+from jaxrl_sql.report.load import Run, first_grpo_step, series, split_results
+
+MOST_CHANGED = 40
+# Of the last tenth of the steps: shares from which on one should look.
+_MANY_ALIKE, _MANY_CUT, _FEW_VALID, _NO_ENTROPY = 0.6, 0.2, 0.5, 0.02
+
+Evaluations = Mapping[str, Mapping[int, Sequence[Group]]]
+Line = tuple[str, str]
+
+
+def what_ran(run: Run) -> list[Line]:
+    """Return what ran, line by line: recipe, model and its size, data, seed, dates, duration, machine, versions."""
+    noted = run.about.get("sessions")
+    sessions = [one for one in noted if isinstance(one, dict)] if isinstance(noted, list) else []
+    last = sessions[-1] if sessions else {}
+    model = run.setting("model.checkpoint") or "made here"
+    size, lora = run.about.get("parameters"), run.setting("model.lora.rank", 0)
+    adapters = f", adapters of rank {lora}" if lora else ""
+    data = run.setting("data.dir") or run.setting("data.source")
+    versions, evals = last.get("versions", {}), run.setting("data.evals")
+    lines = [
+        ("recipe", run.setting("recipe")),
+        ("model", f"{model}{f', {_amount(size)} parameters' if size else ''}{adapters}" if run.settings else None),
+        ("data", f"{data}, {run.setting('data.train')}" if data else None),
+        ("evaluated on", ", ".join(map(str, evals)) if isinstance(evals, list) else evals),
+        ("seed", run.setting("seed")),
+        ("begun", _date(sessions[0].get("began")) if sessions else None),
+        ("ended", _date(last.get("ended"))),
+        ("duration", _duration(sessions)),
+        ("machine", last.get("machine")),
+        ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
+        ("commit", last.get("commit")),
+    ]
+    return [(name, str(value)) for name, value in lines if value not in (None, "")]
+
+
+def key_numbers(run: Run) -> list[Line]:
+    """Return what else one asks first: rewards at both ends, and where the time went; steps that compiled are out."""
+    facts: list[Line] = []
+    rewards = [value for _, value in series(run, "reward/mean")]
+    if rewards:
+        tenth = max(1, len(rewards) // 10)
+        ends = f"{statistics.fmean(rewards[:tenth]):.3f} → {statistics.fmean(rewards[-tenth:]):.3f}"
+        facts.append((f"mean reward, first and last {tenth} steps", ends))
+    losses = [value for _, value in series(run, "sft/loss")]
+    if losses:
+        facts.append(("SFT loss, first and last", f"{losses[0]:.3f} → {losses[-1]:.3f}"))
+    seconds = sum(value for _, value in series(run, "time/step", "grpo"))
+    if seconds:
+        waited = sum(value for _, value in series(run, "time/sql_wait", "grpo"))
+        facts.append(("GRPO steps, all together", f"{seconds / 60:.1f} min"))
+        if compiled := sum(value for _, value in series(run, "time/compile", "grpo")):
+            facts.append(("of that compiling", f"{compiled / 60:.1f} min"))
+        facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
+    out = compiled_steps(run)
+    words = (("time/step", "seconds of a step, median"), ("speed/tokens_per_s", "tokens a second, median"))
+    for name, word in (*words, ("speed/sql_per_s", "SQL a second, median")):
+        points = series(run, name, "grpo")
+        values = [value for step, value in points if step not in out] or [value for _, value in points]
+        if values:
+            middle = statistics.median(values)
+            facts.append((word, f"{middle:,.2f}" if middle < 10 else f"{middle:,.0f}"))
+    return facts
+
+
+def accuracies(run: Run, evaluations: Evaluations) -> list[dict[str, Any]]:
+    """Return each split's accuracy before and after with its 95 % interval, and that of its grades.
+
+    Intervals are over databases where the answers are known, else over questions as if they were independent.
+    """
+    rows: list[dict[str, Any]] = []
+    for one in split_results(run):
+        known = evaluations.get(f"eval/{one.split}", {})
+        last = known[max(known)] if known else ()
+        after = _ends(one.after, one.count, last)
+        before = _ends(one.before, one.count, ())
+        row = {"name": one.split, "before": before, "after": after, "count": one.count, "valid": one.valid}
+        grades = [
+            {"name": grade, "before": _ends(first, count, ()), "after": _ends(end, count, ()), "count": count}
+            for grade, (first, end, count) in one.grades.items()
+        ]
+        rows.append({**row, "grades": grades})
+    return rows
+
+
+def changes(evaluations: Evaluations) -> list[dict[str, Any]]:
+    """Return what became right and wrong between the last two evaluations of each split."""
+    found = []
+    for phase, steps in evaluations.items():
+        if len(steps) < 2:
+            continue
+        (first, before), (last, after) = sorted(steps.items())[-2:]
+        was = {one["uid"]: _score(one) for one in before}
+        common = [one for one in after if one["uid"] in was]
+        better = [one for one in common if _score(one) > was[one["uid"]]]
+        worse = [one for one in common if _score(one) < was[one["uid"]]]
+        found.append(
+            {
+                "phase": phase,
+                "steps": [first, last],
+                "count": len(common),
+                "better": len(better),
+                "worse": len(worse),
+                "shown": {
+                    name: [{"uid": one["uid"], "db": one["db"], "question": one["question"]} for one in rows]
+                    for name, rows in (("better", better[:MOST_CHANGED]), ("worse", worse[:MOST_CHANGED]))
+                },
+            }
+        )
+    return found
+
+
+def health(run: Run) -> list[tuple[str, str]]:
+    """Return what one should know of the run's health: (good or bad, a sentence) each; of its last tenth of steps."""
+    steps = [row["step"] for row in run.metrics if row.get("phase") in ("grpo", "grpo2")]
+    found: list[tuple[str, str]] = []
+    if run.skipped:
+        found.append(("bad", f"{run.skipped} unreadable lines were left out"))
+    broken = [row["step"] for row in run.metrics if "reward/mean" in row and row.get("optim/grad_norm", 0) is None]
+    if broken:
+        found.append(("bad", f"the gradient was no finite number in {len(broken)} steps, first in step {broken[0]}"))
+    if not steps:
+        return found
+    first = steps[-max(1, len(steps) // 10)]
+
+    def recent(name: str) -> float | None:
+        values = [value for step, value in series(run, name) if step >= first]
+        return statistics.fmean(values) if values else None
+
+    shares = (
+        ("reward/zero_variance", "of the groups have no signal: their answers are rewarded alike", _MANY_ALIKE, 1),
+        ("length/truncated", "of the answers are cut off at sampling.max_new_tokens", _MANY_CUT, 1),
+        ("status/ok", "of the answers hold SQL that runs", _FEW_VALID, -1),
+    )
+    for name, words, bound, sign in shares:
+        value = recent(name)
+        if value is not None:
+            is_bad = sign * value > sign * bound
+            found.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {words}"))
+    entropy = recent("policy/entropy")
+    if entropy is not None:
+        found.append(("bad" if entropy < _NO_ENTROPY else "good", f"the entropy is {entropy:.3f} nats a token"))
+    return found
+
+
+def first_and_last(run: Run) -> tuple[str, str]:
+    """Return what the two columns of accuracies are called."""
+    return ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")
+
+
+def _ends(mean: float, count: int, groups: Sequence[Group]) -> dict[str, float] | None:
+    """Return a share with its interval; None where there is none."""
+    if not math.isfinite(mean):
+        return None
+    if len(groups) == count and count:
+        low, high = share_interval(np.array([_score(one) for one in groups]), [one["db"] for one in groups])
+    else:
+        right = round(mean * count)
+        low, high = share_interval(np.array([1.0] * right + [0.0] * (count - right)), [""] * count)
+    return {"mean": mean, "low": low, "high": high}
+
+
+def _score(group: Group) -> float:
+    return float(group["answers"][0]["reward"] or 0.0) if group["answers"] else 0.0
+
+
+def _amount(count: Any) -> str:
+    number = float(count)
+    for size, word in ((1e9, "billion"), (1e6, "million")):
+        if number >= size:
+            return f"{number / size:.3g} {word}"
+    return f"{number:,.0f}"
+
+
+def _date(text: Any) -> str | None:
+    found = _time(text)
+    return found.strftime("%Y-%m-%d %H:%M UTC") if found else None
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def _duration(sessions: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return how long the sessions took together that have an end."""
+    took = timedelta()
+    for one in sessions:
+        began, ended = _time(one.get("began")), _time(one.get("ended"))
+        if began and ended:
+            took += ended - began
+    if not took:
+        return None
+    minutes, seconds = divmod(int(took.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    more = f" in {len(sessions)} sessions" if len(sessions) > 1 else ""
+    return (f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s") + more

@@ -1,0 +1,286 @@
+"""The answers of a run, an evaluation or a comparison, read from its folder: a group a question, in pieces.
+
+Whatever they come from, groups look alike: `step`, `phase`, `uid`, `db`, `question`, `evidence`, `gold`, `hardness`,
+`rule` and `answers`, each with `turns`, `sql`, `status`, `reward` and what else is known of it. What a group was judged
+with already is the `verdict` of its answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl_sql.evals.hardness import spider_level
+from jaxrl_sql.evals.row_pairs import pair_rows
+from jaxrl_sql.runtime.rollouts import FOLDER, KINDS, TOKENS, pieces_of, read_piece
+from jaxrl_sql.types import Example, InputError
+
+RUN, EVALUATION, COMPARISON = "run", "evaluation", "comparison"
+RECORDS, NUMBERS, COMPARED = "records.jsonl", "metrics.json", "compare.json"
+_PIECE = 512
+
+Group = dict[str, Any]
+
+
+class Source(NamedTuple):
+    """A folder that is looked at, and of what kind it is."""
+
+    folder: Path
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """Return what it is called."""
+        return self.folder.resolve().name
+
+
+class Chunk(NamedTuple):
+    """A piece of a source; `stamp` is another when its content is."""
+
+    path: Path
+    kind: str
+    number: int
+    stamp: tuple[int, ...]
+
+
+class Pieced(NamedTuple):
+    """The groups of a piece; advantages by (step of the rollout, part); whether a part of the piece was unreadable."""
+
+    groups: list[Group]
+    advantages: dict[tuple[int, int], list[list[float]]]
+    is_cut: bool
+
+
+def open_source(folder: str | Path) -> Source:
+    """Return what a folder holds; raises InputError for one that holds none of what can be looked at."""
+    folder = Path(folder)
+    if (folder / "metrics.jsonl").is_file():
+        return Source(folder, RUN)
+    if (folder / RECORDS).is_file() and (folder / NUMBERS).is_file():
+        return Source(folder, EVALUATION)
+    if (folder / COMPARED).is_file():
+        return Source(folder, COMPARISON)
+    raise InputError(
+        f"{folder}: neither a run (metrics.jsonl), an evaluation ({RECORDS} and {NUMBERS}) nor a comparison "
+        f"({COMPARED}): name the folder of one"
+    )
+
+
+def chunks(source: Source) -> list[Chunk]:
+    """Return the pieces of a source, oldest first; raises InputError for a run that has none."""
+    if source.kind == RUN:
+        found = [
+            Chunk(piece.path, kind, piece.number, (piece.size,))
+            for kind in KINDS
+            for piece in pieces_of(source.folder / FOLDER, kind)
+        ]
+        if not found:
+            raise InputError(f"{source.folder}: {_why_none(source.folder)}")
+        return found
+    path = source.folder / (RECORDS if source.kind == EVALUATION else COMPARED)
+    status = path.stat()
+    stamp = (status.st_size, status.st_mtime_ns)
+    count = len(_all(path, source.kind, stamp))
+    return [Chunk(path, source.kind, number, stamp) for number in range(-(-count // _PIECE))]
+
+
+def read_chunk(chunk: Chunk) -> Pieced:
+    """Return what stands in a piece; one that the run has dropped meanwhile is empty."""
+    if chunk.kind in (EVALUATION, COMPARISON):
+        start = chunk.number * _PIECE
+        return Pieced(_all(chunk.path, chunk.kind, chunk.stamp)[start : start + _PIECE], {}, is_cut=False)
+    try:
+        records, is_cut = read_piece(chunk.path)
+    except FileNotFoundError:
+        return Pieced([], {}, is_cut=False)
+    groups: list[Group] = []
+    advantages: dict[tuple[int, int], list[list[float]]] = {}
+    for record in records:
+        try:
+            if "advantages" in record:
+                advantages[int(record["rollout_step"]), int(record["part"])] = record["advantages"]
+            else:
+                groups.append(_of_run(record))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            is_cut = True
+    return Pieced(groups, advantages, is_cut)
+
+
+def add_advantages(groups: Iterable[Group], advantages: Mapping[tuple[int, int], Sequence[Sequence[float]]]) -> None:
+    """Put the advantages that answers were learned by beside them; those of groups that were not chosen have none."""
+    for group in groups:
+        first = advantages.get((group["step"], 0))
+        if group["chosen"] is None or not first:
+            continue
+        part, row = divmod(group["chosen"], len(first))
+        found = advantages.get((group["step"], part), ())
+        for answer, value in zip(group["answers"], found[row] if row < len(found) else (), strict=False):
+            answer["advantage"] = value
+
+
+def read_tokens(source: Source) -> list[str]:
+    """Return what each token id says; nothing where that is not kept."""
+    try:
+        found = json.loads((source.folder / FOLDER / TOKENS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def last_evaluations(source: Source, most: int = 2) -> dict[str, dict[int, list[Group]]]:
+    """Return the groups of the last evaluations by phase and step, newest last; few pieces are read."""
+    found: dict[str, dict[int, list[Group]]] = {}
+    for chunk in reversed(chunks(source)):
+        if chunk.kind != "eval":
+            continue
+        for group in read_chunk(chunk).groups:
+            found.setdefault(group["phase"], {}).setdefault(group["step"], []).append(group)
+        if all(len(steps) > most for steps in found.values()):
+            break
+    return {phase: {step: steps[step] for step in sorted(steps)[-most:]} for phase, steps in found.items()}
+
+
+@lru_cache(maxsize=1 << 16)
+def hardness_of(gold: str) -> str:
+    """Return Spider's level of a gold; "" where there is none."""
+    return spider_level(gold) if gold else ""
+
+
+def _why_none(folder: Path) -> str:
+    if not (folder / FOLDER).is_dir():
+        return (
+            "the run kept no answers (run.keep_rollouts was 0, it has not sampled yet, or it is of an older version): "
+            f"its numbers are in {folder / 'report.html'}"
+        )
+    return f"no piece of answers is left in {folder / FOLDER}"
+
+
+def _of_run(record: Mapping[str, Any]) -> Group:
+    gold = record.get("gold", "")
+    answers = [_answer(one) for one in record["answers"]]
+    is_local = bool(record.get("db_path")) and not record.get("has_tables")
+    return {
+        "step": record["step"],
+        "phase": str(record["phase"]),
+        "chosen": record.get("chosen"),
+        "uid": str(record["uid"]),
+        "db": str(record.get("db_id", "")),
+        "question": str(record.get("question", "")),
+        "evidence": str(record.get("evidence", "")),
+        "gold": gold,
+        "hardness": record.get("difficulty") or hardness_of(gold),
+        "rule": record.get("rule", ""),
+        "answers": answers,
+        "example": _example(record) if is_local else None,
+    }
+
+
+def _answer(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer of a run; raises what a broken one raises."""
+    turns = [list(turn) for turn in one["turns"]]
+    if not all(len(turn) >= 2 for turn in turns):
+        raise ValueError(turns)
+    if not all(isinstance(part, str) for turn in turns for part in turn):
+        raise TypeError(turns)
+    return {**one, "turns": turns, "status": str(one["status"]), "reward": one["reward"]}
+
+
+def _example(record: Mapping[str, Any]) -> Example:
+    return Example(
+        uid=str(record["uid"]),
+        db_id=str(record.get("db_id", "")),
+        db_path=record["db_path"],
+        question=record.get("question", ""),
+        gold_sql=record.get("gold", ""),
+        dialect=record.get("dialect", "sqlite"),
+        other_golds=tuple(record.get("golds", ())),
+        options=record.get("options", {}),
+        suite=tuple(record.get("suite", ())),
+        answerable=record.get("answerable", True),
+    )
+
+
+def beside(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first rows of a prediction and its gold with their pairs, where both have rows."""
+    mine, gold = results.get("prediction"), results.get("gold")
+    if not (mine and gold and "rows" in mine and "rows" in gold):
+        return dict(results)
+    pairs, _ = pair_rows(mine["rows"], gold["rows"], len(mine["rows"]) + len(gold["rows"]))
+    return {**results, "pairs": [list(one) for one in pairs]}
+
+
+@lru_cache(maxsize=2)
+def _all(path: Path, kind: str, _stamp: tuple[int, ...]) -> list[Group]:
+    return _of_evaluation(path) if kind == EVALUATION else _of_comparison(path)
+
+
+def _of_evaluation(path: Path) -> list[Group]:
+    """Return the groups of an evaluation: a question, and its answer in each of the runs."""
+    found: dict[tuple[str, str], Group] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
+        if not line:
+            continue
+        try:
+            record = json.loads(line)
+            group = _shared(record, f"eval/{record.get('set', '')}".rstrip("/"), record["own"])
+            answer = record["answer"]
+            one = {
+                "turns": [["assistant", answer]] if isinstance(answer, str) else [list(turn) for turn in answer],
+                **_judged(record, record["own"], record.get("results")),
+                **({"fault": record["fault"]} if record.get("fault") else {}),
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}:{number}: no record of a question: evaluate again, or cut the line") from error
+        found.setdefault((group["phase"], group["uid"]), group)["answers"].append(one)
+    return list(found.values())
+
+
+def _of_comparison(path: Path) -> list[Group]:
+    """Return the questions that two evaluations end differently on, with the answer of each."""
+    try:
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        groups = []
+        for record in whole["changed"]:
+            group = _shared(record, "comparison", whole["own"])
+            for side in ("first", "second"):
+                judged = _judged(record[side], whole["own"], None)
+                group["answers"].append({"turns": [], "from": f"{side}: {Path(whole[side]).name}", **judged})
+            groups.append(group)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: no comparison of two evaluations: write it again with evaluate --compare") from error
+    return groups
+
+
+def _shared(record: Mapping[str, Any], phase: str, own: str) -> Group:
+    gold = record["gold_sql"]
+    return {
+        "step": 0,
+        "phase": phase,
+        "chosen": None,
+        "uid": str(record["id"]),
+        "db": record["db_id"],
+        "question": record["question"],
+        "evidence": record.get("evidence", ""),
+        "gold": gold,
+        "hardness": hardness_of(gold),
+        "rule": own,
+        "prompt": record.get("prompt", ""),
+        "answers": [],
+        "example": None,
+    }
+
+
+def _judged(record: Mapping[str, Any], own: str, results: Mapping[str, Any] | None) -> dict[str, Any]:
+    verdict = {"scores": record["scores"], "reasons": list(record["reasons"])}
+    if results:
+        verdict["results"] = beside(results)
+    return {
+        "sql": record["sql"],
+        "status": record["status"],
+        "gold_status": record["gold_status"],
+        "reward": record["scores"].get(own),
+        "verdict": verdict,
+    }

@@ -1,0 +1,115 @@
+// Curves, drawn by Vega-Lite: one figure a chart, drawn when it comes into view.
+"use strict";
+(() => {
+  const { html, useEffect, useRef, useState } = preact;
+  const COLORS = ["#1f6fb2", "#d9822b", "#2f9e62", "#c0392b", "#7d5bbe", "#8c6d46", "#d16ba5", "#6b7280", "#a3a51f", "#17a2b8"];
+  const STATUS = { ok: "#2f9e62", syntax_error: "#c0392b", schema_error: "#d9822b", no_sql: "#6b7280" };
+
+  // The library is large: it is read after what the other pages need.
+  let library = null;
+  const vega = () => (window.vegaEmbed ? Promise.resolve(window.vegaEmbed)
+    : library ||= JX.ready.then(() => JX.script("page/vendor/vega.js")).then(() => window.vegaEmbed));
+
+  function colorsOf(words) {
+    const spare = COLORS.filter((one) => !Object.values(STATUS).includes(one));
+    let next = 0;
+    return words.map((word, i) => STATUS[word] || (words.some((one) => STATUS[one]) ? spare[next++ % spare.length] : COLORS[i % COLORS.length]));
+  }
+
+  function rowsOf(chart, of) {
+    return chart.curves.flatMap((curve) => (curve[of] || (of === "means" ? curve.points : [])).map(([s, v]) => ({ s, v, c: curve.word })));
+  }
+
+  function specOf(chart, isDark) {
+    const words = chart.curves.map((curve) => curve.word);
+    const format = chart.percent ? ".0%" : ".4~g";
+    const x = { field: "s", type: "quantitative", title: null, axis: { tickMinStep: 1, format: ",.0f", labelFlush: false }, scale: { nice: false, zero: false } };
+    const y = { field: "v", type: "quantitative", title: null, axis: { format, tickCount: 4 }, scale: { zero: chart.percent || chart.kind === "stack" } };
+    const color = { field: "c", type: "nominal", sort: words, scale: { domain: words, range: colorsOf(words) },
+      legend: words.length > 1 || chart.kind === "points" ? { orient: "top", title: null, columns: 2, labelLimit: 150 } : null };
+    const encoding = { x, y, color };
+    const tooltip = [{ field: "c", title: " " }, { field: "s", title: "step" }, { field: "v", title: "value", format: chart.percent ? ".1%" : ".4~g" }];
+    const near = { params: [{ name: "near", select: { type: "point", on: "pointerover", nearest: true, clear: "pointerout" } }],
+      mark: { type: "point", filled: true, size: 45 }, encoding: { ...encoding, tooltip, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0 } } };
+    const raw = { values: rowsOf(chart, "points") }, means = { values: rowsOf(chart, "means") };
+    const layers = [];
+    if (chart.kind === "stack") layers.push({ data: raw, mark: { type: "area", opacity: 0.85 }, encoding: { ...encoding, y: { ...y, stack: "zero" }, tooltip } });
+    else {
+      const isLong = chart.curves.some((curve) => curve.means);
+      if (isLong) layers.push({ data: raw, mark: { type: "line", opacity: 0.25, strokeWidth: 1 }, encoding });
+      layers.push({ data: isLong ? means : raw, mark: { type: "line", point: chart.kind === "points" || raw.values.length < 3 ? { size: 30 } : false }, encoding });
+      layers.push({ data: isLong ? means : raw, ...near });
+    }
+    if (chart.begins !== null && chart.begins !== undefined)
+      layers.push({ data: { values: [{ s: chart.begins }] }, mark: { type: "rule", strokeDash: [2, 3], color: "#9aa3ad" }, encoding: { x: { field: "s", type: "quantitative" } } });
+    const ink = isDark ? "#c5ccd6" : "#4b5563", line = isDark ? "#374151" : "#e5e7eb";
+    return { $schema: "https://vega.github.io/schema/vega-lite/v6.json", width: "container", height: 165, layer: layers,
+      description: summary(chart), autosize: { type: "fit", contains: "padding" },
+      config: { background: "transparent", view: { stroke: null }, axis: { labelColor: ink, gridColor: line, domainColor: line, tickColor: line }, legend: { labelColor: ink }, font: "system-ui, sans-serif" } };
+  }
+
+  // What a screen reader is told in the picture's place.
+  function summary(chart) {
+    const text = (v) => (chart.percent ? `${(100 * v).toFixed(1)} %` : `${+v.toPrecision(4)}`);
+    const parts = chart.curves.map((curve) => {
+      const [first, last] = [curve.points[0], curve.points.at(-1)];
+      return `${curve.word} from ${text(first[1])} in step ${first[0]} to ${text(last[1])} in step ${last[0]}`;
+    });
+    return `${chart.title}: ${parts.join("; ")}`;
+  }
+
+  function useDark() {
+    const query = window.matchMedia("(prefers-color-scheme: dark)");
+    const [isDark, set] = useState(query.matches);
+    useEffect(() => {
+      const heard = () => set(query.matches);
+      query.addEventListener("change", heard);
+      return () => query.removeEventListener("change", heard);
+    }, []);
+    return isDark;
+  }
+
+  function Figure({ chart }) {
+    const place = useRef(null), drawn = useRef(null), isDark = useDark();
+    const key = JSON.stringify([isDark, chart]);
+    useEffect(() => {
+      const element = place.current;
+      let isGone = false;
+      const watch = new IntersectionObserver((seen) => {
+        if (!seen.some((one) => one.isIntersecting)) return;
+        watch.disconnect();
+        const options = { ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: { theme: isDark ? "dark" : "custom" } };
+        vega().then((draw) => draw(element, specOf(chart, isDark), options)).then((result) => {
+          if (isGone) result.finalize(); else drawn.current = result;
+        }, (error) => { element.textContent = `not drawn: ${error.message}`; });
+      }, { rootMargin: "200px" });
+      watch.observe(element);
+      return () => { isGone = true; watch.disconnect(); if (drawn.current) drawn.current.finalize(); drawn.current = null; };
+    }, [key]);
+    return html`<figure><figcaption>${chart.title}</figcaption><div class="chart" ref=${place} role="img" aria-label=${summary(chart)}></div></figure>`;
+  }
+
+  // The charts of two runs as one: a curve a run.
+  function together(runs) {
+    const shown = runs.filter((run) => run.charts);
+    if (shown.length < 2) return shown.length ? shown[0].charts : [];
+    const titles = [...new Set(shown.flatMap((run) => run.charts.map((chart) => chart.title)))];
+    return titles.map((title) => {
+      const found = shown.map((run) => [run, run.charts.find((chart) => chart.title === title)]).filter(([, chart]) => chart);
+      const kind = found[0][1].kind === "stack" ? "exact" : found[0][1].kind;
+      const curves = found.flatMap(([run, chart]) => chart.curves.map((curve) => ({ ...curve, word: `${run.name}: ${curve.word}` })));
+      return { ...found[0][1], kind, curves };
+    });
+  }
+
+  JX.Charts = ({ runs }) => {
+    const charts = together(runs), first = charts.filter((one) => one.first), more = charts.filter((one) => !one.first);
+    const [isOpen, open] = useState(false);
+    if (!charts.length) return null;
+    return html`<section aria-labelledby="curves"><h2 id="curves">Curves</h2>
+      <div class="charts">${first.map((one) => html`<${Figure} key=${one.title} chart=${one} />`)}</div>
+      ${more.length > 0 && html`<details onToggle=${(e) => open(e.target.open)}><summary>${more.length} more: ${more.map((one) => one.title.toLowerCase()).join(", ")}</summary>
+        ${isOpen && html`<div class="charts">${more.map((one) => html`<${Figure} key=${one.title} chart=${one} />`)}</div>`}</details>`}
+    </section>`;
+  };
+})();

@@ -1,0 +1,91 @@
+"""What a run ran on and when: `about.json` in its folder, with an entry for its start and each time it went on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+ABOUT = "about.json"
+PACKAGES = ("jaxrl-sql", "sqlexec-rs", "jax", "jaxlib", "transformers", "optax")
+
+
+@contextmanager
+def noted_session(folder: Path | None, parameters: int) -> Iterator[None]:
+    """Note that a session has begun, and on leaving when it ended; without a folder nothing is written.
+
+    `parameters` is how many numbers the model has. A killed session has no end.
+    """
+    if folder is None:
+        yield
+        return
+    about = _read(folder / ABOUT)
+    session: dict[str, Any] = {"began": _now(), "machine": _machine(), "versions": _versions(), "commit": _commit()}
+    about = {"parameters": parameters, "sessions": [*about.get("sessions", []), session]}
+    _write(folder / ABOUT, about)
+    try:
+        yield
+    finally:
+        session["ended"] = _now()
+        with suppress(OSError):  # what went wrong before is told, and not this
+            _write(folder / ABOUT, about)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what is noted already; nothing where it cannot be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("sessions", []), list) else {}
+
+
+def _write(path: Path, about: dict[str, Any]) -> None:
+    scratch = path.with_name(f"{path.name}.tmp")
+    scratch.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    scratch.replace(path)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _machine() -> str:
+    """Return the devices, and the processor and system around them; the machine's name is nobody's business."""
+    devices = jax.devices()
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processes = f", {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    kind = f"{len(devices)} x {devices[0].device_kind}{processes}"
+    return f"{kind}; {count} cores {platform.machine()}, {platform.system()}"
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def _commit() -> str:
+    """Return the commit of the clone that this package is run from, with a + where files have changed; "" elsewhere."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return ""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own words
+            ["git", "-C", str(root), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607
+            capture_output=True, text=True, timeout=10, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,153 @@
+"""Answers judged by every rule for a page: their verdicts, and their rows beside the gold's, each distinct SQL once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlglot import exp
+
+from jaxrl_sql.evals.differences import EXACT
+from jaxrl_sql.evals.records import result_of, shown_row
+from jaxrl_sql.evals.row_pairs import pair_rows
+from jaxrl_sql.evals.score_predictions import score_predictions
+from jaxrl_sql.evals.verdict import Verdict
+from jaxrl_sql.report.groups import Group
+from jaxrl_sql.sqlenv.dialect import as_run
+from jaxrl_sql.sqlenv.parse import parse_query
+from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
+from jaxrl_sql.types import Example
+
+ROWS = 12
+# Of longer results pairs would take long to find, and few would look.
+_PAIRED = 5_000
+_AT_ONCE = 256
+
+Key = tuple[str, str, str]
+
+
+class Asked(NamedTuple):
+    """An answer to be judged."""
+
+    example: Example
+    sql: str
+
+    @property
+    def key(self) -> Key:
+        """Return what is judged once."""
+        return (self.example.db_id, self.example.uid, self.sql)
+
+
+class Judge:
+    """Judges distinct answers on the run's databases, and keeps the verdicts: a folder that grows judges what is new.
+
+    `most` bounds how many are judged in all, `seconds` how long a call of `judge` may take.
+    """
+
+    def __init__(self, executor: SqlExecutor, most: int, seconds: float) -> None:
+        self._executor, self._most, self._most_seconds = executor, most, seconds
+        self._verdicts: dict[Key, dict[str, Any]] = {}
+        self._missing: dict[str, bool] = {}
+        self.asked, self.seconds = 0, 0.0
+
+    @property
+    def judged(self) -> int:
+        """Return how many distinct answers have a verdict."""
+        return len(self._verdicts)
+
+    @property
+    def missing(self) -> list[str]:
+        """Return the databases whose file is not there."""
+        return [path for path, is_missing in self._missing.items() if is_missing]
+
+    def judge(self, asked: Iterable[Asked]) -> None:
+        """Judge what is asked for, the first first, as far as the bounds go."""
+        began = time.monotonic()
+        distinct = {one.key: one for one in asked}
+        self.asked = len(distinct)
+        left = [one for key, one in distinct.items() if key not in self._verdicts and self._is_here(one.example)]
+        left = left[: max(0, self._most - self.judged)]
+        for start in range(0, len(left), _AT_ONCE):
+            if time.monotonic() - began > self._most_seconds:
+                break
+            self._judge(left[start : start + _AT_ONCE])
+        self.seconds += time.monotonic() - began
+
+    def known(self, asked: Iterable[Asked]) -> int:
+        """Return how many of what is asked for have a verdict."""
+        return sum(one.key in self._verdicts for one in asked)
+
+    def attach(self, groups: Iterable[Group]) -> None:
+        """Put verdicts beside the answers that have one; of a database that is not there, that it is not."""
+        for group in groups:
+            example = group["example"]
+            if example is None:
+                continue
+            for answer in group["answers"]:
+                verdict = self._verdicts.get((example.db_id, example.uid, answer["sql"] or ""))
+                if verdict is not None:
+                    answer["verdict"] = verdict
+                elif answer["sql"] and self._missing.get(example.db_path):
+                    answer["verdict"] = {"fault": f"not judged: {example.db_path} is not there"}
+
+    def _is_here(self, example: Example) -> bool:
+        path = example.db_path
+        if path not in self._missing:
+            self._missing[path] = not Path(path).is_file()
+        return not self._missing[path]
+
+    def _judge(self, asked: Sequence[Asked]) -> None:
+        examples, sqls = [one.example for one in asked], [one.sql for one in asked]
+        rules = [*EXACT, *(["suite"] if any(one.suite for one in examples) else [])]
+        verdicts = score_predictions(self._executor, examples, sqls, rules)
+        run = [(one.database, as_run(sql, one) or "") for one, sql in zip(examples, sqls, strict=True)]
+        outcomes = self._executor.execute_many([*run, *((one.database, one.gold_sql) for one in examples)])
+        for one, verdict, mine, gold in zip(
+            asked, verdicts, outcomes[: len(asked)], outcomes[len(asked) :], strict=True
+        ):
+            self._verdicts[one.key] = shown_verdict(verdict, one.sql, mine, gold)
+
+
+def asked_of(groups: Iterable[Group]) -> list[Asked]:
+    """Return the answers of groups that can be judged, those that ran first."""
+    found = [
+        (answer["status"] != "ok", Asked(group["example"], answer["sql"]))
+        for group in groups
+        if group["example"] is not None
+        for answer in group["answers"]
+        if answer["sql"]
+    ]
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def shown_verdict(verdict: Verdict, sql: str, mine: SqlOutcome, gold: SqlOutcome) -> dict[str, Any]:
+    """Return a verdict with the rows that it is about."""
+    found: dict[str, Any] = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
+    found["results"] = side_by_side(mine, gold)
+    if verdict.is_right("bird") and reads_no_table(sql):
+        found["constant"] = True
+    return found
+
+
+def side_by_side(mine: SqlOutcome, gold: SqlOutcome) -> Mapping[str, Any]:
+    """Return both results, and where both have rows that are not too many, rows in pairs, those that differ first."""
+    results: dict[str, Any] = {"prediction": result_of(mine), "gold": result_of(gold)}
+    if mine.status == gold.status == "ok" and max(mine.row_count, gold.row_count) <= _PAIRED:
+        pairs, equal = pair_rows(mine.rows, gold.rows, ROWS)
+        results["pairs"] = [[_row(one.row), _row(one.gold), one.differs] for one in pairs]
+        results["equal"] = equal
+        for side in ("prediction", "gold"):
+            results[side] = {**results[side], "rows": []}  # they stand in the pairs
+    return results
+
+
+def reads_no_table(sql: str) -> bool:
+    """Return whether a query's result is written in it: it reads no table. What does not parse reads one."""
+    tree = parse_query(sql)
+    return tree is not None and tree.find(exp.Table) is None
+
+
+def _row(row: Sequence[Any] | None) -> list[Any] | None:
+    return None if row is None else shown_row(row)

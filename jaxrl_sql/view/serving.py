@@ -1,0 +1,67 @@
+"""A folder over loopback, by the standard library: for a browser at the end of a tunnel, and for runs that go on."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import BinaryIO
+
+from jaxrl_sql.types import InputError
+
+ADDRESS = "127.0.0.1"
+# A page elsewhere may have its own name point here; it is not answered.
+_HOSTS = (ADDRESS, "localhost")
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Hand out files, which browsers are to ask for each time, to who knows this server by its address."""
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        super().end_headers()
+
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
+        if (self.headers.get("Host") or "").rsplit(":", 1)[0] not in _HOSTS:
+            self.send_error(403)
+            return None
+        return super().send_head()
+
+    def list_directory(self, path: object) -> None:  # noqa: ARG002 - its base's
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing of each file."""
+
+
+@contextmanager
+def serving(folder: Path, port: int) -> Iterator[str]:
+    """Serve a folder on loopback while inside; yield its address. A port of 0 is any that is free.
+
+    Raises InputError for a port that cannot be had.
+    """
+    try:
+        server = ThreadingHTTPServer((ADDRESS, port), partial(_Handler, directory=str(folder)))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--serve {port}: {reason}: name another port, or 0 for any that is free") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{ADDRESS}:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def follow(update: Callable[[], object], every: float, is_over: threading.Event) -> None:
+    """Call `update` every so many seconds until it is over."""
+    while not is_over.wait(every):
+        update()

@@ -1,0 +1,284 @@
+"""The pages in Chromium: opened from disk and over loopback, by mouse and keyboard, narrow and dark, and unharmed.
+
+`JAXRL_SQL_SHOTS=FOLDER` keeps a picture of each page that is tested.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.report import write_report
+from jaxrl_sql.report.groups import open_source
+from jaxrl_sql.view.__main__ import main
+from jaxrl_sql.view.folder import View
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # playwright's own event loop
+]
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Open]:
+    """Return what opens a page; at the end nothing may have failed in it, or run that was in a text."""
+    pages, faults = [], []
+
+    def open_page(address: str, width: int = 1100, scheme: str = "light") -> Any:
+        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("dialog", lambda dialog: faults.append(dialog.message))
+        page.goto(address)
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        assert page.evaluate("window.harmed") is None
+        page.context.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def run(view_runs: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = view_runs.write_run(tmp_path_factory.mktemp("runs") / "run", steps=range(1, 5))
+    assert main([str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def index(run: Path) -> str:
+    return (run / "view" / "index.html").as_uri()
+
+
+def shot(page: Any, name: str) -> None:
+    if folder := os.environ.get("JAXRL_SQL_SHOTS"):
+        page.screenshot(path=str(Path(folder, f"{name}.png")), full_page=True)
+
+
+def is_no_wider_than_the_window(page: Any) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def test_the_first_page_opens_from_disk(opened: Open, index: str) -> None:
+    page = opened(index)
+    page.get_by_role("heading", name="run", exact=True).wait_for()
+    assert "14" not in page.get_by_role("table").inner_text().splitlines()[0]
+    assert "50.0 %" in page.get_by_role("row", name="dev").inner_text()
+    assert "1 better, 1 worse of 2, from step 0 to 9" in page.inner_text("main")
+    page.locator("figure").first.scroll_into_view_if_needed()
+    page.locator("figure svg").first.wait_for()
+    assert "Reward: mean from 0.1 in step 1 to 0.4 in step 4" in page.locator(".chart").first.get_attribute(
+        "aria-label"
+    )
+    shot(page, "run")
+
+
+def test_filters_and_links(opened: Open, index: str, view_runs: ModuleType) -> None:
+    page = opened(f"{index}#/groups")
+    status = page.get_by_role("status")
+    sync_api.expect(status).to_have_text("12 of 12 groups")
+    for label, choice, count in (("phase", "grpo", 8), ("status", "no_sql", 4), ("hardness", "hard", 4)):
+        page.get_by_label(label, exact=True).select_option(choice)
+        sync_api.expect(status).to_have_text(f"{count} of 12 groups")
+    page.get_by_label("steps from").fill("3")
+    sync_api.expect(status).to_have_text("2 of 12 groups")
+    shot(page, "groups")
+    page.get_by_role("button", name="all").click()
+    sync_api.expect(status).to_have_text("12 of 12 groups")
+    page.get_by_role("searchbox").fill("ITEMS, Q2")
+    sync_api.expect(status).to_have_text("1 of 12 groups")
+    page.get_by_role("searchbox").fill(view_runs.HARM[:40])
+    sync_api.expect(status).to_have_text("5 of 12 groups")
+    page.get_by_role("searchbox").fill("")
+    for only, count in (("suspicious", 4), ("constant", 4), ("flipped", 4), ("better", 2), ("nosignal", 0)):
+        page.get_by_label("only").select_option(only)
+        sync_api.expect(status).to_have_text(f"{count} of 12 groups")
+    page.goto(f"{index}#/groups?phase=grpo&hardness=easy")
+    page.get_by_role("link", name="Which items, q1?").click()
+    page.get_by_role("heading", name="q1").wait_for()
+    page.get_by_role("link", name="next").click()
+    page.get_by_role("heading", name="q2").wait_for()
+    page.get_by_role("link", name="all of this question").click()
+    sync_api.expect(status).to_have_text("1 of 12 groups of question q2")
+
+
+def test_a_group_shows_answers_side_by_side(opened: Open, index: str) -> None:
+    page = opened(f"{index}#/groups?text=q1%3F")
+    page.get_by_role("link", name="Which items, q1?").click()
+    second = page.get_by_role("article", name="answer 2")
+    assert "advantage -0.5" in second.inner_text()
+    assert "✗ bird" in second.inner_text()
+    assert second.get_by_role("cell", name="no row").count() > 0
+    assert second.locator("mark").first.inner_text() == "cup"
+    second.get_by_text("the whole answer, 3 turns").click()
+    assert "environment" in second.inner_text()
+    second.get_by_role("button", name="probabilities").click()
+    first = second.locator(".tokens span").first
+    first.wait_for()
+    assert (first.inner_text(), first.get_attribute("title")) == ("SELECT", "p = 0.819")
+    page.get_by_text("schema of shop").click()
+    page.get_by_text("CREATE TABLE item").wait_for()
+    shot(page, "group")
+
+
+def test_hostile_texts_are_shown_as_they_are(opened: Open, index: str, view_runs: ModuleType) -> None:
+    page = opened(f"{index}#/groups?hardness=hard")
+    page.locator(".list tbody a").first.click()
+    page.get_by_role("article").first.wait_for()
+    shown = view_runs.HARM.replace("\u2028", "").split("{{")[0].strip()
+    assert shown[:60] in page.inner_text("main")
+    page.get_by_text("the whole answer").first.click()
+    assert page.locator("main img, main script").count() == 0
+    assert "reads no table" in page.inner_text("main")
+    shot(page, "hostile")
+
+
+def test_two_evaluations_question_by_question(opened: Open, index: str) -> None:
+    page = opened(f"{index}#/compare")
+    sync_api.expect(page.get_by_role("link", name="worse in b: 1")).to_be_visible()
+    page.get_by_role("link", name="better in b: 1").click()
+    page.get_by_role("link", name="Which items, e2?").click()
+    page.get_by_role("article", name="dev, step 9").wait_for()
+    assert page.get_by_role("article").count() == 2
+    shot(page, "pair")
+
+
+def test_two_runs_are_compared(opened: Open, run: Path, tmp_path: Path, view_runs: ModuleType) -> None:
+    other = view_runs.write_run(tmp_path / "other", steps=(1,))
+    assert main([str(run), str(other), "--out", str(tmp_path / "out")]) == 0
+    page = opened((tmp_path / "out" / "index.html").as_uri())
+    page.get_by_role("heading", name="run and other").wait_for()
+    page.get_by_role("link", name="compare", exact=True).click()
+    assert "run: dev, step 9" in page.get_by_label("a", exact=True).inner_text()
+    sync_api.expect(page.get_by_role("link", name="right in both: 1")).to_be_visible()
+    shot(page, "two")
+
+
+def test_evaluations_open(opened: Open, tmp_path: Path, view_runs: ModuleType) -> None:
+    folder = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0, "b": 0.0})
+    assert main([str(folder), "--out", str(tmp_path / "out")]) == 0
+    page = opened((tmp_path / "out" / "index.html").as_uri())
+    page.get_by_role("heading", name="By every rule").wait_for()
+    page.goto(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/group/0.0")
+    page.get_by_role("article").wait_for()
+    assert page.locator("mark").all_inner_texts() == ["cup", "pot"]
+    assert "the same rows, but not as often" in page.inner_text("main")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("where", ["#/", "#/groups", "#/groups?hardness=hard&page=0", "#/compare"])
+def test_390_pixels_are_enough(opened: Open, index: str, where: str, scheme: str) -> None:
+    page = opened(f"{index}{where}", width=390, scheme=scheme)
+    page.get_by_role("heading").first.wait_for()
+    assert is_no_wider_than_the_window(page)
+    if "hard" in where:
+        page.locator(".list tbody a").first.click()
+        page.get_by_role("article").first.wait_for()
+        assert is_no_wider_than_the_window(page)
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert back == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 24, 31)")
+    shot(page, f"narrow-{scheme}-{where.strip('#/').replace('?', '-') or 'run'}")
+
+
+def test_the_report_is_the_first_page_by_itself(opened: Open, run: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "elsewhere.html"
+    shutil.copy(write_report(run), alone)
+    page = opened(alone.as_uri(), width=390)
+    page.get_by_role("heading", name="run", exact=True).wait_for()
+    page.locator("figure svg").first.wait_for()
+    assert is_no_wider_than_the_window(page)
+    assert page.evaluate("document.documentElement.scrollHeight") < 6000
+    shot(page, "report")
+
+
+def test_the_keyboard_goes_everywhere(opened: Open, index: str) -> None:
+    page = opened(index)
+    page.get_by_role("heading", name="run", exact=True).wait_for()
+    page.keyboard.press("Tab")
+    sync_api.expect(page.get_by_role("link", name="to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.keyboard.press("?")
+    page.get_by_role("heading", name="Keys").wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("a")
+    sync_api.expect(page.get_by_role("status")).to_have_text("12 of 12 groups")
+    page.keyboard.press("/")
+    page.keyboard.type("q3?")
+    sync_api.expect(page.get_by_role("status")).to_have_text("1 of 12 groups")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="q3").wait_for()
+
+
+def test_everything_has_a_name_for_a_screen_reader(opened: Open, index: str) -> None:
+    page = opened(f"{index}#/groups")
+    page.get_by_role("status").wait_for()
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("input, select, button, a")].filter((one) => !(
+        one.textContent.trim() || one.getAttribute("aria-label") || (one.labels && one.labels[0]))).length"""
+    )
+    assert unnamed == 0
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.get_by_role("main").count() == 1
+    assert page.get_by_role("navigation", name="pages").count() == 1
+
+
+def test_a_folder_that_grows_is_read_on(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
+    run = view_runs.write_run(tmp_path / "run", steps=(1,))
+    shown = View([open_source(run)], tmp_path / "out", None)
+    shown.update(is_live=True)
+    page = opened(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups")
+    status = page.get_by_role("status")
+    sync_api.expect(status).to_have_text("6 of 6 groups")
+    view_runs.add_step(run, 2)
+    shown.update(is_live=True)
+    sync_api.expect(status).to_have_text("8 of 8 groups", timeout=15_000)
+    sync_api.expect(page.get_by_text("● live")).to_be_visible()
+
+
+def test_a_run_that_goes_on_is_served(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
+    run = view_runs.write_run(tmp_path / "run", steps=(1,))
+    command = [sys.executable, "-m", "jaxrl_sql.view", str(run), "--serve", "0", "--judge", "50"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            page = opened(f"{address}#/groups")
+            status = page.get_by_role("status")
+            sync_api.expect(status).to_have_text("6 of 6 groups")
+            view_runs.add_step(run, 2)
+            sync_api.expect(status).to_have_text("8 of 8 groups", timeout=20_000)
+            page.get_by_role("link", name="Which items, q2?").click()
+            assert "✓ bird" in page.get_by_role("article", name="answer 1").inner_text()
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=20) == 0

@@ -61,8 +61,8 @@ def test_each_choice_has_its_wordings() -> None:
 
 
 def test_names_are_different_and_shares_of_the_shapes_stay() -> None:
-    assert len({template.name for template in ALL}) == len(ALL) == 49
-    assert [sum(template.weight for template in TEMPLATES[grade]) for grade in TEMPLATES] == [26, 28, 34, 24]
+    assert len({template.name for template in ALL}) == len(ALL) == 63
+    assert [sum(template.weight for template in TEMPLATES[grade]) for grade in TEMPLATES] == [26, 28, 34, 24, 29]
 
 
 def test_options_are_sql_and_words() -> None:

@@ -92,11 +92,9 @@ def aggregates(builder: Builder) -> QuestionCandidate:
         names, words = builder.aggregate_of(side, column)
     clauses = builder.clauses(side, builder.rng.choices((0, 1, 2), (40, 45, 15))[0])
     things = builder.all_of(side, clauses)
-    forms = ("What is the {w} of {t}?", "What is the {w} of {t}?", "Find the {w} of {t}.", "Give the {w} of {t}.",
-             "Return the {w} across {t}.", "Show the {w} of {t}.")  # fmt: skip
-    if functions:
-        forms = ("What are the {w} of {t}?", *forms[2:])
-    text = builder.one(forms).format(w=words, t=things)
+    question = "What are the {w} of {t}?" if functions else "What is the {w} of {t}?"
+    told = ("Find the {w} of {t}.", "Give the {w} of {t}.", "Return the {w} across {t}.", "Show the {w} of {t}.")
+    text = builder.one((question, question, *told)).format(w=words, t=things)
     return candidate(text, f"SELECT {names} FROM {side.table.name}{where(clauses)}")
 
 

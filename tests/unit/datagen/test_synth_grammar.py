@@ -180,6 +180,7 @@ def test_words_agree() -> None:
         "ages", "dates of birth", "days late", "salaries", "mileage", "bonuses",
     ]  # fmt: skip
     assert [verb(one) for one in ("earnings", "units sold", "price", "bonus", "status")] == ["are", "are", *["is"] * 3]
+    assert verb("number of awards") == "is"
     assert [listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 

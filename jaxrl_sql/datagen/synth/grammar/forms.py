@@ -48,7 +48,8 @@ def _order(builder: Builder, side: Side) -> tuple[str, str, str]:
     else:
         way = "descending" if is_highest else "ascending"
         forms = ("sorted by {c} in {w} order", "ordered by {c} {w}", "in {w} order of {c}", "sorted by {w} {c}")
-        words = builder.one(forms).format(c=builder.said(column), w=way)
+        said = builder.said(column)
+        words = builder.one(forms).format(c=f"the {said}" if said.startswith("number") else said, w=way)
     return column.name, f" ORDER BY {column.name} {'DESC' if is_highest else 'ASC'}", words
 
 

@@ -373,6 +373,6 @@ def total_of_chain(builder: Builder) -> QuestionCandidate:
     if builder.chance(0.4) and any(column.kind in MEASURE for column in child.columns):
         counted, said = builder.aggregate_of(low, builder.measure(low))
         words = f"{said} of the {builder.noun(low)}"
-    things = f"{reference.relation.of_child} its {builder.noun(mid)}"
+    things = f"{reference.relation.of_child} {'their' if top.are_people else 'its'} {builder.noun(mid)}"
     text = f"For each {top.table.singular}, show the {builder.said(label, top)} and the {words} {things}."
     return candidate(text, f"SELECT {top.name(label)}, {counted} FROM {sql} GROUP BY T3.{second.target}")

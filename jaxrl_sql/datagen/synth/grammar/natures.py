@@ -141,6 +141,9 @@ _PLACE = re.compile(r"(.* )?(city|town|location|district|region|county|country|n
 _ORIGIN = re.compile(r"(.* )?(nationality|citizenship|origin|country|birthplace|home town|home city|residence)")
 
 
+_PARTICLE = re.compile(r" (by|through)$")
+
+
 def names(column: AnnotatedColumn) -> tuple[str, ...]:
     """Return the words that a column goes by, its own first."""
     return (column.words, *column.synonyms)
@@ -170,7 +173,8 @@ def event_of(column: AnnotatedColumn, are_people: bool) -> str:
 
 def said_names(column: AnnotatedColumn) -> tuple[str, ...]:
     """Return the words for a column that read as a noun, best first: `hired on date` is the `hiring date`."""
-    return tuple(dict.fromkeys(_natural(words) for words in names(column)))
+    nouns = tuple(dict.fromkeys(_natural(words) for words in names(column) if not _PARTICLE.search(words)))
+    return nouns or names(column)
 
 
 def _natural(words: str) -> str:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxrl_sql.datagen.synth.english import plural
-from jaxrl_sql.datagen.synth.grammar.natures import event_of, is_adjectival, nature_of, place_word, said_names
+from jaxrl_sql.datagen.synth.grammar.natures import (
+    event_of,
+    is_adjectival,
+    names,
+    nature_of,
+    place_word,
+    said_names,
+)
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.part_sampler import (
     MEASURE,
@@ -22,6 +30,7 @@ from jaxrl_sql.datagen.synth.part_sampler import (
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Value, flag_of
 
 SYNONYM_SHARE = 0.35
+_OTHER_NOUN_SHARE = 0.12
 _QUOTED_SHARE = 0.2
 _PEOPLE = frozenset(
     name.replace("_", " ")
@@ -36,7 +45,7 @@ _NO_COUNT = re.compile(
     r"|assets|sales|dues|watts|square meters|fines|donations|millions|funds|costs|profits|revenues)\b"
 )
 _NO_SUM = re.compile(r"\b(total|average|mean|rate|age|year|rating|score|price|level|temperature|height|number)\b")
-_PARTICIPLE = re.compile(r" (\w+ed|sold|made|late|spent|written|overdue|won|for|against|in space)$")
+_PARTICIPLE = re.compile(r" (\w+ed|coding|sold|made|late|spent|written|overdue|won|for|against|in space)$")
 # Numbers that name or place a thing: nobody asks for their average.
 _NO_QUANTITY = re.compile(
     r"(shirt|jersey|track|door|badge|floor|patrol) number|badge|position|billing( order)?|floor|storey|(fare )?zone"
@@ -48,6 +57,9 @@ _NO_PLURAL = frozenset(
     """pay income upkeep financing experience stock humidity moisture rainfall precipitation weather transport equipment
     energy fuel revenue mileage noise soil attendance compensation wealth effort diet""".split()
 )
+# `paid by card`, `produced by Ada Cohen`.
+_DONE_BY = re.compile(r"\w+(ed|paid|written) (by|through)")
+_IN_UNIT = re.compile(r"(.+) in (\w+)")
 _COMPASS = ("north", "south", "east", "west")
 _HEAD = re.compile(r" (?:of|in|on|at|by|to|for|from|with|per)\b")
 _AGGREGATES = {
@@ -113,16 +125,22 @@ def plural_words(words: str) -> str:
 
 def verb(words: str) -> str:
     """Return the verb after a column's words."""
-    return "are" if _is_plural(words) else "is"
+    return "are" if _is_plural(words) and not words.startswith("number of ") else "is"
 
 
 def _is_plural(words: str) -> bool:
     noun = _PARTICIPLE.sub("", words)
+    if noun.endswith(("people", "children")):
+        return True
     return noun.endswith("s") and not noun.endswith(("ss", "us", "is")) and noun != "series"
 
 
 class Phrases(PartSampler):
-    """Chooses words and conditions; a seed decides all of them."""
+    """Chooses words and conditions of one question; a seed decides all of them."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._nouns: dict[str, str] = {}
 
     def said(self, column: AnnotatedColumn, side: Side | None = None, *, many: bool = False) -> str:
         """Name a column, in a share of the cases by a synonym.
@@ -158,11 +176,14 @@ class Phrases(PartSampler):
         return f'"{value}"' if isinstance(value, str) and self.chance(_QUOTED_SHARE) else str(value)
 
     def noun(self, side: Side, *, many: bool = True) -> str:
-        """Name the rows of a table, now and then by a synonym."""
+        """Name the rows of a table, now and then by a synonym, and always the same in one question."""
         table = side.table
         if not many:
             return table.singular
-        return self.one(table.synonyms) if table.synonyms and self.chance(0.12) else table.plural
+        if table.name not in self._nouns:
+            is_other = bool(table.synonyms) and self.chance(_OTHER_NOUN_SHARE)
+            self._nouns[table.name] = self.one(table.synonyms) if is_other else table.plural
+        return self._nouns[table.name]
 
     def things(self, side: Side, clauses: Sequence[Clause] = (), *, many: bool = True, extra: str = "") -> str:
         """Return a noun with what its conditions say of it: `remote employees working in the Sales department`."""
@@ -217,6 +238,8 @@ class Phrases(PartSampler):
         sql, said = f"{name} = {literal(value)}", self.value_words(value)
         if value in _COMPASS:
             return Clause(sql, after=f"in the {value}")
+        if done := next((words for words in names(column) if _DONE_BY.fullmatch(words)), ""):
+            return Clause(sql, after=f"{done} {said}")
         place = place_word(column, side.are_people)
         if place and column.kind == "text" and self.chance(0.7):
             return Clause(sql, after=f"{place} {said}")
@@ -274,6 +297,9 @@ class Phrases(PartSampler):
         if "of {r}" in form:
             relation = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}[sign]
         said = self.amount(column)
+        if (unit := _IN_UNIT.fullmatch(said)) and "number" not in said:
+            amount = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}[sign]
+            return Clause(sql, after=f"with a {unit[1]} of {amount} {value} {unit[2]}")
         if _is_plural(said):
             form = "with {c} {r} {v}"
         elif said.startswith("number of"):

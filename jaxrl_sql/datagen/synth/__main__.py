@@ -38,7 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("seed", "train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions", "vocab_size"):
         value = getattr(default, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default {value}")
-    parser.add_argument("--decorated-share", type=float, default=default.decorated_share, help="of training databases")
+    parser.add_argument(
+        "--decorated-share", type=float, default=default.decorated_share, help="of training databases (templates)"
+    )
     parser.add_argument(
         "--extra-columns-share", type=float, default=0.0, help="of demonstrations that show a column too many"
     )

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import sqlite3
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,7 @@ from jaxrl_sql.datagen.synth.grammar.relations import RELATIONS, parse_relations
 from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
-from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable
-from jaxrl_sql.datagen.synth.store import write_database
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database
 from jaxrl_sql.evals.features import features_of
 from jaxrl_sql.evals.hardness import spider_level
 from jaxrl_sql.types import InputError
@@ -35,6 +35,7 @@ DATABASES = [
     rename(random.Random(index), generate_database(random.Random(domain.name), domain, domain.name, mean_rows=60))
     for index, domain in enumerate(DOMAINS)
 ]
+ConnectAll = Callable[[Sequence[Database]], dict[str, sqlite3.Connection]]
 FORMS = {form.make.__name__: form for forms in GRAMMAR.values() for form in forms if isinstance(form, Form)}
 SMALL = {"seed": 5, "train_dbs": 4, "dev_dbs": 1, "unseen_dbs": 2, "train_questions": 30, "dev_questions": 12}
 
@@ -51,11 +52,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def connections(tmp_path_factory: pytest.TempPathFactory) -> dict[str, sqlite3.Connection]:
-    folder = tmp_path_factory.mktemp("databases")
-    for database in DATABASES:
-        write_database(database, folder / database.db_id)
-    return {database.db_id: sqlite3.connect(folder / database.db_id) for database in DATABASES}
+def connections(connect_all: ConnectAll) -> dict[str, sqlite3.Connection]:
+    return connect_all(DATABASES)
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -180,6 +178,9 @@ def test_words_agree() -> None:
         "ages", "dates of birth", "days late", "salaries", "mileage", "bonuses",
     ]  # fmt: skip
     assert [verb(one) for one in ("earnings", "units sold", "price", "bonus", "status")] == ["are", "are", *["is"] * 3]
+    assert [plural_words(one) for one in ("directed by", "final table made", "level of membership", "series")] == [
+        "directed by", "final tables made", "levels of membership", "series",
+    ]  # fmt: skip
     assert verb("number of awards") == "is"
     assert [listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 

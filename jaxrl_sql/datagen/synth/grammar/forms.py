@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxrl_sql.datagen.synth.grammar.builder import SORTABLE, Builder, candidate, plural_words, where
 from jaxrl_sql.datagen.synth.grammar.natures import nature_of
-from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Side, listed, verb
+from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Side, listed, number_words, verb
 from jaxrl_sql.datagen.synth.part_sampler import NoFit, literal, rounded
 from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
@@ -218,16 +218,18 @@ def groups_having(builder: Builder) -> QuestionCandidate:
         return _groups_by_average(builder, side, group)
     sizes = sorted(Counter(group.values).values())
     k = sizes[int((len(sizes) - 1) * builder.rng.uniform(0.3, 0.9))]
-    sign, words = builder.one(((">=", f"at least {k}"), (">", f"more than {k}"), ("<", f"fewer than {k}")))
+    said_k = number_words(k)
+    sign, words = builder.one(((">=", f"at least {said_k}"), (">", f"more than {said_k}"), ("<", f"fewer than {k}")))
     query = f"SELECT {group.name} FROM {side.table.name} GROUP BY {group.name} HAVING COUNT(*) {sign} {k}"
     forms = (
         "Which {gs} have {w} {t}?",
         "What are the {gs} with {w} {t}?",
         "Find the {gs} that are shared by {w} {t}.",
-        "List the {gs} that {w} {t} have.",
+        "List the {gs} that {w} {t} {h}.",
     )
-    said = builder.said(group)
-    return candidate(builder.one(forms).format(gs=plural_words(said), w=words, t=builder.noun(side)), query)
+    noun, have = builder.noun(side, many=k != 1), "have" if k != 1 else "has"
+    said = builder.said(group, many=True)
+    return candidate(builder.one(forms).format(gs=said, w=words, t=noun, h=have), query)
 
 
 def _groups_by_average(builder: Builder, side: Side, group: AnnotatedColumn) -> QuestionCandidate:

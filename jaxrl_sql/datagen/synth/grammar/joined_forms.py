@@ -6,19 +6,24 @@ from collections import Counter
 
 from jaxrl_sql.datagen.synth.grammar.builder import SORTABLE, Builder, Joined, candidate, where
 from jaxrl_sql.datagen.synth.grammar.natures import is_adjectival
-from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Side, listed
+from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Side, listed, number_words
 from jaxrl_sql.datagen.synth.part_sampler import MEASURE, NoFit, literal
 from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
-from jaxrl_sql.datagen.synth.spec import Reference
+from jaxrl_sql.datagen.synth.spec import AnnotatedTable, Reference
 
 
 def _owner(builder: Builder, both: Joined) -> Clause:
     """Return a condition on the parent, and the words for children of it (`working in the Sales department`)."""
-    if both.parent.table.label is not None and builder.chance(0.5):
-        clause = builder.named(both.parent)
-        return Clause(clause.sql, after=f"{both.relation.of_child} {clause.after}")
-    clause = builder.clause(both.parent)
-    return Clause(clause.sql, after=f"{both.relation.of_child} {builder.things(both.parent, [clause])}")
+    owner = _some(builder, both.parent)
+    return Clause(owner.sql, after=f"{both.relation.of_child} {owner.after}")
+
+
+def _some(builder: Builder, side: Side) -> Clause:
+    """Return a condition on rows, and in `after` the words for the rows that meet it: one by name, or several."""
+    if side.table.label is not None and builder.chance(0.5):
+        return builder.named(side)
+    clause = builder.clause(side)
+    return Clause(clause.sql, after=builder.things(side, [clause]))
 
 
 def children(builder: Builder) -> QuestionCandidate:
@@ -189,12 +194,14 @@ def parents_having(builder: Builder) -> QuestionCandidate:
     if len(counts) < 4:
         raise NoFit
     k = counts[int((len(counts) - 1) * builder.rng.uniform(0.4, 0.95))]
+    said_k = number_words(k)
     sign, amount = builder.one(
-        ((">=", f"at least {k}"), (">", f"more than {k}"), ("=", f"exactly {k}"), (">=", f"{k} or more"))
+        ((">=", f"at least {said_k}"), (">", f"more than {said_k}"), ("=", f"exactly {said_k}"), (">=", f"{k} or more"))
     )
     relation = both.relation.of_parent
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (85, 15))[0])
-    things = builder.things(both.parent, extra=f"{relation} {amount} {builder.things(both.child, clauses)}")
+    kids = builder.things(both.child, clauses, many=k != 1 or amount.endswith("or more"))
+    things = builder.things(both.parent, extra=f"{relation} {amount} {kids}")
     names = ", ".join(both.parent.name(one) for one in columns)
     text = builder.ask(builder.columns_words(columns, both.parent, many=True), things)
     return candidate(
@@ -315,18 +322,10 @@ def _grandchildren(
     builder: Builder, sides: tuple[Side, Side, Side], first: Reference, second: Reference
 ) -> QuestionCandidate:
     child, parent, top = sides
-    sql = (
-        f"{child.table.name} AS T1 JOIN {parent.table.name} AS T2 ON T1.{first.column.name} = T2.{first.target} "
-        f"JOIN {top.table.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
-    )
-    if top.table.label is not None and builder.chance(0.55):
-        owner = builder.named(top)
-        last = owner.after
-    else:
-        owner = builder.clause(top)
-        last = builder.things(top, [owner])
+    sql = _upwards(child.table, parent.table, top.table, first, second)
+    owner = _some(builder, top)
     own = builder.clauses(child, builder.rng.choices((0, 1), (75, 25))[0])
-    extra = f"{first.relation.of_child} {builder.noun(parent)} {second.relation.of_child} {last}"
+    extra = f"{first.relation.of_child} {builder.noun(parent)} {second.relation.of_child} {owner.after}"
     things = builder.things(child, own, extra=extra)
     tail = f"FROM {sql}{where([owner, *own])}"
     if builder.chance(0.4):
@@ -342,18 +341,23 @@ def _linked(builder: Builder, sides: tuple[Side, Side, Side], first: Reference, 
         f"{one.table.name} AS T1 JOIN {link.table.name} AS T2 ON T1.{first.target} = T2.{first.column.name} "
         f"JOIN {other.table.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
     )
-    if other.table.label is not None and builder.chance(0.55):
-        owner = builder.named(other)
-        last = owner.after
-    else:
-        owner = builder.clause(other)
-        last = builder.things(other, [owner])
-    extra = f"{first.relation.of_parent} {builder.noun(link)} {second.relation.of_child} {last}"
+    owner = _some(builder, other)
+    extra = f"{first.relation.of_parent} {builder.noun(link)} {second.relation.of_child} {owner.after}"
     columns = builder.shown(one, builder.rng.choices((1, 2), (75, 25))[0])
     names = ", ".join(one.name(column) for column in columns)
     words = builder.one(("different ", "distinct ", "")) + listed([builder.columns_words(columns, one, many=True)])
     text = builder.ask(words, builder.things(one, extra=extra))
     return candidate(text, f"SELECT DISTINCT {names} FROM {sql} WHERE {owner.sql}")
+
+
+def _upwards(
+    child: AnnotatedTable, parent: AnnotatedTable, top: AnnotatedTable, first: Reference, second: Reference
+) -> str:
+    """Return the joins from a table to its parent and to the parent of that, as T1, T2 and T3."""
+    return (
+        f"{child.name} AS T1 JOIN {parent.name} AS T2 ON T1.{first.column.name} = T2.{first.target} "
+        f"JOIN {top.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
+    )
 
 
 def total_of_chain(builder: Builder) -> QuestionCandidate:
@@ -365,10 +369,7 @@ def total_of_chain(builder: Builder) -> QuestionCandidate:
         raise NoFit
     low, mid = Side(child, "T1."), Side(parent, "T2.")
     label = top.table.columns[0]
-    sql = (
-        f"{child.name} AS T1 JOIN {parent.name} AS T2 ON T1.{reference.column.name} = T2.{reference.target} "
-        f"JOIN {top.table.name} AS T3 ON T2.{second.column.name} = T3.{second.target}"
-    )
+    sql = _upwards(child, parent, top.table, reference, second)
     counted, words = ("COUNT(*)", f"number of {builder.noun(low)}")
     if builder.chance(0.4) and any(column.kind in MEASURE for column in child.columns):
         counted, said = builder.aggregate_of(low, builder.measure(low))

@@ -45,6 +45,7 @@ _NO_COUNT = re.compile(
     r"|assets|sales|dues|watts|square meters|fines|donations|millions|funds|costs|profits|revenues)\b"
 )
 _NO_SUM = re.compile(r"\b(total|average|mean|rate|age|year|rating|score|price|level|temperature|height|number)\b")
+_PARTICLE = re.compile(r" (of|in|on|at|by|to|for|from|with|per)$")
 _PARTICIPLE = re.compile(r" (\w+ed|coding|sold|made|late|spent|written|overdue|won|for|against|in space)$")
 # Numbers that name or place a thing: nobody asks for their average.
 _NO_QUANTITY = re.compile(
@@ -113,14 +114,24 @@ def listed(words: Sequence[str]) -> str:
 
 
 def plural_words(words: str) -> str:
-    """Return the plural of a column's words; the noun is the last one, or the one before `of` or `in`."""
-    found = _HEAD.search(words)
+    """Return the plural of a column's words; the noun is the last one, or the one before `of`, `in` or `made`.
+
+    Words that end in a particle (`directed by`) have no noun, and stay.
+    """
+    if _PARTICLE.search(words):
+        return words
+    found = _HEAD.search(words) or _PARTICIPLE.search(words)
     head, tail = (words[: found.start()], words[found.start() :]) if found else (words, "")
     return (
         words
         if _is_plural(head) or head.rpartition(" ")[2] in _NO_PLURAL
         else plural(head.replace(" ", "_")).replace("_", " ") + tail
     )
+
+
+def number_words(number: int) -> str:
+    """Return a number as a question counts with it."""
+    return "one" if number == 1 else str(number)
 
 
 def verb(words: str) -> str:
@@ -257,6 +268,8 @@ class Phrases(PartSampler):
         if self.chance(0.12):
             low, high = self.quantile(column, 0.1, 0.4), self.quantile(column, 0.6, 0.95)
             said = event or f"whose {self.said(column)} is"
+            if low == high:
+                raise NoFit
             words = f"{said} between {low} and {high}"
             return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=words)
         sign, value = self._cut(column)
@@ -280,6 +293,8 @@ class Phrases(PartSampler):
         if self.chance(0.1):
             low, high = self.quantile(column, 0.05, 0.4), self.quantile(column, 0.55, 0.95)
             low, high = rounded(column, low, is_up=False), rounded(column, high, is_up=True)
+            if low == high:
+                raise NoFit
             said = self.amount(column)
             words = f"whose {said} {verb(said)} between {low} and {high}"
             return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=words)

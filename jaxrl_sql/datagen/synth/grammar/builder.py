@@ -152,7 +152,9 @@ class Builder(Phrases):
 
     def ask_number(self, things: str) -> str:
         """Ask for a number of rows."""
-        return self.one(_COUNT).format(t=things)
+        # Nobody asks how many who have something we have.
+        forms = [form for form in _COUNT if not ("have" in form and " have " in things)]
+        return self.one(forms).format(t=things)
 
     def all_of(self, side: Side, clauses: Sequence[Clause] = ()) -> str:
         """Return the rows that conditions leave; where there are none, all rows."""

@@ -21,7 +21,7 @@ def rows(builder: Builder) -> QuestionCandidate:
     names = ", ".join(column.name for column in columns)
     query = f"SELECT {names} FROM {side.table.name}{where(clauses)}"
     things = builder.all_of(side, clauses)
-    if not builder.chance(0.3):
+    if not builder.chance(0.42):
         label = side.table.label
         if [label] == columns and clauses and side.are_people and builder.chance(0.3):
             return candidate(f"Who are the {things}?", query)

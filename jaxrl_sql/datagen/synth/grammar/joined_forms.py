@@ -71,7 +71,7 @@ def both_ends(builder: Builder) -> QuestionCandidate:
     )
     text = builder.one(forms).format(w=words, t=things, p=theirs, s=parent)
     query = f"SELECT {names} FROM {both.sql}{where(clauses)}"
-    if not builder.chance(0.15):
+    if not builder.chance(0.22):
         return candidate(text, query)
     column = builder.column(both.child, *SORTABLE)
     way, said = builder.one((("DESC", "descending"), ("ASC", "ascending")))

@@ -141,7 +141,7 @@ _PLACE = re.compile(r"(.* )?(city|town|location|district|region|county|country|n
 _ORIGIN = re.compile(r"(.* )?(nationality|citizenship|origin|country|birthplace|home town|home city|residence)")
 
 
-_PARTICLE = re.compile(r" (by|through)$")
+_PARTICLE = re.compile(r" (by|through|for|against)$")
 
 
 def names(column: AnnotatedColumn) -> tuple[str, ...]:

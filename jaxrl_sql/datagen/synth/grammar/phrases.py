@@ -46,7 +46,7 @@ _NO_COUNT = re.compile(
 )
 _NO_SUM = re.compile(r"\b(total|average|mean|rate|age|year|rating|score|price|level|temperature|height|number)\b")
 _PARTICLE = re.compile(r" (of|in|on|at|by|to|for|from|with|per)$")
-_PARTICIPLE = re.compile(r" (\w+ed|coding|sold|made|late|spent|written|overdue|won|for|against|in space)$")
+_PARTICIPLE = re.compile(r" (\w+ed|coding|available|sold|made|late|spent|written|overdue|won|for|against|in space)$")
 # Numbers that name or place a thing: nobody asks for their average.
 _NO_QUANTITY = re.compile(
     r"(shirt|jersey|track|door|badge|floor|patrol) number|badge|position|billing( order)?|floor|storey|(fare )?zone"

@@ -106,7 +106,9 @@ def different(builder: Builder) -> QuestionCandidate:
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (55, 45))[0])
     tail = f" FROM {side.table.name}{where(clauses)}"
     things = builder.all_of(side, clauses)
-    words = f"{builder.one(('different', 'distinct'))} {builder.said(column, many=True)}"
+    said = builder.said(column)
+    many = plural_words(said)
+    words = f"{builder.one(('different', 'distinct'))} {f'kinds of {said}' if said == many else many}"
     if builder.chance(0.45):
         text = builder.one(
             ("How many {w} do {t} have?", "Count the number of {w} of {t}.", "How many {w} are there among {t}?")

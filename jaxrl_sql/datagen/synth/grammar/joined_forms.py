@@ -31,10 +31,8 @@ def children(builder: Builder) -> QuestionCandidate:
     both = builder.join()
     owner = _owner(builder, both)
     own = builder.clauses(both.child, builder.rng.choices((0, 1), (70, 30))[0])
-    clauses = [owner, *own]
-    order = [*own, owner] if builder.chance(0.6) else clauses
-    things = builder.things(both.child, order)
-    tail = f"FROM {both.sql}{where(clauses)}"
+    things = builder.things(both.child, own, extra=owner.after)
+    tail = f"FROM {both.sql}{where([owner, *own])}"
     kind = builder.rng.choices(("rows", "number", "aggregate"), (55, 30, 15))[0]
     if kind == "number":
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
@@ -94,6 +92,8 @@ def parents_with(builder: Builder) -> QuestionCandidate:
         test = clauses[0].sql.removeprefix(both.child.prefix)
         is_in = builder.chance(0.55)
         if not is_in:
+            if " != " in test:  # nobody asks for those without any that are not
+                raise NoFit
             things = builder.things(both.parent, extra=_without(both, kids))
         query = (
             f"SELECT {names} FROM {both.parent.table.name} WHERE {both.reference.target} {'' if is_in else 'NOT '}IN "

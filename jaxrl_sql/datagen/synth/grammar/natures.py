@@ -70,12 +70,19 @@ _NATURES: tuple[tuple[str, str, Nature], ...] = tuple(
             "most populous | least populous | with more than {} inhabitants | with fewer than {} inhabitants",
         ),
         (
-            r"([a-z]+ )?rating|stars|star rating",
+            r"((?!credit)[a-z]+ )?rating|stars",
             _ANY,
             "highest rated | lowest rated | rated above {} | rated below {}",
         ),
         (r"depth|shaft depth", _THINGS, "deepest | shallowest | deeper than {} | less than {} deep"),
-        (r"experience|years of experience|years of practice", _PEOPLE, "most experienced | least experienced"),
+        (
+            r"experience|years of experience|years of practice",
+            _PEOPLE,
+            (
+                "most experienced | least experienced | with more than {} years of experience"
+                " | with less than {} years of experience"
+            ),
+        ),
         (
             r"capacity|max capacity|seating capacity|audience capacity|seats",
             _THINGS,

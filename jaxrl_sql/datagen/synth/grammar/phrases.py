@@ -199,8 +199,10 @@ class Phrases(PartSampler):
     def things(self, side: Side, clauses: Sequence[Clause] = (), *, many: bool = True, extra: str = "") -> str:
         """Return a noun with what its conditions say of it: `remote employees working in the Sales department`."""
         before = " ".join(clause.before for clause in clauses if clause.before)
-        after = [*filter(None, (extra,)), *(clause.after for clause in clauses if clause.after)]
-        after.sort(key=lambda words: words.startswith("whose "))
+        # What ends in another noun comes last: the next condition would be taken for that one's.
+        after = [*(clause.after for clause in clauses if clause.after), *filter(None, (extra,))]
+        if not extra:
+            after.sort(key=lambda words: words.startswith("whose "))
         return " ".join(filter(None, (before, self.noun(side, many=many), " and ".join(after))))
 
     def named(self, side: Side) -> Clause:

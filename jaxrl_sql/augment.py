@@ -1,9 +1,10 @@
 """Make more of a set: `python -m jaxrl_sql.augment --config FILE key.sub=value …` (section `augment`).
 
-Golds that fail are corrected by a model, rows are inserted until golds return some, tables of other databases are
-added; then the golds and texts go through the filters of `filter`. The folder `augment.out` becomes a plain folder of
-questions with copies of the databases, and says in `changes.jsonl` what is different, in `dropped.jsonl` what is not in
-it and why, and in `counts.json` how often. A second run goes on from `work.jsonl`. The original stays as it is.
+Golds that fail are corrected by a model, questions are worded anew where execution shows that they ask the same, rows
+are inserted until golds return some, tables of other databases are added; then the golds and texts go through the
+filters of `filter`. The folder `augment.out` becomes a plain folder of questions with copies of the databases, and says
+in `changes.jsonl` what is different, in `dropped.jsonl` what is not in it and why, and in `counts.json` how often. A
+second run goes on from `work.jsonl`. The original stays as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import AugmentConfig, TrainConfig
 from jaxrl_sql.data.benchmarks import plain_record
 from jaxrl_sql.data.filters import Dropped, by_gold, by_text, is_trivial, without_repeats
 from jaxrl_sql.data.jsonl import write_lines
@@ -28,6 +29,7 @@ from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
 from jaxrl_sql.datagen.copy_database import copy_database
 from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked
+from jaxrl_sql.datagen.rewording import reword
 from jaxrl_sql.run.command import ALL, run_command
 from jaxrl_sql.run.fingerprint import TEACHER, fingerprint, keys_of
 from jaxrl_sql.run.training_set import sqlite_questions
@@ -63,10 +65,12 @@ def augment(config: TrainConfig) -> int:
     with (
         Journal(out / "work.jsonl", answer_settings(config)) as journal,
         make_executor(config.executor) as executor,
-        correspondence(config.distill, journal) if cfg.correct or cfg.fill_tries else nullcontext() as talk,
+        correspondence(config.distill, journal) if _asks(cfg) else nullcontext() as talk,
     ):
         examples, changes, failed = correct(talk, executor, examples, cfg.correct)
         tried = {uid: f"correct: {why}" for uid, why in failed.items()} if cfg.correct else {}
+        examples, reworded = reword(talk, executor, examples, cfg.reword)
+        changes += reworded
         groups: dict[str, list[Example]] = {}
         for one in examples:
             groups.setdefault(one.db_id, []).append(one)
@@ -103,8 +107,13 @@ def answer_settings(config: TrainConfig) -> dict[str, Any]:
     cfg, data = config.augment, config.data
     keys = ["seed", "data.include_ids", "data.limit_train"]
     keys += keys_of(config, "augment", but=("out",))
-    keys += TEACHER if cfg.correct or cfg.fill_tries else []
+    keys += TEACHER if _asks(cfg) else []
     return fingerprint(config, {"questions": f"{data.dir}/{data.train}"}, keys, "")
+
+
+def _asks(cfg: AugmentConfig) -> bool:
+    """Return whether any step asks the endpoint."""
+    return bool(cfg.correct or cfg.reword or cfg.fill_tries)
 
 
 def _refuse_strange_folder(out: Path) -> None:
@@ -241,6 +250,7 @@ def write(
     counts = {
         "questions": len(kept) + len(dropped),
         "golds corrected": by_step["correct"],
+        "questions in other words": by_step["reword"],
         "golds that rows were inserted for": by_step["fill"],
         "rows inserted": rows,
         "tables added": by_step["distract"],

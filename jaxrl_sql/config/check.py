@@ -141,10 +141,10 @@ def _filter_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         teacher.wanted <= teacher.samples,
         f"distill.wanted={teacher.wanted} right answers of distill.samples={teacher.samples}: ask at least as often",
     )
-    asks = config.augment.correct or config.augment.fill_tries
+    asks = config.augment.correct or config.augment.reword or config.augment.fill_tries
     yield (
         not asks or bool(teacher.base_url and teacher.model),
-        "augment.correct and augment.fill_tries ask a model: name distill.base_url and distill.model",
+        "augment.correct, augment.reword and augment.fill_tries ask a model: name distill.base_url and distill.model",
     )
     yield (
         not config.augment.fill_tries or config.augment.fill != "none",

@@ -107,6 +107,8 @@ class AugmentConfig:
     """What the command `augment` makes of `data.train`: a plain folder `out`, with copies of the databases.
 
     `correct`: golds that fail are put to the endpoint of `distill`, up to so often, with what the database said.
+    `reword`: it words questions anew, up to so often, and a wording stays where the SQL that it then writes for it has
+    the gold's rows.
     `fill`: `none`, or rows are inserted for golds that return none (`empty`), or one row of 0 or NULL too (`trivial`);
     where the query does not say which, the endpoint is asked up to `fill_tries` times. Each database gets `distractors`
     tables of others, of up to `distractor_rows` rows: of any (`distractors_from` `set`), or of those first whose
@@ -116,6 +118,7 @@ class AugmentConfig:
 
     out: str = "runs/augment"
     correct: int = 0
+    reword: int = 0
     fill: Annotated[str, OneOf("none", "empty", "trivial")] = "none"
     fill_tries: int = 0
     distractors: int = 0

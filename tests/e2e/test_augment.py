@@ -186,6 +186,40 @@ def test_golds_that_fail_are_corrected_and_what_was_there_is_kept(
     assert run(tmp_path / "out/databases/school/school.sqlite", "SELECT count(*) FROM student WHERE id < 3") == [(2,)]
 
 
+class Writer:
+    """Words two questions anew, one of them wrongly, and answers what it is asked as it stands there."""
+
+    def __init__(self, chat_server: ModuleType) -> None:
+        self.said = chat_server.said
+
+    def __call__(self, _number: int, body: dict[str, Any]) -> Any:
+        text = body["messages"][0]["content"]
+        if "in other words" in text:
+            assert "-- Its answer: SELECT" in text
+            answers = {"<all>": "Who goes to this school?", "<sold>": "What do things cost?"}
+            return self.said(next(one for mark, one in answers.items() if mark in text))
+        asked = {"Who goes": "SELECT name FROM student", "cost": "SELECT price FROM item"}
+        return self.said(f"```sql\n{next(sql for words, sql in asked.items() if words in text)}\n```")
+
+
+def test_questions_are_worded_anew_where_the_rows_stay(
+    arguments: list[str], tmp_path: Path, chat_server: ModuleType
+) -> None:
+    told = [*arguments, "distill.model=m", "distill.key_env=''", "distill.retries=0", "augment.reword=1"]
+    with chat_server.serving(Writer(chat_server)) as (url, seen):
+        assert main([*told, f"distill.base_url={url}"]) == 0
+        asked = len(seen)
+        assert asked == 2 + 2  # the golds that return rows, and their new wordings
+        assert main([*told, f"distill.base_url={url}"]) == 0
+        assert len(seen) == asked
+    [change] = [line for line in lines(tmp_path / "out/changes.jsonl") if line["step"] == "reword"]
+    assert (change["id"], change["question"]) == ("all", "Who goes to this school?")
+    questions = {line["id"]: line["question"] for line in lines(tmp_path / "out/questions.jsonl")}
+    assert questions["all"] == "Who goes to this school?"
+    assert (questions["sold"], change["was"]) == ("<sold>", "<all>")
+    assert json.loads((tmp_path / "out/counts.json").read_text())["questions in other words"] == 1
+
+
 def test_requests_are_bounded_over_runs_and_work_goes_on(
     with_model: list[str], tmp_path: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

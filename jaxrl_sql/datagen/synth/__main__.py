@@ -18,7 +18,7 @@ from jaxrl_sql.datagen.command import exit_code
 from jaxrl_sql.datagen.snapshot.stand_in import is_served, open_served
 from jaxrl_sql.datagen.synth.generate import check_spec, generate
 from jaxrl_sql.datagen.synth.on_server import carry_to
-from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, RunSql, SynthReport, SynthSpec
+from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, RunSql, SynthReport, SynthSpec
 from jaxrl_sql.datagen.synth.user_databases import FileQuestions, Runners, generate_for_files
 from jaxrl_sql.sqlenv.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
@@ -38,15 +38,19 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("seed", "train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions", "vocab_size"):
         value = getattr(default, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default {value}")
-    parser.add_argument("--decorated-share", type=float, default=default.decorated_share, help="of training databases")
+    parser.add_argument(
+        "--decorated-share", type=float, default=default.decorated_share, help="of training databases (templates)"
+    )
     parser.add_argument(
         "--extra-columns-share", type=float, default=0.0, help="of demonstrations that show a column too many"
     )
     parser.add_argument("--splits", nargs="+", default=default.splits, help=f"some of {', '.join(SPLITS)}; default all")
     parser.add_argument("--rows", type=int, default=0, help="mean rows per table; default 1,000 to 3,000 per database")
     for grade in GRADES:
-        value = getattr(default, grade)
-        parser.add_argument(f"--{grade}", type=float, default=value, help=f"share of questions, default {value:g}")
+        shares = (SynthSpec(style=style).shares[GRADES.index(grade)] for style in STYLES)
+        told = ", ".join(f"{share:g} ({style})" for share, style in zip(shares, STYLES, strict=True))
+        parser.add_argument(f"--{grade}", type=float, help=f"share of questions, default {told}")
+    parser.add_argument("--style", choices=STYLES, default=STYLES[0], help="where questions come from")
     parser.add_argument("--mysql-share", type=float, default=0.0, help="of questions that ask for MySQL")
     own = parser.add_argument_group("your own databases")
     own.add_argument("--db", nargs="+", metavar="FILE|URL", help="SQLite files, or servers' databases, to ask about")
@@ -97,9 +101,7 @@ def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
             )
             for path, there in zip(paths, served, strict=True)
         }
-        files = generate_for_files(
-            paths, options.out, runners, options.n, spec.mix, spec.seed, spec.mysql_share, is_linked=options.link
-        )
+        files = generate_for_files(paths, options.out, runners, options.n, spec, is_linked=options.link)
     _print_files(options.out, files, options.n)
 
 

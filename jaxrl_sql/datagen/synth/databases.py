@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from jaxrl_sql.data.schema.quote import RESERVED
 from jaxrl_sql.datagen.synth.english import column_words, plural, spaced
+from jaxrl_sql.datagen.synth.grammar.relations import RELATIONS
 from jaxrl_sql.datagen.synth.pools import AFFIX, DECORATION, ONSETS, RIMES, text_value
 from jaxrl_sql.datagen.synth.spec import (
+    OF,
     AnnotatedColumn,
     AnnotatedTable,
     ColumnSpec,
@@ -175,6 +177,7 @@ def _parent_keys(rng: random.Random, parent: AnnotatedTable, rows: int) -> tuple
 class Style(NamedTuple):
     """How a database is named and filled; a `label` is `plain`, or `numbered` where its values run out."""
 
+    domain: str
     has_plurals: bool
     has_long_keys: bool
     is_decorated: bool
@@ -204,10 +207,12 @@ def _generate_table(
         for (column, column_name, synonyms), values in zip(named, filled, strict=True)
     )
     references = []
-    for parent in (parents[role] for role in spec.parents):
+    for role in spec.parents:
+        parent = parents[role]
         own = _reference_name(parent)
         points = AnnotatedColumn(own, spaced(own), (), "id", _parent_keys(rng, parent, rows))
-        references.append(Reference(points, parent.name, parent.key.name))
+        relation = RELATIONS.get((style.domain, spec.names[0], role), OF)
+        references.append(Reference(points, parent.name, parent.key.name, relation))
     key = AnnotatedColumn(key_name, spaced(key_name), (), "id", tuple(range(1, rows + 1)))
     others = () if base != singular else tuple(spaced(plural(other)) for other in spec.names if other != singular)
     return AnnotatedTable(name, spaced(plural(base)), spaced(base), others, key, tuple(references), columns)
@@ -220,7 +225,9 @@ def generate_database(
 
     Tables that are short by nature, such as departments, stay short.
     """
-    style = Style(rng.random() < 0.75, rng.random() < 0.4, is_decorated, "numbered" if mean_rows else "plain")
+    style = Style(
+        domain.name, rng.random() < 0.75, rng.random() < 0.4, is_decorated, "numbered" if mean_rows else "plain"
+    )
     target: float = rng.randint(1300, 2700)
     if mean_rows:
         target *= mean_rows * len(domain.tables) / 2000

@@ -24,9 +24,20 @@ from jaxrl_sql.data.schema.render import compact
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.databases import generate_database
 from jaxrl_sql.datagen.synth.extra_columns import add_demonstrations
+from jaxrl_sql.datagen.synth.grammar.naming import rename
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.questions import ask_in_mysql, generate_questions, run_on
-from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, VERSION, Database, Domain, Question, SynthReport, SynthSpec
+from jaxrl_sql.datagen.synth.spec import (
+    GRADES,
+    SPLITS,
+    STYLES,
+    VERSION,
+    Database,
+    Domain,
+    Question,
+    SynthReport,
+    SynthSpec,
+)
 from jaxrl_sql.datagen.synth.store import write_database
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
 from jaxrl_sql.types import InputError
@@ -58,7 +69,9 @@ def _check_choices(spec: SynthSpec) -> None:
         raise InputError(f"synth: splits {', '.join(spec.splits) or '(none)'} must be some of {', '.join(SPLITS)}")
     if spec.rows < 0 or 0 < spec.rows < 8:
         raise InputError(f"synth: rows must be at least 8 per table, or 0 for the default, not {spec.rows}")
-    shares = [getattr(spec, grade) for grade in GRADES]
+    if spec.style not in STYLES:
+        raise InputError(f"synth: style {spec.style!r} must be one of {', '.join(STYLES)}")
+    shares = list(spec.shares)
     if any(share < 0 or not math.isfinite(share) for share in shares) or not sum(shares):
         raise InputError(f"synth: the shares of {', '.join(GRADES)} are 0 or more and not all 0, not {shares}")
 
@@ -72,7 +85,8 @@ def _plan(spec: SynthSpec, split: str) -> Iterator[tuple[str, Domain, bool]]:
         domain = domains[(index + offset) % len(domains)]
         # The carry of the share's multiples spreads decorated databases evenly.
         carry = int((index + 1) * spec.decorated_share) > int(index * spec.decorated_share)
-        yield f"{domain.name}_{split}_{index:03d}", domain, split == "train" and carry
+        is_decorated = split == "train" and carry and spec.style == "templates"
+        yield f"{domain.name}_{split}_{index:03d}", domain, is_decorated
 
 
 def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Database, list[Question]]]:
@@ -81,11 +95,15 @@ def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Da
     for db_id, domain, is_decorated in _plan(spec, split):
         seed = f"{spec.seed}/{split}/{db_id}"
         database = generate_database(random.Random(f"{seed}/rows"), domain, db_id, is_decorated, spec.rows)
+        if spec.style == "grammar":
+            database = rename(random.Random(f"{seed}/names"), database)
         path = out / split / "databases" / db_id / f"{db_id}.sqlite"
         write_database(database, path)
         with closing(sqlite3.connect(path)) as connection:
             run = run_on(connection)
-            questions = generate_questions(random.Random(f"{seed}/questions"), database, run, count, spec.mix)
+            questions = generate_questions(
+                random.Random(f"{seed}/questions"), database, run, count, spec.mix, spec.style
+            )
             if spec.mysql_share:
                 questions = ask_in_mysql(random.Random(f"{seed}/dialects"), questions, run, spec.mysql_share)
         if split == "train" and spec.extra_columns_share:

@@ -14,11 +14,16 @@ KINDS = {
     "numeric": ("int", "real", "year"),
     "sortable": ("int", "real", "year", "date"),
     "category": ("category",),
+    "date": ("date",),
     "text": ("text",),
 }
 IS_LABEL = ("the {t} whose {c} is {v}", "the {t} with {c} {v}", "the {t} that has {c} {v}")
 WAYS = {True: ("descending", "decreasing"), False: ("ascending", "increasing")}
 RANKS = {True: ("highest", "largest", "greatest"), False: ("lowest", "smallest")}
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
 TIME_RANKS = {True: ("latest", "most recent"), False: ("earliest", "oldest")}
 
 
@@ -169,6 +174,11 @@ class QuestionBuilder:
         self.choices.add("start" if is_start else "word")
         self.words["part"], self.sql["part"] = part, literal(f"{part}%" if is_start else f"%{part}%")
         self._used["table"].clear()
+
+    def month(self) -> None:
+        """Choose the month of a value of the column, a date: its English name, and its number as two digits."""
+        number = str(self._sample.value(self._columns["column"][0]))[5:7]
+        self.words["month"], self.sql["month"] = MONTHS[int(number) - 1], literal(number)
 
     def k(self, low: str, high: str) -> None:
         """Choose how many rows to show."""

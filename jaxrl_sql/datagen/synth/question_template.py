@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from jaxrl_sql.datagen.synth import templates
+from jaxrl_sql.datagen.synth import templates, templates_advanced
 from jaxrl_sql.datagen.synth.question_builder import QuestionBuilder
 from jaxrl_sql.datagen.synth.spec import GRADES, Database
 
@@ -117,6 +117,7 @@ def _step(text: str) -> tuple[Callable[..., None], tuple[str, ...]]:
 
 
 TEMPLATES: Mapping[str, tuple[Template, ...]] = {
-    grade: parse_templates(getattr(templates, grade.upper())) for grade in GRADES
+    grade: parse_templates(getattr(templates_advanced if grade == "advanced" else templates, grade.upper()))
+    for grade in GRADES
 }
 """The templates by grade."""

@@ -8,15 +8,20 @@ import random
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxrl_sql.data.filters import is_trivial
+from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template
 from jaxrl_sql.datagen.synth.spec import GRADES, Database, Question, RunSql, SynthSpec
+from jaxrl_sql.evals.hardness import spider_level
 from jaxrl_sql.sqlenv.dialect import from_sqlite, normal_form, to_sqlite
 
-TRIES = 25
+TRIES = {"templates": 25, "grammar": 80}
+FORMS: Mapping[str, Mapping[str, Sequence[Template | Form]]] = {"templates": TEMPLATES, "grammar": GRAMMAR}
+# Below so many questions a grade may get none.
+_FEW = 4
 MAX_RESULT_ROWS = 400
 MAX_SQL_CHARS = 210
 MAX_STRICT_SQL_CHARS = 1000
@@ -28,7 +33,8 @@ class QuestionGenerator:
     """Generates different questions of one database; `rejected` counts candidates by the reason.
 
     Templates of the hard grade ask `joined` where it is given, the others `database`. With `is_strict` questions may
-    not differ in case alone, no gold stands twice, and a sorted list has one order.
+    not differ in case alone, no gold stands twice, and a sorted list has one order. The grammar of the `style` of that
+    name is always strict about what can be sorted, and its grades are Spider's levels.
     """
 
     def __init__(
@@ -38,33 +44,39 @@ class QuestionGenerator:
         database: Database,
         joined: Database | None = None,
         is_strict: bool = False,
+        style: str = "templates",
     ) -> None:
         self.questions: list[Question] = []
         self.rejected: Counter[str] = Counter()
         self._rng = rng
         self._run = run
-        self._databases = {grade: joined if joined and grade == "hard" else database for grade in GRADES}
+        # The grammar counts through joins alone, which drop a reference that leads nowhere.
+        on_joins = ("easy", "medium", "hard", "extra") if style == "grammar" else ("hard",)
+        self._databases = {grade: joined if joined and grade in on_joins else database for grade in GRADES}
         self._is_strict = is_strict
+        self._style = style
         self._asked: set[str] = set()
 
     def generate(self, grade: str, wanted: int) -> int:
         """Generate up to `wanted` questions of a grade and return how many were found."""
-        templates = TEMPLATES[grade]
+        templates = FORMS[self._style][grade]
         weights = [template.weight for template in templates]
         start = len(self.questions)
-        for _ in range(wanted * TRIES):
+        for _ in range(wanted * TRIES[self._style]):
             if len(self.questions) - start == wanted:
                 break
             if reason := self._try(self._rng.choices(templates, weights)[0], grade):
                 self.rejected[reason] += 1
         return len(self.questions) - start
 
-    def _try(self, template: Template, grade: str) -> str:
+    def _try(self, template: Template | Form, grade: str) -> str:
         """Add a question of a template, or return why there is none."""
         try:
             candidate = template.build(self._rng, self._databases[grade])
         except NoFit:
             return "nothing in the database for the template"
+        if self._style == "grammar" and grade != "advanced" and spider_level(candidate.sql) != grade:
+            return "of another level"
         if fault := self._fault(candidate):
             return fault
         text = BEFORE_VOWEL.sub("an ", self._rng.choice(candidate.texts))
@@ -79,7 +91,8 @@ class QuestionGenerator:
 
     def _fault(self, candidate: QuestionCandidate) -> str:
         """Return why a candidate's SQL is no gold, or an empty text."""
-        longest = MAX_STRICT_SQL_CHARS if self._is_strict else MAX_SQL_CHARS
+        is_strict = self._is_strict or self._style == "grammar"
+        longest = MAX_STRICT_SQL_CHARS if is_strict else MAX_SQL_CHARS
         rows = self._run(candidate.sql) if len(candidate.sql) <= longest else None
         if rows is None:
             return "fails, or does not end within the limits"
@@ -87,7 +100,7 @@ class QuestionGenerator:
             return "no answer: no rows, 0 or NULL alone, or too many rows"
         if candidate.order_check and not _is_one_answer(self._run(candidate.order_check) or ()):
             return "ties at the cut"
-        if self._is_strict and candidate.sort_check and not _is_one_order(self._run(candidate.sort_check) or ()):
+        if is_strict and candidate.sort_check and not _is_one_order(self._run(candidate.sort_check) or ()):
             return "ties in the order"
         return ""
 
@@ -122,13 +135,18 @@ def run_on(connection: sqlite3.Connection) -> RunSql:
 
 
 def generate_questions(
-    rng: random.Random, database: Database, run: RunSql, count: int, mix: Sequence[float] = SynthSpec().mix
+    rng: random.Random,
+    database: Database,
+    run: RunSql,
+    count: int,
+    mix: Sequence[float] = SynthSpec().mix,
+    style: str = "templates",
 ) -> list[Question]:
     """Return `count` different questions (fewer when the database is used up), in random order of grades.
 
     `mix` are the shares of the grades in per cent.
     """
-    generator = QuestionGenerator(rng, run, database)
+    generator = QuestionGenerator(rng, run, database, style=style)
     for grade, wanted in grade_quota(count, mix).items():
         generator.generate(grade, wanted)
     rng.shuffle(generator.questions)
@@ -136,7 +154,7 @@ def generate_questions(
 
 
 def grade_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
-    """Share `count` questions over the grades; every grade that has a share gets one when there are four or more.
+    """Share `count` questions over the grades; every grade that has a share gets one when there are enough.
 
     What is left of rounding goes to the grades that lost most by it; in the default mix, to the easiest.
     """
@@ -144,7 +162,7 @@ def grade_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
     # A hair is added because 6.999999999999999 questions are 7.
     shares = {grade: int(wanted + 1e-9) for grade, wanted in exact.items()}
     lost = sorted(exact, key=lambda grade: shares[grade] - exact[grade])
-    if count >= len(GRADES):
+    if count >= _FEW:
         shares = {grade: max(1, share) for grade, share in shares.items()}
     left = count - sum(shares.values())
     if left < 0:

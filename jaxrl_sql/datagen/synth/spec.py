@@ -10,16 +10,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table
 
 VERSION = 4
-GRADES = ("easy", "medium", "hard", "extra")
+GRADES = ("easy", "medium", "hard", "extra", "advanced")
+STYLES = ("templates", "grammar")
+# Shares of the grades by style; those of the grammar are the levels of Spider's development set.
+_SHARES = {"templates": (35.0, 30.0, 20.0, 15.0, 0.0), "grammar": (24.0, 43.0, 16.0, 17.0, 0.0)}
 SPLITS = ("train", "dev", "dev_unseen")
 # Fields that were added later: `synth.json` leaves them out while they have their defaults, so that sets made before
 # are recognised.
-LATER_FIELDS = ("splits", "rows", *GRADES, "mysql_share")
+LATER_FIELDS = ("splits", "rows", *GRADES, "mysql_share", "style")
 
 Value = str | int | float | None
 _FLAGS = {True: ("1", "-1", "y", "yes", "t", "true"), False: ("0", "n", "no", "f", "false")}
@@ -35,8 +38,10 @@ class SynthSpec:
     (`extra_columns.py`), of those that allow it.
 
     `splits` are those that are made; the tokenizer is the training split's. `rows` is the mean number of rows per table
-    (0: 1,000 to 3,000 rows per database). The grades get shares of the questions in the ratio of `easy` to `extra`.
-    `mysql_share` of the questions ask for MySQL (their golds are SQLite's, as everywhere).
+    (0: 1,000 to 3,000 rows per database). The grades get shares of the questions in the ratio of `easy` to `advanced`
+    (None: as the style has them). `mysql_share` of the questions ask for MySQL (their golds are SQLite's, as
+    everywhere). `style` says where questions come from: fixed templates, or a grammar, whose databases are named as
+    people name them, each in a way of its own, and whose grades are Spider's levels; none of them is decorated.
     """
 
     seed: int = 0
@@ -50,17 +55,24 @@ class SynthSpec:
     extra_columns_share: float = 0.0
     splits: tuple[str, ...] = SPLITS
     rows: int = 0
-    easy: float = 35.0
-    medium: float = 30.0
-    hard: float = 20.0
-    extra: float = 15.0
+    easy: float | None = None
+    medium: float | None = None
+    hard: float | None = None
+    extra: float | None = None
+    advanced: float | None = None
     mysql_share: float = 0.0
+    style: str = STYLES[0]
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Return the shares of the grades, in the order of `GRADES`, in any unit."""
+        asked = (self.easy, self.medium, self.hard, self.extra, self.advanced)
+        return tuple(own if one is None else one for one, own in zip(asked, _SHARES[self.style], strict=True))
 
     @property
     def mix(self) -> tuple[float, ...]:
         """Return the shares of the grades, in the order of `GRADES`, in per cent."""
-        shares = (self.easy, self.medium, self.hard, self.extra)
-        return tuple(100 * share / sum(shares) for share in shares)
+        return tuple(100 * share / sum(self.shares) for share in self.shares)
 
     def record(self) -> dict[str, Any]:
         """Return the spec as `synth.json` holds it, without later fields that have their defaults."""
@@ -135,13 +147,24 @@ def flag_of(value: object) -> bool | None:
     return next((holds for holds, texts in _FLAGS.items() if text in texts), None)
 
 
+class Relation(NamedTuple):
+    """Words that stand between a child and its parent, and between a parent and its children."""
+
+    of_child: str = "of"
+    of_parent: str = "with"
+
+
+OF = Relation()
+
+
 @dataclass(frozen=True)
 class Reference:
-    """A foreign key: a column, and the table and column that it points to."""
+    """A foreign key: a column, the table and column that it points to, and what the rows have to do with each other."""
 
     column: AnnotatedColumn
     table: str
     target: str
+    relation: Relation = OF
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.on_server import Carry
 from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, grade_quota
 from jaxrl_sql.datagen.synth.read_database import read_database
-from jaxrl_sql.datagen.synth.spec import Question, RunSql
+from jaxrl_sql.datagen.synth.spec import Question, RunSql, SynthSpec
 from jaxrl_sql.types import InputError
 
 
@@ -42,9 +42,7 @@ class Runners(NamedTuple):
     carry: Carry | None = None
 
 
-def questions_of_file(
-    path: Path, runners: Runners, count: int, mix: Sequence[float], seed: int = 0, mysql_share: float = 0.0
-) -> FileQuestions:
+def questions_of_file(path: Path, runners: Runners, count: int, spec: SynthSpec) -> FileQuestions:
     """Generate up to `count` different questions of a file; grades that can give more make up for those that cannot.
 
     Raises InputError for a file that is no database, and for one that no question fits.
@@ -54,11 +52,13 @@ def questions_of_file(
     if not read.joined.tables:
         why = Counter(reason for _, reason in read.left_out)
         raise InputError(f"{path}: nothing to ask about: {_top(why) or 'it holds no tables (views are not read)'}")
-    rng = random.Random(f"{seed}/own/{db_id}")
+    rng = random.Random(f"{spec.seed}/own/{db_id}")
     # A template of the hard grade joins, which drops a reference that leads nowhere; others would count it.
-    generator = QuestionGenerator(rng, runners.gold, read.whole, read.joined, is_strict=True)
+    generator = QuestionGenerator(rng, runners.gold, read.whole, read.joined, is_strict=True, style=spec.style)
     questions = generator.questions
-    full = [grade for grade, wanted in grade_quota(count, mix).items() if generator.generate(grade, wanted) == wanted]
+    full = [
+        grade for grade, wanted in grade_quota(count, spec.mix).items() if generator.generate(grade, wanted) == wanted
+    ]
     while len(questions) < count and full:
         share = -(-(count - len(questions)) // len(full))
         full = [
@@ -67,9 +67,9 @@ def questions_of_file(
     if not questions:
         raise InputError(f"{path}: no question could be made: {_top(generator.rejected)}")
     rng.shuffle(questions)
-    if mysql_share:
+    if spec.mysql_share:
         names = {column.name for table in read.joined.tables for column in table.columns}
-        questions = ask_in_mysql(rng, questions, runners.gold, mysql_share, names)
+        questions = ask_in_mysql(rng, questions, runners.gold, spec.mysql_share, names)
     return FileQuestions(db_id, tuple(questions), generator.rejected, read.left_out)
 
 
@@ -82,9 +82,7 @@ def generate_for_files(
     out: Path,
     runners: Mapping[Path, Runners],
     count: int,
-    mix: Sequence[float],
-    seed: int = 0,
-    mysql_share: float = 0.0,
+    spec: SynthSpec,
     is_linked: bool = False,
 ) -> list[FileQuestions]:
     """Write `questions.jsonl` and `databases/` of some files to a new folder; InputError for what cannot be used."""
@@ -93,7 +91,7 @@ def generate_for_files(
         raise InputError(f"{twice[0]}: two files of this name; a database is known by its file's name")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is not an empty folder; give another")
-    made = [questions_of_file(path, runners[path], count, mix, seed, mysql_share) for path in paths]
+    made = [questions_of_file(path, runners[path], count, spec) for path in paths]
     lines = [_lines(one, runners[path].carry) for path, one in zip(paths, made, strict=True)]
     for path, one in zip(paths, made, strict=True):
         copy_database(path, out / "databases" / one.db_id / f"{one.db_id}.sqlite", is_linked)

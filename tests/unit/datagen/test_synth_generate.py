@@ -198,7 +198,7 @@ def test_every_gold_answers_something(made: Path) -> None:
 def test_every_split_has_every_grade_and_no_question_twice(made: Path) -> None:
     for split in SPLITS:
         lines = questions(made, split)
-        assert {line["difficulty"] for line in lines} == set(GRADES)
+        assert {line["difficulty"] for line in lines} == set(GRADES) - {"advanced"}
         assert len({(line["db_id"], line["question"]) for line in lines}) == len(lines)
         assert len({line["id"] for line in lines}) == len(lines)
         keys = {"id", "db_id", "question", "evidence", "sql", "split", "difficulty"}
@@ -309,13 +309,14 @@ def test_grades_come_in_the_shares_that_are_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "mix", "quota"),
     [
-        (150, SynthSpec().mix, [53, 45, 30, 22]),
-        (20, SynthSpec().mix, [7, 6, 4, 3]),
-        (3, SynthSpec().mix, [3, 0, 0, 0]),
-        (10, SynthSpec(hard=50).mix, [3, 2, 4, 1]),
-        (10, SynthSpec(easy=0).mix, [None, 5, 3, 2]),
-        (4, SynthSpec(easy=1, medium=997, hard=1, extra=1).mix, [1, 1, 1, 1]),
-        (1, SynthSpec(easy=0, extra=0).mix, [None, 1, 0, None]),
+        (150, SynthSpec().mix, [53, 45, 30, 22, None]),
+        (20, SynthSpec().mix, [7, 6, 4, 3, None]),
+        (3, SynthSpec().mix, [3, 0, 0, 0, None]),
+        (10, SynthSpec(hard=50).mix, [3, 2, 4, 1, None]),
+        (10, SynthSpec(easy=0).mix, [None, 5, 3, 2, None]),
+        (4, SynthSpec(easy=1, medium=997, hard=1, extra=1).mix, [1, 1, 1, 1, None]),
+        (10, SynthSpec(advanced=25).mix, [3, 2, 2, 1, 2]),
+        (1, SynthSpec(easy=0, extra=0).mix, [None, 1, 0, None, None]),
     ],
 )
 def test_quotas_add_up(count: int, mix: tuple[float, ...], quota: list[int | None]) -> None:
@@ -369,6 +370,7 @@ def test_a_share_asks_for_mysql_and_nothing_else_changes(tmp_path: Path) -> None
         ({"easy": -1.0}, "shares"),
         ({"easy": 0.0, "medium": 0.0, "hard": 0.0, "extra": 0.0}, "shares"),
         ({"mysql_share": 1.5}, "mysql_share"),
+        ({"style": "poems"}, "style 'poems' must be one of templates, grammar"),
     ],
 )
 def test_knobs_that_cannot_be_turned_are_named(tmp_path: Path, wrong: dict[str, object], says: str) -> None:

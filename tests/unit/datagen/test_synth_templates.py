@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,11 +12,12 @@ from jaxrl_sql.datagen.synth.databases import generate_database
 from jaxrl_sql.datagen.synth.notation import UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template, parse_templates
-from jaxrl_sql.datagen.synth.store import write_database
+from jaxrl_sql.datagen.synth.spec import Database
 
 DATABASES = [
     generate_database(random.Random(domain.name), domain, domain.name, mean_rows=100) for domain in UNSEEN_DOMAINS
 ]
+ConnectAll = Callable[[Sequence[Database]], dict[str, sqlite3.Connection]]
 ALL = [template for templates in TEMPLATES.values() for template in templates]
 
 
@@ -31,11 +33,8 @@ def build(template: Template, tries: int = 60) -> list[tuple[str, QuestionCandid
 
 
 @pytest.fixture(scope="module")
-def connections(tmp_path_factory: pytest.TempPathFactory) -> dict[str, sqlite3.Connection]:
-    folder = tmp_path_factory.mktemp("databases")
-    for database in DATABASES:
-        write_database(database, folder / database.db_id)
-    return {database.db_id: sqlite3.connect(folder / database.db_id) for database in DATABASES}
+def connections(connect_all: ConnectAll) -> dict[str, sqlite3.Connection]:
+    return connect_all(DATABASES)
 
 
 @pytest.mark.parametrize("template", ALL, ids=lambda template: template.name)
@@ -61,8 +60,8 @@ def test_each_choice_has_its_wordings() -> None:
 
 
 def test_names_are_different_and_shares_of_the_shapes_stay() -> None:
-    assert len({template.name for template in ALL}) == len(ALL) == 49
-    assert [sum(template.weight for template in TEMPLATES[grade]) for grade in TEMPLATES] == [26, 28, 34, 24]
+    assert len({template.name for template in ALL}) == len(ALL) == 63
+    assert [sum(template.weight for template in TEMPLATES[grade]) for grade in TEMPLATES] == [26, 28, 34, 24, 29]
 
 
 def test_options_are_sql_and_words() -> None:

@@ -1,0 +1,187 @@
+"""What the forms of the grammar are built from: tables and their joins, what is shown, and how it is asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxrl_sql.datagen.synth.grammar.phrases import Clause, Phrases, Side, listed, plural_words
+from jaxrl_sql.datagen.synth.part_sampler import NoFit
+from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database, Reference, Relation
+
+SORTABLE = ("int", "real", "year", "date")
+_SHOW = (
+    "What are the {c} of {t}?",
+    "What are the {c} of {t}?",
+    "Show the {c} of {t}.",
+    "List the {c} of {t}.",
+    "Find the {c} of {t}.",
+    "Return the {c} of {t}.",
+    "Give me the {c} of {t}.",
+    "Please show the {c} of {t}.",
+    "For {t}, what are the {c}?",
+    "I would like to see the {c} of {t}.",
+)
+_SHOW_ONE = (
+    "What is the {c} of {t}?",
+    "What is the {c} of {t}?",
+    "Show the {c} of {t}.",
+    "Find the {c} of {t}.",
+    "Give the {c} of {t}.",
+    "Return the {c} of {t}.",
+    "Tell me the {c} of {t}.",
+)
+_COUNT = (
+    "How many {t} are there?",
+    "How many {t} do we have?",
+    "Count the number of {t}.",
+    "What is the number of {t}?",
+    "Find the number of {t}.",
+    "What is the total number of {t}?",
+    "How many {t} are there in total?",
+)
+
+
+@dataclass
+class Joined:
+    """Two tables of a foreign key, joined, and the words of the relation between them."""
+
+    child: Side
+    parent: Side
+    sql: str
+    relation: Relation
+    reference: Reference
+
+    @property
+    def parent_id(self) -> str:
+        """Return the parent's key, by which its children are grouped."""
+        return f"{self.parent.prefix}{self.reference.target}"
+
+
+class Builder(Phrases):
+    """Builds parts of questions of one database."""
+
+    def __init__(self, rng: random.Random, database: Database) -> None:
+        super().__init__(rng)
+        self.database = database
+
+    def side(self, *kinds: str, label: bool = False) -> Side:
+        """Choose a table that has a column of these kinds, and a label where that is needed."""
+        fitting = [
+            table
+            for table in self.database.tables
+            if (not kinds or any(column.kind in kinds for column in table.columns)) and (table.label or not label)
+        ]
+        return Side(self.one(fitting))
+
+    def links(self) -> list[tuple[AnnotatedTable, AnnotatedTable, Reference]]:
+        """Return all foreign keys with their tables."""
+        return [
+            (child, self.database.table(reference.table), reference)
+            for child in self.database.tables
+            for reference in child.references
+        ]
+
+    def link(self, *, label: bool = False) -> tuple[Side, Side, Reference]:
+        """Choose a foreign key; the parent has a label where that is needed."""
+        child, parent, reference = self.one([one for one in self.links() if one[1].label or not label])
+        return Side(child), Side(parent), reference
+
+    def join(self, *, label: bool = False) -> Joined:
+        """Choose a foreign key and join its tables, in either order."""
+        child, parent, reference = self.link(label=label)
+        keys = (reference.column.name, reference.target)
+        if self.chance(0.5):
+            child.prefix, parent.prefix = "T1.", "T2."
+            first, second = child.table.name, parent.table.name
+        else:
+            child.prefix, parent.prefix = "T2.", "T1."
+            first, second, keys = parent.table.name, child.table.name, keys[::-1]
+        sql = f"{first} AS T1 JOIN {second} AS T2 ON T1.{keys[0]} = T2.{keys[1]}"
+        return Joined(child, parent, sql, reference.relation, reference)
+
+    def column(self, side: Side, *kinds: str) -> AnnotatedColumn:
+        """Choose an unused column of these kinds."""
+        return side.take(self.one([column for column in side.free() if column.kind in kinds]))
+
+    def repeated(self, side: Side) -> AnnotatedColumn:
+        """Choose an unused column whose values stand in several rows each: a category or a place."""
+        return side.take(
+            self.one(
+                [
+                    column
+                    for column in side.free()
+                    if column.kind in ("category", "text")
+                    and column is not side.table.label
+                    and None not in column.values
+                    and 1 < len(set(column.values)) < max(len(column.values) // 3, 3)
+                ]
+            )
+        )
+
+    def shown(self, side: Side, count: int = 1) -> list[AnnotatedColumn]:
+        """Choose columns to show: most often the label first, and no flags."""
+        found: list[AnnotatedColumn] = []
+        label = side.table.label
+        if label is not None and label in side.free() and self.chance(0.7):
+            found.append(side.take(label))
+        while len(found) < count:
+            free = [column for column in side.free() if column.kind != "bool" and column is not label]
+            found.append(side.take(self.one(free)))
+        return found
+
+    def clauses(self, side: Side, count: int) -> list[Clause]:
+        """Choose conditions; at most one of them stands before the noun."""
+        found: list[Clause] = []
+        for _ in range(count):
+            clause = self.clause(side)
+            if clause.before and any(one.before for one in found):
+                raise NoFit
+            found.append(clause)
+        return found
+
+    def columns_words(self, columns: Sequence[AnnotatedColumn], side: Side, *, many: bool) -> str:
+        """Name columns of a table as a list."""
+        return listed([self.said(column, side, many=many) for column in columns])
+
+    def ask(self, words: str, things: str, *, many: bool = True) -> str:
+        """Ask for columns of some rows, or of one."""
+        return self.one(_SHOW if many else _SHOW_ONE).format(c=words, t=things)
+
+    def ask_number(self, things: str) -> str:
+        """Ask for a number of rows."""
+        # Nobody asks how many who have something we have.
+        forms = [form for form in _COUNT if not ("have" in form and " have " in things)]
+        return self.one(forms).format(t=things)
+
+    def all_of(self, side: Side, clauses: Sequence[Clause] = ()) -> str:
+        """Return the rows that conditions leave; where there are none, all rows."""
+        things = self.things(side, clauses)
+        return things if clauses else self.one(("all {}", "all the {}", "the {}", "{}")).format(things)
+
+    def measure(self, side: Side) -> AnnotatedColumn:
+        """Choose an unused number of which there is an average."""
+        return side.take(self.one([column for column in side.free() if self.is_quantity(column)]))
+
+    def side_of_measures(self) -> Side:
+        """Choose a table that has a number of which there is an average."""
+        return Side(self.one([one for one in self.database.tables if any(map(self.is_quantity, one.columns))]))
+
+    def k(self, low: int, high: int) -> int:
+        """Choose a number."""
+        return self.rng.randint(low, high)
+
+
+def where(clauses: Sequence[Clause]) -> str:
+    """Return the WHERE of some conditions with the space before it; "" where there are none."""
+    return f" WHERE {' AND '.join(clause.sql for clause in clauses)}" if clauses else ""
+
+
+def candidate(text: str, sql: str, order_check: str = "", sort_check: str = "") -> QuestionCandidate:
+    """Return a candidate, its question beginning with a capital."""
+    return QuestionCandidate((text[0].upper() + text[1:],), sql, order_check, sort_check)
+
+
+__all__ = ["SORTABLE", "Builder", "Joined", "candidate", "plural_words", "where"]

@@ -1,0 +1,92 @@
+"""Name the tables and columns of a database in one of the ways that people do: `Singer_ID`, `singerId`, `SINGER`."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from jaxrl_sql.data.schema.quote import RESERVED
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database
+
+_SHORT = {
+    "department": "dept", "customer": "cust", "employee": "emp", "number": "num", "quantity": "qty", "amount": "amt",
+    "address": "addr", "manager": "mgr", "average": "avg", "account": "acct", "student": "stu", "professor": "prof",
+    "position": "pos", "description": "descr", "category": "cat", "transaction": "trans", "nationality": "nation",
+    "identifier": "ident", "reference": "ref", "product": "prod", "organization": "org", "temperature": "temp",
+}  # fmt: skip
+# What the rules for plurals of the generator, which may not change, get wrong.
+_IRREGULAR = re.compile(r"childs\b")
+_ABBREVIATED = 0.12
+_PREFIXED = 0.3
+
+
+def _pascal(words: list[str]) -> str:
+    return "".join(word.capitalize() for word in words)
+
+
+def _capital_snake(words: list[str]) -> str:
+    return "_".join("ID" if word == "id" else word.capitalize() for word in words)
+
+
+# How tables and columns are written, and how often.
+_WAYS: tuple[tuple[int, Callable[[list[str]], str], Callable[[list[str]], str]], ...] = (
+    (40, "_".join, "_".join),
+    (14, _capital_snake, _capital_snake),
+    (12, "_".join, _capital_snake),
+    (8, _pascal, _pascal),
+    (8, _pascal, lambda words: words[0] + _pascal(words[1:])),
+    (6, lambda words: "_".join(words).upper(), _capital_snake),
+    (6, _capital_snake, "_".join),
+    (6, "".join, lambda words: "".join(words[:-1]) + ("ID" if words[-1] == "id" else words[-1].capitalize())),
+)
+
+
+def rename(rng: random.Random, database: Database) -> Database:
+    """Return the database with other names in one style; words and rows stay. Names are different and not reserved."""
+    _, of_table, of_column = rng.choices(_WAYS, [way[0] for way in _WAYS])[0]
+    has_prefixes = rng.random() < _PREFIXED
+    tables: dict[str, str] = {}
+    columns: dict[tuple[str, str], str] = {}
+    for table in database.tables:
+        tables[table.name] = _free(of_table(_words(rng, table.name)), table.name, set(tables.values()))
+        taken: set[str] = set()
+        for column in table.stored:
+            words = _words(rng, column.name)
+            if has_prefixes and column is table.label and words in (["name"], ["title"]):
+                words = [*table.singular.split()[-1:], *words]
+            columns[table.name, column.name] = _free(of_column(words), column.name, taken)
+            taken.add(columns[table.name, column.name].lower())
+    return replace(database, tables=tuple(_renamed(table, tables, columns) for table in database.tables))
+
+
+def _words(rng: random.Random, name: str) -> list[str]:
+    return [
+        _SHORT.get(word, word) if rng.random() < _ABBREVIATED else word
+        for word in _IRREGULAR.sub("children", name).split("_")
+    ]
+
+
+def _free(name: str, old: str, taken: set[str]) -> str:
+    """Return a name unless it is reserved or taken, whatever the case; else the old one."""
+    return old if name.upper() in {word.upper() for word in RESERVED} or name.lower() in taken else name
+
+
+def _renamed(table: AnnotatedTable, tables: dict[str, str], columns: dict[tuple[str, str], str]) -> AnnotatedTable:
+    def named(column: AnnotatedColumn) -> AnnotatedColumn:
+        return replace(column, name=columns[table.name, column.name])
+
+    references = tuple(
+        replace(one, column=named(one.column), table=tables[one.table], target=columns[one.table, one.target])
+        for one in table.references
+    )
+    return replace(
+        table,
+        name=tables[table.name],
+        plural=_IRREGULAR.sub("children", table.plural),
+        synonyms=tuple(_IRREGULAR.sub("children", words) for words in table.synonyms),
+        key=named(table.key),
+        references=references,
+        columns=tuple(named(column) for column in table.columns),
+    )

@@ -1,0 +1,216 @@
+"""What columns are about, so that a question can say it as people do: *older than 30*, *the cheapest*, *hired after*.
+
+A column is known by its name or any of its synonyms. What no rule knows is asked by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
+
+
+class Nature(NamedTuple):
+    """Words for the most and the least of a column, and for more and less than a value; "" where there are none."""
+
+    most: str = ""
+    least: str = ""
+    more: str = ""
+    less: str = ""
+
+
+_ANY, _PEOPLE, _THINGS = "any", "people", "things"
+# Pattern of a name, what the table holds, and the words.
+_NATURES: tuple[tuple[str, str, Nature], ...] = tuple(
+    (pattern, of, Nature(*(text.strip() for text in words.split("|"))))
+    for pattern, of, words in (
+        (r"age|age years|patient age", _ANY, "oldest | youngest | older than {} | younger than {}"),
+        (
+            r"birth (date|year)|date of birth|year of birth|born|born on",
+            _ANY,
+            "youngest | oldest | born after {} | born before {}",
+        ),
+        (
+            (
+                r"price|unit price|list price|cost|fare|menu price|retail price|bottle price|asking price|sticker price"
+                r"|cover price|purchase price|nightly rate|price per night"
+            ),
+            _THINGS,
+            "most expensive | cheapest | that cost more than {} | that cost less than {}",
+        ),
+        (
+            (
+                r"salary|wage|pay|annual pay|annual salary|yearly salary|monthly wage|compensation|daily wage"
+                r"|hourly wage|earnings|income|yearly income|annual income|hourly rate"
+            ),
+            _PEOPLE,
+            "best paid | worst paid | who earn more than {} | who earn less than {}",
+        ),
+        (
+            r"(body |gross |curb |package )?weight",
+            _ANY,
+            "heaviest | lightest | weighing more than {} | weighing less than {}",
+        ),
+        (r"(body )?height|height cm", _ANY, "tallest | shortest | taller than {} | shorter than {}"),
+        (
+            r"duration|runtime|length|length km|length minutes|route length|term|talk length|running time",
+            _THINGS,
+            "longest | shortest",
+        ),
+        (
+            r"area|size|surface|hectares|acreage|square meters|floor area|land area|room size|field size",
+            _THINGS,
+            "largest | smallest | larger than {} | smaller than {}",
+        ),
+        (
+            r"population|inhabitants|residents",
+            _THINGS,
+            "most populous | least populous | with more than {} inhabitants | with fewer than {} inhabitants",
+        ),
+        (
+            r"((?!credit)[a-z]+ )?rating|stars",
+            _ANY,
+            "highest rated | lowest rated | rated above {} | rated below {}",
+        ),
+        (r"depth|shaft depth", _THINGS, "deepest | shallowest | deeper than {} | less than {} deep"),
+        (
+            r"experience|years of experience|years of practice",
+            _PEOPLE,
+            (
+                "most experienced | least experienced | with more than {} years of experience"
+                " | with less than {} years of experience"
+            ),
+        ),
+        (
+            r"capacity|max capacity|seating capacity|audience capacity|seats",
+            _THINGS,
+            "largest | smallest | with room for more than {} | with room for fewer than {}",
+        ),
+    )
+)
+# What was done at a time: the words that stand before *after 2010*.
+_EVENTS: tuple[tuple[str, str], ...] = (
+    (r"(founded|established|created|formed|since|started)( year)?|formed year", "founded"),
+    (r"hire (date|year)|hired on", "hired"),
+    (r"joined on|join date|start date|membership start|membership date", "joined"),
+    (r"opened year|opening year|opening date|inaugurated|started", "opened"),
+    (r"built year|year built|construction year", "built"),
+    (r"release (date|year)|released|premiere (date|year)|published year|publication year", "released"),
+    (r"launch date|launched on|liftoff date", "launched"),
+    (r"sold on|sale date|deal date", "made"),
+    (r"order date|purchase date", "placed"),
+    (r"bought on", "bought"),
+    (r"ship date|sent on|dispatch date", "sent"),
+    (r"filed on|report date|reported on", "reported"),
+    (r"enrolled on|enrollment date", "enrolled"),
+    (r"planted on|planting date|sown on", "planted"),
+    (r"acquired on|acquisition date", "acquired"),
+    (r"created year|year made", "made"),
+    (r"installed on|installed year|setup (date|year)", "installed"),
+    (r"performed on|treatment date", "performed"),
+    (r"played on|game date|kickoff date", "played"),
+    (r"held on|session date|workout date", "held"),
+    (r"listed on|listing date", "listed"),
+    (r"admitted on|admission date", "admitted"),
+    (r"registered on|filing date|signup date", "registered"),
+)
+_NATURAL = (
+    (re.compile(r"(\w+) (?:on|for|at|by) date"), "{0} date"),
+    (re.compile(r"(\w+(?:ed|t|d|n|since)) year"), "{0} year"),
+)
+_NOUNS = {
+    "hired": "hiring", "joined": "joining", "founded": "founding", "established": "founding", "created": "creation",
+    "formed": "founding", "since": "founding", "opened": "opening", "built": "construction", "released": "release",
+    "launched": "launch", "sold": "sale", "bought": "purchase", "sent": "dispatch", "filed": "filing",
+    "issued": "issue", "enrolled": "enrollment", "planted": "planting", "sown": "sowing", "acquired": "acquisition",
+    "installed": "installation", "performed": "treatment", "played": "game", "held": "session", "listed": "listing",
+    "admitted": "admission", "registered": "registration", "signed": "signing", "published": "publication",
+    "born": "birth", "inaugurated": "inauguration", "started": "start", "staged": "staging", "rented": "rental",
+    "dug": "digging", "reported": "report", "tasted": "tasting", "fed": "feeding", "paid": "payment",
+    "selected": "selection", "given": "injection", "measured": "measurement", "observed": "observation",
+    "borrowed": "loan", "returned": "return", "resolved": "resolution", "closed": "closing", "emptied": "emptying",
+    "filled": "filling", "licensed": "license", "renovated": "renovation", "reserved": "reservation",
+    "departs": "departure", "return": "return", "donated": "donation", "opening": "opening", "died": "death",
+    "added": "menu", "awarded": "award", "updated": "update", "modified": "change", "completed": "completion",
+}  # fmt: skip
+_UNIT = re.compile(
+    r"(height|width|length|duration|term|age|delay|distance|drive|session length)"
+    r" (cm|km|days|months|minutes|seconds|years)"
+)
+# Columns whose values stand before the noun: *pending orders*, *rock artists*.
+_ADJECTIVAL = re.compile(
+    r"(.* )?(status|state|type|kind|genre|style|color|colour|tier|segment|fuel|cuisine|theme|variety|medium|material"
+    r"|climate|diet|sex|gender|language|movement|format|binding|conditions|orientation|leaning|priority|severity)"
+)
+_PLACE = re.compile(r"(.* )?(city|town|location|district|region|county|country|neighborhood|quarter|borough|office)")
+_ORIGIN = re.compile(r"(.* )?(nationality|citizenship|origin|country|birthplace|home town|home city|residence)")
+
+
+_PARTICLE = re.compile(r" (by|through|for|against)$")
+
+
+def names(column: AnnotatedColumn) -> tuple[str, ...]:
+    """Return the words that a column goes by, its own first."""
+    return (column.words, *column.synonyms)
+
+
+def nature_of(column: AnnotatedColumn, are_people: bool) -> Nature:
+    """Return what a column is about, by any of its names; an empty one where no rule knows it."""
+    group = _PEOPLE if are_people else _THINGS
+    return next(
+        (
+            nature
+            for pattern, of, nature in _NATURES
+            if of in (_ANY, group) and _matches(pattern, _plain(names(column)))
+        ),
+        Nature(),
+    )
+
+
+def event_of(column: AnnotatedColumn, are_people: bool) -> str:
+    """Return what was done at the time that a column holds (`hired`), or ""."""
+    event = next((event for pattern, event in _EVENTS if _matches(pattern, _plain(names(column)))), "")
+    if event == "joined":
+        return "who joined" if are_people else "started"
+    # People are born, hired, admitted, enrolled and registered; they are not made, placed or opened.
+    return event if not are_people or event in ("hired", "admitted", "enrolled", "registered", "installed") else ""
+
+
+def said_names(column: AnnotatedColumn) -> tuple[str, ...]:
+    """Return the words for a column that read as a noun, best first: `hired on date` is the `hiring date`."""
+    nouns = tuple(dict.fromkeys(_natural(words) for words in names(column) if not _PARTICLE.search(words)))
+    return nouns or names(column)
+
+
+def _natural(words: str) -> str:
+    if found := _UNIT.fullmatch(words):
+        return f"{found[1]} in {found[2]}"
+    for pattern, form in _NATURAL:
+        if (found := pattern.fullmatch(words)) and found[1] in _NOUNS:
+            return form.format(_NOUNS[found[1]])
+    return words
+
+
+def is_adjectival(column: AnnotatedColumn) -> bool:
+    """Return whether a value of the column can stand before the noun."""
+    return any(_ADJECTIVAL.fullmatch(words) for words in names(column))
+
+
+def place_word(column: AnnotatedColumn, are_people: bool) -> str:
+    """Return the preposition before a value of a place, or "" where the column holds no place."""
+    if any(_ORIGIN.fullmatch(words) for words in names(column)):
+        return "from"
+    if any(_PLACE.fullmatch(words) for words in names(column)):
+        return "from" if are_people else "in"
+    return ""
+
+
+def _plain(said: Iterable[str]) -> tuple[str, ...]:
+    """Return words as the rules know them, `hired on` for `hired on date`."""
+    return tuple(text for words in said for text in (words, re.sub(r" (on|for|at|by) date$", r" \1", words)))
+
+
+def _matches(pattern: str, said: Iterable[str]) -> bool:
+    return any(re.fullmatch(pattern, words) for words in said)

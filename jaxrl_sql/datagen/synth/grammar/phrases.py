@@ -1,0 +1,365 @@
+"""Phrases of questions: columns, rows and values in words, and the clauses that a condition becomes."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jaxrl_sql.datagen.synth.english import plural
+from jaxrl_sql.datagen.synth.grammar.natures import (
+    event_of,
+    is_adjectival,
+    names,
+    nature_of,
+    place_word,
+    said_names,
+)
+from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
+from jaxrl_sql.datagen.synth.part_sampler import (
+    MEASURE,
+    RELATIONS,
+    TIME_RELATIONS,
+    NoFit,
+    PartSampler,
+    is_repetitive,
+    literal,
+    rounded,
+)
+from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Value, flag_of
+
+SYNONYM_SHARE = 0.35
+_OTHER_NOUN_SHARE = 0.12
+_QUOTED_SHARE = 0.2
+_PEOPLE = frozenset(
+    name.replace("_", " ")
+    for domain in (*SEEN_DOMAINS, *UNSEEN_DOMAINS)
+    for table in domain.tables
+    if table.columns[0].args == ("person",) and table.columns[0].names[0] != "holder_name"
+    for name in table.names
+) | {"person", "user", "student", "teacher", "singer", "owner", "professional", "visitor", "conductor"}
+# Words in the plural that are an amount and no number of things.
+_NO_COUNT = re.compile(
+    r"\b(hours|minutes|seconds|days|months|years|miles|liters|hectares|kilometers|units|tons|degrees|earnings|holdings"
+    r"|assets|sales|dues|watts|square meters|fines|donations|millions|funds|costs|profits|revenues)\b"
+)
+_NO_SUM = re.compile(r"\b(total|average|mean|rate|age|year|rating|score|price|level|temperature|height|number)\b")
+_PARTICLE = re.compile(r" (of|in|on|at|by|to|for|from|with|per)$")
+_PARTICIPLE = re.compile(r" (\w+ed|coding|available|sold|made|late|spent|written|overdue|won|for|against|in space)$")
+# Numbers that name or place a thing: nobody asks for their average.
+_NO_QUANTITY = re.compile(
+    r"(shirt|jersey|track|door|badge|floor|patrol) number|badge|position|billing( order)?|floor|storey|(fare )?zone"
+    r"|grade( level)?"
+)
+# Names of a row by what it is; those by a part of it (`full name`) say more.
+_OWN_NAME = re.compile(r"(?!full|stage|pen|first|last|character|donor|holder|case|user)\w+( \w+)? name")
+_NO_PLURAL = frozenset(
+    """pay income upkeep financing experience stock humidity moisture rainfall precipitation weather transport equipment
+    energy fuel revenue mileage noise soil attendance compensation wealth effort diet""".split()
+)
+# `paid by card`, `produced by Ada Cohen`.
+_DONE_BY = re.compile(r"\w+(ed|paid|written) (by|through)")
+_IN_UNIT = re.compile(r"(.+) in (\w+)")
+_COMPASS = ("north", "south", "east", "west")
+_HEAD = re.compile(r" (?:of|in|on|at|by|to|for|from|with|per)\b")
+_AGGREGATES = {
+    "AVG": ("average {}", "mean {}"),
+    "MAX": ("maximum {}", "highest {}"),
+    "MIN": ("minimum {}", "lowest {}"),
+    "SUM": ("total {}",),
+}
+_TIME_AGGREGATES = {"MAX": ("latest {}", "most recent {}"), "MIN": ("earliest {}",)}
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A condition: its SQL, and words that stand before the noun (`before`) or behind it (`after`)."""
+
+    sql: str
+    before: str = ""
+    after: str = ""
+
+
+@dataclass
+class Side:
+    """A table in a query: the alias before its columns (`T1.` or ""), and the columns that are used already."""
+
+    table: AnnotatedTable
+    prefix: str = ""
+    used: list[AnnotatedColumn] = field(default_factory=list)
+
+    @property
+    def are_people(self) -> bool:
+        """Return whether the rows are people."""
+        return self.table.singular in _PEOPLE
+
+    def name(self, column: AnnotatedColumn) -> str:
+        """Return a column as SQL writes it."""
+        return self.prefix + column.name
+
+    def free(self) -> list[AnnotatedColumn]:
+        """Return the columns that are not used yet."""
+        return [column for column in self.table.columns if column not in self.used]
+
+    def take(self, column: AnnotatedColumn) -> AnnotatedColumn:
+        """Mark a column as used and return it."""
+        self.used.append(column)
+        return column
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a list: `a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def plural_words(words: str) -> str:
+    """Return the plural of a column's words; the noun is the last one, or the one before `of`, `in` or `made`.
+
+    Words that end in a particle (`directed by`) have no noun, and stay.
+    """
+    if _PARTICLE.search(words):
+        return words
+    found = _HEAD.search(words) or _PARTICIPLE.search(words)
+    head, tail = (words[: found.start()], words[found.start() :]) if found else (words, "")
+    return (
+        words
+        if _is_plural(head) or head.rpartition(" ")[2] in _NO_PLURAL
+        else plural(head.replace(" ", "_")).replace("_", " ") + tail
+    )
+
+
+def number_words(number: int) -> str:
+    """Return a number as a question counts with it."""
+    return "one" if number == 1 else str(number)
+
+
+def verb(words: str) -> str:
+    """Return the verb after a column's words."""
+    return "are" if _is_plural(words) and not words.startswith("number of ") else "is"
+
+
+def _is_plural(words: str) -> bool:
+    noun = _PARTICIPLE.sub("", words)
+    if noun.endswith(("people", "children")):
+        return True
+    return noun.endswith("s") and not noun.endswith(("ss", "us", "is")) and noun != "series"
+
+
+class Phrases(PartSampler):
+    """Chooses words and conditions of one question; a seed decides all of them."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._nouns: dict[str, str] = {}
+
+    def said(self, column: AnnotatedColumn, side: Side | None = None, *, many: bool = False) -> str:
+        """Name a column, in a share of the cases by a synonym.
+
+        `side` is the table whose noun stands beside it: the `agent name` of an agent is the name, and things that a
+        number counts are a `number of` them.
+        """
+        known = said_names(column)
+        words = self.one(known[1:]) if len(known) > 1 and self.chance(SYNONYM_SHARE) else known[0]
+        if column.kind == "int" and self._is_counted(words):
+            return f"number of {words}"
+        if side is not None:
+            words = words.removeprefix(f"{side.table.singular} ")
+            if column is side.table.label and _OWN_NAME.fullmatch(words) and self.chance(0.8):
+                words = "name"
+        return plural_words(words) if many else words
+
+    def is_quantity(self, column: AnnotatedColumn) -> bool:
+        """Return whether a number is an amount of something, of which there is an average."""
+        return column.kind in MEASURE and not any(_NO_QUANTITY.fullmatch(words) for words in said_names(column))
+
+    def amount(self, column: AnnotatedColumn) -> str:
+        """Name a number in the singular: things that are counted are a `number of` them."""
+        known = said_names(column)
+        single = [words for words in known if not _is_plural(words)]
+        if known[0] not in single or (len(single) > 1 and self.chance(SYNONYM_SHARE)):
+            counted = [f"number of {words}" for words in known if self._is_counted(words)]
+            return self.one(single or counted or known)
+        return known[0]
+
+    def value_words(self, value: Value) -> str:
+        """Write a value in a question, texts now and then in quotes."""
+        return f'"{value}"' if isinstance(value, str) and self.chance(_QUOTED_SHARE) else str(value)
+
+    def noun(self, side: Side, *, many: bool = True) -> str:
+        """Name the rows of a table, now and then by a synonym, and always the same in one question."""
+        table = side.table
+        if not many:
+            return table.singular
+        if table.name not in self._nouns:
+            is_other = bool(table.synonyms) and self.chance(_OTHER_NOUN_SHARE)
+            self._nouns[table.name] = self.one(table.synonyms) if is_other else table.plural
+        return self._nouns[table.name]
+
+    def things(self, side: Side, clauses: Sequence[Clause] = (), *, many: bool = True, extra: str = "") -> str:
+        """Return a noun with what its conditions say of it: `remote employees working in the Sales department`."""
+        before = " ".join(clause.before for clause in clauses if clause.before)
+        # What ends in another noun comes last: the next condition would be taken for that one's.
+        after = [*(clause.after for clause in clauses if clause.after), *filter(None, (extra,))]
+        if not extra:
+            after.sort(key=lambda words: words.startswith("whose "))
+        return " ".join(filter(None, (before, self.noun(side, many=many), " and ".join(after))))
+
+    def named(self, side: Side) -> Clause:
+        """Return the condition that a row has some label, as words for that one row (`the singer named Joe Sharp`)."""
+        label = side.table.label
+        if label is None:
+            raise NoFit
+        value = self.value(label)
+        said, singular = self.value_words(value), side.table.singular
+        form = "the {s} named {v}" if side.are_people else "the {s} {v}" if self.chance(0.35) else ""
+        form = form or ("the {s} called {v}" if "name" in label.words else "the {s} with the {c} {v}")
+        words = form.format(s=singular, v=said, c=said_names(label)[0].removeprefix(f"{singular} "))
+        return Clause(f"{side.name(label)} = {literal(value)}", after=words)
+
+    def clause(self, side: Side) -> Clause:
+        """Choose a condition on a column that is not used, and is neither the label nor different in every row."""
+        columns = [column for column in side.free() if column is not side.table.label]
+        column = self.one([one for one in columns if one.kind not in ("text", "id") or is_repetitive(one)])
+        side.take(column)
+        name = side.name(column)
+        if column.kind == "bool":
+            return self._flag(column, name, side)
+        if column.kind in ("text", "category", "id"):
+            return self._equal(column, name, side)
+        if column.kind in ("date", "year"):
+            return self._when(column, name, side)
+        return self._compared(column, name, side)
+
+    def _flag(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
+        holds = self.chance(0.7)
+        value = next((value for value in column.values if flag_of(value) == holds), int(holds))
+        sql, claim = f"{name} = {literal(value)}", column.words
+        if claim.startswith("has "):
+            thing = claim.removeprefix("has ")
+            article = "" if not holds or thing.endswith(("s", "ing")) else "a "
+            return Clause(sql, after=f"{'with' if holds else 'without'} {article}{thing}")
+        if holds and " " not in claim and self.chance(0.6):
+            return Clause(sql, before=claim)
+        return Clause(sql, after=f"{'who' if side.are_people else 'that'} are {'' if holds else 'not '}{claim}")
+
+    def _equal(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
+        value = self.value(column)
+        if column.kind == "category" and len(set(column.values)) > 2 and self.chance(0.12):
+            other = f"whose {self.said(column)} is not {self.value_words(value)}"
+            return Clause(f"{name} != {literal(value)}", after=other)
+        sql, said = f"{name} = {literal(value)}", self.value_words(value)
+        if value in _COMPASS:
+            return Clause(sql, after=f"in the {value}")
+        if done := next((words for words in names(column) if _DONE_BY.fullmatch(words)), ""):
+            return Clause(sql, after=f"{done} {said}")
+        place = place_word(column, side.are_people)
+        if place and column.kind == "text" and self.chance(0.7):
+            return Clause(sql, after=f"{place} {said}")
+        if is_adjectival(column) and '"' not in said and self.chance(0.55):
+            return Clause(sql, before=said)
+        form = self.one(("whose {c} is {v}", "with the {c} {v}"))
+        return Clause(sql, after=form.format(c=self.said(column), v=said))
+
+    def _when(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
+        event = event_of(column, side.are_people)
+        if column.kind == "year" and self.chance(0.25):
+            value = self.value(column)
+            said = f"{event} in {value}" if event else f"whose {self.said(column)} is {value}"
+            return Clause(f"{name} = {literal(value)}", after=said)
+        if self.chance(0.12):
+            low, high = self.quantile(column, 0.1, 0.4), self.quantile(column, 0.6, 0.95)
+            said = event or f"whose {self.said(column)} is"
+            if low == high:
+                raise NoFit
+            words = f"{said} between {low} and {high}"
+            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=words)
+        sign, value = self._cut(column)
+        nature = nature_of(column, side.are_people)
+        if sign in (">", "<") and nature.more:
+            return Clause(
+                f"{name} {sign} {literal(value)}", after=(nature.more if sign == ">" else nature.less).format(value)
+            )
+        relation = self.one(TIME_RELATIONS[sign])
+        if event and " or " not in relation:
+            relation = {">": "after", ">=": "in or after", "<": "before", "<=": "in or before"}[sign]
+            if column.kind == "date":
+                relation = relation.replace("in or", "on or")
+            return Clause(f"{name} {sign} {literal(value)}", after=f"{event} {relation} {value}")
+        return Clause(f"{name} {sign} {literal(value)}", after=f"whose {self.said(column)} is {relation} {value}")
+
+    def _compared(self, column: AnnotatedColumn, name: str, side: Side) -> Clause:
+        if column.kind == "int" and self.chance(0.08) and len(set(column.values)) < 40:
+            value = self.value(column)
+            return Clause(f"{name} = {literal(value)}", after=f"whose {self.amount(column)} is {value}")
+        if self.chance(0.1):
+            low, high = self.quantile(column, 0.05, 0.4), self.quantile(column, 0.55, 0.95)
+            low, high = rounded(column, low, is_up=False), rounded(column, high, is_up=True)
+            if low == high:
+                raise NoFit
+            said = self.amount(column)
+            words = f"whose {said} {verb(said)} between {low} and {high}"
+            return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=words)
+        sign, value = self._cut(column)
+        sql = f"{name} {sign} {literal(value)}"
+        nature = nature_of(column, side.are_people)
+        if sign in (">", "<") and nature.more and self.chance(0.75):
+            return Clause(sql, after=(nature.more if sign == ">" else nature.less).format(value))
+        counted = [words for words in said_names(column) if self._is_counted(words)]
+        if column.kind == "int" and counted and value not in (0, 1) and self.chance(0.7):
+            amount = {">": "more than", ">=": "at least", "<": "fewer than", "<=": "at most"}[sign]
+            return Clause(sql, after=f"with {amount} {value} {self.one(counted)}")
+        form = self.one(("whose {c} {b} {r} {v}", "with a {c} {r} {v}", "with a {c} of {r} {v}"))
+        relation = self.one(RELATIONS[sign])
+        if "of {r}" in form:
+            relation = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}[sign]
+        said = self.amount(column)
+        if (unit := _IN_UNIT.fullmatch(said)) and "number" not in said:
+            amount = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}[sign]
+            return Clause(sql, after=f"with a {unit[1]} of {amount} {value} {unit[2]}")
+        if _is_plural(said):
+            form = "with {c} {r} {v}"
+        elif said.startswith("number of"):
+            form = "whose {c} {b} {r} {v}"
+        return Clause(sql, after=form.format(c=said, b=verb(said), r=relation, v=value))
+
+    def _is_counted(self, words: str) -> bool:
+        return _is_plural(words) and not _NO_COUNT.search(words)
+
+    def _cut(self, column: AnnotatedColumn) -> tuple[str, Value]:
+        """Return a sign and a value that leaves some rows."""
+        is_upward = self.chance(0.55)
+        value = self.quantile(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
+        sign = (">" if is_upward else "<") + ("" if self.chance(0.8) else "=")
+        return sign, rounded(column, value, sign in (">", "<="))
+
+    def aggregate_of(self, side: Side, column: AnnotatedColumn, functions: Sequence[str] = ()) -> tuple[str, str]:
+        """Return an aggregate of a column and its words (`average price`)."""
+        is_measure = column.kind in MEASURE
+        texts = _AGGREGATES if is_measure else _TIME_AGGREGATES
+        function = self.one(functions or (("AVG", "AVG", "MAX", "MIN", "SUM") if is_measure else ("MAX", "MIN")))
+        if function not in texts:
+            raise NoFit
+        said = self.amount(column) if is_measure else self.said(column)
+        said = said.removeprefix(f"{side.table.singular} ")
+        if function == "SUM" and _NO_SUM.search(said):
+            raise NoFit
+        return f"{function}({side.name(column)})", self.one(texts[function]).format(said)
+
+    def extreme(self, side: Side, column: AnnotatedColumn, is_highest: bool) -> Clause:
+        """Return words for the rows with the most or the least of a column; the SQL is the direction of the sort."""
+        way = "DESC" if is_highest else "ASC"
+        nature = nature_of(column, side.are_people)
+        best = nature.most if is_highest else nature.least
+        if best and self.chance(0.8):
+            return Clause(way, before=best)
+        if column.kind in ("date", "year"):
+            event = event_of(column, side.are_people)
+            if event and not event.startswith("who") and self.chance(0.6):
+                return Clause(way, after=f"{event} {'most recently' if is_highest else 'first'}")
+            return Clause(way, after=f"with the {'latest' if is_highest else 'earliest'} {self.said(column)}")
+        ranks = ("highest", "largest") if is_highest else ("lowest", "smallest")
+        counted = [words for words in said_names(column) if self._is_counted(words)]
+        if column.kind == "int" and counted and self.chance(0.7):
+            return Clause(way, after=f"with the {'most' if is_highest else 'fewest'} {self.one(counted)}")
+        return Clause(way, after=f"with the {self.one(ranks)} {self.amount(column)}")

@@ -1,0 +1,140 @@
+"""Compare sets of questions: features of the golds, joins, levels, skeletons, and names that questions give away.
+
+`python scripts/compare_generated.py FOLDER[:SPLIT] …` prints a table with a column a set, in Markdown. A folder is a
+set in any format that `evaluate` reads. Shares are in per cent of the questions.
+
+- A skeleton is a gold with its names, aliases and values replaced by marks, and is counted among the first `--first`
+  questions, of a sample that `--seed` shuffles, since more questions have more skeletons.
+- A name is said where its words (`order_date` is "order date") stand one after another in the question, in the singular
+  or with a plural's s. Each name of a gold counts once a question, tables and columns alike, keys of joins included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlglot import exp
+
+from jaxrl_sql.data.benchmarks import load_benchmark, load_split
+from jaxrl_sql.datagen.synth.english import split_words
+from jaxrl_sql.evals.features import KINDS, SHAPES, features_of
+from jaxrl_sql.evals.hardness import spider_level
+from jaxrl_sql.evals.parse import parsed
+from jaxrl_sql.sqlenv.parse import tables_of
+from jaxrl_sql.types import Example, InputError
+
+LEVELS = ("easy", "medium", "hard", "extra")
+
+
+class Shares(NamedTuple):
+    """What is counted of a set: numbers by name, in the order in which they are printed."""
+
+    name: str
+    numbers: dict[str, float]
+
+
+def joins_of(sql: str) -> int:
+    """Return the most joins that one SELECT of a query has; 0 when it does not parse."""
+    tree = parsed(sql)
+    return max((len(tables_of(select)) - 1 for select in tree.find_all(exp.Select)), default=0) if tree else 0
+
+
+def skeleton(sql: str) -> str:
+    """Return a query with a mark for each name, alias and value; the text itself when it does not parse."""
+    tree = parsed(sql)
+    if tree is None:
+        return sql
+
+    def mark(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Column):
+            return exp.column("c")
+        if isinstance(node, exp.Table):
+            return exp.to_table("t")
+        if isinstance(node, exp.Literal):
+            return exp.Placeholder()
+        return node.unalias() if isinstance(node, exp.Alias) else node
+
+    return tree.copy().transform(mark).sql("sqlite", comments=False, normalize_functions="upper")
+
+
+def names_of(sql: str) -> set[str]:
+    """Return the names of tables and columns of a query in lower case, without aliases and CTEs."""
+    tree = parsed(sql)
+    if tree is None:
+        return set()
+    own = {one.alias.lower() for one in tree.find_all(exp.CTE, exp.Alias)}
+    found = {node.name.lower() for node in tree.find_all(exp.Column, exp.Table) if node.name and node.name != "*"}
+    return found - own
+
+
+def is_said(name: str, question: str) -> bool:
+    """Return whether a name's words stand in a question, one after another."""
+    words = r"[\W_]+".join(map(re.escape, split_words(name).split()))
+    return re.search(rf"(?<![^\W_]){words}(?:e?s)?(?![^\W_])", question, re.IGNORECASE) is not None
+
+
+def count(name: str, examples: Sequence[Example], first: int, seed: int) -> Shares:
+    """Count one set; InputError where it is empty."""
+    if not examples:
+        raise InputError(f"{name}: no questions")
+    golds = [one.gold_sql for one in examples]
+    features = Counter(feature for sql in golds for feature in features_of(sql))
+    levels = Counter(map(spider_level, golds))
+    joins = [joins_of(sql) for sql in golds]
+    said = [is_said(part, one.question) for one in examples for part in sorted(names_of(one.gold_sql))]
+    sample = random.Random(seed).sample(golds, min(first, len(golds)))
+    share = {part: 100 * features[part] / len(golds) for part in (*SHAPES, *KINDS)}
+    numbers = {
+        "questions": float(len(examples)),
+        "join": share.pop("join"),
+        "two or more joins": 100 * sum(each >= 2 for each in joins) / len(joins),
+        **share,
+        **{f"level: {level}": 100 * levels[level] / len(golds) for level in LEVELS},
+        f"skeletons in {len(sample)}": float(len(set(map(skeleton, sample)))),
+        "names said in the question": 100 * sum(said) / max(len(said), 1),
+        "words a question": statistics.mean(len(one.question.split()) for one in examples),
+    }
+    return Shares(name, numbers)
+
+
+def table(found: Sequence[Shares]) -> str:
+    """Return the counts as a table in Markdown, a column a set."""
+    rows = list(dict.fromkeys(name for one in found for name in one.numbers))
+    lines = [["", *(one.name for one in found)], ["---", *("---:" for _ in found)]]
+    for row in rows:
+        texts = [f"{one.numbers[row]:.{0 if row.startswith(('questions', 'skeletons')) else 1}f}" if row in one.numbers
+                 else "" for one in found]  # fmt: skip
+        lines.append([row, *texts])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _load(place: str) -> tuple[str, Sequence[Example]]:
+    folder, _, split = place.partition(":")
+    found = load_split(folder, split) if split else load_benchmark(folder, "")
+    return place.rstrip("/").rpartition("/")[2], found.examples
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table of the sets that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="+", metavar="FOLDER[:SPLIT]")
+    parser.add_argument("--first", type=int, default=972, help="questions whose skeletons are counted, default 972")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample of these")
+    options = parser.parse_args(arguments)
+    try:
+        sys.stdout.write(table([count(*_load(one), options.first, options.seed) for one in options.sets]) + "\n")
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -36,7 +36,7 @@ from jaxrl_sql.algo.updates import (
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.order import Order
-from jaxrl_sql.data.packing import with_packed_rows
+from jaxrl_sql.data.pack import with_packed_rows
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host

@@ -1,6 +1,6 @@
 """Completions that share rows: from a batch's [B,G,T] to the rows [B,R,T] that the model runs, and back.
 
-`data.packing` says on the host where each completion stands. Everything is by prompt, so that a mesh that splits B has
+`data.pack` says on the host where each completion stands. Everything is by prompt, so that a mesh that splits B has
 nothing to exchange.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,29 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
 
-def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path: Path) -> None:
-    """Cold start, greedy answers, GRPO with the SQL shared out, checkpoints and the model, written once."""
+# Answers that are sampled on the mesh that trains, and dialogues by four copies of the model, packed for the update.
+KINDS = {
+    "the mesh": ["data.max_prompt_tokens=320"],
+    "copies": [
+        "rollout.mesh=4x2", "recipe=skyrl_sql", "data.prompt=tagged", "data.max_prompt_tokens=640", "sampling.turns=2",
+        "sampling.max_total_tokens=40", "grpo.packing=true",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path: Path, kind: str) -> None:
+    """Cold start, greedy answers, GRPO with the SQL shared out, checkpoints and the model, written once.
+
+    And from a checkpoint on two processes go on with what they would have computed, bit for bit.
+    """
     from jaxrl_sql.datagen.synth import SynthSpec, generate
     from jaxrl_sql.models import load_checkpoint
 
     data = tmp_path / "data"
     generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=4))
     arguments = [
-        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", "data.max_prompt_tokens=320",
+        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", *KINDS[kind],
         "data.evals=[dev]", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=2",
         "model.head_dim=16", "model.d_ff=48", "model.max_positions=1024", "sft.steps=1", "sft.databases=4",
         "sft.questions=2", "sft.log_every=1", "grpo.entropy_bonus=0.01", "grpo.steps=2", "grpo.prompts=4",
@@ -58,3 +73,8 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
     assert again == config
     for name, leaf in want["layers"].items():
         np.testing.assert_allclose(got["layers"][name], leaf, atol=1e-4, err_msg=name)
+    if kind == "copies":
+        unbroken = lines(two / "metrics.jsonl"), lines(two / "samples.jsonl")
+        shutil.rmtree(two / "checkpoints" / "3")  # as if it had been killed after its second step
+        together(["-m", "jaxrl_sql.train", *arguments, *run, "run.resume=true"], 2)
+        assert (lines(two / "metrics.jsonl"), lines(two / "samples.jsonl")) == unbroken

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl_sql.batch import GroupBatch, Segment, bucket
-from jaxrl_sql.data.packing import with_packed_rows
+from jaxrl_sql.data.pack import with_packed_rows
 
 T = 16
 

@@ -13,7 +13,7 @@ import pytest
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.data.packing import with_packed_rows
+from jaxrl_sql.data.pack import with_packed_rows
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.attention import splash
 from jaxrl_sql.models.packed import of_completions, packed_rows

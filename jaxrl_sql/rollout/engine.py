@@ -106,6 +106,10 @@ class Engine:
         """Return the samples of a call as all processes have them: each has all of them already."""
         return list(samples)
 
+    def gather_stats(self) -> RolloutStats:
+        """Return the counts of the last call, which are all processes' already."""
+        return self.stats
+
 
 def make_request(
     tokenizer: Any,

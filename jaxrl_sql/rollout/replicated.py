@@ -9,11 +9,12 @@ replicas and processes there are decides nothing but the last bits of sums.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,7 +27,7 @@ from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.lora import policy_shardings
 from jaxrl_sql.models.paged import take_layers
 from jaxrl_sql.parallel.mesh import replica_grid, replicas_here
-from jaxrl_sql.parallel.processes import exchange_bytes
+from jaxrl_sql.parallel.processes import exchange, exchange_bytes
 from jaxrl_sql.rollout.engine import BUSY, Engine, make_request
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, Part, Sample, SamplingParams
@@ -74,10 +75,7 @@ class ReplicatedEngine:
     @property
     def stats(self) -> RolloutStats:
         """Return the counts of the last call, of all replicas of this process."""
-        first, *others = (replica.engine.stats for replica in self.replicas)
-        for other in others:
-            first = first.beside(other)
-        return first
+        return _together(replica.engine.stats for replica in self.replicas)
 
     def reset_prefix_cache(self) -> None:
         """Forget what is cached of prompts."""
@@ -125,6 +123,10 @@ class ReplicatedEngine:
             return list(samples)
         return [sample for said in exchange_bytes(pack_samples(samples)) for sample in unpack_samples(said)]
 
+    def gather_stats(self) -> RolloutStats:
+        """Return the counts of the last call of all processes' replicas; every process must call it."""
+        return _together(RolloutStats(**one) for one in exchange([dataclasses.asdict(self.stats)]))
+
     def _bring(self) -> None:
         """Copy the parameters to the replicas, where they are not those that these have.
 
@@ -148,6 +150,11 @@ class ReplicatedEngine:
             )
             engine.params = {**jax.tree.map(lambda leaf, mesh=mesh: _on(mesh, leaf), rest), "layers": split}
         self._brought = self.params
+
+
+def _together(counted: Iterable[RolloutStats]) -> RolloutStats:
+    """Return the counts of engines that worked side by side."""
+    return reduce(RolloutStats.beside, counted)
 
 
 def _in(replica: Replica, function: Callable[..., Any], *given: Any) -> Any:

@@ -81,7 +81,7 @@ def collect_batch(s: Session, engine: AnyEngine, order: Order, cursor: int, numb
         sampled, seconds = generate_groups(s, engine, asked, number * (grpo.max_extra_generations + 1) + attempt)
         groups += sampled
         waited += seconds
-        stats = stats.plus(engine.stats)
+        stats = stats.plus(engine.gather_stats())
         if np.count_nonzero(~has_equal_rewards(groups)) >= prompts:
             break
     took = time.perf_counter() - began

@@ -41,7 +41,8 @@ def greedy_answers(s: Session, params: Any, questions: PromptSet) -> tuple[list[
             raise PreemptedError
 
     asked = list(zip(questions.examples, questions.prompts, strict=True))
-    return answers(client, asked, sampling, budget=budget, tick=tick), engine.stats
+    made = answers(client, asked, sampling, budget=budget, tick=tick)
+    return made, engine.gather_stats()
 
 
 def verdicts_of(s: Session, questions: PromptSet, answered: list[Answered], rule: str) -> list[Verdict]:

@@ -26,10 +26,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 # Answers that are sampled on the mesh that trains, and dialogues by four copies of the model, packed for the update.
 KINDS = {
-    "the mesh": ["data.max_prompt_tokens=320"],
+    "the mesh": ["data.max_prompt_tokens=320", "model.max_positions=1024"],
     "copies": [
-        "rollout.mesh=4x2", "recipe=skyrl_sql", "data.prompt=tagged", "data.max_prompt_tokens=640", "sampling.turns=2",
-        "sampling.max_total_tokens=40", "grpo.packing=true",
+        "rollout.mesh=4x2", "grpo.packing=true", "recipe=skyrl_sql", "data.prompt=tagged", "data.max_prompt_tokens=512",
+        "sft.max_completion_tokens=768", "model.max_positions=2048", "sampling.turns=2", "sampling.max_total_tokens=40",
     ],
 }  # fmt: skip
 
@@ -48,7 +48,7 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
     arguments = [
         "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", *KINDS[kind],
         "data.evals=[dev]", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=2",
-        "model.head_dim=16", "model.d_ff=48", "model.max_positions=1024", "sft.steps=1", "sft.databases=4",
+        "model.head_dim=16", "model.d_ff=48", "sft.steps=1", "sft.databases=4",
         "sft.questions=2", "sft.log_every=1", "grpo.entropy_bonus=0.01", "grpo.steps=2", "grpo.prompts=4",
         "grpo.num_generations=2",
         "sampling.max_new_tokens=8", "rollout.max_num_seqs=8", "validation.max_num_seqs=4",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.formats.hf import _hf_tensors
+from jaxrl_sql.models.formats.hf import hf_tensors
 
 ARCHITECTURES = {"gemma3_text": "gemma3", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 NO_ARCHITECTURE = {"tokenizer", "general", "split"}
@@ -50,7 +50,7 @@ def converted(config: ModelConfig, params: Any) -> Iterator[tuple[str, np.ndarra
 
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[ARCHITECTURES[config.family]]
     names = gguf.get_tensor_name_map(arch, config.n_layers)
-    for hf_name, plain in _hf_tensors(config, params, np.float32):
+    for hf_name, plain in hf_tensors(config, params, np.float32):
         tensor = plain
         if config.family == "llama" and hf_name.endswith(("q_proj.weight", "k_proj.weight")):
             halves = tensor.reshape(-1, 2, config.head_dim // 2, tensor.shape[-1])

@@ -32,12 +32,14 @@ class Split(NamedTuple):
 SPLITS = {"qwen2": Split(WORD + r"\p{N}" + OTHER, composes=True)} | dict.fromkeys(
     ("llama-bpe", "llama3", "llama-v3"), Split(WORD + r"\p{N}{1,3}" + OTHER, ignores_merges=True)
 )
+# The whole of a tokenizer as its own file, by ggml's docs/gguf.md: for a way of cutting text that llama.cpp lacks.
+WHOLE = "tokenizer.huggingface.json"
 SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 
 
 def gguf_tokenizer(path: Path) -> Any:
     """Build the tokenizer of a GGUF file; raises InputError when it carries none, or one of a kind that is unknown."""
-    from tokenizers import AddedToken  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+    from tokenizers import AddedToken, Tokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (the same)
 
     metadata = read_header(path).metadata
@@ -46,7 +48,9 @@ def gguf_tokenizer(path: Path) -> Any:
         raise InputError(f"tokenizer: {path} carries none")
     kind = given.get("model")
     types = given.get("token_type") or [NORMAL] * len(given["tokens"])
-    if kind == "gpt2":
+    if metadata.get(WHOLE):
+        raw = Tokenizer.from_str(metadata[WHOLE])
+    elif kind == "gpt2":
         raw = _byte_level(path, given)
     elif kind == "llama":
         raw = _sentence_piece(given, types, by_id=metadata.get("general.architecture") == "gemma3")

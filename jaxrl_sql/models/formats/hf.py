@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -155,6 +155,21 @@ def load_checkpoint(
         return config, nest((spec, load(spec)) for spec in param_specs(config))
 
 
+def read_tensors(source: str | Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (Hugging Face's name, tensor) of a folder or GGUF file, one on the host at a time, as `param_specs` has them.
+
+    Raises InputError as `load_checkpoint` does.
+    """
+    source = Path(source)
+    with ExitStack() as files:
+        config, found = _open_tensors(source, files)
+        _compare(source, config, found)
+        for spec in param_specs(config):
+            for name in spec.hf_names():
+                rows = spec.hf_shape[0] if spec.is_matrix else 1
+                yield name, found[name].read(0, rows).reshape(spec.hf_shape)
+
+
 def _checked_dtype(dtype: str) -> Any:
     """Return the dtype of a name; raises InputError for one that checkpoints here are not kept in."""
     if dtype not in DTYPES:
@@ -162,7 +177,7 @@ def _checked_dtype(dtype: str) -> Any:
     return jnp.dtype(dtype)
 
 
-def _hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterable[tuple[str, np.ndarray]]:
+def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (name, tensor) in the file's layout, one tensor on the host at a time."""
     for spec in param_specs(config):
         leaf = leaf_of(params, spec)
@@ -251,7 +266,7 @@ def save_checkpoint(
         special = {name: value for name, value in ids.items() if value is not None}
     generation = {"do_sample": False, **special, **_generation_fields(source)}
     folder = Path(folder)
-    tensors = _hf_tensors(config, params, target)
+    tensors = hf_tensors(config, params, target)
     if not is_first():  # every process gives its pieces, one writes
         for _ in tensors:
             pass

@@ -1,0 +1,147 @@
+"""GGUF files out: what our own reader and package gguf read back is the model, its tokenizer and where it stops."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_config, load_tokenizer, save_checkpoint
+from jaxrl_sql.models.formats import gguf_write
+from jaxrl_sql.models.formats.gguf_header import read_header
+from jaxrl_sql.models.formats.gguf_write import save_gguf
+from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors
+from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.spec import SlidingWindow
+from jaxrl_sql.types import InputError
+
+gguf = pytest.importorskip("gguf")
+START = Path(__file__).parents[3] / "configs" / "recipes_start"
+QWEN3 = ModelConfig("qwen3", 40, 32, 2, 4, 2, 16, 64, 1e6, 1e-6, True, True, False, 64)
+LLAMA = ModelConfig("llama", 40, 32, 2, 4, 2, 16, 64, 5e5, 1e-5, True, False, False, 256)
+GEMMA3 = dataclasses.replace(
+    ModelConfig("gemma3_text", 40, 32, 7, 4, 1, 16, 64, 1e6, 1e-6, True, True, False, 64),
+    sliding=SlidingWindow(5, (True, True, True, True, True, False, True), 1e4),
+    activation="gelu_tanh",
+    norms_from_one=True,
+    post_norms=True,
+    scale_embeddings=True,
+)
+CONFIGS = {
+    "qwen3": QWEN3,
+    "qwen2-untied": ModelConfig("qwen2", 40, 32, 2, 2, 1, 16, 64, 1e4, 1e-5, False, False, True, 32),
+    "llama": LLAMA,
+    "llama3-untied": dataclasses.replace(LLAMA, rope_scaling=RopeScaling("llama3", 32.0), tie_embeddings=False),
+    "llama-linear": dataclasses.replace(LLAMA, rope_scaling=RopeScaling("linear", 4.0)),
+    "gemma3": GEMMA3,
+    "odd-width": dataclasses.replace(QWEN3, d_model=24),
+}
+
+
+def random_params(config: ModelConfig) -> Any:
+    shapes, rng = jax.eval_shape(lambda: init_params(config, jax.random.key(0))), np.random.default_rng(2)
+    return jax.tree.map(lambda leaf: (0.3 * rng.normal(size=leaf.shape)).astype(np.float32), shapes)
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_what_is_read_back_is_each_tensor_as_it_was_quantised(tmp_path: Path, config: ModelConfig, kind: str) -> None:
+    params = random_params(config)
+    save_gguf(tmp_path / "m.gguf", config, hf_tensors(config, params, np.float32), kind=kind)
+    assert load_config(tmp_path / "m.gguf") == config
+    wanted, found = dict(hf_tensors(config, params, np.float32)), dict(read_tensors(tmp_path / "m.gguf"))
+    assert wanted.keys() == found.keys()
+    for name, tensor in wanted.items():
+        if tensor.ndim == 1:
+            np.testing.assert_allclose(found[name], tensor, rtol=0, atol=2e-7, err_msg=name)
+            continue
+        as_kind = gguf.GGMLQuantizationType.Q8_0 if kind == "q8_0" and tensor.shape[-1] % 32 == 0 else None
+        rounded = (
+            tensor.astype(np.float16) if as_kind is None else gguf.dequantize(gguf.quantize(tensor, as_kind), as_kind)
+        )
+        np.testing.assert_array_equal(found[name].astype(np.float32), rounded.astype(np.float32), err_msg=name)
+    assert [one.name for one in tmp_path.iterdir()] == ["m.gguf"]
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_the_file_is_as_the_converters(tmp_path: Path, gguf_files: ModuleType, config: ModelConfig) -> None:
+    """The tests' own converter, whose names are package gguf's, gives the same tensors bit for bit."""
+    params = random_params(config)
+    save_gguf(tmp_path / "ours.gguf", config, hf_tensors(config, params, np.float32))
+    gguf_files.write_gguf(tmp_path / "theirs.gguf", config, params, "F16")
+    ours, theirs = (gguf.GGUFReader(tmp_path / f"{name}.gguf") for name in ("ours", "theirs"))
+    raw = {one.name: one.data for one in ours.tensors}
+    assert raw.keys() == {one.name for one in theirs.tensors}
+    for one in theirs.tensors:
+        np.testing.assert_allclose(raw[one.name], one.data, rtol=1e-6, err_msg=one.name)
+
+
+def test_a_tokenizer_goes_along_whole(tmp_path: Path) -> None:
+    """The small policies cut text in their own way, which llama.cpp has no name for."""
+    config, tokenizer = load_config(START), load_tokenizer(START)
+    save_gguf(tmp_path / "m.gguf", config, read_tensors(START), tokenizer, stops=[2, 0])
+    said = read_header(tmp_path / "m.gguf").metadata
+    assert (said["tokenizer.ggml.model"], said["tokenizer.ggml.pre"]) == ("gpt2", "default")
+    assert (said["tokenizer.ggml.eos_token_id"], said["tokenizer.ggml.eot_token_id"]) == (2, 0)
+    assert len(said["tokenizer.ggml.tokens"]) == len(said["tokenizer.ggml.token_type"]) == config.vocab_size
+    assert "output.weight" not in read_header(tmp_path / "m.gguf").tensors  # tied
+    again = load_tokenizer(tmp_path / "m.gguf")
+    for text in ("SELECT COUNT(*) FROM T1\n<think>é 12</think>", "<|im_start|>user\nHow many?<|im_end|>"):
+        assert again.encode(text) == tokenizer.encode(text)
+    chat = [{"role": "user", "content": "How many?"}]
+    rendered = (one.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for one in (again, tokenizer))
+    assert len(set(rendered)) == 1
+    assert again.eos_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("pre", ["qwen2", "llama-bpe"])
+def test_a_published_split_keeps_its_name(tmp_path: Path, gguf_files: ModuleType, pre: str) -> None:
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    tokens = [*sorted(ByteLevel.alphabet()), "SE", "12", "<|im_end|>"]
+    config = dataclasses.replace(QWEN3, vocab_size=len(tokens) + 3)
+    given = {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": [1] * 258 + [3], "merges": ["S E", "1 2"]}
+    given |= {"eos_token_id": 258, "add_bos_token": False}
+    params = random_params(config)
+    changes = {f"tokenizer__ggml__{key}": value for key, value in given.items()}
+    gguf_files.write_gguf(tmp_path / "a.gguf", config, params, **changes)
+    tokenizer = load_tokenizer(tmp_path / "a.gguf")
+    save_gguf(tmp_path / "b.gguf", config, hf_tensors(config, params, np.float32), tokenizer)
+    said = read_header(tmp_path / "b.gguf").metadata
+    assert gguf_write.SPLITS[said["tokenizer.ggml.pre"]] == gguf_write.SPLITS[pre]
+    assert said["tokenizer.ggml.merges"] == given["merges"]
+    assert said["tokenizer.ggml.tokens"] == [*tokens, "[PAD259]", "[PAD260]", "[PAD261]"]
+    again = load_tokenizer(tmp_path / "b.gguf")
+    assert again.encode("SELECT 12 é<|im_end|>") == tokenizer.encode("SELECT 12 é<|im_end|>")
+
+
+def test_what_gguf_cannot_say_is_refused_in_one_line(tmp_path: Path) -> None:
+    def save(config: ModelConfig, kind: str = "f16", scale: float = 1.0) -> None:
+        params = jax.tree.map(lambda leaf: leaf * scale, random_params(config))
+        save_gguf(tmp_path / "m.gguf", config, hf_tensors(config, params, np.float32), kind=kind)
+
+    with pytest.raises(InputError, match="no name for family 'mamba'; it has for gemma3_text, llama, qwen2, qwen3"):
+        save(dataclasses.replace(QWEN3, family="mamba"))
+    with pytest.raises(InputError, match="'q4' is no kind of GGUF; valid are f16, q8_0"):
+        save(QWEN3, "q4")
+    with pytest.raises(InputError, match="weights beyond float16"):
+        save(QWEN3, scale=1e6)
+    with pytest.raises(InputError, match=r"m\.gguf cannot say query_scalar = 64\.0 .*without --gguf"):
+        save(dataclasses.replace(GEMMA3, query_scalar=64.0))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_shards_is_read_in_the_tables_order(tmp_path: Path) -> None:
+    params = random_params(QWEN3)
+    save_checkpoint(tmp_path, QWEN3, params, shard_bytes=8192)
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    for (name, tensor), (wanted, plain) in zip(
+        read_tensors(tmp_path), hf_tensors(QWEN3, params, np.float32), strict=True
+    ):
+        assert name == wanted
+        np.testing.assert_array_equal(tensor, plain)

@@ -7,4 +7,4 @@ rm -rf runs/quickstart_sft runs/quickstart_sft_answers
 .venv/bin/python -m jaxrl_sql.datagen.synth --out data-cache/synth_many \
     --seed 1 --train-dbs 360 --train-questions 60 --extra-columns-share 0.75
 .venv/bin/python -m jaxrl_sql.sft --config configs/quickstart_sft_answers.yaml
-.venv/bin/python scripts/export_checkpoint.py runs/quickstart_sft_answers 400 configs/quickstart_start
+.venv/bin/python -m jaxrl_sql.export runs/quickstart_sft_answers --step 400 --out configs/quickstart_start

@@ -9,4 +9,4 @@ rm -rf runs/recipes_tokens runs/recipes_sft
 .venv/bin/python -m jaxrl_sql.datagen.synth --out data-cache/synth_traces \
     --seed 1 --train-dbs 360 --train-questions 60 --extra-columns-share 0.75
 .venv/bin/python -m jaxrl_sql.sft --config configs/recipes_sft.yaml
-.venv/bin/python scripts/export_checkpoint.py runs/recipes_sft 450 configs/recipes_start
+.venv/bin/python -m jaxrl_sql.export runs/recipes_sft --step 450 --out configs/recipes_start

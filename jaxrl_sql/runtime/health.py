@@ -81,7 +81,7 @@ def calmer(phase: str) -> str:
     """Return what to try in a phase whose numbers blew up."""
     section = "sft" if phase == "sft" else "grpo"
     return (
-        f"begin again, or from an earlier checkpoint (scripts/export_checkpoint.py), with a lower {section}.optim.lr, "
+        f"begin again, or from an earlier checkpoint (jaxrl-sql export RUN --step N), with a lower {section}.optim.lr, "
         f"a longer {section}.optim.warmup_steps or a smaller {section}.optim.max_grad_norm; in bfloat16 try "
         "model.dtype=float32 with model.compute_dtype=bfloat16"
     )

@@ -1,4 +1,7 @@
-"""Models of the Hugging Face hub by their names there, `org/name` or `org/name@revision`, fetched into its cache."""
+"""Models of the Hugging Face hub by their names there, `org/name` or `org/name@revision`: fetched, and uploaded.
+
+What is fetched lies in the hub's cache.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 from jaxrl_sql.types import InputError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-_ABOUT = ["*.json", "*.jinja", "*.txt", "*.model"]
+_ABOUT = ["*.json", "*.jinja", "*.txt", "*.model", "README.md"]
 _WEIGHTS = ["*.safetensors"]
 
 
@@ -39,3 +42,53 @@ def fetch(name: str, with_weights: bool = True) -> Path:
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
     raise InputError(f"model {name}: no such folder here, and it was not fetched from the hub: {reason}")
+
+
+def upload(folder: Path, repo: str, private: bool = False) -> str:
+    """Upload a model's folder to a repository of the hub, made where it is not there, and return the commit's address.
+
+    The hub and the account are those of the environment (`HF_ENDPOINT`, `HF_TOKEN`, or a login). Raises InputError for
+    a name that is none, and for what the hub refuses.
+    """
+    from huggingface_hub import HfApi  # noqa: PLC0415 - slow, and few need it
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+    from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
+
+    if not _NAME.fullmatch(repo) or "@" in repo:
+        raise InputError(f"--hub {repo}: a repository's name is expected, such as you/model")
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    api = HfApi()
+    try:
+        api.create_repo(repo, private=private, exist_ok=True)
+        kinds = [*_ABOUT, *_WEIGHTS, "*.gguf"]  # what else lies in the folder is nobody's business
+        about = "Export by jaxrl-sql"
+        done = api.upload_folder(
+            repo_id=repo, folder_path=folder, commit_message=about, allow_patterns=kinds, ignore_patterns=["*/*"]
+        )
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"--hub {repo}: not uploaded: {reason[0]}; {folder} holds what was exported") from error
+    return str(done)
+
+
+def repo_of(path: str) -> str:
+    """Return the hub's name of a folder in its cache, or of a name as it is; empty for another folder."""
+    if is_hub_name(path):
+        return path.partition("@")[0]
+    cached = next((part for part in Path(path).parts if part.startswith("models--")), "")
+    return cached.removeprefix("models--").replace("--", "/") if cached.count("--") > 1 else ""
+
+
+def license_of(folder: str) -> str:
+    """Return the licence that the card of a model's folder names; empty where it names none."""
+    from huggingface_hub.repocard import metadata_load  # noqa: PLC0415 - slow, and few need it
+
+    card = Path(folder) / "README.md"
+    if not card.is_file():
+        return ""
+    try:
+        found = (metadata_load(card) or {}).get("license")
+    except (ValueError, OSError):
+        return ""
+    return found if isinstance(found, str) and re.fullmatch(r"[\w.+-]+", found) else ""

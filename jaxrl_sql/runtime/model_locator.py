@@ -68,7 +68,9 @@ def find_model(given: str) -> tuple[Path, TrainConfig | None]:
         raise InputError(f"model {given}: no such folder or file")
     if (path / CONFIG).is_file():
         if not (path / MODEL).is_dir():
-            raise InputError(f"model {given}: the run has no {MODEL}/ yet; scripts/export_checkpoint.py makes one")
+            raise InputError(
+                f"model {given}: the run has no {MODEL}/ yet; `jaxrl-sql export {given} --step N` writes a checkpoint's"
+            )
         return path / MODEL, load_config(path / CONFIG)
     beside = path.resolve().parent / CONFIG
     if path.resolve().name == MODEL and beside.is_file():

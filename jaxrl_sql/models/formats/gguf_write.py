@@ -205,7 +205,7 @@ def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int]
     if template := getattr(tokenizer, "chat_template", None):
         named["tokenizer.chat_template"] = template if isinstance(template, str) else template["default"]
     if not is_pieces and found["pre"] == "default":
-        named[WHOLE] = backend.to_str()
+        named[WHOLE] = json.dumps(raw, ensure_ascii=False)
     return named
 
 

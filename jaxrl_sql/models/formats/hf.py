@@ -156,7 +156,7 @@ def load_checkpoint(
 
 
 def read_tensors(source: str | Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (Hugging Face's name, tensor) of a folder or GGUF file, one on the host at a time, as `param_specs` has them.
+    """Yield (Hugging Face's name, tensor) of a folder or GGUF file in the order of `param_specs`, one at a time.
 
     Raises InputError as `load_checkpoint` does.
     """
@@ -231,6 +231,12 @@ def _generation_fields(source: str | Path | None) -> dict[str, Any]:
     if source is None or not (path := Path(source) / GENERATION_FILE).is_file():
         return {}
     return {name: value for name, value in _read_json(path).items() if name != "transformers_version"}
+
+
+def stop_tokens(source: str | Path) -> list[int]:
+    """Return the tokens that end an answer by a folder's generation config; nothing where it says none."""
+    found = _generation_fields(source).get("eos_token_id")
+    return [found] if isinstance(found, int) else list(found or ())
 
 
 def save_checkpoint(

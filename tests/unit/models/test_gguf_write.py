@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_config, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import ModelConfig, init_params, load_config, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.formats import gguf_write
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_write import save_gguf

@@ -1,0 +1,142 @@
+"""Take a model elsewhere: `python -m jaxrl_sql.export RUN` writes a Hugging Face folder with a card.
+
+RUN is a run's folder or a model's. The weights are those of the run's end, or with `--step` those of a checkpoint, of
+any phase and also of a run that never came to its end. `--gguf f16|q8_0` adds a file for llama.cpp and what is built on
+it; `--hub` uploads the folder to a repository of the Hugging Face hub.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.models import ModelConfig, load_checkpoint, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import load_config as load_model_config
+from jaxrl_sql.models.formats.gguf_header import read_header
+from jaxrl_sql.models.formats.gguf_tokenizer import WHOLE
+from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
+from jaxrl_sql.models.formats.hf import DTYPES, hf_tensors, read_tensors, stop_tokens
+from jaxrl_sql.run.command import prepare_process, report_errors
+from jaxrl_sql.run.model_card import write_card
+from jaxrl_sql.run.questions import model_config
+from jaxrl_sql.runtime.checkpoint import Checkpoints
+from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
+from jaxrl_sql.runtime.hub import upload
+from jaxrl_sql.runtime.model_locator import find_model
+from jaxrl_sql.types import InputError
+
+
+class Exported(NamedTuple):
+    """A model to export: its shape, its weights (None: they are read from `source`), and where it comes from."""
+
+    model: ModelConfig
+    params: Any
+    tokenizer: Any
+    source: Path | None
+    config: TrainConfig | None
+    run: Path | None
+
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (Hugging Face's name, tensor) as exactly as they are kept."""
+        if self.params is not None:
+            return hf_tensors(self.model, self.params, np.float32)
+        assert self.source is not None
+        return read_tensors(self.source)
+
+
+def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the policy's parameters as a nested dict, of a state's arrays by name."""
+    parts = ("trainable.policy.", "trainable.")  # with a value head beside it, and without
+    part = next(part for part in parts if any(name.startswith(part) for name in arrays))
+    tree: dict[str, Any] = {}
+    for name, array in arrays.items():
+        if name.startswith(part):
+            *folders, leaf = name.removeprefix(part).split(".")
+            place = tree
+            for folder in folders:
+                place = place.setdefault(folder, {})
+            place[leaf] = array
+    return tree
+
+
+def of_step(run: Path, step: int) -> Exported:
+    """Read the policy of a run's checkpoint; raises InputError where there is none, or one of adapters alone."""
+    if not (run / CONFIG).is_file():
+        raise InputError(f"{run}: no {CONFIG} there, so it is no run folder; --step is for runs")
+    config = load_config(run / CONFIG)
+    if config.model.lora.rank:
+        raise InputError(f"{run}: its checkpoints hold adapters alone; without --step its model/ is exported, merged")
+    if step not in (steps := saved_steps(run)):
+        raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
+    own, named = run / "tokenizer", config.data.tokenizer or config.model.checkpoint
+    tokenizer = load_tokenizer(named or (own if own.exists() else Path(config.data.dir) / "tokenizer"))
+    with Checkpoints(run / CHECKPOINTS, sys.maxsize) as checkpoints:
+        params = parameters(checkpoints.arrays(step))
+    source = Path(config.model.checkpoint) if config.model.checkpoint else None
+    return Exported(model_config(config, tokenizer), params, tokenizer, source, config, run)
+
+
+def of_model(given: str) -> Exported:
+    """Open the model of a run's end or of a folder; raises InputError for what is neither."""
+    source, config = find_model(given)
+    if not source.exists():
+        raise InputError(f"{given}: no such folder here; a model of the hub is exported from the folder it lies in")
+    run = source.resolve().parent if config is not None else None
+    return Exported(load_model_config(source), None, load_tokenizer(source), source, config, run)
+
+
+def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) -> list[Path]:
+    """Write the folder, its GGUF file if any, and the card; return the files that matter."""
+    if one.source is not None and one.params is None and out.resolve() == one.source.resolve():
+        raise InputError(f"--out {out}: is the model itself; name another folder")
+    params = one.params if one.params is not None else load_checkpoint(str(one.source), dtype)[1]
+    save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source)
+    written = [out]
+    if gguf:
+        path = out / f"{out.resolve().name}-{gguf}.gguf"
+        save_gguf(path, one.model, one.tensors(), one.tokenizer, gguf, stop_tokens(out))
+        if WHOLE in read_header(path).metadata:
+            sys.stderr.write(
+                f"{path.name}: its tokenizer cuts text in a way that llama.cpp has no name for: give llama.cpp token "
+                "ids, or it reads prompts otherwise than the model was taught\n"
+            )
+        written.append(path)
+    written.append(write_card(out, one.config, one.run, step))
+    return written
+
+
+def run(given: argparse.Namespace) -> int:
+    """Export what the command line names."""
+    found = of_model(given.model) if given.step is None else of_step(Path(given.model), given.step)
+    beside = found.run or Path(given.model)
+    out = given.out or beside / ("export" if given.step is None else f"export-{given.step}")
+    for path in export(found, out, given.dtype, given.gguf, given.step):
+        sys.stdout.write(f"{path}\n")
+    if given.hub:
+        sys.stdout.write(f"{upload(out, given.hub, given.private)}\n")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, export, and return the exit code."""
+    parser = argparse.ArgumentParser(prog=None, description=__doc__)
+    parser.add_argument("model", metavar="RUN", help="a run's folder, or a model's of Hugging Face form")
+    parser.add_argument("--step", type=int, metavar="N", help="the run's checkpoint of step N, not its end")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (RUN/export)")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the folder's weights (bfloat16)")
+    parser.add_argument("--gguf", choices=tuple(KINDS), default="", help="write a GGUF file beside them")
+    parser.add_argument("--hub", metavar="REPO", default="", help="upload the folder to this repository of the hub")
+    parser.add_argument("--private", action="store_true", help="a repository that is new is private")
+    given = parser.parse_args(arguments)
+    prepare_process()
+    return report_errors(lambda: run(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

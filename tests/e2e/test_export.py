@@ -1,0 +1,180 @@
+"""A run's model goes elsewhere: folder, card, GGUF and hub; of a checkpoint also where the run never ended."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.export import main as export
+from jaxrl_sql.models import load_checkpoint, load_tokenizer
+from jaxrl_sql.models.formats.hf import read_tensors
+from jaxrl_sql.train import main
+
+START = Path(__file__).parents[2] / "configs" / "recipes_start"
+COMMITS: list[dict[str, bytes]] = []
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of one supervised step and one of PPO, so that a checkpoint holds a value head."""
+    folder = tmp_path_factory.mktemp("export")
+    data, run = folder / "data", folder / "run"
+    generate(data, SynthSpec(train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=8, dev_questions=4))
+    common = [
+        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
+        "data.max_prompt_tokens=320", "model.d_model=16", "model.n_layers=1", "model.n_heads=1", "model.n_kv_heads=1",
+        "model.head_dim=16", "model.d_ff=16", "sft.steps=1", "sft.databases=2", "sft.questions=2", "grpo.steps=1",
+        "grpo.prompts=2", "grpo.num_generations=2", "grpo.algorithm=ppo", "sampling.max_new_tokens=8",
+        "rollout.max_num_seqs=4",
+        "validation.max_num_seqs=4", "validation.max_new_tokens=8", "run.checkpoint_every=1", "run.display=none",
+    ]  # fmt: skip
+    assert main(common) == 0
+    return run
+
+
+def same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
+    np.testing.assert_allclose(found["embed"], wanted["embed"], rtol=2**-8)
+    for name, leaf in wanted["layers"].items():
+        np.testing.assert_allclose(found["layers"][name], leaf, rtol=2**-8, err_msg=name)
+
+
+def test_what_is_exported_is_the_policy_of_that_step(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (1, 2):  # supervised, and with a value head
+        out = tmp_path / str(step)
+        assert export([str(finished), "--step", str(step), "--out", str(out)]) == 0
+        config, params = load_checkpoint(out)
+        assert len(load_tokenizer(out)) == config.vocab_size
+        if step == 2:
+            same(load_checkpoint(finished / "model")[1], params)
+    assert export([str(finished), "--step", "7", "--out", str(tmp_path / "none")]) == 2
+    assert "no checkpoint of step 7; it has 1, 2" in capsys.readouterr().err
+
+
+def test_a_run_leaves_as_folder_card_and_gguf(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gguf")
+    assert export([str(finished), "--gguf", "f16"]) == 0
+    out, file, card = map(Path, capsys.readouterr().out.split())
+    assert (out, file.name, card.name) == (finished / "export", "export-f16.gguf", "README.md")
+    same(load_checkpoint(finished / "model")[1], load_checkpoint(out)[1])
+    kept = dict(read_tensors(file))
+    for name, tensor in read_tensors(finished / "model"):
+        as_kept = tensor.astype(np.float16) if tensor.ndim > 1 else tensor
+        np.testing.assert_array_equal(kept[name], as_kept, err_msg=name)
+    text = card.read_text()
+    assert text.startswith("---\nlicense: other\n")
+    for said in ("| recipe | arctic |", "| GRPO steps | 1 |", "| seed | 0 (data 0) |", "| base | none: new weights |"):
+        assert said in text
+    assert "[0.0%, " in text, "an interval of an accuracy of nothing"
+    assert f"`{hashlib.sha256(file.read_bytes()).hexdigest()}`" in text
+    assert str(finished.parent) not in text, "no path of this machine"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The hub as far as a folder is uploaded to it; files come within the commit."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        where, status = self.path.partition("?")[0], 200
+        answer: dict[str, Any] = {}
+        if where == "/api/repos/create":
+            status = 403 if b"forbidden" in body else 200
+            answer = {"url": f"http://{self.headers['Host']}/org/tiny", "error": "no rights to that name"}
+        elif where.endswith("/preupload/main"):
+            files = json.loads(body)["files"]
+            answer = {"files": [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in files]}
+        elif where.endswith("/commit/main"):
+            lines = [json.loads(line) for line in body.splitlines()]
+            files = [one["value"] for one in lines if one["key"] == "file"]
+            COMMITS.append({one["path"]: base64.b64decode(one["content"]) for one in files})
+            answer = {"commitUrl": f"http://{self.headers['Host']}/org/tiny/commit/1", "commitOid": "1" * 40}
+        self.reply(status, answer)
+
+    def do_GET(self) -> None:
+        self.reply(404 if "forbidden" in self.path else 200, {"id": "org/tiny", "sha": "1" * 40, "siblings": []})
+
+    def reply(self, status: int, answer: Any) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    COMMITS.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def upload(endpoint: str, home: Path, repo: str) -> subprocess.CompletedProcess[str]:
+    there = os.environ | {
+        "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_TOKEN": "hf_of_a_test", "NO_PROXY": "127.0.0.1",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "jaxrl_sql.export", str(START), "--out", str(home / "out"), "--hub", repo]
+    return subprocess.run(command, env=there, capture_output=True, text=True, check=False)
+
+
+def test_a_folder_goes_to_the_hub_whole_and_nothing_beside_it(endpoint: str, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "diary.log").write_text("not for others")
+    done = upload(endpoint, tmp_path, "org/tiny")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"{endpoint}/org/tiny/commit/1"
+    (sent,) = COMMITS
+    assert sent.keys() == {one.name for one in (tmp_path / "out").iterdir()} - {"diary.log", ".cache"}
+    assert {"README.md", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= sent.keys()
+    for name, body in sent.items():
+        assert body == (tmp_path / "out" / name).read_bytes()
+
+
+def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path) -> None:
+    for repo, said in (("org/forbidden", "not uploaded: "), ("nothing", "a repository's name is expected")):
+        done = upload(endpoint, tmp_path, repo)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["nowhere"], "model nowhere: no such folder or file"),
+        (["empty"], "empty: no config.json"),
+        (["run"], "the run has no model/ yet; `jaxrl-sql export run --step N` writes a checkpoint's"),
+        (["run", "--step", "3"], "no checkpoint of step 3; it has none"),
+        (["empty", "--step", "3"], "so it is no run folder"),
+        ([str(START), "--out", str(START)], "is the model itself; name another folder"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_line(
+    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("seed: 1\n")
+    assert export(given) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1

@@ -22,7 +22,7 @@ TOP = {"types", "batch"} | {
     "train", "sft", "evaluate", "filter_data", "distill", "augment", "audit", "plan", "ask", "doctor", "api",
     "__main__",
 }  # fmt: skip
-COMMAND_ROOMS = {"run", "verbal", "view"}  # what the commands share, and commands of several files
+COMMAND_ROOMS = {"run", "verbal", "view", "serve"}  # what the commands share, and commands of several files
 
 # What each room may import beside itself and the leaves; `data.pack` and `data.prompts` are rooms of their own here.
 ARROWS: dict[str, set[str]] = {

@@ -45,6 +45,7 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "evaluate": Entry("evaluate", "Judge a model or predictions", "--data FOLDER --model runs/quickstart"),
         "ask": Entry("ask", "Ask a database a question", '--model runs/quickstart --db FILE "How many customers?"'),
         "serve": Entry("serve", "Serve a model as OpenAI's chat and completions", "--model runs/quickstart"),
+        "mcp": Entry("mcp", "Give agents a database to read, over MCP", "--db FILE --model runs/quickstart"),
         "verbal": Entry("verbal", "Choose among candidates in words", "--config configs/verbal.yaml"),
     },
     "Data": {

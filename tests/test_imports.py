@@ -19,7 +19,7 @@ FLOOR = {"types"}
 
 # What stands beside the rooms: the nouns of host and device, and the commands, each alone.
 TOP = {"types", "batch"} | {
-    "train", "sft", "evaluate", "filter_data", "distill", "augment", "audit", "plan", "ask", "doctor", "api",
+    "train", "sft", "evaluate", "filter_data", "distill", "augment", "audit", "plan", "ask", "mcp", "doctor", "api",
     "__main__",
 }  # fmt: skip
 COMMAND_ROOMS = {"run", "verbal", "view", "serve"}  # what the commands share, and commands of several files

@@ -80,7 +80,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._is_closed = False
         self._call_seconds = 1.0
-        self._running = 0
+        self._running = self._cancelled = 0
         self._mesh = jax.sharding.get_mesh()  # a thread has its own
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
 
@@ -98,8 +98,8 @@ class Batcher:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return how many jobs wait and how many run."""
-        return {"waiting": len(self._waiting), "running": self._running}
+        """Return how many jobs wait, how many run, and how many were stopped as they ran."""
+        return {"waiting": len(self._waiting), "running": self._running, "cancelled": self._cancelled}
 
     @property
     def is_alive(self) -> bool:
@@ -175,6 +175,7 @@ class Batcher:
                 _tell_pieces(asked, scheduler, sent)
         finally:
             scheduler.close()
+            self._cancelled += len({id(asked[at][0]) for at in cancelled})
 
 
 _Asked = Sequence[tuple[Job, int]]

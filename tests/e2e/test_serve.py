@@ -234,7 +234,8 @@ def until(holds: Callable[[], bool]) -> bool:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_frees_its_slots(server: str, stream: bool) -> None:
-    """Its answer would have 1,000 tokens a sample, of 32 samples on 8 slots; another's is there long before these."""
+    """Its answer would have 1,000 tokens a sample, of 32 samples on 8 slots."""
+    before = health(server)["cancelled"]
     body = {"model": MODEL, "prompt": IDS, "max_tokens": 1000, "n": 32, "stream": stream, "temperature": 5}
     address = server.removeprefix("http://").removesuffix("/v1").split(":")
     text = json.dumps(body).encode()
@@ -243,8 +244,8 @@ def test_a_client_that_goes_away_frees_its_slots(server: str, stream: bool) -> N
         connection.sendall(head.encode() + text)
         assert until(lambda: health(server)["running"] == 1)
     assert until(lambda: health(server)["running"] == 0)
-    status, reply = post(f"{server}/completions", {"model": MODEL, "prompt": IDS, "max_tokens": 4, "temperature": 0})
-    assert (status, reply["usage"]["completion_tokens"]) == (200, 4)
+    assert health(server)["cancelled"] == before + 1
+    assert post(f"{server}/completions", {"model": MODEL, "prompt": IDS, "max_tokens": 40})[0] == 200
 
 
 def load(server: str, clients: int, seconds: float) -> Counter[str]:
@@ -287,7 +288,7 @@ def test_200_clients_get_whole_answers_or_429(server: str) -> None:
     ends = load(server, 200, seconds)
     assert set(ends) <= {"whole", "429"}
     assert ends["whole"] > 100
-    assert health(server) == {"status": "ok", "waiting": 0, "running": 0}
+    assert {**health(server), "cancelled": 0} == {"status": "ok", "waiting": 0, "running": 0, "cancelled": 0}
 
 
 def test_a_port_in_use_is_one_line(server: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import jax
 
@@ -35,7 +35,8 @@ class QueueFullError(JaxrlSqlError):
         self.seconds = seconds
 
 
-class Piece(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Piece:
     """Tokens that were added to a sample of a job: whose prompt's, which of its samples, their log-probabilities."""
 
     prompt_index: int

@@ -45,6 +45,8 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "evaluate": Entry("evaluate", "Judge a model or predictions", "--data FOLDER --model runs/quickstart"),
         "ask": Entry("ask", "Ask a database a question", '--model runs/quickstart --db FILE "How many customers?"'),
         "export": Entry("export", "Take a model elsewhere: folder, GGUF, hub", "runs/quickstart --gguf q8_0"),
+        "serve": Entry("serve", "Serve a model as OpenAI's chat and completions", "--model runs/quickstart"),
+        "mcp": Entry("mcp", "Give agents a database to read, over MCP", "--db FILE --model runs/quickstart"),
         "verbal": Entry("verbal", "Choose among candidates in words", "--config configs/verbal.yaml"),
     },
     "Data": {

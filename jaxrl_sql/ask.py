@@ -5,7 +5,8 @@ there, read-only; what the model is shown of the database comes from a small sam
 
 `--n N` samples N answers and takes the one that most agree on; `--explain` shows the others. Without a question one is
 read after another until an empty line, with the model loaded once. How the model is asked follows from its run's
-configuration, which lies beside a trained model; else from `--recipe`, `--config` and `key.sub=value`.
+configuration, which lies beside a trained model; else from `--recipe`, `--config` and `key.sub=value`. With
+`--endpoint URL` M is the name of a model that a server of OpenAI's form has.
 """
 
 from __future__ import annotations
@@ -17,16 +18,27 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, TextIO
 
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import TrainConfig, changed, load_config
 from jaxrl_sql.data.prompts import make_prompt
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.snapshot.stand_in import is_served, open_served
 from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.evals.vote import Ballot, ballots, choose
-from jaxrl_sql.run.command import ALL, EXIT_CODES, add_config, prepare_process, report_errors, run_or_print
+from jaxrl_sql.run.command import (
+    ALL,
+    EXIT_CODES,
+    add_config,
+    add_endpoint,
+    endpoint_values,
+    prepare_process,
+    report_errors,
+    run_or_print,
+)
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
@@ -83,10 +95,14 @@ def database_of(db: str, stand_in: Path | None = None) -> Example:
 
 @contextmanager
 def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
-    """Open the model and yield what answers questions, `at_once` of them side by side.
+    """Open the model, or the endpoint, and yield what answers questions, `at_once` of them side by side.
 
     Raises InputError for a model that cannot be read.
     """
+    if config.evaluate.base_url:
+        with _opened_endpoint(config) as ask_endpoint:
+            yield ask_endpoint
+        return
     # Slow to import, and what is wrong so far is told before.
     from jaxrl_sql.ops.rng import Purpose  # noqa: PLC0415
     from jaxrl_sql.run import policy_client as policy  # noqa: PLC0415
@@ -117,6 +133,29 @@ def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
             return [_reply(executor, one, said, cfg.vote) for one, said in zip(examples, answered, strict=True)]
 
         yield ask
+
+
+@contextmanager
+def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
+    """Open the endpoint of the section `evaluate` and yield what asks it; nothing of it is kept."""
+    from jaxrl_sql.run.endpoint_client import endpoint_answers  # noqa: PLC0415 - needs a package of its own
+
+    with TemporaryDirectory() as folder, make_executor(config.executor) as executor:
+        here = changed(config, {"evaluate.out": folder})
+        with endpoint_answers(here, executor, {}, lambda _line: None) as ask_all:
+            numbers = count()
+
+            def ask(questions: Sequence[Example]) -> list[Reply]:
+                examples = [replace(one, uid=f"question {i}") for i, one in enumerate(questions)]
+                answered = ask_all("ask", examples, next(numbers), 0, lambda _done, _all: None)
+                if fault := next((one.fault for one in answered if one.fault), ""):
+                    raise InputError(f"not answered: {fault}")
+                return [
+                    _reply(executor, one, said, config.evaluate.vote)
+                    for one, said in zip(examples, answered, strict=True)
+                ]
+
+            yield ask
 
 
 def _reply(executor: Executor, example: Example, answered: Answered, vote: str) -> Reply:
@@ -187,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--model", required=True, help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file"
     )
+    add_endpoint(parser, "evaluate")
     parser.add_argument(
         "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
     )
@@ -223,13 +263,17 @@ def _ask(given: argparse.Namespace) -> int:
 
 def configuration(given: argparse.Namespace, overrides: Sequence[str]) -> TrainConfig:
     """Return the configuration that a command line asks for; several answers need a temperature, so they get one."""
-    beneath = defaults_for(given.model)
+    beneath = defaults_for("" if given.endpoint else given.model)
     beneath["executor"] |= _LIMITS
-    above = {"model": {"checkpoint": beneath["model"]["checkpoint"]}} | (
-        {"recipe": given.recipe} if given.recipe else {}
-    )
+    above: dict[str, Any] = {"recipe": given.recipe} if given.recipe else {}
+    if given.endpoint:
+        above["evaluate"] = {"model": given.model}
+        beneath["data"] = {"prompt": "chat"}
+        overrides = [*endpoint_values("evaluate", given.endpoint), *overrides]
+    else:
+        above["model"] = {"checkpoint": beneath["model"]["checkpoint"]}
     if given.n is not None:
-        above["evaluate"] = {"samples": given.n}
+        above["evaluate"] = above.get("evaluate", {}) | {"samples": given.n}
         beneath["evaluate"] = beneath.get("evaluate", {}) | ({"temperature": _TEMPERATURE} if given.n > 1 else {})
     return load_config(given.config, overrides, beneath, above)
 

@@ -183,7 +183,7 @@ def write(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, ask, and return the exit code."""
-    return run_command(distill, __doc__ or "", arguments, (*ALL, "distill"))
+    return run_command(distill, __doc__ or "", arguments, (*ALL, "distill"), asks="distill")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ OPTIONAL = (
     ("psycopg2-binary", "postgresql", "copies to PostgreSQL, and samples out of it"),
     ("pymysql", "mysql", "copies to MariaDB and MySQL, and samples out of them"),
     ("openai", "endpoint", "models behind an endpoint: distill, augment, verbal"),
+    ("starlette", "serve", "a model served as OpenAI's chat and completions: jaxrl-sql serve"),
+    ("mcp", "mcp", "a database that agents read: jaxrl-sql mcp"),
     ("gguf", "gguf", "weights in GGUF files"),
     ("pyarrow", "parquet", "questions in Parquet files"),
     ("wandb", "wandb", "numbers sent to Weights & Biases: run.trackers"),

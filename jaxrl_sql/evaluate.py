@@ -41,7 +41,15 @@ from jaxrl_sql.evals.side_by_side import (
 )
 from jaxrl_sql.evals.submission import write_results, write_submission
 from jaxrl_sql.evals.tables import Table, overview, tables
-from jaxrl_sql.run.command import ALL, add_config, prepare_process, report_errors, run_or_print
+from jaxrl_sql.run.command import (
+    ALL,
+    add_config,
+    add_endpoint,
+    endpoint_values,
+    prepare_process,
+    report_errors,
+    run_or_print,
+)
 from jaxrl_sql.run.fingerprint import fingerprint, keys_of
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
@@ -413,6 +421,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--as", dest="system", metavar="SYSTEM", help=f"asked and judged as its paper evaluates: {', '.join(PUBLISHED)}"
     )
+    add_endpoint(parser, "evaluate")
     parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder to write; broken-off work goes on there")
     parser.add_argument("--allow-missing", action="store_true", help="leave questions without a prediction out")
@@ -420,6 +429,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two folders that this command wrote")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     given = parser.parse_intermixed_args(arguments)
+    given.overrides = [*endpoint_values("evaluate", given.endpoint), *given.overrides]
     prepare_process()
     if given.compare:
         first, second = given.compare

@@ -19,10 +19,11 @@ FLOOR = {"types"}
 
 # What stands beside the rooms: the nouns of host and device, and the commands, each alone.
 TOP = {"types", "batch"} | {
-    "train", "sft", "evaluate", "filter_data", "distill", "augment", "audit", "plan", "ask", "doctor", "export", "api",
+    "train", "sft", "evaluate", "filter_data", "distill", "augment", "audit", "plan", "ask", "mcp", "doctor", "export",
+    "api",
     "__main__",
 }  # fmt: skip
-COMMAND_ROOMS = {"run", "verbal", "view"}  # what the commands share, and commands of several files
+COMMAND_ROOMS = {"run", "verbal", "view", "serve"}  # what the commands share, and commands of several files
 
 # What each room may import beside itself and the leaves; `data.pack` and the like are rooms of their own here.
 ARROWS: dict[str, set[str]] = {

@@ -41,8 +41,10 @@ def share_interval(values: np.ndarray, databases: Sequence[str]) -> tuple[float,
 
     Wilson's score interval (Wilson 1927), with t for the normal quantile and of as many questions as would vary so
     much were they independent (Kish 1965), at most Q. It is never empty, so also with none or all right. What may
-    exceed 1 (`r_ves`) is no share, and has the interval of a mean.
+    exceed 1 (`r_ves`) is no share, and has the interval of a mean. Of one question nothing is known: (0, 1).
     """
+    if len(values) == 1 and 0 <= values[0] <= 1:
+        return 0.0, 1.0
     if len(values) < 2 or values.min() < 0 or values.max() > 1:
         return interval(values, databases)
     share = float(values.mean())

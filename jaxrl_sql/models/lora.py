@@ -23,6 +23,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.formats.tensor_files import write_safetensors
@@ -35,7 +37,7 @@ from jaxrl_sql.types import InputError
 BESIDE = "_lora"
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-# Switches of PEFT that change what a pair computes, as they are here.
+# Switches of PEFT that change what a pair computes, as they are here; every other value is refused.
 PLAIN = {
     "bias": "none",
     "fan_in_fan_out": False,
@@ -237,3 +239,55 @@ def save_adapters(folder: str | Path, config: ModelConfig, adapters: Adapters, b
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(folder / WEIGHTS_FILE, tensors)
     (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Mesh | None = None) -> Adapters:
+    """Read adapters in PEFT's form for a model of this config, on one device or sharded over `mesh`.
+
+    Raises InputError when the folder holds none, when they use what is not computed here (DoRA, rank-stabilised
+    scaling, trained biases, …), and when their tensors are not those of this model.
+    """
+    folder = Path(folder)
+    try:
+        fields = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        tensors = load_file(folder / WEIGHTS_FILE)
+        rank, alpha = int(fields["r"]), float(fields["lora_alpha"])
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+        raise InputError(f"{folder}: no adapters in PEFT's form: {error}") from error
+    for key, plain in PLAIN.items():
+        if fields.get(key) and fields[key] != plain:
+            raise InputError(f"{folder / CONFIG_FILE}: {key} is {fields[key]!r}, which is not supported")
+    specs = {
+        name: spec
+        for name, spec in _pair_specs(config, adaptable(config), rank).items()
+        if any(file in tensors for layer in range(config.n_layers) for file in spec.file_names(layer))
+    }
+    _compare(folder, specs.values(), tensors)
+    pairs = {}
+    for name, spec in specs.items():
+        files = [spec.file_names(layer) for layer in range(config.n_layers)]
+        leaves = [
+            _placed(np.stack([tensors[pair[i]].T for pair in files], dtype=np.float32).reshape(shape), axes, name, mesh)
+            for i, (shape, axes) in enumerate(spec.leaves)
+        ]
+        pairs[name] = Pair(*leaves)
+    return Adapters(pairs, alpha / rank)
+
+
+def _compare(folder: Path, specs: Iterable[_PairSpec], tensors: dict[str, np.ndarray]) -> None:
+    """Raise InputError with the first tensor that is missing, misshapen or of another model."""
+    expected: dict[str, tuple[int, int]] = {}
+    for spec in specs:
+        n_out, n_in = spec.weight.hf_shape
+        for layer in range(spec.weight.shape[0]):
+            expected |= dict(zip(spec.file_names(layer), ((spec.rank, n_in), (n_out, spec.rank)), strict=True))
+    where = f"{folder / WEIGHTS_FILE}: the adapters are not of this model"
+    for name, shape in expected.items():
+        if name not in tensors:
+            raise InputError(f"{where}: {name} is missing")
+        if tensors[name].shape != shape:
+            raise InputError(f"{where}: {name} is {list(tensors[name].shape)}, expected {list(shape)}")
+    if unknown := sorted(tensors.keys() - expected.keys()):
+        raise InputError(f"{where}: {unknown[0]} is unknown")
+    if not expected:
+        raise InputError(f"{where}: there are none")

@@ -107,7 +107,7 @@ class PrefillQueue:
         self.taken = 0
         places = np.zeros((3, bucket(len(prompts))), np.int32)
         for i, sampling in enumerate(samplings):
-            places[:, i] = sampling.seed, *request.place(i, 0)
+            places[:, i] = sampling.seed, *request.key_place(i)
         most = max((sampling.n for sampling in samplings), default=1)
         self.keys = np.asarray(_sample_keys(*places, np.int32(request.step), self.config.purpose, most))
         self.levels = self.config.levels(self.sizes)
@@ -156,6 +156,18 @@ class PrefillQueue:
         self.runner.prefix_cache.free(self.sequences.pop(prompt_slot).allocation.blocks)
         self.table[prompt_slot] = NONE
         self.free_slots.append(prompt_slot)
+
+    def cancel(self, prompts: Collection[int]) -> int:
+        """Drop what is not prefilled of some prompts, and return how many completions these are.
+
+        What awaits a slot already ends with its first token.
+        """
+        dropped = [group for group in self.groups if group.prompt in prompts]
+        self.groups = deque(group for group in self.groups if group.prompt not in prompts)
+        for number in range(self.taken, len(self.completions)):
+            if self.completions[number].prompt in prompts:
+                self.ring.max_length[number % self.ring.completion.shape[0]] = 1
+        return sum(group.size for group in dropped)
 
     def close(self) -> None:
         """Free all prompt slots."""

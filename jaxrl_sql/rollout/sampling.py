@@ -127,7 +127,8 @@ class GenerationRequest(NamedTuple):
 
     `turns` makes the environment of each completion, None where completions have one turn. Where several engines share
     a call `parts` say which prompt of it each of `prompts` is, and which of its samples; environments, samples and
-    random keys go by these numbers, so that a sample does not depend on the engine that makes it.
+    random keys go by these numbers, so that a sample does not depend on the engine that makes it. With `are_alone` a
+    prompt's keys are those of a call of its own: what stands beside it changes nothing of its samples.
     """
 
     prompts: Sequence[Prompt]
@@ -135,6 +136,7 @@ class GenerationRequest(NamedTuple):
     step: int
     turns: Turns | None
     parts: Sequence[Part] = ()
+    are_alone: bool = False
 
     def part(self, parts: Sequence[Part]) -> GenerationRequest:
         """Return the request for these parts of it."""
@@ -147,3 +149,8 @@ class GenerationRequest(NamedTuple):
             return prompt, sample
         part = self.parts[prompt]
         return part.prompt, part.first + sample
+
+    def key_place(self, prompt: int) -> tuple[int, int]:
+        """Return the numbers that the random keys of a prompt's first sample are derived from."""
+        number, first = self.place(prompt, 0)
+        return (0, first) if self.are_alone else (number, first)

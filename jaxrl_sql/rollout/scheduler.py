@@ -118,6 +118,7 @@ class Scheduler:
         self.observations: dict[int, PendingObservation] = {}
         self.slots_to_release: list[int] = []
         self.to_append: dict[int, tuple[int, ...]] = {}
+        self.cancelled: set[int] = set()
         self.may_take: int | None = None
         self.before: InFlightChunk | None = None
         self.launched: InFlightChunk | None = None
@@ -183,6 +184,14 @@ class Scheduler:
     def launch(self) -> list[Sample]:
         """Launch the next chunk, where there is room for it, without waiting; return the samples that failed."""
         began = time.perf_counter()
+        if self.cancelled:
+            if self.before is not None:  # what slots hold is known when it is read
+                self.launched = None
+                return []
+            self._drop_cancelled()
+            if not self.unfinished:
+                self.launched = None
+                return []
         failed = self._continue_turns()
         # What ends while two chunks run must find the next completions there.
         want = min(max(3 * self.recently_ended, self.queue.sizes.group_size), 2 * self.config.max_num_seqs)
@@ -196,6 +205,14 @@ class Scheduler:
         before, self.before = self.before, self.launched
         return [] if before is None else self._read_chunk(before)
 
+    def cancel(self, prompt: int) -> None:
+        """Stop the samples of a prompt that are unfinished: their slots and blocks are free from the next chunk on.
+
+        Those whose turn is about to begin may still come, of one token. Not for calls of several turns.
+        """
+        assert self.request.turns is None, "a dialogue's environment has work under way"
+        self.cancelled.add(prompt)
+
     def close(self) -> None:
         """Give back what the call still holds (its caller may have stopped early).
 
@@ -204,6 +221,21 @@ class Scheduler:
         self.queue.close()
         if not self._is_finite:
             self.runner.release()
+
+    def _drop_cancelled(self) -> None:
+        """Free the slots of what was cancelled; no chunk runs meanwhile, so all that slots hold is known."""
+        n, prompts = self.config.max_num_seqs, self.cancelled
+        numbers = [number for number in self.partial if self.queue.completions[number].prompt in prompts]
+        slots = [slot for number in numbers if (slot := self.partial[number].slot) >= 0]
+        if slots:
+            self.slots = release_slots(self.slots, _padded(slots, n, n))
+            self.slot_length[slots], self.known_from[slots] = 0, self.num_chunks + 1
+        for number in numbers:
+            del self.partial[number]
+            self.to_append.pop(number, None)
+            self.queue.finish(self.queue.completions[number].prompt_slot)
+        self.unfinished -= len(numbers) + self.queue.cancel(prompts)
+        self.cancelled = set()
 
     # --- chunks
 

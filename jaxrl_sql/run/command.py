@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.config.settings import settings_help
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.runtime.folder import resumed_config
@@ -38,16 +38,32 @@ def add_config(parser: argparse.ArgumentParser, sections: Collection[str], epilo
     parser.add_argument("--print-config", action="store_true", help="print what would be run with, and do nothing")
 
 
+def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
+    """Add `--endpoint URL`, which is short for what a section says of an endpoint (`endpoint_values`)."""
+    words = f"a server of OpenAI's form that answers, ending before /chat/completions: {section}.base_url"
+    parser.add_argument("--endpoint", metavar="URL", help=words)
+
+
+def endpoint_values(section: str, url: str | None) -> list[str]:
+    """Return `--endpoint` as values of a section; no key is sent where the usual variable holds none."""
+    if not url:
+        return []
+    values = [f"{section}.base_url={url}"]
+    return values if os.environ.get(EndpointConfig().key_env) else [*values, f"{section}.key_env=''"]
+
+
 def run_command(
     command: Callable[[TrainConfig], int],
     description: str,
     arguments: Sequence[str] | None = None,
     sections: Collection[str] = ALL,
     rehearse: Callable[[TrainConfig], int] | None = None,
+    asks: str = "",
 ) -> int:
     """Read `--config FILE --resume [FOLDER] key.sub=value …` and run a command; an error is one line and a code.
 
-    `sections` are those that it reads; `rehearse` is what `--dry-run` does. Given nothing at all it runs nothing: it
+    `sections` are those that it reads; `rehearse` is what `--dry-run` does, `asks` the one that
+    `--endpoint` is for. Given nothing at all it runs nothing: it
     says how to begin, with exit code 2.
     """
     parser = argparse.ArgumentParser(description=description)
@@ -58,8 +74,12 @@ def run_command(
     )  # fmt: skip
     if rehearse is not None:
         parser.add_argument("--dry-run", action="store_true", help="go as far as the first compilation, in no folder")
+    if asks:
+        add_endpoint(parser, asks)
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     given = parser.parse_intermixed_args(arguments)
+    if asks:
+        given.overrides = [*endpoint_values(asks, given.endpoint), *given.overrides]
     if not (given.config or given.resume is not None or given.overrides):
         parser.print_usage(sys.stderr)
         example = "--config FILE, such as configs/quickstart.yaml, or key.sub=value"

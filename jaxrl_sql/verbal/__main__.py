@@ -329,7 +329,7 @@ def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> i
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, choose, and return the exit code."""
-    return run_command(verbal, __doc__ or "", arguments, (*ALL, "verbal", "sampling", "rollout", "mesh"))
+    return run_command(verbal, __doc__ or "", arguments, (*ALL, "verbal", "sampling", "rollout", "mesh"), asks="verbal")
 
 
 if __name__ == "__main__":

@@ -101,6 +101,7 @@ def test_a_share_has_wilsons_interval_with_t_of_the_databases() -> None:
     assert opposite[0] < 0.01
     assert opposite[1] > 0.99
     assert share_interval(np.array([1.0]), ["a"]) == (0.0, 1.0)
+    assert share_interval(np.array([0.0]), ["a"]) == (0.0, 1.0), "of one question nothing is known, right or wrong"
     assert share_interval(np.array([]), []) == (0.0, 0.0)
     assert share_interval(np.full(5, 1.118), list("abcde"))[1] == 1.118, "speed may exceed 1, and is no share"
     examples = [example(f"q{i}", f"d{i % 3}") for i in range(60)]

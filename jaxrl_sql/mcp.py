@@ -1,0 +1,251 @@
+"""Give agents a database to read, over the Model Context Protocol: `jaxrl-sql mcp --db FILE|URL` speaks on stdio.
+
+Four tools: `schema`, `query`, `explain` and, with `--model M` (or `--endpoint URL`, whose model is called M), `ask`.
+Nothing that they are given can write: one statement that reads, run by the executor in a sandbox, within its budgets,
+of whose result the first `--max-rows` rows are returned. Values are set by `key.sub=value`, as for `ask`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.ask import Ask, configuration, database_of, opened
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.data.schema.render import ddl, names_only
+from jaxrl_sql.datagen.snapshot.stand_in import is_served
+from jaxrl_sql.run.command import (
+    ALL,
+    EXIT_CODES,
+    add_config,
+    add_endpoint,
+    prepare_process,
+    report_errors,
+    run_or_print,
+)
+from jaxrl_sql.sqlenv.address import open_url
+from jaxrl_sql.sqlenv.executor import Executor, ExecutorError, Outcome, make_executor
+from jaxrl_sql.types import Example, InputError, JaxrlSqlError
+
+NEEDED = "agents are spoken to by the package mcp: pip install 'jaxrl-sql[mcp]'"
+
+_LIMITS = {"timeout_ms": 30_000, "engine_timeout_ms": 30_000, "vm_steps": 3_000_000_000, "max_bytes": 16 << 20}
+_LONGEST_CELL = 2_000
+_LONGEST_SCHEMA = 40_000
+
+
+class Database:
+    """A database that is only read: what runs on it, and what it is like. `name` is a file, or the URL of a server."""
+
+    def __init__(self, name: str, stand_in: Path | None, executor: Executor, max_rows: int) -> None:
+        self.name, self.stand_in, self.executor = name, stand_in, executor
+        self.address = open_url(name) if is_served(name) else str(Path(name))
+        limits = executor.limits
+        cut: dict[str, Any] = {"max_rows": max_rows, "on_excess": "cut"}
+        elsewhere = limits.other_engines
+        self.limits = limits.replace(**cut, other_engines=elsewhere.replace(**cut) if elsewhere else None)
+
+    @cached_property
+    def example(self) -> Example:
+        """Return a question without words on it; of a server's a sample is taken, which shows what it is like."""
+        return database_of(self.name, self.stand_in)
+
+    def query(self, sql: str) -> dict[str, Any]:
+        """Run one statement that reads and return its first rows; raises JaxrlSqlError, with a hint, where it fails."""
+        return table(self.executor.execute(self.address, sql, limits=self.limits))
+
+    def explain(self, sql: str) -> dict[str, Any]:
+        """Return the engine's plan of a statement, of which nothing is run; raises JaxrlSqlError where it has none."""
+        return table(self.executor.explain(self.address, sql, limits=self.limits))
+
+    def schema(self, tables: Sequence[str] | None) -> str:
+        """Return some tables (None: all) as CREATE TABLE statements; of very many the names of their columns alone."""
+        whole = read_schema(self.example.db_path)
+        wanted = {name.casefold() for name in tables or ()}
+        known = {one.name.casefold(): one.name for one in whole.tables}
+        if unknown := sorted(wanted - known.keys()):
+            raise JaxrlSqlError(f"no table {unknown[0]!r}; there are {', '.join(known.values())}")
+        part = replace(whole, tables=tuple(one for one in whole.tables if not wanted or one.name.casefold() in wanted))
+        text = ddl(part)
+        if len(text) <= _LONGEST_SCHEMA:
+            return text
+        short = names_only(part)[:_LONGEST_SCHEMA]
+        return f"{short}\n(names alone, as there is much: name some `tables` to see their columns' types and keys)"
+
+
+def table(outcome: Outcome) -> dict[str, Any]:
+    """Return a result as JSON has it; raises JaxrlSqlError with status, reason and hint where there is none."""
+    if outcome.status != "ok":
+        said = [outcome.status, *(part for part in (outcome.error, outcome.hint) if part)]
+        raise JaxrlSqlError(": ".join(said[:2]) + (f" ({said[2]})" if len(said) > 2 else ""))
+    rows = [[cell(value) for value in row] for row in outcome.rows]
+    return {"columns": outcome.columns, "rows": rows, "is_cut": outcome.is_cut}
+
+
+def cell(value: Any) -> Any:
+    """Return a value as JSON has it: bytes in hexadecimal, long texts cut, other types in their words."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)  # JSON has no infinity
+    text = f"x'{value[:_LONGEST_CELL].hex()}'" if isinstance(value, bytes) else str(value)
+    text = text.encode("utf-8", errors="replace").decode("utf-8")
+    return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}… ({len(text)} characters)"
+
+
+class Asker:
+    """A model that is asked on one thread, which opens it at the first question: a mesh is a thread's own."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        self._pool = ThreadPoolExecutor(1)
+        self._stack = ExitStack()
+        self._ask: Ask | None = None
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._pool.submit(self._stack.close).result()
+        self._pool.shutdown()
+
+    def answer(self, example: Example) -> dict[str, Any]:
+        """Return the SQL that answers a question, with its rows or why there are none."""
+        return self._pool.submit(self._answer, example).result()
+
+    def _answer(self, example: Example) -> dict[str, Any]:
+        if self._ask is None:
+            self._ask = self._stack.enter_context(opened(self.config))
+        reply = self._ask([example])[0]
+        return {"sql": reply.sql}
+
+
+def make_server(database: Database, asker: Asker | None) -> Any:
+    """Return the server of a database's tools; without an `asker` none answers questions."""
+    try:
+        from mcp.server import MCPServer  # noqa: PLC0415 - an extra
+        from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415
+        from mcp.types import ToolAnnotations  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError(NEEDED) from error
+    server = MCPServer(
+        "jaxrl-sql", log_level="WARNING", instructions="Look at the schema, then query: nothing can be written."
+    )
+    reads = ToolAnnotations(read_only_hint=True, destructive_hint=False)
+
+    def told(work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except (JaxrlSqlError, ExecutorError) as error:
+            raise ToolError(str(error)) from error
+
+    @server.tool(annotations=reads)
+    def schema(tables: list[str] | None = None) -> str:
+        """Show the database's tables as CREATE TABLE statements; `tables` names some of them."""
+        text: str = told(lambda: database.schema(tables))
+        return text
+
+    @server.tool(annotations=reads)
+    def query(sql: str) -> dict[str, Any]:
+        """Run one SQL statement that reads, and return its columns and first rows (`is_cut`: there were more)."""
+        found: dict[str, Any] = told(lambda: database.query(sql))
+        return found
+
+    @server.tool(annotations=reads)
+    def explain(sql: str) -> dict[str, Any]:
+        """Show the engine's plan for one SQL statement, without running it."""
+        found: dict[str, Any] = told(lambda: database.explain(sql))
+        return found
+
+    if asker is not None:
+        model = asker
+
+        @server.tool(annotations=reads)
+        def ask(question: str, evidence: str = "") -> dict[str, Any]:
+            """Have a model write the SQL that answers a question, run it, and return both.
+
+            `evidence` is what to know beside it.
+            """
+            if not question.strip():
+                raise ToolError("the question is empty")
+            example = replace(told(lambda: database.example), question=question, evidence=evidence)
+            found: dict[str, Any] = told(lambda: model.answer(example))
+            if found["sql"] is None:
+                raise ToolError("no SQL in the model's answer")
+            try:
+                return found | database.query(found["sql"])
+            except (JaxrlSqlError, ExecutorError) as error:
+                raise ToolError(f"{error}; the model wrote: {found['sql']}") from error
+
+    return server
+
+
+@contextmanager
+def opened_database(given: argparse.Namespace, config: TrainConfig) -> Iterator[Database]:
+    """Open the database of a command line; raises InputError where it cannot be read."""
+    with make_executor(config.executor) as executor:
+        database = Database(given.db, given.stand_in, executor, given.max_rows)
+        try:
+            outcome = executor.execute(database.address, "SELECT 1")
+        except ExecutorError as error:
+            raise InputError(f"--db: {error}") from error
+        if outcome.status != "ok":
+            raise InputError(f"--db: {outcome.status}: {outcome.error or ''}")
+        yield database
+
+
+def serve(given: argparse.Namespace) -> int:
+    """Serve until the client goes away; return the exit code."""
+    limits: Mapping[str, Any] = {"executor": dict(_LIMITS)}
+    if given.endpoint and not given.model:
+        raise InputError("--endpoint needs --model, the name that the server has for it")
+    config = (
+        configuration(given, given.overrides) if given.model else load_config(given.config, given.overrides, limits)
+    )
+    if not is_served(given.db) and not Path(given.db).is_file():  # before a model is fetched for it
+        raise InputError(f"--db {given.db}: no such file")
+
+    def speak(config: TrainConfig) -> int:
+        with opened_database(given, config) as database:
+            asker = Asker(config) if given.model else None
+            try:
+                make_server(database, asker).run("stdio")
+            finally:
+                if asker is not None:
+                    asker.close()
+        return 0
+
+    return run_or_print(speak, config, given)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, serve, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_config(parser, (*ALL, "evaluate"), EXIT_CODES)
+    parser.add_argument(
+        "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
+    )
+    parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file that shows what the URL's is like")
+    parser.add_argument("--model", help="what answers questions: a run, a Hugging Face folder, a hub name, a GGUF file")
+    add_endpoint(parser, "evaluate")
+    parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")
+    parser.add_argument("--n", type=int, help="how many answers to sample, of which a vote takes one")
+    parser.add_argument(
+        "--max-rows", type=int, default=200, help="rows of a result that are told (default: %(default)s)"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the defaults")
+    given = parser.parse_intermixed_args(arguments)
+    if given.max_rows < 1:
+        parser.error(f"--max-rows must be at least 1, not {given.max_rows}")
+    prepare_process()
+    return report_errors(lambda: serve(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

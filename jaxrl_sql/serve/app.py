@@ -1,0 +1,160 @@
+"""The routes of the server: chat and completions, whole or streamed, the models, and its health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from jaxrl_sql.rollout import Sample
+from jaxrl_sql.serve.batcher import Batcher, Event, Job, Piece, QueueFullError
+from jaxrl_sql.serve.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    RefusedError,
+    Request,
+    Writer,
+    error_body,
+    read,
+    refusal,
+)
+from jaxrl_sql.types import InputError
+
+LARGEST = 16 << 20
+"""The bytes of a largest request."""
+
+
+class _Waiting:
+    """A job and the events that came of it, in a client's event loop."""
+
+    def __init__(self, request: Request, batcher: Batcher, most: int) -> None:
+        engine = batcher.engines.get(request.model)
+        if engine is None:
+            names = ", ".join(batcher.engines)
+            raise RefusedError(f"model {request.model!r} is not served: {names}", "model_not_found", "model", 404)
+        try:
+            prompts = request.prompts(engine)
+            sampling = request.sampling(engine, prompts, most)
+        except InputError as error:
+            raise refusal(error) from error
+        self.writer = Writer(request, prompts, engine)
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def emit(event: Event) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self.events.put_nowait, event)
+
+        self.job = Job(request.model, prompts, sampling, emit, request.stream)
+        batcher.submit(self.job)
+
+    async def said(self) -> AsyncIterator[Piece | Sample]:
+        """Yield what comes until all samples are finished; whoever stops listening cancels the job."""
+        left = self.job.rows
+        try:
+            while left:
+                event = await self.events.get()
+                if isinstance(event, Exception):
+                    raise RefusedError("the engine failed; the server's log says why", status=500)
+                if isinstance(event, Sample):
+                    left -= 1
+                    if event.error:
+                        raise RefusedError(event.error)
+                yield event
+        finally:
+            self.job.cancelled = bool(left)
+
+    async def whole(self) -> dict[str, Any]:
+        """Wait for all samples and return the answer."""
+        return self.writer.whole([one async for one in self.said() if isinstance(one, Sample)])
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Yield the answer as server-sent events."""
+        try:
+            async for one in self.said():
+                event = self.writer.last(one) if isinstance(one, Sample) else self.writer.piece(one)
+                yield f"data: {json.dumps(event)}\n\n"
+            options = self.writer.request.stream_options
+            if options and options.include_usage:
+                yield f"data: {json.dumps(self.writer.usage_event())}\n\n"
+        except RefusedError as error:
+            yield f"data: {json.dumps(error.body())}\n\n"
+        yield "data: [DONE]\n\n"
+
+
+def make_app(batcher: Batcher, most_tokens: int) -> Starlette:
+    """Return the application; a completion has at most `most_tokens` tokens."""
+
+    def answering(kind: type[Request]) -> Callable[[HttpRequest], Awaitable[Response]]:
+        async def answer(http: HttpRequest) -> Response:
+            try:
+                waiting = _Waiting(read(kind, await _body(http)), batcher, most_tokens)
+            except RefusedError as error:
+                return JSONResponse(error.body(), error.status)
+            except QueueFullError as error:
+                body = error_body(str(error), "queue_full", status=429)
+                return JSONResponse(body, 429, {"Retry-After": str(error.seconds)})
+            if waiting.writer.request.stream:
+                return StreamingResponse(waiting.stream(), media_type="text/event-stream")
+            return await _whole(http, waiting)
+
+        return answer
+
+    async def models(_http: HttpRequest) -> Response:
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "jaxrl_sql"} for name in batcher.engines]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def health(_http: HttpRequest) -> Response:
+        status = "ok" if batcher.is_alive else "stopped"
+        return JSONResponse({"status": status, **batcher.counts}, 200 if batcher.is_alive else 503)
+
+    routes = [
+        Route("/v1/chat/completions", answering(ChatRequest), methods=["POST"]),
+        Route("/v1/completions", answering(CompletionRequest), methods=["POST"]),
+        Route("/v1/models", models),
+        Route("/health", health),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
+
+
+async def _whole(http: HttpRequest, waiting: _Waiting) -> Response:
+    """Wait for an answer, and for the client to go away; what is asked in vain is cancelled."""
+    answer = asyncio.ensure_future(waiting.whole())
+    gone = asyncio.ensure_future(_gone(http))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            return Response(status_code=499)
+        return JSONResponse(answer.result())
+    except RefusedError as error:
+        return JSONResponse(error.body(), error.status)
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+async def _gone(http: HttpRequest) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(http: HttpRequest) -> bytes:
+    """Return a request's body; raises RefusedError for one that is too large."""
+    found = bytearray()
+    async for piece in http.stream():
+        found += piece
+        if len(found) > LARGEST:
+            raise RefusedError(f"the request has over {LARGEST} bytes", status=413)
+    return bytes(found)
+
+
+async def _not_served(_http: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse(error_body(error.detail, status=error.status_code), error.status_code)

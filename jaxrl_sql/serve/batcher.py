@@ -1,0 +1,212 @@
+"""Requests from many clients, put together into calls of the engine by one thread.
+
+The engine makes one call at a time. While it does, requests wait in a bounded queue; the next call takes as many of the
+oldest one's model as there are decode slots. Samples, and pieces of those that are streamed, go to their clients as
+they come, and a client that goes away frees its slots.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+import jax
+
+from jaxrl_sql.rollout import Engine, Sample, SamplingParams
+from jaxrl_sql.rollout.sampling import GenerationRequest
+from jaxrl_sql.rollout.scheduler import PartialSample, Scheduler
+from jaxrl_sql.types import JaxrlSqlError, Prompt
+
+_LOG = logging.getLogger(__name__)
+
+
+class QueueFullError(JaxrlSqlError):
+    """The queue has no room; try again after `seconds`."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"the queue is full: try again in {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens that were added to a sample of a job: whose prompt's, which of its samples, their log-probabilities."""
+
+    prompt_index: int
+    index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+Event = Piece | Sample | Exception
+"""What a client is told: a piece of a sample that is streamed, a finished sample, or what ended its job."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A client's request: prompts for a model by name, and what is called with each event, in the batcher's thread.
+
+    `cancelled` may be set at any time by whoever waits for it no longer.
+    """
+
+    model: str
+    prompts: Sequence[Prompt]
+    sampling: SamplingParams
+    emit: Callable[[Event], None]
+    is_streamed: bool = False
+    cancelled: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Return how many samples it has."""
+        return len(self.prompts) * self.sampling.n
+
+
+class Batcher:
+    """Runs the jobs of any number of clients on the engines of models by name; a context manager.
+
+    At most `capacity` jobs wait; one more raises QueueFullError. Only one engine holds a KV cache at a time.
+    """
+
+    def __init__(self, engines: Mapping[str, Engine], capacity: int) -> None:
+        self.engines, self.capacity = engines, capacity
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._call_seconds = 1.0
+        self._running = self._cancelled = 0
+        self._mesh = jax.sharding.get_mesh()  # a thread has its own
+        self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return how many jobs wait, how many run, and how many were stopped as they ran."""
+        return {"waiting": len(self._waiting), "running": self._running, "cancelled": self._cancelled}
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether jobs are being run."""
+        return self._thread.is_alive()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; raises QueueFullError, with when to come again, where there is no room."""
+        with self._changed:
+            if len(self._waiting) >= self.capacity:
+                raise QueueFullError(max(1, round(self._call_seconds)))
+            self._waiting.append(job)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        with contextlib.nullcontext() if self._mesh.empty else jax.set_mesh(self._mesh):
+            last = ""
+            while jobs := self._next():
+                model = jobs[0].model
+                if last not in ("", model):
+                    self.engines[last].release()
+                last, began = model, time.monotonic()
+                self._running = len(jobs)
+                try:
+                    self._call(self.engines[model], jobs)
+                except Exception as error:  # noqa: BLE001 - whatever it is, its clients are told and the others are served
+                    _LOG.exception("a call of the engine failed")
+                    self.engines[model].release()
+                    for job in jobs:
+                        job.emit(error)
+                self._running = 0
+                self._call_seconds = time.monotonic() - began
+
+    def _next(self) -> list[Job]:
+        """Wait for jobs and return those of the next call, of one model and up to its slots; [] at the end."""
+        with self._changed:
+            while True:
+                self._waiting = deque(job for job in self._waiting if not job.cancelled)
+                if self._is_closed:
+                    return []
+                if self._waiting:
+                    break
+                self._changed.wait()
+            model, rows, jobs = self._waiting[0].model, 0, list[Job]()
+            for job in self._waiting:
+                if job.model != model:
+                    continue
+                if jobs and rows + job.rows > self.engines[model].config.max_num_seqs:
+                    break
+                jobs.append(job)
+                rows += job.rows
+            self._waiting = deque(job for job in self._waiting if job not in jobs)
+            return jobs
+
+    def _call(self, engine: Engine, jobs: Sequence[Job]) -> None:
+        """Run jobs as one call, whose prompts' samples are those of calls of their own."""
+        asked = [(job, i) for job in jobs for i in range(len(job.prompts))]
+        request = GenerationRequest(
+            [job.prompts[i] for job, i in asked], [job.sampling for job, _ in asked], 0, None, are_alone=True
+        )
+        scheduler = engine.begin(request)
+        cancelled: set[int] = set()
+        sent: dict[tuple[int, int], int] = {}
+        try:
+            _tell(asked, scheduler.refusals(), sent)
+            while scheduler.unfinished:
+                for at, (job, _) in enumerate(asked):
+                    if (job.cancelled or self._is_closed) and at not in cancelled and at not in scheduler.refused:
+                        cancelled.add(at)
+                        scheduler.cancel(at)
+                samples = [*scheduler.launch(), *scheduler.read()]
+                _tell(asked, samples, sent)
+                _tell_pieces(asked, scheduler, sent)
+        finally:
+            scheduler.close()
+            self._cancelled += len({id(asked[at][0]) for at in cancelled})
+
+
+_Asked = Sequence[tuple[Job, int]]
+
+
+def _tell(asked: _Asked, samples: Iterator[Sample] | Sequence[Sample], sent: dict[tuple[int, int], int]) -> None:
+    """Hand finished samples to their clients, the rest of what is streamed before them."""
+    for sample in samples:
+        job, i = asked[sample.prompt_index]
+        if job.cancelled:
+            continue
+        first = sent.pop((sample.prompt_index, sample.index), 0)
+        if job.is_streamed and len(sample.token_ids) > first:
+            job.emit(Piece(i, sample.index, sample.token_ids[first:], sample.logprobs[first:]))
+        job.emit(replace(sample, prompt_index=i))
+
+
+def _tell_pieces(asked: _Asked, scheduler: Scheduler, sent: dict[tuple[int, int], int]) -> None:
+    """Hand the tokens of a chunk to the clients that want them as they come."""
+    for number, partial in scheduler.partial.items():
+        at, index, _ = scheduler.queue.completions[number]
+        job, i = asked[at]
+        if job.is_streamed and not job.cancelled:
+            piece = _piece(partial, i, index, sent.get((at, index), 0))
+            if piece.token_ids:
+                sent[at, index] = sent.get((at, index), 0) + len(piece.token_ids)
+                job.emit(piece)
+
+
+def _piece(partial: PartialSample, i: int, index: int, first: int) -> Piece:
+    ids = [token for piece in partial.tokens for token in piece.tolist()]
+    logprobs = [value for piece in partial.logprobs for value in piece.tolist()]
+    return Piece(i, index, tuple(ids[first:]), tuple(logprobs[first:]))

@@ -1,0 +1,303 @@
+"""The server as a program: what OpenAI's own client gets from it, what is refused, and clients that go away."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import jax
+import numpy as np
+import openai
+import pytest
+
+from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
+from jaxrl_sql.models.lora import Adapters, Pair, init_adapters, load_adapters, policy_params, save_adapters
+from jaxrl_sql.ops.rng import Purpose
+from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
+from jaxrl_sql.serve.__main__ import main
+
+START = Path(__file__).parents[2] / "configs/quickstart_start"
+MODEL = "quickstart_start"
+WORDS = [{"role": "user", "content": "How many ships are there?"}]
+IDS = [5, 9, 300, 41, 7, 99]
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[str]:
+    """Run the command and yield its address."""
+    command = [sys.executable, "-m", "jaxrl_sql.serve", "--model", str(START), "--port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert " serves " in line
+            yield line.split()[0]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of adapters that change what the model writes."""
+    folder = tmp_path_factory.mktemp("adapters")
+    config, _ = load_checkpoint(START)
+    made = init_adapters(config, 4, 8.0, ["q", "v"], jax.random.key(0))
+    rng = np.random.default_rng(0)
+    pairs = {k: Pair(pair.a, rng.normal(0, 0.5, pair.b.shape).astype(np.float32)) for k, pair in made.pairs.items()}
+    save_adapters(folder, config, Adapters(pairs, made.scale))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(adapters: Path) -> Iterator[str]:
+    with serving("--adapter", f"bent={adapters}", "--queue", "64", "evaluate.max_num_seqs=8") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(server: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(api_key="none", base_url=server, max_retries=0) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """Return an engine of the same model, to compare with."""
+    config, params = load_checkpoint(START)
+    return Engine(config, params, load_tokenizer(START), EngineConfig(max_num_seqs=8, purpose=Purpose.EVAL))
+
+
+def test_greedy_tokens_are_those_of_the_engine_called_alone(client: openai.OpenAI, engine: Engine) -> None:
+    reply: Any = client.completions.create(
+        model=MODEL, prompt=IDS, max_tokens=20, temperature=0, logprobs=0, extra_body={"return_token_ids": True}
+    )
+    (alone,) = engine.generate([IDS], SamplingParams(temperature=0, max_new_tokens=20))
+    choice = reply.choices[0]
+    assert choice.token_ids == [*alone.token_ids]
+    assert choice.prompt_token_ids == IDS
+    assert choice.text == alone.text
+    assert choice.finish_reason == alone.finish_reason
+    np.testing.assert_allclose(choice.logprobs.token_logprobs, alone.logprobs, atol=1e-3)
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (len(IDS), len(alone.token_ids))
+
+
+def test_a_chat_is_put_through_the_tokenizer_s_template(client: openai.OpenAI) -> None:
+    reply: Any = client.chat.completions.create(
+        model=MODEL,
+        messages=WORDS,
+        max_tokens=6,
+        temperature=0,
+        extra_body={"return_token_ids": True},  # type: ignore[arg-type]
+    )
+    tokenizer = load_tokenizer(START)
+    text = tokenizer.apply_chat_template(WORDS, tokenize=False, add_generation_prompt=True)
+    assert reply.choices[0].prompt_token_ids == tokenizer.encode(text, add_special_tokens=False)
+    assert reply.choices[0].message.role == "assistant"
+
+
+def test_a_seed_gives_the_same_samples_whatever_is_asked_beside_it(client: openai.OpenAI) -> None:
+    def ask(seed: int) -> list[str]:
+        reply = client.completions.create(model=MODEL, prompt=IDS, max_tokens=12, n=3, seed=seed, temperature=3)
+        return [choice.text for choice in reply.choices]
+
+    alone = ask(7)
+    with ThreadPoolExecutor(6) as pool:
+        beside = list(pool.map(ask, [1, 7, 2, 7, 3, 4]))
+    assert beside[1] == beside[3] == alone
+    assert len({*alone}) > 1
+    assert beside[0] != alone
+
+
+def test_a_stop_string_ends_an_answer_and_is_left_out(client: openai.OpenAI) -> None:
+    free = client.completions.create(model=MODEL, prompt=IDS, max_tokens=40, temperature=3, seed=1).choices[0].text
+    stop = free[len(free) // 2 :][:3]
+    cut = client.completions.create(model=MODEL, prompt=IDS, max_tokens=40, temperature=3, seed=1, stop=[stop]).choices[
+        0
+    ]
+    assert cut.finish_reason == "stop"
+    assert cut.text == free[: free.index(stop)]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_stream_says_what_the_whole_answer_does(client: openai.OpenAI, stops: bool) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": WORDS, "max_tokens": 60, "seed": 5, "n": 2, "temperature": 3}
+    asked["logprobs"] = True
+    whole = client.chat.completions.create(**asked)
+    if stops:
+        text = whole.choices[0].message.content or ""
+        asked["stop"] = [text[len(text) // 2 :][:4]]
+        whole = client.chat.completions.create(**asked)
+    texts, tokens, events, reasons = ["", ""], [0, 0], 0, ["", ""]
+    usage = None
+    for event in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        usage = event.usage or usage
+        for choice in event.choices:
+            events += 1
+            texts[choice.index] += choice.delta.content or ""
+            tokens[choice.index] += len(choice.logprobs.content) if choice.logprobs else 0
+            reasons[choice.index] = choice.finish_reason or reasons[choice.index]
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert tokens == [len(choice.logprobs.content) for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert events > 4
+    assert usage == whole.usage
+
+
+def test_an_adapter_is_a_model_of_its_own_name(client: openai.OpenAI, adapters: Path, engine: Engine) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL, "bent"]
+    found = {
+        name: client.completions.create(model=name, prompt=IDS, max_tokens=16, temperature=3, seed=1).choices[0].text
+        for name in (MODEL, "bent", MODEL)
+    }
+    params = policy_params(load_adapters(adapters, engine.model), engine.params)
+    bent = Engine(engine.model, params, engine.tokenizer, engine.config)
+    (alone,) = bent.generate([IDS], SamplingParams(temperature=3, seed=1, max_new_tokens=16))
+    assert found["bent"] == alone.text
+    assert found["bent"] != found[MODEL]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "words"),
+    [
+        ({"model": "other", "prompt": "a"}, 404, "model_not_found", "'other' is not served: quickstart_start, bent"),
+        ({"prompt": [1] * 3000}, 400, "context_length_exceeded", "2048 positions"),
+        ({"prompt": "a", "max_tokens": 2048}, 400, "context_length_exceeded", "do not fit"),
+        ({"prompt": "a", "max_tokens": 0}, 400, None, "max_tokens: "),
+        ({"prompt": "a", "n": 1000}, 400, None, "n: "),
+        ({"prompt": []}, 400, None, "1 to 128"),
+        ({"prompt": [9999]}, 400, None, "token 9999"),
+        ({"prompt": "a", "temperature": -1}, 400, None, "temperature must be at least 0"),
+        ({"prompt": "a", "echo": True}, 400, "unsupported_parameter", "echo"),
+        ({"prompt": "a", "logprobs": 5}, 400, None, "logprobs: "),
+        ({}, 400, None, "prompt: "),
+    ],
+)
+def test_what_cannot_be_served_is_an_error_object(
+    server: str, body: dict[str, Any], status: int, code: str | None, words: str
+) -> None:
+    found = post(f"{server}/completions", {"model": MODEL} | body)
+    assert found[0] == status
+    assert set(found[1]["error"]) == {"message", "type", "param", "code"}
+    assert found[1]["error"]["code"] == code
+    assert words in found[1]["error"]["message"]
+
+
+def test_a_body_that_is_no_json_and_a_path_that_is_none_are_error_objects(server: str) -> None:
+    assert post(f"{server}/completions", b"{")[0] == 400
+    assert post(f"{server}/embeddings", {})[1]["error"]["message"] == "Not Found"
+
+
+def post(url: str, body: Any) -> tuple[int, Any]:
+    """Return the status and the answer of a request."""
+    status, _, found = send("POST", url, body if isinstance(body, bytes) else json.dumps(body).encode())
+    return status, found
+
+
+def send(method: str, url: str, body: bytes = b"") -> tuple[int, Any, Any]:
+    """Return the status, the headers and the JSON of an answer."""
+    parts = urlsplit(url)
+    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)) as connection:
+        connection.request(method, parts.path, body)
+        reply = connection.getresponse()
+        return reply.status, reply.headers, json.loads(reply.read())
+
+
+def health(server: str) -> dict[str, Any]:
+    """Return what the server says of itself."""
+    found: dict[str, Any] = send("GET", f"{server.removesuffix('/v1')}/health")[2]
+    return found
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    """Return whether something came to hold within a minute."""
+    end = time.monotonic() + 60
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return holds()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_frees_its_slots(server: str, stream: bool) -> None:
+    """Its answer would have 1,000 tokens a sample, of 32 samples on 8 slots."""
+    before = health(server)["cancelled"]
+    body = {"model": MODEL, "prompt": IDS, "max_tokens": 1000, "n": 32, "stream": stream, "temperature": 5}
+    address = server.removeprefix("http://").removesuffix("/v1").split(":")
+    text = json.dumps(body).encode()
+    with socket.create_connection((address[0], int(address[1]))) as connection:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+        connection.sendall(head.encode() + text)
+        assert until(lambda: health(server)["running"] == 1)
+    assert until(lambda: health(server)["running"] == 0)
+    assert health(server)["cancelled"] == before + 1
+    assert post(f"{server}/completions", {"model": MODEL, "prompt": IDS, "max_tokens": 40})[0] == 200
+
+
+def load(server: str, clients: int, seconds: float) -> Counter[str]:
+    """Ask from many clients at once for some seconds; return how many requests ended how."""
+    ends: Counter[str] = Counter()
+    lock = threading.Lock()
+    stop = time.monotonic() + seconds
+
+    def one(number: int) -> None:
+        while time.monotonic() < stop:
+            body = {"model": MODEL, "prompt": [*IDS, number % 500], "max_tokens": 16, "return_token_ids": True}
+            try:
+                status, headers, found = send("POST", f"{server}/completions", json.dumps(body).encode())
+                end = str(status) if headers.get("Retry-After") else f"{status} without a time"
+                if status == 200:
+                    choice = found["choices"][0]
+                    end = "whole" if choice["finish_reason"] in ("stop", "length") and choice["token_ids"] else "cut"
+                else:
+                    time.sleep(0.05)
+            except OSError as error:
+                end = repr(error)
+            with lock:
+                ends[end] += 1
+
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(one, range(clients)))
+    return ends
+
+
+def test_requests_beyond_the_queue_are_answered_429_with_a_time_to_wait(server: str) -> None:
+    ends = load(server, 100, 2.0)
+    assert set(ends) <= {"whole", "429"}
+    assert ends["whole"]
+    assert ends["429"]
+
+
+@pytest.mark.slow
+def test_200_clients_get_whole_answers_or_429(server: str) -> None:
+    seconds = float(os.environ.get("JAXRL_SQL_LOAD_SECONDS", "20"))
+    ends = load(server, 200, seconds)
+    assert set(ends) <= {"whole", "429"}
+    assert ends["whole"] > 100
+    assert {**health(server), "cancelled": 0} == {"status": "ok", "waiting": 0, "running": 0, "cancelled": 0}
+
+
+def test_a_port_in_use_is_one_line(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    port = server.removesuffix("/v1").rsplit(":", 1)[1]
+    assert main(["--model", str(START), "--port", port]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "Address already in use" in said
+
+
+def test_a_folder_without_adapters_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", str(START), "--port", "0", "--adapter", f"a={tmp_path}"]) == 2
+    assert "no adapters in PEFT's form" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -157,3 +158,18 @@ def test_what_is_no_database_or_model_is_told(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().err
     assert said.count("error: ") == 3
     assert "no tables" in said
+
+
+def test_an_endpoint_answers(
+    asked: tuple[Path, list[str]],
+    chat_server: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    db, questions = asked
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with chat_server.serving(lambda _n, _body: chat_server.said("```sql\nSELECT 41 + 1\n```")) as (url, seen):
+        assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0]]) == 0
+    assert capsys.readouterr().out.startswith("SELECT 41 + 1\n")
+    assert [(one["model"], one["key"]) for one in seen] == [("m", None)]
+    assert questions[0] in seen[0]["messages"][-1]["content"]

@@ -91,7 +91,7 @@ class Model:
     def __init__(
         self, model: str | Path, *overrides: str, recipe: str | None = None, samples: int | None = None
     ) -> None:
-        given = argparse.Namespace(model=str(model), recipe=recipe, n=samples, config=None)
+        given = argparse.Namespace(model=str(model), recipe=recipe, n=samples, config=None, endpoint="")
         self.config = asking.configuration(given, overrides)
         self._open = ExitStack()
         self._ask: asking.Ask | None = None

@@ -81,7 +81,7 @@ def test_trap_parts_of_a_batch_make_the_update_of_the_whole(loss: str, cuts: tup
         results.append(update(init_state(init_params(CONFIG, jax.random.key(0)), optimizer), random_batch()))
     (whole, expected), *others = results
     for state, metrics in others:
-        # Processors add up in orders of their own: 1.1e-6 was seen on one; a wrong denominator is off by a tenth or more.
+        # Processors add up in orders of their own: 1.1e-6 was seen; a wrong denominator is off by a tenth or more.
         assert_close(state.trainable, whole.trainable, 3e-6)
         assert metrics.keys() == expected.keys()
         for name, (amount, weight) in metrics.items():

@@ -46,6 +46,7 @@ class GroupBatch:
     Where completions are packed (`data.pack`; else None) the model runs R < G rows of T tokens, which hold them:
     packed_start [B,G] int32: where in the R·T places of its prompt's rows a completion begins
     packed_length [B,R] int32: the tokens of each row
+    scored [B,K] int32: the places among them whose tokens are learned, R·T beyond the last; None: all are scored
 
     What the update finds out itself stands last, None until then:
     old_logprobs [B,G,T] float32: under the trainer's policy before the first update on this batch (may arrive stored)
@@ -65,6 +66,7 @@ class GroupBatch:
     truncated: jax.Array
     packed_start: jax.Array | None = None
     packed_length: jax.Array | None = None
+    scored: jax.Array | None = None
     old_logprobs: jax.Array | None = None
     reference_logprobs: jax.Array | None = None
     advantage: jax.Array | None = None

@@ -22,6 +22,7 @@ from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_tokenizer import WHOLE
 from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import DTYPES, hf_tensors, read_tensors, stop_tokens
+from jaxrl_sql.models.frozen import joined, split
 from jaxrl_sql.run.command import prepare_process, report_errors
 from jaxrl_sql.run.model_card import write_card
 from jaxrl_sql.run.questions import model_config
@@ -78,6 +79,11 @@ def of_step(run: Path, step: int) -> Exported:
     tokenizer = load_tokenizer(named or (own if own.exists() else Path(config.data.dir) / "tokenizer"))
     with Checkpoints(run / CHECKPOINTS, sys.maxsize) as checkpoints:
         params = parameters(checkpoints.arrays(step))
+    if config.model.frozen:
+        if not config.model.checkpoint:
+            raise InputError(f"{run}: its checkpoints lack model.frozen; without --step its model/ is exported, whole")
+        config_of_base, base = load_checkpoint(config.model.checkpoint, config.model.dtype)
+        params = joined(params, split(base, config_of_base, config.model.frozen)[1])
     source = Path(config.model.checkpoint) if config.model.checkpoint else None
     return Exported(model_config(config, tokenizer), params, tokenizer, source, config, run)
 

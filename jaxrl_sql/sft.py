@@ -22,7 +22,7 @@ from jaxrl_sql.algo.step import StepFn, init_state, make_step
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.data.benchmarks import skipped_lines
-from jaxrl_sql.data.pack import pack_rows
+from jaxrl_sql.data.pack import by_schema, pack_rows, with_learned_alone, with_packed_rows
 from jaxrl_sql.data.sft_batches import Row, word_tokens
 from jaxrl_sql.data.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.models.lora import policy_params
@@ -115,13 +115,12 @@ class SftPhase:
         """Make step `at`; record it where it is one of `sft.log_every` or is measured."""
         s, cfg = self.session, self.session.config.sft
         rows = rows_of(s.config, self.dataset, self.words, at - 1)
-        width = bucket(self.dataset.longest)
-        batch = pack(s, rows, width)
+        batch = pack(s, rows, self.dataset.longest)
         self.window.steps += 1
         self.window.tokens += sum(
             len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows
         )
-        self.window.positions += cfg.databases * (width + cfg.questions * batch.completion.shape[-1])
+        self.window.positions += cfg.databases * positions(batch)
         self.state, metrics = self.update(self.state, s.to_mesh(batch, cfg.databases))
         is_measured = at == self.last or (cfg.eval_every > 0 and at % cfg.eval_every == 0)
         if at % cfg.log_every == 0 or is_measured:
@@ -190,10 +189,21 @@ def open_sft(s: Session, begin: int) -> SftPhase:
     )
 
 
-def pack(s: Session, rows: Sequence[Row], max_prompt_bucket: int) -> GroupBatch:
-    """Pack this process's part of a batch."""
-    cfg = s.config.sft
-    return pack_rows(rows, cfg.databases, cfg.questions, max_prompt_bucket, s.rows_here(cfg.databases))
+def pack(s: Session, rows: Sequence[Row], longest: int) -> GroupBatch:
+    """Pack this process's part of a batch; `longest` is the longest schema that any batch has."""
+    cfg, here = s.config.sft, s.rows_here(s.config.sft.databases)
+    if not cfg.packing:
+        return pack_rows(rows, cfg.databases, cfg.questions, bucket(longest), here)
+    width = by_schema(max(len(row.prompt) for row in rows), 0)
+    whole = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
+    whole = with_learned_alone(with_packed_rows(whole))
+    return whole if here is None else jax.tree.map(lambda x: x[list(here)], whole)
+
+
+def positions(batch: GroupBatch) -> int:
+    """Return how many tokens of a prompt of this batch and its completions go through the model, padding too."""
+    rows = batch.completion if batch.packed_length is None else batch.packed_length
+    return int(batch.shared[0].tokens.shape[1] + rows.shape[1] * batch.completion.shape[-1])
 
 
 def make_held_out_loss(s: Session, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
@@ -205,7 +215,7 @@ def make_held_out_loss(s: Session, sft_dataset: SftDataset) -> Callable[[TrainSt
         return sft_loss(policy(trainable, frozen, batch), batch).metrics
 
     def loss(state: TrainState) -> float:
-        batches = (s.to_mesh(pack(s, found, bucket(sft_dataset.longest)), rows) for found in sft_dataset.held_rows())
+        batches = (s.to_mesh(pack(s, found, sft_dataset.longest), rows) for found in sft_dataset.held_rows())
         found = [jax.device_get(measure(state.trainable, state.frozen, batch)) for batch in batches]
         total, tokens = (sum(part) for part in zip(*(metrics["sft/loss"] for metrics in found), strict=True))
         return float(total) / float(tokens)

@@ -41,6 +41,10 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     yield bool(data.evals), "data.evals is empty; name at least one split to evaluate on"
     unknown = [name for name in config.run.trackers if name not in TRACKERS]
     yield not unknown, f"run.trackers holds {', '.join(map(repr, unknown))}, which is none of {', '.join(TRACKERS)}"
+    yield (
+        not (model.frozen and model.lora.rank),
+        "model.frozen and model.lora.rank: beside adapters no weight is trained, so leave model.frozen empty",
+    )
     yield bool(config.run.dir), "run.dir is empty; it names the folder that the run writes"
     memory = config.rollout.memory
     yield memory <= 1, f"rollout.memory={memory} is a share of a device's memory: above 0 and at most 1"

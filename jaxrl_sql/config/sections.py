@@ -97,7 +97,7 @@ class ModelConfigSection:
     kept in `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward
     pass computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
     `attention` is the backend of prompts and updates (`models/attention/`): `auto` takes the platform's own where
-    it serves.
+    it serves. `frozen` names weights, or patterns of them, that are not trained, such as `embed`, the table of tokens.
     """
 
     checkpoint: str = ""
@@ -117,6 +117,7 @@ class ModelConfigSection:
     compute_dtype: Annotated[str, OneOf("same", "float32", "bfloat16")] = "same"
     remat: str = "none"
     attention: Annotated[str, OneOf("auto", "xla", "amx", "cudnn", "splash")] = "auto"
+    frozen: list[str] = field(default_factory=list)
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 
@@ -159,6 +160,10 @@ class SftConfig:
     that are no better than the best (0: never) the phase ends and the run goes on with the parameters of the best.
     `traces` is `reasoning` (taught where an example has some) or `sql` (answers alone). `formats` names the recipes
     whose forms are taught side by side, an example in another one each epoch; empty means the run's own.
+
+    `packing` puts a schema's questions into fewer rows of the longest one's length, each seeing itself and the schema
+    alone, makes batches of schemas of like length, and computes the vocabulary's product for learned tokens only: the
+    same sums over less padding, on processors (`model.attention` xla or amx), in batches of another order.
     """
 
     steps: int = 0
@@ -176,6 +181,7 @@ class SftConfig:
     patience: int = 0
     traces: Annotated[str, OneOf("reasoning", "sql")] = "reasoning"
     formats: list[str] = field(default_factory=list)
+    packing: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,30 @@ from jaxrl_sql.data.sft_batches import Answer, Row
 from jaxrl_sql.types import Trajectory
 
 
+def by_answer(_schema: int, answer: int) -> int:
+    """Put questions with answers of one length's bucket together, each of which has a row of its own."""
+    return bucket(answer)
+
+
+def by_schema(schema: int, _answer: int) -> int:
+    """Put schemas of one length's bucket together, whose answers share rows of one length."""
+    return bucket(schema, smallest=256)
+
+
 def pack_rows(
-    rows: Sequence[Row], databases: int, questions: int, prompt_width: int, here: Sequence[int] | None = None
+    rows: Sequence[Row],
+    databases: int,
+    questions: int,
+    prompt_width: int,
+    here: Sequence[int] | None = None,
+    longest: int = 0,
 ) -> GroupBatch:
     """Pack up to B = `databases` rows of up to G = `questions` answers; what is missing gets weight 0.
 
-    P is `prompt_width`; T is the bucket of the longest answer. `here` names the rows to pack, where not all are: the
-    shape is the whole batch's all the same.
+    P is `prompt_width`; T is the bucket of the longest answer, or of `longest` tokens where that is more. `here` names
+    the rows to pack, where not all are: the shape is the whole batch's all the same.
     """
-    longest = max(len(answer.token_ids) for row in rows for answer in row.answers)
-    t = bucket(longest)
+    t = bucket(max(longest, *(len(answer.token_ids) for row in rows for answer in row.answers)))
     rows = [*rows, *[Row((0,), ())] * (databases - len(rows))]
     rows = rows if here is None else [rows[i] for i in here]
     databases = len(rows)
@@ -123,6 +137,25 @@ def with_packed_rows(batch: GroupBatch) -> GroupBatch:
         of_prompt[: len(used)] = used
     packed: dict[str, Any] = {"packed_start": np.stack([start for start, _ in found]), "packed_length": length}
     return dataclasses.replace(batch, **packed)
+
+
+def with_learned_alone(batch: GroupBatch) -> GroupBatch:
+    """Return a packed batch of which only learned tokens are scored, `scored` [B,K]; as it is where it is not packed.
+
+    K is half of the rows' places, or all of them, so that a run compiles few shapes.
+    """
+    if batch.packed_start is None or batch.packed_length is None:
+        return batch
+    start, width = np.asarray(batch.packed_start), batch.completion.shape[2]
+    learned = np.asarray(batch.loss_mask) & (np.arange(width) < np.asarray(batch.completion_len)[..., None])
+    places = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
+    whole = batch.packed_length.shape[1] * width
+    size = whole // 2 if max(len(found) for found in places) <= whole // 2 else whole
+    scored = np.full((len(places), size), whole, np.int32)
+    for row, found in zip(scored, places, strict=True):
+        row[: len(found)] = found
+    kept: dict[str, Any] = {"scored": scored}
+    return dataclasses.replace(batch, **kept)
 
 
 def _first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, list[int]]:

@@ -144,19 +144,21 @@ def whole(row: Row) -> Row:
     return row._replace(answers=tuple(a._replace(learned=(True,) * len(a.token_ids)) for a in row.answers))
 
 
+# From the tokens of a schema and those of a question with its answer to the width of the batches that they are in.
+Width = Callable[[int, int], int]
+
+
 class RowOrder:
     """The order of batches, epoch after epoch, as a function of (seed, number).
 
-    A batch is up to `databases` rows of up to `questions` examples whose lengths fall into the same bucket of `width`,
-    so that little of it is padding. Every example comes once an epoch.
+    A batch is up to `databases` rows of up to `questions` examples of one width, so that little of it is padding:
+    `width` tells that of (schema, answer). Every example comes once an epoch.
     """
 
-    def __init__(
-        self, taught: SftBatch, questions: int, databases: int, seed: int, width: Callable[[int], int]
-    ) -> None:
+    def __init__(self, taught: SftBatch, questions: int, databases: int, seed: int, width: Width) -> None:
         members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(taught.forms)]
         for i, (schema, answer, turn) in enumerate(zip(taught.schemas, taught.answers, taught.turns, strict=True)):
-            members[turn].setdefault((width(len(answer.token_ids)), schema), []).append(i)
+            members[turn].setdefault((width(len(schema), len(answer.token_ids)), schema), []).append(i)
         self._members = [{key: tuple(group) for key, group in sorted(found.items())} for found in members]
         self._questions = questions
         self._databases = databases

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptStyle, Pruning, Tokenizer
 from jaxrl_sql.data.schema import Schema
-from jaxrl_sql.data.sft_batches import Row, RowOrder, SftBatch, encode, shuffle_identifiers, supervise, whole
+from jaxrl_sql.data.sft_batches import Row, RowOrder, SftBatch, Width, encode, shuffle_identifiers, supervise, whole
 from jaxrl_sql.data.shares import hold_out
 from jaxrl_sql.data.traces import load_traces, with_traces
 from jaxrl_sql.types import Example
@@ -46,7 +46,7 @@ def make_sft_dataset(
     styles: Sequence[PromptStyle],
     tokenizer: Tokenizer,
     end_token: int,
-    width: Callable[[int], int],
+    width: Width,
 ) -> SftDataset:
     """Tokenise the training questions, those that are held out apart; `width` tells which lengths make one batch.
 

@@ -28,6 +28,7 @@ from safetensors.numpy import load_file
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.formats.tensor_files import write_safetensors
+from jaxrl_sql.models.frozen import joined
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_shardings, param_specs
 from jaxrl_sql.models.value import policy_part
 from jaxrl_sql.parallel.rules import AnyMesh, sharding_of
@@ -177,9 +178,10 @@ def policy_shardings(config: ModelConfig, policy: PyTree, mesh: AnyMesh) -> PyTr
 
 
 def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
-    """Return the parameters that the decoder runs: `trainable`, or `frozen` with `trainable` as adapters beside it.
+    """Return the parameters that the decoder runs: `trainable`, or `frozen` with `trainable` beside it.
 
-    `trainable` None stands for no adapters. Leaves of the base are passed on, not copied; alpha / r goes into the
+    That is adapters, or the weights that move where the others are kept as they are. `trainable` None stands for no
+    adapters. Leaves of the base are passed on, not copied; alpha / r goes into the
     small B, so that the decoder needs not know of it.
     """
     trainable = policy_part(trainable)
@@ -187,6 +189,8 @@ def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
         return trainable
     if trainable is None:
         return frozen
+    if not isinstance(trainable, Adapters):
+        return joined(trainable, frozen)
     beside = {name + BESIDE: Pair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
     return {**frozen, "layers": {**frozen["layers"], **beside}}
 
@@ -194,7 +198,7 @@ def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
 def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
     """Return plain parameters that compute the same: W + (alpha / r)·A·B in float32, on the host, leaf by leaf."""
     trainable = policy_part(trainable)
-    if frozen is None or trainable is None:
+    if not isinstance(trainable, Adapters):
         return policy_params(trainable, frozen)
     layers = {
         name: jax.device_get(_added(leaf, trainable.pairs[name], trainable.scale)) if name in trainable.pairs else leaf

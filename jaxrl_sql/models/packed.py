@@ -33,11 +33,25 @@ def packed_rows(batch: GroupBatch) -> Segment:
     return Segment(jnp.maximum(tokens, 0), batch.packed_length, owner, jnp.maximum(offset, 0))
 
 
+def scored_tokens(hidden: jax.Array, tokens: jax.Array, batch: GroupBatch) -> tuple[jax.Array, jax.Array]:
+    """Return the states [B,R,T,D] and tokens [B,R,T] that are to be scored: all, or the batch's K as [B,1,K,…]."""
+    if batch.scored is None:
+        return hidden, tokens
+
+    def take(x: jax.Array, at: jax.Array) -> jax.Array:
+        return x.reshape(-1, *x.shape[2:]).at[at].get(mode="fill", fill_value=0)
+
+    return tuple(jax.vmap(take)(x, batch.scored)[:, None] for x in (hidden, tokens))  # type: ignore[return-value]
+
+
 def of_completions(values: jax.Array, batch: GroupBatch) -> jax.Array:
-    """Return numbers [B,R,T] of the rows' tokens as those of the completions' [B,G,T], 0 beyond their lengths."""
-    if batch.packed_start is None:
+    """Return numbers of the scored tokens, [B,R,T] or [B,1,K], as those of the completions' [B,G,T], else 0."""
+    if batch.packed_start is None or batch.packed_length is None:
         return values
     flat, at = values.reshape(values.shape[0], -1), _places(batch)
+    if batch.scored is not None:
+        blank = jnp.zeros(batch.packed_length.shape[1] * batch.completion.shape[2], values.dtype)
+        flat = jax.vmap(lambda x, at: blank.at[at].set(x, mode="drop"))(flat, batch.scored)
     found: jax.Array = jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=0))(flat, at)
     return found
 

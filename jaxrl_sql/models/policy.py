@@ -10,7 +10,7 @@ import jax
 from jaxrl_sql.batch import GroupBatch
 from jaxrl_sql.models.attention import TreeAttention
 from jaxrl_sql.models.lora import policy_params
-from jaxrl_sql.models.packed import of_completions, packed_rows
+from jaxrl_sql.models.packed import of_completions, packed_rows, scored_tokens
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import states_before, unembedding
 from jaxrl_sql.models.value import ActorCritic, state_values
@@ -38,16 +38,17 @@ def make_policy(
         params = policy_params(trainable, frozen)
         rows = packed_rows(batch)
         hidden = states_before(params, config, batch.shared, rows, remat, compute_dtype, attention)
+        states, tokens = scored_tokens(hidden, rows.tokens, batch)
         scored = token_logprobs(
-            hidden,
+            states,
             unembedding(params, config),
-            rows.tokens,
+            tokens,
             temperature,
             kept_bytes=kept_bytes * logit_ways(config.vocab_size),  # of all devices together: each holds its part
             logit_cap=config.final_logit_cap,
         )
         if isinstance(trainable, ActorCritic):
-            scored = scored._replace(value=state_values(trainable.value, hidden))
+            scored = scored._replace(value=state_values(trainable.value, states))
         found: TokenLogprobs = jax.tree.map(lambda x: of_completions(x, batch), scored)
         return found
 

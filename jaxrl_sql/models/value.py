@@ -7,13 +7,14 @@ parameters (`policy_params`, `merge`, `make_policy`) takes an `ActorCritic` too 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.batch import PyTree
+from jaxrl_sql.models.frozen import split
 from jaxrl_sql.models.spec import ModelConfig, decayed
 from jaxrl_sql.parallel.rules import sharding_of
 
@@ -45,11 +46,14 @@ def state_values(head: PyTree, hidden: jax.Array) -> jax.Array:
     return hidden.astype(jnp.float32) @ head["weight"] + head["bias"]
 
 
-def decay_mask(config: ModelConfig) -> Callable[[PyTree], PyTree]:
-    """Return the function that tells where in trainable parameters weight decay applies, a value head's too."""
+def decay_mask(config: ModelConfig, frozen: Sequence[str] = ()) -> Callable[[PyTree], PyTree]:
+    """Return the function that tells where in trainable parameters weight decay applies, a value head's too.
+
+    `frozen` weights are not among them.
+    """
 
     def mask(trainable: PyTree) -> PyTree:
-        tree = decayed(config)
+        tree = split(decayed(config), config, frozen)[0]
         return ActorCritic(tree, {"weight": True, "bias": False}) if isinstance(trainable, ActorCritic) else tree
 
     return mask

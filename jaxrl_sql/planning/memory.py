@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
 from jaxrl_sql.models.attention import amx, for_platform, xla
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
+from jaxrl_sql.models.frozen import split_specs
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
 from jaxrl_sql.models.spec import leaf_of
 from jaxrl_sql.models.transformer import CARRIED
@@ -96,7 +97,9 @@ def estimate(
     learns = work.update or work.sft_dataset
     lora, width = config.model.lora.rank > 0, int(jnp.dtype(config.model.dtype).itemsize)
     held, engine = params_here(model, mesh), sampling_mesh(config, mesh)
-    trained, trained_width = (_adapters_here(config, model, mesh), 4) if lora else (held, width)
+    trained, trained_width = (
+        (_adapters_here(config, model, mesh), 4) if lora else (params_here(model, mesh, config.model.frozen), width)
+    )
     copied = config.grpo.steps > 0 and config.grpo.kl_coef > 0 and not (lora and work.sft_dataset is None)
     fused = config.model.attention != "xla" if fused is None else fused
     updates = [work for work in (work.sft_dataset, work.update) if work is not None]
@@ -121,11 +124,14 @@ def is_fused(config: TrainConfig, model: ModelConfig, platform: str) -> bool:
     return for_platform(name, model, dtype, platform) not in {xla.attend_tree, amx.attend_tree}
 
 
-def params_here(model: ModelConfig, mesh: AnyMesh) -> int:
-    """Return how many parameters a device holds; raises InputError for a dimension that the mesh does not divide."""
+def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -> int:
+    """Return how many parameters a device holds that are not `frozen`.
+
+    Raises InputError for a dimension that the mesh does not divide, and as `split_specs` does.
+    """
     places: Any = param_shardings(model, mesh)
     held = 0
-    for spec in param_specs(model):
+    for spec in split_specs(model, frozen)[0]:
         place: Any = leaf_of(places, spec)
         held += math.prod(place.shard_shape(spec.shape))
     return held

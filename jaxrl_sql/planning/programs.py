@@ -24,6 +24,7 @@ from jaxrl_sql.models import ModelConfig, init_params, param_shardings, policy_p
 from jaxrl_sql.models.attention import for_platform
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
+from jaxrl_sql.models.frozen import split
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
 from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel, abstract_layers
 from jaxrl_sql.models.policy import make_policy
@@ -190,7 +191,7 @@ def abstract_state(setting: Setting) -> TrainState:
     """Return the state before the first update, abstract, each array with its sharding."""
     config, model, mesh = setting.config, setting.model, setting.mesh
     base = _base(setting)
-    trainable, frozen = base, None
+    trainable, frozen = split(base, model, config.model.frozen)
     if config.model.lora.rank:
         trainable, frozen = _adapters(setting), base
     if config.grpo.algorithm == "ppo":
@@ -262,7 +263,7 @@ def _policy(setting: Setting) -> Callable[..., Any]:
 
 def _optimizer(setting: Setting) -> optax.GradientTransformation:
     config = setting.config
-    decayed = None if config.model.lora.rank else decay_mask(setting.model)
+    decayed = None if config.model.lora.rank else decay_mask(setting.model, config.model.frozen)
     updates = config.grpo.steps * config.grpo.num_iterations * config.grpo.minibatches
     return make_optimizer(config.grpo.optim, updates, decayed)
 

@@ -15,8 +15,9 @@ from jaxrl_sql.algo.step import LogprobFn
 from jaxrl_sql.config import OptimConfig
 from jaxrl_sql.models import count_params, init_params, shard_params
 from jaxrl_sql.models.formats.hf import load_checkpoint, save_checkpoint
+from jaxrl_sql.models.frozen import split
 from jaxrl_sql.models.induction_init import init_induction
-from jaxrl_sql.models.lora import init_adapters, merge, save_adapters
+from jaxrl_sql.models.lora import Adapters, init_adapters, merge, save_adapters
 from jaxrl_sql.models.policy import make_policy as make_policy_fn
 from jaxrl_sql.models.value import decay_mask, policy_part
 from jaxrl_sql.ops import rng
@@ -31,11 +32,12 @@ from jaxrl_sql.run.session import Session
 def make_params(s: Session) -> tuple[Any, Any]:
     """Return what the run starts from, on the mesh, as (trainable, frozen).
 
-    That is the parameters and None; or new adapters, and the parameters as the base that they are trained beside.
+    That is the parameters and None, or those that move and `model.frozen`; or new adapters, and the parameters as the
+    base that they are trained beside.
     """
     base, lora = _base_params(s), s.config.model.lora
     if not lora.rank:
-        return base, None
+        return split(base, s.model, s.config.model.frozen)
     key = rng.base_key(s.config.seed, rng.Purpose.ADAPTERS)
     adapters = init_adapters(s.model, lora.rank, lora.alpha, lora.targets, key, s.mesh)
     count = sum(leaf.size for leaf in jax.tree.leaves(adapters))
@@ -66,7 +68,8 @@ def make_policy(s: Session, temperature: float = 1.0) -> LogprobFn:
 
 def make_optimizer(s: Session, cfg: OptimConfig, steps: int) -> optax.GradientTransformation:
     """Return a phase's optimizer; norms and biases do not decay (adapters are matrices all of them)."""
-    return optim.make_optimizer(cfg, steps, None if s.config.model.lora.rank else decay_mask(s.model))
+    model = s.config.model
+    return optim.make_optimizer(cfg, steps, None if model.lora.rank else decay_mask(s.model, model.frozen))
 
 
 def make_engine(s: Session, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> AnyEngine:
@@ -88,8 +91,8 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
     """
     folder, source = s.folder / "model", s.config.model.checkpoint
     save_checkpoint(folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None)
-    if frozen is not None:
-        save_adapters(s.folder / "adapters", s.model, policy_part(trainable), source)
+    if isinstance(adapters := policy_part(trainable), Adapters):
+        save_adapters(s.folder / "adapters", s.model, adapters, source)
     return folder
 
 

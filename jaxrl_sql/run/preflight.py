@@ -63,11 +63,12 @@ def check_packing(s: Session) -> None:
     """Refuse packed answers where attention keeps a row to one of them."""
     model = s.config.model
     dtype = model.dtype if model.compute_dtype == "same" else model.compute_dtype
-    if s.config.grpo.steps and s.config.grpo.packing and not packs(model.attention, s.model, dtype):
-        raise InputError(
-            f"grpo.packing=true: with model.attention={model.attention} a row holds one answer here: take "
-            "model.attention=xla, or grpo.packing=false"
-        )
+    for name, phase in (("sft", s.config.sft), ("grpo", s.config.grpo)):
+        if phase.steps and phase.packing and not packs(model.attention, s.model, dtype):
+            raise InputError(
+                f"{name}.packing=true: with model.attention={model.attention} a row holds one answer here: take "
+                f"model.attention=xla, or {name}.packing=false"
+            )
 
 
 def tell_uneven_parts(s: Session) -> None:

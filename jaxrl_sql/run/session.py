@@ -18,8 +18,9 @@ from typing import Any
 import jax
 
 from jaxrl_sql.algo.step import LogprobFn
-from jaxrl_sql.batch import GroupBatch, bucket
+from jaxrl_sql.batch import GroupBatch
 from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.data.pack import by_answer, by_schema
 from jaxrl_sql.data.prompts import PromptSet, PromptStyle
 from jaxrl_sql.data.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.evals.score_predictions import OWN_SCORERS, check_rules
@@ -92,7 +93,8 @@ class Session:
         plain = [(one, one.opened(style, self.tokenizer)) for one, style in made]
         dialogues = [one.in_dialogues(style, self.executor, self.config.sampling.turns) for one, style in plain]
         styles = [style._replace(shots=self.style.shots) for style in dialogues]
-        return make_sft_dataset(self.config, self.train.examples, styles, self.tokenizer, end, bucket)
+        width = by_schema if self.config.sft.packing else by_answer
+        return make_sft_dataset(self.config, self.train.examples, styles, self.tokenizer, end, width)
 
     def count_epochs(self) -> None:
         """Turn `sft.epochs`, where they are asked for, into `sft.steps` of this run's configuration."""

@@ -154,3 +154,25 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
         )
         tags = set(s.tokenizer.encode("think answer sql reasoning solution observation", add_special_tokens=False))
         assert {t for t in tags if s.tokenizer.decode([t]).isalpha()} <= dataset.form
+
+
+def test_packed_rows_and_a_frozen_table_go_on_as_if_never_stopped(
+    arguments: Start, rewind: Rewind, tmp_path: Path
+) -> None:
+    """What does not move is in no checkpoint, and is what the run started from all the same."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    packed = ("sft.steps=4", "sft.packing=true", "model.frozen=[embed]")
+    assert main(arguments(whole, *packed)) == 0
+    assert main(arguments(run, *packed)) == 0
+    start = np.asarray(load_checkpoint(run / "model")[1]["embed"])
+    rewind(run, 2)
+    assert main(arguments(run, *packed, "run.resume=true")) == 0
+    assert_same_model(run, whole)
+    assert lines(run) == lines(whole)
+    moved = tmp_path / "moved"
+    assert main(arguments(moved, "sft.steps=4", "sft.packing=true")) == 0
+    assert not (np.asarray(load_checkpoint(moved / "model")[1]["embed"]) == start).all()
+    assert train_main(arguments(tmp_path / "start", "sft.steps=0", "grpo.steps=0")) == 0
+    assert (np.asarray(load_checkpoint(tmp_path / "start" / "model")[1]["embed"]) == start).all()
+    padding = [[row["sft/padding"] for row in lines(one) if "sft/padding" in row] for one in (moved, whole)]
+    assert padding[0] == padding[1]

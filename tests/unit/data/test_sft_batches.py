@@ -83,7 +83,7 @@ def test_each_form_has_its_epoch_and_every_example_one_form_an_epoch(example: Ex
     words = ("one", "two", "three")
     forms = [answering(lambda _, word=word: word) for word in words]
     made = supervise(examples, forms, Letters(), END, 400, 400)
-    order = RowOrder(made, questions=4, databases=2, seed=0, width=lambda _: 32)
+    order = RowOrder(made, questions=4, databases=2, seed=0, width=lambda _schema, _answer: 32)
     shown: list[dict[str, str]] = []
     for epoch in range(6):
         batches = [order.batch(i) for i in range(order.batches(epoch), order.batches(epoch + 1))]

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.algo.loss import grpo_loss
+from jaxrl_sql.algo.loss import grpo_loss, sft_loss
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.data.pack import with_packed_rows
+from jaxrl_sql.data.pack import with_learned_alone, with_packed_rows
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.attention import splash
 from jaxrl_sql.models.packed import of_completions, packed_rows
@@ -73,6 +73,28 @@ def test_packed_answers_score_as_those_in_rows_of_their_own(config: ModelConfig,
     for (path, a), b in zip(jax.tree.leaves_with_path(found[1]), jax.tree.leaves(wanted[1]), strict=True):
         scale = np.abs(b).max()
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_scoring_learned_tokens_alone_changes_no_sum_of_theirs(few: bool) -> None:
+    params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
+    if few:
+        batch = dataclasses.replace(batch, loss_mask=batch.loss_mask & (np.arange(T) % 2 == 0))
+    packed = with_learned_alone(with_packed_rows(batch))
+    assert packed.scored is not None
+    assert packed.scored.shape == (B, 24 if few else 48)
+    learned = batch.loss_mask & (np.arange(T) < batch.completion_len[..., None])
+    want, got = (np.asarray(scored(PLAIN, params, one).logprob) for one in (batch, packed))
+    np.testing.assert_allclose(got, np.where(learned, want, 0), rtol=1e-5, atol=1e-5)
+
+    def loss(params: Any, batch: GroupBatch) -> jax.Array:
+        found = sft_loss(scored(PLAIN, params, batch), batch)
+        return found.sum / found.weight
+
+    wanted, found = (jax.jit(jax.value_and_grad(loss))(params, one) for one in (batch, packed))
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    for (path, a), b in zip(jax.tree.leaves_with_path(found[1]), jax.tree.leaves(wanted[1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max(), err_msg=jax.tree_util.keystr(path))
 
 
 def test_rows_hold_the_tokens_of_their_answers() -> None:

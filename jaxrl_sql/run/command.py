@@ -101,7 +101,6 @@ def run_or_print(
 
 def prepare_process() -> None:
     """Set what holds for a whole process, before anything is computed."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
     flags = os.environ.get("XLA_FLAGS", "")
     if gpus.has_compiler() and "xla_gpu_enable_command_buffer" not in flags:
         # A chunk of decode steps is a loop: as one CUDA graph its small kernels are not launched one by one.

@@ -71,7 +71,7 @@ def read_schema(db_path: str | Path) -> Schema:
 
 def connect(path: str | Path) -> sqlite3.Connection:
     """Open a database to read it; text that is no UTF-8 is replaced where it is not."""
-    connection = sqlite3.connect(Path(path).as_uri() + "?mode=ro", uri=True)
+    connection = sqlite3.connect(Path(path).resolve().as_uri() + "?mode=ro", uri=True)
     connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
     return connection
 

@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxrl_sql.data.schema import Column, ForeignKey, Schema, Table, compact, ddl, quote_name, read_schema
+from jaxrl_sql.data.schema.read import connect
 from jaxrl_sql.types import InputError
 
 COMPANY = """
@@ -40,6 +41,13 @@ def test_tables_columns_and_keys_are_read(tmp_path: Path) -> None:
     assert employees.foreign_keys == (ForeignKey(("dept_id",), "departments", ("id",)),)  # target from its key
     assert marks.primary_key == ("year", "employee")
     assert marks.foreign_keys == (ForeignKey(("employee",), "employees", ("id",)),)  # spelled as the table spells it
+
+
+def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _make(tmp_path / "c.sqlite", COMPANY)
+    monkeypatch.chdir(tmp_path)
+    with closing(connect("c.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM marks").fetchone() == (0,)
 
 
 def test_compact_is_one_line_a_table(tmp_path: Path) -> None:

@@ -1,0 +1,282 @@
+"""Build the documentation as a site: `make docs` writes build/docs/site, which opens from disk.
+
+`stage` lays out the pages: those of docs/, README's sections, the commands as their parsers tell them, the API by its
+docstrings, the notebook as it ran, pictures of that run, and llms.txt. Zensical then makes the site, with every
+warning an error. `--quick` neither runs the notebook nor takes pictures; `--serve` shows the site on loopback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from posixpath import normpath, relpath
+from typing import Any
+from unittest import mock
+
+import jaxrl_sql
+from jaxrl_sql.__main__ import GROUPS, commands
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "build" / "docs"
+NOTEBOOK = "docs/notebooks/quickstart.ipynb"
+SECTIONS = {
+    "index.md": (
+        "", "Two commands", "Training on your own", "Evaluating, and asking", "Fitting larger models",
+        "What it does not cover yet",
+    ),
+    "install.md": ("Installing, and one command",),
+    "project.md": ("What is in the tree", "Figures, and the commands that print them"),
+}  # fmt: skip
+"""The sections of README by the page that they are on; what stands before the first has no name."""
+
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
+FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+STYLE = ".md-typeset img { border: 1px solid var(--md-default-fg-color--lightest); }\n"
+
+
+class AskedError(Exception):
+    """A command has made its parser, and was to read its words."""
+
+
+def main() -> int:
+    """Build the site, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="do not run the notebook, and take no pictures")
+    parser.add_argument("--serve", type=int, metavar="PORT", help="show the site on http://127.0.0.1:PORT/")
+    given = parser.parse_args()
+    shutil.rmtree(OUT, ignore_errors=True)
+    stage(OUT / "pages")
+    run_notebook(OUT / "pages", is_run=not given.quick)
+    take_pictures(OUT / "pages", None if given.quick else OUT / "work" / "runs" / "notebook")
+    _write(OUT / "pages" / "llms.txt", llms(OUT / "pages"))
+    shutil.copyfile(ROOT / "docs" / "zensical.toml", OUT / "zensical.toml")
+    build = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    if code := subprocess.run(build, cwd=OUT, check=False).returncode:
+        return code
+    for page in (OUT / "pages").rglob("*.md"):  # what llms.txt points to
+        shutil.copyfile(page, OUT / "site" / page.relative_to(OUT / "pages"))
+    print(OUT / "site" / "index.html")
+    if given.serve is not None:
+        handler = partial(http.server.SimpleHTTPRequestHandler, directory=OUT / "site")
+        with contextlib.suppress(KeyboardInterrupt):
+            http.server.ThreadingHTTPServer(("127.0.0.1", given.serve), handler).serve_forever()
+    return 0
+
+
+def stage(pages: Path) -> None:
+    """Write the pages that need no run to a folder, and llms.txt beside them."""
+    staged = places()
+    for place, text in (*texts(), *readme_pages()):
+        source = "README.md" if place in SECTIONS else next(name for name, to in staged.items() if to == place)
+        _write(pages / place, relinked(text, source, place, staged))
+    for path in (*(ROOT / "docs").glob("*.png"), ROOT / "docs" / "iframe-worker.js"):
+        shutil.copyfile(path, pages / path.name)
+    _write(pages / "commands.md", command_page())
+    _write(pages / "api" / "jaxrl_sql.md", api_page())
+    _write(pages / "api" / "sqlexec_rs.md", executor_page())
+    _write(pages / "extra.css", STYLE)
+
+
+def places() -> dict[str, str]:
+    """Return where the site has the files of the repository that are its pages or pictures."""
+    docs = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".png")]
+    found = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in docs}
+    found |= {f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "CHANGELOG")}
+    return found | {"sqlexec_rs/README.md": "api/sqlexec_rs.md", NOTEBOOK: "notebooks/quickstart.md"}
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield the pages that are files of the repository, each with where it goes."""
+    for name, place in places().items():
+        if name.endswith(".md") and not place.startswith("api/"):
+            yield place, (ROOT / name).read_text(encoding="utf-8")
+
+
+def readme_pages() -> Iterator[tuple[str, str]]:
+    """Yield the pages that README's sections make; one that begins with a section has its heading as title."""
+    parts = readme_sections()
+    for place, names in SECTIONS.items():
+        text = "".join(parts[name] for name in names)
+        yield place, text if text.startswith("# ") else text.removeprefix("#")
+
+
+def readme_sections() -> dict[str, str]:
+    """Return README's sections, each with its heading, by the heading's words."""
+    parts = re.split(r"^(?=## )", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {part.splitlines()[0].removeprefix("## ") if number else "": part for number, part in enumerate(parts)}
+
+
+def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> str:
+    """Return a page with its links to files as the site has them; the words of one to a file that it lacks stay."""
+    here = place.rpartition("/")[0]
+
+    def link(found: re.Match[str]) -> str:
+        image, words, target = found.groups()
+        path, _, anchor = target.partition("#")
+        if "://" in path or not path:
+            return found[0]
+        name = normpath(f"{source.rpartition('/')[0] or '.'}/{path}")
+        if name == "README.md":
+            name, to = "", "index.md"
+        else:
+            to = staged.get(name, "")
+        if not to:
+            return words
+        return f"{image}[{words}]({relpath(to, here or '.')}{'#' if anchor else ''}{anchor})"
+
+    out, end = [], 0
+    for block in FENCED.finditer(text):
+        out += [LINK.sub(link, text[end : block.start()]), block[0]]
+        end = block.end()
+    return "".join([*out, LINK.sub(link, text[end:])])
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser that a command reads its words with; the command goes no further."""
+    asked: list[argparse.ArgumentParser] = []
+
+    def stop(parser: argparse.ArgumentParser, *_: Any) -> None:
+        asked.append(parser)
+        raise AskedError
+
+    entry = commands()[name]
+    room = import_module(f"jaxrl_sql.{entry.module}")
+    module = import_module(f"{room.__name__}.__main__") if hasattr(room, "__path__") else room
+    both = mock.patch.multiple(argparse.ArgumentParser, parse_args=stop, parse_intermixed_args=stop)
+    with both, contextlib.suppress(AskedError):
+        module.main([])
+    asked[0].prog = f"jaxrl-sql {name}"
+    return asked[0]
+
+
+def command_page() -> str:
+    """Return the page of the commands, each with its example and what its parser says of its words."""
+    page = ["# Commands", "`jaxrl-sql COMMAND`, by group. `jaxrl-sql COMMAND --help` says the same, and the settings."]
+    for title, group in GROUPS.items():
+        page.append(f"## {title}")
+        for name, entry in group.items():
+            parser = parser_of(name)
+            takes_settings = "settings, as key.sub=value" in (parser.epilog or "")
+            if takes_settings:
+                parser.epilog = None
+            with mock.patch.dict(os.environ, {"COLUMNS": "100", "NO_COLOR": "1"}):
+                told = parser.format_help().strip()
+            settings = "\n\nIt also reads values as `key.sub=value`: [settings](settings.md)." if takes_settings else ""
+            example = f"jaxrl-sql {name} {entry.example}".strip()
+            page.append(f"### {name}\n\n{entry.does}: `{example}`\n\n```text\n{told}\n```{settings}")
+    return "\n\n".join(page) + "\n"
+
+
+def api_page() -> str:
+    """Return the page of what `import jaxrl_sql` gives, for mkdocstrings to fill."""
+    rooms = jaxrl_sql._ROOMS  # noqa: SLF001 - where each name is
+    names = sorted(jaxrl_sql.__all__, key=lambda name: (name in rooms, name.lower()))
+    items = "\n\n".join(f"::: jaxrl_sql.{rooms.get(name, 'api')}.{name}" for name in names)
+    intro = "`import jaxrl_sql as jx`: each name is loaded when it is first asked for."
+    return f"# Python: jaxrl_sql\n\n{intro}\n\n{items}\n"
+
+
+def executor_page() -> str:
+    """Return the page of what `import sqlexec_rs` gives, for mkdocstrings to fill."""
+    names = import_module("sqlexec_rs").__all__
+    home = {"as_completed": "waiting"}
+    items = "\n\n".join(f"::: sqlexec_rs.{home.get(name, '_native')}.{name}" for name in names)
+    return f"# Python: sqlexec_rs\n\n[The executor](../executor.md) tells what it does.\n\n{items}\n"
+
+
+def run_notebook(pages: Path, *, is_run: bool) -> None:
+    """Write the notebook as a page, with what its cells print and draw where it is run."""
+    import nbformat  # noqa: PLC0415 - the other parts of this file need none of it
+    from nbconvert import MarkdownExporter  # noqa: PLC0415
+    from nbconvert.preprocessors import CoalesceStreamsPreprocessor, ExecutePreprocessor  # noqa: PLC0415
+
+    notebook = nbformat.read(ROOT / NOTEBOOK, as_version=4)
+    if is_run:
+        work = OUT / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        ExecutePreprocessor(timeout=600).preprocess(notebook, {"metadata": {"path": str(work)}})
+        notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
+    folder = pages / "notebooks"
+    folder.mkdir(parents=True, exist_ok=True)
+    body, resources = MarkdownExporter().from_notebook_node(notebook)
+    for name, data in resources["outputs"].items():
+        (folder / name).write_bytes(data)
+    _write(folder / "quickstart.md", body)
+    shutil.copyfile(ROOT / NOTEBOOK, folder / "quickstart.ipynb")
+
+
+def take_pictures(pages: Path, run: Path | None) -> None:
+    """Write the page of what `jaxrl-sql view` shows, with pictures of a run's pages."""
+    words = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](runs.md#reading-the-answers).\n"
+    if run is None:
+        _write(pages / "pictures.md", words)
+        return
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - the other parts of this file need none of it
+
+    view = [sys.executable, "-m", "jaxrl_sql.view", str(run)]
+    subprocess.run(view, check=True, stdout=subprocess.DEVNULL, cwd=OUT / "work")  # where its paths lead from
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    (pages / "pictures").mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1100, "height": 800})
+        index = (run / "view" / "index.html").as_uri()
+        page.goto(index)
+        page.locator("figure svg").first.wait_for()
+        page.screenshot(path=str(pages / "pictures" / "run.png"))
+        page.goto(f"{index}#/groups?phase=grpo&status=ok")
+        page.locator(".list tbody a").first.wait_for()
+        page.screenshot(path=str(pages / "pictures" / "answers.png"))
+        page.locator(".list tbody a").first.click()
+        page.get_by_role("article").first.wait_for()
+        page.screenshot(path=str(pages / "pictures" / "group.png"))
+        browser.close()
+    shown = "The notebook's run, as it was when this site was built."
+    images = (("run", "The run"), ("answers", "Its answers"), ("group", "A group: the answers side by side"))
+    body = "\n\n".join(f"## {title}\n\n![{title}](pictures/{name}.png)" for name, title in images)
+    _write(pages / "pictures.md", f"{words}\n{shown}\n\n{body}\n")
+
+
+def llms(pages: Path) -> str:
+    """Return llms.txt: every page of the navigation, with its title and its first sentence."""
+    project = tomllib.loads((ROOT / "docs" / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    lines = [f"# {project['site_name']}", "", f"> {project['site_description']}", ""]
+
+    def tell(entries: list[dict[str, Any]]) -> None:
+        for title, to in (pair for entry in entries for pair in entry.items()):
+            if isinstance(to, list):
+                lines.extend(["", f"## {title}", ""])
+                tell(to)
+            else:
+                lines.append(f"- [{title}]({to}): {first_sentence((pages / to).read_text(encoding='utf-8'))}")
+
+    tell(project["nav"])
+    return "\n".join(lines) + "\n"
+
+
+def first_sentence(text: str) -> str:
+    """Return a page's first sentence of prose as plain words on one line."""
+    blocks = (block.strip() for block in FENCED.sub("", text).split("\n\n"))
+    prose = (block for block in blocks if block and block[0] not in "#|<!:-")
+    words = LINK.sub(r"\2", " ".join(next(prose, "").split()))
+    return re.split(r"(?<=\.)\s", words)[0].rstrip(":")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The pages of the site: each is in the navigation, and all sections of README and all commands are on one."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.__main__ import commands
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_docs", ROOT / "scripts" / "build_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["build_docs"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages(build: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    build.stage(folder)
+    return folder
+
+
+def navigation() -> list[str]:
+    def walk(entries: list[dict[str, Any]]) -> Iterator[str]:
+        for to in (value for entry in entries for value in entry.values()):
+            yield from walk(to) if isinstance(to, list) else [to]
+
+    text = (ROOT / "docs" / "zensical.toml").read_text(encoding="utf-8")
+    return list(walk(tomllib.loads(text)["project"]["nav"]))
+
+
+def test_every_page_is_in_the_navigation(pages: Path) -> None:
+    laid_out = {path.relative_to(pages).as_posix() for path in pages.rglob("*.md")}
+    assert laid_out | {"notebooks/quickstart.md", "pictures.md"} == set(navigation())
+
+
+def test_every_section_of_readme_is_on_a_page(build: ModuleType, pages: Path) -> None:
+    assert {name for names in build.SECTIONS.values() for name in names} == set(build.readme_sections())
+    assert (pages / "install.md").read_text(encoding="utf-8").startswith("# Installing")
+
+
+def test_links_are_the_sites_own(build: ModuleType, pages: Path) -> None:
+    text = (
+        "[a](docs/runs.md#watching) [b](LICENSE) [c](https://x.org) [d](sqlexec_rs/README.md) ![e](docs/compare.png)\n"
+        "```\n[f](docs/runs.md)\n```\n"
+    )
+    assert build.relinked(text, "README.md", "howto/x.md", build.places()) == (
+        "[a](../runs.md#watching) b [c](https://x.org) [d](../api/sqlexec_rs.md) ![e](../compare.png)\n"
+        "```\n[f](docs/runs.md)\n```\n"
+    )
+    assert "](docs/" not in (pages / "index.md").read_text(encoding="utf-8")
+
+
+def test_commands_are_told_as_their_parsers_tell_them(pages: Path) -> None:
+    page = (pages / "commands.md").read_text(encoding="utf-8")
+    parts = {part.partition("\n")[0]: part for part in page.split("\n### ")[1:]}
+    assert set(parts) == set(commands())
+    assert "--dry-run" in parts["train"]
+    assert "grpo.steps" not in parts["train"].partition("```text")[2], "settings have a page of their own"
+    assert "--topology" in parts["plan"]
+    assert all(parts[name].count("usage: jaxrl-sql " + name) == 1 for name in parts)
+
+
+def test_the_api_is_all_that_the_packages_give(build: ModuleType) -> None:
+    import jaxrl_sql
+    import sqlexec_rs
+
+    assert [line.rpartition(".")[2] for line in build.executor_page().splitlines() if line.startswith(":::")] == list(
+        sqlexec_rs.__all__
+    )
+    told = {line.rpartition(".")[2] for line in build.api_page().splitlines() if line.startswith(":::")}
+    assert told == set(jaxrl_sql.__all__)
+
+
+def test_a_first_sentence_is_plain(build: ModuleType) -> None:
+    text = "# T\n\n<!-- run by x -->\n```sh\nmake. it.\n```\n\nIt [goes](x.md) so\non. And then:\n"
+    assert build.first_sentence(text) == "It goes so on."
+    assert build.first_sentence("# T\n\n| a |\n|---|\n\nThese are:\n\n- b\n") == "These are"

@@ -1,0 +1,197 @@
+"""Every command of the pages is one: its options, settings, targets and files exist; each block says what runs it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import click
+import pytest
+
+from jaxrl_sql.__main__ import commands, main
+from jaxrl_sql.config import load_config
+from jaxrl_sql.datagen.prepare.__main__ import load_prepare
+from sqlexec_rs.cli import main as sqlexec
+
+ROOT = Path(__file__).parents[2]
+TEXTS = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "sqlexec_rs/README.md")
+PAGES = [
+    *TEXTS,
+    *(path.relative_to(ROOT).as_posix() for part in ("docs", "skills") for path in ROOT.glob(f"{part}/**/*.md")),
+]
+MARK = re.compile(r"<!-- (?:(?:all )?run by (?P<test>\S+)|(?:all )?not run: (?P<reason>[^>]+)) -->")
+BLOCK = re.compile(
+    r"(?:^(?P<mark><!-- [^\n]*-->)\n)?^```(?P<language>sh|bash|console)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+MODULES = {entry.module: name for name, entry in commands().items() if name != "quickstart"}
+TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+# Programs that are not ours: what the pages say to them is theirs to check.
+FOREIGN = {"pip", "export", "srun", "mkdir", "echo", "printf", "cp", "ruff", "mypy"}
+
+
+class Block(NamedTuple):
+    """A block of commands, and what is written over it."""
+
+    page: str
+    mark: str
+    text: str
+
+
+class ReadError(Exception):
+    """A parser has read its words."""
+
+
+def blocks(page: str) -> Iterator[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    whole = re.search(r"<!-- all [^\n]*-->", text)
+    for found in BLOCK.finditer(text):
+        yield Block(page, found["mark"] or (whole[0] if whole else ""), shown(found["language"], found["text"]))
+
+
+def shown(language: str, text: str) -> str:
+    """Return a block's commands, a line each, without what they print."""
+    if language == "console":
+        lines = [line for line in text.splitlines() if line.startswith(("$ ", "> "))]
+        text = "\n".join(("" if line.startswith("$ ") else "\\\n") + line[2:] for line in lines).replace("\n\\\n", " ")
+    text = text.replace("\\\n", " ")
+    for name, value in re.findall(r'^([A-Z])="(.*)"$', text, flags=re.MULTILINE):  # a page's own shorthand
+        text = text.replace(f"${name} ", f"{value} ")
+    return text
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+LINES = [
+    (block.page, part.strip())
+    for block in ALL
+    for line in block.text.splitlines()
+    for part in line.split("&&")
+    if line.split("#")[0].strip()
+]
+
+
+def words_of(line: str) -> list[str]:
+    """Return a command's words, without the variables that are set before it; what stands in brackets is given."""
+    words = shlex.split(re.sub(r"\[(--[^\]]*)\]", r"\1", line), comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words = words[1:]
+    return words
+
+
+def read(words: list[str]) -> None:
+    """Read a command's words as the command would, and go no further; an unknown word ends the process, as there."""
+    program, *rest = words
+    program = program.removeprefix(".venv/bin/")
+    if program == "jaxrl-sql":
+        with stopped():
+            assert main(rest) == 0
+    elif program == "python" and rest[0] == "-m" and rest[1].startswith("jaxrl_sql."):
+        with stopped():
+            assert main([*MODULES[rest[1].removeprefix("jaxrl_sql.")].split(), *rest[2:]]) == 0
+    elif program == "sqlexec" or rest[:2] == ["-m", "sqlexec_rs"]:
+        with stopped():
+            assert sqlexec(rest if program == "sqlexec" else rest[2:]) == 0
+    elif rest[:2] == ["-m", "pytest"]:
+        assert all((ROOT / word).exists() for word in rest if word.startswith("tests"))
+    elif rest[:2] == ["-m", "sqlexec_rs.servers"]:
+        assert rest[2:5] == ["start", "postgresql", "--dir"]
+    elif program == "python" or program.startswith("scripts/"):
+        script, *words = rest if program == "python" else words
+        run_script(script, words)
+    elif program == "make":
+        assert {word for word in rest if "=" not in word and not word.startswith("-")} <= TARGETS, rest
+    else:
+        assert program in FOREIGN, f"{program}: is it a program of this project?"
+
+
+def run_script(script: str, rest: list[str]) -> None:
+    """Run a script as far as it reads its words."""
+    with pytest.MonkeyPatch.context() as patch, stopped():
+        patch.setattr(sys, "argv", [script, *rest])
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@contextlib.contextmanager
+def stopped() -> Iterator[None]:
+    """Stop a command when its real parser has read its words, and look at the settings and files among them."""
+
+    def reading(method: Any) -> Any:
+        def read_and_stop(parser: argparse.ArgumentParser, words: Any = None, *_: Any) -> NoReturn:
+            given = method(parser, words)
+            look_at(given)
+            raise ReadError
+
+        return read_and_stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("parse_args", "parse_intermixed_args"):
+            patch.setattr(argparse.ArgumentParser, name, reading(getattr(argparse.ArgumentParser, name)))
+        with contextlib.suppress(ReadError):
+            yield
+            pytest.fail("no parser has read the words")
+
+
+def look_at(given: argparse.Namespace) -> None:
+    """Load the configuration that a command was given, whose keys and values have to be known."""
+    if not hasattr(given, "overrides") and not hasattr(given, "config"):
+        return
+    words = [*getattr(given, "overrides", ()), *getattr(given, "words", ())]
+    values = [word for word in words if re.match(r"[\w.]+=", word)]
+    if isinstance(files := getattr(given, "config", None), Path):  # prepare has one file, of its own settings
+        load_prepare(files, values)
+    else:
+        load_config([file for file in files or () if str(file) not in ("FILE", "…")], values)
+
+
+@pytest.mark.parametrize(("page", "line"), LINES)
+def test_a_command_is_read(page: str, line: str) -> None:
+    assert page
+    try:
+        if words := words_of(line):
+            read(words)
+    except SystemExit as ended:
+        pytest.fail(f"exit code {ended.code}")
+
+
+@pytest.mark.parametrize("block", ALL, ids=lambda block: f"{block.page}:{block.text.splitlines()[0][:40]}")
+def test_a_block_says_what_runs_it_or_why_nothing_does(block: Block) -> None:
+    mark = MARK.fullmatch(block.mark)
+    assert mark, f"{block.page}: {block.text}"
+    if test := mark["test"]:
+        assert Path(block.page).name in (ROOT / test).read_text(encoding="utf-8"), f"{test} does not name the page"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    spans = re.findall(r"`([^`\n]+)`", text)
+    assert {word for span in spans for word in re.findall(r"^make ([a-z][\w-]*)", span)} <= TARGETS
+    files = re.findall(r"\b(?:scripts|tests)/[\w/]+\.(?:py|sh)\b", text)
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    known = {word for name in commands() for word in (name, name.split()[0])}
+    assert {word for span in spans for word in re.findall(r"\bjaxrl-sql ((?:data )?[a-z]+)", span)} <= known
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jaxrl-sql trian", "jaxrl-sql train --confg configs/quickstart.yaml", "jaxrl-sql train grpo.step=3",
+        "python -m jaxrl_sql.train --config configs/none.yaml", "make quikstart", "frobnicate",
+        "python scripts/count_line.py", "jaxrl-sql ask --model M --db FILE evaluate.sample=3 Why?",
+    ],
+)  # fmt: skip
+def test_a_wrong_command_is_found(line: str) -> None:
+    with pytest.raises((SystemExit, Exception)) as found:
+        read(words_of(line))
+    assert not isinstance(found.value, ReadError | click.Abort)

@@ -1,0 +1,97 @@
+"""The site that `make docs` built: opened from disk in Chromium, it fetches nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxrl_sql
+
+SITE = Path(__file__).parents[2] / "build" / "docs" / "site"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.docs,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # playwright's own event loop
+]
+
+
+def page(name: str) -> str:
+    return (SITE / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.parametrize("name", sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")) or ["none"])
+def test_a_page_loads_nothing_from_elsewhere(name: str) -> None:
+    text = page(name)
+    tags = re.findall(r"<(?:script|img|iframe|source|link)\b[^>]*>", text)
+    # A canonical or next page is a link that nothing loads.
+    tags = [tag for tag in tags if not re.search(r"rel=\"?(?:canonical|next|prev)", tag)]
+    loaded = [one for tag in tags for one in re.findall(r"\b(?:src|href)=\"?([^\s\">]+)", tag)]
+    assert loaded
+    assert [one for one in loaded if re.match(r"(?:https?:)?//", one)] == []
+
+
+def test_it_is_searched_from_disk_and_dark_where_that_is_wanted(browser: Any) -> None:
+    context = browser.new_context(color_scheme="dark", viewport={"width": 1200, "height": 800})
+    opened = context.new_page()
+    asked, faults = [], []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.goto((SITE / "index.html").as_uri())
+    assert opened.evaluate("document.body.dataset.mdColorScheme") == "slate"
+    opened.keyboard.press("/")
+    opened.locator("input:focus").wait_for(timeout=20_000)
+    opened.keyboard.type("adapters", delay=50)
+    opened.get_by_text(re.compile(r"^[1-9]\d* results")).wait_for(timeout=20_000)
+    context.close()
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert faults == []
+
+
+def test_the_notebook_ran() -> None:
+    text = page("notebooks/quickstart.md")
+    assert re.search(r"step 10/10 grpo reward 0\.\d+", text), "the lines of a run that is watched in a notebook"
+    assert re.search(r"dev: greedy accuracy [\d.]+ % before GRPO, [\d.]+ % after", text)
+    assert "\x1b" not in text
+    assert "Warning" not in text
+    assert len(re.findall(r"<td>(?:1\.0|0\.\d+)</td>", text)) >= 8, "the rewards of a group"
+    assert list((SITE / "notebooks").glob("*.png"))
+    assert "SELECT" in text.partition("## Ask")[2]
+    assert "quickstart_start" not in page("notebooks/quickstart.html").partition("<article")[0]
+
+
+def test_the_pages_of_view_are_shown() -> None:
+    shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page("pictures.md"))
+    assert len(shown) == 3
+    assert all((SITE / name).stat().st_size > 20_000 for name in shown), "no empty page has so many bytes"
+
+
+def test_llms_txt_leads_to_pages() -> None:
+    lines = [line for line in page("llms.txt").splitlines() if line.startswith("- ")]
+    links = [re.fullmatch(r"- \[[^\]]+\]\(([^)]+)\): \S.*", line) for line in lines]
+    assert len(links) > 25
+    assert [line for line, link in zip(lines, links, strict=True) if not link or not (SITE / link[1]).exists()] == []
+
+
+def test_the_api_has_its_docstrings() -> None:
+    text = page("api/jaxrl_sql.html")
+    rooms = jaxrl_sql._ROOMS
+    for name in jaxrl_sql.__all__:
+        assert f'id="jaxrl_sql.{rooms.get(name, "api")}.{name}"' in text
+    assert "Ask a database a question" in text
+    assert 'id="sqlexec_rs._native.Executor.execute"' in page("api/sqlexec_rs.html")

@@ -69,16 +69,20 @@ quickstart: setup ## set up, then train on generated data: GRPO, accuracy before
 # --- tests and checks (pytest's exit code 5: no test carries the mark)
 
 # A test is mostly tracing and compiling, which is one thread's work: files of tests are shared out to a few processes.
+# What they compile is kept in ~/.cache/jaxrl_sql/tests (tests/conftest.py), so that a second time is quicker.
 SHARED := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: setup-dev ## set up, then run the tests, Rust's and Python's
+test: setup-dev ## set up, then run the tests of each room's core, Rust's and Python's
 	cargo test --quiet --package sqlexec_core
 	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
 
 .PHONY: test-slow
-test-slow: setup-dev ## the tests that take long: whole runs from question to report
-	$(BIN)/python -m pytest -q -m slow $(ARGS) || [ $$? -eq 5 ]
+test-slow: setup-dev ## the tests that take long: whole runs, every variant of what `test` tries in one
+	$(BIN)/python -m pytest -q -m slow $(SHARED) $(ARGS) || [ $$? -eq 5 ]
+
+.PHONY: test-all
+test-all: test test-slow test-multidevice ## every test that needs no further installation (test-browser needs Chromium)
 
 .PHONY: fuzz
 fuzz: setup-dev ## random statements beside apsw, random tables beside the scorers; ARGS=--minutes=10

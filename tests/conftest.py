@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import importlib.util
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -25,12 +28,54 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu
 os.environ.setdefault("JAXRL_SQL_CACHE", "off")
 
 
+COMPILED_BYTES = 1 << 30
+"""So much may lie in the folder of compiled programs before it is emptied."""
+
+PROGRAM_MAPS = 16_384
+"""So many memory maps may a process have before compiled programs are let go; Linux allows 65,530."""
+
+
+def _compiled_folder() -> Path:
+    """Return the folder of compiled programs of this processor and this JAX, which its keys do not name."""
+    cpu = Path("/proc/cpuinfo")
+    lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.exists() else [platform.processor()]
+    told = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))} or lines)
+    told += [f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib")]
+    key = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "jaxrl_sql", "tests", key)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what XLA compiles for the other processes of the tests and for the next time, unless a folder is named."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    folder = _compiled_folder()
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)  # processes that tests start have it too
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    if hasattr(config, "workerinput"):  # the process that started this one has looked
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {file: file.stat().st_size for file in folder.iterdir()}
+    is_full = sum(sizes.values()) > COMPILED_BYTES
+    for file, size in sizes.items():
+        if is_full or size == 0:  # a process was killed before it wrote what it had opened
+            file.unlink(missing_ok=True)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _few_programs() -> Iterator[None]:
-    """Let a module's compiled programs go: a process that holds thousands runs out of memory maps and is aborted."""
+    """Let compiled programs go where they are many: a process out of memory maps is aborted."""
     yield
-    if "jax" in sys.modules:
+    if "jax" in sys.modules and _memory_maps() > PROGRAM_MAPS:
         sys.modules["jax"].clear_caches()
+
+
+def _memory_maps() -> int:
+    """Return how many memory maps this process has, or more than are allowed on a system that does not say."""
+    maps = Path("/proc/self/maps")
+    return maps.read_bytes().count(b"\n") if maps.exists() else PROGRAM_MAPS + 1
 
 
 @pytest.fixture(scope="session")

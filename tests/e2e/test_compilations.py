@@ -51,6 +51,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_compilation_a_bucket(arguments: list[str], tmp_path: Path, compiled: Counter[str]) -> None:
     """The quickstart's path in small: a checkpoint, more answers than are learned from, greedy on two splits."""
     data = Path(arguments[0].partition("=")[2])

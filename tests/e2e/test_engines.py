@@ -188,6 +188,7 @@ def test_shots_of_another_engine_are_not_shown(copies: Copies) -> None:
     assert any(not one.engine_url for one in shown)
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     places = [f"executor.databases.{dialect}={copies.folders[dialect]}" for dialect in DIALECTS]

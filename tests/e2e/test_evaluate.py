@@ -392,6 +392,7 @@ def test_a_model_answers_greedily_and_goes_on(
     assert numbers(tmp_path / "again")["accuracy"] == found["accuracy"]
 
 
+@pytest.mark.slow
 def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     warm = ("evaluate.temperature=1.0", "evaluate.samples=4", "evaluate.runs=2", "evaluate.limit=6")
@@ -441,6 +442,7 @@ def test_a_run_is_asked_as_it_was_trained(
     assert "arctic answers in one turn" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_questions_that_are_too_long_are_wrong_and_told(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

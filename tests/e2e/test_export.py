@@ -149,6 +149,7 @@ def test_a_folder_goes_to_the_hub_whole_and_nothing_beside_it(endpoint: str, tmp
         assert body == (tmp_path / "out" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path) -> None:
     for repo, said in (("org/forbidden", "not uploaded: "), ("nothing", "a repository's name is expected")):
         done = upload(endpoint, tmp_path, repo)

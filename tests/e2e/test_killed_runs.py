@@ -29,6 +29,9 @@ COMMAND = [sys.executable, "-m", "jaxrl_sql.train"]
 RECIPE = f"{Path(__file__).with_name('letters_recipe.py')}:LETTERS"
 
 
+pytestmark = pytest.mark.slow
+
+
 class Start(NamedTuple):
     """How to start the run: (run folder, overrides…) -> command, and the environment of its process."""
 
@@ -41,9 +44,6 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     """A run of every phase: a draw serves two steps of two updates each, with a KL penalty, evaluations between."""
     data = tmp_path_factory.mktemp("data")
     generate(data, SynthSpec(train_dbs=4, dev_dbs=1, unseen_dbs=2, train_questions=60, dev_questions=12))
-    # All processes compile the same: the first does it for the others.
-    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(tmp_path_factory.mktemp("compiled"))
-    env = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
     def command(run: Path, *overrides: str) -> list[str]:
         return [
@@ -61,7 +61,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
             "run.keep_best=1", "run.display=none", "data.limit_train=16", "data.limit_eval=4", *overrides,
         ]  # fmt: skip
 
-    return Start(command, env)
+    return Start(command, {**os.environ})
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ TIGHT = ("sampling.max_new_tokens=72", "run.pad_to_max=true")
 """Answers of three KV blocks each, in slots of which a third has room."""
 
 
-@pytest.fixture(scope="module", params=[(1, 1, 1), pytest.param((1, 2, 2), marks=pytest.mark.slow)], ids=["1", "2x2"])
+@pytest.fixture(scope="module", params=[(1, 1, 1), (1, 2, 2)], ids=["1", "2x2"])
 def tight(request: pytest.FixtureRequest, start: Start) -> Start:
     """The same run with too few KV blocks, on one device or on a mesh of four."""
     sizes = dict(zip(("data", "fsdp", "tensor"), request.param, strict=True))
@@ -171,9 +171,7 @@ POINTS = {
 """Where each phase is waited for before the clock strikes: a line of the metrics, or the beginning of a save."""
 
 
-@pytest.mark.parametrize(
-    "phase", [pytest.param(name, marks=() if name == "update" else pytest.mark.slow) for name in POINTS]
-)
+@pytest.mark.parametrize("phase", POINTS)
 def test_trap_a_killed_run_is_bit_equal_to_one_never_killed(
     phase: str, start: Start, whole: Path, tmp_path: Path
 ) -> None:
@@ -188,7 +186,6 @@ def test_trap_a_killed_run_is_bit_equal_to_one_never_killed(
     assert_same(run, whole)
 
 
-@pytest.mark.slow
 def test_a_killed_run_whose_pools_fill_up_is_bit_equal_too(tight: Start, tmp_path: Path) -> None:
     """Completions wait and are preempted; what was computed again is the same in a run that goes on."""
     whole, run = tmp_path / "whole", tmp_path / "killed"
@@ -201,7 +198,7 @@ def test_a_killed_run_whose_pools_fill_up_is_bit_equal_too(tight: Start, tmp_pat
     assert_same(run, whole)
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [7, 8])
 def test_a_run_that_is_asked_to_end_saves_and_goes_on(step: int, start: Start, whole: Path, tmp_path: Path) -> None:
     """SIGTERM, as a preempted machine sends it, before a draw or an evaluation: nothing is lost or made twice."""
     run = tmp_path / "ended"

@@ -230,7 +230,7 @@ def test_nothing_is_written_on_postgresql(postgresql: Server, tmp_path: Path, to
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_POSTGRESQL.splitlines()]
     look = {"sql": "SELECT count(*), min(id), max(name) FROM item"}
     calls = [look, *({"sql": text} for text in (*texts, *more)), look]
-    before, *found, after = talk(called(tool, *calls), "--db", postgresql.reader, "executor.engine_timeout_ms=5000")
+    before, *found, after = talk(called(tool, *calls), "--db", postgresql.reader, "executor.engine_timeout_ms=1000")
     assert not before[0], before[1]
     assert after == before
     ran = {text for text, (failed, _) in zip((*texts, *more), found, strict=True) if not failed}

@@ -67,6 +67,7 @@ def test_a_dry_run_says_what_the_run_would_need_and_leaves_nothing(
     assert f"{run} already holds a run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_parameters_beyond_all_measure_stop_the_run_with_their_step(
     arguments: Arguments, tmp_path: Path, capsys: Told
 ) -> None:
@@ -119,6 +120,7 @@ def test_an_entropy_under_the_floor_stops_the_run(arguments: Arguments, tmp_path
     assert saved_steps(run) == [1, 2]
 
 
+@pytest.mark.slow
 def test_numbers_that_a_run_did_not_begin_with_are_refused_and_harmless_ones_taken(
     arguments: Arguments, tmp_path: Path, capsys: Told
 ) -> None:
@@ -190,6 +192,7 @@ def test_a_disk_that_becomes_full_is_told_in_one_line_and_the_last_checkpoint_st
     assert [row["step"] for row in lines(run / "metrics.jsonl")] == [0, 1, 2, 3, 4, 5, 6, 6]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_be_written_whole_is_told_in_one_line(arguments: Arguments, tmp_path: Path) -> None:
     """As on a full disk, wherever tests run: the process may write no file beyond 100 kB.
 
@@ -235,6 +238,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything(
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "code"), [("INT", "TERM", 130), ("TERM", "INT", 0), ("TERM", "TERM", 0)])
 def test_signals_while_a_stopped_run_is_closed_break_nothing(
     first: str, second: str, code: int, arguments: Arguments, tmp_path: Path
@@ -261,6 +265,7 @@ def test_signals_while_a_stopped_run_is_closed_break_nothing(
     assert [row["phase"] for row in lines(run / "metrics.jsonl")] == ["eval", "grpo"]
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_stops_at_once(arguments: Arguments, tmp_path: Path) -> None:
     """A step that never ends is not waited for."""
     run = tmp_path / "run"

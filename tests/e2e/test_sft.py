@@ -78,7 +78,7 @@ def test_a_run_ends_early_with_the_parameters_of_the_best_held_out_loss(
     assert_same_model(early, tmp_path / "best")
 
 
-@pytest.mark.parametrize("back", [0, 1, 2])
+@pytest.mark.parametrize("back", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_trap_resume_keeps_the_best_and_the_count(
     back: int, early: Path, arguments: Start, tmp_path: Path, rewind: Rewind
 ) -> None:
@@ -90,6 +90,7 @@ def test_trap_resume_keeps_the_best_and_the_count(
     assert_same_model(run, early)
 
 
+@pytest.mark.slow
 def test_grpo_begins_with_the_best_and_goes_on_alike(
     early: Path, arguments: Start, tmp_path: Path, rewind: Rewind
 ) -> None:
@@ -110,6 +111,7 @@ def test_grpo_begins_with_the_best_and_goes_on_alike(
     assert lines(run) == rows
 
 
+@pytest.mark.slow
 def test_epochs_say_how_long(arguments: Start, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main(arguments(run, "sft.epochs=2", "sft.databases=4", "sft.questions=16", "data.limit_train=40")) == 0
@@ -120,6 +122,7 @@ def test_epochs_say_how_long(arguments: Start, tmp_path: Path) -> None:
     assert "sft/held_out_loss" not in rows[-1]
 
 
+@pytest.mark.slow
 def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
     arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "a value head": ("grpo.algorithm=ppo", "grpo.num_iterations=2", "model.lora.rank=2"),
     "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.kl_in=reward"),
 }  # fmt: skip
-ALWAYS = {"two stages", "several turns"}
+ALWAYS = {"several turns"}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from jaxrl_sql.train import main
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*-tiny.yaml"))
 SYSTEMS = {"sql_r1", "arctic", "paverl", "think2sql", "skyrl_sql"}
-ALWAYS = {"arctic", "paverl", "skyrl_sql"}  # one of each kind: a turn, stages, several turns
 UNTAUGHT = {"skyrl_sql_no_schema"}  # whose form the shipped start has not learned
 
 
@@ -32,12 +31,8 @@ def system_of(path: Path) -> str:
     return path.stem.removesuffix("-tiny")
 
 
-def marked(path: Path) -> object:
-    """Leave what is much alike, and the variants of a system, to the slow tests."""
-    return pytest.param(path, id=path.stem, marks=[] if system_of(path) in ALWAYS else [pytest.mark.slow])
-
-
-@pytest.mark.parametrize("path", [marked(path) for path in CONFIGS])
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 def test_a_system_runs_in_small(path: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # where a config's own paths begin
     run = tmp_path / "run"

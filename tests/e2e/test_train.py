@@ -118,6 +118,7 @@ def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
     assert about["sessions"][0]["began"] <= about["sessions"][0]["ended"]
 
 
+@pytest.mark.slow
 def test_no_answers_are_kept_where_none_are_wanted(arguments: Start, whole: Path, tmp_path: Path) -> None:
     assert main(arguments(tmp_path / "run", "run.keep_rollouts=0", "run.trackers=[]")) == 0
     assert not (tmp_path / "run" / "rollouts").exists()
@@ -171,7 +172,8 @@ def adapters_of(folder: Path, config: ModelConfig) -> Adapters:
     return Adapters(pairs, fields["lora_alpha"] / rank)
 
 
-@pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [0, 2])
 def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
     steps: int, arguments: Start, whole: Path, tmp_path: Path, rewind: Rewind
 ) -> None:

@@ -417,6 +417,7 @@ def test_a_setting_is_shown_as_a_run_sees_it(executor: Executor, db: str) -> Non
         executor.show(db, "a'); DELETE FROM item")
 
 
+@pytest.mark.slow
 def test_harm_is_not_done(file: Path, db: str) -> None:
     texts = [*HOSTILE, *(f"FROM {read}('{file.with_name('secret.txt')}')" for read in ("read_text", "read_csv"))]
     assert len(texts) >= 60

@@ -72,7 +72,12 @@ def delivered(params: Any, scored: Any, loss: str, batch: GroupBatch, parts: int
 
 @pytest.mark.parametrize(
     ("config", "loss", "remat", "parts"),
-    [(TIED, "sft", "none", 1), (TIED, "grpo", "full", 2), (UNTIED, "grpo", "none", 1), (GEMMA, "sft", "query,key", 1)],
+    [
+        pytest.param(TIED, "sft", "none", 1, marks=pytest.mark.slow),
+        (TIED, "grpo", "full", 2),
+        pytest.param(UNTIED, "grpo", "none", 1, marks=pytest.mark.slow),
+        pytest.param(GEMMA, "sft", "query,key", 1, marks=pytest.mark.slow),
+    ],
     ids=["tied-sft", "tied-grpo-full-parts", "untied-grpo", "gemma-sft-named"],
 )
 def test_trap_a_gradient_summed_in_bfloat16_stands_still(

@@ -55,7 +55,7 @@ def repeated(batch: GroupBatch) -> GroupBatch:
     return dataclasses.replace(alone, shared=(own,))
 
 
-@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("remat", ["none", pytest.param("full", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("objective", ["sft", "grpo"])
 def test_grouped_equals_repeated_in_loss_and_every_gradient_leaf(objective: str, remat: str) -> None:
     params = init_params(CONFIG, jax.random.key(0))
@@ -118,6 +118,8 @@ CASES = {
         GrpoConfig(algorithm="ppo", kl_coef=0.3, kl_in="reward", mask_truncated=True), 3, "full", 4 * 64 * 30
     ),
 }
+ALWAYS = {"ppo, adapters, chunks, remat"}
+MARKED = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in CASES]
 
 
 def make_case(case: Case) -> tuple[Any, Any, Any, Any]:
@@ -146,7 +148,7 @@ def several_turns(width: int = P) -> GroupBatch:
     return dataclasses.replace(batch, loss_mask=mask, truncated=truncated, old_logprobs=None, reference_logprobs=None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", MARKED)
 def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: str) -> None:
     """Old and reference log-probabilities, values and gradients, by plain descent: no optimizer hides a factor."""
     case = CASES[name]
@@ -178,7 +180,7 @@ def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: s
         np.testing.assert_allclose(weight, expected[key][1], rtol=1e-4, err_msg=key)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", MARKED)
 def test_scores_and_gradients_run_each_prompt_once_with_every_option(name: str) -> None:
     """Of prompts four times as long as answers, G copies would cost more than twice what one does."""
     case = CASES[name]

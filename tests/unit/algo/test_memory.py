@@ -69,7 +69,13 @@ def assert_close(got: Any, want: Any, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "cuts"), [("sft", (4,)), ("token_mean", (2, 4)), ("sequence_mean", (2,)), ("constant", (4,))]
+    ("loss", "cuts"),
+    [
+        pytest.param("sft", (4,), marks=pytest.mark.slow),
+        ("token_mean", (2, 4)),
+        pytest.param("sequence_mean", (2,), marks=pytest.mark.slow),
+        pytest.param("constant", (4,), marks=pytest.mark.slow),
+    ],
 )
 def test_trap_parts_of_a_batch_make_the_update_of_the_whole(loss: str, cuts: tuple[int, ...]) -> None:
     """Denominators are global: parts differ in tokens by up to eight times, and a mean of means would be another."""
@@ -89,6 +95,7 @@ def test_trap_parts_of_a_batch_make_the_update_of_the_whole(loss: str, cuts: tup
             np.testing.assert_allclose(weight, expected[name][1], err_msg=name)
 
 
+@pytest.mark.slow
 def test_parts_need_less_room_and_must_divide_the_batch() -> None:
     optimizer = make_optimizer(OPTIM, 10)
     state = init_state(init_params(CONFIG, jax.random.key(0)), optimizer)

@@ -26,6 +26,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_what_is_known_of_spider_dev_is_found(tmp_path: Path) -> None:
     dev, suite = ROOT / "spider_dev", ROOT / "spider_dev_testsuite"
     chosen = [f"--eval={dev}", f"--train={ROOT / 'bird_superhero'}", f"--suite={suite}", f"--out={tmp_path}"]

@@ -766,7 +766,10 @@ def test_questions_that_cannot_be_asked_are_refused(
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("folder", "count", "questions"), [("spider_dev", 19, 972), ("bird_superhero", 1, 129)])
+@pytest.mark.parametrize(
+    ("folder", "count", "questions"),
+    [pytest.param("spider_dev", 19, 972, marks=pytest.mark.slow), ("bird_superhero", 1, 129)],
+)
 def test_real_databases_arrive(real_data: Path, place: Place, folder: str, count: int, questions: int) -> None:
     reader = ["--reader", place.reader] if place.reader else []
     assert main(place.arguments(real_data / folder, "--questions", str(real_data / folder), *reader)) == 0

@@ -29,7 +29,9 @@ GEMMA3 = dataclasses.replace(
     QWEN3, family="gemma3_text", sliding=SlidingWindow(4, (True, False), 100.0), activation="gelu_tanh",
     norms_from_one=True, post_norms=True, scale_embeddings=True,
 )  # fmt: skip
-CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2, GEMMA3], ids=["qwen3", "qwen2", "gemma3"])
+CONFIGS = pytest.mark.parametrize(
+    "config", [QWEN3, pytest.param(QWEN2, marks=pytest.mark.slow), GEMMA3], ids=["qwen3", "qwen2", "gemma3"]
+)
 ALL = ("q", "k", "v", "o", "gate", "up", "down")
 RANK, ALPHA = 3, 6.0
 TOKENS = np.random.default_rng(0).integers(0, 61, (2, 9)).astype(np.int32)
@@ -91,7 +93,9 @@ def test_adapters_compute_what_merged_weights_compute(config: ModelConfig, plain
 
 
 @pytest.mark.parametrize(
-    ("config", "remat"), [(QWEN3, "query,key"), (QWEN2, "none"), (GEMMA3, "full")], ids=["qwen3", "qwen2", "gemma3"]
+    ("config", "remat"),
+    [(QWEN3, "query,key"), pytest.param(QWEN2, "none", marks=pytest.mark.slow), (GEMMA3, "full")],
+    ids=["qwen3", "qwen2", "gemma3"],
 )
 def test_gradients_are_the_projections_of_the_full_gradient(config: ModelConfig, remat: str) -> None:
     """With W' = W + s·A·B the chain rule gives dA = s·dW'·Bᵀ and dB = s·Aᵀ·dW', on matrices [in, out] of a layer."""

@@ -47,7 +47,7 @@ def scored(config: ModelConfig, params: Any, batch: GroupBatch, remat: str = "no
 
 
 @pytest.mark.parametrize("config", [PLAIN, SLIDING], ids=["plain", "sliding"])
-@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("remat", [pytest.param("none", marks=pytest.mark.slow), "full"])
 def test_packed_answers_score_as_those_in_rows_of_their_own(config: ModelConfig, remat: str) -> None:
     """Log-probability, entropy and value of each token, and the gradient of a loss over all of them, in float32."""
     params, batch = init_params(config, jax.random.key(3)), make_batch()

@@ -90,7 +90,9 @@ def prefilled(config: ModelConfig, prompts: list[np.ndarray], table: np.ndarray,
 
 
 @pytest.mark.parametrize("config", [PLAIN, WINDOW], ids=["plain", "window"])
-@pytest.mark.parametrize("width", [4, 8, 16])
+@pytest.mark.parametrize(
+    "width", [4, pytest.param(8, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)]
+)
 def test_prompts_in_chunks_are_prompts_in_one(config: ModelConfig, width: int) -> None:
     prompts = sequences(0, *LENGTHS)
     hidden, _ = prefilled(config, prompts, prompt_table(np.random.default_rng(1), 16, 4), width)
@@ -101,7 +103,14 @@ def test_prompts_in_chunks_are_prompts_in_one(config: ModelConfig, width: int) -
 
 @pytest.mark.parametrize("config", [PLAIN, WINDOW], ids=["plain", "window"])
 @pytest.mark.parametrize(
-    ("at_once", "kernel"), [(0, None), (3, None), (6, None), (6, TRITON_INTERPRETED)], ids=["0", "3", "6", "kernel"]
+    ("at_once", "kernel"),
+    [
+        pytest.param(0, None, marks=pytest.mark.slow),
+        (3, None),
+        pytest.param(6, None, marks=pytest.mark.slow),
+        (6, TRITON_INTERPRETED),
+    ],
+    ids=["0", "3", "6", "kernel"],
 )
 def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, kernel: Kernel | None) -> None:
     """Four slots on three prompts; the first `at_once` tokens of each are appended at once, the others one by one."""

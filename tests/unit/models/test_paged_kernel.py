@@ -110,7 +110,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", ["groups", "nobody", *(pytest.param(name, marks=pytest.mark.slow) for name in ("many heads", "long"))]
+)
 def test_a_kernel_reads_what_the_reference_reads(kernel: Kernel, name: str) -> None:
     case = make_case(*CASES[name])
     score = Score(DEPTH**-0.5, None)

@@ -61,7 +61,9 @@ GEMMA3 = dataclasses.replace(
     final_logit_cap=2.0,
 )
 CONFIGS = pytest.mark.parametrize(
-    "config", [QWEN3, QWEN2, GEMMA3], ids=["qwen3-tied-gqa", "qwen2-untied", "gemma3-sliding"]
+    "config",
+    [QWEN3, pytest.param(QWEN2, marks=pytest.mark.slow), GEMMA3],
+    ids=["qwen3-tied-gqa", "qwen2-untied", "gemma3-sliding"],
 )
 B, P, G, T = 3, 9, 4, 6
 PROMPT_LEN = np.array([9, 4, 1])
@@ -151,7 +153,7 @@ def test_grouped_equals_repeated_in_value_and_every_gradient_leaf(config: ModelC
     assert_trees_close(grouped, REPEATED_GRAD(params, config, batch, rows), 1e-5)
 
 
-@pytest.mark.parametrize("remat", ["full", "query,key,value"])
+@pytest.mark.parametrize("remat", ["full", pytest.param("query,key,value", marks=pytest.mark.slow)])
 def test_remat_changes_no_gradient(remat: str) -> None:
     params, batch = make_params(QWEN3), make_batch(QWEN3)
     plain = GROUPED_GRAD(params, QWEN3, batch, "none")
@@ -211,7 +213,7 @@ def test_batch_mates_change_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize("config", [QWEN3, GEMMA3], ids=["full", "sliding"])
+@pytest.mark.parametrize("config", [QWEN3, pytest.param(GEMMA3, marks=pytest.mark.slow)], ids=["full", "sliding"])
 def test_a_tree_of_three_levels_equals_the_concatenation(config: ModelConfig) -> None:
     """Schema (1 row) -> questions (2 rows) -> answers (6 rows), each with its own lengths."""
     params, rng = make_params(config), np.random.default_rng(3)

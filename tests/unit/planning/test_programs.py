@@ -68,7 +68,10 @@ def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None
 
 @pytest.mark.parametrize(
     "overrides",
-    [("grpo.kl_coef=0.1", "grpo.minibatches=2"), ("model.lora.rank=8", "model.dtype=bfloat16", "model.remat=full")],
+    [
+        pytest.param(("grpo.kl_coef=0.1", "grpo.minibatches=2"), marks=pytest.mark.slow),
+        ("model.lora.rank=8", "model.dtype=bfloat16", "model.remat=full"),
+    ],
 )
 def test_arguments_are_what_the_formulas_say(overrides: tuple[str, ...]) -> None:
     made, work = setting(*overrides)

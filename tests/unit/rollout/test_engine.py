@@ -73,7 +73,14 @@ def test_samples_end_at_the_end_token_or_at_the_limit() -> None:
             assert sample.token_ids[-1] != END
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 1.3}, {"temperature": 0.7, "top_k": 4}, {"top_p": 0.6}])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        pytest.param({"temperature": 1.3}, marks=pytest.mark.slow),
+        {"temperature": 0.7, "top_k": 4},
+        pytest.param({"top_p": 0.6}, marks=pytest.mark.slow),
+    ],
+)
 def test_logprobs_are_those_of_the_model(sampling: dict[str, Any]) -> None:
     prompts = make_prompts(5, 12)
     temperature = sampling.get("temperature", 1.0)
@@ -152,6 +159,7 @@ def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
         list(engine.generate("abc", SamplingParams()))
 
 
+@pytest.mark.slow
 def test_weights_that_diverged_or_are_of_another_type_leave_nothing_behind() -> None:
     prompts, sampling = make_prompts(20, 9), SamplingParams(temperature=0.0, max_new_tokens=8)
     engine = Engine(CONFIG, jax.tree.map(lambda x: x * jnp.nan, PARAMS), NoEnd(), EngineConfig(2, block_size=8))
@@ -164,6 +172,7 @@ def test_weights_that_diverged_or_are_of_another_type_leave_nothing_behind() -> 
     assert len(list(engine.generate(prompts, sampling))) == 2
 
 
+@pytest.mark.slow
 def test_a_small_prefix_cache_gives_the_same_completions() -> None:
     r = np.random.default_rng(2)
     shared = tuple(r.integers(0, 24, 17).tolist())
@@ -223,6 +232,7 @@ def test_a_repetition_penalty_is_on_prompt_and_completion() -> None:
         tokens.append(token)
 
 
+@pytest.mark.slow
 def test_a_long_queue_keeps_all_slots_busy_and_reserves_little() -> None:
     """A slot takes the next completion in the next step, and blocks follow the actual lengths."""
     r = np.random.default_rng(0)
@@ -343,6 +353,7 @@ def test_no_more_programs_are_compiled_than_there_are_shapes() -> None:
     assert (decode_chunk._cache_size(), prefill_chunk._cache_size()) == before
 
 
+@pytest.mark.slow
 def test_fixed_shapes_compile_one_program_of_each_kind_and_sample_the_same() -> None:
     sampling: dict[str, Any] = {"n": 2, "max_new_tokens": 30}
     calls = [make_prompts(9, 5, 9, 8, 7), make_prompts(40, 3, 17, 20, 9), make_prompts(70, 41, 61, 2, 66)]

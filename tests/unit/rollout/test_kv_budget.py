@@ -75,8 +75,8 @@ def assert_same(found: Found, expected: Found) -> None:
     "sampling",
     [
         {"temperature": 0.0, "n": 4, "max_new_tokens": 60},
-        {"n": 4, "max_new_tokens": 60, "stop": ("ab", "kk", "cq")},
-        {"n": 4, "max_new_tokens": 60, "repetition_penalty": 1.3, "top_k": 9},
+        pytest.param({"n": 4, "max_new_tokens": 60, "stop": ("ab", "kk", "cq")}, marks=pytest.mark.slow),
+        pytest.param({"n": 4, "max_new_tokens": 60, "repetition_penalty": 1.3, "top_k": 9}, marks=pytest.mark.slow),
     ],
 )
 def test_a_third_of_the_blocks_gives_the_same_answers(sampling: dict[str, Any]) -> None:
@@ -112,6 +112,7 @@ def test_room_for_one_answer_is_enough_and_less_is_refused_in_words() -> None:
     assert "its completion of 32 tokens needs more than the 7 KV blocks" in found[0, 0].error
 
 
+@pytest.mark.slow
 def test_what_an_engine_computed_before_does_not_matter_to_the_last_bit() -> None:
     """The sizes of its pools are those of the call, not of the largest one so far."""
     sampling = SamplingParams(n=8, max_new_tokens=60)
@@ -129,6 +130,7 @@ def test_answers_under_a_budget_are_the_same_to_the_last_bit_each_time() -> None
     assert list(once.items()) == list(again.items())
 
 
+@pytest.mark.slow
 def test_a_call_compiles_three_decode_programs_at_most() -> None:
     decode_chunk.clear_cache()
     engine = Engine(CONFIG, PARAMS, Letters("end"), EngineConfig(16, **SMALL))

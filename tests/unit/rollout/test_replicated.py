@@ -84,7 +84,7 @@ def test_a_part_of_a_call_has_the_samples_of_the_whole() -> None:
     assert all(one.token_ids == whole[place].token_ids for place, one in found.items())
 
 
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param(None, marks=pytest.mark.slow), "bfloat16"])
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_copy_samples_what_the_trainer_s_own_weights_do(dtype: str | None, lora: bool) -> None:
     """The copy is in the compute dtype and by layer: each bit of the log-probabilities is the same."""

@@ -83,7 +83,7 @@ def converse(
     return prompts, found, policies
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.05])
+@pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.slow), 0.05])
 def test_turns_are_one_sequence_with_the_model_s_own_logprobs(seconds: float) -> None:
     sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
     prompts, found, policies = converse(sampling, seconds)
@@ -107,6 +107,7 @@ def test_turns_are_one_sequence_with_the_model_s_own_logprobs(seconds: float) ->
         assert not np.array(sample.logprobs)[~mask].any()
 
 
+@pytest.mark.slow
 def test_when_observations_arrive_changes_nothing() -> None:
     sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
     at_once, late = (converse(sampling, seconds, slots=3)[1] for seconds in (0.0, 0.02))
@@ -174,6 +175,7 @@ def test_long_observations_are_appended_in_chunks() -> None:
     assert sorted(len(ids) for ids in found[0].values()) == [40 + 8 * i for i in range(5)]
 
 
+@pytest.mark.slow
 def test_all_turns_together_are_bounded() -> None:
     sampling = SamplingParams(n=2, max_new_tokens=10, max_total_tokens=16)
     for sample in converse(sampling)[1].values():

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,6 +24,10 @@ from sqlexec_rs.servers import Server, ServerError
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling is most of the time here, and less of it computes the same. XLA_FLAGS set to nothing gives the defaults.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+
+# A shell lets what it starts in the background ignore Ctrl-C, and whatever that starts: tests of Ctrl-C could not pass.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is found out about databases is kept on disk in the tests of that alone.
 os.environ.setdefault("JAXRL_SQL_CACHE", "off")

@@ -116,12 +116,17 @@ def read_lengths(text: str, key: str, limit: str, most: int) -> Lengths | None:
     return Lengths(tuple(values))
 
 
+def shuffled(lengths: np.ndarray) -> np.ndarray:
+    """Return lengths in an order that has nothing to do with them, always the same."""
+    return np.random.default_rng(_ORDER).permutation(lengths)
+
+
 def schedule(lengths: Lengths, questions: int, group: int, slots: int) -> Schedule:
     """Return the schedule of `group` answers to each of `questions`; a slot takes the next answer when it is free.
 
     A step is over when each row of it has a token, so the steps are those of the longest chain of answers in a slot.
     """
-    taken = np.random.default_rng(_ORDER).permutation(lengths.take(questions * group)).clip(1).tolist()
+    taken = shuffled(lengths.take(questions * group)).clip(1).tolist()
     free, steps, read = [0] * min(slots, len(taken)), 0, 0
     for first in range(0, len(taken), group):
         ends, begins = [], []

@@ -200,7 +200,7 @@ def _decode(
 def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> Cost:
     """Return the cost of scoring a batch once, without gradients."""
     chips = batch_ways(sizes) * sizes["tensor"]
-    flops = grouped_forward_flops(model, work.prompts, work.prompt, work.group, work.answer) / chips
+    flops = grouped_forward_flops(model, work.prompts, work.prompt, work.rows, work.answer) / chips
     weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / sizes["tensor"]
     stream = _stream(model, sizes, work, width)
     link = work.parts * _come_together(model, sizes, work, width, layers=1, embedding=1, logits=1)
@@ -217,7 +217,7 @@ def _update(
     embedding's is added up whole.
     """
     tensor, data = sizes["tensor"], sizes["data"]
-    forward = grouped_forward_flops(model, work.prompts, work.prompt, work.group, work.answer)
+    forward = grouped_forward_flops(model, work.prompts, work.prompt, work.rows, work.answer)
     passes, learns = UPDATE_PASSES + remat, not config.model.lora.rank
     whole = model.n_layers * layer_weights(model) + _tables(model)
     held = whole / sizes["fsdp"] / tensor

@@ -174,7 +174,7 @@ def _defined(lines: list[str], name: str) -> str:
     return next((line for line in lines if line.lstrip().removeprefix("ROOT ").startswith(f"{name} = ")), "")
 
 
-def _collective(line: str, match: re.Match[str], computation: str, times: int) -> Collective:
+def _collective(line: str, match: re.Match[str], computation: str, times: float) -> Collective:
     kind, chips = match[2], _group_size(line)
     size = float(sum(_bytes(array) for array in _ARRAY.finditer(_result(match[1], kind, bool(match[3])))))
     if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):

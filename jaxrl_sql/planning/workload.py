@@ -15,6 +15,7 @@ from jaxrl_sql.algo.updates import needs_old_logprobs
 from jaxrl_sql.batch import bucket, first_fit, most_rows, order_for_parts, row_counts
 from jaxrl_sql.config import OptimConfig, TrainConfig, changed
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.attention.paged_kernel import Grid, grids_of
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES, logit_pieces
 from jaxrl_sql.parallel.rules import logit_ways
 from jaxrl_sql.planning.lengths import Lengths, shuffled
@@ -106,6 +107,13 @@ def head_ways(model: ModelConfig, tensor: int) -> int:
     """Return into how many parts decoding cuts a row's heads: by key heads, else by the queries of each, else none."""
     per_key = model.n_heads // model.n_kv_heads
     return tensor if model.n_kv_heads % tensor == 0 or per_key % tensor == 0 else 1
+
+
+def decode_grids(model: ModelConfig, load: EngineLoad, heads: int) -> tuple[Grid, Grid]:
+    """Return the grids of a layer's two calls of the decode kernel on a chip that has one of `heads` parts of them."""
+    per_key, own = model.n_heads // model.n_kv_heads, model.n_kv_heads // heads
+    sizes = load.sizes
+    return grids_of(sizes.prompt_slots, sizes.group_size, load.config.max_num_seqs, own, per_key, model.head_dim)
 
 
 def longest_answer(config: TrainConfig) -> tuple[str, int]:

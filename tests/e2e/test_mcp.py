@@ -370,7 +370,7 @@ def held(server: Server) -> Any:
     else:
         url = urlsplit(server.owner)
         connection = pymysql.connect(
-            host=url.hostname, port=url.port or 0, user=url.username, password=url.password or "", db=url.path[1:]
+            host=url.hostname, port=url.port or 0, user=url.username, password=url.password or "", database=url.path[1:]
         )
     with closing(connection), connection.cursor() as cursor:
         cursor.execute(HELD[server.engine])

@@ -28,6 +28,7 @@ from jaxrl_sql.data.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.run.build import export_model, make_optimizer, make_params, make_policy
 from jaxrl_sql.run.command import TRAINED, run_command
+from jaxrl_sql.run.ending import tell_end
 from jaxrl_sql.run.evaluation import evaluate_all
 from jaxrl_sql.run.lifecycle import Snapshot, dry_run, open_run, restore, run_phase
 from jaxrl_sql.run.session import Session
@@ -97,6 +98,11 @@ class SftPhase:
     first: int = 0
 
     @property
+    def name(self) -> str:
+        """Return what the phase is called in the metrics."""
+        return "sft"
+
+    @property
     def last(self) -> int:
         """Return the run's step after which the phase is over."""
         return self.session.config.sft.steps
@@ -126,7 +132,8 @@ class SftPhase:
         if at % cfg.log_every == 0 or is_measured:
             numbers = reduce_metrics(jax.device_get(metrics)) | self.window.numbers()
             if is_measured and self.dataset.held:
-                numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
+                with s.display.work("measuring the loss on what is held out", is_told=False):
+                    numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
                 if self.watch.see(numbers["sft/held_out_loss"]) and cfg.patience:
                     self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
             s.record(at, "sft", numbers)
@@ -241,7 +248,8 @@ def sft(config: TrainConfig) -> int:
             return s.stopped()
         if not evaluate_all(s, policy_params(trainable, frozen), s.config.sft.steps):
             return s.stopped()
-        s.note(f"model: {export_model(s, trainable, frozen)}")
+        export_model(s, trainable, frozen)
+        tell_end(s)
     return 0
 
 

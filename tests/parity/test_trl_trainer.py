@@ -102,11 +102,17 @@ def trained(model: Any, tokenizer: Any, rows: Any, out: Path, **more: Any) -> tu
     )  # fmt: skip
     trainer = trl.GRPOTrainer(model=model, args=settings, train_dataset=rows, processing_class=tokenizer, **more)
     import os
+
     if os.environ.get("DBG"):
-        old=trainer._generate
-        def gen(*a,**k):
-            r=old(*a,**k); print("PROMPT", repr(tokenizer.decode(r[0][0]))); print("GEN", [tokenizer.decode(x) for x in r[1]]); return r
-        trainer._generate=gen
+        old = trainer._generate
+
+        def gen(*a, **k):
+            r = old(*a, **k)
+            print("PROMPT", repr(tokenizer.decode(r[0][0])))
+            print("GEN", [tokenizer.decode(x) for x in r[1]])
+            return r
+
+        trainer._generate = gen
     trainer.train()
     logged = [one for one in trainer.state.log_history if "reward" in one]
     moved = sum(float((a - b).abs().sum()) for a, b in zip(before, model.parameters(), strict=True))

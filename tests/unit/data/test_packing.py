@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from jaxrl_sql.batch import GroupBatch, Segment, bucket, order_for_parts, row_counts
 from jaxrl_sql.data.pack import order_by_rows, with_packed_rows
+from jaxrl_sql.sft import positions
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 T = 16
@@ -91,3 +92,12 @@ def test_the_order_for_parts_goes_by_blocks_that_are_learned_together() -> None:
     assert order_by_rows(groups, 32, 4, 1) == [1, 2, 0, 3, 4, 7, 5, 6]
     with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
         order_by_rows(groups, 32, 4, 3)
+
+
+@pytest.mark.parametrize(("parts", "rows"), [(4, (4, 4, 5, 8)), (2, (5, 8)), (1, (8,))])
+def test_supervised_positions_are_of_the_rows_that_parts_run(parts: int, rows: tuple[int, ...]) -> None:
+    """Prompts need 2, 3, 5 and 8 rows of the 8 that the batch has; prompt i is in part i modulo `parts`."""
+    batch = batch_of([[T] * need + [0] * (12 - need) for need in (2, 3, 5, 8)])
+    assert positions(batch, parts) == 4 + 12 * T
+    packed = with_packed_rows(batch)
+    assert positions(packed, parts) == 4 + T * sum(rows) / len(rows)

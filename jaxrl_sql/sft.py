@@ -71,7 +71,7 @@ class Window:
 
     steps: int = 0
     tokens: int = 0
-    positions: int = 0
+    positions: float = 0.0
     since: float = field(default_factory=time.perf_counter)
 
     def numbers(self) -> dict[str, float]:

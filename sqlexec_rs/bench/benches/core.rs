@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rusqlite::Connection;
 use sqlexec_core::compare::{Side, compare};
-use sqlexec_core::{Config, Limits, Options, Outcome, Pool, Rule, Status};
+use sqlexec_core::{Config, Limits, Options, Outcome, Pool, Rule, Status, Table};
 use tempfile::TempDir;
 
 const N_ROWS: u64 = 10_000;

@@ -251,7 +251,9 @@ fn sorted_column(table: &Table, column: usize) -> Result<Vec<Value<'_>>, Raises>
 fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool) -> Result<(), Raises> {
     for column in by {
         let mut has = [false; 4];
-        rows.iter().for_each(|row| has[kind(table.value(*row, *column))] = true);
+        for row in rows.iter() {
+            has[kind(table.value(*row, *column))] = true;
+        }
         let (has_numbers, has_bytes, has_texts) = (has[NUMBERS], has[BYTES], has[TEXTS]);
         if has_numbers && has_bytes || by.len() == 1 && has_texts && (has_numbers || has_bytes) {
             return Err(Raises);

@@ -77,6 +77,7 @@ impl FromStr for Rule {
 
 /// What a caller may choose for an item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "they are choices of rules that have nothing to do with each other")]
 pub struct Options {
     /// `spider2`: the gold columns that count; none named is all.
     pub condition_cols: Vec<usize>,

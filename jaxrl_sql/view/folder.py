@@ -179,7 +179,7 @@ class View:
             told.append("The run's oldest answers were dropped (run.keep_rollouts).")
         judge = self._judge
         if judge is not None and judge.missing:
-            told.append(f"Not judged, for the file is not there: {', '.join(judge.missing[:3])}.")
+            told.append(f"Not judged: {', '.join(judge.missing[:3])}.")
         if judge is not None and judge.judged < judge.asked and not judge.missing:
             told.append(
                 f"{judge.judged:,} of {judge.asked:,} distinct answers were judged by every rule: "

@@ -1,4 +1,7 @@
-"""A verifiers environment (package `verifiers`, its v1 form): a taskset of questions, and the dialogue as its run."""
+"""A verifiers environment (package `verifiers`, its v1 form): a taskset of questions, and the dialogue as its run.
+
+verifiers finds both in a module of its own that names them in `__all__`; docs/environment.md has it.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,19 @@ class SqlTask(vf.Task[SqlData]):
 class SqlTasksetConfig(vf.TasksetConfig):
     """A file of JSON lines with `prompt`, `db_path` and `gold_sql`."""
 
-    questions: Path
+    questions: Path = Path()
 
 
 class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
     """The questions of a file."""
 
     def load(self) -> Iterator[SqlTask]:
-        """Yield the questions; raises InputError that names the first line which is none."""
-        for number, line in enumerate(self.config.questions.read_text(encoding="utf-8").splitlines(), 1):
+        """Yield the questions; raises InputError for no such file, and that names the first line which is none."""
+        try:
+            lines = self.config.questions.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise InputError(f"taskset.questions: {self.config.questions}: {error.strerror}") from error
+        for number, line in enumerate(lines, 1):
             try:
                 row = {name: str(json.loads(line)[name]) for name in NAMES}
             except (ValueError, KeyError, TypeError) as error:

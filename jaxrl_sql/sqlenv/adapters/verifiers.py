@@ -68,7 +68,10 @@ class SqlEnv(vf.Env[SqlEnvConfig]):
     """A dialogue: what the player writes is run, and the result is the user's next message."""
 
     async def run(self, task: Any, agents: Any) -> None:
-        """Let the player ask until it gives its solution, and record the reward; none where it is not trusted."""
+        """Let the player ask until it gives its solution, and record the reward.
+
+        There is none where it is not trusted, or where the player failed and not what it wrote.
+        """
         scoring = Scoring(_executor(), self.config.turns)
         episode = scoring.begin(example_of({"db_path": task.data.db_path, "gold_sql": task.data.gold_sql}))
         async with agents.player.interaction(task) as interaction:
@@ -78,7 +81,7 @@ class SqlEnv(vf.Env[SqlEnvConfig]):
                 if said is None:
                     break
                 segment = await interaction.turn(said)
-        if (reward := await asyncio.to_thread(episode.reward)) is not None:
+        if not interaction.trace.errors and (reward := await asyncio.to_thread(episode.reward)) is not None:
             interaction.trace.record_reward("sql_reward", reward)
 
 

@@ -160,28 +160,29 @@ def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
     batches = [lesson(part) for part in (pairs[:-2], pairs[-2:])]
     tokens_learned = sum(len(answer) for _, answer in pairs)
 
-    def loss(params: Any) -> jax.Array:
-        total = jnp.zeros(())
+    def loss(params: Any) -> tuple[jax.Array, jax.Array]:
+        total, wrong = jnp.zeros(()), jnp.zeros((), int)
         for tokens, lengths, at in batches:
-            logits = forward(params, config, tokens, lengths)
-            missed = optax.softmax_cross_entropy_with_integer_labels(logits[at], tokens[at[0], at[1] + 1])
-            total += missed.sum()
-        return total / tokens_learned
+            logits, wanted = forward(params, config, tokens, lengths)[at], tokens[at[0], at[1] + 1]
+            total += optax.softmax_cross_entropy_with_integer_labels(logits, wanted).sum()
+            wrong += (logits.argmax(-1) != wanted).sum()
+        return total / tokens_learned, wrong
 
     optimizer = optax.adam(2e-3)
 
     @jax.jit
-    def step(params: Any, state: Any) -> tuple[Any, Any, jax.Array]:
-        value, gradient = jax.value_and_grad(loss)(params)
+    def step(params: Any, state: Any) -> tuple[Any, Any, tuple[jax.Array, jax.Array]]:
+        found, gradient = jax.value_and_grad(loss, has_aux=True)(params)
         change, state = optimizer.update(gradient, state)
-        return optax.apply_updates(params, change), state, value
+        return optax.apply_updates(params, change), state, found
 
     state = optimizer.init(params)
-    for _ in range(300):
-        params, state, value = step(params, state)
-        if value < LEARNED:
+    for _ in range(400):
+        params, state, (value, wrong) = step(params, state)
+        if value < LEARNED and wrong <= 1:  # of two answers to one question one is not the likeliest
             break
-    assert value < LEARNED
+    else:
+        pytest.fail(f"the model did not learn what it was shown: {value}, {wrong} tokens are wrong")
     save_checkpoint(folder, config, params, tokenizer, source=START)
 
 

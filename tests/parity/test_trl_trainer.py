@@ -1,4 +1,4 @@
-"""TRL's own trainer on our environment and our reward function: a small model that was shown what to write, two steps."""
+"""TRL's own trainer on our environment and our reward function: a model that was shown what to write, two steps."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ pytestmark = [
 START = Path(__file__).parents[2] / "configs/quickstart_start"
 GOLD, WRONG = "SELECT name FROM singer WHERE age > 30", "SELECT name FROM singer"
 ASKED = [{"role": "user", "content": "Who is over 30?"}]
-STEPS, GROUP = 2, 4
-LEARNED = 0.02  # what two ways to go on cost at least, shared out to all tokens, is some 0.01
+STEPS, GROUP = 2, 6
+LEARNED = 0.01  # what two ways to go on cost at least, shared out to all tokens, is some 0.007
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,6 @@ def taught(tokenizer: Any, dialogues: list[list[dict[str, Any]]], tools: list[An
         optimizer.step()
         if loss < LEARNED:
             break
-    print("LOSS", float(loss), _)
     return model
 
 
@@ -97,22 +96,11 @@ def trained(model: Any, tokenizer: Any, rows: Any, out: Path, **more: Any) -> tu
     before = [weight.detach().clone() for weight in model.parameters()]
     settings = trl.GRPOConfig(
         output_dir=str(out), max_steps=STEPS, per_device_train_batch_size=GROUP, num_generations=GROUP, beta=0.0,
-        max_completion_length=200, learning_rate=1e-5, temperature=0.7, logging_steps=1, report_to="none", use_cpu=True, bf16=False,
-        gradient_checkpointing=False, save_strategy="no", disable_tqdm=True, seed=1, shuffle_dataset=False,
+        max_completion_length=400, learning_rate=1e-5, temperature=0.5, logging_steps=1, report_to="none",
+        use_cpu=True, bf16=False, gradient_checkpointing=False, save_strategy="no", disable_tqdm=True, seed=1,
+        shuffle_dataset=False,
     )  # fmt: skip
     trainer = trl.GRPOTrainer(model=model, args=settings, train_dataset=rows, processing_class=tokenizer, **more)
-    import os
-
-    if os.environ.get("DBG"):
-        old = trainer._generate
-
-        def gen(*a, **k):
-            r = old(*a, **k)
-            print("PROMPT", repr(tokenizer.decode(r[0][0])))
-            print("GEN", [tokenizer.decode(x) for x in r[1]])
-            return r
-
-        trainer._generate = gen
     trainer.train()
     logged = [one for one in trainer.state.log_history if "reward" in one]
     moved = sum(float((a - b).abs().sum()) for a, b in zip(before, model.parameters(), strict=True))
@@ -154,7 +142,6 @@ def test_its_trainer_calls_our_tools_and_learns_from_our_reward(
     ]
     model = taught(tokenizer, dialogues, tools)
     logged, moved = trained(model, tokenizer, rows, tmp_path / "out", environment_factory=lambda: Seen(task))
-    print("EARNED", earned, logged)
     assert len(logged) == STEPS
     assert len(earned) == STEPS * GROUP
     for written, reward in earned:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.step import StepFn, init_state, make_step
-from jaxrl_sql.batch import GroupBatch, TrainState, bucket
+from jaxrl_sql.batch import GroupBatch, TrainState, bucket, order_for_parts, row_counts
 from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.data.benchmarks import skipped_lines
 from jaxrl_sql.data.pack import by_schema, pack_rows, with_learned_alone, with_packed_rows
@@ -70,7 +71,7 @@ class Window:
 
     steps: int = 0
     tokens: int = 0
-    positions: int = 0
+    positions: float = 0.0
     since: float = field(default_factory=time.perf_counter)
 
     def numbers(self) -> dict[str, float]:
@@ -126,7 +127,7 @@ class SftPhase:
         self.window.tokens += sum(
             len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows
         )
-        self.window.positions += cfg.databases * positions(batch)
+        self.window.positions += cfg.databases * positions(batch, cfg.gradient_accumulation_steps)
         self.state, metrics = self.update(self.state, s.to_mesh(batch, cfg.databases))
         is_measured = at == self.last or (cfg.eval_every > 0 and at % cfg.eval_every == 0)
         if at % cfg.log_every == 0 or is_measured:
@@ -190,7 +191,7 @@ def open_sft(s: Session, begin: int) -> SftPhase:
         dataset=dataset,
         state=state,
         watch=watch,
-        update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps),
+        update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps, by_rows=True),
         held_out_loss=make_held_out_loss(s, dataset),
         words=words if cfg.shuffle_identifiers else (),
     )
@@ -204,13 +205,29 @@ def pack(s: Session, rows: Sequence[Row], longest: int) -> GroupBatch:
     width = by_schema(max(len(row.prompt) for row in rows), 0)
     whole = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
     whole = with_learned_alone(with_packed_rows(whole))
-    return whole if here is None else jax.tree.map(lambda x: x[list(here)], whole)
+    if whole.packed_length is None:
+        order = list(range(cfg.databases) if here is None else here)
+    else:
+        order = order_for_parts(_rows_needed(whole.packed_length), cfg.gradient_accumulation_steps)
+        order = order if here is None else [order[i] for i in here]
+    return jax.tree.map(lambda x: x[order], whole)
 
 
-def positions(batch: GroupBatch) -> int:
-    """Return how many tokens of a prompt of this batch and its completions go through the model, padding too."""
-    rows = batch.completion if batch.packed_length is None else batch.packed_length
-    return int(batch.shared[0].tokens.shape[1] + rows.shape[1] * batch.completion.shape[-1])
+def positions(batch: GroupBatch, parts: int) -> float:
+    """Return how many tokens a prompt and its completions are in the model, padding too: a mean over prompts."""
+    prompt, width = batch.shared[0].tokens.shape[1], batch.completion.shape[-1]
+    if batch.packed_length is None:
+        return float(prompt + batch.completion.shape[1] * width)
+    counts = row_counts(batch.packed_length.shape[1])
+    need = _rows_needed(batch.packed_length)
+    ran = [next(rows for rows in counts if rows >= max(need[part::parts])) for part in range(min(parts, len(need)))]
+    return prompt + width * sum(ran) / len(ran)
+
+
+def _rows_needed(packed_length: jax.Array) -> list[int]:
+    """Return how many of its packed rows [B,R] each prompt fills."""
+    needed: list[int] = (np.asarray(packed_length) > 0).sum(axis=1).tolist()
+    return needed
 
 
 def make_held_out_loss(s: Session, sft_dataset: SftDataset) -> Callable[[TrainState], float]:

@@ -36,7 +36,7 @@ from jaxrl_sql.algo.updates import (
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.order import Order
-from jaxrl_sql.data.pack import with_packed_rows
+from jaxrl_sql.data.pack import order_by_rows, with_packed_rows
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
@@ -179,10 +179,14 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, flo
     phase.engine.params = None  # the updates donate them
     phase.engine.release()  # and may have the KV cache's memory
     progress.cursor = found.cursor
-    keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, found.groups, found.chosen)
-    longest = longest_answer(s.config)[1]
-    for start in range(0, len(found.chosen), grpo.prompts):
-        batch = pack(found.chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)
+    longest, chosen = longest_answer(s.config)[1], found.chosen
+    if grpo.packing:
+        size, parts = grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps
+        order = order_by_rows([group.trajectories for group in chosen], longest, size, parts)
+        chosen = [chosen[i] for i in order]
+    keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, found.groups, chosen)
+    for start in range(0, len(chosen), grpo.prompts):
+        batch = pack(chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)
         batch = with_packed_rows(batch) if grpo.packing else batch
         if s.config.rollout.exact:
             batch = dataclasses.replace(batch, old_logprobs=batch.rollout_logprobs)

@@ -27,7 +27,8 @@ RECIPES = (
 )  # fmt: skip
 # An overlay, and the topology that it is for.
 MACHINES = {
-    "h100x8": "h100:8", "v5p_4x4x2": "v5p:4x4x2", "v5e_4x4": "v5e:4x4", "gpu_80gb": "h100:1", "gpu_24gb": "l4:1",
+    "h100x8": "h100:8", "v5p_4x4x2": "v5p:4x4x2", "v5p_4x4x2_packed": "v5p:4x4x2", "v5e_4x4": "v5e:4x4",
+    "v5e_4x4_packed": "v5e:4x4", "gpu_80gb": "h100:1", "gpu_24gb": "l4:1",
 }  # fmt: skip
 SHAPES = {
     "OmniSQL-7B": "qwen2.5-coder-7b",
@@ -38,12 +39,13 @@ SHAPES = {
 }
 
 
-# Each configuration on each machine but one: 16 chips of 16 GB are for Think2SQL's 4B.
+# Each configuration on each machine, but 16 chips of 16 GB are for Think2SQL 4B, and only sampled answers are packed.
 PAIRS = [
     (recipe, machine)
     for recipe in RECIPES
     for machine in MACHINES
-    if machine != "v5e_4x4" or recipe in {"think2sql", "think2sql_sft", "think2sql_sft_sql"}
+    if not machine.startswith("v5e_4x4") or recipe in {"think2sql", "think2sql_sft", "think2sql_sft_sql"}
+    if not machine.endswith("_packed") or "_sft" not in recipe
 ]
 
 

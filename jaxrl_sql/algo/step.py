@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxrl_sql.algo import loss as losses
-from jaxrl_sql.batch import GroupBatch, TrainState
+from jaxrl_sql.batch import GroupBatch, TrainState, row_counts
 from jaxrl_sql.ops.linear import wide_slots, with_slots
 from jaxrl_sql.ops.stochastic_rounding import apply_updates, widen
 from jaxrl_sql.ops.token_distribution import TokenLogprobs
@@ -27,6 +27,7 @@ LossFn = Callable[[TokenLogprobs, GroupBatch], losses.Loss]
 StepFn = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Scores = tuple[jax.Array, jax.Array | None]
 Scorer = Callable[[Any, Any, GroupBatch], Scores]
+T = TypeVar("T")
 
 
 def init_state(
@@ -37,13 +38,18 @@ def init_state(
 
 
 def make_step(
-    logprobs: LogprobFn, loss: LossFn, optimizer: optax.GradientTransformation, accumulate: int = 1
+    logprobs: LogprobFn,
+    loss: LossFn,
+    optimizer: optax.GradientTransformation,
+    accumulate: int = 1,
+    by_rows: bool = False,
 ) -> StepFn:
     """Return the update: score, loss, gradient of sum / weight in float32, optimizer.
 
     With `accumulate` above 1 the batch goes through in that many parts of whole groups, one after another, and their
     gradients add up: less is held at a time. Each part's sum is divided by the weight of the whole batch, so the
     parts, however unequal, make the same gradient as the batch in one piece. Raises ValueError when B is not divided.
+    `by_rows`: of a packed batch each part runs only the rows that its prompts need (`on_rows_needed`).
     """
 
     @_steady
@@ -57,7 +63,8 @@ def make_step(
 
         # By slots, so that gradients are float32 whatever the weights are kept in.
         gradient = jax.grad(objective, has_aux=True)
-        grads, metrics = _over_parts(partial(gradient, wide_slots(trainable)), batch, accumulate)
+        of_part: Any = partial(gradient, wide_slots(trainable))
+        grads, metrics = _over_parts(on_rows_needed(of_part) if by_rows else of_part, batch, accumulate)
         updates, opt_state = optimizer.update(grads, opt_state, trainable)
         trainable = apply_updates(trainable, updates, count)
         sizes = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(widen(trainable))}
@@ -120,6 +127,31 @@ def _over_parts(
     return grads, losses.merge(stacked)
 
 
+def on_rows_needed(run: Callable[[GroupBatch], T]) -> Callable[[GroupBatch], T]:
+    """Return `run` for parts of a packed batch, of which it is given no more rows than some prompt of a part needs.
+
+    A program holds `run` for each of `row_counts`, four at most, and takes one of them for each part.
+    """
+
+    def few(part: GroupBatch) -> T:
+        if part.packed_length is None:
+            return run(part)
+        length = part.packed_length
+        counts = row_counts(length.shape[1])
+        need = jnp.max(jnp.sum(length > 0, axis=1))  # rows are filled from the first on
+        ways = [partial(_on_rows, run, rows) for rows in counts]
+        found: T = jax.lax.switch(jnp.sum(need > jnp.array(counts[:-1])), ways, part)
+        return found
+
+    return few
+
+
+def _on_rows(run: Callable[[GroupBatch], T], rows: int, part: GroupBatch) -> T:
+    """Run a packed part with its first `rows` rows."""
+    assert part.packed_length is not None
+    return run(dataclasses.replace(part, packed_length=part.packed_length[:, :rows]))
+
+
 def _cut(batch: GroupBatch, parts: int) -> GroupBatch:
     """Cut a batch into parts, [B,...] -> [parts,B/parts,...].
 
@@ -135,7 +167,8 @@ def _cut(batch: GroupBatch, parts: int) -> GroupBatch:
 def make_scorer(logprobs: LogprobFn, parts: int = 1) -> Scorer:
     """Return a jitted function (trainable, frozen, batch) -> log-probabilities, and values or None; [B,G,T] each.
 
-    It takes no gradient. Like an update, it computes each prompt once, and the batch in `parts`, one after another.
+    It takes no gradient. Like an update, it computes each prompt once, and the batch in `parts`, one after another,
+    each with the packed rows that it needs.
     For one `logprobs` there is one such function, so that it is compiled once, whoever scores what.
     """
 
@@ -146,7 +179,7 @@ def make_scorer(logprobs: LogprobFn, parts: int = 1) -> Scorer:
 
         if parts == 1:
             return one(batch)
-        scored = jax.lax.map(one, _cut(batch, parts))
+        scored = jax.lax.map(on_rows_needed(one), _cut(batch, parts))
         whole: Scores = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), scored)
         return whole
 

@@ -74,7 +74,11 @@ def make_updates(
     objective = loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
     steps = {
         on_policy: make_step(
-            policy, partial(objective, cfg=cfg, on_policy=on_policy), optimizer, cfg.gradient_accumulation_steps
+            policy,
+            partial(objective, cfg=cfg, on_policy=on_policy),
+            optimizer,
+            cfg.gradient_accumulation_steps,
+            by_rows=True,
         )
         for on_policy in (True, False)
     }

@@ -163,7 +163,7 @@ class SftConfig:
 
     `packing` puts a schema's questions into fewer rows of the longest one's length, each seeing itself and the schema
     alone, makes batches of schemas of like length, and computes the vocabulary's product for learned tokens only: the
-    same sums over less padding, on processors (`model.attention` xla or amx), in batches of another order.
+    same sums over less padding, where `model.attention` is xla, amx or splash (TPUs), in batches of another order.
     """
 
     steps: int = 0
@@ -243,7 +243,7 @@ class GrpoConfig:
     `gradient_accumulation_steps` cuts each update's batch into that many parts, computed one after another for less
     memory (0: as many as leave a prompt and its answers at a time to each shard of `mesh.data` x `mesh.fsdp`).
     `packing` puts a group's answers into fewer rows of the longest answer's length, each seeing itself alone: the same
-    sums over less padding, on processors (`model.attention` xla or amx).
+    sums over less padding, where `model.attention` is xla, amx or splash (TPUs).
 
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
     Up to `max_extra_generations` more rounds are generated while too few do. One rollout serves the updates of
@@ -344,8 +344,8 @@ class ValidationConfig:
     """Greedy evaluation before and after training, and every `every` steps (0: never in between).
 
     `turns`: how many the policy has; 0: as in training. `rule`: by what its answers are judged (empty: the recipe's own
-    rule, or the set's where the recipe has none; Spider 2 and EHRSQL keep theirs), each on its question's own database.
-    Runs of several recipes are compared by one rule for all.
+    rule, or the set's where the recipe has none; Spider 2, EHRSQL and Defog keep theirs), each on its question's own
+    database. Runs of several recipes are compared by one rule for all.
     """
 
     every: int = 0

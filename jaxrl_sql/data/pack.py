@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_sql.batch import GroupBatch, Segment, bucket, pad_tokens
+from jaxrl_sql.batch import GroupBatch, Segment, bucket, first_fit, most_rows, order_for_parts, pad_tokens
 from jaxrl_sql.data.sft_batches import Answer, Row
 from jaxrl_sql.types import Trajectory
 
@@ -124,12 +124,11 @@ def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: 
 def with_packed_rows(batch: GroupBatch) -> GroupBatch:
     """Return a host's batch whose completions are packed into rows of T tokens, R of them a prompt; as it is for R = G.
 
-    Longest first, each into the first row that has room (first-fit decreasing, Johnson 1973). R is the most that a
-    prompt of the batch needs, of few numbers, so that a run compiles a handful of shapes.
+    R is the most that a prompt of the batch needs, of few numbers, so that a run compiles a handful of shapes.
     """
     width, group = batch.completion.shape[2], batch.completion.shape[1]
-    found = [_first_fit(lengths, width) for lengths in np.asarray(batch.completion_len)]
-    rows = bucket(max(len(used) for _, used in found), smallest=2)
+    found = [first_fit(lengths, width) for lengths in np.asarray(batch.completion_len)]
+    rows = most_rows([len(used) for _, used in found])
     if rows >= group:
         return batch
     length = np.zeros((len(found), rows), np.int32)
@@ -137,6 +136,18 @@ def with_packed_rows(batch: GroupBatch) -> GroupBatch:
         of_prompt[: len(used)] = used
     packed: dict[str, Any] = {"packed_start": np.stack([start for start, _ in found]), "packed_length": length}
     return dataclasses.replace(batch, **packed)
+
+
+def order_by_rows(groups: Sequence[Sequence[Trajectory]], longest: int, block: int, parts: int) -> list[int]:
+    """Return the order of groups in which the parts of each `block` of them, packed, need rows alike.
+
+    `longest` is the most tokens that a completion may have, as `pack_groups` is given it.
+    """
+    width, order = bucket(longest), list[int]()
+    rows = [len(first_fit(np.array([len(one.completion) for one in group]), width)[1]) for group in groups]
+    for start in range(0, len(groups), block):
+        order += [start + i for i in order_for_parts(rows[start : start + block], parts)]
+    return order
 
 
 def with_learned_alone(batch: GroupBatch) -> GroupBatch:
@@ -156,16 +167,3 @@ def with_learned_alone(batch: GroupBatch) -> GroupBatch:
         row[: len(found)] = found
     kept: dict[str, Any] = {"scored": scored}
     return dataclasses.replace(batch, **kept)
-
-
-def _first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, list[int]]:
-    """Return where each of some lengths [G] begins among rows of `width` places [G], and the tokens of each row."""
-    start, used = np.zeros(len(lengths), np.int32), list[int]()
-    for i in np.argsort(-lengths, kind="stable"):
-        size = int(lengths[i])
-        row = next((row for row, taken in enumerate(used) if taken + size <= width), len(used))
-        if row == len(used):
-            used.append(0)
-        start[i] = row * width + used[row]
-        used[row] += size
-    return start, used

@@ -23,10 +23,11 @@ def layer_weights(config: ModelConfig) -> int:
     return sum(math.prod(spec.layer_shape) for spec in param_specs(config) if spec.is_stacked and spec.hf_transposed)
 
 
-def seen_pairs(prompt: int, group: int, completion: int, window: int | None = None) -> int:
+def seen_pairs(prompt: int, group: float, completion: int, window: int | None = None) -> int:
     """Count the (query, key) pairs of one group that causal attention sees, within `window` tokens if given.
 
-    prompt: tokens of the prompt P; group: completions G; completion: tokens of each, T.
+    prompt: tokens of the prompt P; group: completions G (a mean, where prompts have several); completion: tokens of
+    each, T.
     """
     reach = math.inf if window is None else window
     ends = np.minimum(np.arange(1, prompt + completion + 1), reach)
@@ -34,7 +35,7 @@ def seen_pairs(prompt: int, group: int, completion: int, window: int | None = No
 
 
 def grouped_forward_flops(
-    config: ModelConfig, batch: int, prompt: int, group: int, completion: int, whole_squares: bool = False
+    config: ModelConfig, batch: int, prompt: int, group: float, completion: int, whole_squares: bool = False
 ) -> float:
     """Return the operations of scoring B groups of full lengths: P tokens before G completions of T, logits of B·G·T.
 
@@ -53,7 +54,7 @@ def grouped_forward_flops(
     return 2.0 * batch * (products + attention + logits)
 
 
-def update_flops(config: ModelConfig, batch: int, prompt: int, group: int, completion: int) -> float:
+def update_flops(config: ModelConfig, batch: int, prompt: int, group: float, completion: int) -> float:
     """Return the operations of an update of all weights on B groups: forward and backward, nothing twice."""
     return UPDATE_PASSES * grouped_forward_flops(config, batch, prompt, group, completion)
 

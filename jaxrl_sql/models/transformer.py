@@ -31,7 +31,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.batch import PyTree, Segment
 from jaxrl_sql.config.check import REMAT_NAMES
-from jaxrl_sql.models.attention import TreeAttention, choose, packs
+from jaxrl_sql.models.attention import TreeAttention, choose, packing_backends, packs
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
@@ -208,7 +208,9 @@ def hidden_states(
     dtype = params["embed"].dtype if compute_dtype is None else compute_dtype
     backend = choose(attention, config, dtype)
     if segments[-1].owner is not None and not packs(attention, config, dtype):
-        raise InputError(f"model.attention={attention} keeps a row to one sequence: packed rows need xla or amx")
+        raise InputError(
+            f"model.attention={attention} keeps a row to one sequence: packed rows need {packing_backends()}"
+        )
     placed = [
         (segment, place(config, start[..., None] + _index(segment)))
         for start, segment in zip(_starts(segments), segments, strict=True)

@@ -1,7 +1,8 @@
 """What a compiled program says of itself: the bytes that each of its collectives moves, loops counted.
 
 Read from the text of the optimised program. A computation is counted as often as what calls it: the body of a loop by
-its trip count, where that is known. Of a collective that a compiler has cut into several (its start, what runs beside
+its trip count, where that is known, and a way of a conditional as often as the program's caller says, else as if each
+were gone. Of a collective that a compiler has cut into several (its start, what runs beside
 it, its end) all pieces carry one channel, which counts once.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
@@ -21,6 +22,7 @@ _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _CALLED = re.compile(r"(?:calls|body)=%?([\w.\-]+)")
 _FUSED = re.compile(r" fusion\(.*calls=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_EITHER = re.compile(r"true_computation=%?([\w.\-]+), false_computation=%?([\w.\-]+)")
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
 _KNOWN_TRIPS = re.compile(r'known_trip_count[^}]*?"?n"?:"?(\d+)')
 _CHANNEL = re.compile(r"channel_id=(\d+)")
@@ -31,12 +33,15 @@ _INDEX = re.compile(r" get-tuple-element\(.*index=(\d+)")
 
 
 class Collective(NamedTuple):
-    """One collective of a program: bytes that a chip receives each time, among how many chips, and how often."""
+    """One collective of a program: bytes that a chip receives each time, among how many chips, and how often.
+
+    How often is a mean, where a program goes one way at a time and the other at another.
+    """
 
     kind: str
     received: float
     chips: int
-    times: int
+    times: float
 
     @property
     def total(self) -> float:
@@ -44,11 +49,14 @@ class Collective(NamedTuple):
         return self.received * self.times
 
 
-def collectives(text: str) -> list[Collective]:
-    """Return the collectives of an optimised program (`compiled.as_text()`)."""
+def collectives(text: str, shares: Sequence[float] = ()) -> list[Collective]:
+    """Return the collectives of an optimised program (`compiled.as_text()`).
+
+    `shares`: how often it goes each way of a choice among so many, in their order (1 in all).
+    """
     computations, entry = _computations(text)
     found: dict[str, Collective] = {}
-    for name, times in _reached(computations, entry):
+    for name, times in _reached(computations, entry, shares):
         for number, line in enumerate(computations[name]):
             match = _COLLECTIVE.search(line)
             if match is None:
@@ -104,10 +112,10 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return found, entry
 
 
-def _reached(computations: Mapping[str, list[str]], entry: str) -> Iterator[tuple[str, int]]:
+def _reached(computations: Mapping[str, list[str]], entry: str, shares: Sequence[float]) -> Iterator[tuple[str, float]]:
     """Yield (computation, how often it runs) of all that the entry calls, along each way."""
-    todo = [(entry, 1)] if entry else []
-    seen: dict[str, int] = {}
+    todo = [(entry, 1.0)] if entry else []
+    seen: dict[str, float] = {}
     while todo:
         name, times = todo.pop()
         if seen.get(name, 0) >= times:
@@ -116,10 +124,19 @@ def _reached(computations: Mapping[str, list[str]], entry: str) -> Iterator[tupl
         yield name, times
         for line in computations.get(name, ()):
             often = times * (_trips(line, computations) if " while(" in line else 1)
-            called = _CALLED.findall(line)
-            if branches := _BRANCHES.search(line):
-                called += [branch.strip().lstrip("%") for branch in branches[1].split(",")]
-            todo.extend((other, often) for other in called if other in computations)
+            called = [(other, often) for other in _CALLED.findall(line)]
+            ways = _ways(line)
+            parts = shares if len(ways) == len(shares) else [1.0] * len(ways)
+            called += [(way, often * part) for way, part in zip(ways, parts, strict=True)]
+            todo.extend((other, count) for other, count in called if other in computations)
+
+
+def _ways(line: str) -> list[str]:
+    """Return the computations that a conditional chooses among, in the order of its index."""
+    if branches := _BRANCHES.search(line):
+        return [branch.strip().lstrip("%") for branch in branches[1].split(",")]
+    either = _EITHER.search(line)
+    return [either[2], either[1]] if either else []
 
 
 def _trips(line: str, computations: Mapping[str, list[str]]) -> int:
@@ -157,7 +174,7 @@ def _defined(lines: list[str], name: str) -> str:
     return next((line for line in lines if line.lstrip().removeprefix("ROOT ").startswith(f"{name} = ")), "")
 
 
-def _collective(line: str, match: re.Match[str], computation: str, times: int) -> Collective:
+def _collective(line: str, match: re.Match[str], computation: str, times: float) -> Collective:
     kind, chips = match[2], _group_size(line)
     size = float(sum(_bytes(array) for array in _ARRAY.finditer(_result(match[1], kind, bool(match[3])))))
     if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):

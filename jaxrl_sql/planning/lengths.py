@@ -54,12 +54,14 @@ ALL_LONGEST = StepLengths()
 class Schedule(NamedTuple):
     """The decode steps of a rollout on one engine, and what is there in a mean step of them.
 
-    rows: slots that decode; own: tokens of the answers that they have written; prompts: prompts that are read.
+    rows: slots that decode; own: tokens of the answers that they have written; held: the same in whole blocks; prompts:
+    prompts that are read.
     """
 
     steps: int
     rows: float
     own: float
+    held: float
     prompts: float
 
 
@@ -116,12 +118,18 @@ def read_lengths(text: str, key: str, limit: str, most: int) -> Lengths | None:
     return Lengths(tuple(values))
 
 
-def schedule(lengths: Lengths, questions: int, group: int, slots: int) -> Schedule:
+def shuffled(lengths: np.ndarray) -> np.ndarray:
+    """Return lengths in an order that has nothing to do with them, always the same."""
+    return np.random.default_rng(_ORDER).permutation(lengths)
+
+
+def schedule(lengths: Lengths, questions: int, group: int, slots: int, block: int = 1) -> Schedule:
     """Return the schedule of `group` answers to each of `questions`; a slot takes the next answer when it is free.
 
     A step is over when each row of it has a token, so the steps are those of the longest chain of answers in a slot.
+    `block`: tokens of a block of an answer's cache.
     """
-    taken = np.random.default_rng(_ORDER).permutation(lengths.take(questions * group)).clip(1).tolist()
+    taken = shuffled(lengths.take(questions * group)).clip(1).tolist()
     free, steps, read = [0] * min(slots, len(taken)), 0, 0
     for first in range(0, len(taken), group):
         ends, begins = [], []
@@ -134,4 +142,11 @@ def schedule(lengths: Lengths, questions: int, group: int, slots: int) -> Schedu
         read += max(ends) - min(begins)
     written = sum(taken)
     own = sum(length * (length + 1) / 2 for length in taken)
-    return Schedule(steps, written / steps, own / steps, read / steps)
+    held = sum(_in_blocks(length, block) for length in taken)
+    return Schedule(steps, written / steps, own / steps, held / steps, read / steps)
+
+
+def _in_blocks(length: int, block: int) -> float:
+    """Return the sum of 1, 2, … `length` tokens, each in whole blocks."""
+    whole, rest = divmod(length, block)
+    return block * (block * whole * (whole + 1) / 2 + rest * (whole + 1))

@@ -28,7 +28,15 @@ from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, logit_ways, split_of
-from jaxrl_sql.planning.workload import EngineLoad, Update, find_workload, head_ways, kv_budget, rollout_grid
+from jaxrl_sql.planning.workload import (
+    EngineLoad,
+    Update,
+    decode_grids,
+    find_workload,
+    head_ways,
+    kv_budget,
+    rollout_grid,
+)
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget, fit_budget
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -303,9 +311,14 @@ def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: Engi
     """Estimate what a decode step needs: the weights by layer, logits in a few copies, the parts that blocks give.
 
     On one chip each slot gathers the parts of its blocks; of several each merges its own blocks' parts by their owner.
+    By the kernel there are those of its grids, a layer's at a time: before, after, and as slots take them.
     """
     ways, slots = batch_ways(mesh.shape), load.config.max_num_seqs
-    if ways == 1:
+    kernel = 0
+    if load.config.attention == "pallas":
+        heads = mesh.shape["tensor"] if model.n_kv_heads % mesh.shape["tensor"] == 0 else 1
+        parts, kernel = 0, sum(2 * grid.parts for grid in decode_grids(model, load, heads))
+    elif ways == 1:
         parts = slots * (load.sizes.prompt_columns + load.sizes.completion_columns)
     else:
         parts = sum((blocks + owners) * readers for blocks, owners, readers in load.pools_here(ways))
@@ -314,4 +327,4 @@ def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: Engi
     name = config.model.dtype if rollout_grid(config) is None else config.model.compute_dtype
     name = config.model.dtype if name == "same" else name
     by_layer = params_here(model, mesh) * int(jnp.dtype(name).itemsize)
-    return by_layer + 10 * slots * model.vocab_size * 4 + 2 * given + tables
+    return by_layer + 10 * slots * model.vocab_size * 4 + 2 * given + kernel + tables

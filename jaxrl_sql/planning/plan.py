@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig, count_params
+from jaxrl_sql.models.attention import for_platform, packs
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Topology
@@ -21,7 +22,7 @@ from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, i
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest
-from jaxrl_sql.planning.workload import Workload, find_workload, with_parts
+from jaxrl_sql.planning.workload import Workload, find_workload, with_packing, with_parts
 from jaxrl_sql.types import InputError
 
 # In either form, what a program would take in all; of arguments and temporaries together, or of the latter alone.
@@ -41,7 +42,7 @@ class Compiled(NamedTuple):
     temporaries: int
     largest: tuple[str, int]
     received: Mapping[str, float]
-    waits: int
+    waits: float
     flops: float
     seconds: float
 
@@ -142,6 +143,9 @@ def make_plan(
     check_batch(config, work, sizes)
     fused = is_fused(config, model, topology.platform)
     memory = estimate(config, model, mesh, longest, fused)
+    if config.grpo.packing:
+        check_packs(config, model, topology.platform)
+        work = with_packing(work, lengths.answers)
     found = {} if not compiled else _compile(config, model, topology, sizes, work, compiled, loss)
     made = [_measured(phase, found.get(phase.name)) for phase in phases(config, model, sizes, work, lengths)]
     plan = Plan(
@@ -165,6 +169,17 @@ def check_batch(config: TrainConfig, work: Workload, sizes: Mapping[str, int]) -
         )
 
 
+def check_packs(config: TrainConfig, model: ModelConfig, platform: str) -> None:
+    """Refuse packed answers where attention keeps a row to one of them, as a run there does."""
+    name, dtype = config.model.attention, config.model.compute_dtype
+    dtype = config.model.dtype if dtype == "same" else dtype
+    if not packs(for_platform(name, model, dtype, platform), model, dtype):
+        raise InputError(
+            f"grpo.packing=true: with model.attention={name} a row holds one answer on {platform}: take "
+            "model.attention=xla, or grpo.packing=false"
+        )
+
+
 def _compile(
     config: TrainConfig,
     model: ModelConfig,
@@ -183,12 +198,16 @@ def _compile(
     for name, lower in programs(Setting(config, model, mesh, loss), work).items():
         if name in wanted:
             with stated_cudnn() if topology.is_elsewhere else nullcontext():
-                found[name] = _one(lower)
+                shares = work.update.shares if work.update is not None and name in {"update", "score"} else ()
+                found[name] = _one(lower, shares)
     return found
 
 
-def _one(lower: Callable[[], Any]) -> Compiled:
-    """Compile a program; one that the compiler refuses for its size is told by that size."""
+def _one(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -> Compiled:
+    """Compile a program; one that the compiler refuses for its size is told by that size.
+
+    `shares`: how often it takes each way where it chooses among so many (`hlo.collectives`).
+    """
     began = time.perf_counter()
     lowered = lower()
     try:
@@ -202,7 +221,7 @@ def _one(lower: Callable[[], Any]) -> Compiled:
     said = compiled.memory_analysis()
     anew = max(said.output_size_in_bytes - said.alias_size_in_bytes, 0)
     costs, text = compiled.cost_analysis() or module_costs(compiled), compiled.as_text()
-    met = collectives(text)
+    met = collectives(text, shares)
     return Compiled(
         arguments=said.argument_size_in_bytes,
         temporaries=said.temp_size_in_bytes + anew + said.generated_code_size_in_bytes,

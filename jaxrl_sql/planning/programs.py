@@ -115,7 +115,11 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
     objective = setting.loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
     on_policy = not (needs_old_logprobs(cfg) or setting.config.rollout.exact)
     step = make_step(
-        _policy(setting), partial(objective, cfg=cfg, on_policy=on_policy), _optimizer(setting), work.parts
+        _policy(setting),
+        partial(objective, cfg=cfg, on_policy=on_policy),
+        _optimizer(setting),
+        work.parts,
+        by_rows=True,
     )
 
     def update(moving: Any, frozen: Any, batch: GroupBatch) -> Any:
@@ -286,6 +290,9 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled:
             "old_values": array(*per_token) if is_ppo else None,
             "returns": array(*per_token) if is_ppo else None,
         }
+    if work.packed_rows:
+        found["packed_start"] = array(work.group, dtype=jnp.int32)
+        found["packed_length"] = array(work.packed_rows, dtype=jnp.int32)
     return GroupBatch(
         shared=(Segment(array(work.prompt, dtype=jnp.int32), array(dtype=jnp.int32)),),
         completion=array(*per_token, dtype=jnp.int32),

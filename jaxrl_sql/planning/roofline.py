@@ -15,12 +15,21 @@ import numpy as np
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.attention.paged_kernel import fetched
 from jaxrl_sql.models.flops import UPDATE_PASSES, decode_flops, grouped_forward_flops, layer_weights
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Chip
 from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, Schedule, StepLengths, longest, schedule
 from jaxrl_sql.planning.memory import compute_width
-from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, head_ways, pieces_of_logits, rollout_grid
+from jaxrl_sql.planning.workload import (
+    EngineLoad,
+    Update,
+    Workload,
+    decode_grids,
+    head_ways,
+    pieces_of_logits,
+    rollout_grid,
+)
 
 # Seconds of a collective that moves nothing: taken to be a microsecond on every chip, not measured.
 LATENCY = 1e-6
@@ -85,7 +94,10 @@ def phases(
         return [Phase("update", _update(config, model, sizes, taught, width, remat), 1)] if taught else []
     load, update, rounds = work.rollout, work.update, config.grpo.steps_per_generation
     asked = (lengths.prompts or longest(load.prompt)).take(load.questions)
-    plan = schedule(lengths.answers or longest(load.completion), load.questions, load.group, load.config.max_num_seqs)
+    plan = schedule(
+        lengths.answers or longest(load.completion), load.questions, load.group, load.config.max_num_seqs,
+        load.config.completion_block_size,
+    )  # fmt: skip
     # Rows of a chunk are other prompts, and the longest of them goes on alone.
     (rows, chunk), in_order = load.prefill_shape, np.sort(asked)[::-1]
     pieces = float(sum(-(-in_order[first] // chunk) for first in range(0, load.questions, rows)))
@@ -97,7 +109,7 @@ def phases(
         Phase("prefill", _prefill(model, here, load, width), pieces / rounds),
         Phase(
             "decode",
-            _decode(model, here, load, width, plan, float(asked.mean())),
+            _decode(model, here, load, width, plan, asked),
             plan.steps / rounds,
         ),
     ]
@@ -163,22 +175,29 @@ def _prefill(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, wid
 
 
 def _decode(
-    model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int, plan: Schedule, prompt: float
+    model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int, plan: Schedule, prompts: np.ndarray
 ) -> Cost:
     """Return the cost of a mean decode step: each slot computes, whether a row decodes in it or not.
 
     Each chip has its share of rows and pages; weights come together, and of each row's softmax one part a chip. XLA
-    reads every page of the pools; the kernel reads the keys that are valid, a prompt's once for its group.
+    reads every page of the pools; the kernel the blocks of valid keys, a prompt's once for its group, and beside them
+    what its grids move for each prompt and slot that there may be. `prompts` are the tokens of the prompts.
     """
     slots, held = load.config.max_num_seqs, load.sizes
     tensor, fsdp, ways = sizes["tensor"], sizes["fsdp"], batch_ways(sizes)
     split = ways if slots % ways == 0 else 1
-    flops = decode_flops(model, slots, prompt, 1, plan.own / plan.rows) / split / tensor
+    flops = decode_flops(model, slots, float(prompts.mean()), 1, plan.own / plan.rows) / split / tensor
     weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / tensor
     heads = tensor if model.n_kv_heads % tensor == 0 else 1
     is_kernel = load.config.attention == "pallas"
-    pages = plan.prompts * prompt + plan.own if is_kernel else load.cache_tokens
-    keys = 2 * model.n_layers * model.n_kv_heads * model.head_dim * width * pages / ways / heads
+    if is_kernel:
+        block = load.config.block_size
+        pages = plan.prompts * float((-(-prompts // block) * block).mean()) + plan.held
+        keys = fetched(pages, model.n_kv_heads // heads, model.head_dim, width)
+        keys += sum(grid.moved(width) for grid in decode_grids(model, load, heads))
+        keys *= model.n_layers
+    else:
+        keys = 2 * model.n_layers * model.n_kv_heads * model.head_dim * width * load.cache_tokens / ways / heads
     a_part = model.n_layers * model.n_heads * (model.head_dim + 2) * 4 / head_ways(model, tensor)
     logits = 6 * slots * model.vocab_size * 4
     link, waits = weights * _others(fsdp), model.n_layers * ((fsdp > 1) + 2 * (tensor > 1) + 2 * (ways > 1))
@@ -200,7 +219,7 @@ def _decode(
 def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> Cost:
     """Return the cost of scoring a batch once, without gradients."""
     chips = batch_ways(sizes) * sizes["tensor"]
-    flops = grouped_forward_flops(model, work.prompts, work.prompt, work.group, work.answer) / chips
+    flops = grouped_forward_flops(model, work.prompts, work.prompt, work.rows, work.answer) / chips
     weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / sizes["tensor"]
     stream = _stream(model, sizes, work, width)
     link = work.parts * _come_together(model, sizes, work, width, layers=1, embedding=1, logits=1)
@@ -217,7 +236,7 @@ def _update(
     embedding's is added up whole.
     """
     tensor, data = sizes["tensor"], sizes["data"]
-    forward = grouped_forward_flops(model, work.prompts, work.prompt, work.group, work.answer)
+    forward = grouped_forward_flops(model, work.prompts, work.prompt, work.rows, work.answer)
     passes, learns = UPDATE_PASSES + remat, not config.model.lora.rank
     whole = model.n_layers * layer_weights(model) + _tables(model)
     held = whole / sizes["fsdp"] / tensor

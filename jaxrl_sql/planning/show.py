@@ -40,6 +40,11 @@ def _title(plan: Plan) -> str:
             f"a step: {plan.questions} questions x {work.rollout.group} answers, prompts of {one.prompt} and "
             f"answers of {one.answer} tokens; {work.updates} update(s) of {one.prompts} prompts in {one.parts} part(s)"
         )
+        if one.part_rows:
+            lines.append(
+                f"answers are packed: {one.packed_rows} rows of {one.answer} tokens for {one.group} of them, "
+                f"of which a part runs {one.rows:.1f} in the mean"
+            )
         if plan.layout != "training":
             lines.append(f"answers are sampled by copies of the model, replicas x tensor = {plan.layout}")
         ways, part = batch_ways(plan.sizes), one.prompts // one.parts

@@ -7,20 +7,27 @@ answers of the most tokens, pools grown for all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from jaxrl_sql.algo.updates import needs_old_logprobs
-from jaxrl_sql.batch import bucket
+from jaxrl_sql.batch import bucket, first_fit, most_rows, order_for_parts, row_counts
 from jaxrl_sql.config import OptimConfig, TrainConfig, changed
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.attention.paged_kernel import Grid, grids_of
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES, logit_pieces
 from jaxrl_sql.parallel.rules import logit_ways
+from jaxrl_sql.planning.lengths import Lengths, shuffled
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget
 
 
 class Update(NamedTuple):
-    """A batch that an update learns: B prompts [B,P] with G answers [B,G,T] each, in `parts` one after another."""
+    """A batch that an update learns: B prompts [B,P] with G answers [B,G,T] each, in `parts` one after another.
+
+    Where answers are packed, a prompt of the batch has `packed_rows` rows [R,T] for them, of which each part of a step
+    runs as many as `part_rows` says; 0 and none where each answer has a row of its own.
+    """
 
     prompts: int
     group: int
@@ -28,11 +35,24 @@ class Update(NamedTuple):
     answer: int
     parts: int
     optim: OptimConfig
+    packed_rows: int = 0
+    part_rows: tuple[int, ...] = ()
 
     @property
-    def tokens(self) -> int:
+    def rows(self) -> float:
+        """Return how many rows of answers run after a prompt, in the mean."""
+        return sum(self.part_rows) / len(self.part_rows) if self.part_rows else self.group
+
+    @property
+    def tokens(self) -> float:
         """Return the tokens of the whole batch, padding included, each prompt once."""
-        return self.prompts * (self.prompt + self.group * self.answer)
+        return self.prompts * (self.prompt + self.rows * self.answer)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Return what share of the parts runs each number of rows that the program has; none where it has one."""
+        counts = row_counts(self.packed_rows) if self.packed_rows and self.parts > 1 else ()
+        return tuple(self.part_rows.count(rows) / len(self.part_rows) for rows in counts) if len(counts) > 1 else ()
 
 
 class EngineLoad(NamedTuple):
@@ -70,7 +90,8 @@ class Workload(NamedTuple):
     """The phases of a run; None where it has no such phase.
 
     rollout, greedy: what one engine has to do, a copy of the model's where `rollout.mesh` makes copies; updates: made
-    on each rollout's batch; scored: how often a batch is scored before them (old policy, reference).
+    on each rollout's batch; scored: how often a batch is scored before them (old policy, reference); batches: the
+    minibatches of a step.
     """
 
     sft_dataset: Update | None
@@ -79,12 +100,20 @@ class Workload(NamedTuple):
     greedy: EngineLoad
     updates: int
     scored: int
+    batches: int = 1
 
 
 def head_ways(model: ModelConfig, tensor: int) -> int:
     """Return into how many parts decoding cuts a row's heads: by key heads, else by the queries of each, else none."""
     per_key = model.n_heads // model.n_kv_heads
     return tensor if model.n_kv_heads % tensor == 0 or per_key % tensor == 0 else 1
+
+
+def decode_grids(model: ModelConfig, load: EngineLoad, heads: int) -> tuple[Grid, Grid]:
+    """Return the grids of a layer's two calls of the decode kernel on a chip that has one of `heads` parts of them."""
+    per_key, own = model.n_heads // model.n_kv_heads, model.n_kv_heads // heads
+    sizes = load.sizes
+    return grids_of(sizes.prompt_slots, sizes.group_size, load.config.max_num_seqs, own, per_key, model.head_dim)
 
 
 def longest_answer(config: TrainConfig) -> tuple[str, int]:
@@ -98,7 +127,7 @@ def longest_answer(config: TrainConfig) -> tuple[str, int]:
 def pieces_of_logits(model: ModelConfig, work: Update, sizes: Mapping[str, int]) -> int:
     """Return into how many pieces the logits of a part of an update are cut on a mesh of these sizes."""
     kept = KEPT_BYTES * logit_ways(model.vocab_size, sizes)
-    return logit_pieces(work.prompts // work.parts * work.group, work.answer, model.vocab_size, kept)
+    return logit_pieces(work.prompts // work.parts * math.ceil(work.rows), work.answer, model.vocab_size, kept)
 
 
 def kv_budget(config: TrainConfig) -> KVBudget | None:
@@ -173,7 +202,32 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
         greedy=_load(evaluations, evaluations.max_num_seqs, 1, config.validation.max_new_tokens),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
         scored=((needs_old_logprobs(grpo) and not is_brought) + (grpo.kl_coef > 0)) if has_grpo else 0,
+        batches=grpo.minibatches,
     )
+
+
+def with_packing(work: Workload, answers: Lengths | None) -> Workload:
+    """Return a workload whose update runs the rows that answers of these lengths fill; as it is where they fill all.
+
+    The answers of a step are dealt to its prompts in no order, packed, and prompts put into parts as training does.
+    """
+    update, loaded = work.update, work.rollout
+    if update is None or loaded is None or answers is None:
+        return work
+    asked, size = update.prompts * work.batches, update.prompts
+    dealt = shuffled(answers.take(asked * update.group)).reshape(asked, update.group)
+    need = [len(first_fit(lengths, update.answer)[1]) for lengths in dealt]
+    most = most_rows(need)
+    if most >= update.group:
+        return work
+    ran = list[int]()
+    for start in range(0, asked, size):
+        own = need[start : start + size]
+        order = order_for_parts(own, update.parts)
+        by_part = (max(own[i] for i in order[part :: update.parts]) for part in range(update.parts))
+        ran += [next(rows for rows in row_counts(most) if rows >= needed) for needed in by_part]
+    ran = ran if update.parts > 1 else [most] * len(ran)
+    return work._replace(update=update._replace(packed_rows=most, part_rows=tuple(ran)))
 
 
 def _load(config: EngineConfig, questions: int, group: int, completion: int) -> EngineLoad:

@@ -68,7 +68,7 @@ def serve(config: TrainConfig, given: argparse.Namespace) -> int:
     with (
         _listening(given.host, given.port) as listener,
         opened(config, given.adapter, name) as engines,
-        Batcher(engines, given.queue) as batcher,
+        (batcher := Batcher(engines, given.queue)).running(),
     ):
         app = make_app(batcher, config.evaluate.max_new_tokens)
         settings = uvicorn.Config(

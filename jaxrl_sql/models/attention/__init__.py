@@ -10,6 +10,7 @@ caches: `paged` reads a prompt's once by XLA, and `paged_kernel` by kernels of i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -40,7 +41,7 @@ BACKENDS: Mapping[str, Backend] = {
     "xla": Backend(xla.attend_tree, lambda _config, _dtype: None, None, packs=True),
     "amx": Backend(amx.attend_tree, amx.refusal, "cpu", packs=True),
     "cudnn": Backend(cudnn.attend_tree, cudnn.refusal, "gpu"),
-    "splash": Backend(splash.attend_tree, splash.refusal, "tpu"),
+    "splash": Backend(splash.attend_tree, splash.refusal, "tpu", packs=True),
 }
 
 
@@ -70,7 +71,13 @@ def for_platform(name: str, config: ModelConfig, dtype: Any, platform: str) -> T
 def packs(name: str | TreeAttention, config: ModelConfig, dtype: Any) -> bool:
     """Return whether the backend that `name` asks for here takes rows that hold several sequences."""
     found = choose(name, config, dtype)
+    found = found.func if isinstance(found, partial) else found
     return any(backend.packs for backend in BACKENDS.values() if backend.attend is found)
+
+
+def packing_backends() -> str:
+    """Return the names of the backends whose rows may hold several sequences, as a text says them."""
+    return " or ".join(name for name, backend in BACKENDS.items() if backend.packs)
 
 
 def _refusal(backend: Backend, config: ModelConfig, dtype: jnp.dtype, platform: str) -> str | None:

@@ -137,6 +137,43 @@ def attend(
     return normalized(found.total, found.values)
 
 
+class Grid(NamedTuple):
+    """What one call moves beside keys: a program a sequence, each with padded rows of queries of all heads of keys."""
+
+    sequences: int
+    heads: int
+    rows: int
+    depth: int
+
+    def moved(self, width: int) -> int:
+        """Return the bytes that the programs fetch and write, with queries of so many bytes a number.
+
+        These are positions and queries, and the parts before and after, in float32: maximum, total and values.
+        """
+        a_part = 4 * self.heads * self.rows * (2 + self.depth)
+        return self.sequences * (4 * self.rows + width * self.heads * self.rows * self.depth + 2 * a_part)
+
+    @property
+    def parts(self) -> int:
+        """Return the bytes of the parts of all rows, which stand in memory before and after the call."""
+        return 4 * self.sequences * self.heads * self.rows * (2 + self.depth)
+
+
+def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, depth: int) -> tuple[Grid, Grid]:
+    """Return the grids of a layer's two calls: of prompts that up to `group` slots read, and of slots.
+
+    heads: of keys; per_key: query heads of each.
+    """
+    least = max(_GPU_LEAST, _TPU_LEAST)
+    shared, own = (_padded_rows(rows, least) for rows in (group * per_key, per_key))
+    return Grid(prompts, heads, shared, depth), Grid(slots, heads, own, depth)
+
+
+def fetched(tokens: float, heads: int, depth: int, width: int) -> float:
+    """Return the bytes of keys and values that are fetched, of so many tokens in whole blocks."""
+    return 2 * tokens * heads * depth * width
+
+
 def _nothing(queries: jax.Array) -> PartialAttention:
     """Return the part of rows that have read nothing yet."""
     shape = queries.shape
@@ -162,10 +199,15 @@ def _visible(index: jax.Array, length: Any, first: Any, position: jax.Array, win
     return there if window is None else there & (position - (first + index) < window)
 
 
+def _padded_rows(count: int, least: int) -> int:
+    """Return with how many rows of queries a kernel computes so many: a power of two, from `least` on."""
+    return max(least, pl.next_power_of_2(count))
+
+
 def _padded(rows: _Rows, before: PartialAttention, least: int) -> tuple[_Rows, PartialAttention]:
-    """Return rows and parts with as many rows as a kernel takes: a power of two, from `least` on."""
+    """Return rows and parts with as many rows as a kernel takes (`_padded_rows`)."""
     count = rows.queries.shape[2]
-    more = max(least, pl.next_power_of_2(count)) - count
+    more = _padded_rows(count, least) - count
 
     def pad(x: jax.Array, axis: int) -> jax.Array:
         return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)])

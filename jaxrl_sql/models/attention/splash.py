@@ -7,6 +7,11 @@ which something is seen, so completions cost nothing beside each other. What is 
 valid, goes in as segment ids: valid keys carry the id of the queries and the rest another. The kernels' gradient is
 their own.
 
+Where rows hold several answers (`Level.owner`), the static mask says which tiles are visited, as if a row were one
+answer, and within a tile the kernel computes who sees whom: of each query it is given where it stands and how far its
+answer's first token lies before it, in one number. That number is the one part of a kernel's mask that this module
+puts in anew for each prompt (`mask_info`'s `q_sequence`).
+
 A sliding window is refused: it is counted in positions, and how far a completion's window reaches into its prompt
 depends on the prompt's length, which a static mask cannot know. Scores are scaled by scaling the queries, in their
 dtype: exact where the factor is a power of two (head size 64), else rounded once as the queries themselves were.
@@ -17,14 +22,17 @@ On a mesh each device gets its prompts and heads (`tree.on_mesh`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxrl_sql.models.attention.tree import Level, Window, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.types import InputError
 
 # Tile sizes, the largest that a sequence of at least eight of them takes: padding to a multiple is at most an eighth.
 TILES = (512, 256, 128)
@@ -59,7 +67,10 @@ def _attend(levels: tuple[Level, ...], scale: float, cap: float | None, interpre
     )
     valid = jnp.concatenate([valid_keys(level).reshape(level.length.shape[0], -1) for level in levels], axis=1)
     valid = jnp.pad(valid, ((0, 0), (0, padding)))
-    read = _kernel_call(sizes, tile, cap, interpret, q, k, v, valid)
+    answers = None if levels[-1].owner is None else Answers.of(sizes, q.shape[2])
+    reach = None if answers is None else answers.encoded(levels, q.shape[2])
+    kernel = _kernel(sizes, q.shape[2], q.shape[1], tile, cap, interpret, answers)
+    read = _call(kernel, q, k, v, valid, reach)
     out, start = [], 0
     for i, (level, (rows, t)) in enumerate(zip(levels, sizes, strict=True)):
         piece = read[:, :, start : start + rows * t].reshape(read.shape[0], read.shape[1], rows, t, read.shape[3])
@@ -75,27 +86,75 @@ def _pack(xs: Sequence[jax.Array], padding: int) -> jax.Array:
     return jnp.pad(joined, ((0, 0), (0, 0), (0, padding), (0, 0)))
 
 
-def _kernel_call(
-    sizes: tuple[tuple[int, int], ...],
-    tile: int,
-    cap: float | None,
-    interpret: bool,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    valid: jax.Array,
+def _call(
+    kernel: Any, q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array, reach: jax.Array | None
 ) -> jax.Array:
-    """Attend within packed sequences: q [B,H,S,Q] scaled, k, v [B,K,S,Q], valid [B,S] keys -> [B,H,S,Q]."""
+    """Attend within packed sequences: q [B,H,S,Q] scaled, k, v [B,K,S,Q], valid [B,S] keys -> [B,H,S,Q].
+
+    reach [B,S]: what a kernel made for `Answers` is told of each query; else None.
+    """
     from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - only where it is used
 
-    kernel = _kernel(sizes, q.shape[2], q.shape[1], tile, cap, interpret)
     ids = library.SegmentIds(q=jnp.ones(q.shape[2], jnp.int32), kv=valid.astype(jnp.int32))
-    return jax.vmap(kernel, in_axes=(0, 0, 0, library.SegmentIds(q=None, kv=0)))(q, k, v, ids)  # type: ignore[arg-type]
+    by_prompt: Any = library.SegmentIds(q=None, kv=0)  # type: ignore[arg-type] # axes
+    if reach is None:
+        return jax.vmap(kernel, in_axes=(0, 0, 0, by_prompt))(q, k, v, ids)
+
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, reach: jax.Array) -> jax.Array:
+        infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
+        masks = (info._replace(q_sequence=reach) for info in infos)
+        found: jax.Array = type(kernel)(*masks, **kernel.kwargs)(q, k, v, ids)
+        return found
+
+    return jax.vmap(attend, in_axes=(0, 0, 0, by_prompt, 0))(q, k, v, ids, reach)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Who sees whom in a packed tree whose last rows hold several answers, and rows above have no sisters.
+
+    first: the first position of those rows; bits: of a query's number, those of its index within its own answer.
+    """
+
+    first: int
+    bits: int
+
+    @classmethod
+    def of(cls, sizes: Sequence[tuple[int, int]], length: int) -> Answers:
+        """Return it for levels of (rows, tokens) in a sequence of `length`; raises InputError for one too long."""
+        assert all(rows == 1 for rows, _ in sizes[:-1]), "what answers share is one row a prompt"
+        bits = (sizes[-1][1] - 1).bit_length()
+        if bits + (length - 1).bit_length() > 32:
+            raise InputError(
+                f"model.attention=splash: {length} tokens of a prompt and its packed answers are too many for its "
+                f"mask with rows of {sizes[-1][1]}: take packing=false"
+            )
+        return cls(sum(rows * t for rows, t in sizes[:-1]), bits)
+
+    def encoded(self, levels: tuple[Level, ...], length: int) -> jax.Array:
+        """Return a number for each position of a packed sequence, [B,length] int32."""
+        own, above = levels[-1], levels[:-1]
+        before = sum((level.length for level in above), jnp.zeros_like(own.length[:, :1]))  # of the prompt, [B,1]
+        index = (own.positions - before[..., None]).reshape(own.positions.shape[0], -1)
+        index = jnp.pad(index, ((0, 0), (self.first, length - self.first - index.shape[1])))
+        return lax.shift_left(jnp.arange(length, dtype=jnp.int32), jnp.int32(self.bits)) | index
+
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+        """Return whether queries of these numbers see keys at these positions, as far as lengths do not say."""
+        at = lax.shift_right_logical(query, jnp.int32(self.bits))
+        start = at - (query & ((1 << self.bits) - 1))
+        return (key <= at) & ((key < self.first) | (key >= start))
 
 
 def _kernel(
-    sizes: tuple[tuple[int, int], ...], length: int, heads: int, tile: int, cap: float | None, interpret: bool
-) -> Callable[..., jax.Array]:
+    sizes: tuple[tuple[int, int], ...],
+    length: int,
+    heads: int,
+    tile: int,
+    cap: float | None,
+    interpret: bool,
+    answers: Answers | None = None,
+) -> Any:
     """Make the kernels of one shape of tree; the mask is cut into tiles here, each time a program is traced."""
     from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - as above
 
@@ -104,6 +163,9 @@ def _kernel(
 
         def __init__(self) -> None:
             self._cut = tree_mask(sizes, length)
+            if answers is not None:  # the kernel looks for these two, and then computes what a tile shows
+                self.q_sequence = np.zeros(length, np.int32)
+                self.mask_function = answers
 
         @property
         def shape(self) -> tuple[int, ...]:

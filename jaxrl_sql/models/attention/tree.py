@@ -83,12 +83,15 @@ def on_mesh(
         levels = [level._replace(k=jnp.repeat(level.k, ratio, 2), v=jnp.repeat(level.v, ratio, 2)) for level in levels]
         by_key = jax.P(by_query[0], None, by_query[3], None, None)
     by_row = jax.P(by_query[0], None)
-    split = Level(by_query, by_key, by_key, by_row, by_row)  # type: ignore[arg-type] # a tree of specs
+    splits = tuple(
+        Level(by_query, by_key, by_key, by_row, by_row, None if level.owner is None else by_row)  # type: ignore[arg-type] # a tree of specs
+        for level in levels
+    )
     slides = False if window is None else window.slides
 
     def share(levels: tuple[Level, ...], slides: bool | jax.Array) -> tuple[jax.Array, ...]:
         return attend(levels, None if window is None else Window(window.size, slides))
 
-    specs = ((split,) * len(levels), jax.P())
+    specs = (splits, jax.P())
     out = (by_query,) * len(levels)
     return jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)(tuple(levels), slides)

@@ -25,6 +25,7 @@ ROOM = 0.95  # a plan by formula is to leave a twentieth of a chip's memory
 OF_MACHINES = {
     "mesh.fsdp", "mesh.tensor", "rollout.memory", "rollout.max_num_seqs", "validation.max_num_seqs",
     "grpo.gradient_accumulation_steps", "sft.gradient_accumulation_steps",
+    "rollout.mesh", "rollout.attention", "grpo.packing",
 }  # fmt: skip
 ADAPTERS = {"model.lora.rank", "model.lora.alpha", "sampling.max_total_tokens"}
 ALSO = {
@@ -46,6 +47,19 @@ def test_a_recipe_fits_the_machine_and_keeps_its_papers_numbers(recipe: str, mac
     assert plan.total <= ROOM * have, f"{plan.total / 2**30:.1f} of {have / 2**30:.1f} GiB"
     paper, here = as_published(recipe), dict(flatten(dataclasses.asdict(config)))
     assert {key for key in paper if paper[key] != here[key]} <= OF_MACHINES | ALSO.get(machine, set())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "machine", "most"),
+    [("arctic", "v5p_4x4x2", 85.0), ("think2sql", "v5e_4x4", 35.0), ("skyrl_sql", "v5p_4x4x2", 301.0 / 4)],
+)
+def test_packing_and_copies_bring_a_step_to_the_goal(recipe: str, machine: str, most: float) -> None:
+    """Answers of 1,000 tokens in the mean, prompts all of the longest; seconds at best by formula."""
+    apart, packed = (
+        plan_recipes.plan_of(plan_recipes.config_of(recipe, on), on, 1000) for on in (machine, f"{machine}_packed")
+    )
+    assert packed.fits
+    assert packed.seconds <= most < apart.seconds
 
 
 def test_the_tables_recipes_and_machines_are_those_of_the_folder() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_sql.batch import GroupBatch, Segment, bucket
-from jaxrl_sql.data.pack import with_packed_rows
+from jaxrl_sql.batch import GroupBatch, Segment, bucket, order_for_parts, row_counts
+from jaxrl_sql.data.pack import order_by_rows, with_packed_rows
+from jaxrl_sql.sft import positions
+from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 T = 16
 
@@ -55,3 +58,46 @@ def test_short_answers_share_rows_and_long_ones_have_their_own() -> None:
 def test_answers_that_need_a_row_each_are_left_as_they_are() -> None:
     batch = batch_of([[16, 15, 14], [1, 1, 1]])
     assert with_packed_rows(batch) is batch
+
+
+@pytest.mark.parametrize("most", [2, 3, 4, 6, 8, 12, 16, 96])
+def test_parts_have_four_numbers_of_rows_at_most(most: int) -> None:
+    counts = row_counts(most)
+    assert len(counts) <= 4
+    assert counts[-1] == most
+    assert counts[0] == -(-most // 2)
+    assert list(counts) == sorted(set(counts))
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.data())
+@settings(deadline=None, max_examples=100)
+def test_parts_have_prompts_that_need_rows_alike(size: int, parts: int, data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.integers(0, 9), min_size=size * parts, max_size=size * parts))
+    order = order_for_parts(rows, parts)
+    assert sorted(order) == list(range(size * parts))
+    # Part i takes prompts i, i + parts, …, as the update cuts a batch.
+    by_part = [[rows[i] for i in order[part::parts]] for part in range(parts)]
+    assert [max(one) for one in by_part] == sorted(rows, reverse=True)[::size]
+
+
+def test_the_order_for_parts_goes_by_blocks_that_are_learned_together() -> None:
+    def group(*lengths: int) -> list[Trajectory]:
+        turns = [(Turn("assistant", (1,) * size),) for size in lengths]
+        return [Trajectory(Prompt("", (1,), ""), i, turn, "stop") for i, turn in enumerate(turns)]
+
+    # In rows of 32: 1, 3, 2, 1 of the first four, and 2, 1, 1, 2 of the others.
+    needs = [(4, 4, 4), (30, 20, 20), (20, 20, 4), (1, 1, 1), (30, 4, 4), (2, 2, 2), (8, 8, 8), (17, 17, 1)]
+    groups = [group(*lengths) for lengths in needs]
+    assert order_by_rows(groups, 32, 4, 2) == [1, 0, 2, 3, 4, 5, 7, 6]
+    assert order_by_rows(groups, 32, 4, 1) == [1, 2, 0, 3, 4, 7, 5, 6]
+    with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
+        order_by_rows(groups, 32, 4, 3)
+
+
+@pytest.mark.parametrize(("parts", "rows"), [(4, (4, 4, 5, 8)), (2, (5, 8)), (1, (8,))])
+def test_supervised_positions_are_of_the_rows_that_parts_run(parts: int, rows: tuple[int, ...]) -> None:
+    """Prompts need 2, 3, 5 and 8 rows of the 8 that the batch has; prompt i is in part i modulo `parts`."""
+    batch = batch_of([[T] * need + [0] * (12 - need) for need in (2, 3, 5, 8)])
+    assert positions(batch, parts) == 4 + 12 * T
+    packed = with_packed_rows(batch)
+    assert positions(packed, parts) == 4 + T * sum(rows) / len(rows)

@@ -132,6 +132,36 @@ def test_values_and_gradients_are_those_of_plain_attention(tree: str, here: dict
         assert_same(value_and_gradient(backend, levels), expected)
 
 
+def packed_levels() -> tuple[Level, ...]:
+    """Return levels whose last rows hold answers of these lengths, after prompts of 150, 17 and no tokens."""
+    rows = [[[40, 29, 1], [70], []], [[33, 32], [1, 1, 60], [5]], [[10, 3], [], [20, 20, 20]]]
+    lengths = [[sum(answers) for answers in of_prompt] for of_prompt in rows]
+    prompt, own = make_levels([(1, 150), (3, 70)], [[[150], [17], [0]], lengths], 4, 2)
+    owner, offset = np.full((3, 3, 70), -1, np.int32), np.zeros((3, 3, 70), np.int32)
+    for i, of_prompt in enumerate(rows):
+        for row, answers in enumerate(of_prompt):
+            ends = np.cumsum([0, *answers])
+            for number, size in enumerate(answers):
+                owner[i, row, ends[number] : ends[number + 1]] = 10 * row + number
+                offset[i, row, ends[number] : ends[number + 1]] = np.arange(size)
+    positions = prompt.length[..., None] + offset
+    return prompt, own._replace(owner=jnp.asarray(owner), positions=jnp.asarray(positions))
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_answers_that_share_a_row_see_the_prompt_and_themselves(
+    cap: float | None, here: dict[str, Callable[..., Any]]
+) -> None:
+    levels = packed_levels()
+    assert_same(value_and_gradient(here["splash"], levels, cap), value_and_gradient(xla.attend_tree, levels, cap))
+
+
+def test_a_mask_of_packed_answers_that_has_no_room_for_its_numbers_is_refused() -> None:
+    assert splash.Answers.of([(1, 8192), (5, 20480)], 110592).bits == 15
+    with pytest.raises(InputError, match="are too many for its mask with rows of 20480: take packing=false"):
+        splash.Answers.of([(1, 40960), (5, 20480)], 143360)
+
+
 @pytest.mark.skipif(not cpu.has_bfloat16_products(), reason="needs a CPU with a unit for products of bfloat16")
 @pytest.mark.parametrize("tree", TREES)
 def test_a_cpu_s_unit_rounds_what_it_multiplies_alone(tree: str) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from jaxrl_sql.algo.loss import grpo_loss, sft_loss
+from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.data.pack import with_learned_alone, with_packed_rows
 from jaxrl_sql.models import ModelConfig, init_params
-from jaxrl_sql.models.attention import splash
+from jaxrl_sql.models.attention import TreeAttention, cudnn, splash
 from jaxrl_sql.models.packed import of_completions, packed_rows
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
@@ -42,13 +46,28 @@ def make_batch() -> GroupBatch:
     )  # fmt: skip
 
 
-def scored(config: ModelConfig, params: Any, batch: GroupBatch, remat: str = "none") -> Any:
-    return make_policy(config, 0.7, remat)(params, None, batch)
+def scored(
+    config: ModelConfig,
+    params: Any,
+    batch: GroupBatch,
+    remat: str = "none",
+    attention: str | TreeAttention = "xla",
+) -> Any:
+    return make_policy(config, 0.7, remat, attention=attention)(params, None, batch)
 
 
-@pytest.mark.parametrize("config", [PLAIN, SLIDING], ids=["plain", "sliding"])
+SPLASH = partial(splash.attend_tree, interpret=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "attention"),
+    [(PLAIN, "xla"), (SLIDING, "xla"), (PLAIN, SPLASH)],
+    ids=["plain", "sliding", "splash"],
+)
 @pytest.mark.parametrize("remat", [pytest.param("none", marks=pytest.mark.slow), "full"])
-def test_packed_answers_score_as_those_in_rows_of_their_own(config: ModelConfig, remat: str) -> None:
+def test_packed_answers_score_as_those_in_rows_of_their_own(
+    config: ModelConfig, attention: str | TreeAttention, remat: str
+) -> None:
     """Log-probability, entropy and value of each token, and the gradient of a loss over all of them, in float32."""
     params, batch = init_params(config, jax.random.key(3)), make_batch()
     packed = with_packed_rows(batch)
@@ -57,22 +76,72 @@ def test_packed_answers_score_as_those_in_rows_of_their_own(config: ModelConfig,
     inside = np.arange(T) < batch.completion_len[..., None]
     critic = add_value_head(params, config)
     critic = dataclasses.replace(critic, value={"weight": jnp.linspace(-1, 1, 32), "bias": jnp.ones(())})
-    want, got = (scored(config, critic, one, remat) for one in (batch, packed))
+    want, got = (scored(config, critic, one, remat, by) for one, by in ((batch, "xla"), (packed, attention)))
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(np.asarray(a)[inside], np.asarray(b)[inside], rtol=1e-5, atol=1e-5)
         assert np.all(np.asarray(a)[~inside] == 0)
 
-    def loss(params: Any, batch: GroupBatch) -> jax.Array:
+    def loss(params: Any, batch: GroupBatch, by: str | TreeAttention) -> jax.Array:
         found = grpo_loss(
-            scored(config, params, batch, remat), batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False
+            scored(config, params, batch, remat, by), batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False
         )
         return found.sum / found.weight
 
-    wanted, found = (jax.jit(jax.value_and_grad(loss))(params, one) for one in (batch, packed))
+    gradient = jax.jit(jax.value_and_grad(loss), static_argnums=2)
+    wanted, found = gradient(params, batch, "xla"), gradient(params, packed, attention)
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
     for (path, a), b in zip(jax.tree.leaves_with_path(found[1]), jax.tree.leaves(wanted[1]), strict=True):
         scale = np.abs(b).max()
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
+
+
+def conditionals(jaxpr: Any) -> list[int]:
+    """Return of each choice in a program among how many ways it is."""
+    found = []
+    for equation in jaxpr.eqns:
+        found += [len(equation.params["branches"])] if equation.primitive.name == "cond" else []
+        for inner in jaxprs_in_params(equation.params):
+            found += conditionals(inner)
+    return found
+
+
+def test_a_part_runs_the_rows_that_its_prompts_need() -> None:
+    """Of three parts one needs two rows and the others three: the same sums as in one piece of rows of their own."""
+    params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
+    packed, policy, rate = with_packed_rows(batch), make_policy(PLAIN, 0.7), optax.sgd(1.0)
+    assert packed.packed_length is not None
+    assert (np.asarray(packed.packed_length) > 0).sum(axis=1).tolist() == [3, 2, 3]
+    objective = partial(grpo_loss, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False)
+
+    def learned(batch: GroupBatch, parts: int, by_rows: bool) -> Any:
+        step = make_step(policy, objective, rate, parts, by_rows)
+        state = init_state(jax.tree.map(lambda x: x.copy(), params), rate)
+        ways = conditionals(jax.make_jaxpr(step)(state, batch).jaxpr)
+        return ways, step(state, batch)
+
+    _, (want, wanted) = learned(batch, 1, by_rows=False)
+    one_size, _ = learned(packed, 3, by_rows=False)
+    ways, (got, metrics) = learned(packed, 3, by_rows=True)
+    assert ways == [*one_size, 2] == [2]
+    assert_sums(got.trainable, want.trainable, params)
+    for name, (total, weight) in wanted.items():
+        np.testing.assert_allclose(metrics[name], (total, weight), rtol=1e-4, atol=1e-5, err_msg=name)
+    inside = np.arange(T) < batch.completion_len[..., None]
+    scored_alone, scored_packed = (
+        np.asarray(make_scorer(policy, parts)(params, None, one)[0]) for one, parts in ((batch, 1), (packed, 3))
+    )
+    np.testing.assert_allclose(scored_packed, np.where(inside, scored_alone, 0), rtol=1e-5, atol=1e-5)
+
+
+def assert_sums(got: Any, want: Any, before: Any) -> None:
+    """Compare how far parameters were moved, by one part in 100,000 of the longest way."""
+    for (path, a), b, old in zip(
+        jax.tree.leaves_with_path(got), jax.tree.leaves(want), jax.tree.leaves(before), strict=True
+    ):
+        moved = np.asarray(b) - np.asarray(old)
+        np.testing.assert_allclose(
+            a - old, moved, rtol=0, atol=2e-5 * np.abs(moved).max(), err_msg=jax.tree_util.keystr(path)
+        )
 
 
 @pytest.mark.parametrize("few", [True, False])
@@ -115,5 +184,5 @@ def test_rows_hold_the_tokens_of_their_answers() -> None:
 
 def test_an_attention_that_keeps_a_row_to_one_answer_refuses_packed_ones() -> None:
     params, packed = init_params(PLAIN, jax.random.key(3)), with_packed_rows(make_batch())
-    with pytest.raises(InputError, match="packed rows need xla or amx"):
-        make_policy(PLAIN, attention=splash.attend_tree)(params, None, packed)
+    with pytest.raises(InputError, match="packed rows need xla or amx or splash"):
+        make_policy(PLAIN, attention=cudnn.attend_tree)(params, None, packed)

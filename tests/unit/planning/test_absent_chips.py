@@ -83,6 +83,20 @@ def test_no_gradient_is_added_up_in_bfloat16(chip: str) -> None:
 
 
 @pytest.mark.slow
+@NEEDS_LIBTPU
+def test_a_packed_update_compiles_for_four_tpus_with_a_way_for_each_number_of_rows() -> None:
+    """Forward twice (remat), and back to queries and to keys: a kernel each, in each of three ways."""
+    options = ["grpo.packing=true", "grpo.num_generations=8", "grpo.prompts=4", "grpo.gradient_accumulation_steps=2"]
+    found = run("v5e", "update", "2", "model.remat=full", *options)
+    assert found["ways"] == [3]
+    assert found["splash"] == {"fwd": 2 * 3, "dq": 3, "dkv": 3}
+    assert set(found["scatters"]) == {"f32"}
+    apart = run("v5e", "update", "2", "model.remat=full", *options, "grpo.packing=false")
+    assert apart["ways"] == []
+    assert apart["splash"] == {"fwd": 2, "dq": 1, "dkv": 1}
+
+
+@pytest.mark.slow
 @NEEDS_PLUGIN
 def test_what_attention_read_is_kept_where_remat_names_it() -> None:
     assert run("h100", "update", "2", "model.remat=query,key,value,attended")["kernels"] == [3, 3]
@@ -148,7 +162,8 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     from jaxrl_sql.parallel import make_mesh
     from jaxrl_sql.planning import programs
     from jaxrl_sql.planning.chips import find_topology
-    from jaxrl_sql.planning.workload import find_workload
+    from jaxrl_sql.planning.lengths import between
+    from jaxrl_sql.planning.workload import find_workload, with_packing
 
     sizes = "grpo.prompts=4 grpo.num_generations=2 sampling.max_new_tokens=32 rollout.max_num_seqs=8 sampling.top_p=0.9"
     devices = find_topology(TOPOLOGY[chip]).devices()
@@ -156,7 +171,8 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     config = load_config(None, ["model.dtype=bfloat16", *sizes.split(), *overrides])
     if case == "update":
         model = ModelConfig("qwen3", 512, 128, 1, 4, int(option), 32, 256, 1e4, 1e-6, True, True, False, 1024)
-        work = find_workload(config, 60, 2).update
+        whole = find_workload(config, 60, 2)
+        work = (with_packing(whole, between(8, 32)) if config.grpo.packing else whole).update
         assert work is not None
         setting = programs.Setting(config, model, make_mesh(1, 2, 2, devices))
         with gpus.stated_cudnn():
@@ -178,7 +194,14 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
         backward = sum(name.endswith("Backward") for name in kernels)
         scatters = re.findall(r"= \(?(f32|bf16|f16)\[[^ ]* scatter\(", text)
         biases = [name for name in kernels if "Bias" in name]
-        return {"kernels": [len(kernels) - backward, backward], "biases": biases, "scatters": scatters}
+        splash = re.findall(r"%splash_mha_(fwd|dq|dkv)\w*[.\d]* = [^\n]*custom-call\(", text)
+        return {
+            "kernels": [len(kernels) - backward, backward],
+            "biases": biases,
+            "scatters": scatters,
+            "splash": {name: splash.count(name) for name in ("fwd", "dq", "dkv")},
+            "ways": [len(ways.split(",")) for ways in re.findall(r"branch_computations=\{([^}]*)\}", text)],
+        }
     copied = re.findall(r"bf16\[(?:1,)?(?:128,256|256,128)\][^ ]* (?:copy|slice|dynamic-slice)\(", text)
     kernels = len(re.findall(r'custom_call_target="(?:__gpu\$xla.gpu.triton|tpu_custom_call)"', text))
     # What each of the 8 blocks of a pool gives to its readers, before it is merged: [Y,K,G,M,Q] in float32.

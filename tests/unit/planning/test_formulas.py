@@ -7,17 +7,18 @@ import dataclasses
 import jax
 import pytest
 
+from jaxrl_sql.batch import row_counts
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, count_params, init_params
-from jaxrl_sql.models.flops import layer_weights
+from jaxrl_sql.models.flops import layer_weights, update_flops
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
-from jaxrl_sql.planning.lengths import StepLengths, between
+from jaxrl_sql.planning.lengths import Lengths, StepLengths, between
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_here
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
 from jaxrl_sql.planning.suggestions import suggest
-from jaxrl_sql.planning.workload import find_workload, pieces_of_logits, with_parts
+from jaxrl_sql.planning.workload import find_workload, pieces_of_logits, with_packing, with_parts
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.types import InputError
 
@@ -271,3 +272,63 @@ def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in()
     assert MODEL.tie_embeddings
     assert received[0] == pytest.approx(0.75 * (2 * weights + 4 * gradients))
     assert received[1] == pytest.approx(0.75 * (4 * weights + 4 * gradients))
+
+
+def test_a_packed_update_runs_the_rows_that_first_fit_gives() -> None:
+    """A fifth of the answers fill a row and the others a quarter of one: of eight, about three and a half."""
+    cfg = config(
+        "grpo.prompts=8",
+        "grpo.num_generations=8",
+        "grpo.minibatches=2",
+        "grpo.gradient_accumulation_steps=2",
+        "grpo.packing=true",
+        "sampling.max_new_tokens=64",
+    )
+    work = find_workload(cfg, 100, 2)
+    assert with_packing(work, None) is work
+    update = with_packing(work, Lengths((64.0,))).update
+    assert update is not None
+    assert (update.packed_rows, update.part_rows, update.rows, update.shares) == (0, (), 8, ())
+    found = with_packing(work, Lengths((16.0,) * 80 + (64.0,) * 20))
+    update = found.update
+    assert update is not None
+    # Four prompts a minibatch, the two of most rows in its first part.
+    assert len(update.part_rows) == 4
+    assert set(update.part_rows) <= set(row_counts(update.packed_rows))
+    assert update.part_rows[0] >= update.part_rows[1]
+    assert update.part_rows[2] >= update.part_rows[3]
+    assert sum(update.shares) == 1
+    assert update.tokens == 4 * (128 + update.rows * 64)
+    alone = work._replace(update=work.update and work.update._replace(parts=1))
+    one = with_packing(alone, Lengths((16.0,) * 80 + (64.0,) * 20)).update
+    assert one is not None
+    assert (one.part_rows, one.shares) == ((one.packed_rows,) * 2, ())
+    sizes = {"data": 1, "fsdp": 2, "tensor": 1}
+    apart, packed = (
+        {phase.name: phase.cost.flops for phase in phases(cfg, MODEL, sizes, one)} for one in (work, found)
+    )
+    assert packed["decode"] == apart["decode"]
+    for learned, rows in ((apart, 8.0), (packed, update.rows)):
+        assert learned["update"] == update_flops(MODEL, 4, 128, rows, 64) / 2
+
+
+def test_a_plan_packs_answers_where_attention_can() -> None:
+    shape, v5p = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
+    sizes, lengths = mesh_sizes("1x8x4", 32), StepLengths(between(1000, 4096))
+    cfg = load_config([f"configs/{name}.yaml" for name in ("arctic", "on/v5p_4x4x2")], ["grpo.packing=true"])
+    plan = make_plan(cfg, shape, v5p, sizes, 8192, lengths)
+    before = make_plan(
+        dataclasses.replace(cfg, grpo=dataclasses.replace(cfg.grpo, packing=False)), shape, v5p, sizes, 8192, lengths
+    )
+    chip = v5p.chip
+    seconds, apart = ({one.name: one.seconds(chip) for one in found.phases} for found in (plan, before))
+    assert plan.work.update is not None
+    assert plan.work.update.packed_rows == 8
+    assert seconds["update"] < 0.4 * apart["update"]
+    assert seconds["score"] < 0.4 * apart["score"]
+    assert seconds["decode"] == apart["decode"]
+    assert plan.memory == before.memory, "room is kept for answers that are all of the longest"
+    with pytest.raises(
+        InputError, match=r"grpo\.packing=true: with model\.attention=auto a row holds one answer on gpu"
+    ):
+        make_plan(cfg, shape, find_topology("h100:8"), mesh_sizes("1x2x4", 8), 8192, lengths)

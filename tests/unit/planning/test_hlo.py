@@ -74,6 +74,32 @@ def test_a_loop_says_how_often_it_runs_in_either_way() -> None:
     assert [one.times for one in collectives(unknown) if one.kind == "all-gather"] == [1]
 
 
+CHOICE = """\
+%few (p: f32[4,8]) -> f32[4,8] {
+  ROOT %a = f32[4,8]{1,0} all-to-all(%p), channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}
+}
+
+%many (p: f32[4,8]) -> f32[4,8] {
+  ROOT %b = f32[40,8]{1,0} all-to-all(%p), channel_id=2, replica_groups=[1,4]<=[4], dimensions={0}
+}
+
+ENTRY %main (p: f32[4,8]) -> f32[4,8] {
+  ROOT %c = f32[4,8]{1,0} conditional(%i, %p, %p), BRANCHES
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "branches", ["branch_computations={%few, %many}", "true_computation=%many, false_computation=%few"]
+)
+def test_a_choice_counts_as_often_as_each_way_is_gone(branches: str) -> None:
+    text, few = CHOICE.replace("BRANCHES", branches), 4 * 8 * 4 * 3 / 4
+    assert received_by_kind(collectives(text)) == {"all-to-all": 11 * few}
+    assert received_by_kind(collectives(text, (0.75, 0.25))) == {"all-to-all": (0.75 + 2.5) * few}
+    assert received_by_kind(collectives(text, (0.25, 0.25, 0.5))) == {"all-to-all": 11 * few}
+    assert received_by_kind(collectives(text, (1.0, 0.0))) == {"all-to-all": few}
+
+
 @pytest.mark.parametrize(
     ("line", "received"),
     [

@@ -88,4 +88,11 @@ def test_a_schedule_is_what_a_loop_of_steps_does(questions: int, group: int, slo
 
 def test_answers_of_one_length_fill_their_slots() -> None:
     found = schedule(longest(10), 8, 4, 16)
-    assert found == (20, 16.0, 16 * 5.5, 4.0)
+    assert found == (20, 16.0, 16 * 5.5, 16 * 5.5, 4.0)
+
+
+def test_what_is_held_is_counted_in_whole_blocks() -> None:
+    found = schedule(longest(10), 8, 4, 16, block=4)
+    # While ten tokens are written a row holds a block four times, two four times, and three twice.
+    assert found.held == 16 * (4 * 4 + 4 * 8 + 2 * 12) / 10
+    assert found.own == 16 * 5.5

@@ -1,0 +1,101 @@
+"""What the plan says a decode kernel moves is what its copies move, counted while it runs in the interpreter."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+
+from jaxrl_sql.models.attention import paged_kernel
+from jaxrl_sql.models.attention.paged import Score
+from jaxrl_sql.models.attention.paged_kernel import HeldKeys, Readers, attend, fetched, grids_of
+
+BLOCK, DEPTH = 16, 64
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="interpreted on processors alone")
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
+    """Return the bytes of each copy between a kernel's memory and the chip's: blocks in and out, its own (`dma`)."""
+    found: dict[str, list[int]] = {"in": [], "out": [], "dma": []}
+    get, store = interpreter.get, interpreter.store
+
+    @functools.wraps(get)
+    def counted_get(*args: Any, **kwargs: Any) -> Any:
+        got = get(*args, **kwargs)
+        if "input_name" in kwargs:
+            found["in"].append(np.asarray(got[1]).nbytes)
+        return got
+
+    @functools.wraps(store)
+    def counted_store(*args: Any, **kwargs: Any) -> Any:
+        if "output_name" in kwargs:
+            found["out"].append(np.asarray(args[6]).nbytes)
+        return store(*args, **kwargs)
+
+    class CountedDMA(interpreter.DMA):
+        def execute_write(self) -> None:
+            found["dma"].append(self.data_size)
+            super().execute_write()
+
+    monkeypatch.setattr(interpreter, "get", counted_get)
+    monkeypatch.setattr(interpreter, "store", counted_store)
+    monkeypatch.setattr(interpreter, "DMA", CountedDMA)
+    jax.clear_caches()  # what was traced before calls what is no longer there
+    yield found
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize(
+    ("prompts", "answers", "of", "heads", "per_key", "dtype"),
+    [
+        ([40, 5, 33], [17, 1, 32, 3, 16], [0, 0, 1, 2, 0], 2, 2, jnp.float32),
+        ([20, 64], [0, 3, 0], [0, 1, 0], 1, 7, jnp.bfloat16),
+    ],
+    ids=["groups", "nobody-reads-the-first"],
+)
+def test_a_plan_counts_the_bytes_that_the_kernel_copies(
+    prompts: list[int],
+    answers: list[int],
+    of: list[int],
+    heads: int,
+    per_key: int,
+    dtype: Any,
+    copies: dict[str, list[int]],
+) -> None:
+    width, group = jnp.dtype(dtype).itemsize, 4
+    slots = np.full((len(prompts), group), len(answers), np.int32)
+    index = np.zeros(len(answers), np.int32)
+    for n, prompt in enumerate(of):
+        index[n] = (slots[prompt] < len(answers)).sum()
+        slots[prompt, index[n]] = n
+
+    def held(lengths: list[int]) -> HeldKeys:
+        need = [-(-length // BLOCK) for length in lengths]
+        table = np.full((len(lengths), max(need)), sum(need), np.int32)
+        first = 0
+        for row, count in zip(table, need, strict=True):
+            row[:count] = np.arange(first, first + count)
+            first += count
+        pool = jnp.ones((sum(need), heads, BLOCK, DEPTH), dtype)
+        return HeldKeys(pool, pool, jnp.array(table), jnp.array(lengths, jnp.int32))
+
+    q = jnp.ones((len(answers), heads, per_key, DEPTH), dtype)
+    readers = Readers(*map(jnp.array, (slots, np.array(of, np.int32), index, np.zeros(len(answers), np.int32))))
+    jax.block_until_ready(
+        attend(paged_kernel.MOSAIC_INTERPRETED, q, held(prompts), held(answers), readers, Score(0.1, None), None)
+    )
+    grids = grids_of(len(prompts), group, len(answers), heads, per_key, DEPTH)
+    assert sum(copies["in"]) + sum(copies["out"]) == sum(grid.moved(width) for grid in grids)
+    assert sum(copies["out"]) == sum(grid.parts for grid in grids)
+    read = [length for i, length in enumerate(prompts) if any(answers[n] for n, prompt in enumerate(of) if prompt == i)]
+    tokens = sum(-(-length // BLOCK) * BLOCK for length in (*read, *answers))
+    assert sum(copies["dma"]) == fetched(tokens, heads, DEPTH, width)
+    assert len(copies["dma"]) == 2 * tokens // BLOCK, "a copy of keys and one of values a block"

@@ -127,25 +127,6 @@ def most_rows(rows: Sequence[int]) -> int:
     return bucket(max(rows), smallest=2)
 
 
-def row_counts(most: int) -> tuple[int, ...]:
-    """Return how many rows a prompt of a part may run, in order, of a packed batch of `most`: four numbers at most."""
-    return tuple(sorted({-(-most * eighths // 8) for eighths in (4, 5, 6, 8)}))
-
-
-def order_for_parts(rows: Sequence[int], parts: int) -> list[int]:
-    """Return the order of a batch's prompts, which need so many packed rows, in which its parts are most alike.
-
-    Prompt j of the batch is in part j modulo `parts` (`algo.step`), so those that need the most rows come to the first
-    part together. Raises ValueError when the parts do not divide the prompts.
-    """
-    size, rest = divmod(len(rows), parts)
-    if rest:
-        raise ValueError(f"{len(rows)} prompts are not divided by {parts} parts")
-    by_rows = np.argsort(-np.asarray(rows), kind="stable")
-    order: list[int] = by_rows.reshape(parts, size).T.reshape(-1).tolist()
-    return order
-
-
 def pad_tokens(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
     """Pad N token lists on the right: -> tokens [N,width] int32, length [N] int32."""
     tokens = np.zeros((len(rows), width), np.int32)

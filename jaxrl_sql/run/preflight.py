@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import jax
 
+from jaxrl_sql.algo.updates import micro_batches_of
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
@@ -34,6 +35,7 @@ def preflight(s: Session) -> None:
     """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
     check_mesh(s)
     check_packing(s)
+    check_budget(s)
     tell_uneven_parts(s)
     check_positions(s)
     prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
@@ -72,6 +74,21 @@ def check_packing(s: Session) -> None:
                 f"{name}.packing=true: with model.attention={model.attention} a row holds one answer here: take "
                 f"model.attention=xla, or {name}.packing=false"
             )
+
+
+def check_budget(s: Session) -> None:
+    """Refuse a budget of tokens that has no room for an answer, or that would cut a group which a loss sees whole."""
+    grpo = s.config.grpo
+    if not (grpo.steps and grpo.max_tokens_per_device):
+        return
+    prompt, answer = bucket(max(s.train.lengths())), bucket(longest_answer(s.config)[1])
+    rows = micro_batches_of(grpo).at_once(1, prompt, grpo.num_generations, answer)[1]
+    if s.recipe.loss is not None and rows < grpo.num_generations:
+        need = prompt + grpo.num_generations * answer
+        raise InputError(
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} cuts a group of {need} tokens, whose loss is the "
+            f"recipe {s.config.recipe}'s own: allow as many, or use grpo.gradient_accumulation_steps"
+        )
 
 
 def tell_uneven_parts(s: Session) -> None:

@@ -51,6 +51,7 @@ from jaxrl_sql.run.command import (
     run_or_print,
 )
 from jaxrl_sql.run.fingerprint import fingerprint, keys_of
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
 from jaxrl_sql.runtime.journal import Journal
@@ -415,7 +416,7 @@ def compare(first: Path, second: Path, out: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, judge or compare, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     add_config(parser, (*ALL, "evaluate", "sampling", "mesh"))
     parser.add_argument(
         "--data", action="append", default=[], metavar="DIR", help="a benchmark's folder; may be repeated"

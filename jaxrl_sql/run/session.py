@@ -25,6 +25,7 @@ from jaxrl_sql.data.prompts import PromptSet, PromptStyle
 from jaxrl_sql.data.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.evals.score_predictions import OWN_SCORERS, check_rules
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.spec import count_params
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel import processes, rules
@@ -218,6 +219,9 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
 
     Raises RunFolderError when the folder's disk is full, and HealthError for a run that is not well.
     """
+    find_recipe(config.recipe)  # what names nothing leaves no folder
+    if config.model.checkpoint:
+        load_model_config(config.model.checkpoint)
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
     config = with_found_numbers(config)

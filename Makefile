@@ -131,6 +131,29 @@ test-gpu-plan: $(GPU_PLAN)/stamp ## make .venv-gpu-plan with the compiler for GP
 	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail
 	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/planning/test_absent_chips.py $(ARGS)
 
+$(STAMPS)/llama-cpp: $(STAMPS)/dev
+	$(INSTALL) '.[llama-cpp]'
+	@touch $@
+
+.PHONY: test-llama-cpp
+test-llama-cpp: setup-dev $(STAMPS)/llama-cpp ## compile llama.cpp and compare what it writes from our GGUF files
+	$(BIN)/python -c 'import llama_cpp' # without it the tests would be skipped and not fail
+	$(BIN)/python -m pytest -q -m parity tests/parity/test_gguf_llama_cpp.py $(ARGS)
+
+# Other trainers want their own versions of much.
+TRAINERS := .venv-trainers
+
+$(TRAINERS)/stamp: pyproject.toml $(RUST_FILES)
+	$(PY) -m venv $(TRAINERS)
+	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check ./sqlexec_rs
+	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--config-settings executor=installed --editable '.[trainers]'
+	@touch $@
+
+.PHONY: test-trainers
+test-trainers: $(TRAINERS)/stamp ## make .venv-trainers with verifiers, OpenEnv and skyrl-gym and hold the same dialogues in each
+	$(TRAINERS)/bin/python -m pytest -q -m trainers tests/unit/sqlenv/test_adapters.py $(ARGS)
+
 # --- the documentation as a site
 
 $(STAMPS)/docs: $(STAMPS)/dev
@@ -196,6 +219,10 @@ bench-stacks: setup ## a step beside TRL's and Tunix's; ARGS='--trl-python … -
 bench-view: setup-dev ## a folder of 100,000 answers: its size, and how fast Chromium opens and filters it; ARGS=--quick
 	$(BIN)/python scripts/bench_view.py $(ARGS)
 
+.PHONY: bench-environment
+bench-environment: $(TRAINERS)/stamp ## our SQL environment beside skyrl-gym's on the same dialogues; ARGS='--episodes 10000'
+	$(TRAINERS)/bin/python scripts/bench_environment.py $(ARGS)
+
 .PHONY: bench-load
 bench-load: setup ## time to load weights of Qwen2.5-0.5B's shape beside the time to read their file
 	$(BIN)/python scripts/bench_load.py $(ARGS)
@@ -254,6 +281,6 @@ golds: setup-dev ## run every gold of Spider and compare the rows with apsw's (n
 
 .PHONY: clean
 clean: ## delete the environments, build outputs and caches; runs and data stay
-	rm -rf $(VENV) $(GPU_PLAN) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GPU_PLAN) $(TRAINERS) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f sqlexec_rs/python/sqlexec_rs/sqlexec-worker sqlexec_rs/THIRD_PARTY_NOTICES.txt
 	find jaxrl_sql tests scripts sqlexec_rs -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -86,6 +87,16 @@ class Commands(click.Group):
         """Return the names of the next words."""
         return list(dict.fromkeys(name.split()[0] for name in self.entries))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names; raises UsageError for a word that is none."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            (nearest,) = get_close_matches(args[0], names, n=1, cutoff=0.0)
+            raise click.UsageError(f"there is no command {self.above}{args[0]}; the nearest is {self.above}{nearest}")
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name, which hands its words on as they are."""
         name = self.above + cmd_name
@@ -138,8 +149,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     group = click.version_option(package_name="jaxrl-sql", prog_name="jaxrl-sql")(group)
     try:
         code = group.main(arguments, "jaxrl-sql", standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        sys.stderr.write(f"error: {' '.join(error.format_message().split())} (jaxrl-sql --help lists all)\n")
         return error.exit_code
     except click.Abort:
         return INTERRUPTED

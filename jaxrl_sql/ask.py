@@ -39,6 +39,7 @@ from jaxrl_sql.run.command import (
     report_errors,
     run_or_print,
 )
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
@@ -87,7 +88,7 @@ def database_of(db: str, stand_in: Path | None = None) -> Example:
         if stand_in is not None:
             raise InputError(f"--stand-in {stand_in}: is for a --db of another engine; {db} shows itself")
         if not path.is_file():
-            raise InputError(f"--db {db}: no such file")
+            raise InputError(f"--db {db}: {'is a folder: name the file in it' if path.is_dir() else 'no such file'}")
     if not read_schema(path).tables:
         raise InputError(f"--db {path}: the database has no tables")
     return Example("", path.stem, str(path), "", "", dialect=engine, engine_url=url)
@@ -221,7 +222,7 @@ def _next_question() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, answer, and return the exit code."""
     codes = f"{EXIT_CODES}; of a single question 1 also where no answer held SQL that runs"
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     add_config(parser, (*ALL, "evaluate"), codes)
     parser.add_argument(
         "--model", required=True, help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file"

@@ -18,6 +18,7 @@ from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.data.benchmarks import load_benchmark
 from jaxrl_sql.datagen.audit import Finding, Set, audit_golds, shared_databases, shared_questions, shared_sql
 from jaxrl_sql.run.command import report_errors
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
@@ -26,7 +27,7 @@ _DESCRIPTION = (__doc__ or "").replace("`", "")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m jaxrl_sql.audit", description=_DESCRIPTION)
+    parser = Parser(prog="python -m jaxrl_sql.audit", description=_DESCRIPTION)
     parser.add_argument("--train", type=Path, nargs="*", default=[], metavar="DIR", help="sets that are trained on")
     parser.add_argument("--eval", type=Path, nargs="*", default=[], metavar="DIR", help="sets that are measured with")
     parser.add_argument("--suite", type=Path, metavar="DIR", help="databases/<db_id>/*.sqlite: other rows, same schema")

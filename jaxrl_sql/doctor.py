@@ -5,7 +5,6 @@ Nothing is changed. The exit code is 1 where what every run needs does not work:
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import shutil
@@ -20,6 +19,7 @@ from typing import NamedTuple
 
 from jaxrl_sql.planning.memory import in_bytes
 from jaxrl_sql.run.command import prepare_process
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.tables import show_table
 
 OPTIONAL = (
@@ -126,7 +126,7 @@ def _version(package: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was found as a table, and return the exit code."""
-    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
+    Parser(description=__doc__).parse_args(arguments)
     prepare_process()
     found = list(findings())
     show_table(sys.stdout, "", ("", "here", ""), [one[:3] for one in found], words=(0, 1, 2))

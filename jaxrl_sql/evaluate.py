@@ -17,7 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ from jaxrl_sql.run.command import (
     run_or_print,
 )
 from jaxrl_sql.run.fingerprint import fingerprint, keys_of
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
 from jaxrl_sql.runtime.journal import Journal
@@ -106,16 +107,15 @@ def evaluate(config: TrainConfig) -> int:
         raise InputError(ONE_ANSWERS)
     speed = Speed()
     notes: list[str] = []
-    sets = open_sets(config, notes)
-    total = sum(len(one.examples) for one in sets) * cfg.runs
-    _make_folder(out, cfg.predictions)
-    who = config.model.checkpoint or cfg.model or ", ".join(cfg.predictions)
-    title = f"{who} on {', '.join(one.name for one in sets)}"
-    with (
-        make_display(config.run.display, total, title, unit="question") as display,
-        make_executor(config.executor) as executor,
-        Journal(out / JOURNAL, answer_settings(config, sets)) as journal,
-    ):
+    who, folders = config.model.checkpoint or cfg.model or ", ".join(cfg.predictions), ", ".join(cfg.data)
+    with ExitStack() as opened:
+        display = opened.enter_context(make_display(config.run.display, 0, f"{who} on {folders}", unit="question"))
+        with display.work(f"reading {folders}"):
+            sets = open_sets(config, notes)
+        display.course([("", sum(len(one.examples) for one in sets) * cfg.runs)])
+        _make_folder(out, cfg.predictions)
+        executor = opened.enter_context(make_executor(config.executor))
+        journal = opened.enter_context(Journal(out / JOURNAL, answer_settings(config, sets)))
         (out / CONFIG).write_text(to_yaml(config), encoding="utf-8")
         for note in notes:
             display.note(note)
@@ -245,31 +245,17 @@ def gather(
     left = [part for part in parts if any((part.at, part.run, one.uid) not in known for one in part.examples)]
     if known:
         display.note(f"going on: {len(known)} answers are judged already")
-    with _answers(config, sets, executor, display) if left else nullcontext() as answer:
+    total, doing = sum(len(part.examples) for part in parts), "judging" if config.evaluate.predictions else "answering"
+    with (
+        _answers(config, sets, executor, display) if left else nullcontext() as answer,
+        display.work(doing, total, "questions") if left else nullcontext(),
+    ):
         for part in left:
             one = sets[part.at]
-            judging = Judging(
-                executor,
-                one.rules,
-                one.own,
-                config.evaluate.vote,
-                timer,
-                one.benchmark.prepare,
-                {
-                    "strip_distinct": config.evaluate.strip_distinct,
-                    "surplus_columns": config.evaluate.surplus_columns or None,
-                },
-            )
-            done = len(known)
-
-            def tick(answers: int, of: int, done: int = done, size: int = len(part.examples)) -> None:
-                if answers % -(-of // _TICKS) == 0:
-                    display.update(done + answers * size // of, {"phase": "answering"})
-
-            began = time.perf_counter()
-            answered = answer(one, part, tick) if answer else []
-            speed.add(len(answered), sum(said.tokens for said in answered), time.perf_counter() - began)
-            for record in judging.records(part.examples, answered) if answer else []:
+            answered = _answered(answer, one, part, len(known), display, speed) if answer else []
+            with display.work("judging", len(answered), "questions", is_told=False):
+                records = _judging(config, executor, one, timer).records(part.examples, answered)
+            for record in records:
                 key = (part.at, part.run, record["id"])
                 if key not in known:
                     known[key] = {"at": part.at, "run": part.run, **record}
@@ -282,6 +268,28 @@ def gather(
         for at, one in enumerate(sets)
         for run in runs
     }
+
+
+def _answered(answer: Answer, one: Set, part: Part, before: int, display: Display, speed: Speed) -> list[Answered]:
+    """Answer a part's questions; show how far that is, `before` questions being answered already."""
+    size, began = len(part.examples), time.perf_counter()
+    with display.work(f"part {part.number + 1} of {one.name}", size, "questions", is_told=False) as at:
+
+        def tick(answers: int, of: int) -> None:
+            at(answers * size // of)
+            if answers % -(-of // _TICKS) == 0:
+                display.update(before + answers * size // of, {"phase": "answering"})
+
+        answered = answer(one, part, tick)
+    speed.add(len(answered), sum(said.tokens for said in answered), time.perf_counter() - began)
+    return answered
+
+
+def _judging(config: TrainConfig, executor: Executor, one: Set, timer: Executor | None) -> Judging:
+    """Return how a set's answers are judged."""
+    cfg = config.evaluate
+    options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
+    return Judging(executor, one.rules, one.own, cfg.vote, timer, one.benchmark.prepare, options)
 
 
 def parts_of(config: TrainConfig, sets: Sequence[Set]) -> Iterator[Part]:
@@ -314,7 +322,7 @@ def _answers(config: TrainConfig, sets: Sequence[Set], executor: Executor, displ
         return
     from jaxrl_sql.run.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
-    with model_answers(config, executor, {one.name: one.examples for one in sets}, display.note) as ask:
+    with model_answers(config, executor, {one.name: one.examples for one in sets}, display) as ask:
         yield lambda one, part, tick: ask(one.name, part.examples, part.run, part.number, tick)
 
 
@@ -408,7 +416,7 @@ def compare(first: Path, second: Path, out: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, judge or compare, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     add_config(parser, (*ALL, "evaluate", "sampling", "mesh"))
     parser.add_argument(
         "--data", action="append", default=[], metavar="DIR", help="a benchmark's folder; may be repeated"

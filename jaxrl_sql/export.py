@@ -26,6 +26,7 @@ from jaxrl_sql.models.frozen import joined, split
 from jaxrl_sql.run.command import prepare_process, report_errors
 from jaxrl_sql.run.model_card import write_card
 from jaxrl_sql.run.questions import model_config
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
 from jaxrl_sql.runtime.hub import upload
@@ -131,7 +132,7 @@ def run(given: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, export, and return the exit code."""
-    parser = argparse.ArgumentParser(prog=None, description=__doc__)
+    parser = Parser(prog=None, description=__doc__)
     parser.add_argument("model", metavar="RUN", help="a run's folder, or a model's of Hugging Face form")
     parser.add_argument("--step", type=int, metavar="N", help="the run's checkpoint of step N, not its end")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (RUN/export)")

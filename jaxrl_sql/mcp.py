@@ -31,6 +31,7 @@ from jaxrl_sql.run.command import (
     report_errors,
     run_or_print,
 )
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.address import open_url
 from jaxrl_sql.sqlenv.executor import Executor, ExecutorError, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
@@ -209,7 +210,8 @@ def serve(given: argparse.Namespace) -> int:
         configuration(given, given.overrides) if given.model else load_config(given.config, given.overrides, limits)
     )
     if not is_served(given.db) and not Path(given.db).is_file():  # before a model is fetched for it
-        raise InputError(f"--db {given.db}: no such file")
+        found = "is a folder: name the file in it" if Path(given.db).is_dir() else "no such file"
+        raise InputError(f"--db {given.db}: {found}")
 
     def speak(config: TrainConfig) -> int:
         with opened_database(given, config) as database:
@@ -226,7 +228,7 @@ def serve(given: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, serve, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     add_config(parser, (*ALL, "evaluate"), EXIT_CODES)
     parser.add_argument(
         "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
@@ -243,6 +245,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_intermixed_args(arguments)
     if given.max_rows < 1:
         parser.error(f"--max-rows must be at least 1, not {given.max_rows}")
+    if given.stand_in and not is_served(given.db):
+        parser.error(f"--stand-in {given.stand_in} is for a --db of another engine; {given.db} shows itself")
     prepare_process()
     return report_errors(lambda: serve(given))
 

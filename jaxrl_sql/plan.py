@@ -27,6 +27,7 @@ from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.recipes import find_recipe
 from jaxrl_sql.run.command import TRAINED, add_config, prepare_process, report_errors, run_or_print
 from jaxrl_sql.run.questions import new_shape
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.types import InputError
 
 PROGRAMS = ("update", "score", "prefill", "decode")
@@ -34,7 +35,7 @@ PROGRAMS = ("update", "score", "prefill", "decode")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, print the plan, and return the exit code: 0, also where nothing fits; 2 for bad input."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     add_config(parser, (*TRAINED, "rollout", "grpo"), "exit codes: 0, also where nothing fits; 2 for bad input")
     parser.add_argument("--topology", required=True, metavar="NAME", help="v5p:4x4x2, v5e:8x8, v6e:4x4, h100:8, cpu, …")
     parser.add_argument(

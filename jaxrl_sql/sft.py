@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.step import StepFn, init_state, make_step
@@ -26,8 +27,10 @@ from jaxrl_sql.data.pack import by_schema, pack_rows, with_learned_alone, with_p
 from jaxrl_sql.data.sft_batches import Row, word_tokens
 from jaxrl_sql.data.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.models.lora import policy_params
+from jaxrl_sql.ops.micro_batches import order_for_parts, row_counts
 from jaxrl_sql.run.build import export_model, make_optimizer, make_params, make_policy
 from jaxrl_sql.run.command import TRAINED, run_command
+from jaxrl_sql.run.ending import tell_end
 from jaxrl_sql.run.evaluation import evaluate_all
 from jaxrl_sql.run.lifecycle import Snapshot, dry_run, open_run, restore, run_phase
 from jaxrl_sql.run.session import Session
@@ -69,7 +72,7 @@ class Window:
 
     steps: int = 0
     tokens: int = 0
-    positions: int = 0
+    positions: float = 0.0
     since: float = field(default_factory=time.perf_counter)
 
     def numbers(self) -> dict[str, float]:
@@ -97,6 +100,11 @@ class SftPhase:
     first: int = 0
 
     @property
+    def name(self) -> str:
+        """Return what the phase is called in the metrics."""
+        return "sft"
+
+    @property
     def last(self) -> int:
         """Return the run's step after which the phase is over."""
         return self.session.config.sft.steps
@@ -120,13 +128,14 @@ class SftPhase:
         self.window.tokens += sum(
             len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows
         )
-        self.window.positions += cfg.databases * positions(batch)
+        self.window.positions += cfg.databases * positions(batch, cfg.gradient_accumulation_steps)
         self.state, metrics = self.update(self.state, s.to_mesh(batch, cfg.databases))
         is_measured = at == self.last or (cfg.eval_every > 0 and at % cfg.eval_every == 0)
         if at % cfg.log_every == 0 or is_measured:
             numbers = reduce_metrics(jax.device_get(metrics)) | self.window.numbers()
             if is_measured and self.dataset.held:
-                numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
+                with s.display.work("measuring the loss on what is held out", is_told=False):
+                    numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
                 if self.watch.see(numbers["sft/held_out_loss"]) and cfg.patience:
                     self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
             s.record(at, "sft", numbers)
@@ -183,7 +192,7 @@ def open_sft(s: Session, begin: int) -> SftPhase:
         dataset=dataset,
         state=state,
         watch=watch,
-        update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps),
+        update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps, by_rows=True),
         held_out_loss=make_held_out_loss(s, dataset),
         words=words if cfg.shuffle_identifiers else (),
     )
@@ -197,13 +206,30 @@ def pack(s: Session, rows: Sequence[Row], longest: int) -> GroupBatch:
     width = by_schema(max(len(row.prompt) for row in rows), 0)
     whole = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
     whole = with_learned_alone(with_packed_rows(whole))
-    return whole if here is None else jax.tree.map(lambda x: x[list(here)], whole)
+    if whole.packed_length is None:
+        order = list(range(cfg.databases) if here is None else here)
+    else:
+        order = order_for_parts(_rows_needed(whole.packed_length), cfg.gradient_accumulation_steps)
+        order = order if here is None else [order[i] for i in here]
+    return jax.tree.map(lambda x: x[order], whole)
 
 
-def positions(batch: GroupBatch) -> int:
-    """Return how many tokens of a prompt of this batch and its completions go through the model, padding too."""
-    rows = batch.completion if batch.packed_length is None else batch.packed_length
-    return int(batch.shared[0].tokens.shape[1] + rows.shape[1] * batch.completion.shape[-1])
+def positions(batch: GroupBatch, parts: int) -> float:
+    """Return how many tokens a prompt and its completions are in the model, padding too: a mean over prompts."""
+    prompt, width = batch.shared[0].tokens.shape[1], batch.completion.shape[-1]
+    if batch.packed_length is None:
+        return float(prompt + batch.completion.shape[1] * width)
+    most = batch.packed_length.shape[1]
+    counts = row_counts(most) if parts > 1 else (most,)
+    need = _rows_needed(batch.packed_length)
+    ran = [next(rows for rows in counts if rows >= max(need[part::parts])) for part in range(min(parts, len(need)))]
+    return prompt + width * sum(ran) / len(ran)
+
+
+def _rows_needed(packed_length: jax.Array) -> list[int]:
+    """Return how many of its packed rows [B,R] each prompt fills."""
+    needed: list[int] = (np.asarray(packed_length) > 0).sum(axis=1).tolist()
+    return needed
 
 
 def make_held_out_loss(s: Session, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
@@ -241,7 +267,8 @@ def sft(config: TrainConfig) -> int:
             return s.stopped()
         if not evaluate_all(s, policy_params(trainable, frozen), s.config.sft.steps):
             return s.stopped()
-        s.note(f"model: {export_model(s, trainable, frozen)}")
+        export_model(s, trainable, frozen)
+        tell_end(s)
     return 0
 
 

@@ -47,6 +47,7 @@ from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.run.build import export_model, make_engine, make_optimizer, make_params, make_policy
 from jaxrl_sql.run.collect import collect_batch, from_arrays, pack, to_arrays
 from jaxrl_sql.run.command import TRAINED, run_command
+from jaxrl_sql.run.ending import tell_end
 from jaxrl_sql.run.evaluation import evaluate_all
 from jaxrl_sql.run.keep import keep_advantages, keep_groups
 from jaxrl_sql.run.lifecycle import Snapshot, dry_run, open_run, restore, run_phase, score
@@ -72,6 +73,11 @@ class GrpoPhase:
     progress: Progress
     rollout_buffer: list[GroupBatch] = field(default_factory=list)
     is_over: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what the stage is called in the metrics."""
+        return self.stage.name
 
     @property
     def first(self) -> int:
@@ -135,10 +141,11 @@ def train(config: TrainConfig) -> int:
         after = evaluate_all(s, policy_params(state.trainable, frozen), phase.last)
         if not after:
             return s.stopped()
-        s.note(f"model: {export_model(s, state.trainable, frozen)}")
+        export_model(s, state.trainable, frozen)
         for name in s.evals:
             old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
             s.note(f"{name}: greedy accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
+        tell_end(s)
     return 0
 
 
@@ -151,11 +158,12 @@ def grpo_step(s: Session, phase: GrpoPhase, at: int) -> None:
         numbers = collect_rollouts(s, phase, at - 1 - s.config.sft.steps)
     collected = time.perf_counter()
     batch = on_mesh(s, phase.rollout_buffer.pop(0))
-    batch, compared = phase.advantage(phase.state, batch)
-    part = (at - 1 - stage.first) % grpo.steps_per_generation
-    keep_advantages(s, at, at - part, part, batch)
-    phase.state, metrics = phase.update(phase.state, batch)
-    numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
+    with s.display.work("updating the policy", is_told=False):
+        batch, compared = phase.advantage(phase.state, batch)
+        part = (at - 1 - stage.first) % grpo.steps_per_generation
+        keep_advantages(s, at, at - part, part, batch)
+        phase.state, metrics = phase.update(phase.state, batch)
+        numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
     ended = time.perf_counter()
     updates = grpo.num_iterations * grpo.minibatches
     rate = make_schedule(stage.optim, stage.steps * updates)((at - 1 - stage.first) * updates)

@@ -32,7 +32,12 @@ def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[st
                 number = len(seen)
                 seen.append({"path": self.path, "key": self.headers.get("Authorization"), **body})
             status, headers, said = script(number, body)
-            text = said if isinstance(said, str) else json.dumps(_reply(body, said))
+            if isinstance(said, str):
+                text = said
+            elif body.get("stream"):
+                headers, text = {"Content-Type": "text/event-stream"} | headers, _events(body, said)
+            else:
+                text = json.dumps(_reply(body, said))
             try:
                 self.send_response(status)
                 for name, value in ({"Content-Type": "application/json"} | headers).items():
@@ -63,6 +68,18 @@ def _reply(body: dict[str, Any], said: dict[str, str]) -> dict[str, Any]:
         "completion_tokens": sum(len(text.split()) for text in said.values()),
     }
     return {"choices": [{"message": said, "finish_reason": "stop"}], "usage": usage}
+
+
+def _events(body: dict[str, Any], said: dict[str, str]) -> str:
+    """Return a reply as the events of a stream: a message in one piece, its end, and the usage."""
+    reply = _reply(body, said)
+    head = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
+    pieces: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": {"role": "assistant"} | said, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": reply["usage"] | {"total_tokens": sum(reply["usage"].values())}},
+    ]
+    return "".join(f"data: {json.dumps(head | piece)}\n\n" for piece in pieces) + "data: [DONE]\n\n"
 
 
 def said(text: str, **more: str) -> Reply:

@@ -12,6 +12,8 @@ from jaxrl_sql.config.sections import TrainConfig
 from jaxrl_sql.types import InputError
 
 _ROUNDING = 1e-6
+REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
+"""What of a layer may be kept for the backward pass (`model.remat`)."""
 TRACKERS = ("tensorboard", "wandb", "trackio")
 _PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD", "duckdb": "nothing"}
 _RULES = dict(rules_of(TrainConfig))
@@ -44,6 +46,14 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     yield (
         not (model.frozen and model.lora.rank),
         "model.frozen and model.lora.rank: beside adapters no weight is trained, so leave model.frozen empty",
+    )
+    odd = [name.strip() for name in model.remat.split(",") if name.strip() not in REMAT_NAMES]
+    yield (
+        model.remat in ("none", "full") or not odd,
+        (
+            f"model.remat={model.remat!r}: {', '.join(map(repr, odd))} is none of none, full, or of what may be kept, "
+            f"as in query,key: {', '.join(REMAT_NAMES)}"
+        ),
     )
     yield bool(config.run.dir), "run.dir is empty; it names the folder that the run writes"
     memory = config.rollout.memory

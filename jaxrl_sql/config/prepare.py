@@ -131,6 +131,9 @@ def _origins(path: str | Path | None, overrides: Sequence[str]) -> list[tuple[st
             raise InputError(f"command line: {origin!r} is no key.sub=value")
         try:
             values = OmegaConf.to_container(read(origin if read is OmegaConf.load else [origin]))  # type: ignore[operator]
+        except yaml.MarkedYAMLError as error:
+            line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+            raise InputError(f"{origin}{line}: not YAML: {error.problem or _line(error)}") from None
         except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
             raise InputError(f"{origin}: not YAML: {_line(error)}") from None
         except OSError as error:

@@ -347,8 +347,8 @@ class ValidationConfig:
     """Greedy evaluation before and after training, and every `every` steps (0: never in between).
 
     `turns`: how many the policy has; 0: as in training. `rule`: by what its answers are judged (empty: the recipe's own
-    rule, or the set's where the recipe has none; Spider 2 and EHRSQL keep theirs), each on its question's own database.
-    Runs of several recipes are compared by one rule for all.
+    rule, or the set's where the recipe has none; Spider 2, EHRSQL and Defog keep theirs), each on its question's own
+    database. Runs of several recipes are compared by one rule for all.
     """
 
     every: int = 0

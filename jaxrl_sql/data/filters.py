@@ -6,7 +6,7 @@ Each filter takes examples and returns those to keep, in order, and the others w
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,13 +35,16 @@ Fault = tuple[str, Mapping[str, float]]
 
 
 def usable_golds(
-    executor: SqlExecutor, examples: Sequence[Example], drop_empty: bool = True
+    executor: SqlExecutor,
+    examples: Sequence[Example],
+    drop_empty: bool = True,
+    tick: Callable[[int], None] | None = None,
 ) -> tuple[list[Example], list[tuple[str, str]]]:
     """Run every gold; return the examples to keep and (uid, reason) of the others, in order.
 
-    Reasons are `gold fails: <status>` and, with `drop_empty`, `gold empty`.
+    Reasons are `gold fails: <status>` and, with `drop_empty`, `gold empty`. `tick` is told how many have run.
     """
-    kept, dropped = by_gold(executor, examples, FilterConfig(empty_gold=drop_empty))
+    kept, dropped = by_gold(executor, examples, FilterConfig(empty_gold=drop_empty), tick)
     return kept, [(one.uid, one.reason) for one in dropped]
 
 
@@ -54,14 +57,22 @@ def keep_only(examples: Iterable[Example], path: str | Path, limit: int = 0) -> 
     return kept[:limit] if limit > 0 else kept
 
 
-def by_gold(executor: SqlExecutor, examples: Sequence[Example], cfg: FilterConfig) -> Filtered:
-    """Run every gold and leave out those that fail, take too long, or return no rows."""
+def by_gold(
+    executor: SqlExecutor,
+    examples: Sequence[Example],
+    cfg: FilterConfig,
+    tick: Callable[[int], None] | None = None,
+) -> Filtered:
+    """Run every gold and leave out those that fail, take too long, or return no rows.
+
+    `tick` is told how many have run.
+    """
 
     def fault(outcome: SqlOutcome) -> Fault:
         numbers = {"rows": outcome.row_count, "vm_steps": outcome.vm_steps, "ms": round(outcome.elapsed_ms, 3)}
         return _gold_fault(outcome, cfg), numbers
 
-    return _part((example, fault(outcome)) for example, outcome in _run_golds(executor, examples))
+    return _part((example, fault(outcome)) for example, outcome in _run_golds(executor, examples, tick))
 
 
 def _part(found: Iterable[tuple[Example, Fault]]) -> Filtered:
@@ -76,8 +87,12 @@ def _part(found: Iterable[tuple[Example, Fault]]) -> Filtered:
     return kept, dropped
 
 
-def _run_golds(executor: SqlExecutor, examples: Sequence[Example]) -> Iterator[tuple[Example, SqlOutcome]]:
+def _run_golds(
+    executor: SqlExecutor, examples: Sequence[Example], tick: Callable[[int], None] | None
+) -> Iterator[tuple[Example, SqlOutcome]]:
     for start in range(0, len(examples), _CHUNK):
+        if tick:
+            tick(start)
         chunk = examples[start : start + _CHUNK]
         outcomes = executor.execute_many([(example.database, example.gold_sql) for example in chunk])
         yield from zip(chunk, outcomes, strict=True)

@@ -370,11 +370,12 @@ def make_prompts(
     tokenizer: Tokenizer,
     max_tokens: int,
     pruning: Pruning | None = None,
+    tick: Callable[[int], None] | None = None,
 ) -> PromptSet:
     """Tokenise the prompts of many examples, a schema once; those longer than `max_tokens` are left out with a reason.
 
-    `pruning` cuts down the schemas of long ones first, which is for training alone: it looks at the golds. Raises
-    InputError for a database that cannot be read.
+    `pruning` cuts down the schemas of long ones first, which is for training alone: it looks at the golds. `tick` is
+    told how many are made. Raises InputError for a database that cannot be read.
     """
     encoder = Encoder(style, tokenizer, pruning)
     made: list[Prompt | None] = [None] * len(examples)
@@ -382,8 +383,10 @@ def make_prompts(
     faults: dict[str, None] = {}
     # Database by database: what is known of one is not kept for long where there are thousands.
     order = sorted(range(len(examples)), key=lambda i: examples[i].db_path)
-    for db_path, members in groupby(order, key=lambda i: examples[i].db_path):
-        for i in members:
+    for db_path, members in groupby(enumerate(order), key=lambda pair: examples[pair[1]].db_path):
+        for done, i in members:
+            if tick:
+                tick(done)
             uid, one = examples[i].uid, encoder.encode(examples[i])
             if one.length <= max_tokens:
                 made[i] = one.prompt(uid)

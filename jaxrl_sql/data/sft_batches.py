@@ -66,16 +66,19 @@ def supervise(
     max_prompt: int,
     max_completion: int,
     pruning: Pruning | None = None,
+    tick: Callable[[int], None] | None = None,
 ) -> SftBatch:
     """Tokenise examples and the answers they teach; leave out, with a reason, what exceeds either length in tokens.
 
     Each example is taught in every style's form, in one an epoch; its id says which comes first. `pruning` is as
-    `make_prompts` has it.
+    `make_prompts` has it, and `tick` is told how many examples are made.
     """
     schemas, answers, skipped, turns = [], [], [], []
     encoders = [Encoder(style, tokenizer, pruning, _SCHEMAS) for style in styles]
     known: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for example, (number, style) in product(examples, enumerate(styles)):
+    for at, (example, (number, style)) in enumerate(product(examples, enumerate(styles))):
+        if tick:
+            tick(at // len(styles))
         made = encoders[number].encode(example)
         schema, question = known.setdefault(made.schema_ids, made.schema_ids), made.question_ids
         answer = make_answer(example, question, style.answer(example), tokenizer, end_token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,10 +47,12 @@ def make_sft_dataset(
     tokenizer: Tokenizer,
     end_token: int,
     width: Width,
+    tick: Callable[[int], None] | None = None,
 ) -> SftDataset:
     """Tokenise the training questions, those that are held out apart; `width` tells which lengths make one batch.
 
-    Raises InputError when none of either fits.
+    `tick` is told how many are made, first of those that are taught, then of the others. Raises InputError when none of
+    either fits.
     """
     cfg, longest = config.sft, config.data.max_prompt_tokens
     pruning = Pruning(longest, config.seed) if config.data.prune else None
@@ -61,7 +63,7 @@ def make_sft_dataset(
         shown = with_traces(chosen, traces)
         if cfg.traces == "sql":
             shown = [dataclasses.replace(example, reasoning="") for example in shown]
-        found = supervise(shown, styles, tokenizer, end_token, longest, cfg.max_completion_tokens, pruning)
+        found = supervise(shown, styles, tokenizer, end_token, longest, cfg.max_completion_tokens, pruning, tick)
         return found, RowOrder(found, cfg.questions, cfg.databases, config.seed, width)
 
     form = form_tokens(examples[0], styles, tokenizer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from jaxrl_sql.runtime.folder import no_folder
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
 
@@ -19,6 +20,8 @@ def exit_code(work: Callable[[], None]) -> int:
         return _tell(str(error), 2)
     except JaxrlSqlError as error:
         return _tell(str(error), 1)
+    except (FileExistsError, NotADirectoryError) as error:
+        return _tell(str(no_folder(error)), 2)
     except OSError as error:
         if error.filename is None:
             raise
@@ -27,5 +30,5 @@ def exit_code(work: Callable[[], None]) -> int:
 
 
 def _tell(line: str, code: int) -> int:
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"error: {line}\n")
     return code

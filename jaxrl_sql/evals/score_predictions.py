@@ -22,7 +22,7 @@ from jaxrl_sql.types import Example, InputError
 RULES = (*RULE_NAMES, "suite", *SPEED_RULES)
 """Every rule: those of the executor; `suite` asks `test_suite` of all databases of a question's suite."""
 
-OWN_SCORERS = ("spider2", "ehrsql")
+OWN_SCORERS = ("spider2", "ehrsql", "defog")
 """The rules of sets whose golds are made for their own scorer: another rule says little of them."""
 
 
@@ -42,9 +42,9 @@ def score_predictions(
     that say right or wrong, verdicts carry their `reasons`. `options` are the comparison's for all questions:
     `surplus_columns` (`ex_b`: a prediction has fewer than so many columns beyond the gold's; None, any number),
     `row_slack` and `drop_duplicates` (`paverl` and `ex_b`: 30 and True), `strip_distinct` (both texts, before they
-    run), `ordered` (`test_suite`: instead of what the gold's text says). `r_ves` and `r_ves_alternate` each run right
-    answers `timed_runs` times on `timer` (see `timing_executor`). Raises InputError for an unknown rule or option, and
-    for these two without it.
+    run), `ordered` (`test_suite`: instead of what the gold's text says), `asks_for_order` (`defog`: the question does).
+    `r_ves` and `r_ves_alternate` each run right answers `timed_runs` times on `timer` (see `timing_executor`). Raises
+    InputError for an unknown rule or option, and for these two without it.
     """
     check_rules(rules)
     speeds = [rule for rule in SPEED_RULES if rule in rules]

@@ -257,7 +257,9 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
         tensors = load_file(folder / WEIGHTS_FILE)
         rank, alpha = int(fields["r"]), float(fields["lora_alpha"])
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
-        raise InputError(f"{folder}: no adapters in PEFT's form: {error}") from error
+        raise InputError(
+            f"{folder}: no adapters in PEFT's form: {error}; name a folder with {CONFIG_FILE}, as a run's adapters/"
+        ) from error
     for key, plain in PLAIN.items():
         if fields.get(key) and fields[key] != plain:
             raise InputError(f"{folder / CONFIG_FILE}: {key} is {fields[key]!r}, which is not supported")

@@ -30,6 +30,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.batch import PyTree, Segment
+from jaxrl_sql.config.check import REMAT_NAMES
 from jaxrl_sql.models.attention import TreeAttention, choose
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
@@ -47,7 +48,6 @@ Kind = bool | jax.Array
 STREAM = ("batch", "none", "none", "none")
 # Between the layers of a whole sequence `tensor` splits its tokens, which are all that is kept of most of them.
 CARRIED = ("batch", "none", "sequence", "none")
-REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
 
 
 def _starts(segments: Sequence[Segment]) -> list[jax.Array]:

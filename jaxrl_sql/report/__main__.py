@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from jaxrl_sql.report.html import write_report
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.types import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m jaxrl_sql.report", description=__doc__)
+    parser = Parser(prog="python -m jaxrl_sql.report", description=__doc__)
     parser.add_argument("run", metavar="RUN", help="run folder, with metrics.jsonl in it")
     try:
         path = write_report(parser.parse_args(arguments).run)

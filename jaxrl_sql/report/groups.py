@@ -144,9 +144,9 @@ def last_evaluations(source: Source, most: int = 2) -> dict[str, dict[int, list[
 
 
 @lru_cache(maxsize=1 << 16)
-def hardness_of(gold: str) -> str:
+def hardness_of(gold: str, dialect: str = "sqlite") -> str:
     """Return Spider's level of a gold; "" where there is none."""
-    return spider_level(gold) if gold else ""
+    return spider_level(gold, dialect) if gold else ""
 
 
 def _why_none(folder: Path) -> str:
@@ -159,9 +159,9 @@ def _why_none(folder: Path) -> str:
 
 
 def _of_run(record: Mapping[str, Any]) -> Group:
-    gold = record.get("gold", "")
+    example = _example(record)
     answers = [_answer(one) for one in record["answers"]]
-    is_local = bool(record.get("db_path")) and not record.get("has_tables")
+    can_be_judged = bool(example.database) and not record.get("has_tables")
     return {
         "step": record["step"],
         "phase": str(record["phase"]),
@@ -170,11 +170,11 @@ def _of_run(record: Mapping[str, Any]) -> Group:
         "db": str(record.get("db_id", "")),
         "question": str(record.get("question", "")),
         "evidence": str(record.get("evidence", "")),
-        "gold": gold,
-        "hardness": record.get("difficulty") or hardness_of(gold),
+        "gold": example.gold_sql,
+        "hardness": record.get("difficulty") or hardness_of(example.gold_sql, example.gold_dialect),
         "rule": record.get("rule", ""),
         "answers": answers,
-        "example": _example(record) if is_local else None,
+        "example": example if can_be_judged else None,
     }
 
 
@@ -189,10 +189,11 @@ def _answer(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _example(record: Mapping[str, Any]) -> Example:
+    """Return the question; a server's URL is as it was written down, without a password."""
     return Example(
         uid=str(record["uid"]),
         db_id=str(record.get("db_id", "")),
-        db_path=record["db_path"],
+        db_path=record.get("db_path", ""),
         question=record.get("question", ""),
         gold_sql=record.get("gold", ""),
         dialect=record.get("dialect", "sqlite"),
@@ -200,6 +201,7 @@ def _example(record: Mapping[str, Any]) -> Example:
         options=record.get("options", {}),
         suite=tuple(record.get("suite", ())),
         answerable=record.get("answerable", True),
+        engine_url=record.get("db", ""),
     )
 
 

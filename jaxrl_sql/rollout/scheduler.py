@@ -133,7 +133,7 @@ class Scheduler:
             if not have or have + sampling.longest > config.max_positions:
                 refused[i] = (
                     f"prompt {prompt.uid}: {have} tokens and {sampling.longest} new ones need 1 to "
-                    f"{config.max_positions} positions (max_positions)"
+                    f"{config.max_positions} positions (max_positions): shorten the prompt or ask for fewer tokens"
                 )
             elif too_large := self._over_budget(have, sampling.longest):
                 refused[i] = f"prompt {prompt.uid}: {too_large}"

@@ -35,7 +35,9 @@ def make_params(s: Session) -> tuple[Any, Any]:
     That is the parameters and None, or those that move and `model.frozen`; or new adapters, and the parameters as the
     base that they are trained beside.
     """
-    base, lora = _base_params(s), s.config.model.lora
+    source, lora = s.config.model.checkpoint, s.config.model.lora
+    with s.display.work(f"reading the weights of {source}" if source else "making new weights"):
+        base = _base_params(s)
     if not lora.rank:
         return split(base, s.model, s.config.model.frozen)
     key = rng.base_key(s.config.seed, rng.Purpose.ADAPTERS)
@@ -90,9 +92,10 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
     Alone they are written to `adapters/`, in PEFT's form.
     """
     folder, source = s.folder / "model", s.config.model.checkpoint
-    save_checkpoint(folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None)
-    if isinstance(adapters := policy_part(trainable), Adapters):
-        save_adapters(s.folder / "adapters", s.model, adapters, source)
+    with s.display.work(f"writing the model to {folder}"):
+        save_checkpoint(folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None)
+        if isinstance(adapters := policy_part(trainable), Adapters):
+            save_adapters(s.folder / "adapters", s.model, adapters, source)
     return folder
 
 

@@ -131,16 +131,19 @@ def generate_groups(s: Session, engine: AnyEngine, asked: Sequence[int], number:
     jobs: dict[Place, TextJob] = {}
     mine = share(len(asked)) if engine.yields_all else range(len(asked))
     env_states = EnvStates()
-    for sample in map(served, client.generate(examples, prompts, sampling, number, cfg.turns, env_states)):
-        if s.should_abort(signals.ENDED):
-            raise PreemptedError
-        samples.append(sample)
-        if (at := sample.prompt_index) in mine:
-            job = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
-            jobs[at, sample.index] = job
+    with s.display.work("sampling", len(asked) * sampling.n, "answers", is_told=False) as tick:
+        for sample in map(served, client.generate(examples, prompts, sampling, number, cfg.turns, env_states)):
+            if s.should_abort(signals.ENDED):
+                raise PreemptedError
+            samples.append(sample)
+            tick(len(samples))
+            if (at := sample.prompt_index) in mine:
+                job = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
+                jobs[at, sample.index] = job
     began = time.perf_counter()
-    verdicts = _collect_rewards(s, jobs, env_states)
-    made = {(one.prompt_index, one.index): one for one in engine.gather(samples)}
+    with s.display.work("waiting for SQL", is_told=False):
+        verdicts = _collect_rewards(s, jobs, env_states)
+        made = {(one.prompt_index, one.index): one for one in engine.gather(samples)}
     waited = time.perf_counter() - began
     groups = []
     for i, example in enumerate(examples):

@@ -11,7 +11,8 @@ from pathlib import Path
 from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.config.settings import settings_help
 from jaxrl_sql.planning import gpus
-from jaxrl_sql.runtime.folder import resumed_config
+from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.folder import CONFIG, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
 from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.runtime.model_locator import fetched
@@ -66,7 +67,7 @@ def run_command(
     `--endpoint` is for. Given nothing at all it runs nothing: it
     says how to begin, with exit code 2.
     """
-    parser = argparse.ArgumentParser(description=description)
+    parser = Parser(description=description)
     add_config(parser, sections)
     parser.add_argument(
         "--resume", nargs="?", const="", metavar="FOLDER",
@@ -81,9 +82,9 @@ def run_command(
     if asks:
         given.overrides = [*endpoint_values(asks, given.endpoint), *given.overrides]
     if not (given.config or given.resume is not None or given.overrides):
-        parser.print_usage(sys.stderr)
-        example = "--config FILE, such as configs/quickstart.yaml, or key.sub=value"
-        return _tell(InputError(f"nothing is asked for: begin with {example}, or go on with --resume FOLDER"), 2)
+        begin = "begin with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
+        asked = f"nothing is asked for: {begin}, or go on with --resume FOLDER ({parser.prog} --help)"
+        return _tell(InputError(asked), 2)
     prepare_process()
     work = rehearse if rehearse is not None and given.dry_run else command
     return report_errors(lambda: run_or_print(work, _config(given.config, given.resume, given.overrides), given))
@@ -121,6 +122,8 @@ def report_errors(work: Callable[[], int]) -> int:
     except BrokenPipeError:  # who read the output, such as `head`, has gone; what Python would still flush goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except (FileExistsError, NotADirectoryError) as error:
+        return _tell(no_folder(error), 2)
     except OSError as error:
         if error.filename is None:
             raise
@@ -137,6 +140,8 @@ def _config(files: list[Path] | None, resume: str | None, overrides: list[str]) 
     folder = Path(resume or load_config(files, overrides).run.dir)
     if files is None:
         return resumed_config(folder, overrides)
+    if resume and not (folder / CONFIG).is_file():
+        raise InputError(f"--resume {folder}: no run is there; run.dir={folder} run.resume=true begins one, or goes on")
     return load_config(files, [*overrides, f"run.dir={folder}", "run.resume=true"])
 
 

@@ -23,8 +23,8 @@ from jaxrl_sql.run.policy_client import answers
 from jaxrl_sql.run.session import PreemptedError, Session
 
 
-def greedy_answers(s: Session, params: Any, questions: PromptSet) -> tuple[list[Answered], RolloutStats]:
-    """Answer every question greedily; return the answers and the engine's counts.
+def greedy_answers(s: Session, params: Any, name: str, questions: PromptSet) -> tuple[list[Answered], RolloutStats]:
+    """Answer every question of the set `name` greedily; return the answers and the engine's counts.
 
     Raises PreemptedError when the run is to stop before it is done.
     """
@@ -36,12 +36,15 @@ def greedy_answers(s: Session, params: Any, questions: PromptSet) -> tuple[list[
     stop = client.stops(s.config.sampling.stop)
     sampling = SamplingParams(temperature=0.0, max_new_tokens=cfg.max_new_tokens, max_total_tokens=total, stop=stop)
 
-    def tick(_done: int, _of: int) -> None:
-        if s.should_abort():
-            raise PreemptedError
-
     asked = list(zip(questions.examples, questions.prompts, strict=True))
-    made = answers(client, asked, sampling, budget=budget, tick=tick)
+    with s.display.work(f"evaluating {name}", len(asked), "questions") as at:
+
+        def tick(done: int, _of: int) -> None:
+            at(done)
+            if s.should_abort():
+                raise PreemptedError
+
+        made = answers(client, asked, sampling, budget=budget, tick=tick)
     return made, engine.gather_stats()
 
 
@@ -64,14 +67,15 @@ def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
     numbers: dict[str, float] = {}
     kept = []
     for name, questions in s.evals.items():
+        rule = s.eval_rules[name]
         try:
-            answered, stats = greedy_answers(s, params, questions)
+            answered, stats = greedy_answers(s, params, name, questions)
         except PreemptedError:
             return {}
         for fault in (one.fault for one in answered if one.fault):
             s.note(f"not answered: {fault}")
-        rule = s.eval_rules[name]
-        verdicts = verdicts_of(s, questions, answered, rule)
+        with s.display.work(f"judging {name}", is_told=False):
+            verdicts = verdicts_of(s, questions, answered, rule)
         found = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
         numbers |= {f"eval/{name}/{key}": value for key, value in found.items()}
         numbers |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}

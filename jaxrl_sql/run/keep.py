@@ -17,6 +17,7 @@ from jaxrl_sql.run.collect import Group
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.runtime.rollouts import pack_ids, pack_logprobs
+from jaxrl_sql.sqlenv.address import told_url
 from jaxrl_sql.types import Example, Response, Turn, whole_text
 
 # More than one sees of an advantage, and packs well.
@@ -75,11 +76,12 @@ def keep_tokens(s: Session) -> None:
 
 
 def question_of(example: Example) -> dict[str, Any]:
-    """Return what of a question its answers are read and judged with again; where a server stands is left out."""
+    """Return what of a question its answers are read and judged with again; a server's URL without its password."""
     found = {
         "uid": example.uid,
         "db_id": example.db_id,
-        "db_path": "" if example.engine_url else example.db_path,
+        "db_path": example.db_path,
+        "db": told_url(example.engine_url),
         "question": example.question,
         "evidence": example.evidence,
         "gold": example.gold_sql,

@@ -12,8 +12,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Protocol
 
@@ -41,6 +42,11 @@ class Snapshot(NamedTuple):
 
 class Phase(Protocol):
     """Steps `first` + 1 to `last` of a run, of one kind; `evaluate_every` of 0 evaluates after the last alone."""
+
+    @property
+    def name(self) -> str:
+        """Return what the phase is called in the metrics."""
+        ...
 
     @property
     def first(self) -> int:
@@ -115,24 +121,35 @@ def run_phase(s: Session, phase: Phase, begin: int) -> bool:
         save(s, begin, phase.snapshot())
     if s.agree_to_stop():
         return False
-    for at in range(max(begin, phase.first) + 1, phase.last + 1):
-        if phase.is_over:
-            break
-        try:
-            phase.step(at)
-        except PreemptedError:
-            if at - 1 > phase.first:
-                save(s, at - 1, phase.snapshot())
-            s.agree_to_stop()
-            return False
-        s.agree_to_stop()
-        _evaluate_if_due(s, phase, at)
-        s.agree_to_stop()
-        if _is_save_due(s, phase, at):
-            save(s, at, phase.snapshot())
-        if s.stop:
-            return False
+    begin = max(begin, phase.first)
+    with s.display.work(phase.name, phase.last - begin, "steps") as tick:
+        for at in range(begin + 1, phase.last + 1):
+            if phase.is_over:
+                break
+            if not _make_step(s, phase, at, partial(tick, at - begin)):
+                return False
     return True
+
+
+def _make_step(s: Session, phase: Phase, at: int, made: Callable[[], None]) -> bool:
+    """Make a phase's step, evaluate and save where that is due; return False when the run has been asked to stop.
+
+    `made` is called when the step is made.
+    """
+    try:
+        phase.step(at)
+        made()
+    except PreemptedError:
+        if at - 1 > phase.first:
+            save(s, at - 1, phase.snapshot())
+        s.agree_to_stop()
+        return False
+    s.agree_to_stop()
+    _evaluate_if_due(s, phase, at)
+    s.agree_to_stop()
+    if _is_save_due(s, phase, at):
+        save(s, at, phase.snapshot())
+    return not s.stop
 
 
 def _evaluate_if_due(s: Session, phase: Phase, at: int) -> None:
@@ -157,6 +174,11 @@ def save(s: Session, step: int, snapshot: Snapshot) -> None:
     An evaluation of this step goes with it and rates it. Raises HealthError, and saves nothing, when parameters are
     broken.
     """
+    with s.display.work("saving a checkpoint", is_told=False):
+        _save(s, step, snapshot)
+
+
+def _save(s: Session, step: int, snapshot: Snapshot) -> None:
     state, host, arrays = snapshot
     refuse_broken(step, str(host.get("phase", "")), state.trainable)
     evaluation = s.evaluation if s.evaluation and s.evaluation[0] == step else None
@@ -179,7 +201,8 @@ def save(s: Session, step: int, snapshot: Snapshot) -> None:
 
 def restore(s: Session, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
     """Return (state, host, arrays) of a checkpoint, each array where it is in `like`, with its frozen base."""
-    state, host, arrays = s.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
+    with s.display.work(f"reading the checkpoint of step {step}"):
+        state, host, arrays = s.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
     return dataclasses.replace(state, frozen=like.frozen), host, arrays
 
 

@@ -6,7 +6,7 @@ Training, evaluation, `filter_data` and `ask` all sample their answers here; wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,7 +30,8 @@ from jaxrl_sql.rollout.replicated import make_engine
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.run.questions import prompts_of
 from jaxrl_sql.run.training_set import choose_shots
-from jaxrl_sql.runtime.compiling import show_compiling
+from jaxrl_sql.runtime.compiling import hear_compiling
+from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.sqlenv.turns import Environment
 from jaxrl_sql.types import Example, InputError, Prompt, Response
@@ -191,21 +192,23 @@ AskPolicy = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
 
 @contextmanager
 def model_answers(
-    config: TrainConfig, executor: Executor, sets: Mapping[str, Sequence[Example]], tell: Callable[[str], None]
+    config: TrainConfig, executor: Executor, sets: Mapping[str, Sequence[Example]], display: Display
 ) -> Iterator[AskPolicy]:
     """Open the model and yield what samples its answers as the section `evaluate` says; prompts are made at once.
 
     Raises InputError where none fits, and for several turns of a recipe that has one.
     """
-    cfg, most = config.evaluate, config.data.max_prompt_tokens
-    with (
-        show_compiling(tell),
-        open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg)) as client,
-    ):
+    cfg, most, tell = config.evaluate, config.data.max_prompt_tokens, display.note
+    with ExitStack() as opened:
+        opened.enter_context(hear_compiling(display.activity.compiled, display.activity.clock))
+        with display.work(f"reading the weights of {config.model.checkpoint}"):
+            client = opened.enter_context(
+                open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg))
+            )
         check_turns(client.recipe, cfg.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
-            made = prompts_of(name, examples, client.style, client.engine.tokenizer, config, tell)
+            made = prompts_of(name, examples, client.style, client.engine.tokenizer, config, display)
             prompts[name] = {prompt.uid: prompt for prompt in made.prompts}
             if made.skipped:
                 tell(f"{name}: the {len(made.skipped)} prompts that are too long count as wrong")

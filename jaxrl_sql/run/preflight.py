@@ -26,6 +26,9 @@ from jaxrl_sql.planning.workload import kv_budget, longest_answer
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.types import InputError
 
+PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk", "decode_chunk"})
+"""The programs that take long to compile, by what JAX calls them: beside them are many small ones."""
+
 
 def preflight(s: Session) -> None:
     """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
@@ -159,7 +162,10 @@ def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
 
 
 def _programs(s: Session) -> str:
-    """Return the widths that prompts and completions are padded to, and how many programs that makes."""
+    """Return the widths that prompts and completions are padded to, and how many programs that makes.
+
+    So many are expected from then on.
+    """
     few = s.config.run.pad_to_max
     widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.train)
     greedy = {bucket(s.max_prompt_bucket)} if few else {width for made in s.evals.values() for width in _widths(made)}
@@ -173,6 +179,7 @@ def _programs(s: Session) -> str:
         updates += len(widths)
         engines += len(widths)
     engines += len(greedy)
+    s.compiled.names, s.compiled.expected = PROGRAMS, updates + 5 * engines
     said.append(f"compiles up to {updates} updates and about {5 * engines} programs that sample answers")
     where = s.config.run.compilation_cache
     return "; ".join(said) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")

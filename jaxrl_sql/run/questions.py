@@ -34,27 +34,38 @@ def load_questions(
     """
     data = config.data
     if data.source == "synth":
-        report = generate(Path(data.dir), SynthSpec(seed=data.seed))
+        with display.work(f"generating databases and questions in {data.dir}"):
+            report = generate(Path(data.dir), SynthSpec(seed=data.seed))
         display.note(f"data: {data.dir} {'is there' if report.was_present else 'was generated'} (seed {data.seed})")
-    places = config.executor.databases
-    loaded = {name: split_questions(data, name, data.limit_eval, places) for name in data.evals if name != data.train}
-    streamed = streamed_questions(data, places)
+    with display.work(f"reading {', '.join(dict.fromkeys((*data.evals, data.train)))} from {data.dir}"):
+        loaded, streamed = _read_splits(config)
     if streamed is None:
-        loaded[data.train] = training_questions(data, places)
         _tell_dialects(display.note, loaded[data.train].examples)
-    elif data.train in data.evals:
-        loaded[data.train] = split_questions(data, data.train, data.limit_eval or SAMPLE, places)
     _tell_skipped(display.note, {name: found.skipped for name, found in loaded.items()})
     for name, found in loaded.items():
         for note in found.notes:
             display.note(f"{name}: {note}")
     if streamed is not None:
         return _ready(config, streamed, executor, display), {name: loaded[name] for name in data.evals}
-    train, dropped = usable_golds(executor, loaded[data.train].examples, data.drop_empty_gold)
+    golds = loaded[data.train].examples
+    with display.work("running the golds", len(golds), "questions") as tick:
+        train, dropped = usable_golds(executor, golds, data.drop_empty_gold, tick)
     _tell_skipped(display.note, {data.train: dropped})
     if not train:
         raise InputError(f"{data.dir}/{data.train}: no question is left whose gold runs and returns rows")
     return train, {name: loaded[name] for name in data.evals}
+
+
+def _read_splits(config: TrainConfig) -> tuple[dict[str, Benchmark], Streamed | None]:
+    """Read the splits by name; a huge training set is opened instead, and read where it is evaluated on."""
+    data, places = config.data, config.executor.databases
+    loaded = {name: split_questions(data, name, data.limit_eval, places) for name in data.evals if name != data.train}
+    streamed = streamed_questions(data, places)
+    if streamed is None:
+        loaded[data.train] = training_questions(data, places)
+    elif data.train in data.evals:
+        loaded[data.train] = split_questions(data, data.train, data.limit_eval or SAMPLE, places)
+    return loaded, streamed
 
 
 def _tell_dialects(tell: Callable[[str], object], examples: Sequence[Example]) -> None:
@@ -96,19 +107,20 @@ def prompts_of(
     style: PromptStyle,
     tokenizer: Any,
     config: TrainConfig,
-    tell: Callable[[str], None],
+    display: Display,
     *,
     is_training: bool = False,
 ) -> PromptSet:
-    """Make a split's prompts, and tell which were left out for length; a huge set's are made when they are asked for.
+    """Make a split's prompts, and show which were left out for length; a huge set's are made when they are asked for.
 
     Only those to train on are pruned.
     """
-    longest = config.data.max_prompt_tokens
+    longest, tell = config.data.max_prompt_tokens, display.note
     pruning = Pruning(longest, config.seed) if is_training and config.data.prune else None
     if isinstance(examples, Streamed):
         return stream_prompts(examples, style, tokenizer, longest, pruning)
-    made = make_prompts(examples, style, tokenizer, longest, pruning)
+    with display.work(f"tokenizing the prompts of {name}", len(examples), "questions") as tick:
+        made = make_prompts(examples, style, tokenizer, longest, pruning, tick)
     _tell_skipped(tell, {name: made.skipped})
     if made.pruned:
         tell(f"{name}: {len(made.pruned)} prompts are pruned to {longest} tokens, such as {made.pruned[0]}")

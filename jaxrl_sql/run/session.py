@@ -25,6 +25,7 @@ from jaxrl_sql.data.prompts import PromptSet, PromptStyle
 from jaxrl_sql.data.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.evals.score_predictions import OWN_SCORERS, check_rules
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.spec import count_params
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel import processes, rules
@@ -36,11 +37,12 @@ from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer
 from jaxrl_sql.run.training_set import choose_shots
 from jaxrl_sql.runtime.about import noted_session
 from jaxrl_sql.runtime.checkpoint import Checkpoints
-from jaxrl_sql.runtime.compiling import Compiled, show_compiling
+from jaxrl_sql.runtime.compiling import hear_compiling
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, cannot_write, keep_config, open_folder, with_found_numbers
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.progress import Compiled
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import StopRequest, stop_on_signals
 from jaxrl_sql.runtime.trackers import open_trackers
@@ -77,12 +79,16 @@ class Session:
     display: Display
     health: Health
     rollouts: RolloutWriter = dataclasses.field(default_factory=lambda: RolloutWriter(None, 0))
-    compiled: Compiled = dataclasses.field(default_factory=Compiled)
     request: StopRequest = dataclasses.field(default_factory=StopRequest)
     evaluation: tuple[int, dict[str, float]] | None = None
     stop_reason: str = ""
     stop: bool = False
     policies: dict[float, LogprobFn] = dataclasses.field(default_factory=dict)
+
+    @property
+    def compiled(self) -> Compiled:
+        """Return what has been compiled for the run."""
+        return self.display.activity.compiled
 
     @cached_property
     def sft_dataset(self) -> SftDataset:
@@ -94,7 +100,8 @@ class Session:
         dialogues = [one.in_dialogues(style, self.executor, self.config.sampling.turns) for one, style in plain]
         styles = [style._replace(shots=self.style.shots) for style in dialogues]
         width = by_schema if self.config.sft.packing else by_answer
-        return make_sft_dataset(self.config, self.train.examples, styles, self.tokenizer, end, width)
+        with self.display.work("tokenizing what sft teaches", len(self.train.examples), "questions") as tick:
+            return make_sft_dataset(self.config, self.train.examples, styles, self.tokenizer, end, width, tick)
 
     def count_epochs(self) -> None:
         """Turn `sft.epochs`, where they are asked for, into `sft.steps` of this run's configuration."""
@@ -212,6 +219,9 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
 
     Raises RunFolderError when the folder's disk is full, and HealthError for a run that is not well.
     """
+    find_recipe(config.recipe)  # what names nothing leaves no folder
+    if config.model.checkpoint:
+        load_model_config(config.model.checkpoint)
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
     config = with_found_numbers(config)
@@ -255,9 +265,11 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
         with processes.first_process_first("data"):
             train, evals = load_questions(config, executor, display)
             judged_by = {name: eval_rule(config, recipe, found.rule) for name, found in evals.items()}
-            tokenizer = open_tokenizer(config, folder, train, style)
+            with display.work("opening the tokenizer"):
+                tokenizer = open_tokenizer(config, folder, train, style)
             style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
-        mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+        with display.work("opening the devices"):
+            mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         config = with_parts(config, rules.batch_ways(mesh.shape))
         session = Session(
             config=config,
@@ -268,9 +280,9 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             model=model_config(config, tokenizer),
             mesh=mesh,
             executor=executor,
-            train=prompts_of("train", train, style, tokenizer, config, display.note, is_training=True),
+            train=prompts_of("train", train, style, tokenizer, config, display, is_training=True),
             evals={
-                name: prompts_of(name, found.examples, style, tokenizer, config, display.note)
+                name: prompts_of(name, found.examples, style, tokenizer, config, display)
                 for name, found in evals.items()
             },
             eval_rules=judged_by,
@@ -282,7 +294,8 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             rollouts=RolloutWriter(folder if is_first else None, config.run.keep_rollouts),
         )
         session.count_epochs()
-        session.compiled = closed.enter_context(show_compiling(display.note))
+        display.course(_phases(session.config))
+        closed.enter_context(hear_compiling(session.compiled, display.activity.clock))
         session.request = closed.enter_context(stop_on_signals(display.note))
         about = noted_session(folder if is_first else None, count_params(session.model))
         with jax.set_mesh(session.mesh), about:
@@ -303,6 +316,15 @@ def eval_rule(config: TrainConfig, recipe: Recipe, of_set: str) -> str:
 
 def _steps(config: TrainConfig) -> int:
     return config.sft.steps + config.grpo.steps + config.second_stage.steps
+
+
+def _phases(config: TrainConfig) -> list[tuple[str, int]]:
+    """Return (name, last step) of each phase that the run has."""
+    found, last = [], 0
+    for name, steps in (("sft", config.sft.steps), ("grpo", config.grpo.steps), ("grpo2", config.second_stage.steps)):
+        last += steps
+        found += [(name, last)] if steps else []
+    return found
 
 
 def digest(questions: PromptSet) -> str:

@@ -1,56 +1,66 @@
-"""Report while XLA compiles a program: nothing else is heard of a command for as long."""
+"""Hear of the programs that XLA compiles: nothing else is heard of a command for as long."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import jax
+
+from jaxrl_sql.runtime.progress import Compiled
 
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _WAIT_S = 5.0
 
 
-@dataclass
-class Compiled:
-    """How many programs have been compiled, and how many seconds that took."""
+@contextmanager
+def hear_compiling(compiled: Compiled, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Keep `compiled` up to date: a program is heard of when it is lowered, which is just before it is compiled."""
 
-    programs: int = 0
-    seconds: float = 0.0
+    def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == _LOWERED:
+            compiled.begins(str(kwargs.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")"), clock())
+        elif event == _COMPILED:
+            compiled.ends(duration_secs)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+        compiled.name = ""
 
 
 @contextmanager
 def show_compiling(note: Callable[[str], None], wait_s: float = _WAIT_S) -> Iterator[Compiled]:
     """Write one line by `note` for each program that has been compiling for `wait_s` seconds, and how many were before.
 
-    A program is heard of when it is lowered, which is just before it is compiled. What is yielded counts on.
+    It is for commands without a display, which says it by itself. What is yielded counts on.
     """
     compiled = Compiled()
     timer: threading.Timer | None = None
 
     def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:
         nonlocal timer
+        del duration_secs, kwargs  # `hear_compiling` keeps them
         if event not in (_LOWERED, _COMPILED):
             return
         if timer is not None:
             timer.cancel()
-        if event == _COMPILED:
-            compiled.programs += 1
-            compiled.seconds += duration_secs
-            return
-        name = str(kwargs.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")")
-        words = f"compiling {name}: {compiled.programs} programs took {compiled.seconds:.0f} s before it"
-        timer = threading.Timer(wait_s, note, [words])
-        timer.daemon = True
-        timer.start()
+        if event == _LOWERED:
+            words = f"compiling {compiled.name}: {compiled.programs} programs took {compiled.seconds:.0f} s before it"
+            timer = threading.Timer(wait_s, note, [words])
+            timer.daemon = True
+            timer.start()
 
-    jax.monitoring.register_event_duration_secs_listener(heard)
-    try:
-        yield compiled
-    finally:
-        jax.monitoring.unregister_event_duration_listener(heard)
-        if timer is not None:
-            timer.cancel()
+    with hear_compiling(compiled):  # whose listener is called first
+        jax.monitoring.register_event_duration_secs_listener(heard)
+        try:
+            yield compiled
+        finally:
+            jax.monitoring.unregister_event_duration_listener(heard)
+            if timer is not None:
+                timer.cancel()

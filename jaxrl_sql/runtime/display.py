@@ -1,12 +1,18 @@
-"""What the terminal shows of a run: a live table where there is a terminal, plain lines where there is none."""
+"""What is shown of a run: a live table on a terminal, one output in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import io
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from threading import RLock
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,7 +21,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from jaxrl_sql.runtime.progress import BEAT_S, SILENCE_S, Activity, Heartbeat, Tick, duration
+
 Values = Mapping[str, float | int | str]
+_NOTES, _WIDTH = 30, 110  # of a notebook's output: lines that stay, and characters in one
 
 SHOWN: tuple[tuple[str, str, str], ...] = (
     ("sft/loss", "loss", ".3f"),
@@ -51,6 +60,16 @@ DETAILS: tuple[tuple[str, str, str], ...] = (
 class Display(Protocol):
     """Show a run as it goes; a context manager."""
 
+    @property
+    def activity(self) -> Activity:
+        """Return what is being done now."""
+
+    def work(self, what: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> AbstractContextManager[Tick]:
+        """Do a work of `total` units, whose beginning is a line where `is_told`; yields what is told how far it is."""
+
+    def course(self, phases: Sequence[tuple[str, int]]) -> None:
+        """Say which phases the steps go through: (name, last step), of which the last one ends the run."""
+
     def update(self, step: int, values: Values) -> None:
         """Show the values of a step; a word under `phase` names what the run does."""
 
@@ -76,21 +95,62 @@ def make_display(
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
     unit: str = "step",
+    beat_s: float = BEAT_S,
 ) -> Display:
-    """Return the display of a mode: `rich`, `plain`, `none`, or `auto` (rich on a terminal, plain elsewhere).
+    """Return the display of a mode: `rich`, `plain`, `none`, or `auto`.
 
-    `unit` is the word for what `total_steps` counts.
+    `auto` is `rich` on a terminal, one output that changes in place in a notebook, and plain lines elsewhere. `unit` is
+    the word for what `total_steps` counts. Every `beat_s` seconds a thread looks whether a line is due; with 0 there is
+    none.
     """
+    shown = _notebook() if mode == "auto" and stream is None else None
     stream = stream or sys.stdout
     if mode == "none":
-        return _Silent()
+        return _Silent(total_steps, clock, unit)
+    if shown is not None:
+        return _Notebook(total_steps, title, shown, clock, unit, beat_s)
     if mode == "rich" or (mode == "auto" and stream.isatty()):
         return _Live(total_steps, title, Console(file=stream), clock, unit)
-    return _Plain(total_steps, title, stream, clock, unit)
+    return _Plain(total_steps, title, stream, clock, unit, beat_s)
+
+
+def _notebook() -> Callable[[str], None] | None:
+    """Return what shows a text in the cell that runs, in place of the one before; None where this is no notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if type(shell).__name__ != "ZMQInteractiveShell":
+        return None
+    show = import_module("IPython.display").display
+    handle: list[Any] = []
+
+    def shown(text: str) -> None:
+        data = {"text/plain": text}
+        if handle:
+            handle[0].update(data, raw=True)
+        else:
+            handle.append(show(data, raw=True, display_id=True))
+
+    return shown
 
 
 class _Silent:
     """Show nothing."""
+
+    def __init__(self, total_steps: int, clock: Callable[[], float], unit: str) -> None:
+        self._total, self._unit = total_steps, unit
+        self._activity = Activity(self.note, clock)
+        self._left = _TimeLeft(total_steps, self._activity.working_s)
+
+    @property
+    def activity(self) -> Activity:
+        return self._activity
+
+    def work(self, what: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> AbstractContextManager[Tick]:
+        self._wake()
+        return self._activity.work(what, total, unit, is_told=is_told)
+
+    def course(self, phases: Sequence[tuple[str, int]]) -> None:
+        self._total = phases[-1][1] if phases else self._total
+        self._left = _TimeLeft(self._total, self._activity.working_s, phases)
 
     def update(self, step: int, values: Values) -> None:
         pass
@@ -100,6 +160,9 @@ class _Silent:
 
     def close(self) -> None:
         pass
+
+    def _wake(self) -> None:
+        """See to it that a work is heard of."""
 
     def __enter__(self) -> Self:
         return self
@@ -111,13 +174,17 @@ class _Silent:
 
 
 class _Plain(_Silent):
-    """Write a line a step, readable in a log."""
+    """Write a line a step, readable in a log, and where the work stands when nothing else was written for long."""
 
-    def __init__(self, total_steps: int, title: str, stream: TextIO, clock: Callable[[], float], unit: str) -> None:
-        self._total, self._unit = total_steps, unit
-        self._stream = stream
-        self._left = _TimeLeft(total_steps, clock)
-        self.note(title)
+    def __init__(
+        self, total_steps: int, title: str, stream: TextIO, clock: Callable[[], float], unit: str, beat_s: float
+    ) -> None:
+        super().__init__(total_steps, clock, unit)
+        self._stream, self._clock = stream, clock
+        self._writing = RLock()  # a signal may come while its own thread writes
+        self._heart = Heartbeat(self.beat, beat_s)
+        self._written = 0.0
+        self._write(title)
 
     def update(self, step: int, values: Values) -> None:
         words = [f"{word} {shown}" for word, shown in _readings(values).items()]
@@ -126,35 +193,46 @@ class _Plain(_Silent):
         self.note(f"{self._unit} {step}/{self._total}{phase} {' '.join(words)}{f' left {left}' if left else ''}")
 
     def note(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        self._write(text)
+
+    def beat(self) -> None:
+        """Write where the work stands, if there is any and nothing was written for `SILENCE_S` seconds."""
+        if self._clock() - self._written >= SILENCE_S and (words := self._activity.words()):
+            self._write(words)
+
+    def close(self) -> None:
+        self._heart.stop()
+
+    def _wake(self) -> None:
+        if not self._activity.works:
+            self._written = self._clock()
+        self._heart.start()
+
+    def _write(self, text: str) -> None:
+        with self._writing:
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+            if self._activity.works:
+                self._written = self._clock()
 
 
-class _Live(_Silent):
-    """Keep one panel at the foot of the terminal; notes scroll above it."""
+class _Panel(_Silent):
+    """What a panel shows: phase, bar, time left, the last readings, and where the work stands."""
 
-    def __init__(self, total_steps: int, title: str, console: Console, clock: Callable[[], float], unit: str) -> None:
-        self._total, self._title, self._unit = total_steps, title, unit
-        self._left = _TimeLeft(total_steps, clock)
+    def __init__(self, total_steps: int, title: str, clock: Callable[[], float], unit: str) -> None:
+        super().__init__(total_steps, clock, unit)
+        self._title = title
         self._readings: dict[str, str] = {}
         self._step, self._phase, self._trains, self._left_words = 0, "starting", "", ""
-        self._live = Live(self._render(), console=console, refresh_per_second=4)
-        self._live.start()
 
-    def update(self, step: int, values: Values) -> None:
+    def _see(self, step: int, values: Values) -> None:
+        """Take the values of a step."""
         self._step, self._left_words = step, self._left.after(step)
         self._phase = str(values.get("phase", self._phase))
         if self._phase not in ("eval", self._trains):  # the last phase's loss says nothing about this one
             self._trains = self._phase
             self._readings = {word: shown for word, shown in self._readings.items() if word.startswith("accuracy")}
         self._readings.update(_readings(values) | _details(values))
-        self._live.update(self._render())
-
-    def note(self, text: str) -> None:
-        self._live.console.print(Text(text))
-
-    def close(self) -> None:
-        self._live.stop()
 
     def _render(self) -> RenderableType:
         head = Table.grid(padding=(0, 2))
@@ -164,36 +242,117 @@ class _Live(_Silent):
             Text(f"{self._unit} {self._step}/{self._total}"),
             Text(f"{self._left_words} left" if self._left_words else "", style="dim"),
         )
+        parts: list[RenderableType] = [head]
         table = Table.grid(padding=(0, 3))
         words = list(self._readings)
         for start in range(0, len(words), 5):
             row = words[start : start + 5]
             table.add_row(*(Text(word, style="dim") for word in row))
             table.add_row(*(Text(self._readings[word], style="bold") for word in row))
-        return Panel(Group(head, table) if words else head, title=self._title, title_align="left")
+        if words:
+            parts.append(table)
+        if doing := self._activity.words():
+            parts.append(Text(doing, style="dim"))
+        return Panel(Group(*parts) if len(parts) > 1 else head, title=self._title, title_align="left")
+
+
+class _Live(_Panel):
+    """Keep one panel at the foot of the terminal, drawn four times a second; notes scroll above it."""
+
+    def __init__(self, total_steps: int, title: str, console: Console, clock: Callable[[], float], unit: str) -> None:
+        super().__init__(total_steps, title, clock, unit)
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
+        self._live.start()
+
+    def update(self, step: int, values: Values) -> None:
+        self._see(step, values)
+        self._live.refresh()
+
+    def note(self, text: str) -> None:
+        self._live.console.print(Text(text))
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class _Notebook(_Panel):
+    """Show the panel and the last notes as one output of a cell, which changes in place once a second at most."""
+
+    def __init__(
+        self,
+        total_steps: int,
+        title: str,
+        show: Callable[[str], None],
+        clock: Callable[[], float],
+        unit: str,
+        beat_s: float,
+    ) -> None:
+        super().__init__(total_steps, title, clock, unit)
+        self._show, self._clock = show, clock
+        self._notes: deque[str] = deque(maxlen=_NOTES)
+        self._drawing = RLock()
+        self._drawn = -math.inf
+        self._heart = Heartbeat(self.beat, beat_s)
+        self._draw()
+
+    def update(self, step: int, values: Values) -> None:
+        self._see(step, values)
+        self.beat()
+
+    def note(self, text: str) -> None:
+        self._notes.append(text)
+        self.beat()
+
+    def beat(self) -> None:
+        """Show how things stand, unless they were shown less than a second ago."""
+        if self._clock() - self._drawn >= 1.0:
+            self._draw()
+
+    def close(self) -> None:
+        self._heart.stop()
+        self._draw()
+
+    def _wake(self) -> None:
+        self._heart.start()
+
+    def _draw(self) -> None:
+        with self._drawing:
+            self._drawn = self._clock()
+            page = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_jupyter=False)
+            page.print(self._render())
+            for one in list(self._notes):
+                page.print(Text(one))
+            self._show(page.file.getvalue().rstrip())  # type: ignore[attr-defined]
 
 
 class _TimeLeft:
-    """Estimate how long the rest takes, at the pace of the last steps (the first holds compilation and is left out)."""
+    """Estimate how long the rest of a phase takes, at the pace of its last steps.
 
-    def __init__(self, total_steps: int, clock: Callable[[], float]) -> None:
-        self._total, self._clock = total_steps, clock
+    Its first is left out: it holds more than its work. `clock` does not run while programs are compiled.
+    """
+
+    def __init__(self, total_steps: int, clock: Callable[[], float], phases: Sequence[tuple[str, int]] = ()) -> None:
+        self._clock = clock
+        self._phases = [(name, last) for name, last in phases if last] or [("", total_steps)]
+        self._at = 0
         self._seen: list[tuple[int, float]] = []
 
     def after(self, step: int) -> str:
-        """Return the time left after a step, such as `3 min 20 s`; empty while it is not known."""
+        """Return the time left after a step, such as `3 min 16 s`; empty while it is not known.
+
+        In a phase that is not the last it is `20 s of sft`: nobody knows the pace of the others.
+        """
+        at = next((i for i, (_, last) in enumerate(self._phases) if step <= last), len(self._phases) - 1)
+        if at != self._at:
+            self._at, self._seen = at, []
         self._seen = [*self._seen, (step, self._clock())][-30:]
         first_step, first_time = self._seen[0]
-        if step <= first_step:
+        name, last = self._phases[at]
+        is_last = at == len(self._phases) - 1
+        if step <= first_step or (step >= last and not is_last):
             return ""
-        return _duration((self._seen[-1][1] - first_time) / (step - first_step) * max(self._total - step, 0))
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+        left = duration((self._seen[-1][1] - first_time) / (step - first_step) * max(last - step, 0))
+        return left if is_last else f"{left} of {name}"
 
 
 def _details(values: Values) -> dict[str, str]:

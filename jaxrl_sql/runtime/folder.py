@@ -93,6 +93,11 @@ def saved_steps(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in found if path.name.isdecimal())
 
 
+def no_folder(error: OSError) -> InputError:
+    """Return the error of a folder that cannot be made for a file in its place, or on the way to it."""
+    return InputError(f"{error.filename}: no folder can be made: a file is in its place: name another")
+
+
 def cannot_write(folder: Path, error: BaseException) -> RunFolderError:
     """Return the error of a failed write in a run's folder; torn files are mended when it goes on."""
     steps = saved_steps(folder)

@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.run.command import ALL, EXIT_CODES, add_config, prepare_process, report_errors, run_or_print
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.types import InputError
 
@@ -67,7 +68,7 @@ def serve(config: TrainConfig, given: argparse.Namespace) -> int:
     with (
         _listening(given.host, given.port) as listener,
         opened(config, given.adapter, name) as engines,
-        Batcher(engines, given.queue) as batcher,
+        (batcher := Batcher(engines, given.queue)).running(),
     ):
         app = make_app(batcher, config.evaluate.max_new_tokens)
         settings = uvicorn.Config(
@@ -100,7 +101,7 @@ def _adapter(word: str) -> tuple[str, Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, serve, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     add_config(parser, (*ALL, "evaluate", "rollout", "mesh"), EXIT_CODES)
     parser.add_argument(
         "--model", required=True, help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file"

@@ -14,17 +14,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from jaxrl_sql.rollout import Sample
-from jaxrl_sql.serve.batcher import Batcher, Event, Job, Piece, QueueFullError
-from jaxrl_sql.serve.protocol import (
-    ChatRequest,
-    CompletionRequest,
-    RefusedError,
-    Request,
-    Writer,
-    error_body,
-    read,
-    refusal,
-)
+from jaxrl_sql.serve.batcher import Batcher, Job, QueueFullError
+from jaxrl_sql.serve.protocol import ChatRequest, CompletionRequest, RefusedError, Request, Writer, read
 from jaxrl_sql.types import InputError
 
 LARGEST = 16 << 20
@@ -32,30 +23,27 @@ LARGEST = 16 << 20
 
 
 class _Waiting:
-    """A job and the events that came of it, in a client's event loop."""
+    """A job and what came of it, in a client's event loop."""
 
     def __init__(self, request: Request, batcher: Batcher, most: int) -> None:
         engine = batcher.engines.get(request.model)
         if engine is None:
             names = ", ".join(batcher.engines)
             raise RefusedError(f"model {request.model!r} is not served: {names}", "model_not_found", "model", 404)
-        try:
-            prompts = request.prompts(engine)
-            sampling = request.sampling(engine, prompts, most)
-        except InputError as error:
-            raise refusal(error) from error
+        prompts = request.prompts(engine)
         self.writer = Writer(request, prompts, engine)
-        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.events: asyncio.Queue[Sample | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def emit(event: Event) -> None:
+        def emit(event: Sample | Exception) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self.events.put_nowait, event)
 
+        sampling = request.sampling(engine, prompts, most)
         self.job = Job(request.model, prompts, sampling, emit, request.stream)
         batcher.submit(self.job)
 
-    async def said(self) -> AsyncIterator[Piece | Sample]:
+    async def samples(self) -> AsyncIterator[Sample]:
         """Yield what comes until all samples are finished; whoever stops listening cancels the job."""
         left = self.job.rows
         try:
@@ -63,24 +51,22 @@ class _Waiting:
                 event = await self.events.get()
                 if isinstance(event, Exception):
                     raise RefusedError("the engine failed; the server's log says why", status=500)
-                if isinstance(event, Sample):
-                    left -= 1
-                    if event.error:
-                        raise RefusedError(event.error)
+                if event.error:
+                    raise RefusedError(event.error)
+                left -= bool(event.finish_reason)
                 yield event
         finally:
             self.job.cancelled = bool(left)
 
     async def whole(self) -> dict[str, Any]:
         """Wait for all samples and return the answer."""
-        return self.writer.whole([one async for one in self.said() if isinstance(one, Sample)])
+        return self.writer.whole([sample async for sample in self.samples()])
 
     async def stream(self) -> AsyncIterator[str]:
         """Yield the answer as server-sent events."""
         try:
-            async for one in self.said():
-                event = self.writer.last(one) if isinstance(one, Sample) else self.writer.piece(one)
-                yield f"data: {json.dumps(event)}\n\n"
+            async for sample in self.samples():
+                yield f"data: {json.dumps(self.writer.event(sample))}\n\n"
             options = self.writer.request.stream_options
             if options and options.include_usage:
                 yield f"data: {json.dumps(self.writer.usage_event())}\n\n"
@@ -94,14 +80,8 @@ def make_app(batcher: Batcher, most_tokens: int) -> Starlette:
 
     def answering(kind: type[Request]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
-            try:
-                waiting = _Waiting(read(kind, await _body(http)), batcher, most_tokens)
-            except RefusedError as error:
-                return JSONResponse(error.body(), error.status)
-            except QueueFullError as error:
-                body = error_body(str(error), "queue_full", status=429)
-                return JSONResponse(body, 429, {"Retry-After": str(error.seconds)})
-            if waiting.writer.request.stream:
+            waiting = _Waiting(read(kind, await _body(http)), batcher, most_tokens)
+            if waiting.job.is_streamed:
                 return StreamingResponse(waiting.stream(), media_type="text/event-stream")
             return await _whole(http, waiting)
 
@@ -121,7 +101,8 @@ def make_app(batcher: Batcher, most_tokens: int) -> Starlette:
         Route("/v1/models", models),
         Route("/health", health),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
+    errors = (RefusedError, QueueFullError, InputError, HTTPException)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _refuse))
 
 
 async def _whole(http: HttpRequest, waiting: _Waiting) -> Response:
@@ -130,11 +111,7 @@ async def _whole(http: HttpRequest, waiting: _Waiting) -> Response:
     gone = asyncio.ensure_future(_gone(http))
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            return Response(status_code=499)
-        return JSONResponse(answer.result())
-    except RefusedError as error:
-        return JSONResponse(error.body(), error.status)
+        return JSONResponse(answer.result()) if answer.done() else Response(status_code=499)
     finally:
         answer.cancel()
         gone.cancel()
@@ -155,6 +132,12 @@ async def _body(http: HttpRequest) -> bytes:
     return bytes(found)
 
 
-async def _not_served(_http: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse(error_body(error.detail, status=error.status_code), error.status_code)
+async def _refuse(_http: HttpRequest, error: Exception) -> Response:
+    """Answer with OpenAI's error object."""
+    if isinstance(error, QueueFullError):
+        refused = RefusedError(str(error), "queue_full", status=429)
+        return JSONResponse(refused.body(), 429, {"Retry-After": str(error.seconds)})
+    if isinstance(error, HTTPException):
+        error = RefusedError(error.detail, status=error.status_code)
+    refused = error if isinstance(error, RefusedError) else RefusedError(str(error))
+    return JSONResponse(refused.body(), refused.status)

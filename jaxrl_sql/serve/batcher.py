@@ -1,7 +1,7 @@
 """Requests from many clients, put together into calls of the engine by one thread.
 
 The engine makes one call at a time. While it does, requests wait in a bounded queue; the next call takes as many of the
-oldest one's model as there are decode slots. Samples, and pieces of those that are streamed, go to their clients as
+oldest one's model as there are decode slots. Samples, and those that are streamed as they grow, go to their clients as
 they come, and a client that goes away frees its slots.
 """
 
@@ -12,16 +12,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 import jax
 
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
 from jaxrl_sql.rollout.sampling import GenerationRequest
-from jaxrl_sql.rollout.scheduler import PartialSample, Scheduler
+from jaxrl_sql.rollout.scheduler import Scheduler
 from jaxrl_sql.types import JaxrlSqlError, Prompt
 
 _LOG = logging.getLogger(__name__)
@@ -35,31 +34,18 @@ class QueueFullError(JaxrlSqlError):
         self.seconds = seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Tokens that were added to a sample of a job: whose prompt's, which of its samples, their log-probabilities."""
-
-    prompt_index: int
-    index: int
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-
-Event = Piece | Sample | Exception
-"""What a client is told: a piece of a sample that is streamed, a finished sample, or what ended its job."""
-
-
 @dataclass(eq=False)
 class Job:
-    """A client's request: prompts for a model by name, and what is called with each event, in the batcher's thread.
+    """A client's request: prompts for a model by name, and what is called with what comes, in the batcher's thread.
 
-    `cancelled` may be set at any time by whoever waits for it no longer.
+    That is each sample when it is finished, where `is_streamed` also as far as it has come, without a finish_reason; or
+    what ended the job. `cancelled` may be set at any time by whoever waits for it no longer.
     """
 
     model: str
     prompts: Sequence[Prompt]
     sampling: SamplingParams
-    emit: Callable[[Event], None]
+    emit: Callable[[Sample | Exception], None]
     is_streamed: bool = False
     cancelled: bool = False
 
@@ -70,7 +56,7 @@ class Job:
 
 
 class Batcher:
-    """Runs the jobs of any number of clients on the engines of models by name; a context manager.
+    """Runs the jobs of any number of clients on the engines of models by name, while it is `running`.
 
     At most `capacity` jobs wait; one more raises QueueFullError. Only one engine holds a KV cache at a time.
     """
@@ -85,17 +71,17 @@ class Batcher:
         self._mesh = jax.sharding.get_mesh()  # a thread has its own
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run jobs until the end of the context; what is under way then is given up."""
         self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        self._thread.join()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_closed = True
+                self._changed.notify_all()
+            self._thread.join()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -163,17 +149,15 @@ class Batcher:
         )
         scheduler = engine.begin(request)
         cancelled: set[int] = set()
-        sent: dict[tuple[int, int], int] = {}
         try:
-            _tell(asked, scheduler.refusals(), sent)
+            _tell(asked, scheduler.refusals())
             while scheduler.unfinished:
                 for at, (job, _) in enumerate(asked):
                     if (job.cancelled or self._is_closed) and at not in cancelled and at not in scheduler.refused:
                         cancelled.add(at)
                         scheduler.cancel(at)
-                samples = [*scheduler.launch(), *scheduler.read()]
-                _tell(asked, samples, sent)
-                _tell_pieces(asked, scheduler, sent)
+                _tell(asked, [*scheduler.launch(), *scheduler.read()])
+                _tell(asked, _unfinished(asked, scheduler))
         finally:
             scheduler.close()
             self._cancelled += len({id(asked[at][0]) for at in cancelled})
@@ -182,31 +166,21 @@ class Batcher:
 _Asked = Sequence[tuple[Job, int]]
 
 
-def _tell(asked: _Asked, samples: Iterator[Sample] | Sequence[Sample], sent: dict[tuple[int, int], int]) -> None:
-    """Hand finished samples to their clients, the rest of what is streamed before them."""
+def _tell(asked: _Asked, samples: Iterable[Sample]) -> None:
+    """Hand samples to their clients, who number prompts from their own first one."""
     for sample in samples:
         job, i = asked[sample.prompt_index]
-        if job.cancelled:
-            continue
-        first = sent.pop((sample.prompt_index, sample.index), 0)
-        if job.is_streamed and len(sample.token_ids) > first:
-            job.emit(Piece(i, sample.index, sample.token_ids[first:], sample.logprobs[first:]))
-        job.emit(replace(sample, prompt_index=i))
+        if not job.cancelled:
+            job.emit(replace(sample, prompt_index=i))
 
 
-def _tell_pieces(asked: _Asked, scheduler: Scheduler, sent: dict[tuple[int, int], int]) -> None:
-    """Hand the tokens of a chunk to the clients that want them as they come."""
+def _unfinished(asked: _Asked, scheduler: Scheduler) -> Iterator[Sample]:
+    """Yield, as far as they have come, the samples that are streamed."""
     for number, partial in scheduler.partial.items():
         at, index, _ = scheduler.queue.completions[number]
-        job, i = asked[at]
-        if job.is_streamed and not job.cancelled:
-            piece = _piece(partial, i, index, sent.get((at, index), 0))
-            if piece.token_ids:
-                sent[at, index] = sent.get((at, index), 0) + len(piece.token_ids)
-                job.emit(piece)
-
-
-def _piece(partial: PartialSample, i: int, index: int, first: int) -> Piece:
-    ids = [token for piece in partial.tokens for token in piece.tolist()]
-    logprobs = [value for piece in partial.logprobs for value in piece.tolist()]
-    return Piece(i, index, tuple(ids[first:]), tuple(logprobs[first:]))
+        if asked[at][0].is_streamed:
+            ids, logprobs = (
+                tuple(one for piece in pieces for one in piece.tolist())
+                for pieces in (partial.tokens, partial.logprobs)
+            )
+            yield Sample(at, index, ids, logprobs, (), "", "")

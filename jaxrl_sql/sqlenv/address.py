@@ -116,7 +116,7 @@ def parse_address(text: str) -> Address:
             raise InputError(f"{_bare(text)}: DuckDB's files are in a folder: give duckdb:FOLDER")
         return Address("duckdb", folder=rest)
     if scheme not in ENGINES or not rest.startswith("//"):
-        raise InputError(f"{_bare(text)}: not a place to copy to: give {_FORMS}")
+        raise InputError(f"{_bare(text)}: no address of a database: give {_FORMS}")
     try:
         parts = urlsplit(text)
         port = parts.port

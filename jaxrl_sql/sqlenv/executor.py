@@ -11,6 +11,7 @@ from sqlexec_rs import RULE_NAMES, STATUS_NAMES, STOP_NAMES, Executor, ExecutorE
 
 __all__ = [
     "RULE_NAMES",
+    "SOUND_RULES",
     "Executor",
     "ExecutorError",
     "Limits",
@@ -21,6 +22,9 @@ __all__ = [
     "timing_executor",
 ]
 
+
+SOUND_RULES = tuple(rule for rule in RULE_NAMES if rule != "defog")
+"""The rules by which a result is right against itself and an empty one is not: all but one scorer's as published."""
 
 _LOOK_SHARE = 6
 

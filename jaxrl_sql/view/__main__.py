@@ -18,6 +18,7 @@ from pathlib import Path
 from jaxrl_sql.config import ExecutorConfig, load_config
 from jaxrl_sql.report.groups import RUN, Source, open_source
 from jaxrl_sql.run.command import report_errors
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
@@ -30,7 +31,7 @@ MOST_JUDGED, SECONDS, EVERY_S = 20_000, 60.0, 2.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, write the folder or serve it, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN", help="a run, an evaluation or a comparison of two")
     parser.add_argument("other", metavar="OTHER", nargs="?", help="another run or evaluation, to be compared")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder to write (default: RUN/view)")

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,12 +68,16 @@ class View:
         for source in sources:
             chunks(source)  # refused before anything is written
         self._sources, self._judge, self._tell = sources, judge, tell or (lambda _: None)
-        self._folder = AnswersFolder(out)
+        self._out = out
         self._scans: dict[Key, Scan] = {}
         self._parts: dict[Key, int] = {}
         self._written: dict[Key, WrittenPart] = {}
         self._looked: Any = None
         self._stamp = 0
+
+    @cached_property
+    def _folder(self) -> AnswersFolder:
+        return AnswersFolder(self._out)
 
     def update(self, is_live: bool = False) -> bool:
         """Write what has changed in the sources, and last that it has."""
@@ -84,6 +89,9 @@ class View:
             return False
         self._scans = {key: scan for key, scan in self._scans.items() if key in found}
         self._scan(found)
+        if not is_live and not any(scan.steps for scan in self._scans.values()):
+            names = ", ".join(sorted({str(path) for _, path, _ in found})[:3])
+            raise InputError(f"no answer can be read in {names}: cut, broken or of an older version of jaxrl_sql")
         if self._judge is not None:
             self._judge.judge(self._in_order())
         for key in found:
@@ -179,7 +187,7 @@ class View:
             told.append("The run's oldest answers were dropped (run.keep_rollouts).")
         judge = self._judge
         if judge is not None and judge.missing:
-            told.append(f"Not judged, for the file is not there: {', '.join(judge.missing[:3])}.")
+            told.append(f"Not judged: {', '.join(judge.missing[:3])}.")
         if judge is not None and judge.judged < judge.asked and not judge.missing:
             told.append(
                 f"{judge.judged:,} of {judge.asked:,} distinct answers were judged by every rule: "

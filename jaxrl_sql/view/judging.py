@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +16,12 @@ from jaxrl_sql.evals.row_pairs import pair_rows
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.report.groups import Group
-from jaxrl_sql.sqlenv.dialect import as_run
+from jaxrl_sql.sqlenv.address import open_url
+from jaxrl_sql.sqlenv.dialect import SQLGLOT, as_run
+from jaxrl_sql.sqlenv.executor import ExecutorError
 from jaxrl_sql.sqlenv.parse import parse_query
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import DIALECTS, Example
 
 ROWS = 12
 # Of longer results pairs would take long to find, and few would look.
@@ -49,7 +52,7 @@ class Judge:
     def __init__(self, executor: SqlExecutor, most: int, seconds: float) -> None:
         self._executor, self._most, self._most_seconds = executor, most, seconds
         self._verdicts: dict[Key, dict[str, Any]] = {}
-        self._missing: dict[str, bool] = {}
+        self._missing: dict[str, str] = {}
         self.asked, self.seconds = 0, 0.0
 
     @property
@@ -59,8 +62,8 @@ class Judge:
 
     @property
     def missing(self) -> list[str]:
-        """Return the databases whose file is not there."""
-        return [path for path, is_missing in self._missing.items() if is_missing]
+        """Return what is said of databases on which nothing can be run."""
+        return [reason for reason in self._missing.values() if reason]
 
     def judge(self, asked: Iterable[Asked]) -> None:
         """Judge what is asked for, the first first, as far as the bounds go."""
@@ -89,17 +92,26 @@ class Judge:
                 verdict = self._verdicts.get((example.db_id, example.uid, answer["sql"] or ""))
                 if verdict is not None:
                     answer["verdict"] = verdict
-                elif answer["sql"] and self._missing.get(example.db_path):
-                    answer["verdict"] = {"fault": f"not judged: {example.db_path} is not there"}
+                elif answer["sql"] and (reason := self._missing.get(example.database)):
+                    answer["verdict"] = {"fault": f"not judged: {reason}"}
 
     def _is_here(self, example: Example) -> bool:
-        path = example.db_path
-        if path not in self._missing:
-            self._missing[path] = not Path(path).is_file()
-        return not self._missing[path]
+        if example.database not in self._missing:
+            self._missing[example.database] = self._why_missing(example)
+        return not self._missing[example.database]
+
+    def _why_missing(self, example: Example) -> str:
+        """Return why nothing can be run on a question's database; "" where it can. Where a server is, is not said."""
+        if not example.engine_url:
+            return "" if Path(example.db_path).is_file() else f"{example.db_path} is not there"
+        try:
+            (outcome,) = self._executor.execute_many([(opened(example).database, "SELECT 1")])
+        except ExecutorError:
+            return f"{example.db_id} of {DIALECTS[example.dialect]} cannot be reached"
+        return "" if outcome.status == "ok" else f"{example.db_id} of {DIALECTS[example.dialect]}: {outcome.status}"
 
     def _judge(self, asked: Sequence[Asked]) -> None:
-        examples, sqls = [one.example for one in asked], [one.sql for one in asked]
+        examples, sqls = [opened(one.example) for one in asked], [one.sql for one in asked]
         rules = [*EXACT, *(["suite"] if any(one.suite for one in examples) else [])]
         verdicts = score_predictions(self._executor, examples, sqls, rules)
         run = [(one.database, as_run(sql, one) or "") for one, sql in zip(examples, sqls, strict=True)]
@@ -107,7 +119,7 @@ class Judge:
         for one, verdict, mine, gold in zip(
             asked, verdicts, outcomes[: len(asked)], outcomes[len(asked) :], strict=True
         ):
-            self._verdicts[one.key] = shown_verdict(verdict, one.sql, mine, gold)
+            self._verdicts[one.key] = shown_verdict(verdict, one.sql, one.example.gold_dialect, mine, gold)
 
 
 def asked_of(groups: Iterable[Group]) -> list[Asked]:
@@ -122,11 +134,16 @@ def asked_of(groups: Iterable[Group]) -> list[Asked]:
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
-def shown_verdict(verdict: Verdict, sql: str, mine: SqlOutcome, gold: SqlOutcome) -> dict[str, Any]:
-    """Return a verdict with the rows that it is about."""
+def opened(example: Example) -> Example:
+    """Return a question whose server's URL has the password of the environment, which no file holds."""
+    return replace(example, engine_url=open_url(example.engine_url)) if example.engine_url else example
+
+
+def shown_verdict(verdict: Verdict, sql: str, dialect: str, mine: SqlOutcome, gold: SqlOutcome) -> dict[str, Any]:
+    """Return a verdict, on SQL of a dialect, with the rows that it is about."""
     found: dict[str, Any] = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
     found["results"] = side_by_side(mine, gold)
-    if verdict.is_right("bird") and reads_no_table(sql):
+    if verdict.is_right("bird") and reads_no_table(sql, dialect):
         found["constant"] = True
     return found
 
@@ -143,9 +160,9 @@ def side_by_side(mine: SqlOutcome, gold: SqlOutcome) -> Mapping[str, Any]:
     return results
 
 
-def reads_no_table(sql: str) -> bool:
+def reads_no_table(sql: str, dialect: str = "sqlite") -> bool:
     """Return whether a query's result is written in it: it reads no table. What does not parse reads one."""
-    tree = parse_query(sql)
+    tree = parse_query(sql, SQLGLOT.get(dialect, dialect))
     return tree is not None and tree.find(exp.Table) is None
 
 

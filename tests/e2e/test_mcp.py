@@ -14,18 +14,22 @@ import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import mcp
+import psycopg2
+import pymysql
 import pytest
 
 from jaxrl_sql.mcp import cell, main
 from sqlexec_rs.servers import Server
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
-HOSTILE = Path(__file__).parents[1] / "native/hostile_postgresql.sql"
+HOSTILE = Path(__file__).parents[1] / "native"
 
 ON_SQLITE = """\
 INSERT INTO ship VALUES (9, 'x')
@@ -114,6 +118,127 @@ VACUUM item
 ANALYZE item
 REFRESH MATERIALIZED VIEW x
 LOCK TABLE item
+"""
+
+ON_MARIADB = """\
+INSERT INTO item VALUES (3, 'c')
+SELECT 1; DROP TABLE item
+SELECT 1;; DELETE FROM item
+COMMIT; DROP TABLE item; -- x
+COMMIT
+ROLLBACK; DELETE FROM item
+/* SELECT */ DELETE FROM item
+-- SELECT\\nDELETE FROM item
+# SELECT\\nDELETE FROM item
+/*! DELETE FROM item */
+/*!50000 DELETE */ FROM item
+/*M!100100 DROP TABLE item */
+SELECT 1 /* ; */; DELETE FROM item # SELECT
+SELECT 1 /*! ; DELETE FROM item */
+SELECT 1 /*! INTO OUTFILE '{out}' */
+SELECT 1 /*M!100100 INTO OUTFILE '{out}' */
+SELECT 'x' INTO OUTFILE '{out}'
+SELECT 'x' INTO DUMPFILE '{out}'
+SELECT name INTO @a FROM item LIMIT 1
+SELECT LOAD_FILE('/etc/passwd')
+WITH x AS (SELECT 1) DELETE FROM item
+WITH x AS (SELECT 1 AS id) UPDATE item JOIN x USING (id) SET name = 'x'
+INSERT INTO item WITH x AS (SELECT 9, 'x') SELECT * FROM x
+DELETE FROM item RETURNING id
+REPLACE INTO item VALUES (1, 'x') RETURNING id
+EXPLAIN DELETE FROM item
+ANALYZE DELETE FROM item
+ANALYZE FORMAT=JSON UPDATE item SET name = 'x'
+DESCRIBE DELETE FROM item
+SELECT NEXTVAL(numbers)
+SELECT NEXT VALUE FOR numbers
+SELECT SETVAL(numbers, 50)
+SELECT GET_LOCK('x', 1)
+DO GET_LOCK('x', 1)
+SET tx_read_only = 0
+SET SESSION TRANSACTION READ WRITE
+SET STATEMENT tx_read_only = 0 FOR DELETE FROM item
+SET STATEMENT max_statement_time = 0 FOR SELECT 1
+START TRANSACTION READ WRITE
+BEGIN
+SET ROLE NONE
+SET DEFAULT ROLE NONE
+SET PASSWORD = PASSWORD('x')
+USE mysql
+CALL mysql.AddGeometryColumn('a', 'b', 'c', 'd', 1)
+PREPARE p FROM 'DELETE FROM item'
+EXECUTE IMMEDIATE 'DELETE FROM item'
+BEGIN NOT ATOMIC DELETE FROM item; END
+IF 1 THEN DELETE FROM item; END IF
+HANDLER item OPEN
+LOAD DATA LOCAL INFILE '/etc/passwd' INTO TABLE item
+LOAD DATA INFILE '/etc/passwd' INTO TABLE item
+SELECT * FROM item FOR UPDATE
+LOCK TABLES item WRITE
+CREATE TEMPORARY TABLE x AS SELECT 1
+FLUSH TABLES
+KILL 1
+"""
+
+ON_DUCKDB = """\
+INSERT INTO item VALUES (3, 'c')
+INSERT OR REPLACE INTO item VALUES (1, 'x')
+MERGE INTO item USING (SELECT 1 AS id) AS s ON item.id = s.id WHEN MATCHED THEN DELETE
+SELECT 1; DROP TABLE item
+SELECT 1;; DELETE FROM item
+FROM item; DELETE FROM item
+COMMIT; DELETE FROM item
+ROLLBACK; BEGIN; DELETE FROM item; COMMIT
+BEGIN TRANSACTION READ WRITE
+/* SELECT */ DELETE FROM item
+-- SELECT\\nDELETE FROM item
+SELECT 1 /* ; */; DELETE FROM item -- SELECT
+WITH x AS (SELECT 1) DELETE FROM item
+WITH x AS (DELETE FROM item RETURNING *) SELECT * FROM x
+DELETE FROM item RETURNING *
+EXPLAIN DELETE FROM item
+EXPLAIN ANALYZE DELETE FROM item
+EXPLAIN ANALYZE SELECT nextval('numbers')
+SELECT nextval('numbers')
+SELECT * FROM query('DELETE FROM item')
+SELECT * FROM query($$COPY item TO '{out}'$$)
+PREPARE p AS DELETE FROM item
+EXECUTE p
+SET enable_external_access = true
+SET lock_configuration = false
+SET GLOBAL access_mode = 'READ_WRITE'
+RESET enable_external_access
+PRAGMA enable_external_access
+PRAGMA enable_profiling = 'json'
+PRAGMA profiling_output = '{out}'
+CALL enable_logging(storage_path = '{out}')
+ATTACH '{out}' AS other
+ATTACH OR REPLACE '{out}' AS shop
+SELECT 1; ATTACH '{out}' AS other
+DETACH shop
+USE memory
+COPY item TO '{out}'
+COPY (SELECT 1) TO '{out}' (FORMAT csv)
+COPY item FROM '/etc/passwd'
+COPY FROM DATABASE shop TO memory
+EXPORT DATABASE '{out}'
+IMPORT DATABASE '{out}'
+INSTALL httpfs
+LOAD httpfs
+LOAD '{out}'
+CREATE SECRET s (TYPE s3)
+SELECT * FROM read_text('/etc/passwd')
+SELECT * FROM read_csv('/etc/passwd')
+FROM '/etc/passwd'
+SELECT getenv('HOME')
+CREATE TEMP TABLE x AS SELECT 1
+CREATE OR REPLACE MACRO count(x) AS 7
+CREATE VIEW x AS SELECT 1
+CHECKPOINT
+FORCE CHECKPOINT
+CALL force_checkpoint()
+VACUUM
+ANALYZE
 """
 
 Work = Callable[[mcp.Client], Awaitable[Any]]
@@ -215,37 +340,99 @@ def test_work_without_end_is_stopped_and_the_next_query_runs(ships: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def postgresql(start_server: Callable[[str, str], Server]) -> Server:
+def serve(start_server: Callable[[str, str], Server]) -> Callable[[str], Server]:
+    """Return what starts a server, once, with a table and a sequence."""
     script = (
         "CREATE TABLE item(id int, name text); INSERT INTO item VALUES (1, 'a'), (2, 'b'); CREATE SEQUENCE numbers;"
     )
-    return start_server("postgresql", script)
+    return lru_cache(lambda engine: start_server(engine, script))
+
+
+ON_SERVERS = {"postgresql": ON_POSTGRESQL, "mariadb": ON_MARIADB}
+HELD = {
+    "postgresql": """
+        SELECT (SELECT string_agg(item::text, ',' ORDER BY id) FROM item), (SELECT is_called FROM numbers),
+               (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_largeobject_metadata),
+               (SELECT string_agg(rolname || rolsuper, ',' ORDER BY rolname) FROM pg_roles)
+    """,
+    "mariadb": """
+        SELECT (SELECT GROUP_CONCAT(id, name ORDER BY id) FROM item), (SELECT next_not_cached_value FROM numbers),
+               (SELECT COUNT(*) FROM information_schema.tables), (SELECT COUNT(*) FROM mysql.global_priv),
+               (SELECT MD5(GROUP_CONCAT(priv ORDER BY user)) FROM mysql.global_priv), @@global.tx_read_only,
+               IS_FREE_LOCK('x')
+    """,
+}
+
+
+def held(server: Server) -> Any:
+    """Return what a server holds: rows, tables, the sequence, roles; as its owner sees it."""
+    if server.engine == "postgresql":
+        connection: Any = psycopg2.connect(server.owner)
+    else:
+        url = urlsplit(server.owner)
+        connection = pymysql.connect(
+            host=url.hostname, port=url.port or 0, user=url.username, password=url.password or "", database=url.path[1:]
+        )
+    with closing(connection), connection.cursor() as cursor:
+        cursor.execute(HELD[server.engine])
+        return cursor.fetchall()
 
 
 @pytest.mark.parametrize("tool", ["query", "explain"])
-def test_nothing_is_written_on_postgresql(postgresql: Server, tmp_path: Path, tool: str) -> None:
-    out = tmp_path / "written"
+@pytest.mark.parametrize("engine", ON_SERVERS)
+def test_nothing_is_written_on_a_server(engine: str, tool: str, serve: Callable[[str], Server], tmp_path: Path) -> None:
+    out, harm = tmp_path / "written", HOSTILE / f"hostile_{engine}.sql"
     tmp_path.chmod(0o777)
-    more = [line for line in HOSTILE.read_text().splitlines() if not line.startswith("--")] if tool == "query" else []
-    texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_POSTGRESQL.splitlines()]
-    look = {"sql": "SELECT count(*), min(id), max(name) FROM item"}
-    calls = [look, *({"sql": text} for text in (*texts, *more)), look]
-    before, *found, after = talk(called(tool, *calls), "--db", postgresql.reader, "executor.engine_timeout_ms=1000")
-    assert not before[0], before[1]
-    assert after == before
+    more = [line for line in harm.read_text().splitlines() if not line.startswith("--")] if tool == "query" else []
+    texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_SERVERS[engine].splitlines()]
+    server = serve(engine)
+    before = held(server)
+    found = talk(
+        called(tool, *({"sql": one} for one in (*texts, *more))),
+        "--db",
+        server.reader,
+        "executor.engine_timeout_ms=1000",
+    )
+    assert held(server) == before
     ran = {text for text, (failed, _) in zip((*texts, *more), found, strict=True) if not failed}
+    assert {one.replace(str(out), "{out}") for one in ran & {*texts}} <= (READS if tool == "explain" else HARMLESS)
+    assert not out.exists()
+    assert not any("root:" in said for _, said in found)
+
+
+@pytest.mark.parametrize("tool", ["query", "explain"])
+def test_nothing_is_written_on_duckdb(tmp_path: Path, tool: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    folder, out = tmp_path / "shop", tmp_path / "written"
+    folder.mkdir()
+    with duckdb.connect(str(folder / "shop.db")) as connection:
+        connection.execute("CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT); CREATE SEQUENCE numbers")
+        connection.execute("INSERT INTO item VALUES (1, 'a'), (2, 'b')")
+    harm = (HOSTILE / "hostile_duckdb.sql").read_text().splitlines()[1:] if tool == "query" else []
+    texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_DUCKDB.splitlines()]
+    before = state(folder)
+    calls = ({"sql": one} for one in (*texts, *harm))
+    found = talk(called(tool, *calls), "--db", f"duckdb:{folder / 'shop.db'}", "executor.engine_timeout_ms=1000")
+    assert state(folder) == before
+    ran = {text for text, (failed, _) in zip((*texts, *harm), found, strict=True) if not failed}
     assert ran & {*texts} <= (READS if tool == "explain" else set())
     assert not out.exists()
+    assert not any("root:" in said for _, said in found)
 
 
-# What has a plan on PostgreSQL; a plan calls no function.
-READS = {
+# A session's own, which ends with the statement, and a file that is NULL to who may not read it.
+HARMLESS = {"SELECT GET_LOCK('x', 1)", "SELECT LOAD_FILE('/etc/passwd')"}
+
+# What has a plan; a plan calls no function and writes no file.
+READS = HARMLESS | {
     "SELECT set_config('transaction_read_only', 'off', false)",
     "SELECT nextval('numbers')",
     "SELECT setval('numbers', 1)",
     "SELECT pg_read_file('/etc/passwd')",
     "SELECT query_to_xml('DELETE FROM item', true, true, '')",
     "SELECT pg_terminate_backend(pg_backend_pid())",
+    "SELECT 'x' INTO DUMPFILE '{out}'",
+    "SELECT name INTO @a FROM item LIMIT 1",
 }
 
 

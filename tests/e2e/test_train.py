@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from jaxrl_sql.__main__ import main as jaxrl_sql
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_specs, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, Pair, merge
@@ -67,8 +71,46 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def whole(arguments: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "whole"
-    assert main(arguments(run)) == 0
+    with redirect_stdout(io.StringIO()) as shown:
+        assert main(arguments(run)) == 0
+    (run.parent / "shown.txt").write_text(shown.getvalue())
     return run
+
+
+@pytest.fixture(scope="module")
+def shown(whole: Path) -> list[str]:
+    return (whole.parent / "shown.txt").read_text().splitlines()
+
+
+def test_every_phase_says_that_it_begins_and_how_much_there_is_to_do(shown: list[str], data: Path, whole: Path) -> None:
+    begins = [
+        "whole", f"reading dev_unseen, train from {data}", "running the golds: 64 questions", "opening the tokenizer",
+        "opening the devices", "tokenizing the prompts of train: 64 questions",
+        "tokenizing the prompts of dev_unseen: 8 questions", "prompts: ", "memory a device",
+        "tokenizing what sft teaches: 64 questions", "making new weights", "sft: 2 steps", "step 1/5 sft ",
+        "step 2/5 sft ", "evaluating dev_unseen: 8 questions", "step 2/5 eval ", "grpo: 3 steps", "step 3/5 grpo ",
+        "step 4/5 grpo ", "step 5/5 grpo ", "evaluating dev_unseen: 8 questions", "step 5/5 eval ",
+        f"writing the model to {whole}/model", "dev_unseen: greedy accuracy ", "done in ", f"model: {whole}/model",
+        f"report: {whole}/report.html", f"next: jaxrl-sql report {whole}", "next: jaxrl-sql ask ",
+        "next: jaxrl-sql evaluate ",
+    ]  # fmt: skip
+    told = iter(shown)  # between them a slow machine says where it stands
+    for begin in begins:
+        assert any(line.startswith(begin) for line in told), begin
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["report", "ask", "evaluate"])
+def test_the_commands_that_a_run_ends_with_do_what_they_say(
+    command: str, shown: list[str], whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = [line for line in shown if line.startswith(f"next: jaxrl-sql {command} ")]
+    code = jaxrl_sql(shlex.split(line)[2:])
+    said, wrong = capsys.readouterr()
+    made = {"report": f"{whole}/report.html", "evaluate": f"{whole}/evaluated/metrics.json"}
+    assert wrong == ""
+    assert made.get(command, "\n") in said
+    assert code == 0 or (command, code) == ("ask", 1)  # what the model wrote need be no SQL
 
 
 def test_a_run_leaves_everything_it_promises(whole: Path) -> None:

@@ -388,12 +388,12 @@ def test_alike_columns_end_well(executor: Executor, database: Path, name: str) -
 
 
 def test_every_rule_has_its_test() -> None:
-    """Three have theirs in test_scorers.py."""
-    assert set(RULE_NAMES) == {*SIMPLE, "test_suite", "ex_b"} | {"soft_f1", "spider2", "ehrsql"}
+    """Three have theirs in test_scorers.py, and one in test_defog.py."""
+    assert set(RULE_NAMES) == {*SIMPLE, "test_suite", "ex_b"} | {"soft_f1", "spider2", "ehrsql", "defog"}
 
 
 def test_unknown_options_are_refused(executor: Executor, database: Path) -> None:
-    with pytest.raises(ValueError, match='no option is named "order"; the options are condition_cols'):
+    with pytest.raises(ValueError, match='no option is named "order"; the options are asks_for_order, condition_cols'):
         executor.score(database, "SELECT 1", "SELECT 1", options={"order": True})
     with pytest.raises(ValueError, match="1 options for 2 items"):
         executor.score_many([database] * 2, ["SELECT 1"] * 2, ["SELECT 1"] * 2, options=[{}])

@@ -3,10 +3,12 @@
 `questions_gen_sqlite.csv`, `instruct_basic_sqlite.csv` and `instruct_advanced_sqlite.csv`, in a folder `data/` or not,
 have `db_name`, `query_category`, `question`, `query` and perhaps `instructions`; databases are `<db_name>.db`. Those of
 `_postgres.csv` and `_mysql.csv` are run by servers, and are splits of their own, such as `questions_gen_postgres`.
+The rule is its own (`defog`), which asks whether the question's category or words ask for an order.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -19,6 +21,8 @@ _DATABASES = ("databases", "database", "sqlite_dbs", "defog_data")
 _ENGINES = {"sqlite": "sqlite", "postgres": "postgresql", "mysql": "mysql"}
 # Above so many columns in braces, only the single ones and all of them together are golds.
 _MOST = 6
+# Words by which a question asks for an order.
+_ORDER = re.compile(r"\b(order|sort|arrange)\b", re.IGNORECASE)
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -59,14 +63,16 @@ def read_defog(folder: Path, split: str, notes: Notes) -> Found:
 
 def _item(record: Record, uid: str) -> Item:
     first, *others = golds_of(said(record, "query")) or [""]
+    question, category = said(record, "question"), said(record, "query_category")
+    asks_for_order = category == "order_by" or bool(_ORDER.search(question))
     return Item(
         uid,
         said(record, "db_name"),
-        said(record, "question"),
+        question,
         first,
         said(record, "full_instructions", "instructions"),
-        said(record, "query_category"),
-        more={"other_golds": tuple(others)},
+        category,
+        more={"other_golds": tuple(others), "options": {"asks_for_order": asks_for_order}},
     )
 
 
@@ -92,7 +98,7 @@ def _choices(statement: str) -> list[str]:
 
 DEFOG = Format(
     "defog",
-    "bird",
+    "defog",
     "jsonl",
     "data/questions_gen_sqlite.csv or instruct_basic_sqlite.csv, databases/<db_name>.db",
     lambda folder: bool(_files(folder)),

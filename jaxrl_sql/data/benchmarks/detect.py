@@ -97,8 +97,13 @@ def _told(folder: Path, split: str, sets: list[str]) -> str:
         lacks = f"no set or split {split!r} is in it; " if split else ""
         return f"{folder}: {lacks}sets are in the folders {listed(sets)}: name one of them"
     where = f"{folder}/{split}" if split else str(folder)
+    if folder.is_file():
+        return (
+            f"{folder}: is a file, and data is a folder: put questions beside their database, {OWN.expects}; "
+            "`jaxrl-sql data synth --db FILE --out FOLDER` asks questions of a database that has none"
+        )
     there = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
-    holds = f"it holds {listed(there)}" if there else "it is a file" if folder.is_file() else "it is empty"
+    holds = f"it holds {listed(there)}" if there else "it is empty"
     return (
         f"{where}: no questions in a format that is known: {holds}. Looked for {PLAIN.expects}; for a file of one's "
         f"own, {OWN.expects}; and for the files of {', '.join(form for form in FORMATS if form not in _GENERAL)}, "

@@ -32,6 +32,8 @@ class Version(NamedTuple):
 def version_of(db_path: str | Path) -> Version:
     """Return the version of a database file; InputError when there is none."""
     path = Path(db_path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, and no database file: name the file in it")
     try:
         stat = path.stat()
     except OSError as error:

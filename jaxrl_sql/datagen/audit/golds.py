@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from jaxrl_sql.data.filters import is_trivial
 from jaxrl_sql.datagen.audit.finding import Finding, Set
 from jaxrl_sql.sqlenv.dialect import normal_form
-from jaxrl_sql.sqlenv.executor import RULE_NAMES, score_rows
+from jaxrl_sql.sqlenv.executor import SOUND_RULES, score_rows
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.types import Example
 
@@ -132,10 +132,10 @@ def _constants(executor: RowExecutor, one: Set) -> list[Finding]:
                 [example.database for example in chunk],
                 [sql] * len(chunk),
                 [example.golds for example in chunk],
-                rules=RULE_NAMES,
+                rules=SOUND_RULES,
             )
-            for example, row in zip(chunk, score_rows(columns, RULE_NAMES), strict=True):
-                if rules := [rule for rule in RULE_NAMES if row.matches(rule)]:
+            for example, row in zip(chunk, score_rows(columns, SOUND_RULES), strict=True):
+                if rules := [rule for rule in SOUND_RULES if row.matches(rule)]:
                     matched[example.uid][name] = rules
     return [
         Finding("gold: matched by a constant", one.name, example.uid, {"answers": matched[example.uid]})

@@ -23,6 +23,7 @@ from jaxrl_sql.datagen.copy.golds import check_golds, summary_lines, write_golds
 from jaxrl_sql.datagen.copy.manifest import open_manifest
 from jaxrl_sql.datagen.copy.source import find_files
 from jaxrl_sql.datagen.snapshot.take import copy_out
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.address import Address, is_address, parse_address, users_of
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.types import InputError
@@ -33,7 +34,7 @@ _MOST_SESSIONS = 16
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m jaxrl_sql.datagen.copy",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -107,7 +108,7 @@ def _check(options: argparse.Namespace, address: Address, reader: Address | None
 
 def _work_of(arguments: Sequence[str]) -> Callable[[], None]:
     """Return what --from asks for: a server's sample and a dump have options of their own."""
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = Parser(add_help=False)
     parser.add_argument("--from", dest="source", default="")
     source = parser.parse_known_args(arguments)[0].source
     if is_address(source):

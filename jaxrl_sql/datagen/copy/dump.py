@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.datagen.copy.engines import open_target
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.address import Address, parse_address, users_of
 from jaxrl_sql.types import InputError
 
@@ -29,7 +30,7 @@ _OWNERS = re.compile(r'ERROR:\s+role ".*" does not exist')
 
 def load_dump(arguments: Sequence[str]) -> None:
     """Load a dump as the options say, and print what was loaded; raises InputError and leaves no part of it."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m jaxrl_sql.datagen.copy",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

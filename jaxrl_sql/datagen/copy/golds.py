@@ -20,7 +20,7 @@ from jaxrl_sql.datagen.augment.ties import is_tied, key_query
 from jaxrl_sql.datagen.copy.kinds import affinity_of
 from jaxrl_sql.datagen.copy.manifest import Entry, Manifest
 from jaxrl_sql.sqlenv.address import Address
-from jaxrl_sql.sqlenv.executor import RULE_NAMES, Executor, Outcome
+from jaxrl_sql.sqlenv.executor import SOUND_RULES, Executor, Outcome
 from jaxrl_sql.sqlenv.parse import parse_query
 from jaxrl_sql.sqlenv.scopes import EngineColumn, EngineSchema, EngineTable
 from jaxrl_sql.sqlenv.to_engine import to_engine
@@ -157,12 +157,12 @@ def _run(
     wanted = _outcomes(executor, [(gold.example.db_path, gold.example.gold_sql) for gold in golds])
     found = _outcomes(executor, there)
     urls, sqls = [url for url, _ in there], [sql for _, sql in there]
-    itself = executor.score_many(urls, sqls, sqls, rules=RULE_NAMES)
+    itself = executor.score_many(urls, sqls, sqls, rules=SOUND_RULES)
     for place, (gold, here, other) in enumerate(zip(golds, wanted, found, strict=True)):
         judged = _with_ties(_judged(gold, here, other, reader))
         if judged.status == "different_order" and _has_equal_keys(executor, gold, schemas, reader):
             judged = judged._replace(status="ok")
-        unlike = [rule for rule in RULE_NAMES if itself[rule][place] != 1.0]
+        unlike = [rule for rule in SOUND_RULES if itself[rule][place] != 1.0]
         if judged.status == "ok" and unlike:
             judged = judged._replace(status="not_itself", message=", ".join(unlike))
         yield judged

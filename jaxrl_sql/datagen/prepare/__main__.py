@@ -29,6 +29,7 @@ from jaxrl_sql.datagen.command import exit_code
 from jaxrl_sql.datagen.copy_database import copy_database, copy_descriptions
 from jaxrl_sql.datagen.prepare.choose import Chosen, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -197,7 +198,7 @@ def _show(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, prepare, and return the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m jaxrl_sql.datagen.prepare",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -24,6 +24,7 @@ from jaxrl_sql.datagen.snapshot.mysql import MysqlSource
 from jaxrl_sql.datagen.snapshot.plan import Key, Plan, Record, Source, TablePlan, TableSample, make_plan
 from jaxrl_sql.datagen.snapshot.postgresql import PostgresqlSource
 from jaxrl_sql.datagen.snapshot.values import KINDS, make_converter
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.address import Address, parse_address
 from jaxrl_sql.types import Cell, InputError
 
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def copy_out(arguments: Sequence[str]) -> None:
     """Take a snapshot as `--from URL --to FOLDER` and further options say, and print what was kept."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m jaxrl_sql.datagen.copy",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -20,6 +20,7 @@ from jaxrl_sql.datagen.synth.generate import check_spec, generate
 from jaxrl_sql.datagen.synth.on_server import carry_to
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, RunSql, SynthReport, SynthSpec
 from jaxrl_sql.datagen.synth.user_databases import FileQuestions, Runners, generate_for_files
+from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
 
@@ -28,7 +29,7 @@ _READ_MS = 60_000
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m jaxrl_sql.datagen.synth",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

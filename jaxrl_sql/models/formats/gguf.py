@@ -206,7 +206,9 @@ def gguf_tensors(path: Path, file: int, header: GgufHeader, config: ModelConfig)
         tensor = _stored(path, file, entry, hf_name, config)
         rows = entry.shape[0] if len(entry.shape) > 1 else 1
         if entry.offset + rows * tensor.encoding.row_bytes > size:
-            raise InputError(f"{path}: not a readable GGUF file ({name} goes on behind its end)")
+            raise InputError(
+                f"{path}: not a readable GGUF file ({name} goes on behind its end): copy or fetch it again"
+            )
         found[hf_name] = tensor
     return found
 

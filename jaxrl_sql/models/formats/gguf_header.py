@@ -90,7 +90,7 @@ def _read_version(path: Path, _mtime_ns: int, _size: int) -> GgufHeader:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(_Cursor(data))
     except (ValueError, KeyError, struct.error, OverflowError) as error:
-        raise InputError(f"{path}: not a readable GGUF file ({error})") from error
+        raise InputError(f"{path}: not a readable GGUF file ({error}): copy or fetch it again") from error
 
 
 def _parse(cursor: _Cursor) -> GgufHeader:

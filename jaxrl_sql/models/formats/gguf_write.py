@@ -46,7 +46,10 @@ def save_gguf(
     """
     names = {family: name for name, family in ARCHITECTURES.items()}
     if config.family not in names:
-        raise InputError(f"export: GGUF has no name for family {config.family!r}; it has for {', '.join(names)}")
+        raise InputError(
+            f"export: GGUF has no name for family {config.family!r}; it has for {', '.join(names)}: "
+            "export the Hugging Face folder instead, without --gguf"
+        )
     if kind not in KINDS:
         raise InputError(f"export: {kind!r} is no kind of GGUF; valid are {', '.join(KINDS)}")
     try:

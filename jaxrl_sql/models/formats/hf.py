@@ -287,6 +287,9 @@ def save_checkpoint(
     wait_for_all("save_checkpoint")
 
 
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
 def load_tokenizer(source: str | Path) -> Any:
     """Load the tokenizer of a folder (through transformers, from disk only) or of a GGUF file.
 
@@ -299,6 +302,8 @@ def load_tokenizer(source: str | Path) -> Any:
         return gguf_tokenizer(source)
     if not source.is_dir():
         raise InputError(f"tokenizer: {source} is no folder")
+    if not any((source / name).is_file() for name in _TOKENIZER_FILES):
+        raise InputError(f"tokenizer: {source} holds no {' or '.join(_TOKENIZER_FILES)}: name data.tokenizer")
     try:
         return AutoTokenizer.from_pretrained(str(source), local_files_only=True)
     except Exception as error:  # transformers raises whatever the files provoke

@@ -111,7 +111,7 @@ def read_safetensors(path: Path, file: int) -> dict[str, StoredTensor]:
     try:
         return dict(_entries(path, file))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+        raise InputError(f"{path}: not a readable safetensors file ({error}): copy or fetch it again") from error
 
 
 def _entries(path: Path, file: int) -> list[tuple[str, StoredTensor]]:

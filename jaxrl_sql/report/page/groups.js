@@ -14,7 +14,9 @@
   }
 
   function Filters({ query, head, index, set }) {
-    const words = (name) => index.words[name].filter(Boolean).map((one) => [one, one]).sort((a, b) => a[1].localeCompare(b[1]));
+    const lists = useMemo(() => Object.fromEntries(Object.entries(index.words).map(([name, all]) =>
+      [name, all.filter(Boolean).map((one) => [one, one]).sort((a, b) => a[1].localeCompare(b[1]))])), [index]);
+    const words = (name) => lists[name];
     return html`<form class="filters" role="search" aria-label="filters" onSubmit=${(e) => e.preventDefault()}>
       <label>text<input type="search" name="text" aria-label="text: question or SQL" value=${query.text || ""} placeholder="question or SQL, key /" onInput=${(e) => set({ text: e.target.value })} /></label>
       ${head.runs.length > 1 && html`<${Select} name="run" label="run" value=${query.run} set=${set} options=${head.runs.map((one, i) => [`${i}`, one.name])} />`}
@@ -28,13 +30,15 @@
       <button type="button" onClick=${() => { window.location.hash = "#/groups"; }}>all</button></form>`;
   }
 
-  // A dot an answer, the fuller the more it was rewarded beside the others on the page.
+  // A dot an answer, the fuller the more it was rewarded beside the others; one text, as a list has hundreds.
+  const FULLER = "○◔◑◕●";
   function Dots({ index, i }) {
     const rewards = index.rewards.subarray(index.start[i], index.start[i + 1]);
     if (rewards.length < 2) return html`<span>${JX.number(Number.isNaN(rewards[0]) ? null : rewards[0])}</span>`;
     const top = Math.max(1e-9, ...rewards), low = Math.min(0, ...rewards);
     const mean = rewards.reduce((a, b) => a + b, 0) / rewards.length;
-    return html`<span class="dots" role="img" aria-label=${`${rewards.length} answers, mean reward ${JX.number(mean)}`}>${[...rewards].slice(0, 32).map((one) => html`<i style=${{ background: `rgba(47,158,98,${((one - low) / (top - low || 1)).toFixed(2)})` }}></i>`)}</span> ${JX.number(mean)}`;
+    const dots = [...rewards].slice(0, 32).map((one) => FULLER[Math.round((FULLER.length - 1) * (one - low) / (top - low))] || FULLER[0]);
+    return html`<span class="dots" role="img" aria-label=${`${rewards.length} answers, mean reward ${JX.number(mean)}`}>${dots.join("")}</span> ${JX.number(mean)}`;
   }
 
   function marks(index, i) {

@@ -1,4 +1,7 @@
-"""A verifiers environment (package `verifiers`, its v1 form): a taskset of questions, and the dialogue as its run."""
+"""A verifiers environment (package `verifiers`, its v1 form): a taskset of questions, and the dialogue as its run.
+
+verifiers finds both in a module of its own that names them in `__all__`; docs/environment.md has it.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,19 @@ class SqlTask(vf.Task[SqlData]):
 class SqlTasksetConfig(vf.TasksetConfig):
     """A file of JSON lines with `prompt`, `db_path` and `gold_sql`."""
 
-    questions: Path
+    questions: Path = Path()
 
 
 class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
     """The questions of a file."""
 
     def load(self) -> Iterator[SqlTask]:
-        """Yield the questions; raises InputError that names the first line which is none."""
-        for number, line in enumerate(self.config.questions.read_text(encoding="utf-8").splitlines(), 1):
+        """Yield the questions; raises InputError for no such file, and that names the first line which is none."""
+        try:
+            lines = self.config.questions.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise InputError(f"taskset.questions: {self.config.questions}: {error.strerror}") from error
+        for number, line in enumerate(lines, 1):
             try:
                 row = {name: str(json.loads(line)[name]) for name in NAMES}
             except (ValueError, KeyError, TypeError) as error:
@@ -61,7 +68,10 @@ class SqlEnv(vf.Env[SqlEnvConfig]):
     """A dialogue: what the player writes is run, and the result is the user's next message."""
 
     async def run(self, task: Any, agents: Any) -> None:
-        """Let the player ask until it gives its solution, and record the reward; none where it is not trusted."""
+        """Let the player ask until it gives its solution, and record the reward.
+
+        There is none where it is not trusted, or where the player failed and not what it wrote.
+        """
         scoring = Scoring(_executor(), self.config.turns)
         episode = scoring.begin(example_of({"db_path": task.data.db_path, "gold_sql": task.data.gold_sql}))
         async with agents.player.interaction(task) as interaction:
@@ -71,7 +81,7 @@ class SqlEnv(vf.Env[SqlEnvConfig]):
                 if said is None:
                     break
                 segment = await interaction.turn(said)
-        if (reward := await asyncio.to_thread(episode.reward)) is not None:
+        if not interaction.trace.errors and (reward := await asyncio.to_thread(episode.reward)) is not None:
             interaction.trace.record_reward("sql_reward", reward)
 
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rusqlite::Connection;
-use sqlexec_core::compare::{Gold, compare};
-use sqlexec_core::{Config, Limits, Options, Outcome, Pool, Rule, Status};
+use sqlexec_core::compare::{Side, compare};
+use sqlexec_core::{Config, Limits, Options, Outcome, Pool, Rule, Status, Table};
 use tempfile::TempDir;
 
 const N_ROWS: u64 = 10_000;
@@ -77,6 +77,10 @@ fn queries(criterion: &mut Criterion) {
     }
 }
 
+fn side(table: &Table) -> Side<'_> {
+    Side { table, sql: None }
+}
+
 /// Results of 10,000 rows: the gold is indexed once, as it is when many answers are compared with it.
 fn comparing(criterion: &mut Criterion) {
     let mut fixture = Fixture::new();
@@ -92,7 +96,7 @@ fn comparing(criterion: &mut Criterion) {
         for (name, predicted) in [("same order", &same), ("another order", &shuffled), ("another cell", &other)] {
             let (predicted, gold) = (predicted.table.as_ref().unwrap(), gold.table.as_ref().unwrap());
             group.bench_function(BenchmarkId::new(rule.name(), name), |bencher| {
-                bencher.iter(|| compare(rule, predicted, Gold { table: gold, sql: None }, &options));
+                bencher.iter(|| compare(rule, side(predicted), side(gold), &options));
             });
         }
     }

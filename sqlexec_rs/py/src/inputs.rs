@@ -335,6 +335,7 @@ fn at_item(py: Python<'_>, i: usize, error: PyErr) -> PyErr {
 
 fn set_option(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
     match name {
+        "asks_for_order" => options.asks_for_order = value.extract()?,
         "condition_cols" => options.condition_cols = value.extract()?,
         "drop_duplicates" => options.drop_duplicates = value.extract()?,
         "ignore_order" => options.ignore_order = value.extract()?,
@@ -343,8 +344,8 @@ fn set_option(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> Py
         "surplus_columns" => options.surplus_columns = surplus_columns(value)?,
         "strip_distinct" => options.strip_distinct = value.extract()?,
         _ => {
-            let known =
-                "condition_cols, drop_duplicates, ignore_order, ordered, row_slack, strip_distinct, surplus_columns";
+            let known = "asks_for_order, condition_cols, drop_duplicates, ignore_order, ordered, row_slack, \
+                         strip_distinct, surplus_columns";
             return Err(PyValueError::new_err(format!("no option is named {name:?}; the options are {known}")));
         }
     }

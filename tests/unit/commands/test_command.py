@@ -50,7 +50,7 @@ def test_each_command_has_a_help_of_its_own(name: str, capsys: Told) -> None:
     ("line", "code", "words"),
     [
         ("", 2, "Usage: jaxrl-sql"),
-        ("tran", 2, "No such command 'tran'"),
+        ("tran", 2, "there is no command tran; the nearest is train"),
         ("train", 2, "nothing is asked for: begin with --config FILE"),
         ("train grpo.step=3", 2, "error: command line: unknown key grpo.step; the nearest is grpo.steps"),
         ("train --config configs/none.yaml", 2, "error: configs/none.yaml: "),

@@ -588,7 +588,7 @@ def test_defogs_csv_has_several_golds(tmp_path: Path) -> None:
     (data / "questions_gen_sqlite.csv").write_text(
         f"{HEAD},instructions\n"
         """d,sqlite,group_by,"SELECT {a, b}, 1 FROM t GROUP BY {};SELECT ';' FROM t;","Which?",Say it.\n"""
-        """d,sqlite,ratio,SELECT 1;,"How many?",\n"""
+        """d,sqlite,ratio,SELECT 1;,"How many, in ORDER?",\n"""
     )
     (data / "instruct_advanced_sqlite.csv").write_text(
         f"{HEAD},instructions,full_instructions\nd,sqlite,keyword,SELECT 2,Q?,short,long\n"
@@ -598,6 +598,7 @@ def test_defogs_csv_has_several_golds(tmp_path: Path) -> None:
     assert (found.name, uids(found)) == ("defog", ["defog_questions_gen_0", "defog_questions_gen_1"])
     first, second = found.examples
     assert (first.evidence, first.difficulty, second.other_golds) == ("Say it.", "group_by", ())
+    assert (found.rule, first.options, second.options) == ("defog", {"asks_for_order": False}, {"asks_for_order": True})
     assert [first.gold_sql, *first.other_golds] == [
         "SELECT a, 1 FROM t GROUP BY a", "SELECT b, 1 FROM t GROUP BY b", "SELECT a, b, 1 FROM t GROUP BY a, b",
         "SELECT ';' FROM t",

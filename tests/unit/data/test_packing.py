@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jaxrl_sql.batch import GroupBatch, Segment, bucket
 from jaxrl_sql.data.pack import order_by_rows, with_packed_rows
 from jaxrl_sql.ops.micro_batches import MicroBatches, order_for_parts, row_counts
+from jaxrl_sql.sft import positions
 from jaxrl_sql.types import InputError, Prompt, Trajectory, Turn
 
 T = 16
@@ -113,3 +114,12 @@ def test_a_budget_says_how_much_runs_at_a_time() -> None:
     assert MicroBatches(3).parts_of(6, 100, 4, 25) == 3
     assert MicroBatches(1, 600, 2).parts_of(12, 100, 4, 25) == 2
     assert MicroBatches(1, 10_000, 2).parts_of(12, 100, 4, 25) == 1
+
+
+@pytest.mark.parametrize(("parts", "rows"), [(4, (4, 4, 5, 8)), (2, (5, 8)), (1, (8,))])
+def test_supervised_positions_are_of_the_rows_that_parts_run(parts: int, rows: tuple[int, ...]) -> None:
+    """Prompts need 2, 3, 5 and 8 rows of the 8 that the batch has; prompt i is in part i modulo `parts`."""
+    batch = batch_of([[T] * need + [0] * (12 - need) for need in (2, 3, 5, 8)])
+    assert positions(batch, parts) == 4 + 12 * T
+    packed = with_packed_rows(batch)
+    assert positions(packed, parts) == 4 + T * sum(rows) / len(rows)

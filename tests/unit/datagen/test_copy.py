@@ -532,8 +532,8 @@ def test_a_server_that_cannot_be_reached_is_told_of_without_the_password(
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("oracle://a:s3cret@h/x", "not a place to copy to"),
-        ("sqlite.db", "not a place to copy to"),
+        ("oracle://a:s3cret@h/x", "no address of a database"),
+        ("sqlite.db", "no address of a database"),
         ("postgresql://u:s3cret", "give postgresql://"),
         ("postgresql://u:s3cret@h:99999/x", "its port is no number"),
         ("postgresql://u:s3:cr/et@h/x", "give postgresql://"),

@@ -146,7 +146,7 @@ def test_a_validation_split_shares_no_database(synsql: Path, prepare: Prepare, t
     assert manifest["left_out"] == {"more than count": 12}
     code, said = prepare(f"sources.s.dir={synsql}", "validation.questions=20", "validation.databases=3", out="bad")
     assert (code, said) == (
-        2, "validation: no 3 databases have 20 questions together (the nearest are 18): change its numbers\n"
+        2, "error: validation: no 3 databases have 20 questions together (the nearest are 18): change its numbers\n"
     )  # fmt: skip
     code, said = prepare(f"sources.s.dir={synsql}", "validation.questions=9", "validation.databases=10", out="bad")
     assert code == 2

@@ -748,7 +748,7 @@ class TestCommand:
         self, shop: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
     ) -> None:
         assert main(["--from", shop.reader, "--to", str(tmp_path), *options]) == 2
-        assert capsys.readouterr() == ("", words)
+        assert capsys.readouterr() == ("", f"error: {words}")
 
     def test_a_key_that_is_short_is_refused(
         self, shop: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -39,6 +39,7 @@ class Counting:
 
     session: Session
     events: list[Event]
+    name: str = "counting"
     last: int = 4
     evaluate_every: int = 2
     first: int = 0

@@ -1,5 +1,6 @@
 """What a run tells of its prompts: which are left out, which are pruned, and which descriptions are not whole."""
 
+import io
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -7,12 +8,8 @@ from pathlib import Path
 from jaxrl_sql.config import load_config
 from jaxrl_sql.data.prompts import PromptSet, compact_style
 from jaxrl_sql.run.questions import prompts_of
+from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.types import Example
-
-
-class Notes(list[str]):
-    def note(self, text: str) -> None:
-        self.append(text)
 
 
 class Characters:
@@ -33,10 +30,13 @@ def test_training_prompts_are_pruned_where_asked_and_others_never(tmp_path: Path
     short = Example("short", "d", str(path), "?", "SELECT column_4 FROM t")
 
     def made(*overrides: str, is_training: bool) -> tuple[PromptSet, list[str]]:
-        notes, config = Notes(), load_config(None, ["data.max_prompt_tokens=228", *overrides])
-        found = prompts_of(
-            "set", [long, short], compact_style(), Characters(), config, notes.note, is_training=is_training
-        )
+        stream, config = io.StringIO(), load_config(None, ["data.max_prompt_tokens=228", *overrides])
+        with make_display("plain", 0, "title", stream, beat_s=0) as display:
+            found = prompts_of(
+                "set", [long, short], compact_style(), Characters(), config, display, is_training=is_training
+            )
+        title, begins, *notes = stream.getvalue().splitlines()
+        assert (title, begins) == ("title", "tokenizing the prompts of set: 2 questions")
         return found, notes
 
     told = f"set: 1 files of descriptions are not whole, such as {tmp_path}/d/database_description/t.csv: no column "

@@ -15,16 +15,11 @@ from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, Execut
 from jaxrl_sql.filter_data import ask
 from jaxrl_sql.run.questions import load_questions
 from jaxrl_sql.run.training_set import training_questions
-from jaxrl_sql.runtime.display import Display
+from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.sqlenv.executor import make_executor
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = CONFIGS / "quickstart_start"
-
-
-class Notes(list[str]):
-    def note(self, text: str) -> None:
-        self.append(text)
 
 
 @pytest.fixture
@@ -46,10 +41,9 @@ def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp
     if keep:
         (tmp_path / "ids").write_text(keep)
         data = dataclasses.replace(data, include_ids=str(tmp_path / "ids"))
-    notes: Display = Notes()  # type: ignore[assignment]
     config = TrainConfig(data=data, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
     with make_executor(config.executor) as executor:
-        trained, _ = load_questions(config, executor, notes)
+        trained, _ = load_questions(config, executor, make_display("none", 0, ""))
     assert {one.dialect for one in trained} == {"sqlite", "mysql"}
     chosen = training_questions(data, config.executor.databases).examples
     assert list(chosen) == list(trained)
@@ -86,8 +80,7 @@ def plain(folder: Path) -> None:
 def test_spiders_configurations_read_its_layouts(name: str, write: Callable[[Path], None], tmp_path: Path) -> None:
     write(tmp_path)
     config = load_config(CONFIGS / f"{name}.yaml", [f"data.dir={tmp_path}"])
-    notes: Display = Notes()  # type: ignore[assignment]
     with make_executor(ExecutorConfig(threads=1)) as executor:
-        train, evals = load_questions(config, executor, notes)
+        train, evals = load_questions(config, executor, make_display("none", 0, ""))
     assert [one.question for one in train] == ["Which 0?", "Which 1?"]
     assert [one.question for found in evals.values() for one in found.examples] == ["Which 2?"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
+import os
+import re
+import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,45 +102,90 @@ def test_trls_environment(task: SqlTask, row: dict[str, str], turns: list[str], 
     assert environment.query("SELECT 1") == "The dialogue is over."
 
 
+def examples() -> list[str]:
+    """Return the code of the page's last section, for trainers that have no adapter."""
+    page = Path(__file__).parents[3].joinpath("docs/environment.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", page.partition("## skyrl-gym and verl")[2], flags=re.DOTALL)
+
+
 @ALL
-def test_openenvs_environment(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
-    pytest.importorskip("openenv")
-    from fastapi.testclient import TestClient
+def test_verls_function_of_the_page(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
+    names: dict[str, Any] = {"task": task, "example_of": example_of}
+    exec(examples()[1], names)  # noqa: S102 - the page's own code
+    text = "".join(one["content"] for one in messages(task, row, turns))
+    assert names["compute_score"]("spider", text, row["gold_sql"], {"db_path": row["db_path"]}) == wanted
+
+
+@pytest.mark.trainers
+@ALL
+def test_skyrl_gyms_environment_of_the_page(
+    task: SqlTask, row: dict[str, str], turns: list[str], wanted: float
+) -> None:
+    names: dict[str, Any] = {"example_of": example_of}
+    exec(examples()[0], names)  # noqa: S102 - the page's own code
+    environment = names["SQLEnv"](SimpleNamespace(task=task), {"extra_info": row})
+    for turn in turns:
+        output = environment.step(turn)
+    assert (output["done"], output["reward"]) == (True, wanted)
+
+
+@pytest.mark.trainers
+def test_openenvs_client_talks_to_our_server(task: SqlTask, row: dict[str, str]) -> None:
+    """Its own client, over a socket, of a server that uvicorn runs: a session holds all dialogues."""
+    import uvicorn
+    from openenv.core.generic_client import GenericEnvClient
 
     from jaxrl_sql.sqlenv.adapters.openenv import make_app
 
-    with TestClient(make_app(task, [example_of(row)])).websocket_connect("/ws") as session:
-        session.send_json({"type": "reset", "data": {"seed": 0}})
-        assert session.receive_json()["data"]["observation"]["text"] == "Who is over 30?"
-        for turn in turns:
-            session.send_json({"type": "step", "data": {"text": turn}})
-            answer = session.receive_json()["data"]
-        assert (answer["done"], answer["reward"]) == (True, wanted)
+    settings = uvicorn.Config(make_app(task, [example_of(row)]), port=0, log_level="warning")
+    server = uvicorn.Server(settings)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            with GenericEnvClient(base_url=address).sync() as session:
+                for turns, wanted in TRANSCRIPTS.values():
+                    assert session.reset(seed=0).observation["text"] == "Who is over 30?"
+                    for turn in turns:
+                        answer = session.step({"text": turn})
+                    assert (answer.done, answer.reward) == (True, wanted)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
-@ALL
-def test_verifiers_environment(row: dict[str, str], turns: list[str], wanted: float, tmp_path: Path) -> None:
-    pytest.importorskip("verifiers.v1")
-    import json
+@pytest.mark.trainers
+def test_verifiers_own_runner_holds_the_dialogues(row: dict[str, str], tmp_path: Path, chat_server: ModuleType) -> None:
+    """`vf-eval`, with its chat program as the player and a server that answers by the question."""
+    (tmp_path / "sql_env.py").write_text(
+        "from jaxrl_sql.sqlenv.adapters.verifiers import SqlEnv, SqlTaskset\n__all__ = ['SqlEnv', 'SqlTaskset']\n"
+    )
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({**row, "prompt": f"<{name}>"}) + "\n" for name in TRANSCRIPTS))
 
-    from jaxrl_sql.sqlenv.adapters import verifiers
+    def script(_number: int, body: dict[str, Any]) -> Any:
+        said = body["messages"]
+        turns, _ = TRANSCRIPTS[said[0]["content"].strip("<>")]
+        return chat_server.said(turns[sum(one["role"] == "assistant" for one in said)])
 
-    path = tmp_path / "questions.jsonl"
-    path.write_text(json.dumps({"prompt": row["question"], **row}) + "\n")
-    (task,) = verifiers.SqlTaskset(verifiers.SqlTasksetConfig(id="sql", questions=path))
-    rewards, replies = {}, iter(turns)
-
-    @asynccontextmanager
-    async def interaction(_task: Any) -> Any:
-        async def turn(_message: str = "") -> Any:
-            return SimpleNamespace(terminated=False, last_reply=next(replies))
-
-        yield SimpleNamespace(turn=turn, trace=SimpleNamespace(record_reward=rewards.__setitem__))
-
-    environment = verifiers.SqlEnv.__new__(verifiers.SqlEnv)
-    environment.config = verifiers.SqlEnvConfig(turns=3)
-    asyncio.run(environment.run(task, SimpleNamespace(player=SimpleNamespace(interaction=interaction))))
-    assert rewards == {"sql_reward": wanted}
+    programs = Path(sys.executable).parent
+    path = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
+    with chat_server.serving(script) as (url, _):
+        command = (
+            f"{programs}/vf-eval sql-env --env.taskset.questions {questions} --env.turns 3 --no-rich --no-push -m m"
+        )
+        command += f" --env.player.harness.id null --env.player.runtime.type subprocess --client.base-url {url}"
+        command += f" --client.api-key-var NO_KEY -o {tmp_path / 'out'} --run.name all --run.dir all"
+        done = subprocess.run(
+            command.split(), env=os.environ | path, capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+    assert done.returncode == 0, done.stderr
+    episodes = map(json.loads, (tmp_path / "out/all/traces.jsonl").read_text().splitlines())
+    earned = {trace["task"]["data"]["prompt"]: trace["rewards"] for one in episodes for trace in one["traces"]}
+    assert {name: rewards["sql_reward"]["score"] for name, rewards in earned.items()} == {
+        f"<{name}>": wanted for name, (_, wanted) in TRANSCRIPTS.items()
+    }
 
 
 def test_a_gold_that_fails_teaches_nothing(task: SqlTask, row: dict[str, str]) -> None:

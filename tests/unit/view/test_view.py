@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
 import socket
@@ -11,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,8 +22,10 @@ import pytest
 from jaxrl_sql.evals.side_by_side import side_by_side, write_comparison
 from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, is_suspicious
 from jaxrl_sql.report.groups import open_source
-from jaxrl_sql.runtime.rollouts import FOLDER, pieces_of
-from jaxrl_sql.types import InputError
+from jaxrl_sql.run.keep import question_of
+from jaxrl_sql.runtime.rollouts import FOLDER, RolloutWriter, pieces_of
+from jaxrl_sql.sqlenv.address import parse_address
+from jaxrl_sql.types import Example, InputError
 from jaxrl_sql.view.__main__ import main
 from jaxrl_sql.view.folder import View
 from jaxrl_sql.view.judging import reads_no_table
@@ -154,9 +158,78 @@ def test_answers_of_databases_that_are_gone_are_shown_unjudged(run: Path) -> Non
     (run / "shop.sqlite").unlink()
     assert main([str(run)]) == 0
     head = data(run / "view", "head")
-    assert head["told"] == [f"Not judged, for the file is not there: {run / 'shop.sqlite'}."]
+    assert head["told"] == [f"Not judged: {run / 'shop.sqlite'} is not there."]
     found = [one for one in groups(run / "view") if one["uid"] == "q1"]
     assert found[0]["answers"][0]["verdict"] == {"fault": f"not judged: {run / 'shop.sqlite'} is not there"}
+
+
+# SQL that no SQLite runs, and its rows.
+ON_ENGINES = {
+    "postgresql": ("SELECT name FROM item WHERE price::int > 3 ORDER BY id", [["pot"]]),
+    "mysql": ("SELECT LEFT(name, 2) FROM item ORDER BY id LIMIT 0, 2", [["cu"], ["po"]]),
+    "duckdb": ("FROM item SELECT name WHERE price > 3", [["pot"]]),
+}
+
+
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, start_server: Callable[[str, str], Any], monkeypatch: Any
+) -> tuple[str, str]:
+    """Return an engine's dialect and where its database is; the password is in the environment alone."""
+    dialect: str = request.param
+    script = "CREATE TABLE item(id integer PRIMARY KEY, name text, price double precision);"
+    script += "INSERT INTO item VALUES (1, 'cup', 2.5), (2, 'pot', 9.0);"
+    if dialect == "duckdb":
+        with pytest.importorskip("duckdb").connect(str(tmp_path / "shop.duckdb")) as connection:
+            connection.execute(script)
+        return dialect, f"duckdb:{tmp_path / 'shop.duckdb'}"
+    url: str = start_server("mariadb" if dialect == "mysql" else dialect, script).reader
+    monkeypatch.setenv({"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}[dialect], parse_address(url).password)
+    return dialect, url
+
+
+@pytest.mark.parametrize("place", ON_ENGINES, indirect=True)
+def test_answers_that_a_server_ran_have_verdicts_and_rows(
+    view_runs: ModuleType, run: Path, place: tuple[str, str], tmp_path: Path
+) -> None:
+    dialect, url = place
+    gold, rows = ON_ENGINES[dialect]
+    wrong = "SELECT name FROM item WHERE id = 1"
+    asked = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", gold, dialect=dialect, engine_url=url)
+    record = view_runs.group(3, "s1", [view_runs.answer(gold, 1.0), view_runs.answer(wrong, 0.0)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(asked)])
+    assert main([str(run), "--out", str(tmp_path / "out")]) == 0
+    (found,) = (one for one in groups(tmp_path / "out") if one["uid"] == "s1")
+    right, other = (one["verdict"] for one in found["answers"])
+    assert (right["scores"]["bird"], other["scores"]["bird"]) == (1.0, 0.0)
+    assert [mine for mine, _, _ in right["results"]["pairs"]] == rows
+    assert other["results"]["pairs"][0][2], "a cell that differs is marked"
+    assert "item" in data(tmp_path / "out", "schemas")["shop"]
+    password = parse_address(url).password if dialect != "duckdb" else url.rpartition("/")[0]
+    for path in tmp_path.joinpath("out/data").iterdir():
+        assert password not in json.dumps(data(path.parents[1], path.stem) if path.stem != "stamp" else "")
+    if dialect != "duckdb":
+        assert password not in "".join(piece.read_text() for piece in pieces_text(run))
+
+
+def pieces_text(run: Path) -> Iterator[Path]:
+    """Unpack the pieces of a run beside them."""
+    for piece in sorted((run / FOLDER).glob("train-*")):
+        plain = run / f"{piece.name}.txt"
+        plain.write_bytes(gzip.decompress(piece.read_bytes()))
+        yield plain
+
+
+def test_a_server_that_is_gone_is_told_without_where_it_was(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
+    url = "postgresql://someone@127.0.0.1:1/shop"
+    asked = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", "SELECT 1", dialect="postgresql", engine_url=url)
+    record = view_runs.group(3, "s1", [view_runs.answer("SELECT 1", 1.0)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(asked)])
+    assert main([str(run), "--out", str(tmp_path / "out")]) == 0
+    (found,) = (one for one in groups(tmp_path / "out") if one["uid"] == "s1")
+    assert found["answers"][0]["verdict"]["fault"].startswith("not judged: shop of PostgreSQL")
+    assert data(tmp_path / "out", "head")["told"][0].startswith("Not judged: shop of PostgreSQL")
+    assert "someone" not in json.dumps([found, data(tmp_path / "out", "head")])
 
 
 def test_judging_is_bounded_and_that_is_told(run: Path) -> None:

@@ -1,12 +1,13 @@
 //! Is the predicted table the gold one? One file a rule, each exact to its description.
 //!
-//! A rule takes two tables (and the gold's text, which `test_suite` looks at for ORDER BY) and gives a number in [0, 1].
+//! A rule takes two tables (and texts: of the gold `test_suite` looks for ORDER BY, of both `defog`) and gives a number in [0, 1].
 
 pub mod score;
 
 mod bird;
 pub(crate) mod budget;
 mod csv;
+mod defog;
 mod ehrsql;
 mod multiset;
 mod number;
@@ -47,6 +48,8 @@ pub enum Rule {
     SoftF1,
     /// The first hundred sorted rows are equal as texts of rounded numbers (EHRSQL).
     Ehrsql,
+    /// Equal as data frames by the names of columns, or with the gold's columns among others (Defog's sql-eval).
+    Defog,
 }
 
 impl Rule {
@@ -74,6 +77,7 @@ impl FromStr for Rule {
 
 /// What a caller may choose for an item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "they are choices of rules that have nothing to do with each other")]
 pub struct Options {
     /// `spider2`: the gold columns that count; none named is all.
     pub condition_cols: Vec<usize>,
@@ -87,6 +91,8 @@ pub struct Options {
     pub drop_duplicates: bool,
     /// `ex_b`: it has fewer than so many columns beyond the gold's; any number of them without it.
     pub surplus_columns: Option<usize>,
+    /// `defog`: the question asks for rows in an order.
+    pub asks_for_order: bool,
     /// DISTINCT is taken out of both SQL texts before they run.
     pub strip_distinct: bool,
 }
@@ -100,29 +106,31 @@ impl Default for Options {
             row_slack: 5,
             drop_duplicates: false,
             surplus_columns: None,
+            asks_for_order: false,
             strip_distinct: false,
         }
     }
 }
 
-/// The gold side of a comparison.
+/// One side of a comparison.
 #[derive(Clone, Copy, Debug)]
-pub struct Gold<'a> {
-    /// The gold result.
+pub struct Side<'a> {
+    /// The result.
     pub table: &'a Table,
     /// The SQL that gave it, when there is one.
     pub sql: Option<&'a str>,
 }
 
-impl Gold<'_> {
+impl Side<'_> {
     /// Spider looks for the two words anywhere in the text, with one space.
     fn asks_for_order(&self) -> bool {
         self.sql.is_some_and(|sql| sql.to_lowercase().contains("order by"))
     }
 }
 
-/// Scores a predicted table against a gold one.
-pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options) -> f64 {
+/// Scores a predicted result against a gold one.
+pub fn compare(rule: Rule, prediction: Side<'_>, gold: Side<'_>, options: &Options) -> f64 {
+    let predicted = prediction.table;
     let n_cells = |table: &Table| table.n_rows().saturating_mul(table.width().max(1));
     budget::spend(n_cells(predicted).saturating_add(n_cells(gold.table))); // every rule goes through both
     match rule {
@@ -141,6 +149,7 @@ pub fn compare(rule: Rule, predicted: &Table, gold: Gold<'_>, options: &Options)
         }
         Rule::SoftF1 => soft_f1::soft_f1(predicted, gold.table),
         Rule::Ehrsql => f64::from(ehrsql::equal_as_text(predicted, gold.table)),
+        Rule::Defog => f64::from(defog::is_correct(prediction, gold, options.asks_for_order)),
     }
 }
 
@@ -160,15 +169,17 @@ mod tests {
         table
     }
 
+    fn side(table: &Table) -> Side<'_> {
+        Side { table, sql: None }
+    }
+
     #[test]
     fn every_rule_keeps_to_its_budget() {
         let (predicted, gold) = (numbers(403, 20, 0.25), numbers(400, 20, 0.75));
         let bounds = |steps| Bounds { steps, deadline: None, cancels: Default::default() };
         let options = Options::default();
         for rule in Rule::ALL.iter().copied() {
-            let run = |steps| {
-                within(&bounds(steps), || compare(rule, &predicted, Gold { table: &gold, sql: None }, &options))
-            };
+            let run = |steps| within(&bounds(steps), || compare(rule, side(&predicted), side(&gold), &options));
             assert_eq!(run(16_059), Err(Overrun::Steps), "{}: fewer than there are cells", rule.name());
             assert!(run(4_000_000).is_ok(), "{}: {:?}", rule.name(), run(4_000_000));
         }
@@ -180,7 +191,7 @@ mod tests {
         let (predicted, gold) = (numbers(20_001, 3, 0.0), numbers(20_000, 3, 0.001));
         let bounds = Bounds { steps: 20_000_000, deadline: None, cancels: Default::default() };
         for rule in Rule::ALL.iter().copied() {
-            let run = || compare(rule, &predicted, Gold { table: &gold, sql: None }, &Options::default());
+            let run = || compare(rule, side(&predicted), side(&gold), &Options::default());
             assert!(within(&bounds, run).is_ok(), "{}", rule.name());
         }
     }

@@ -39,7 +39,7 @@ fn sorted_cells(table: &Table) -> Vec<Value<'_>> {
 }
 
 /// NULL < numbers < text < bytes; numbers by value, so that equal values are neighbours whatever their type.
-fn order(left: Value<'_>, right: Value<'_>) -> Ordering {
+pub(super) fn order(left: Value<'_>, right: Value<'_>) -> Ordering {
     match (left, right) {
         (Value::Integer(a), Value::Integer(b)) => a.cmp(&b),
         (Value::Real(a), Value::Real(b)) => a.partial_cmp(&b).unwrap_or(Ordering::Equal),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::compare::budget::{self, Bounds, Overrun};
-use crate::compare::{Gold, Options, Rule, compare};
+use crate::compare::{Options, Rule, Side, compare};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::result::table::Table;
 
@@ -74,18 +74,19 @@ impl<'a> ReadyGold<'a> {
         }
     }
 
-    fn on(&self, database: usize) -> Option<Gold<'a>> {
+    fn on(&self, database: usize) -> Option<Side<'a>> {
         match self {
             ReadyGold::Outcomes { outcomes, sql } => {
-                outcomes[database].table.as_ref().map(|table| Gold { table, sql: Some(sql) })
+                outcomes[database].table.as_ref().map(|table| Side { table, sql: Some(sql) })
             }
-            ReadyGold::Table(table) => Some(Gold { table, sql: None }),
+            ReadyGold::Table(table) => Some(Side { table, sql: None }),
         }
     }
 }
 
 /// Compares a prediction's outcomes (one a database) with its golds.
 pub(crate) fn score<'a>(
+    sql: &str,
     predicted: &[Arc<Outcome>],
     golds: &(impl Iterator<Item = ReadyGold<'a>> + Clone),
     rules: &[Rule],
@@ -95,7 +96,7 @@ pub(crate) fn score<'a>(
     let mut pred_status = first_failure(predicted);
     let mut pred_stop = predicted.iter().find_map(|outcome| outcome.stopped_by);
     let chosen = golds.clone().find(|gold| gold.status() == Status::Ok).or_else(|| golds.clone().next());
-    let best = |rule| golds.clone().map(|gold| agreement(rule, predicted, gold, options)).fold(0.0, f64::max);
+    let best = |rule| golds.clone().map(|gold| agreement(rule, sql, predicted, gold, options)).fold(0.0, f64::max);
     let mut value = |rule: &Rule| {
         budget::within(bounds, || best(*rule)).unwrap_or_else(|overrun| {
             (pred_status, pred_stop) = match overrun {
@@ -120,11 +121,11 @@ pub(crate) fn score<'a>(
 }
 
 /// The lowest value over the databases: all must agree.
-fn agreement(rule: Rule, predicted: &[Arc<Outcome>], gold: ReadyGold<'_>, options: &Options) -> f64 {
+fn agreement(rule: Rule, sql: &str, predicted: &[Arc<Outcome>], gold: ReadyGold<'_>, options: &Options) -> f64 {
     let mut lowest = 1.0_f64;
     for (database, outcome) in predicted.iter().enumerate() {
         let (Some(table), Some(gold)) = (&outcome.table, gold.on(database)) else { return 0.0 };
-        lowest = lowest.min(compare(rule, table, gold, options));
+        lowest = lowest.min(compare(rule, Side { table, sql: Some(sql) }, gold, options));
         if lowest == 0.0 {
             break;
         }

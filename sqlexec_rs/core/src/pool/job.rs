@@ -108,6 +108,7 @@ pub(crate) struct Comparison {
     /// Where its slots are in `needs`: the prediction's, one a database, and then those of each gold that is SQL.
     needs: Range<u32>,
     n_databases: u32,
+    predicted: Arc<str>,
     golds: Arc<[GoldSource]>,
     options: Arc<Options>,
     /// Slots that are not here.
@@ -121,6 +122,7 @@ impl Comparison {
             waiting: AtomicU32::new(needs.len() as u32),
             needs,
             n_databases: item.databases.len() as u32,
+            predicted: item.predicted,
             golds: item.golds,
             options: item.options,
             score: OnceLock::new(),
@@ -294,7 +296,7 @@ impl JobState {
             }
             GoldSource::Table(table) => ReadyGold::Table(table),
         });
-        Ok(score(predicted, &golds, rules, &unit.options, &self.wish.bounds()))
+        Ok(score(&unit.predicted, predicted, &golds, rules, &unit.options, &self.wish.bounds()))
     }
 
     fn outcome_at(&self, slot: u32) -> Delivered {

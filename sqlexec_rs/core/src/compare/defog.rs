@@ -1,0 +1,320 @@
+//! `defog`: as data frames the tables are equal, or the gold's columns are found among the predicted ones (Defog's sql-eval).
+//!
+//! Its scorer compares cells first, as NumPy does: a side of one row or one column is repeated to the other's size, so that
+//! an empty result is right where the gold has one row. Then it compares frames with columns in the order of their names and
+//! rows without duplicates. Last it looks for each gold column among the predicted ones. Rows are sorted in each, unless the
+//! question asks for an order. Where pandas raises (texts and numbers in one column that is sorted, names that come twice),
+//! the prediction is wrong. The types of columns and the tolerance are those of pandas 2.2 and 2.3.
+
+use std::cmp::Ordering;
+
+use hashbrown::HashTable;
+
+use super::Side;
+use super::budget::{spend, spend_on_sort};
+use super::multiset::equal_cells;
+use super::refined::order;
+use crate::result::row_hash::hash_one;
+use crate::result::table::Table;
+use crate::result::value::Value;
+
+/// Numbers are equal this close, or within this share of the larger one, where neither column is of integers.
+const TOLERANCE: f64 = 1e-8;
+const SHARE: f64 = 1e-5;
+/// What NULL becomes before frames are compared.
+const NULL: Value<'_> = Value::Integer(-99_999);
+
+/// pandas would raise.
+struct Raises;
+
+/// Tells whether the scorer calls a prediction correct; `asks_for_order` is what it reads from the question.
+pub(super) fn is_correct(predicted: Side<'_>, gold: Side<'_>, asks_for_order: bool) -> bool {
+    let rows = |sql| if asks_for_order { Rows::By(order_by(sql)) } else { Rows::Sorted };
+    let by_name = || equal_by_name((gold.table, rows(gold.sql)), (predicted.table, rows(predicted.sql)));
+    let has_columns = || has_columns(predicted.table, gold.table, asks_for_order);
+    equal_when_repeated(gold.table, predicted.table)
+        || by_name().and_then(|is_equal| if is_equal { Ok(true) } else { has_columns() }).unwrap_or(false)
+}
+
+/// Compares cell by cell; a side that has one row (or one column) is repeated as often as the other has.
+fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
+    let common = |a: usize, b: usize| match (a, b) {
+        _ if a == b || b == 1 => Some(a),
+        _ if a == 1 => Some(b),
+        _ => None,
+    };
+    let (Some(n_rows), Some(width)) =
+        (common(gold.n_rows(), predicted.n_rows()), common(gold.width(), predicted.width()))
+    else {
+        return false;
+    };
+    let cell = |table: &Table, row: usize, column: usize| (row.min(table.n_rows() - 1), column.min(table.width() - 1));
+    let (of_gold, of_predicted) = (are_numeric(gold), are_numeric(predicted));
+    (0..n_rows).all(|row| {
+        (0..width).all(|column| {
+            spend(1);
+            let ((r, c), (other_r, other_c)) = (cell(gold, row, column), cell(predicted, row, column));
+            match (gold.value(r, c), predicted.value(other_r, other_c)) {
+                // Beside numbers alone NULL is NaN, which is equal to nothing.
+                (Value::Null, Value::Null) => !of_gold[c] && !of_predicted[other_c],
+                (a, b) => a.equals(b),
+            }
+        })
+    })
+}
+
+/// Tells which columns have numbers, and nothing else but NULL.
+fn are_numeric(table: &Table) -> Vec<bool> {
+    let is_numeric = |column| {
+        let mut kinds = table.column(column).map(kind).filter(|kind| *kind != NULLS).peekable();
+        kinds.peek().is_some() && kinds.all(|kind| kind == NUMBERS)
+    };
+    (0..table.width()).map(is_numeric).collect()
+}
+
+/// How the rows of a frame are put in order.
+enum Rows {
+    /// By all columns.
+    Sorted,
+    /// As the clause of the SQL says (its first key, then all other columns), or as they came where it has none.
+    By(Option<OrderBy>),
+}
+
+/// The first key of the first ORDER BY in a text, as words.
+struct OrderBy {
+    words: Vec<String>,
+    is_ascending: bool,
+}
+
+/// Reads the first key as the scorer's regular expressions do: up to a comma, a semicolon or a closing parenthesis.
+fn order_by(sql: Option<&str>) -> Option<OrderBy> {
+    const KEY: &str = "order by";
+    let sql = sql?;
+    let lower = sql.to_ascii_lowercase();
+    let starts = lower.match_indices(KEY).map(|(start, _)| &sql[start + KEY.len()..]);
+    let mut texts = starts.map(|rest| (rest.find([';', ',', ')', '\n']), rest)).peekable();
+    texts.peek()?;
+    let ends = |(end, rest): (Option<usize>, &'_ str)| match end {
+        Some(end) if rest.as_bytes()[end] == b'\n' && end + 1 < rest.len() => None, // a key may not go on in another line
+        Some(end) => Some(rest[..end].to_owned()),
+        None => Some(rest.to_owned()),
+    };
+    let key = texts.find_map(ends).unwrap_or_default();
+    let words: Vec<&str> = key.split_whitespace().map(|word| word.rsplit('.').next().unwrap_or(word)).collect();
+    let says = |keyword: &str| words.iter().any(|word| word.eq_ignore_ascii_case(keyword));
+    let is_ascending = !says("desc") && says("asc");
+    let names = words.iter().map(|word| word.replace('(', ""));
+    let is_keyword = |word: &String| {
+        ["desc", "asc", "nulls", "last", "first", "limit"].iter().any(|keyword| word.eq_ignore_ascii_case(keyword))
+    };
+    Some(OrderBy { words: names.filter(|word| !is_keyword(word)).collect(), is_ascending })
+}
+
+/// Some columns and rows of a table, by their numbers.
+struct Frame<'a> {
+    table: &'a Table,
+    columns: Vec<usize>,
+    rows: Vec<usize>,
+}
+
+impl<'a> Frame<'a> {
+    /// Drops duplicate rows, puts columns in the order of their names, and rows in theirs.
+    fn normalised(table: &'a Table, named: &[(&str, usize)], order: &Rows) -> Result<Self, Raises> {
+        let numbers: Vec<usize> = named.iter().map(|(_, number)| *number).collect();
+        let mut named = named.to_vec();
+        let is_sorted = named.is_sorted_by_key(|(name, _)| *name);
+        named.sort_by_key(|(name, _)| *name);
+        let is_unique = named.windows(2).all(|pair| pair[0].0 != pair[1].0);
+        let mut columns: Vec<usize> = named.iter().map(|(_, number)| *number).collect();
+        let mut rows = distinct_rows(table, &numbers);
+        let sort: Option<(Vec<usize>, bool)> = match order {
+            Rows::Sorted => Some((columns.clone(), true)),
+            Rows::By(None) => None,
+            Rows::By(Some(clause)) => {
+                let number = |word: &String| named.iter().find(|(name, _)| name == word).map(|(_, number)| *number);
+                let keys: Vec<usize> = clause.words.iter().filter_map(number).collect();
+                let others: Vec<usize> = columns.iter().copied().filter(|column| !keys.contains(column)).collect();
+                columns = [others.as_slice(), &keys].concat();
+                Some(([keys, others].concat(), clause.is_ascending))
+            }
+        };
+        if !is_unique && (sort.is_some() || !is_sorted) {
+            return Err(Raises);
+        }
+        if let Some((by, is_ascending)) = sort {
+            sort_rows(table, &mut rows, &by, is_ascending)?;
+        }
+        Ok(Self { table, columns, rows })
+    }
+
+    fn column(&self, place: usize) -> Vec<Value<'a>> {
+        self.rows.iter().map(|row| self.table.value(*row, self.columns[place])).collect()
+    }
+}
+
+/// Compares two frames exactly.
+fn equal_by_name(gold: (&Table, Rows), predicted: (&Table, Rows)) -> Result<bool, Raises> {
+    let frame = |(table, rows): (_, Rows)| Frame::normalised(table, &named(table), &rows);
+    let (gold, predicted) = (frame(gold)?, frame(predicted)?);
+    if (gold.rows.len(), gold.columns.len()) != (predicted.rows.len(), predicted.columns.len()) {
+        return Ok(false);
+    }
+    let filled = |value: Value<'_>| matches!(value, Value::Null);
+    Ok((0..gold.columns.len()).all(|place| {
+        spend(gold.rows.len());
+        gold.column(place).into_iter().zip(predicted.column(place)).all(|(a, b)| match (filled(a), filled(b)) {
+            (true, true) => true,
+            (true, false) => NULL.equals(b),
+            (false, true) => NULL.equals(a),
+            (false, false) => a.equals(b),
+        })
+    }))
+}
+
+/// Tells whether each gold column, sorted, is a predicted one, and whether these columns make the gold's rows.
+fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<bool, Raises> {
+    if gold.is_empty() || gold.width() == 0 {
+        return Ok(false);
+    }
+    let mut candidates: Vec<(usize, Option<Vec<Value<'_>>>)> = (0..predicted.width()).map(|c| (c, None)).collect();
+    let mut matched = Vec::new();
+    for column in 0..gold.width() {
+        if candidates.is_empty() {
+            return Ok(false);
+        }
+        let wanted = sorted_column(gold, column)?;
+        let mut found = None;
+        for (place, (number, sorted)) in candidates.iter_mut().enumerate() {
+            let sorted = match sorted {
+                Some(sorted) => sorted,
+                None => sorted.insert(sorted_column(predicted, *number)?),
+            };
+            if same_series(&wanted, sorted) {
+                found = Some(place);
+                break;
+            }
+        }
+        let Some(place) = found else { return Ok(false) };
+        matched.push(candidates.remove(place).0);
+    }
+    // Of names that come twice it makes others, which the predicted table then does not have.
+    let names = predicted.columns();
+    if matched.iter().any(|number| names.iter().filter(|name| **name == names[*number]).count() > 1) {
+        return Err(Raises);
+    }
+    let unique = unique_names(gold.columns());
+    let of_gold: Vec<(&str, usize)> = unique.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
+    let of_predicted: Vec<(&str, usize)> = unique.iter().map(String::as_str).zip(matched).collect();
+    let rows = if asks_for_order { Rows::By(None) } else { Rows::Sorted };
+    let left = Frame::normalised(gold, &of_gold, &rows)?;
+    let right = Frame::normalised(predicted, &of_predicted, &rows)?;
+    let is_same = |place| same_series(&left.column(place), &right.column(place));
+    Ok(left.rows.len() == right.rows.len() && (0..left.columns.len()).all(is_same))
+}
+
+/// Compares columns as `assert_series_equal` does: exactly where one is of integers, else with a tolerance.
+fn same_series(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
+    let is_integer = |values: &[Value<'_>]| values.iter().all(|value| matches!(value, Value::Integer(_)));
+    if left.len() != right.len() {
+        return false;
+    }
+    spend(left.len());
+    let is_exact = is_integer(left) || is_integer(right);
+    left.iter().zip(right).all(|(a, b)| match (number(*a), number(*b)) {
+        (Some(a), Some(b)) if !is_exact => is_close(a, b),
+        _ => a.equals(*b),
+    })
+}
+
+fn is_close(a: f64, b: f64) -> bool {
+    let difference = (a - b).abs();
+    a == b || (difference.is_finite() && difference <= TOLERANCE.max(SHARE * a.abs().max(b.abs())))
+}
+
+fn number(value: Value<'_>) -> Option<f64> {
+    match value {
+        Value::Integer(i) => Some(i as f64),
+        Value::Real(r) => Some(r),
+        _ => None,
+    }
+}
+
+/// Sorts a column by itself, NULL last; raises where it has values of two kinds.
+fn sorted_column(table: &Table, column: usize) -> Result<Vec<Value<'_>>, Raises> {
+    let mut rows: Vec<usize> = (0..table.n_rows()).collect();
+    sort_rows(table, &mut rows, &[column], true)?;
+    Ok(rows.into_iter().map(|row| table.value(row, column)).collect())
+}
+
+/// Sorts rows by some columns, NULL last either way. By one column alone values must be of one kind; among several columns
+/// texts follow what is none, and bytes cannot be compared with numbers.
+fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool) -> Result<(), Raises> {
+    for column in by {
+        let mut has = [false; 4];
+        for row in rows.iter() {
+            has[kind(table.value(*row, *column))] = true;
+        }
+        let (has_numbers, has_bytes, has_texts) = (has[NUMBERS], has[BYTES], has[TEXTS]);
+        if has_numbers && has_bytes || by.len() == 1 && has_texts && (has_numbers || has_bytes) {
+            return Err(Raises);
+        }
+    }
+    spend_on_sort(rows.len().saturating_mul(by.len()));
+    rows.sort_by(|a, b| {
+        let of = |column: &usize| {
+            let (a, b) = (table.value(*a, *column), table.value(*b, *column));
+            let by_kind = kind(a).cmp(&kind(b));
+            let found = if by_kind == Ordering::Equal { order(a, b) } else { by_kind };
+            let has_null = matches!(a, Value::Null) || matches!(b, Value::Null);
+            if is_ascending || has_null { found } else { found.reverse() }
+        };
+        by.iter().map(of).find(|found| *found != Ordering::Equal).unwrap_or(Ordering::Equal)
+    });
+    Ok(())
+}
+
+// Kinds of values, in the order in which they are sorted.
+const NUMBERS: usize = 0;
+const BYTES: usize = 1;
+const TEXTS: usize = 2;
+const NULLS: usize = 3;
+
+fn kind(value: Value<'_>) -> usize {
+    match value {
+        Value::Integer(_) | Value::Real(_) => NUMBERS,
+        Value::Blob(_) => BYTES,
+        Value::Text(_) => TEXTS,
+        Value::Null => NULLS,
+    }
+}
+
+/// Returns the first of each set of rows that are equal in some columns.
+fn distinct_rows(table: &Table, columns: &[usize]) -> Vec<usize> {
+    let cells: Vec<Value<'_>> =
+        (0..table.n_rows()).flat_map(|row| columns.iter().map(move |column| table.value(row, *column))).collect();
+    let width = columns.len();
+    let of = |row: usize| &cells[row * width..(row + 1) * width];
+    let mut seen: HashTable<usize> = HashTable::with_capacity(table.n_rows());
+    let is_new = |row: &usize| {
+        let same = |other: &usize| {
+            spend(1);
+            equal_cells(of(*other), of(*row))
+        };
+        let entry = seen.entry(hash_one(of(*row)), same, |other| hash_one(of(*other)));
+        let is_vacant = matches!(entry, hashbrown::hash_table::Entry::Vacant(_));
+        entry.or_insert(*row);
+        is_vacant
+    };
+    (0..table.n_rows()).filter(is_new).collect()
+}
+
+fn named(table: &Table) -> Vec<(&str, usize)> {
+    table.columns().iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect()
+}
+
+/// Appends the place to each name that comes more than once.
+fn unique_names(names: &[String]) -> Vec<String> {
+    let count = |name: &String| names.iter().filter(|other| *other == name).count();
+    let of = |(place, name): (usize, &String)| if count(name) > 1 { format!("{name}_{place}") } else { name.clone() };
+    names.iter().enumerate().map(of).collect()
+}

@@ -1,0 +1,231 @@
+"""What asks an endpoint asks our own server: a small model that was taught what a script answers, in its place.
+
+Each command is first answered by a script, whose dialogues a small model then learns by heart. Served by `jaxrl-sql
+serve` it has to bring the same command to the same end: messages, several turns, token limits and ends of answers are
+the server's then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxrl_sql.ask import main as ask
+from jaxrl_sql.batch import pad_tokens
+from jaxrl_sql.distill import main as distill
+from jaxrl_sql.evaluate import main as evaluate
+from jaxrl_sql.models import forward, load_checkpoint, load_tokenizer, save_checkpoint
+from jaxrl_sql.verbal.__main__ import main as verbal
+
+pytestmark = pytest.mark.slow
+
+START = Path(__file__).parents[2] / "configs/quickstart_start"
+Dialogue = tuple[list[dict[str, str]], str]
+GOLD, WRONG = "SELECT name FROM singer WHERE age > 30", "SELECT name FROM singer"
+FIRST, SECOND = f"```sql\n{GOLD}\n```", f"```sql\n{WRONG}\n```"
+TEMPLATE = "{% block user %}\n{{ schema }}\nQuestion: {{ question }}\n{% endblock %}\n"
+LIMITS = ["executor.vm_steps=100000", "executor.timeout_ms=60000"]
+
+# What a question is answered with, turn by turn; a list has answers of which each is as good.
+T = "<think>so</think>\n"
+TURNS: dict[str, list[list[str]]] = {
+    "Who is old?": [[f"{T}<sql>SELECT age FROM singer</sql>"], [f"{T}<solution>{GOLD}</solution>"]],
+    "Who is over 30?": [[f"{T}<sql>SELECT nme FROM singer</sql>"], [f"{T}<solution>{WRONG}</solution>"]],
+    "Whose age is high?": [[f"{T}<answer>\n```sql\n{GOLD}\n```\n</answer>"]],
+    "Name the young.": [[f"{T}<answer>\n```sql\n{WRONG}\n```\n</answer>"]],
+    "Which singers are aged?": [[SECOND, FIRST]],
+}
+
+
+class Script:
+    """Answers by the question and the turn; of several answers one after another. Judges find GOLD the better."""
+
+    def __init__(self, chat_server: ModuleType) -> None:
+        self.said, self.dialogues, self.asked = chat_server.said, list[Dialogue](), 0
+
+    def __call__(self, _number: int, body: dict[str, Any]) -> Any:
+        messages = body["messages"]
+        first = messages[0]["content"]
+        if "Candidate 1:" in first:
+            answers = ["<scores>1, 0</scores>" if first.index(FIRST) < first.index(SECOND) else "<scores>0, 1</scores>"]
+            mirrored = first.replace(FIRST, "\0").replace(SECOND, FIRST).replace("\0", SECOND)
+            self.dialogues.append(
+                ([messages[0] | {"content": mirrored}], f"<scores>{answers[0][11:-9][::-1]}</scores>")
+            )
+        else:
+            turns = next(turns for question, turns in TURNS.items() if question in first)
+            answers = turns[sum(one["role"] == "assistant" for one in messages)]
+        self.dialogues += [(messages, answer) for answer in answers]
+        self.asked += 1
+        return self.said(answers[self.asked % len(answers)])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a database, a set of questions for each command, and a short template."""
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "short.jinja").write_text(TEMPLATE)
+    questions = list(TURNS)
+    for split, asked in (("turns", questions[:2]), ("train", questions[2:4]), ("dev", questions[4:])):
+        database = folder / "data" / split / "databases/pop/pop.sqlite"
+        database.parent.mkdir(parents=True)
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute("CREATE TABLE singer (name TEXT, age INT)")
+            connection.executemany("INSERT INTO singer VALUES (?, ?)", [("Ann", 25), ("Bo", 52), ("Cy", 31)])
+        lines = [{"id": one, "db_id": "pop", "question": one, "sql": GOLD} for one in asked]
+        (folder / "data" / split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return folder
+
+
+def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
+    """Return the commands that ask an endpoint, each in a folder of its own."""
+    data, short = root / "data", f"data.template={root / 'short.jinja'}"
+    made = [short, f"data.dir={data}", "data.source=folder", "data.train=train", "data.evals=[dev]", *LIMITS]
+    made += ["run.display=plain", "--endpoint", url]
+    turns = [short, "--recipe", "skyrl_sql", "evaluate.turns=3", "evaluate.max_new_tokens=96", "--endpoint", url]
+    database = data / "turns/databases/pop/pop.sqlite"
+    given = {
+        "evaluate": ["--data", str(data / "turns"), f"--out={out / 'evaluate'}", "evaluate.model=taught", *LIMITS],
+        "ask": ["--model", "taught", "--db", str(database), "Who is old?"],
+        "distill": ["recipe=arctic", "distill.model=taught", "distill.temperature=0", "distill.max_tokens=96"],
+        "verbal": ["recipe=paverl", "verbal.model=taught", "verbal.candidates=2", "verbal.rounds=3"],
+    }
+    given["distill"] += [f"distill.out={out / 'distill'}"]
+    given["verbal"] += ["verbal.temperature=1", "verbal.judge_temperature=0.2", "verbal.max_tokens=96"]
+    given["verbal"] += ["verbal.judge_max_tokens=48", f"verbal.out={out / 'verbal'}"]
+    mains = {"evaluate": (evaluate, turns), "ask": (ask, turns), "distill": (distill, made), "verbal": (verbal, made)}
+    return {name: partial(main, [*given[name], *more]) for name, (main, more) in mains.items()}
+
+
+def found(out: Path, said: str) -> dict[str, Any]:
+    """Return what the commands have left, apart from what a model's chance decides."""
+    records = {one["id"]: one for one in lines(out / "evaluate/records.jsonl")}
+    traces = [(one["id"], one["reasoning"], one["sql"]) for one in lines(out / "distill/traces.jsonl")]
+    return {
+        "answers": {name: one["answer"] for name, one in records.items()},
+        "status": {name: one["status"] for name, one in records.items()},
+        "accuracy": json.loads((out / "evaluate/metrics.json").read_text())["accuracy"],
+        "asked": said.splitlines()[0],
+        "traces": traces,
+        "rejected": {one["id"]: one["reason"] for one in lines(out / "distill/rejected.jsonl")},
+        "chosen": {one["id"]: one["sql"] for one in lines(out / "verbal/predictions.jsonl")},
+    }
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def run(root: Path, out: Path, url: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Run the commands and return what they left."""
+    said = ""
+    for name, command in commands(root, out, url).items():
+        assert command() == 0, name
+        said = capsys.readouterr().out if name == "ask" else said
+        capsys.readouterr()
+    return found(out, said)
+
+
+def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
+    """Write a model of two layers that has learned by heart what follows the messages of each dialogue."""
+    config, params = load_checkpoint(START)
+    config = dataclasses.replace(config, n_layers=2)
+    params = {**params, "layers": jax.tree.map(lambda weight: weight[:2], params["layers"])}
+    tokenizer = load_tokenizer(START)
+    pairs = [
+        (
+            tokenizer.encode(tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)),
+            [*tokenizer.encode(text), tokenizer.eos_token_id],
+        )
+        for said, text in dialogues
+    ]
+    pairs.sort(key=lambda pair: len(pair[0]))
+    # The judge's long prompts apart, so that the others are not padded to them.
+    batches = [lesson(part) for part in (pairs[:-2], pairs[-2:])]
+    tokens_learned = sum(len(answer) for _, answer in pairs)
+
+    def loss(params: Any) -> tuple[jax.Array, jax.Array]:
+        total, wrong = jnp.zeros(()), jnp.zeros((), int)
+        for tokens, lengths, at in batches:
+            logits, wanted = forward(params, config, tokens, lengths)[at], tokens[at[0], at[1] + 1]
+            total += optax.softmax_cross_entropy_with_integer_labels(logits, wanted).sum()
+            wrong += (logits.argmax(-1) != wanted).sum()
+        return total / tokens_learned, wrong
+
+    optimizer = optax.adam(2e-3)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> tuple[Any, Any, tuple[jax.Array, jax.Array]]:
+        found, gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        change, state = optimizer.update(gradient, state)
+        return optax.apply_updates(params, change), state, found
+
+    state = optimizer.init(params)
+    for _ in range(400):
+        params, state, (value, wrong) = step(params, state)
+        if value < LEARNED and wrong <= 1:  # of two answers to one question one is not the likeliest
+            break
+    else:
+        pytest.fail(f"the model did not learn what it was shown: {value}, {wrong} tokens are wrong")
+    save_checkpoint(folder, config, params, tokenizer, source=START)
+
+
+def lesson(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[jax.Array, jax.Array, tuple[np.ndarray, np.ndarray]]:
+    """Return prompts and answers as tokens [N,T] with lengths [N], and where what is learned is predicted."""
+    rows = [(*prompt, *answer) for prompt, answer in pairs]
+    tokens, lengths = pad_tokens(rows, max(map(len, rows)))
+    at = [(i, t) for i, (prompt, _) in enumerate(pairs) for t in range(len(prompt) - 1, len(rows[i]) - 1)]
+    return jnp.asarray(tokens), jnp.asarray(lengths), tuple(np.array(at).T)
+
+
+LEARNED = 0.015  # what two answers to one question cost at least, shared out to all tokens, is some 0.005
+
+
+@contextmanager
+def serving(model: Path) -> Iterator[str]:
+    """Run the server and yield its address."""
+    command = [sys.executable, "-m", "jaxrl_sql.serve", "--model", str(model), "--port", "0", "--name", "taught"]
+    with subprocess.Popen([*command, "evaluate.max_num_seqs=4"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert " serves taught" in line
+            yield line.split()[0]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def test_every_command_comes_to_the_same_end_with_our_own_server(
+    root: Path,
+    tmp_path: Path,
+    chat_server: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    script = Script(chat_server)
+    with chat_server.serving(script) as (url, _):
+        expected = run(root, tmp_path / "script", url, capsys)
+    assert expected["chosen"] == {"Which singers are aged?": GOLD}
+    assert [role for role, _ in expected["answers"]["Who is old?"]] == ["assistant", "environment", "assistant"]
+    assert expected["accuracy"] == 0.5
+    teach(tmp_path / "taught", list({json.dumps(one): one for one in script.dialogues}.values()))
+    with serving(tmp_path / "taught") as url:
+        assert run(root, tmp_path / "served", url, capsys) == expected

@@ -1,0 +1,109 @@
+"""Bad input of what shows, serves and exports a model: one line on the error stream, what it is and what to do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import socket
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from jaxrl_sql.ask import main as ask
+from jaxrl_sql.export import main as export
+from jaxrl_sql.runtime.rollouts import FOLDER, pieces_of
+from jaxrl_sql.serve.__main__ import main as serve
+from jaxrl_sql.view.__main__ import main as view
+
+START = Path(__file__).parents[2] / "configs/quickstart_start"
+Command = Callable[[Sequence[str]], int]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view_runs: ModuleType) -> Path:
+    """Return a folder of what is wrong, and work in it."""
+    monkeypatch.chdir(tmp_path)
+    bare = tmp_path / "without_rollouts"
+    bare.mkdir()
+    (bare / "metrics.jsonl").write_text('{"step": 1}\n')
+    for name in ("run", "older", "broken"):
+        view_runs.write_run(tmp_path / name)
+    for name, content in (("older", gzip.compress(b'{"step": 1, "text": "SELECT 1"}\n')), ("broken", b"no gzip")):
+        for kind in ("train", "eval"):
+            for piece in pieces_of(tmp_path / name / FOLDER, kind):
+                piece.path.write_bytes(content)
+    shutil.copytree(START, tmp_path / "cut")
+    weights = tmp_path / "cut/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    shutil.copytree(START, tmp_path / "strange")
+    config = json.loads((START / "config.json").read_text())
+    (tmp_path / "strange/config.json").write_text(json.dumps(config | {"model_type": "mamba"}))
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\3\0\0\0\1")
+    with closing(sqlite3.connect(tmp_path / "db.sqlite")) as connection:
+        connection.execute("CREATE TABLE t(x)")
+    return tmp_path
+
+
+# The command, its words ({port} is taken), what it says, and what it says to do.
+CASES: dict[str, tuple[Command, str, str, str]] = {
+    "a run without rollouts": (view, "without_rollouts", "the run kept no answers", "report.html"),
+    "a run of an older form": (view, "older", "train-", "an older version"),
+    "a run of broken pieces": (view, "broken", "train-", "an older version"),
+    "no run": (view, "nowhere", "neither a run (metrics.jsonl)", "name the folder of one"),
+    "a port in use, view": (view, "run --judge 0 --serve {port}", "{port}", "0"),
+    "a port in use, serve": (
+        serve,
+        f"--model {START} --port {{port}}",
+        "Address already in use",
+        "another --port, or 0",
+    ),
+    "a prompt longer than the model": (
+        ask,
+        f"--model {START} --db db.sqlite data.prompt=compact data.max_prompt_tokens=100000 {'x' * 6000}",
+        "2048 positions",
+        "shorten the prompt",
+    ),
+    "an unknown adapter": (
+        serve,
+        f"--model {START} --port 0 --adapter a=nowhere",
+        "no adapters in PEFT's form",
+        "name a folder with adapter_config.json",
+    ),
+    "an adapter without a name": (serve, f"--model {START} --port 0 --adapter nowhere", "NAME=FOLDER", "--adapter"),
+    "a cut file, export": (export, "cut --gguf f16 --out out", "cut/model.safetensors", "again"),
+    "a cut file, serve": (serve, "--model cut --port 0", "cut/model.safetensors", "again"),
+    "a cut GGUF file": (serve, "--model cut.gguf --port 0", "cut.gguf", "again"),
+    "a family without a name": (export, "strange --gguf f16 --out out", "'mamba'", "valid are gemma3_text"),
+}
+
+
+@pytest.mark.parametrize(("command", "words", "what", "do"), CASES.values(), ids=CASES)
+def test_bad_input_is_one_line(
+    command: Command, words: str, what: str, do: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        try:
+            code = command(words.replace("{port}", port).split())
+        except SystemExit as stopped:  # of the parser, which shows the usage first
+            code = int(stopped.code or 0)
+    assert code == 2
+    said = capsys.readouterr()
+    lines = [line for line in said.err.splitlines() if "error: " in line]
+    assert len(lines) == 1
+    assert "Traceback" not in said.err
+    assert what.replace("{port}", port) in lines[0]
+    assert do in lines[0]
+    assert here.is_dir()
+
+
+def test_a_cut_piece_is_left_out_and_that_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    piece = pieces_of(here / "run" / FOLDER, "train")[0].path
+    piece.write_bytes(piece.read_bytes()[:-30])
+    assert view(["run", "--judge", "0"]) == 0
+    assert capsys.readouterr().err == ""

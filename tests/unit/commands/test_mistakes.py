@@ -1,0 +1,376 @@
+"""What one does wrong at a command is answered by one line, which says what and what to do, and by exit code 2."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.__main__ import commands, main
+
+DATA = "data.source=folder data.dir=@/data data.train=train data.evals=[dev] run.dir=@/new run.display=none"
+ASKED = "--endpoint http://127.0.0.1:9/v1 data.source=folder data.train=train data.dir"
+CHOSEN = "--config configs/verbal.yaml verbal.out=@/new run.display=none"
+
+Told = pytest.CaptureFixture[str]
+
+# By command: what is given to it, and words of the answer; @ is a folder of good and bad files (`place`).
+MISTAKES: dict[str, list[tuple[str, str]]] = {
+    "quickstart": [
+        ("--steps 3", "unrecognized arguments: --steps"),
+        ("--dry-rnu", "the nearest is --dry-run"),
+        ("grpo.step=3", "unknown key grpo.step; the nearest is grpo.steps"),
+        ("sft.steps=x", "sft.steps must be a whole number, not 'x'"),
+        ("sft.databases=0", "sft.databases=0 must be above 0"),
+        ("--resume @/none", "@/none: no run is there; run.dir=@/none run.resume=true begins one"),
+        ("run.dir=@/run run.display=none", "@/run already holds a run: name another run.dir"),
+        ("run.dir=", "run.dir must be text"),
+        ("run.display=fancy", "run.display='fancy' is none of auto, rich, plain, none"),
+        ("--config @/broken.yaml", "@/broken.yaml:3: not YAML"),
+    ],
+    "train": [
+        ("", "nothing is asked for: begin with --config FILE"),
+        ("--confg @/typo.yaml", "unrecognized arguments: --confg; the nearest is --config"),
+        ("--config", "argument --config: expected one argument"),
+        ("--config @/none.yaml", "@/none.yaml: No such file or directory"),
+        ("--config @/folder", "@/folder: Is a directory"),
+        ("--config @/list.yaml", "@/list.yaml: expected `key: value` lines"),
+        ("--config @/typo.yaml", "@/typo.yaml: unknown key grpo.step; the nearest is grpo.steps"),
+        ("grpo.steps", "'grpo.steps' is no key.sub=value"),
+        ("grpo=3", "grpo is a section and needs keys below it"),
+        ("model.remat=often", "model.remat='often': 'often' is none of none, full, or of what may be kept"),
+        ("model.remat=query,kye", "'kye' is none of none, full"),
+        ("model.compute_dtype=float17", "is none of same, float32, bfloat16"),
+        (f"{DATA} recipe=artic", "recipe='artic' is none of arctic"),
+        (f"{DATA} data.dir=@/none", "@/none/dev: no such folder"),
+        (f"{DATA} data.dir=@/good.sqlite", "@/good.sqlite: is a file, and data is a folder: put questions beside"),
+        (f"{DATA} data.train=trian", "no set or split 'trian' is in it; sets are in the folders"),
+        (f"{DATA} data.train=broken", "@/data/broken/questions.jsonl:2: not JSON"),
+        (f"{DATA} data.train=nothing", "@/data/nothing/questions.jsonl: no usable question (the file is empty"),
+        (f"{DATA} run.dir=@/run", "@/run already holds a run"),
+        (f"{DATA} run.dir=@/good.sqlite", "run.dir: @/good.sqlite cannot be written: File exists"),
+        (f"{DATA} model.checkpoint=@/none", "@/none: no config.json"),
+        (f"{DATA} model.checkpoint=@/bare", "@/bare: no config.json"),
+        (f"{DATA} model.checkpoint=@/wrong", "model_type is 'bert'; valid are"),
+        (f"{DATA} data.tokenizer=@/folder", "tokenizer: @/folder holds no tokenizer.json or"),
+        ("--resume @/none", "@/none: no config.yaml there, so no run that could go on"),
+    ],
+    "sft": [
+        ("--confg @/typo.yaml", "the nearest is --config"),
+        ("--config @/none.yaml", "No such file or directory"),
+        ("sft.stpes=3", "unknown key sft.stpes; the nearest is sft.steps"),
+        ("sft.steps=x", "sft.steps must be a whole number"),
+        ("sft.steps=0", "teach nothing: set one of them"),
+        ("sft.loss_on=words", "sft.loss_on='words' is none of answer, text"),
+        (f"sft.steps=2 {DATA} data.dir=@/none", "no such folder"),
+        (f"sft.steps=2 {DATA} data.train=broken", "questions.jsonl:2: not JSON"),
+        (f"sft.steps=2 {DATA} run.dir=@/run", "already holds a run"),
+        (f"sft.steps=2 {DATA} data.traces=@/none.jsonl", "@/none.jsonl: No such file or directory"),
+        (f"sft.steps=2 {DATA} data.traces=@/broken.jsonl", "@/broken.jsonl:2: not JSON"),
+        ("--resume @/folder", "no config.yaml there"),
+    ],
+    "doctor": [("--verbose", "unrecognized arguments: --verbose"), ("here", "unrecognized arguments: here")],
+    "plan": [
+        ("", "required: --topology"),
+        ("--topology", "argument --topology: expected one argument"),
+        ("--topolgy cpu", "required: --topology"),
+        ("--topology cpu --mseh 1x1x1", "the nearest is --mesh"),
+        ("--topology v5q:4x4", "--topology v5q:4x4: unknown; there are v5e:2x2"),
+        ("--topology cpu --mesh 2", "expected DATAxFSDPxTENSOR, such as 1x1x1"),
+        ("--topology cpu --mesh 3x3x3 --compile none", "does not multiply to the 1 chips"),
+        ("--topology cpu --compile everything", "'everything' is none of all, none, update"),
+        ("--topology cpu --answer-tokens @/none", "no MEAN, no MEAN:MAX, and no file of numbers"),
+        ("--topology cpu --config @/none.yaml", "@/none.yaml: No such file or directory"),
+        ("--topology cpu grpo.stpes=3", "the nearest is grpo.steps"),
+        ("--topology cpu model.checkpoint=@/folder --compile none", "@/folder: no config.json"),
+    ],
+    "view": [
+        ("", "required: RUN"),
+        ("@/none", "@/none: neither a run"),
+        ("@/folder", "@/folder: neither a run"),
+        ("@/good.sqlite", "@/good.sqlite: neither a run"),
+        ("@/run", "the run kept no answers"),
+        ("@/run @/none", "@/none: neither a run"),
+        ("@/run --serve port", "argument --serve: invalid int value: 'port'"),
+        ("@/run --judge many", "argument --judge: invalid int value: 'many'"),
+        ("@/run --seconds soon", "invalid float value: 'soon'"),
+        ("@/run --otu @/new", "the nearest is --out"),
+    ],
+    "report": [
+        ("", "required: RUN"),
+        ("@/none", "@/none: no metrics.jsonl there"),
+        ("@/folder", "@/folder: no metrics.jsonl there"),
+        ("@/good.sqlite", "no metrics.jsonl there, so it is no run folder"),
+        ("@/run @/none", "unrecognized arguments: "),
+        ("@/run --out x", "unrecognized arguments: --out"),
+    ],
+    "evaluate": [
+        ("", "give one of --predictions FILE"),
+        ("--data", "argument --data: expected one argument"),
+        ("--dta @/data/dev", "the nearest is --data"),
+        ("--data @/none --predictions @/pred.json --out @/new", "@/none: no such folder"),
+        ("--data @/good.sqlite --predictions @/pred.json --out @/new", "is a file, and data is a folder"),
+        ("--data @/data/dev --predictions @/none.json --out @/new", "@/none.json: No such file or directory"),
+        ("--data @/data/dev --predictions @/folder --out @/new", "no <id>.sql in this folder"),
+        ("--data @/data/dev --predictions @/empty.json --out @/new", "no predictions in it"),
+        ("--data @/data/dev --predictions @/broken.jsonl --out @/new", "1 of 2 lines are not JSON (line 2)"),
+        ("--data @/data/dev --predictions @/half.json --out @/new", "2 of 3 questions have no prediction"),
+        ("--data @/data/dev --predictions @/pred.json --out @/run", "it is another command's folder"),
+        ("--data @/data/dev --predictions @/pred.json --out @/good.sqlite", "cannot be written: File exists"),
+        ("--data @/data/dev --predictions @/pred.json --out @/new evaluate.rules=[birdy]", "there are bird"),
+        ("--data @/data/dev --predictions @/pred.json --out @/new evaluate.limt=3", "nearest is evaluate.limit"),
+        ("--data @/data/dev --model @/none --out @/new", "model @/none: no such folder or file"),
+        ("--data @/data/dev --model @/folder --out @/new run.display=none", "@/folder: no config.json"),
+        ("--data @/data/dev --model @/run --out @/new", "the run has no model/ yet; `jaxrl-sql export"),
+        ("--data @/data/dev --model @/bare --as artic --out @/new", "the nearest is arctic"),
+        ("--compare @/none @/folder", "@/none: no finished evaluation"),
+        ("--compare @/none", "argument --compare: expected 2 arguments"),
+    ],
+    "ask": [
+        ("", "required: --model, --db"),
+        ("--model @/none --db @/good.sqlite Who?", "model @/none: no such folder or file"),
+        ("--model @/folder --db @/none.sqlite Who?", "--db @/none.sqlite: no such file"),
+        ("--model @/folder --db @/folder Who?", "--db @/folder: is a folder: name the file in it"),
+        ("--model @/folder --db @/text.sqlite Who?", "not a readable SQLite database"),
+        ("--model @/folder --db @/empty.sqlite Who?", "@/empty.sqlite: the database has no tables"),
+        ("--model @/folder --db @/good.sqlite Who?", "@/folder: no config.json"),
+        ("--model @/folder --db @/good.sqlite Who is it?", "one question at a time, in quotes"),
+        ("--model @/folder --db @/good.sqlite ''", "the question is empty"),
+        ("--model @/folder --db oracle://x/y Who?", "oracle://x/y: no address of a database: give postgresql://"),
+        ("--model @/run --db @/good.sqlite Who?", "the run has no model/ yet"),
+        ("--model @/folder --db @/good.sqlite --n many Who?", "argument --n: invalid int value: 'many'"),
+        ("--model @/folder --db @/good.sqlite --explian Who?", "the nearest is --explain"),
+        ("--model @/folder --db @/good.sqlite Who? evaluate.smples=3", "the nearest is evaluate.samples"),
+        ("--model @/folder --db @/good.sqlite --stand-in @/good.sqlite Who?", "is for a --db of another engine"),
+    ],
+    "export": [
+        ("", "required: RUN"),
+        ("@/none", "model @/none: no such folder or file"),
+        ("@/folder", "@/folder: no config.json"),
+        ("@/good.sqlite", "no config.json"),
+        ("@/run", "the run has no model/ yet"),
+        ("@/run --step 3", "no checkpoint of step 3; it has none"),
+        ("@/run --step three", "argument --step: invalid int value: 'three'"),
+        ("@/bare --dtype float8", "argument --dtype: invalid choice: 'float8'"),
+        ("@/bare --gguf q3", "argument --gguf: invalid choice: 'q3'"),
+        ("@/bare --otu x", "the nearest is --out"),
+    ],
+    "serve": [
+        ("", "required: --model"),
+        ("--model @/none", "model @/none: no such folder or file"),
+        ("--model @/folder", "@/folder: no config.json"),
+        ("--model @/bare", "@/bare: no config.json"),
+        ("--model @/run", "the run has no model/ yet"),
+        ("--model @/folder --port http", "argument --port: invalid int value: 'http'"),
+        ("--model @/folder --queue 0", "--queue must be at least 1, not 0"),
+        ("--model @/folder --adapter @/folder", "argument --adapter"),
+        ("--model @/folder --prot 1", "the nearest is --port"),
+        ("--model @/folder evaluate.smples=3", "the nearest is evaluate.samples"),
+    ],
+    "mcp": [
+        ("", "required: --db"),
+        ("--db @/none.sqlite", "--db @/none.sqlite: no such file"),
+        ("--db @/folder", "--db @/folder: is a folder: name the file in it"),
+        ("--db @/text.sqlite", "file is not a database"),
+        ("--db oracle://x/y", "no address of a database"),
+        ("--db @/good.sqlite --max-rows 0", "--max-rows must be at least 1, not 0"),
+        ("--db @/good.sqlite --max-rows many", "invalid int value: 'many'"),
+        ("--db @/good.sqlite --model @/none", "model @/none: no such folder or file"),
+        ("--db @/good.sqlite --modle x", "the nearest is --model"),
+        ("--db @/good.sqlite --stand-in @/good.sqlite", "is for a --db of another engine"),
+        ("--db @/good.sqlite evaluate.smples=3", "the nearest is evaluate.samples"),
+    ],
+    "verbal": [
+        ("", "nothing is asked for"),
+        ("--confg x", "the nearest is --config"),
+        ("--config @/none.yaml", "No such file or directory"),
+        ("--config @/broken.yaml", "@/broken.yaml:3: not YAML"),
+        ("verbal.otu=3", "unknown key verbal.otu; the nearest is verbal.out"),
+        ("verbal.judgings=x", "verbal.judgings"),
+        (f"{CHOSEN} data.dir=@/none model.checkpoint=@/folder", "@/none"),
+        (f"{CHOSEN} data.dir=@/good.sqlite model.checkpoint=@/folder", "@/good.sqlite"),
+        (f"{CHOSEN} {DATA} model.checkpoint=@/none", "model @/none: no such folder or file"),
+        (f"{CHOSEN} {DATA} model.checkpoint=@/folder verbal.out=@/good.sqlite", "@/good.sqlite"),
+    ],
+    "distill": [
+        ("", "nothing is asked for"),
+        ("--confg x", "the nearest is --config"),
+        ("--config @/none.yaml", "No such file or directory"),
+        ("--config @/list.yaml", "expected `key: value` lines"),
+        ("distill.smples=3", "the nearest is distill.samples"),
+        ("distill.samples=x", "distill.samples must be a whole number"),
+        ("distill.samples=0", "distill.samples=0 must be above 0"),
+        ("distill.wanted=9 distill.samples=2", "ask at least as often"),
+        ("data.source=folder data.dir=@/data", "distill.base_url is empty"),
+        (f"{ASKED}=@/data distill.out=@/new", "distill.model is empty"),
+        (f"{ASKED}=@/none distill.model=m distill.out=@/new", "@/none/train: no such folder"),
+        (f"{ASKED}=@/data distill.model=m distill.out=@/good.sqlite run.display=none", "no folder can be made"),
+    ],
+    "data synth": [
+        ("", "required: --out"),
+        ("--out", "argument --out: expected one argument"),
+        ("--otu @/new", "required: --out"),
+        ("--out @/good.sqlite", "a file is in its place"),
+        ("--out @/new --seed x", "argument --seed: invalid int value: 'x'"),
+        ("--out @/new --style prose", "argument --style: invalid choice: 'prose'"),
+        ("--out @/new --db @/none.sqlite", "@/none.sqlite: no database file"),
+        ("--out @/new --db @/folder", "@/folder: is a folder, and no database file"),
+        ("--out @/new --db @/text.sqlite", "not a readable SQLite database"),
+        ("--out @/new --db @/empty.sqlite", "nothing to ask about: it holds no tables"),
+        ("--out @/new --train-dbs -3", "train_dbs must be at least 1, not -3"),
+        ("--out @/data", "is not empty and holds no synth.json"),
+    ],
+    "data prepare": [
+        ("", "out is empty: it names the folder that is written (--out)"),
+        ("--config @/none.yaml", "No such file or directory"),
+        ("--config @/folder", "Is a directory"),
+        ("--config @/broken.yaml", "@/broken.yaml:3: not YAML"),
+        ("--config @/list.yaml", "expected `key: value` lines"),
+        ("--config @/empty.yaml", "out is empty"),
+        ("--config @/typo.yaml", "unknown key grpo"),
+        ("--confg x", "the nearest is --config"),
+        ("--out", "argument --out: expected one argument"),
+        ("otu=x", "unknown key otu; the nearest is out"),
+        ("out", "'out' is no key.sub=value"),
+    ],
+    "data audit": [
+        ("", "name sets with --train and --eval"),
+        ("--train @/none", "@/none: no such folder"),
+        ("--train @/folder", "no questions in a format that is known: it is empty"),
+        ("--train @/good.sqlite", "is a file, and data is a folder"),
+        ("--trian @/data/train", "the nearest is --train"),
+        ("--train @/data/broken", "questions.jsonl:2: not JSON"),
+        ("--train @/data/nothing", "the file is empty"),
+        ("--train @/data/train --eval @/none", "@/none: no such folder"),
+        ("--train @/data/train --out @/good.sqlite", "@/good.sqlite is no folder"),
+        ("--train @/data/train extra", "extra: no such folder"),
+    ],
+    "data augment": [
+        ("", "nothing is asked for"),
+        ("--confg x", "the nearest is --config"),
+        ("--config @/none.yaml", "No such file or directory"),
+        ("--config @/broken.yaml", "not YAML"),
+        ("augment.outt=x", "the nearest is augment.out"),
+        ("augment.correct=true", "augment.correct must be a whole number"),
+        ("augment.correct=2", "augment"),
+        (f"{DATA} data.dir=@/none augment.out=@/new", "@/none/train: no such folder"),
+        (f"{DATA} data.train=broken augment.out=@/new", "not JSON"),
+        (f"{DATA} augment.out=@/good.sqlite", "augment.out: @/good.sqlite is no folder"),
+        (f"{DATA} augment.out=@/data/train", "is not empty and holds no work.jsonl; name another folder"),
+    ],
+    "data filter": [
+        ("", "nothing is asked for"),
+        ("--confg x", "the nearest is --config"),
+        ("--config @/none.yaml", "No such file or directory"),
+        ("--config @/list.yaml", "expected `key: value` lines"),
+        ("filter.smples=x", "the nearest is filter.samples"),
+        ("filter.samples=x", "must be a whole number"),
+        ("filter.samples=4", "name model.checkpoint"),
+        ("filter.low=0.9 filter.high=0.1", "low is at most high"),
+        (f"{DATA} data.dir=@/none filter.out=@/new", "@/none/train: no such folder"),
+        (f"{DATA} filter.out=@/good.sqlite", "no folder can be made"),
+        (f"{DATA} filter.out=@/new data.include_ids=@/none", "@/none: No such file or directory"),
+        (f"{DATA} filter.out=@/new filter.noisy=@/folder", "@/folder: Is a directory"),
+    ],
+    "data copy": [
+        ("", "required: --from, --to, --out"),
+        ("--from @/data/train --out @/new", "required: --to"),
+        ("--from @/data/train --to --out @/new", "argument --to: expected one argument"),
+        ("--form @/data/train", "required: --from"),
+        ("--from @/none --to duckdb:@/c --out @/new", "@/none: no such folder, and no SQLite file"),
+        ("--from @/folder --to duckdb:@/c --out @/new", "@/folder: no SQLite file"),
+        ("--from @/data/train --to oracle://x --out @/new", "no address of a database"),
+        ("--from @/data/train/databases --to postgresql://127.0.0.1:9/x --out @/new", "no user: give postgresql://"),
+        ("--from @/data/train/databases --to duckdb:@/c --out @/good.sqlite", "name another --out"),
+        ("--from @/text.sqlite --to duckdb:@/c --out @/new", "@/text.sqlite: cannot be read (file is not a database)"),
+        ("--from @/good.sqlite --to duckdb:@/c --out @/new --only other", "--only other: no such database"),
+    ],
+}  # fmt: skip
+"""Of `doctor`, which takes nothing, and `report`, which takes a folder, there are no ten to make."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of what one gives by mistake, and of what is good."""
+    at = tmp_path_factory.mktemp("place")
+    for folder in ("folder", "bare", "wrong", "run", "data/nothing"):
+        (at / folder).mkdir(parents=True)
+    texts = {
+        "text.sqlite": "This is no database, only a text of some length.\n" * 40,
+        "empty.sqlite": "", "empty.yaml": "", "empty.json": "", "data/nothing/questions.jsonl": "",
+        "broken.yaml": "grpo:\n  steps: [1, 2\n", "list.yaml": "- a\n- b\n", "typo.yaml": "grpo:\n  step: 3\n",
+        "broken.jsonl": '{"id": "dev0", "sql": "SELECT 1"}\n{"id": "dev1", \n',
+        "bare/model.safetensors": "nothing", "wrong/config.json": '{"model_type": "bert"}',
+        "run/metrics.jsonl": '{"step": 1}\n', "run/config.yaml": "seed: 0\n",
+        "pred.json": json.dumps({f"dev{i}": "SELECT 1" for i in range(3)}), "half.json": '{"dev0": "SELECT 1"}',
+    }  # fmt: skip
+    for name, text in texts.items():
+        (at / name).write_text(text, encoding="utf-8")
+    with closing(sqlite3.connect(at / "good.sqlite")) as connection:
+        connection.executescript("CREATE TABLE person(id INTEGER PRIMARY KEY, name); INSERT INTO person VALUES(1, 'a')")
+    for split in ("train", "dev", "broken"):
+        database = at / "data" / split / "databases" / "d" / "d.sqlite"
+        database.parent.mkdir(parents=True)
+        database.write_bytes((at / "good.sqlite").read_bytes())
+        asked = [
+            {"id": f"{split}{i}", "db_id": "d", "question": f"Who {i}?", "sql": "SELECT name FROM person"}
+            for i in range(3)
+        ]
+        lines = [json.dumps(one) for one in asked] if split != "broken" else [json.dumps(asked[0]), '{"id": ']
+        (at / "data" / split / "questions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return at
+
+
+def told(line: str, place: Path, capsys: Told, new: Path) -> str:
+    """Return the one line that answers a mistake; fails for another exit code and for more or other lines.
+
+    `new` takes the place of @/new, and `place` that of @.
+    """
+    words = [word.replace("@/new", str(new)).replace("@", str(place)) for word in shlex.split(line)]
+    capsys.readouterr()
+    try:
+        code = main(words)
+    except SystemExit as ended:  # argparse's
+        code = ended.code  # type: ignore[assignment]
+    said = capsys.readouterr()
+    shown = said.err.replace(str(place), "@")
+    assert code == 2, f"{line}\n{shown}"
+    assert shown.startswith("error: "), f"{line}\n{shown}"
+    assert shown.count("\n") == 1, f"{line}\n{shown}"
+    return shown
+
+
+def test_every_command_has_its_mistakes() -> None:
+    assert MISTAKES.keys() == commands().keys()
+    assert all(len(found) >= 10 for name, found in MISTAKES.items() if name not in ("doctor", "report"))
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "words"),
+    [(name, given, words) for name, found in MISTAKES.items() for given, words in found],
+    ids=lambda value: value if " " not in value else value[:60],
+)
+def test_a_mistake_is_one_line(
+    command: str, given: str, words: str, place: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert words in told(f"{command} {given}", place, capsys, tmp_path / "new")
+    assert not (tmp_path / "runs").exists(), "a mistake began a run"
+    assert not (tmp_path / "data-cache").exists(), "a mistake made data"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("tran", "there is no command tran; the nearest is train"),
+        ("data snyth", "there is no command data snyth; the nearest is data synth"),
+        ("--hepl", "No such option"),
+    ],
+)
+def test_a_word_that_is_no_command_is_one_line(given: str, words: str, place: Path, capsys: Told) -> None:
+    assert words in told(given, place, capsys, place / "new")

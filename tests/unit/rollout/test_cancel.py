@@ -1,0 +1,134 @@
+"""Prompts that are given up in the middle of a call: slots and blocks are free, and the others' tokens the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
+from jaxrl_sql.rollout.engine_config import KVBudget
+from jaxrl_sql.rollout.sampling import GenerationRequest
+from jaxrl_sql.rollout.scheduler import Scheduler
+from jaxrl_sql.types import Prompt
+
+CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+PARAMS = init_params(CONFIG, jax.random.key(3))
+Key = tuple[int, int]
+
+
+class Letters:
+    """A tokenizer of 24 letters; the token that ends an answer is none of the model's."""
+
+    eos_token = "end"  # noqa: S105 (a token's name)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {**{chr(97 + i): i for i in range(24)}, "end": 24}
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(chr(97 + i) for i in ids)
+
+
+def make_engine(slots: int = 6, budget: KVBudget | None = None) -> Engine:
+    return Engine(
+        CONFIG,
+        PARAMS,
+        Letters(),
+        EngineConfig(slots, completion_block_size=4, block_size=8, chunk_steps=4, budget=budget),
+    )
+
+
+def make_request(*lengths: int, n: int = 1) -> GenerationRequest:
+    """Return a call of prompts of 9 tokens, whose completions have so many."""
+    r = np.random.default_rng(0)
+    prompts = [Prompt(f"p{i}", tuple(r.integers(0, 24, 9).tolist()), "") for i in range(len(lengths))]
+    return GenerationRequest(prompts, [SamplingParams(n=n, max_new_tokens=tokens) for tokens in lengths], 0, None)
+
+
+def drive(scheduler: Scheduler, cancel: Mapping[int, Sequence[int]]) -> dict[Key, Sample]:
+    """Run a call to its end and give prompts up, before the chunk of a number is launched; return its samples."""
+    found: dict[Key, Sample] = {}
+    turn = 0
+    while scheduler.unfinished:
+        for prompt in cancel.get(turn, ()):
+            scheduler.cancel(prompt)
+        for sample in (*scheduler.launch(), *scheduler.read()):
+            key = sample.prompt_index, sample.index
+            assert key not in found
+            found[key] = sample
+        turn += 1
+        assert turn < 500
+    scheduler.close()
+    return found
+
+
+def assert_all_free(engine: Engine) -> None:
+    cache = engine.runner.prefix_cache
+    assert sorted(cache.free_blocks) == list(range(cache.num_blocks)), "a block of a prompt was lost"
+
+
+@pytest.mark.parametrize("budget", [None, KVBudget(8, 30, 0)], ids=["roomy", "preempting"])
+@pytest.mark.parametrize("turn", [0, 4, *(pytest.param(turn, marks=pytest.mark.slow) for turn in (1, 2, 9))])
+def test_the_others_have_the_tokens_of_a_call_in_which_nothing_is_given_up(turn: int, budget: KVBudget | None) -> None:
+    request = make_request(40, 60, 40, 24, 60, n=4)
+    whole = drive(make_engine(budget=budget).begin(request), {})
+    assert len(whole) == 20
+    engine = make_engine(budget=budget)
+    found = drive(engine.begin(request), {turn: [1, 4]})
+    for key, sample in whole.items():
+        if key[0] not in (1, 4):
+            assert found[key].token_ids == sample.token_ids
+            np.testing.assert_allclose(found[key].logprobs, sample.logprobs, atol=1e-5)
+    # What was finished before, and what was about to begin, of one token.
+    late = [sample for key, sample in found.items() if key[0] in (1, 4) and sample != whole[key]]
+    assert all(len(sample.token_ids) == 1 for sample in late)
+    assert engine.stats.tokens < sum(len(sample.token_ids) for sample in whole.values())
+    assert_all_free(engine)
+    again = drive(engine.begin(request), {})
+    assert {key: sample.token_ids for key, sample in again.items()} == {
+        key: sample.token_ids for key, sample in whole.items()
+    }
+
+
+def test_a_slot_is_taken_by_the_next_before_the_given_up_answer_would_have_ended() -> None:
+    """One slot, which the first completion would have kept for 100 tokens."""
+    request = make_request(100, 100)
+    engine = make_engine(slots=1)
+    scheduler = engine.begin(request)
+    first = scheduler.queue.groups[0].prompt
+    found = drive(scheduler, {3: [first]})
+    assert sorted(found) == [(1 - first, 0)]
+    assert found[1 - first, 0].token_ids == drive(make_engine().begin(request), {})[1 - first, 0].token_ids
+    assert engine.stats.tokens <= 100 + 4 * 4
+
+
+def test_blocks_of_what_is_given_up_are_had_by_others() -> None:
+    """There are blocks for one completion of 60 tokens and no more, so the second waits for the first's."""
+    request = make_request(60, 60)
+    engine = make_engine(slots=2, budget=KVBudget(8, 15, 0))
+    whole = drive(engine.begin(request), {})
+    assert engine.stats.preemptions
+    given_up = next(iter(whole))[0]  # what ends first is not preempted
+    engine = make_engine(slots=2, budget=KVBudget(8, 15, 0))
+    found = drive(engine.begin(request), {4: [given_up]})
+    assert list(found) == [(1 - given_up, 0)]
+    assert found[1 - given_up, 0].token_ids == whole[1 - given_up, 0].token_ids
+
+
+def test_a_call_whose_prompts_are_all_given_up_ends() -> None:
+    engine = make_engine()
+    found = drive(engine.begin(make_request(*[100] * 12, n=3)), {2: range(12)})
+    assert all(len(sample.token_ids) == 1 for sample in found.values())
+    assert engine.stats.chunks < 6
+    assert_all_free(engine)
+
+
+def test_what_is_finished_is_not_given_up_again() -> None:
+    request = make_request(4, 40)
+    expected = drive(make_engine().begin(request), {})
+    found = drive(make_engine().begin(request), {6: [0], 7: [0]})
+    assert found == expected

@@ -1,0 +1,194 @@
+"""Where a command stands is told: how much there is to do, how far it is, what is being compiled, how long it takes."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+
+import pytest
+
+from jaxrl_sql.runtime.display import _Notebook, _Plain, make_display
+from jaxrl_sql.runtime.progress import SILENCE_S, Activity, Heartbeat, duration
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(clock: Clock) -> tuple[Activity, list[str]]:
+    lines: list[str] = []
+    return Activity(lines.append, clock), lines
+
+
+def test_a_work_begins_with_a_line_and_says_where_it_stands() -> None:
+    clock = Clock()
+    activity, lines = told(clock)
+    assert activity.words() == ""
+    with activity.work("evaluating dev", 1200, "questions") as tick:
+        assert lines == ["evaluating dev: 1,200 questions"]
+        clock.now = 5.0
+        assert activity.words() == "evaluating dev: 1,200 questions, 5 s"
+        tick(300)
+        assert activity.words() == "evaluating dev: 300 of 1,200 questions, 5 s"  # one reading is no pace
+        clock.now = 65.0
+        tick(600)
+        assert activity.words() == "evaluating dev: 600 of 1,200 questions, 1 min 5 s, 2 min 10 s left"
+        with activity.work("judging", is_told=False):
+            assert activity.words() == "evaluating dev: 600 of 1,200 questions, 1 min 5 s; judging: 0 s"
+    assert activity.words() == ""
+    assert lines == ["evaluating dev: 1,200 questions"]
+
+
+def test_a_work_that_fails_is_over() -> None:
+    activity, _ = told(Clock())
+    with pytest.raises(KeyError), activity.work("reading"):
+        raise KeyError
+    assert activity.words() == ""
+
+
+def test_what_is_compiled_is_told_and_leaves_the_time_left_alone() -> None:
+    clock = Clock()
+    activity, _ = told(clock)
+    compiled = activity.compiled
+    compiled.names, compiled.expected = frozenset({"update", "decode_chunk"}), 4
+    with activity.work("answering", 10, "questions") as tick:
+        tick(0)
+        clock.now = 8.0
+        tick(4)
+        compiled.begins("decode_chunk", clock.now)
+        clock.now = 100.0
+        assert activity.words() == (
+            "answering: 4 of 10 questions, 1 min 40 s, 12 s left; compiling decode_chunk (program 1 of about 4), "
+            "1 min 32 s"
+        )
+        compiled.ends(92.0)
+        assert activity.words() == "answering: 4 of 10 questions, 1 min 40 s, 12 s left"
+        compiled.begins("add", clock.now)  # one of the many small ones: it has no number
+        assert activity.words().endswith("; compiling add, 0 s")
+        compiled.ends(0.0)
+        for _ in range(4):
+            compiled.begins("update", clock.now)
+            compiled.ends(1.0)
+        compiled.begins("update", clock.now)  # more than were expected
+        assert activity.words().endswith("; compiling update (program 6), 0 s")
+    assert (compiled.programs, compiled.counted) == (6, 5)
+
+
+def test_a_log_is_never_silent_for_long() -> None:
+    clock, stream = Clock(), io.StringIO()
+    display = make_display("plain", 100, "a run", stream, clock, beat_s=0)
+    assert isinstance(display, _Plain)
+
+    def beats(now: float) -> list[str]:
+        """Look at each half second up to `now`; return the new lines."""
+        before = len(stream.getvalue().splitlines())
+        while clock.now < now:
+            clock.now += 0.5
+            display.beat()
+        return stream.getvalue().splitlines()[before:]
+
+    with display:
+        assert beats(60.0) == []  # nothing is being done
+        with display.work("reading train") as tick:
+            assert beats(60.0 + SILENCE_S - 0.5) == []
+            assert beats(90.0) == ["reading train: 8 s", "reading train: 16 s", "reading train: 24 s"]
+            display.note("a note")
+            assert beats(97.5) == []
+            tick(7)
+            assert len(beats(98.0)) == 1
+        assert beats(200.0) == []
+
+
+def test_the_time_left_is_of_the_phase_and_without_compiling() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with make_display("plain", 0, "a run", stream, clock, beat_s=0) as display:
+        display.course([("sft", 4), ("grpo", 104)])
+        compiled = display.activity.compiled
+
+        def step(at: int, phase: str, seconds: float, compiling: float = 0.0) -> str:
+            clock.now += seconds + compiling
+            compiled.seconds += compiling
+            display.update(at, {"phase": phase})
+            return stream.getvalue().splitlines()[-1]
+
+        assert step(1, "sft", 1.0, 50.0) == "step 1/104 sft "
+        assert step(2, "sft", 1.0) == "step 2/104 sft  left 2 s of sft"
+        assert step(3, "sft", 1.0, 70.0) == "step 3/104 sft  left 1 s of sft"
+        assert step(4, "sft", 1.0) == "step 4/104 sft "
+        assert step(4, "eval", 30.0) == "step 4/104 eval "
+        assert step(5, "grpo", 9.0, 300.0) == "step 5/104 grpo "
+        assert step(6, "grpo", 6.0, 100.0) == "step 6/104 grpo  left 9 min 48 s"
+        assert step(104, "grpo", 98 * 6.0) == "step 104/104 grpo  left 0 s"
+
+
+def test_a_notebook_shows_one_output_that_changes_in_place() -> None:
+    clock = Clock()
+    shown: list[str] = []
+    with _Notebook(1000, "a run", shown.append, clock, "step", 0) as display:
+        with display.work("grpo", 1000, "steps"):
+            for at in range(1000):
+                clock.now += 0.05
+                display.update(at + 1, {"phase": "grpo", "reward/mean": at / 1000})
+        for at in range(99):
+            display.note(f"note {at}")
+    assert 50 <= len(shown) <= 54  # 50 seconds: once a second, and at both ends
+    last = shown[-1].splitlines()
+    assert any("step 1000/1000" in line for line in last)
+    assert "0.999" in shown[-1]
+    assert last[-1] == "note 98"
+    assert len(last) < 50
+    assert max(map(len, last)) <= 110
+    assert "\x1b" not in shown[-1]
+
+
+def test_a_heart_beats_until_it_is_stopped_or_nobody_listens() -> None:
+    beats: list[float] = []
+    heart = Heartbeat(lambda: beats.append(time.monotonic()), 0.001)
+    heart.start()
+    heart.start()  # once
+    while len(beats) < 3:
+        time.sleep(0.001)
+    heart.stop()
+    count = len(beats)
+    time.sleep(0.02)
+    assert len(beats) == count
+
+    def closed() -> None:
+        beats.append(0.0)
+        raise ValueError
+
+    other = Heartbeat(closed, 0.001)
+    other.start()
+    while len(beats) == count:
+        time.sleep(0.001)
+    other.stop()
+    assert len(beats) == count + 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (-1.0, "0 s"), (59.6, "1 min 0 s"), (196.0, "3 min 16 s"), (7260.0, "2 h 1 min")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_work_wakes_the_heart_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxrl_sql.runtime.display.SILENCE_S", 0.0)
+    stream = io.StringIO()
+
+    def until(holds: Callable[[], bool]) -> None:
+        while not holds():
+            time.sleep(0.001)
+
+    with make_display("plain", 1, "t", stream, beat_s=0.001) as display, display.work("waiting", is_told=False):
+        until(lambda: "waiting: 0 s\n" in stream.getvalue())
+    count = len(stream.getvalue())
+    time.sleep(0.02)
+    assert len(stream.getvalue()) == count

@@ -23,13 +23,15 @@ class Segment:
 
     In the tree that the decoder runs over (`models.transformer`) a segment has R rows a prompt: [B,R,T] and [B,R].
     Where a row of the last segment holds several sequences, one after another, owner [B,R,T] int32 names that of each
-    token, and offset [B,R,T] int32 is the token's index in it; None where a row is one sequence.
+    token, offset [B,R,T] int32 is the token's index in it, and starts [B,G] int32 is where each begins among the R·T
+    places of its prompt's rows; None where a row is one sequence.
     """
 
     tokens: jax.Array
     length: jax.Array
     owner: jax.Array | None = None
     offset: jax.Array | None = None
+    starts: jax.Array | None = None
 
 
 @flax.struct.dataclass

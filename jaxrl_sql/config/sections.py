@@ -163,7 +163,7 @@ class SftConfig:
 
     `packing` puts a schema's questions into fewer rows of the longest one's length, each seeing itself and the schema
     alone, makes batches of schemas of like length, and computes the vocabulary's product for learned tokens only: the
-    same sums over less padding, where `model.attention` is xla, amx or splash (TPUs), in batches of another order.
+    same sums over less padding, in batches of another order.
     """
 
     steps: int = 0
@@ -245,7 +245,7 @@ class GrpoConfig:
     place `max_tokens_per_device` above 0 says how many tokens, of prompts and answers with their padding, a shard may
     run at a time: as many prompts as they allow, and where a group is too much some of its answers at a time.
     `packing` puts a group's answers into fewer rows of the longest answer's length, each seeing itself alone: the same
-    sums over less padding, where `model.attention` is xla, amx or splash (TPUs).
+    sums over less padding.
 
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
     Up to `max_extra_generations` more rounds are generated while too few do. One rollout serves the updates of

@@ -16,7 +16,6 @@ from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.models import param_shardings
-from jaxrl_sql.models.attention import packs
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, known_chip
@@ -34,7 +33,6 @@ PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk",
 def preflight(s: Session) -> None:
     """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
     check_mesh(s)
-    check_packing(s)
     check_budget(s)
     tell_uneven_parts(s)
     check_positions(s)
@@ -62,18 +60,6 @@ def preflight(s: Session) -> None:
         helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
         s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
     _check_disk(s, sizes)
-
-
-def check_packing(s: Session) -> None:
-    """Refuse packed answers where attention keeps a row to one of them."""
-    model = s.config.model
-    dtype = model.dtype if model.compute_dtype == "same" else model.compute_dtype
-    for name, phase in (("sft", s.config.sft), ("grpo", s.config.grpo)):
-        if phase.steps and phase.packing and not packs(model.attention, s.model, dtype):
-            raise InputError(
-                f"{name}.packing=true: with model.attention={model.attention} a row holds one answer here: take "
-                f"model.attention=xla, or {name}.packing=false"
-            )
 
 
 def check_budget(s: Session) -> None:

@@ -16,12 +16,13 @@ import pytest
 pytestmark = pytest.mark.multidevice
 
 B, G, P, T = 8, 6, 8, 16
-# Parts (0: by tokens), tokens on a shard, and whether splash reads.
+# Parts, tokens on a shard (0: by parts), and what reads.
 CASES = {
-    "in-two-parts": (2, 0, False),
-    "in-two-parts-under-splash": (2, 0, True),
-    "all-rows-of-a-prompt-at-a-time": (1, P + 3 * T, False),
-    "a-row-at-a-time": (1, P + T, False),
+    "in-two-parts": (2, 0, "xla"),
+    "in-two-parts-under-splash": (2, 0, "splash"),
+    "in-two-parts-under-cudnn": (2, 0, "cudnn"),
+    "all-rows-of-a-prompt-at-a-time": (1, P + 3 * T, "xla"),
+    "a-row-at-a-time": (1, P + T, "xla"),
 }
 
 
@@ -56,13 +57,14 @@ def _measure() -> dict[str, dict[str, float]]:
     import jax
     import numpy as np
     import optax
+    import plain_kernel
 
     from jaxrl_sql.algo.loss import grpo_loss
     from jaxrl_sql.algo.step import init_state, make_scorer, make_step
     from jaxrl_sql.config import GrpoConfig
     from jaxrl_sql.data.pack import with_packed_rows
     from jaxrl_sql.models import ModelConfig, init_params, shard_params
-    from jaxrl_sql.models.attention import splash
+    from jaxrl_sql.models.attention import cudnn, splash
     from jaxrl_sql.models.policy import make_policy
     from jaxrl_sql.ops.micro_batches import MicroBatches
     from jaxrl_sql.parallel import make_mesh, shard_batch
@@ -82,12 +84,20 @@ def _measure() -> dict[str, dict[str, float]]:
         return jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), moved, jax.device_get(params)), scores
 
     want, scores = learned(params, batch, MicroBatches(), "xla")
+    kernel = cudnn.Kernel(plain_kernel.forward, plain_kernel.backward)
+    backends: dict[str, Any] = {
+        "xla": "xla",
+        "splash": partial(splash.attend_tree, interpret=True),
+        "cudnn": partial(cudnn.attend_tree, kernel=kernel),
+    }
     mesh, found = make_mesh(2, 2, 2), {}
-    for name, (parts, tokens, by_splash) in CASES.items():
-        attention = partial(splash.attend_tree, interpret=True) if by_splash else "xla"
+    for name, (parts, tokens, backend) in CASES.items():
         with jax.set_mesh(mesh):
             got, scored = learned(
-                shard_params(params, config, mesh), shard_batch(packed, mesh), MicroBatches(parts, tokens, 4), attention
+                shard_params(params, config, mesh),
+                shard_batch(packed, mesh),
+                MicroBatches(parts, tokens, 4),
+                backends[backend],
             )
         moved = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
         found[name] = {
@@ -98,5 +108,5 @@ def _measure() -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
+    sys.path[:0] = [str(Path(__file__).resolve().parents[levels]) for levels in (2, 1)]
     print(json.dumps(_measure()))

@@ -19,7 +19,7 @@ from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.data.pack import with_learned_alone, with_packed_rows
 from jaxrl_sql.models import ModelConfig, init_params
-from jaxrl_sql.models.attention import TreeAttention, cudnn, splash
+from jaxrl_sql.models.attention import TreeAttention, splash
 from jaxrl_sql.models.packed import of_completions, packed_rows
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
@@ -225,9 +225,3 @@ def test_rows_hold_the_tokens_of_their_answers() -> None:
     offsets, owners = of_completions(rows.offset, packed), of_completions(rows.owner, packed)
     np.testing.assert_array_equal(offsets, np.where(inside, np.arange(T), 0))
     np.testing.assert_array_equal(owners, np.where(inside, np.arange(G)[:, None], 0))
-
-
-def test_an_attention_that_keeps_a_row_to_one_answer_refuses_packed_ones() -> None:
-    params, packed = init_params(PLAIN, jax.random.key(3)), with_packed_rows(make_batch())
-    with pytest.raises(InputError, match="packed rows need xla or amx or splash"):
-        make_policy(PLAIN, attention=cudnn.attend_tree)(params, None, packed)

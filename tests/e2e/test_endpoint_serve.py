@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -20,8 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import anyio
 import jax
 import jax.numpy as jnp
+import mcp
 import numpy as np
 import optax
 import pytest
@@ -113,6 +116,23 @@ def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
     return {name: partial(main, [*given[name], *more]) for name, (main, more) in mains.items()}
 
 
+def agent(root: Path, url: str) -> str:
+    """Return the SQL that an agent gets, whose tool asks the endpoint."""
+    words = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
+    words += ["--recipe", "skyrl_sql", "evaluate.turns=3", f"data.template={root / 'short.jinja'}"]
+    server = mcp.StdioServerParameters(
+        command=sys.executable, args=["-m", "jaxrl_sql.mcp", *words, "evaluate.max_new_tokens=96"], env={**os.environ}
+    )
+
+    async def ask() -> str:
+        async with mcp.Client(server) as client:
+            reply: Any = await client.call_tool("ask", {"question": "Who is old?"})
+            assert not reply.is_error, reply
+            return str(json.loads(reply.content[0].text)["sql"])
+
+    return anyio.run(ask)
+
+
 def found(out: Path, said: str) -> dict[str, Any]:
     """Return what the commands have left, apart from what a model's chance decides."""
     records = {one["id"]: one for one in lines(out / "evaluate/records.jsonl")}
@@ -139,7 +159,7 @@ def run(root: Path, out: Path, url: str, capsys: pytest.CaptureFixture[str]) -> 
         assert command() == 0, name
         said = capsys.readouterr().out if name == "ask" else said
         capsys.readouterr()
-    return found(out, said)
+    return found(out, said) | {"agent": agent(root, url)}
 
 
 def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
@@ -226,6 +246,7 @@ def test_every_command_comes_to_the_same_end_with_our_own_server(
     assert expected["chosen"] == {"Which singers are aged?": GOLD}
     assert [role for role, _ in expected["answers"]["Who is old?"]] == ["assistant", "environment", "assistant"]
     assert expected["accuracy"] == 0.5
+    assert expected["asked"] == expected["agent"] == GOLD
     teach(tmp_path / "taught", list({json.dumps(one): one for one in script.dialogues}.values()))
     with serving(tmp_path / "taught") as url:
         assert run(root, tmp_path / "served", url, capsys) == expected

@@ -23,13 +23,15 @@ class Segment:
 
     In the tree that the decoder runs over (`models.transformer`) a segment has R rows a prompt: [B,R,T] and [B,R].
     Where a row of the last segment holds several sequences, one after another, owner [B,R,T] int32 names that of each
-    token, and offset [B,R,T] int32 is the token's index in it; None where a row is one sequence.
+    token, offset [B,R,T] int32 is the token's index in it, and starts [B,G] int32 is where each begins among the R·T
+    places of its prompt's rows; None where a row is one sequence.
     """
 
     tokens: jax.Array
     length: jax.Array
     owner: jax.Array | None = None
     offset: jax.Array | None = None
+    starts: jax.Array | None = None
 
 
 @flax.struct.dataclass
@@ -125,25 +127,6 @@ def first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, list[int]]:
 def most_rows(rows: Sequence[int]) -> int:
     """Return how many rows a prompt of a packed batch has, of those that each needs: one of few numbers."""
     return bucket(max(rows), smallest=2)
-
-
-def row_counts(most: int) -> tuple[int, ...]:
-    """Return how many rows a prompt of a part may run, in order, of a packed batch of `most`: four numbers at most."""
-    return tuple(sorted({-(-most * eighths // 8) for eighths in (4, 5, 6, 8)}))
-
-
-def order_for_parts(rows: Sequence[int], parts: int) -> list[int]:
-    """Return the order of a batch's prompts, which need so many packed rows, in which its parts are most alike.
-
-    Prompt j of the batch is in part j modulo `parts` (`algo.step`), so those that need the most rows come to the first
-    part together. Raises ValueError when the parts do not divide the prompts.
-    """
-    size, rest = divmod(len(rows), parts)
-    if rest:
-        raise ValueError(f"{len(rows)} prompts are not divided by {parts} parts")
-    by_rows = np.argsort(-np.asarray(rows), kind="stable")
-    order: list[int] = by_rows.reshape(parts, size).T.reshape(-1).tolist()
-    return order
 
 
 def pad_tokens(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:

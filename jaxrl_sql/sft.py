@@ -20,13 +20,14 @@ import numpy as np
 
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.step import StepFn, init_state, make_step
-from jaxrl_sql.batch import GroupBatch, TrainState, bucket, order_for_parts, row_counts
+from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.data.benchmarks import skipped_lines
 from jaxrl_sql.data.pack import by_schema, pack_rows, with_learned_alone, with_packed_rows
 from jaxrl_sql.data.sft_batches import Row, word_tokens
 from jaxrl_sql.data.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.models.lora import policy_params
+from jaxrl_sql.ops.micro_batches import order_for_parts, row_counts
 from jaxrl_sql.run.build import export_model, make_optimizer, make_params, make_policy
 from jaxrl_sql.run.command import TRAINED, run_command
 from jaxrl_sql.run.ending import tell_end
@@ -218,7 +219,8 @@ def positions(batch: GroupBatch, parts: int) -> float:
     prompt, width = batch.shared[0].tokens.shape[1], batch.completion.shape[-1]
     if batch.packed_length is None:
         return float(prompt + batch.completion.shape[1] * width)
-    counts = row_counts(batch.packed_length.shape[1])
+    most = batch.packed_length.shape[1]
+    counts = row_counts(most) if parts > 1 else (most,)
     need = _rows_needed(batch.packed_length)
     ran = [next(rows for rows in counts if rows >= max(need[part::parts])) for part in range(min(parts, len(need)))]
     return prompt + width * sum(ran) / len(ran)

@@ -32,6 +32,7 @@ from jaxrl_sql.algo.updates import (
     make_advantage_fn,
     make_old_logprob_fn,
     make_updates,
+    micro_batches_of,
 )
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import TrainConfig
@@ -40,6 +41,7 @@ from jaxrl_sql.data.pack import order_by_rows, with_packed_rows
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
+from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.run.build import export_model, make_engine, make_optimizer, make_params, make_policy
@@ -181,9 +183,9 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, flo
     progress.cursor = found.cursor
     longest, chosen = longest_answer(s.config)[1], found.chosen
     if grpo.packing:
-        size, parts = grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps
-        order = order_by_rows([group.trajectories for group in chosen], longest, size, parts)
-        chosen = [chosen[i] for i in order]
+        size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, batch_ways(s.mesh.shape))
+        groups = [group.trajectories for group in chosen]
+        chosen = [chosen[i] for i in order_by_rows(groups, longest, s.max_prompt_bucket, size, micro_batches)]
     keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, found.groups, chosen)
     for start in range(0, len(chosen), grpo.prompts):
         batch = pack(chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)
@@ -212,13 +214,13 @@ def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: 
     longest = grpo.max_completion_tokens or longest_answer(s.config)[1]
     grpo = dataclasses.replace(grpo, max_completion_tokens=longest)
     optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
-    policy = make_policy(s, s.config.sampling.temperature)
+    policy, ways = make_policy(s, s.config.sampling.temperature), batch_ways(s.mesh.shape)
     phase = GrpoPhase(
         session=s,
         stage=stage,
-        advantage=make_advantage_fn(policy, grpo, s.recipe.advantage),
-        update=make_updates(policy, grpo, optimizer, s.recipe.loss),
-        old_logprobs=make_old_logprob_fn(policy, grpo.minibatches * grpo.gradient_accumulation_steps),
+        advantage=make_advantage_fn(policy, grpo, s.recipe.advantage, ways),
+        update=make_updates(policy, grpo, optimizer, s.recipe.loss, ways),
+        old_logprobs=make_old_logprob_fn(policy, micro_batches_of(grpo, ways, grpo.minibatches)),
         engine=make_engine(s, None, s.config.rollout.max_num_seqs),
         order=Order(len(s.train.prompts), s.config.seed),
         state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),

@@ -27,8 +27,8 @@ RECIPES = (
 )  # fmt: skip
 # An overlay, and the topology that it is for.
 MACHINES = {
-    "h100x8": "h100:8", "v5p_4x4x2": "v5p:4x4x2", "v5p_4x4x2_packed": "v5p:4x4x2", "v5e_4x4": "v5e:4x4",
-    "v5e_4x4_packed": "v5e:4x4", "gpu_80gb": "h100:1", "gpu_24gb": "l4:1",
+    "h100x8": "h100:8", "h100x8_packed": "h100:8", "v5p_4x4x2": "v5p:4x4x2", "v5p_4x4x2_packed": "v5p:4x4x2",
+    "v5e_4x4": "v5e:4x4", "v5e_4x4_packed": "v5e:4x4", "gpu_80gb": "h100:1", "gpu_24gb": "l4:1",
 }  # fmt: skip
 SHAPES = {
     "OmniSQL-7B": "qwen2.5-coder-7b",

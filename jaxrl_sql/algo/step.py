@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxrl_sql.algo import loss as losses
-from jaxrl_sql.batch import GroupBatch, TrainState, row_counts
+from jaxrl_sql.algo.parts import Rejoin, by_micro_batches, mapped
+from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.ops.linear import wide_slots, with_slots
+from jaxrl_sql.ops.micro_batches import MicroBatches
 from jaxrl_sql.ops.stochastic_rounding import apply_updates, widen
 from jaxrl_sql.ops.token_distribution import TokenLogprobs
 
@@ -27,7 +29,6 @@ LossFn = Callable[[TokenLogprobs, GroupBatch], losses.Loss]
 StepFn = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Scores = tuple[jax.Array, jax.Array | None]
 Scorer = Callable[[Any, Any, GroupBatch], Scores]
-T = TypeVar("T")
 
 
 def init_state(
@@ -41,16 +42,18 @@ def make_step(
     logprobs: LogprobFn,
     loss: LossFn,
     optimizer: optax.GradientTransformation,
-    accumulate: int = 1,
+    accumulate: int | MicroBatches = 1,
     by_rows: bool = False,
 ) -> StepFn:
     """Return the update: score, loss, gradient of sum / weight in float32, optimizer.
 
     With `accumulate` above 1 the batch goes through in that many parts of whole groups, one after another, and their
     gradients add up: less is held at a time. Each part's sum is divided by the weight of the whole batch, so the
-    parts, however unequal, make the same gradient as the batch in one piece. Raises ValueError when B is not divided.
-    `by_rows`: of a packed batch each part runs only the rows that its prompts need (`on_rows_needed`).
+    parts, however unequal, make the same gradient as the batch in one piece; `MicroBatches` may say it in tokens.
+    `by_rows`: of a packed batch each part runs only the rows that its prompts need. Raises as
+    `parts.by_micro_batches` does.
     """
+    micro_batches = MicroBatches(accumulate) if isinstance(accumulate, int) else accumulate
 
     @_steady
     def update(moving: tuple[Any, Any, Any], frozen: Any, batch: GroupBatch) -> tuple[Any, losses.Metrics]:
@@ -63,8 +66,8 @@ def make_step(
 
         # By slots, so that gradients are float32 whatever the weights are kept in.
         gradient = jax.grad(objective, has_aux=True)
-        of_part: Any = partial(gradient, wide_slots(trainable))
-        grads, metrics = _over_parts(on_rows_needed(of_part) if by_rows else of_part, batch, accumulate)
+        of_part = partial(gradient, wide_slots(trainable))
+        grads, metrics = by_micro_batches(of_part, batch, micro_batches, _summed, by_rows)
         updates, opt_state = optimizer.update(grads, opt_state, trainable)
         trainable = apply_updates(trainable, updates, count)
         sizes = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(widen(trainable))}
@@ -108,13 +111,10 @@ def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
     return loss(TokenLogprobs(blank, blank, blank), batch).weight
 
 
-def _over_parts(
-    gradient: Callable[[GroupBatch], tuple[Any, losses.Metrics]], batch: GroupBatch, parts: int
+def _summed(
+    gradient: Callable[[GroupBatch], tuple[Any, losses.Metrics]], cut: GroupBatch, _: Rejoin
 ) -> tuple[Any, losses.Metrics]:
-    """Add up the gradients and merge the metrics of a batch's parts, one part at a time."""
-    if parts == 1:
-        return gradient(batch)
-    cut = _cut(batch, parts)
+    """Add up the gradients and merge the metrics of a batch's micro-batches, one at a time."""
 
     def add(total: Any, part: GroupBatch) -> tuple[Any, losses.Metrics]:
         grads, metrics = gradient(part)
@@ -127,61 +127,22 @@ def _over_parts(
     return grads, losses.merge(stacked)
 
 
-def on_rows_needed(run: Callable[[GroupBatch], T]) -> Callable[[GroupBatch], T]:
-    """Return `run` for parts of a packed batch, of which it is given no more rows than some prompt of a part needs.
-
-    A program holds `run` for each of `row_counts`, four at most, and takes one of them for each part.
-    """
-
-    def few(part: GroupBatch) -> T:
-        if part.packed_length is None:
-            return run(part)
-        length = part.packed_length
-        counts = row_counts(length.shape[1])
-        need = jnp.max(jnp.sum(length > 0, axis=1))  # rows are filled from the first on
-        ways = [partial(_on_rows, run, rows) for rows in counts]
-        found: T = jax.lax.switch(jnp.sum(need > jnp.array(counts[:-1])), ways, part)
-        return found
-
-    return few
-
-
-def _on_rows(run: Callable[[GroupBatch], T], rows: int, part: GroupBatch) -> T:
-    """Run a packed part with its first `rows` rows."""
-    assert part.packed_length is not None
-    return run(dataclasses.replace(part, packed_length=part.packed_length[:, :rows]))
-
-
-def _cut(batch: GroupBatch, parts: int) -> GroupBatch:
-    """Cut a batch into parts, [B,...] -> [parts,B/parts,...].
-
-    Part i takes every prompt whose number is i modulo `parts`: on a mesh, each device's own share of the batch.
-    """
-    size, rest = divmod(batch.completion.shape[0], parts)
-    if rest:
-        raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {parts} parts")
-    return jax.tree.map(lambda x: jnp.swapaxes(x.reshape(size, parts, *x.shape[1:]), 0, 1), batch)
-
-
 @lru_cache(maxsize=8)
-def make_scorer(logprobs: LogprobFn, parts: int = 1) -> Scorer:
+def make_scorer(logprobs: LogprobFn, parts: int | MicroBatches = 1) -> Scorer:
     """Return a jitted function (trainable, frozen, batch) -> log-probabilities, and values or None; [B,G,T] each.
 
     It takes no gradient. Like an update, it computes each prompt once, and the batch in `parts`, one after another,
-    each with the packed rows that it needs.
-    For one `logprobs` there is one such function, so that it is compiled once, whoever scores what.
+    each with the packed rows that it needs. For one `logprobs` there is one such function, so that it is compiled once,
+    whoever scores what.
     """
+    micro_batches = MicroBatches(parts) if isinstance(parts, int) else parts
 
     def score(trainable: Any, frozen: Any, batch: GroupBatch) -> Scores:
         def one(part: GroupBatch) -> Scores:
             scored = logprobs(trainable, frozen, part)
             return scored.logprob, scored.value
 
-        if parts == 1:
-            return one(batch)
-        scored = jax.lax.map(on_rows_needed(one), _cut(batch, parts))
-        whole: Scores = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), scored)
-        return whole
+        return by_micro_batches(one, batch, micro_batches, mapped, by_rows=True)
 
     return jax.jit(score)
 

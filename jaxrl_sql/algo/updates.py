@@ -17,6 +17,7 @@ from jaxrl_sql.algo.step import LogprobFn, Scorer, make_scorer, make_step, slice
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.ops import masked
+from jaxrl_sql.ops.micro_batches import MicroBatches
 
 Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Advantage = Callable[[jax.Array, jax.Array], jax.Array]
@@ -31,7 +32,14 @@ def needs_old_logprobs(cfg: GrpoConfig) -> bool:
     return cfg.algorithm == "ppo" or in_reward or has_moved
 
 
-def make_advantage_fn(policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage | None = None) -> AdvantageFn:
+def micro_batches_of(cfg: GrpoConfig, ways: int = 1, minibatches: int = 1) -> MicroBatches:
+    """Return how so many minibatches are taken together, on a mesh that cuts a batch's prompts into `ways`."""
+    return MicroBatches(cfg.gradient_accumulation_steps * minibatches, cfg.max_tokens_per_device, ways)
+
+
+def make_advantage_fn(
+    policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage | None = None, ways: int = 1
+) -> AdvantageFn:
     """Return the function that fills in what a batch's answers are compared with, and their advantages.
 
     Each where it is needed: old log-probabilities (and values) under the state's policy, reference log-probabilities,
@@ -41,9 +49,10 @@ def make_advantage_fn(policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage |
     bulk, given their log-probabilities by `make_old_logprob_fn`, and learned by many calls, the policy moving on.
 
     A recipe may bring its own `advantage(rewards [B,G], weight [B,G]) -> [B,G]` in place of a group's comparison.
+    `ways`: into how many shards a mesh cuts the batch's prompts, here and below.
     """
     is_ppo, needs_old = cfg.algorithm == "ppo", needs_old_logprobs(cfg)
-    score = make_scorer(policy, parts=cfg.minibatches * cfg.gradient_accumulation_steps)
+    score = make_scorer(policy, micro_batches_of(cfg, ways, cfg.minibatches))
     default = partial(advantages, kind=cfg.advantage, ddof=cfg.group_std_ddof)
     compare = jax.jit(partial(compared, cfg=cfg, advantage=advantage or default))
 
@@ -65,11 +74,13 @@ def make_updates(
     cfg: GrpoConfig,
     optimizer: optax.GradientTransformation,
     loss: Callable[..., losses.Loss] | None = None,
+    ways: int = 1,
 ) -> Updates:
     """Return the function that makes a step's `num_iterations` x `minibatches` updates on a batch with advantages.
 
-    Groups are never split, and every iteration takes the same pieces in the same order. A recipe may bring its own
-    `loss(scored, batch, cfg=, on_policy=) -> Loss`. Raises ValueError when B is not divided by the minibatches.
+    Every iteration takes the same pieces in the same order. A recipe may bring its own
+    `loss(scored, batch, cfg=, on_policy=) -> Loss`. Groups are not split, but by `cfg.max_tokens_per_device` where one
+    is too much. Raises ValueError when B is not divided by the minibatches.
     """
     objective = loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
     steps = {
@@ -77,7 +88,7 @@ def make_updates(
             policy,
             partial(objective, cfg=cfg, on_policy=on_policy),
             optimizer,
-            cfg.gradient_accumulation_steps,
+            micro_batches_of(cfg, ways),
             by_rows=True,
         )
         for on_policy in (True, False)
@@ -104,7 +115,7 @@ def _minibatch_size(batch: GroupBatch, cfg: GrpoConfig) -> int:
     return size
 
 
-def make_old_logprob_fn(policy: LogprobFn, parts: int = 1) -> OldLogprobFn:
+def make_old_logprob_fn(policy: LogprobFn, parts: int | MicroBatches = 1) -> OldLogprobFn:
     """Return the function that fills in a batch's old log-probabilities, and values where the policy has a value head.
 
     Log-probabilities that the batch holds already are kept. The batch is scored in `parts`, one after another.

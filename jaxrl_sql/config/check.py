@@ -71,6 +71,13 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         ),
     )
     yield (
+        not grpo.max_tokens_per_device or grpo.gradient_accumulation_steps <= 1,
+        (
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} says how much is computed at a time: leave "
+            f"grpo.gradient_accumulation_steps={grpo.gradient_accumulation_steps} at 1"
+        ),
+    )
+    yield (
         config.sft.databases % (config.sft.gradient_accumulation_steps or 1) == 0,
         (
             f"sft.gradient_accumulation_steps={config.sft.gradient_accumulation_steps} must divide "

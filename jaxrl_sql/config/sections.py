@@ -163,7 +163,7 @@ class SftConfig:
 
     `packing` puts a schema's questions into fewer rows of the longest one's length, each seeing itself and the schema
     alone, makes batches of schemas of like length, and computes the vocabulary's product for learned tokens only: the
-    same sums over less padding, where `model.attention` is xla, amx or splash (TPUs), in batches of another order.
+    same sums over less padding, in batches of another order.
     """
 
     steps: int = 0
@@ -241,9 +241,11 @@ class GrpoConfig:
     """The objective and its numbers (RL steps of `prompts` x `num_generations` answers; `minibatches` updates a step).
 
     `gradient_accumulation_steps` cuts each update's batch into that many parts, computed one after another for less
-    memory (0: as many as leave a prompt and its answers at a time to each shard of `mesh.data` x `mesh.fsdp`).
+    memory (0: as many as leave a prompt and its answers at a time to each shard of `mesh.data` x `mesh.fsdp`). In its
+    place `max_tokens_per_device` above 0 says how many tokens, of prompts and answers with their padding, a shard may
+    run at a time: as many prompts as they allow, and where a group is too much some of its answers at a time.
     `packing` puts a group's answers into fewer rows of the longest answer's length, each seeing itself alone: the same
-    sums over less padding, where `model.attention` is xla, amx or splash (TPUs).
+    sums over less padding.
 
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
     Up to `max_extra_generations` more rounds are generated while too few do. One rollout serves the updates of
@@ -270,6 +272,7 @@ class GrpoConfig:
     num_generations: PositiveInt = 8
     minibatches: PositiveInt = 1
     gradient_accumulation_steps: int = 1
+    max_tokens_per_device: int = 0
     packing: bool = False
     clip_low: float = 0.2
     clip_high: float = 0.2

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_sql.batch import GroupBatch, Segment, bucket, first_fit, most_rows, order_for_parts, pad_tokens
+from jaxrl_sql.batch import GroupBatch, Segment, bucket, first_fit, most_rows, pad_tokens
 from jaxrl_sql.data.sft_batches import Answer, Row
+from jaxrl_sql.ops.micro_batches import MicroBatches, order_for_parts, row_counts
 from jaxrl_sql.types import Trajectory
 
 
@@ -138,13 +139,22 @@ def with_packed_rows(batch: GroupBatch) -> GroupBatch:
     return dataclasses.replace(batch, **packed)
 
 
-def order_by_rows(groups: Sequence[Sequence[Trajectory]], longest: int, block: int, parts: int) -> list[int]:
+def order_by_rows(
+    groups: Sequence[Sequence[Trajectory]],
+    longest: int,
+    max_prompt_bucket: int,
+    block: int,
+    micro_batches: MicroBatches,
+) -> list[int]:
     """Return the order of groups in which the parts of each `block` of them, packed, need rows alike.
 
-    `longest` is the most tokens that a completion may have, as `pack_groups` is given it.
+    `longest` and `max_prompt_bucket` are as `pack_groups` is given them.
     """
     width, order = bucket(longest), list[int]()
+    prompt = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
     rows = [len(first_fit(np.array([len(one.completion) for one in group]), width)[1]) for group in groups]
+    least = row_counts(min(most_rows(rows), len(groups[0])))[0]
+    parts = micro_batches.parts_of(block, prompt, least, width)
     for start in range(0, len(groups), block):
         order += [start + i for i in order_for_parts(rows[start : start + block], parts)]
     return order

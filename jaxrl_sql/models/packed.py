@@ -30,7 +30,7 @@ def packed_rows(batch: GroupBatch) -> Segment:
         return tuple(blank.at[at].set(x, mode="drop").reshape(rows, width) for x in values)
 
     tokens, owner, offset = jax.vmap(put)(at, batch.completion)
-    return Segment(jnp.maximum(tokens, 0), batch.packed_length, owner, jnp.maximum(offset, 0))
+    return Segment(jnp.maximum(tokens, 0), batch.packed_length, owner, jnp.maximum(offset, 0), batch.packed_start)
 
 
 def scored_tokens(hidden: jax.Array, tokens: jax.Array, batch: GroupBatch) -> tuple[jax.Array, jax.Array]:

@@ -31,7 +31,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.batch import PyTree, Segment
 from jaxrl_sql.config.check import REMAT_NAMES
-from jaxrl_sql.models.attention import TreeAttention, choose, packing_backends, packs
+from jaxrl_sql.models.attention import TreeAttention, choose
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
@@ -161,7 +161,7 @@ def _layer_step(
     levels = []
     for x, (segment, where) in zip(xs, segments, strict=True):
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        levels.append(Level(q, k, v, segment.length, where.positions, segment.owner))
+        levels.append(Level(q, k, v, segment.length, where.positions, segment.owner, segment.starts))
     attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
     return tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
 
@@ -207,10 +207,6 @@ def hidden_states(
     _check(config, [s.length.shape[1] for s in segments], sum(s.tokens.shape[-1] for s in segments))
     dtype = params["embed"].dtype if compute_dtype is None else compute_dtype
     backend = choose(attention, config, dtype)
-    if segments[-1].owner is not None and not packs(attention, config, dtype):
-        raise InputError(
-            f"model.attention={attention} keeps a row to one sequence: packed rows need {packing_backends()}"
-        )
     placed = [
         (segment, place(config, start[..., None] + _index(segment)))
         for start, segment in zip(_starts(segments), segments, strict=True)

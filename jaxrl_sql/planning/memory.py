@@ -111,7 +111,7 @@ def estimate(
     copied = config.grpo.steps > 0 and config.grpo.kl_coef > 0 and not (lora and work.sft_dataset is None)
     fused = config.model.attention != "xla" if fused is None else fused
     updates = [work for work in (work.sft_dataset, work.update) if work is not None]
-    parts = max((work.parts for work in updates), default=1)
+    parts = max((work.passes for work in updates), default=1)
     return MemoryEstimate(
         weights=held * width,
         adapters=trained * trained_width if lora and learns else 0,
@@ -250,19 +250,20 @@ def _activations(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, work: U
     Beside them stand the logits of a piece, and the whole of what `fsdp` has split of two layers and the embeddings.
     """
     width, tensor = compute_width(config), mesh.shape["tensor"]
-    rows = -(-work.prompts // work.parts // batch_ways(mesh.shape))
-    tokens = rows * (work.prompt + work.group * work.answer)
+    prompts, answers = work.at_once(work.group)
+    rows = -(-prompts // batch_ways(mesh.shape))
+    tokens = rows * (work.prompt + answers * work.answer)
     scores = 0
     if not fused:
-        pairs = rows * (work.prompt**2 + work.group * work.answer * (work.prompt + work.answer))
+        pairs = rows * (work.prompt**2 + answers * work.answer * (work.prompt + work.answer))
         scores = pairs * (model.n_heads // min(tensor, model.n_heads)) * (4 + width)
     layer = _layer_bytes(model, width, tokens, tensor, is_whole=True) + scores
     if config.model.remat == "none":
         kept = (model.n_layers - 1) * (_layer_bytes(model, width, tokens, tensor, is_whole=False) + scores)
     else:
-        entering = rows * (_carried(mesh, work.prompt) + work.group * _carried(mesh, work.answer))
+        entering = rows * (_carried(mesh, work.prompt) + answers * _carried(mesh, work.answer))
         kept = model.n_layers * (entering * model.d_model * width + _named_bytes(config, model, tokens))
-    logits = _logits(model, rows * work.group * work.answer, mesh.shape)
+    logits = _logits(model, rows * answers * work.answer, mesh.shape)
     return kept + layer + logits + _gathered(config, model, mesh, learns=not config.model.lora.rank)
 
 

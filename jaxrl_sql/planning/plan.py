@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig, count_params
-from jaxrl_sql.models.attention import for_platform, packs
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Topology
@@ -144,7 +143,6 @@ def make_plan(
     fused = is_fused(config, model, topology.platform)
     memory = estimate(config, model, mesh, longest, fused)
     if config.grpo.packing:
-        check_packs(config, model, topology.platform)
         work = with_packing(work, lengths.answers)
     found = {} if not compiled else _compile(config, model, topology, sizes, work, compiled, loss)
     made = [_measured(phase, found.get(phase.name)) for phase in phases(config, model, sizes, work, lengths)]
@@ -166,17 +164,6 @@ def check_batch(config: TrainConfig, work: Workload, sizes: Mapping[str, int]) -
         raise InputError(
             f"mesh: {work.update.prompts} prompts of an update (grpo.prompts={config.grpo.prompts} in "
             f"grpo.minibatches={config.grpo.minibatches}) are not divided by data x fsdp = {ways}"
-        )
-
-
-def check_packs(config: TrainConfig, model: ModelConfig, platform: str) -> None:
-    """Refuse packed answers where attention keeps a row to one of them, as a run there does."""
-    name, dtype = config.model.attention, config.model.compute_dtype
-    dtype = config.model.dtype if dtype == "same" else dtype
-    if not packs(for_platform(name, model, dtype, platform), model, dtype):
-        raise InputError(
-            f"grpo.packing=true: with model.attention={name} a row holds one answer on {platform}: take "
-            "model.attention=xla, or grpo.packing=false"
         )
 
 

@@ -118,7 +118,7 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
         _policy(setting),
         partial(objective, cfg=cfg, on_policy=on_policy),
         _optimizer(setting),
-        work.parts,
+        work.cut(),
         by_rows=True,
     )
 
@@ -140,7 +140,7 @@ def lower_score(setting: Setting, work: Update, minibatches: int) -> Lowered:
     state = abstract_state(setting)
     batch = _batch(setting, work, work.prompts * minibatches, has_old=False, is_sampled=True)
     with jax.set_mesh(setting.mesh):
-        return make_scorer(_policy(setting), minibatches * work.parts).lower(state.trainable, state.frozen, batch)  # type: ignore[attr-defined]
+        return make_scorer(_policy(setting), work.cut(minibatches)).lower(state.trainable, state.frozen, batch)  # type: ignore[attr-defined]
 
 
 def lower_prefill(setting: Setting, load: EngineLoad) -> Lowered:

@@ -219,12 +219,12 @@ def _decode(
 def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> Cost:
     """Return the cost of scoring a batch once, without gradients."""
     chips = batch_ways(sizes) * sizes["tensor"]
-    flops = grouped_forward_flops(model, work.prompts, work.prompt, work.rows, work.answer) / chips
+    flops = _forward(model, work) / chips
     weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / sizes["tensor"]
     stream = _stream(model, sizes, work, width)
-    link = work.parts * _come_together(model, sizes, work, width, layers=1, embedding=1, logits=1)
+    link = work.passes * _come_together(model, sizes, work, width, layers=1, embedding=1, logits=1)
     link += 4 * stream * _others(sizes["tensor"])
-    return Cost(flops, work.parts * weights * 2 + 12 * stream + _layer_traffic(model, sizes, work, width), link)
+    return Cost(flops, work.passes * weights * 2 + 12 * stream + _layer_traffic(model, sizes, work, width), link)
 
 
 def _update(
@@ -236,7 +236,7 @@ def _update(
     embedding's is added up whole.
     """
     tensor, data = sizes["tensor"], sizes["data"]
-    forward = grouped_forward_flops(model, work.prompts, work.prompt, work.rows, work.answer)
+    forward = _forward(model, work)
     passes, learns = UPDATE_PASSES + remat, not config.model.lora.rank
     whole = model.n_layers * layer_weights(model) + _tables(model)
     held = whole / sizes["fsdp"] / tensor
@@ -244,12 +244,18 @@ def _update(
     summed = learns * (2 if model.tie_embeddings else 1)  # whole, or to a piece a chip
     weights = _come_together(model, sizes, work, width, layers=2, embedding=1, logits=2)
     gradients = _come_together(model, sizes, work, 4, layers=learns, embedding=2 * learns, logits=summed)
-    link = work.parts * (weights + gradients)
+    link = work.passes * (weights + gradients)
     link += 2 * 4 * held * _others(data) * learns + 4 * passes * stream * _others(tensor)
     state = held * (20 if learns else 4)  # weights, gradients and moments, read and written
     moved = passes * (12 * stream + _layer_traffic(model, sizes, work, width))
-    hbm = work.parts * passes * width * whole / tensor + moved + state
+    hbm = work.passes * passes * width * whole / tensor + moved + state
     return Cost(forward * passes / batch_ways(sizes) / tensor, hbm, link)
+
+
+def _forward(model: ModelConfig, work: Update) -> float:
+    """Return the operations of a batch's forward pass, with prompts that run again for others of their answers."""
+    whole = grouped_forward_flops(model, work.prompts, work.prompt, work.rows, work.answer)
+    return whole + work.again * grouped_forward_flops(model, work.prompts, work.prompt, 0, work.answer)
 
 
 def _come_together(

@@ -33,6 +33,7 @@ def as_text(plan: Plan) -> str:
 
 def _title(plan: Plan) -> str:
     work, sizes = plan.work, " x ".join(f"{name}={size}" for name, size in plan.sizes.items())
+    tokens = 0 if work.update is None else work.update.micro_batches.tokens
     lines = [f"{plan.topology.name}: {plan.topology.chips} chips as {sizes}; {plan.params:,} parameters"]
     if work.update is not None and work.rollout is not None:
         one = work.update
@@ -40,6 +41,8 @@ def _title(plan: Plan) -> str:
             f"a step: {plan.questions} questions x {work.rollout.group} answers, prompts of {one.prompt} and "
             f"answers of {one.answer} tokens; {work.updates} update(s) of {one.prompts} prompts in {one.parts} part(s)"
         )
+        if tokens:
+            lines.append(f"a shard runs {tokens:,} tokens at a time at most, an update {one.passes:,.1f} times")
         if one.part_rows:
             lines.append(
                 f"answers are packed: {one.packed_rows} rows of {one.answer} tokens for {one.group} of them, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.config import GrpoConfig, TrainConfig, changed
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.planning.memory import abstract_mesh, estimate
 from jaxrl_sql.types import InputError
@@ -76,6 +76,7 @@ def _added_up(
 
 
 ORDER = (
+    "grpo.max_tokens_per_device",
     "grpo.gradient_accumulation_steps",
     "sft.gradient_accumulation_steps",
     "model.remat",
@@ -94,8 +95,8 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
 
     grpo, sft, ways = config.grpo, config.sft, sizes["data"] * sizes["fsdp"]
     update = grpo.prompts // grpo.minibatches
-    for more in _more_parts(update, grpo.gradient_accumulation_steps, ways):
-        yield one("grpo.gradient_accumulation_steps", more)
+    for key, value in _less_at_once(grpo, ways):
+        yield one(key, value)
     for more in _more_parts(sft.databases, sft.gradient_accumulation_steps, ways):
         yield one("sft.gradient_accumulation_steps", more)
     if config.model.remat != "full":
@@ -117,6 +118,15 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
                 yield one(f"{section}.max_num_seqs", slots // share)
     if not config.model.lora.rank:
         yield one("model.lora.rank", 16)
+
+
+def _less_at_once(grpo: GrpoConfig, ways: int) -> Iterator[tuple[str, int]]:
+    """Yield (key, value) of what makes an update take less of its batch at a time."""
+    if grpo.max_tokens_per_device:
+        yield from (("grpo.max_tokens_per_device", grpo.max_tokens_per_device // 2**i) for i in (1, 2, 3))
+        return
+    for more in _more_parts(grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps, ways):
+        yield "grpo.gradient_accumulation_steps", more
 
 
 def _more_parts(batch: int, parts: int, ways: int) -> Iterator[int]:

@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxrl_sql.algo.updates import needs_old_logprobs
-from jaxrl_sql.batch import bucket, first_fit, most_rows, order_for_parts, row_counts
+from jaxrl_sql.algo.updates import micro_batches_of, needs_old_logprobs
+from jaxrl_sql.batch import bucket, first_fit, most_rows
 from jaxrl_sql.config import OptimConfig, TrainConfig, changed
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention.paged_kernel import Grid, grids_of
+from jaxrl_sql.ops.micro_batches import MicroBatches, order_for_parts, row_counts
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES, logit_pieces
 from jaxrl_sql.parallel.rules import logit_ways
 from jaxrl_sql.planning.lengths import Lengths, shuffled
@@ -37,6 +38,34 @@ class Update(NamedTuple):
     optim: OptimConfig
     packed_rows: int = 0
     part_rows: tuple[int, ...] = ()
+    micro_batches: MicroBatches = MicroBatches()
+
+    def cut(self, minibatches: int = 1) -> MicroBatches:
+        """Return how so many batches are taken together."""
+        return self.micro_batches if self.micro_batches.tokens else MicroBatches(self.parts * minibatches)
+
+    def at_once(self, rows: int) -> tuple[int, int]:
+        """Return how many prompts, and rows of answers of each, run at a time where a prompt runs so many rows."""
+        part = self.prompts // self.parts
+        if not self.micro_batches.tokens:
+            return part, rows
+        prompts, fit = self.micro_batches.at_once(part // self.micro_batches.ways, self.prompt, rows, self.answer)
+        return prompts * self.micro_batches.ways, fit
+
+    @property
+    def passes(self) -> float:
+        """Return how often an update goes through the model, one micro-batch after another."""
+        ran = self.part_rows or (self.group,)
+        of_part = [
+            self.prompts / self.parts / self.at_once(rows)[0] * -(-rows // self.at_once(rows)[1]) for rows in ran
+        ]
+        return self.parts * sum(of_part) / len(of_part)
+
+    @property
+    def again(self) -> float:
+        """Return how often a prompt runs again, in the mean: once for each further part of its answers."""
+        ran = self.part_rows or (self.group,)
+        return sum(-(-rows // self.at_once(rows)[1]) for rows in ran) / len(ran) - 1
 
     @property
     def rows(self) -> float:
@@ -46,12 +75,13 @@ class Update(NamedTuple):
     @property
     def tokens(self) -> float:
         """Return the tokens of the whole batch, padding included, each prompt once."""
-        return self.prompts * (self.prompt + self.rows * self.answer)
+        return self.prompts * ((1 + self.again) * self.prompt + self.rows * self.answer)
 
     @property
     def shares(self) -> tuple[float, ...]:
         """Return what share of the parts runs each number of rows that the program has; none where it has one."""
-        counts = row_counts(self.packed_rows) if self.packed_rows and self.parts > 1 else ()
+        has_ways = self.packed_rows and (self.parts > 1 or self.micro_batches.tokens)
+        counts = row_counts(self.packed_rows) if has_ways else ()
         return tuple(self.part_rows.count(rows) / len(self.part_rows) for rows in counts) if len(counts) > 1 else ()
 
 
@@ -126,8 +156,8 @@ def longest_answer(config: TrainConfig) -> tuple[str, int]:
 
 def pieces_of_logits(model: ModelConfig, work: Update, sizes: Mapping[str, int]) -> int:
     """Return into how many pieces the logits of a part of an update are cut on a mesh of these sizes."""
-    kept = KEPT_BYTES * logit_ways(model.vocab_size, sizes)
-    return logit_pieces(work.prompts // work.parts * math.ceil(work.rows), work.answer, model.vocab_size, kept)
+    kept, (prompts, rows) = KEPT_BYTES * logit_ways(model.vocab_size, sizes), work.at_once(math.ceil(work.rows))
+    return logit_pieces(prompts * rows, work.answer, model.vocab_size, kept)
 
 
 def kv_budget(config: TrainConfig) -> KVBudget | None:
@@ -160,14 +190,18 @@ def engine_config(config: TrainConfig, max_num_seqs: int, longest: int, ways: in
 
 
 def with_parts(config: TrainConfig, ways: int) -> TrainConfig:
-    """Return a configuration whose `gradient_accumulation_steps` of 0 are numbers, for a batch cut into `ways`."""
+    """Return a configuration whose `gradient_accumulation_steps` of 0 are numbers, for a batch cut into `ways`.
+
+    Where tokens say how much is computed at a time (`grpo.max_tokens_per_device`), it is 1.
+    """
     grpo, sft = config.grpo, config.sft
+    parts = grpo.gradient_accumulation_steps or int(grpo.max_tokens_per_device > 0)
     return changed(
         config,
         {
-            f"{name}.gradient_accumulation_steps": parts or max(rows // ways, 1)
-            for name, parts, rows in (
-                ("grpo", grpo.gradient_accumulation_steps, grpo.prompts // grpo.minibatches),
+            f"{name}.gradient_accumulation_steps": given or max(rows // ways, 1)
+            for name, given, rows in (
+                ("grpo", parts, grpo.prompts // grpo.minibatches),
                 ("sft", sft.gradient_accumulation_steps, sft.databases),
             )
         },
@@ -182,13 +216,11 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
         sft.gradient_accumulation_steps, sft.optim
     )  # fmt: skip
     answer = longest_answer(config)[1]
+    micro_batches = micro_batches_of(grpo, ways) if grpo.steps else MicroBatches()
+    prompts = grpo.prompts // grpo.minibatches
+    parts = micro_batches.parts_of(prompts, width, grpo.num_generations, bucket(answer))
     update = Update(
-        grpo.prompts // grpo.minibatches,
-        grpo.num_generations,
-        width,
-        bucket(answer),
-        grpo.gradient_accumulation_steps,
-        grpo.optim,
+        prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim, micro_batches=micro_batches
     )
     replicas = (rollout_grid(config) or (1, 1))[0]
     questions = grpo.prompts * grpo.oversample * grpo.steps_per_generation
@@ -220,14 +252,17 @@ def with_packing(work: Workload, answers: Lengths | None) -> Workload:
     most = most_rows(need)
     if most >= update.group:
         return work
+    parts = update.parts
+    if update.micro_batches.tokens:
+        parts = update.micro_batches.parts_of(size, update.prompt, row_counts(most)[0], update.answer)
     ran = list[int]()
     for start in range(0, asked, size):
         own = need[start : start + size]
-        order = order_for_parts(own, update.parts)
-        by_part = (max(own[i] for i in order[part :: update.parts]) for part in range(update.parts))
+        order = order_for_parts(own, parts)
+        by_part = (max(own[i] for i in order[part::parts]) for part in range(parts))
         ran += [next(rows for rows in row_counts(most) if rows >= needed) for needed in by_part]
-    ran = ran if update.parts > 1 else [most] * len(ran)
-    return work._replace(update=update._replace(packed_rows=most, part_rows=tuple(ran)))
+    ran = ran if parts > 1 or update.micro_batches.tokens else [most] * len(ran)
+    return work._replace(update=update._replace(parts=parts, packed_rows=most, part_rows=tuple(ran)))
 
 
 def _load(config: EngineConfig, questions: int, group: int, completion: int) -> EngineLoad:

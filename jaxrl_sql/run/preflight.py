@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import jax
 
+from jaxrl_sql.algo.updates import micro_batches_of
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.models import param_shardings
-from jaxrl_sql.models.attention import packs
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, known_chip
@@ -33,7 +33,7 @@ PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk",
 def preflight(s: Session) -> None:
     """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
     check_mesh(s)
-    check_packing(s)
+    check_budget(s)
     tell_uneven_parts(s)
     check_positions(s)
     prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
@@ -62,16 +62,19 @@ def preflight(s: Session) -> None:
     _check_disk(s, sizes)
 
 
-def check_packing(s: Session) -> None:
-    """Refuse packed answers where attention keeps a row to one of them."""
-    model = s.config.model
-    dtype = model.dtype if model.compute_dtype == "same" else model.compute_dtype
-    for name, phase in (("sft", s.config.sft), ("grpo", s.config.grpo)):
-        if phase.steps and phase.packing and not packs(model.attention, s.model, dtype):
-            raise InputError(
-                f"{name}.packing=true: with model.attention={model.attention} a row holds one answer here: take "
-                f"model.attention=xla, or {name}.packing=false"
-            )
+def check_budget(s: Session) -> None:
+    """Refuse a budget of tokens that has no room for an answer, or that would cut a group which a loss sees whole."""
+    grpo = s.config.grpo
+    if not (grpo.steps and grpo.max_tokens_per_device):
+        return
+    prompt, answer = bucket(max(s.train.lengths())), bucket(longest_answer(s.config)[1])
+    rows = micro_batches_of(grpo).at_once(1, prompt, grpo.num_generations, answer)[1]
+    if s.recipe.loss is not None and rows < grpo.num_generations:
+        need = prompt + grpo.num_generations * answer
+        raise InputError(
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} cuts a group of {need} tokens, whose loss is the "
+            f"recipe {s.config.recipe}'s own: allow as many, or use grpo.gradient_accumulation_steps"
+        )
 
 
 def tell_uneven_parts(s: Session) -> None:

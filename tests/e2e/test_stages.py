@@ -28,6 +28,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "validation.turns=1", "sampling.top_p=0.9",
     ),
     "a value head": ("grpo.algorithm=ppo", "grpo.num_iterations=2", "model.lora.rank=2"),
+    "so many tokens at a time": (
+        "grpo.packing=true", "grpo.max_tokens_per_device=416", "grpo.num_generations=4", "grpo.steps_per_generation=2",
+        "grpo.kl_coef=0.01",
+    ),
     "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.kl_in=reward"),
 }  # fmt: skip
 ALWAYS = {"several turns"}

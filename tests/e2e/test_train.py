@@ -303,6 +303,8 @@ def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
         return ["data.prompt=chat", f"data.tokenizer={_without_template(data, folder)}"]
     if kind == "too many devices":
         return ["mesh.data=3"]
+    if kind == "too few tokens":
+        return ["grpo.max_tokens_per_device=64"]
     return None
 
 
@@ -345,6 +347,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
         ("too few positions", "data.max_prompt_tokens"),
         ("no chat template", "needs a tokenizer with a chat template"),
         ("too many devices", "data=3 x fsdp=-1 x tensor=1 does not multiply to the 1 devices"),
+        ("too few tokens", "grpo.max_tokens_per_device=64: a prompt of"),
         ("malformed line", "questions.jsonl:2"),
         ("no usable gold", "gold"),
         ("no database", "database"),

@@ -10,7 +10,6 @@ caches: `paged` reads a prompt's once by XLA, and `paged_kernel` by kernels of i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -28,20 +27,19 @@ TreeAttention = Callable[[Sequence[Level], float, float | None, Window | None], 
 class Backend(NamedTuple):
     """A way to compute attention, and what it says to a model it cannot serve: (config, dtype) -> the reason, or None.
 
-    `platform` is JAX's name of the devices it runs on; None: any. `packs`: whether a row may hold several sequences.
+    `platform` is JAX's name of the devices it runs on; None: any.
     """
 
     attend: TreeAttention
     refusal: Callable[[ModelConfig, Any], str | None]
     platform: str | None
-    packs: bool = False
 
 
 BACKENDS: Mapping[str, Backend] = {
-    "xla": Backend(xla.attend_tree, lambda _config, _dtype: None, None, packs=True),
-    "amx": Backend(amx.attend_tree, amx.refusal, "cpu", packs=True),
+    "xla": Backend(xla.attend_tree, lambda _config, _dtype: None, None),
+    "amx": Backend(amx.attend_tree, amx.refusal, "cpu"),
     "cudnn": Backend(cudnn.attend_tree, cudnn.refusal, "gpu"),
-    "splash": Backend(splash.attend_tree, splash.refusal, "tpu", packs=True),
+    "splash": Backend(splash.attend_tree, splash.refusal, "tpu"),
 }
 
 
@@ -66,18 +64,6 @@ def for_platform(name: str, config: ModelConfig, dtype: Any, platform: str) -> T
     if reasons[name]:
         raise InputError(f"model.attention={name}: {reasons[name]}; possible here: auto, {', '.join(possible)}")
     return BACKENDS[name].attend
-
-
-def packs(name: str | TreeAttention, config: ModelConfig, dtype: Any) -> bool:
-    """Return whether the backend that `name` asks for here takes rows that hold several sequences."""
-    found = choose(name, config, dtype)
-    found = found.func if isinstance(found, partial) else found
-    return any(backend.packs for backend in BACKENDS.values() if backend.attend is found)
-
-
-def packing_backends() -> str:
-    """Return the names of the backends whose rows may hold several sequences, as a text says them."""
-    return " or ".join(name for name, backend in BACKENDS.items() if backend.packs)
 
 
 def _refusal(backend: Backend, config: ModelConfig, dtype: jnp.dtype, platform: str) -> str | None:

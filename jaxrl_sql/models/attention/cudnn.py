@@ -10,13 +10,16 @@ does it (Liu et al., 2023, https://arxiv.org/abs/2310.01889): each call's backwa
 the merged log-sum-exp, whose probabilities are then those of the whole softmax. It takes no gradient of the bias.
 Both are kept under the name `attended`, so that a layer recomputed in the backward pass need not attend again.
 
+Where rows hold several answers, all of a row see the prompt in one call, as it is, and each itself in a row of its own:
+for that call alone queries and keys are laid out answer by answer, and what is read comes back to where it belongs.
+
 On a mesh each device gets its prompts and heads (`tree.on_mesh`): the kernel refuses tokens that are split, as they are
 between layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,6 +43,51 @@ class Seen(NamedTuple):
 
     length: jax.Array | None = None
     bias: jax.Array | None = None
+
+
+class Apart(NamedTuple):
+    """Where answers' tokens stand among the R·T places of rows that they share, [B,G,T], and back, [B,R,T].
+
+    What no token stands at is beyond the last place.
+    """
+
+    places: jax.Array
+    back: jax.Array
+
+    @classmethod
+    def of(cls, level: Level) -> Apart | None:
+        """Return it for a level's rows; None where a row is one answer."""
+        if level.owner is None or level.starts is None:
+            return None
+        b, rows, t = level.owner.shape
+        owner, answers, index = level.owner.reshape(b, -1), level.starts.shape[1], jnp.arange(t)
+        length = jnp.sum(owner[:, None] == jnp.arange(answers)[:, None], axis=2)
+        places = jnp.where(index < length[..., None], level.starts[..., None] + index, rows * t)
+        first = jnp.take_along_axis(level.starts, jnp.maximum(owner, 0), axis=1)
+        back = jnp.where(owner < 0, answers * t, owner * t + jnp.arange(rows * t) - first)
+        return cls(places, back.reshape(b, rows, t))
+
+    def split(self, x: jax.Array) -> jax.Array:
+        """Lay [B,R,T,*] out answer by answer, [B,G,T,*], 0 where there is none."""
+        return _taken(x, self.places, 0)
+
+    def join(self, x: jax.Array, other: float = 0) -> jax.Array:
+        """Lay [B,G,T,*] out in rows again, [B,R,T,*], with `other` where there is none."""
+        return _taken(x, self.back, other)
+
+    def split_keys(self, x: jax.Array) -> jax.Array:
+        """Lay keys or values [B,R,K,T,Q] out answer by answer, [B,G,K,T,Q]."""
+        return jnp.swapaxes(self.split(jnp.swapaxes(x, 2, 3)), 2, 3)
+
+    def join_keys(self, x: jax.Array) -> jax.Array:
+        """Lay [B,G,K,T,Q] out in rows again, [B,R,K,T,Q]."""
+        return jnp.swapaxes(self.join(jnp.swapaxes(x, 2, 3)), 2, 3)
+
+
+def _taken(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
+    """Take the tokens of [B,R,T,*] that stand at places [B,R',T'], with `other` where the place is beyond them."""
+    flat = x.reshape(len(x), -1, *x.shape[3:])
+    return jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=other))(flat, at)
 
 
 class Kernel(NamedTuple):
@@ -168,9 +216,15 @@ def attend_tree(
 
 def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kernel: Kernel) -> jax.Array:
     """Let the last level attend to all."""
-    own = levels[-1]
+    own, apart = levels[-1], Apart.of(levels[-1])
     keys = [(level.k, level.v) for level in levels]
-    read = _merged(kernel, scale, own.q, keys, [_seen(level, own, window) for level in levels])
+    seen = [_seen(level, own, window) for level in levels[:-1]]
+    if apart is None:
+        seen.append(_seen(own, own, window))
+    else:
+        alone = _laid_out(own, apart)
+        seen.append(_seen(alone, alone, window))
+    read = _merged(kernel, scale, own.q, keys, seen, apart)
     return jnp.where(reads_anything(levels)[..., None, None, None], read, 0)
 
 
@@ -189,40 +243,68 @@ def _seen(keys: Level, own: Level, window: Window | None) -> Seen:
     return Seen(bias=jnp.where(seen, 0, HIDDEN).astype(own.q.dtype))
 
 
+def _laid_out(own: Level, apart: Apart) -> Level:
+    """Return a level answer by answer, without queries; keys beyond an answer's end come after all that see them."""
+    k, v = apart.split_keys(own.k), apart.split_keys(own.v)
+    b, answers, _, t, _ = k.shape
+    positions = jnp.broadcast_to(jnp.arange(t), (b, answers, t))
+    return Level(apart.split(own.q), k, v, jnp.full((b, answers), t), positions)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _merged(kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen]) -> jax.Array:
-    """Attend from q [B,R,T,H,Q] to the keys of all parts under one softmax -> [B,R,T,H,Q]."""
-    return _merged_forward(kernel, scale, q, keys, seen)[0]
+def _merged(
+    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], apart: Apart | None = None
+) -> jax.Array:
+    """Attend from q [B,R,T,H,Q] to the keys of all parts under one softmax -> [B,R,T,H,Q].
+
+    apart: where answers share rows, how the last part's queries and keys are laid out for its call.
+    """
+    return _merged_forward(kernel, scale, q, keys, seen, apart)[0]
 
 
 def _merged_forward(
-    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen]
+    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], apart: Apart | None
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     reads, sums = [], []
-    for (k, v), by in zip(keys, seen, strict=True):
-        read, log_sum_exp = kernel.forward(_queries(q, k), _rows(k), _rows(v), by, scale)
-        reads.append(_where_keys(by, read, 0).reshape(q.shape))
-        sums.append(_where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(q.shape[:-1]))
-    total = jax.nn.logsumexp(jnp.stack(sums), axis=0)
+    for (k, v), by, own in _calls(keys, seen, apart):
+        here = q if own is None else own.split(q)
+        read, log_sum_exp = kernel.forward(_queries(here, k), _rows(k), _rows(v), by, scale)
+        read = _where_keys(by, read, 0).reshape(here.shape)
+        total = _where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(here.shape[:-1])
+        reads.append(read if own is None else own.join(read))
+        sums.append(total if own is None else own.join(total, -jnp.inf))
+    total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # a place of no token may see nothing
     shares = (jnp.exp(part - total)[..., None] * read for part, read in zip(sums, reads, strict=True))
     merged = sum(shares, jnp.zeros(q.shape, jnp.float32)).astype(q.dtype)
     merged, total = checkpoint_name(merged, KEPT), checkpoint_name(total, KEPT)
-    return merged, (q, keys, seen, merged, total)
+    return merged, (q, keys, seen, apart, merged, total)
 
 
 def _merged_backward(kernel: Kernel, scale: float, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
-    q, keys, seen, merged, total = kept
+    q, keys, seen, apart, merged, total = kept
     of_q, of_keys = jnp.zeros(q.shape, jnp.float32), []
-    for (k, v), by in zip(keys, seen, strict=True):
-        known = _queries(merged, k), jnp.swapaxes(_queries(total, k), 1, 2)
-        found = kernel.backward(_queries(q, k), _rows(k), _rows(v), by, scale, known, _queries(gradient, k))
+    for (k, v), by, own in _calls(keys, seen, apart):
+        given = (q, merged, total, gradient)
+        mine, read, log_sum_exp, g = given if own is None else tuple(own.split(x) for x in given)
+        known = _queries(read, k), jnp.swapaxes(_queries(log_sum_exp, k), 1, 2)
+        found = kernel.backward(_queries(mine, k), _rows(k), _rows(v), by, scale, known, _queries(g, k))
         here, *below = (_where_keys(by, x, 0) for x in found)
-        of_q += here.reshape(q.shape)
-        of_keys.append(tuple(jnp.swapaxes(x, 1, 2).reshape(k.shape) for x in below))
-    return of_q.astype(q.dtype), of_keys, None
+        here, below = here.reshape(mine.shape), [jnp.swapaxes(x, 1, 2).reshape(k.shape) for x in below]
+        of_q += here if own is None else own.join(here)
+        of_keys.append(tuple(x if own is None else own.join_keys(x) for x in below))
+    return of_q.astype(q.dtype), of_keys, None, None
 
 
 _merged.defvjp(_merged_forward, _merged_backward)
+
+
+def _calls(
+    keys: Keys, seen: Sequence[Seen], apart: Apart | None
+) -> Iterator[tuple[tuple[jax.Array, jax.Array], Seen, Apart | None]]:
+    """Yield keys and values of each call, what is seen of them, and how its queries are laid out (None: as is)."""
+    *above, (k, v) = keys
+    yield from ((part, by, None) for part, by in zip(above, seen, strict=False))
+    yield (k, v) if apart is None else (apart.split_keys(k), apart.split_keys(v)), seen[-1], apart
 
 
 def _queries(x: jax.Array, k: jax.Array) -> jax.Array:

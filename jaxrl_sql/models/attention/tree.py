@@ -20,8 +20,9 @@ class Level(NamedTuple):
     q [B,R,T,H,Q]; k, v [B,R,K,T,Q] (heads outside tokens: a head's tokens are one matrix); length [B,R] int32 valid
     tokens; positions [B,R,T] int32, which go on where the ancestors' valid tokens end. A query sees all valid tokens
     of its ancestor rows, and of its own row those up to itself; where a row holds several sequences, those of its own
-    owner [B,R,T] int32. A row that no token precedes or holds reads zeros; what queries beyond a row's length read is
-    finite and means nothing.
+    owner [B,R,T] int32 (-1: of none), each of which begins at starts [B,G] int32 among the R·T places of all rows.
+    A row that no token precedes or holds reads zeros; what queries beyond a row's length read is finite and means
+    nothing.
     """
 
     q: jax.Array
@@ -30,6 +31,7 @@ class Level(NamedTuple):
     length: jax.Array
     positions: jax.Array
     owner: jax.Array | None = None
+    starts: jax.Array | None = None
 
 
 class Window(NamedTuple):
@@ -83,10 +85,8 @@ def on_mesh(
         levels = [level._replace(k=jnp.repeat(level.k, ratio, 2), v=jnp.repeat(level.v, ratio, 2)) for level in levels]
         by_key = jax.P(by_query[0], None, by_query[3], None, None)
     by_row = jax.P(by_query[0], None)
-    splits = tuple(
-        Level(by_query, by_key, by_key, by_row, by_row, None if level.owner is None else by_row)  # type: ignore[arg-type] # a tree of specs
-        for level in levels
-    )
+    of_rows = [None if level.owner is None else by_row for level in levels]
+    splits = tuple(Level(by_query, by_key, by_key, by_row, by_row, own, own) for own in of_rows)  # type: ignore[arg-type] # specs
     slides = False if window is None else window.slides
 
     def share(levels: tuple[Level, ...], slides: bool | jax.Array) -> tuple[jax.Array, ...]:

@@ -51,7 +51,12 @@ def test_a_recipe_fits_the_machine_and_keeps_its_papers_numbers(recipe: str, mac
 
 @pytest.mark.parametrize(
     ("recipe", "machine", "most"),
-    [("arctic", "v5p_4x4x2", 85.0), ("think2sql", "v5e_4x4", 35.0), ("skyrl_sql", "v5p_4x4x2", 301.0 / 4)],
+    [
+        ("arctic", "v5p_4x4x2", 85.0),
+        ("arctic", "h100x8", 150.0),
+        ("think2sql", "v5e_4x4", 35.0),
+        ("skyrl_sql", "v5p_4x4x2", 301.0 / 4),
+    ],
 )
 def test_packing_and_copies_bring_a_step_to_the_goal(recipe: str, machine: str, most: float) -> None:
     """Answers of 1,000 tokens in the mean, prompts all of the longest; seconds at best by formula."""

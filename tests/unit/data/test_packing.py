@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_sql.batch import GroupBatch, Segment, bucket, order_for_parts, row_counts
+from jaxrl_sql.batch import GroupBatch, Segment, bucket
 from jaxrl_sql.data.pack import order_by_rows, with_packed_rows
+from jaxrl_sql.ops.micro_batches import MicroBatches, order_for_parts, row_counts
 from jaxrl_sql.sft import positions
-from jaxrl_sql.types import Prompt, Trajectory, Turn
+from jaxrl_sql.types import InputError, Prompt, Trajectory, Turn
 
 T = 16
 
@@ -88,10 +89,31 @@ def test_the_order_for_parts_goes_by_blocks_that_are_learned_together() -> None:
     # In rows of 32: 1, 3, 2, 1 of the first four, and 2, 1, 1, 2 of the others.
     needs = [(4, 4, 4), (30, 20, 20), (20, 20, 4), (1, 1, 1), (30, 4, 4), (2, 2, 2), (8, 8, 8), (17, 17, 1)]
     groups = [group(*lengths) for lengths in needs]
-    assert order_by_rows(groups, 32, 4, 2) == [1, 0, 2, 3, 4, 5, 7, 6]
-    assert order_by_rows(groups, 32, 4, 1) == [1, 2, 0, 3, 4, 7, 5, 6]
+    assert order_by_rows(groups, 32, 0, 4, MicroBatches(2)) == [1, 0, 2, 3, 4, 5, 7, 6]
+    assert order_by_rows(groups, 32, 0, 4, MicroBatches(1)) == [1, 2, 0, 3, 4, 7, 5, 6]
+    # Two prompts of 64 with two rows of 32 each, the fewest that a part of these groups runs, on one of two shards.
+    two, one = MicroBatches(1, 2 * (64 + 2 * 32), 2), MicroBatches(1, 2 * (64 + 2 * 32) - 1, 2)
+    assert order_by_rows(groups, 32, 64, 4, two) == order_by_rows(groups, 32, 0, 4, MicroBatches(1))
+    assert order_by_rows(groups, 32, 64, 4, one) == order_by_rows(groups, 32, 0, 4, MicroBatches(2))
     with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
-        order_by_rows(groups, 32, 4, 3)
+        order_by_rows(groups, 32, 0, 4, MicroBatches(3))
+
+
+def test_a_budget_says_how_much_runs_at_a_time() -> None:
+    def at_once(tokens: int, prompts: int = 6, rows: int = 4) -> tuple[int, int]:
+        return MicroBatches(1, tokens).at_once(prompts, 100, rows, 25)
+
+    assert at_once(1200) == (6, 4)
+    assert at_once(1199) == (3, 4), "five do not divide six"
+    assert at_once(200) == (1, 4)
+    assert at_once(199) == at_once(175) == (1, 2), "three rows at a time would be three and one"
+    assert at_once(125) == (1, 1)
+    assert at_once(100 + 5 * 25, 1, 16) == (1, 4), "sixteen rows by fives are four times four"
+    with pytest.raises(InputError, match=r"max_tokens_per_device=124: .* and one answer of 25, with padding, are 125"):
+        at_once(124)
+    assert MicroBatches(3).parts_of(6, 100, 4, 25) == 3
+    assert MicroBatches(1, 600, 2).parts_of(12, 100, 4, 25) == 2
+    assert MicroBatches(1, 10_000, 2).parts_of(12, 100, 4, 25) == 1
 
 
 @pytest.mark.parametrize(("parts", "rows"), [(4, (4, 4, 5, 8)), (2, (5, 8)), (1, (8,))])

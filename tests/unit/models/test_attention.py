@@ -138,22 +138,28 @@ def packed_levels() -> tuple[Level, ...]:
     lengths = [[sum(answers) for answers in of_prompt] for of_prompt in rows]
     prompt, own = make_levels([(1, 150), (3, 70)], [[[150], [17], [0]], lengths], 4, 2)
     owner, offset = np.full((3, 3, 70), -1, np.int32), np.zeros((3, 3, 70), np.int32)
+    starts = np.zeros((3, 9), np.int32)
     for i, of_prompt in enumerate(rows):
         for row, answers in enumerate(of_prompt):
             ends = np.cumsum([0, *answers])
             for number, size in enumerate(answers):
-                owner[i, row, ends[number] : ends[number + 1]] = 10 * row + number
+                owner[i, row, ends[number] : ends[number + 1]] = 3 * row + number
+                starts[i, 3 * row + number] = 70 * row + ends[number]
                 offset[i, row, ends[number] : ends[number + 1]] = np.arange(size)
     positions = prompt.length[..., None] + offset
-    return prompt, own._replace(owner=jnp.asarray(owner), positions=jnp.asarray(positions))
+    return prompt, own._replace(owner=jnp.asarray(owner), positions=jnp.asarray(positions), starts=jnp.asarray(starts))
 
 
-@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize(
+    ("backend", "cap", "size"),
+    [("splash", None, None), ("splash", 2.0, None), ("cudnn", None, None), ("cudnn", None, 5)],
+)
 def test_answers_that_share_a_row_see_the_prompt_and_themselves(
-    cap: float | None, here: dict[str, Callable[..., Any]]
+    backend: str, cap: float | None, size: int | None, here: dict[str, Callable[..., Any]]
 ) -> None:
     levels = packed_levels()
-    assert_same(value_and_gradient(here["splash"], levels, cap), value_and_gradient(xla.attend_tree, levels, cap))
+    want = value_and_gradient(xla.attend_tree, levels, cap, size)
+    assert_same(value_and_gradient(here[backend], levels, cap, size), want)
 
 
 def test_a_mask_of_packed_answers_that_has_no_room_for_its_numbers_is_refused() -> None:

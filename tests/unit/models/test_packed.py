@@ -19,11 +19,12 @@ from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.data.pack import with_learned_alone, with_packed_rows
 from jaxrl_sql.models import ModelConfig, init_params
-from jaxrl_sql.models.attention import TreeAttention, cudnn, splash
+from jaxrl_sql.models.attention import TreeAttention, splash
 from jaxrl_sql.models.packed import of_completions, packed_rows
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.models.value import add_value_head
+from jaxrl_sql.ops.micro_batches import MicroBatches
 from jaxrl_sql.types import InputError
 
 PLAIN = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
@@ -133,6 +134,50 @@ def test_a_part_runs_the_rows_that_its_prompts_need() -> None:
     np.testing.assert_allclose(scored_packed, np.where(inside, scored_alone, 0), rtol=1e-5, atol=1e-5)
 
 
+# Tokens that may run at a time, of three prompts of 8 with three packed rows of 16, or six that are not: what fits.
+BUDGETS = {
+    "all": (True, 168),
+    "prompts-of-few-rows": (True, 120),
+    "a-prompt": (True, 56),
+    "two-rows": (True, 40),
+    "a-row": (True, 24),
+    "answers-two-by-two": (False, 40),
+    "four-answers": (False, 72),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in {"two-rows", "four-answers"} else [pytest.mark.slow]) for name in BUDGETS],
+)
+def test_a_budget_of_tokens_changes_no_sum(name: str) -> None:
+    params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
+    is_packed, tokens = BUDGETS[name]
+    policy, rate, micro_batches = make_policy(PLAIN, 0.7), optax.sgd(1.0), MicroBatches(1, tokens)
+    within = with_packed_rows(batch) if is_packed else batch
+    objective = partial(grpo_loss, cfg=GrpoConfig(entropy_bonus=0.1, loss_agg_mode="sequence_mean"), on_policy=False)
+    (want, wanted), (got, metrics) = (
+        make_step(policy, objective, rate, by, by_rows=True)(
+            init_state(jax.tree.map(lambda x: x.copy(), params), rate), one
+        )
+        for one, by in ((batch, 1), (within, micro_batches))
+    )
+    assert_sums(got.trainable, want.trainable, params)
+    for key, (total, weight) in wanted.items():
+        np.testing.assert_allclose(metrics[key], (total, weight), rtol=1e-4, atol=1e-5, err_msg=key)
+    inside = np.arange(T) < batch.completion_len[..., None]
+    alone, here = (
+        np.asarray(make_scorer(policy, by)(params, None, one)[0]) for one, by in ((batch, 1), (within, micro_batches))
+    )
+    np.testing.assert_allclose(here[inside], alone[inside], rtol=1e-5, atol=1e-5)
+
+
+def test_a_budget_without_room_for_an_answer_is_refused() -> None:
+    params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
+    with pytest.raises(InputError, match="a prompt of 8 tokens and one answer of 16, with padding, are 24"):
+        make_scorer(make_policy(PLAIN), MicroBatches(1, 23))(params, None, batch)
+
+
 def assert_sums(got: Any, want: Any, before: Any) -> None:
     """Compare how far parameters were moved, by one part in 100,000 of the longest way."""
     for (path, a), b, old in zip(
@@ -180,9 +225,3 @@ def test_rows_hold_the_tokens_of_their_answers() -> None:
     offsets, owners = of_completions(rows.offset, packed), of_completions(rows.owner, packed)
     np.testing.assert_array_equal(offsets, np.where(inside, np.arange(T), 0))
     np.testing.assert_array_equal(owners, np.where(inside, np.arange(G)[:, None], 0))
-
-
-def test_an_attention_that_keeps_a_row_to_one_answer_refuses_packed_ones() -> None:
-    params, packed = init_params(PLAIN, jax.random.key(3)), with_packed_rows(make_batch())
-    with pytest.raises(InputError, match="packed rows need xla or amx or splash"):
-        make_policy(PLAIN, attention=cudnn.attend_tree)(params, None, packed)

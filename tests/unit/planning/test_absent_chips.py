@@ -82,16 +82,27 @@ def test_no_gradient_is_added_up_in_bfloat16(chip: str) -> None:
     assert set(scatters) == {"f32"}
 
 
+PACKED = ["grpo.packing=true", "grpo.num_generations=8", "grpo.prompts=4", "grpo.gradient_accumulation_steps=2"]
+
+
+@pytest.mark.slow
+@NEEDS_PLUGIN
+def test_a_packed_update_compiles_for_four_gpus_with_a_way_for_each_number_of_rows() -> None:
+    found = run("h100", "update", "2", *PACKED)
+    assert found["ways"] == [3]
+    assert found["kernels"] == [3 * 3, 3 * 3], "prompts to prompts, answers to both: a kernel each way"
+    assert found["biases"] == []
+
+
 @pytest.mark.slow
 @NEEDS_LIBTPU
 def test_a_packed_update_compiles_for_four_tpus_with_a_way_for_each_number_of_rows() -> None:
     """Forward twice (remat), and back to queries and to keys: a kernel each, in each of three ways."""
-    options = ["grpo.packing=true", "grpo.num_generations=8", "grpo.prompts=4", "grpo.gradient_accumulation_steps=2"]
-    found = run("v5e", "update", "2", "model.remat=full", *options)
+    found = run("v5e", "update", "2", "model.remat=full", *PACKED)
     assert found["ways"] == [3]
     assert found["splash"] == {"fwd": 2 * 3, "dq": 3, "dkv": 3}
     assert set(found["scatters"]) == {"f32"}
-    apart = run("v5e", "update", "2", "model.remat=full", *options, "grpo.packing=false")
+    apart = run("v5e", "update", "2", "model.remat=full", *PACKED, "grpo.packing=false")
     assert apart["ways"] == []
     assert apart["splash"] == {"fwd": 2, "dq": 1, "dkv": 1}
 

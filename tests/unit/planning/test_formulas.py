@@ -7,18 +7,18 @@ import dataclasses
 import jax
 import pytest
 
-from jaxrl_sql.batch import row_counts
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.flops import layer_weights, update_flops
 from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.ops.micro_batches import row_counts
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
 from jaxrl_sql.planning.lengths import Lengths, StepLengths, between
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_here
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
 from jaxrl_sql.planning.suggestions import suggest
-from jaxrl_sql.planning.workload import find_workload, pieces_of_logits, with_packing, with_parts
+from jaxrl_sql.planning.workload import Update, find_workload, pieces_of_logits, with_packing, with_parts
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.types import InputError
 
@@ -328,7 +328,40 @@ def test_a_plan_packs_answers_where_attention_can() -> None:
     assert seconds["score"] < 0.4 * apart["score"]
     assert seconds["decode"] == apart["decode"]
     assert plan.memory == before.memory, "room is kept for answers that are all of the longest"
-    with pytest.raises(
-        InputError, match=r"grpo\.packing=true: with model\.attention=auto a row holds one answer on gpu"
-    ):
-        make_plan(cfg, shape, find_topology("h100:8"), mesh_sizes("1x2x4", 8), 8192, lengths)
+
+
+def test_a_budget_of_tokens_holds_less_and_runs_more_often() -> None:
+    """Eight prompts a shard of 128 tokens, with eight rows of 64: 640 tokens each."""
+    lines = ["grpo.prompts=16", "grpo.num_generations=8", "sampling.max_new_tokens=64"]
+
+    def update(*more: str) -> Update:
+        found = find_workload(config(*lines, *more), 100, 2).update
+        assert found is not None
+        return found
+
+    def held(*more: str) -> int:
+        return estimate(config(*lines, *more), MODEL, abstract_mesh(1, 2, 1), 100).activations
+
+    whole, four, one = update(), update("grpo.max_tokens_per_device=2600"), update("grpo.max_tokens_per_device=640")
+    assert (whole.passes, four.passes, one.passes) == (1, 2, 8)
+    assert four.cut() == four.cut(minibatches=2) == (1, 2600, 2)
+    assert held() > held("grpo.max_tokens_per_device=2600") > held("grpo.max_tokens_per_device=640")
+    assert held("grpo.max_tokens_per_device=2600") == held("grpo.gradient_accumulation_steps=2")
+    split = update("grpo.max_tokens_per_device=400")
+    # Four rows at a time, so each prompt runs twice.
+    assert (split.at_once(8), split.passes, split.again) == ((2, 4), 16, 1)
+    assert split.tokens == 16 * (2 * 128 + 8 * 64)
+    assert held("grpo.max_tokens_per_device=400") < held("grpo.max_tokens_per_device=640")
+    with pytest.raises(InputError, match=r"grpo\.max_tokens_per_device=191: .* are 192: allow as many"):
+        update("grpo.max_tokens_per_device=191")
+    with pytest.raises(InputError, match=r"leave grpo\.gradient_accumulation_steps=2 at 1"):
+        config("grpo.max_tokens_per_device=640", "grpo.gradient_accumulation_steps=2")
+    found = with_parts(config(*lines, "grpo.max_tokens_per_device=640", "grpo.gradient_accumulation_steps=0"), 2)
+    assert found.grpo.gradient_accumulation_steps == 1
+    packed = with_packing(
+        find_workload(config(*lines, "grpo.max_tokens_per_device=800"), 100, 2), Lengths((8.0,))
+    ).update
+    assert packed is not None
+    # Eight answers of eight tokens fill one row of two: two prompts of 128 + 64 or more tokens at a time are four.
+    assert (packed.packed_rows, set(packed.part_rows), packed.at_once(1)) == (2, {1}, (8, 1))
+    assert packed.passes == 2

@@ -53,7 +53,7 @@ cancelled=
 trap 'cancelled=1' TERM
 srun --kill-on-bad-exit=1 {shlex.join(train_command(given))}
 code=$?
-if [ $code -ne 0 ] || [ $cancelled ] || [ -e {shlex.quote(f"{config.run.dir}/model/config.json")} ]; then
+if [ $code -ne 0 ] || [ -n "$cancelled" ] || [ -e {shlex.quote(f"{config.run.dir}/model/config.json")} ]; then
     exit $code
 fi
 # It was asked to stop before its end, and goes on in its next turn.

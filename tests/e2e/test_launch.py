@@ -71,6 +71,13 @@ def words_of(text: str) -> list[str]:
     return shlex.split(line)
 
 
+def lint(script: str) -> None:
+    """Let bash parse a script, and shellcheck read it where it is installed."""
+    subprocess.run([BASH, "-n"], input=script, text=True, check=True)
+    if checker := shutil.which("shellcheck"):
+        subprocess.run([checker, "-"], input=script, text=True, check=True)
+
+
 def test_slurms_file_asks_for_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     asked = (
         "slurm --hosts 4 --chips 8 --time 12:00:00 --partition long --folder '/shared/a b' --config configs/arctic.yaml"
@@ -86,7 +93,7 @@ def test_slurms_file_asks_for_what_is_said(capsys: pytest.CaptureFixture[str]) -
         "srun", "--kill-on-bad-exit=1", "jaxrl-sql", "train", "--config", "configs/arctic.yaml", "mesh.fsdp=32",
         "run.dir=runs/one two", "mesh.processes=0", "run.resume=true",
     ]  # fmt: skip
-    subprocess.run([BASH, "-n"], input=text, text=True, check=True)
+    lint(text)
 
 
 def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +127,7 @@ def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_tpu_vms_script_is_begun_again_after_a_preemption(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The script itself runs, with a `gcloud` that keeps a machine's state in a file and takes it away once."""
     text = printed("tpu-vm --hosts 2 --accelerator v5p-16 --zone us-east5-a --folder /shared run.dir=runs/one", capsys)
+    lint(text)
     assert "sleep 120" in text
     (tmp_path / "file").write_text(text.replace("sleep 120", "sleep 0"))
     gcloud = tmp_path / "gcloud"

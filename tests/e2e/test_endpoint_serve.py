@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -20,8 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import anyio
 import jax
 import jax.numpy as jnp
+import mcp
 import numpy as np
 import optax
 import pytest
@@ -107,10 +110,27 @@ def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
         "verbal": ["recipe=paverl", "verbal.model=taught", "verbal.candidates=2", "verbal.rounds=3"],
     }
     given["distill"] += [f"distill.out={out / 'distill'}"]
-    given["verbal"] += ["verbal.temperature=1", "verbal.judge_temperature=0.2", "verbal.max_tokens=96"]
+    given["verbal"] += ["verbal.temperature=0.7", "verbal.judge_temperature=0.2", "verbal.max_tokens=96"]
     given["verbal"] += ["verbal.judge_max_tokens=48", f"verbal.out={out / 'verbal'}"]
     mains = {"evaluate": (evaluate, turns), "ask": (ask, turns), "distill": (distill, made), "verbal": (verbal, made)}
     return {name: partial(main, [*given[name], *more]) for name, (main, more) in mains.items()}
+
+
+def agent(root: Path, url: str) -> str:
+    """Return the SQL that an agent gets, whose tool asks the endpoint."""
+    words = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
+    words += ["--recipe", "skyrl_sql", "evaluate.turns=3", f"data.template={root / 'short.jinja'}"]
+    server = mcp.StdioServerParameters(
+        command=sys.executable, args=["-m", "jaxrl_sql.mcp", *words, "evaluate.max_new_tokens=96"], env={**os.environ}
+    )
+
+    async def ask() -> str:
+        async with mcp.Client(server) as client:
+            reply: Any = await client.call_tool("ask", {"question": "Who is old?"})
+            assert not reply.is_error, reply
+            return str(json.loads(reply.content[0].text)["sql"])
+
+    return anyio.run(ask)
 
 
 def found(out: Path, said: str) -> dict[str, Any]:
@@ -139,7 +159,7 @@ def run(root: Path, out: Path, url: str, capsys: pytest.CaptureFixture[str]) -> 
         assert command() == 0, name
         said = capsys.readouterr().out if name == "ask" else said
         capsys.readouterr()
-    return found(out, said)
+    return found(out, said) | {"agent": agent(root, url)}
 
 
 def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
@@ -158,15 +178,14 @@ def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
     pairs.sort(key=lambda pair: len(pair[0]))
     # The judge's long prompts apart, so that the others are not padded to them.
     batches = [lesson(part) for part in (pairs[:-2], pairs[-2:])]
-    tokens_learned = sum(len(answer) for _, answer in pairs)
 
     def loss(params: Any) -> tuple[jax.Array, jax.Array]:
-        total, wrong = jnp.zeros(()), jnp.zeros((), int)
+        missed = []
         for tokens, lengths, at in batches:
             logits, wanted = forward(params, config, tokens, lengths)[at], tokens[at[0], at[1] + 1]
-            total += optax.softmax_cross_entropy_with_integer_labels(logits, wanted).sum()
-            wrong += (logits.argmax(-1) != wanted).sum()
-        return total / tokens_learned, wrong
+            missed.append(optax.softmax_cross_entropy_with_integer_labels(logits, wanted))
+        whole = jnp.concatenate(missed)
+        return whole.mean(), (whole > UNSURE).sum()
 
     optimizer = optax.adam(2e-3)
 
@@ -178,11 +197,12 @@ def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
 
     state = optimizer.init(params)
     for _ in range(400):
-        params, state, (value, wrong) = step(params, state)
-        if value < LEARNED and wrong <= 1:  # of two answers to one question one is not the likeliest
+        better, state, (value, unsure) = step(params, state)
+        if unsure <= 2:  # where two answers to one question part
             break
+        params = better
     else:
-        pytest.fail(f"the model did not learn what it was shown: {value}, {wrong} tokens are wrong")
+        pytest.fail(f"the model did not learn what it was shown: {value}, {unsure} tokens are not sure")
     save_checkpoint(folder, config, params, tokenizer, source=START)
 
 
@@ -194,7 +214,7 @@ def lesson(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[jax.Array, jax
     return jnp.asarray(tokens), jnp.asarray(lengths), tuple(np.array(at).T)
 
 
-LEARNED = 0.015  # what two answers to one question cost at least, shared out to all tokens, is some 0.005
+UNSURE = 0.2  # a token of less than 82 %
 
 
 @contextmanager
@@ -226,6 +246,7 @@ def test_every_command_comes_to_the_same_end_with_our_own_server(
     assert expected["chosen"] == {"Which singers are aged?": GOLD}
     assert [role for role, _ in expected["answers"]["Who is old?"]] == ["assistant", "environment", "assistant"]
     assert expected["accuracy"] == 0.5
+    assert expected["asked"] == expected["agent"] == GOLD
     teach(tmp_path / "taught", list({json.dumps(one): one for one in script.dialogues}.values()))
     with serving(tmp_path / "taught") as url:
         assert run(root, tmp_path / "served", url, capsys) == expected

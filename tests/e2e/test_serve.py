@@ -281,13 +281,33 @@ def test_requests_beyond_the_queue_are_answered_429_with_a_time_to_wait(server: 
     assert ends["429"]
 
 
+def leave(server: str, seconds: float) -> int:
+    """Ask for long answers for some seconds, and go away from each; return how many were asked."""
+    parts, left, stop = urlsplit(server), 0, time.monotonic() + seconds
+    text = json.dumps({"model": MODEL, "prompt": IDS, "max_tokens": 1000, "n": 8, "temperature": 5}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+    while time.monotonic() < stop:
+        with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
+            connection.sendall(head.encode() + text)
+            time.sleep(0.5)
+        left += 1
+    return left
+
+
 @pytest.mark.slow
-def test_200_clients_get_whole_answers_or_429(server: str) -> None:
-    seconds = float(os.environ.get("JAXRL_SQL_LOAD_SECONDS", "20"))
-    ends = load(server, 200, seconds)
+def test_200_clients_get_whole_answers_or_429_while_others_go_away(server: str) -> None:
+    seconds, before = float(os.environ.get("JAXRL_SQL_LOAD_SECONDS", "20")), health(server)["cancelled"]
+    with ThreadPoolExecutor(4) as pool:
+        leaving = [pool.submit(leave, server, seconds) for _ in range(4)]
+        ends = load(server, 200, seconds)
+        left = sum(one.result() for one in leaving)
+    assert until(lambda: health(server)["running"] == 0)
+    found = health(server)
+    print(f"{seconds:g} s: {dict(ends)}; {left} went away, {found['cancelled'] - before} of them as they ran")
     assert set(ends) <= {"whole", "429"}
     assert ends["whole"] > 100
-    assert {**health(server), "cancelled": 0} == {"status": "ok", "waiting": 0, "running": 0, "cancelled": 0}
+    assert (found["status"], found["waiting"], found["running"]) == ("ok", 0, 0)
+    assert found["cancelled"] > before
 
 
 def test_a_port_in_use_is_one_line(server: str, capsys: pytest.CaptureFixture[str]) -> None:

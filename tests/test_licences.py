@@ -1,0 +1,131 @@
+"""What this project is made with may be used as it is: every crate in the wheel and every package it installs says so.
+
+Who adds a dependency under another licence reads that licence, and adds it here or takes another dependency.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+
+# Licences that let a program be given away, changed or not, by who names its authors; by their SPDX identifiers.
+PERMISSIVE = frozenset({
+    "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0",
+    "CNRI-Python", "ISC", "MIT", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib",
+})  # fmt: skip
+# Of a package that is installed beside ours, and no part of our files: changes to its own files are to be given away.
+BESIDE = PERMISSIVE | {"MPL-2.0"}
+
+# What packages without an SPDX expression say instead, in their classifier or in their field for the licence.
+WORDS = {
+    "Apache Software License": "Apache-2.0", "Apache 2.0 License": "Apache-2.0", "Apache License 2.0": "Apache-2.0",
+    "MIT License": "MIT", "BSD License": "BSD-3-Clause", "3-Clause BSD License": "BSD-3-Clause",
+    "ISC License (ISCL)": "ISC", "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+}  # fmt: skip
+
+
+def is_allowed(expression: str, allowed: frozenset[str]) -> bool:
+    """Return whether an SPDX expression can be satisfied by allowed licences; crates of old write OR as a slash."""
+    tokens = re.findall(r"\(|\)|[^\s()]+(?:\s+WITH\s+[^\s()]+)?", expression.replace("/", " OR "))
+    place = 0
+
+    def one() -> bool:
+        nonlocal place
+        place += 1
+        if tokens[place - 1] != "(":
+            return " ".join(tokens[place - 1].split()) in allowed
+        found = either()
+        place += 1  # the closing parenthesis
+        return found
+
+    def both() -> bool:
+        nonlocal place
+        found = one()
+        while place < len(tokens) and tokens[place] == "AND":
+            place += 1
+            found = one() and found
+        return found
+
+    def either() -> bool:
+        nonlocal place
+        found = both()
+        while place < len(tokens) and tokens[place] == "OR":
+            place += 1
+            found = both() or found
+        return found
+
+    return either() and place == len(tokens)
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        ("MIT", True), ("GPL-3.0-only", False), ("GPL-3.0-only OR MIT", True), ("GPL-3.0-only AND MIT", False),
+        ("MIT/Apache-2.0", True), ("(MIT OR GPL-2.0-only) AND Unicode-3.0", True), ("(GPL-2.0-only) AND MIT", False),
+        ("MIT OR GPL-2.0-only AND GPL-3.0-only", True), ("Apache-2.0 WITH LLVM-exception", True),
+        ("GPL-3.0-only WITH GCC-exception-3.1", False), ("MIT MIT", False),
+    ],
+)  # fmt: skip
+def test_expressions_by_hand(expression: str, holds: bool) -> None:
+    assert is_allowed(expression, PERMISSIVE) == holds
+
+
+def test_every_crate_in_the_wheel_is_under_a_known_licence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "sqlexec_rs"))
+    monkeypatch.delitem(sys.modules, "third_party", raising=False)
+    import third_party  # type: ignore[import-not-found]
+
+    crates = third_party.linked_crates(ROOT / "sqlexec_rs/py/Cargo.toml")
+    assert {"rusqlite", "pyo3", "rustls"} <= {crate["name"] for crate in crates}
+    stated = {f"{crate['name']} {crate['version']}": crate["license"] or "" for crate in crates}
+    assert {name: one for name, one in stated.items() if not is_allowed(one or "none", PERMISSIVE)} == {}
+
+
+def installed() -> Iterator[Distribution]:
+    """Yield what `pip install jaxrl-sql` installs, extras left out, as far as it is here."""
+    seen, waiting = set[tuple[str, frozenset[str]]](), [("jaxrl-sql", frozenset[str]())]
+    while waiting:
+        name, extras = waiting.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:  # of another platform
+            continue
+        yield found
+        for requirement in map(Requirement, found.requires or ()):
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+
+
+def licence_of(package: Distribution) -> str:
+    """Return the SPDX expression of a package's licence, by what it says of it; "" where it says nothing known.
+
+    Several classifiers are taken as a choice only where an expression says so, and else all hold.
+    """
+    about = package.metadata
+    words = (about.get("License") or "").strip()
+    if expression := about.get("License-Expression") or (words if is_allowed(words or "none", BESIDE) else ""):
+        return expression
+    classes = [one.rpartition(" :: ")[2] for one in about.get_all("Classifier") or () if one.startswith("License")]
+    said = classes or words.splitlines()[:1]
+    return " AND ".join(WORDS.get(one, "unknown") for one in said)
+
+
+def test_every_package_that_is_installed_with_ours_is_under_a_known_licence() -> None:
+    packages = {one.metadata["Name"]: one for one in installed()}
+    assert {"jax", "numpy", "rich", "sqlexec-rs"} <= packages.keys()
+    stated = {name: licence_of(one) for name, one in packages.items()}
+    assert {name: one for name, one in stated.items() if not is_allowed(one or "none", BESIDE)} == {}

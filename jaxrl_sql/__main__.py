@@ -39,6 +39,7 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "train": Entry("train", "Train by GRPO or PPO", "--config configs/spider.yaml data.dir=FOLDER"),
         "sft": Entry("sft", "Train by demonstrations alone", "--config configs/own_database.yaml data.train=more"),
         "plan": Entry("plan", "Say whether a run fits chips", "--config configs/arctic.yaml --topology h100:8"),
+        "launch": Entry("launch", "Print the file that starts a run on several hosts", "slurm --hosts 4 --config FILE"),
         "view": Entry("view", "Look at a run's answers in a browser", "runs/quickstart"),
         "report": Entry("report", "Write a run's report again", "runs/quickstart"),
     },

@@ -19,8 +19,8 @@ FLOOR = {"types"}
 
 # What stands beside the rooms: the nouns of host and device, and the commands, each alone.
 TOP = {"types", "batch"} | {
-    "train", "sft", "evaluate", "filter_data", "distill", "augment", "audit", "plan", "ask", "mcp", "doctor", "export",
-    "api",
+    "train", "sft", "evaluate", "filter_data", "distill", "augment", "audit", "plan", "launch", "ask", "mcp", "doctor",
+    "export", "api",
     "__main__",
 }  # fmt: skip
 COMMAND_ROOMS = {"run", "verbal", "view", "serve"}  # what the commands share, and commands of several files

@@ -1,0 +1,349 @@
+"""What `launch` prints: Slurm's file does what it says under a real slurmctld and slurmd; the others are read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.launch import main
+
+ROOT = Path(__file__).parents[2]
+BASH = shutil.which("bash") or "/bin/bash"
+DAEMONS = ("munged", "slurmctld", "slurmd")
+SLURM = """\
+ClusterName=here
+SlurmctldHost=localhost
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+CredType=cred/munge
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+KillWait=300
+ReturnToService=2
+NodeName=localhost CPUs=2 State=UNKNOWN
+PartitionName=low Nodes=localhost Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=300
+PartitionName=high Nodes=localhost MaxTime=INFINITE State=UP PriorityTier=2
+"""
+
+
+def printed(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(shlex.split(words)) == 0
+    return capsys.readouterr().out
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of the line that starts the run."""
+    (line,) = [line for line in text.splitlines() if " train " in line]
+    return shlex.split(line)
+
+
+def lint(script: str) -> None:
+    """Let bash parse a script, and shellcheck read it where it is installed."""
+    subprocess.run([BASH, "-n"], input=script, text=True, check=True)
+    if checker := shutil.which("shellcheck"):
+        subprocess.run([checker, "-"], input=script, text=True, check=True)
+
+
+def test_slurms_file_asks_for_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = (
+        "slurm --hosts 4 --chips 8 --time 12:00:00 --partition long --folder '/shared/a b' --config configs/arctic.yaml"
+    )
+    text = printed(f"{asked} mesh.fsdp=32 'run.dir=runs/one two' --name one", capsys)
+    options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+    assert options == [
+        "--job-name=one", "--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--partition=long",
+        "--time=12:00:00", "--signal=TERM@300", "--requeue", "--open-mode=append", "--chdir=/shared/a b",
+        "--output=one-%j.log",
+    ]  # fmt: skip
+    assert words_of(text) == [
+        "srun", "--kill-on-bad-exit=1", "jaxrl-sql", "train", "--config", "configs/arctic.yaml", "mesh.fsdp=32",
+        "run.dir=runs/one two", "mesh.processes=0", "run.resume=true",
+    ]  # fmt: skip
+    lint(text)
+
+
+def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "jobset --hosts 4 --chips 4 --image i:1 --claim c --accelerator tpu-v5p-slice:2x2x4 --folder /shared"
+    made = yaml.safe_load(printed(f"{asked} mesh.fsdp=16 run.dir=runs/One_2", capsys))
+    assert (made["kind"], made["metadata"], made["spec"]["failurePolicy"]) == (
+        "JobSet", {"name": "one-2"}, {"maxRestarts": 1000},
+    )  # fmt: skip
+    (hosts,) = made["spec"]["replicatedJobs"]
+    job = hosts["template"]["spec"]
+    assert [job[name] for name in ("parallelism", "completions", "completionMode", "backoffLimit")] == [
+        4,
+        4,
+        "Indexed",
+        0,
+    ]
+    pod = job["template"]["spec"]
+    assert set(pod["nodeSelector"].values()) == {"tpu-v5p-slice", "2x2x4"}
+    (container,) = pod["containers"]
+    given = {one["name"]: one.get("value") for one in container["env"]}
+    assert given["JAX_COORDINATOR_ADDRESS"] == "one-2-hosts-0-0.one-2:8476"
+    assert given["JAX_NUM_PROCESSES"] == "4"
+    assert container["resources"] == {"limits": {"google.com/tpu": 4}}
+    assert container["command"][2].endswith(" && test -e runs/One_2/model/config.json")
+    gpus = yaml.safe_load(printed("jobset --hosts 2 --chips 8 --image i --claim c mesh.data=16", capsys))
+    pod = gpus["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+    assert "nodeSelector" not in pod
+
+
+def test_a_tpu_vms_script_is_begun_again_after_a_preemption(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The script itself runs, with a `gcloud` that keeps a machine's state in a file and takes it away once."""
+    text = printed("tpu-vm --hosts 2 --accelerator v5p-16 --zone us-east5-a --folder /shared run.dir=runs/one", capsys)
+    lint(text)
+    assert "sleep 120" in text
+    (tmp_path / "file").write_text(text.replace("sleep 120", "sleep 0"))
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text(
+        f"""#!/bin/bash
+cd {tmp_path}
+echo "$4 $5 $6 ${{7:-}}" >> calls
+case $4 in
+    describe) cat state ;;
+    create) echo READY > state ;;
+    delete) rm state ;;
+    ssh) [ -e tried ] && exit 0; touch tried; echo PREEMPTED > state; exit 255 ;;
+esac
+"""
+    )
+    gcloud.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([BASH, str(tmp_path / "file")], env={**os.environ, **path}, timeout=60, check=False)
+    assert done.returncode == 0
+    calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
+    assert [one for one in calls if one != "describe"] == ["create", "ssh", "delete", "create", "ssh"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("slurm", "required: --hosts"),
+        ("slurn --hosts 2", "invalid choice: 'slurn'"),
+        ("slurm --hosts 0", "--hosts 0"),
+        ("slurm --hosts 2 --chips 8 mesh.fsdp=8", "is not made up of 16 chips: set mesh.fsdp=16"),
+        ("slurm --hosts 2 mesh.processes=3", "mesh.processes=3: 2 hosts start 2: leave it out"),
+        ("slurm --hosts 2 --config none.yaml", "none.yaml: No such file"),
+        ("slurm --hosts 2 grpo.step=3", "the nearest is grpo.steps"),
+        ("slurm --hosts 2 --name 'a b'", "--name 'a b': small letters"),
+        ("slurm --hosts 2 --folder here", "--folder here: a whole path"),
+        ("jobset --hosts 2", "--image is missing"),
+        ("jobset --hosts 2 --image i", "--claim is missing"),
+        ("tpu-vm --hosts 2", "--accelerator and --zone are missing"),
+    ],
+)
+def test_what_no_run_could_be_started_with_is_one_line(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(shlex.split(words))
+    except SystemExit as ended:
+        code = ended.code  # type: ignore[assignment]
+    shown = capsys.readouterr()
+    assert (code, shown.out) == (2, "")
+    assert shown.err.count("\n") == 1
+    assert said in shown.err
+
+
+Slurm = Callable[..., str]
+
+
+def wait(holds: Callable[[], Any], what: Callable[[], str], seconds: float) -> Any:
+    """Wait until something holds, and return it; fail with what there is to see when it does not."""
+    end = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < end, what()
+        time.sleep(0.2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Start munged, slurmctld and slurmd for this module alone; return what runs a command of theirs."""
+    programs = {name: shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in DAEMONS}
+    if None in programs.values() or os.geteuid() != 0:
+        missing = "needs Slurm, run as root (Debian: apt-get install slurmctld slurmd slurm-client munge)"
+        if os.environ.get("SQLEXEC_SERVERS") == "required":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    folder = tmp_path_factory.mktemp("slurm")
+    ports = []
+    for _ in range(2):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            ports.append(free.getsockname()[1])
+    (folder / "slurm.conf").write_text(SLURM.format(folder=folder, ports=ports))
+    (folder / "key").write_bytes(os.urandom(128))
+    (folder / "key").chmod(0o400)
+    env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    log = (folder / "out").open("w")
+
+    def start(name: str, *words: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([str(programs[name]), *words], env=env, stdout=log, stderr=log, start_new_session=True)
+
+    def ask(*words: str) -> str:
+        return subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def logs() -> str:
+        files = [folder / name for name in ("out", "slurmctld.log", "slurmd.log")]
+        return "\n".join(one.read_text()[-3000:] for one in files if one.exists())
+
+    def is_idle() -> bool:
+        words = [shutil.which("sinfo") or "", "-h", "-o", "%T"]
+        return "idle" in subprocess.run(words, env=env, capture_output=True, text=True, check=False).stdout
+
+    place = [
+        f"--{one}={folder}/munge.{one.partition('-')[0]}" for one in ("socket", "pid-file", "log-file", "seed-file")
+    ]
+    started = [start("munged", "--foreground", "--force", f"--key-file={folder}/key", *place)]
+    try:
+        wait((folder / "munge.socket").exists, logs, 30)
+        started += [start("slurmctld", "-D", "-c"), start("slurmd", "-D", "-N", "localhost")]
+        wait(is_idle, logs, 60)
+        yield ask
+    finally:
+        for one in reversed(started):
+            one.send_signal(signal.SIGTERM)
+        for one in reversed(started):
+            try:
+                one.wait(20)
+            except subprocess.TimeoutExpired:
+                one.kill()
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    generate(folder, SynthSpec(train_dbs=4, dev_dbs=1, unseen_dbs=2, train_questions=16, dev_questions=4))
+    return folder
+
+
+def settings(data: Path, run: Path, cache: Path) -> list[str]:
+    return [
+        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
+        "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=1",
+        "model.head_dim=16", "model.d_ff=48", "sft.steps=0", "grpo.steps=6", "grpo.prompts=2", "grpo.num_generations=2",
+        "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "run.pad_to_max=true",
+        "validation.max_new_tokens=12", "run.checkpoint_every=1", "run.display=plain", "run.trackers=[]",
+        "mesh.data=2", f"run.compilation_cache={cache}",
+    ]  # fmt: skip
+
+
+def untimed(path: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
+
+
+class Job:
+    """A run of two tasks in the partition that is preempted, by what `launch` prints for it."""
+
+    def __init__(self, slurm: Slurm, name: str, folder: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.slurm, self.run = slurm, folder / name
+        asked = ["slurm", "--hosts", "1", "--tasks", "2", "--partition", "low", "--name", name, "--folder", str(folder)]
+        program = ["--program", f"{sys.executable} -m jaxrl_sql"]
+        text = printed(shlex.join([*asked, *program, *settings(data, self.run, folder / "cache")]), capsys)
+        (folder / f"{name}.sh").write_text(text)
+        self.id = slurm("sbatch", "--parsable", str(folder / f"{name}.sh")).strip()
+        self.file = folder / f"{name}-{self.id}.log"
+
+    def log(self) -> str:
+        return self.file.read_text() if self.file.exists() else self.shown()
+
+    def shown(self) -> str:
+        return self.slurm("scontrol", "show", "job", "--oneliner", self.id)
+
+    def state(self) -> str:
+        return self.shown().partition("JobState=")[2].split()[0]
+
+    def wait_for_steps(self, count: int) -> None:
+        metrics = self.run / "metrics.jsonl"
+        wait(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > count, self.log, 600)
+
+    def wait_for_end(self) -> str:
+        going = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "PREEMPTED", "REQUEUED")
+        wait(lambda: self.state() not in going, self.log, 900)
+        return self.state()
+
+
+@pytest.fixture
+def submit(
+    slurm: Slurm, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Job]:
+    """Return what submits a run of a name."""
+    for name, value in (("PYTHONPATH", str(ROOT)), ("JAX_PLATFORMS", "cpu"), ("JAX_NUM_CPU_DEVICES", "1")):
+        monkeypatch.setenv(name, value)  # a job is given the environment
+    return lambda name: Job(slurm, name, tmp_path, data, capsys)
+
+
+@pytest.mark.slow
+def test_a_preempted_run_is_queued_again_and_ends_as_one_that_was_not(
+    slurm: Slurm, submit: Callable[[str], Job], tmp_path: Path
+) -> None:
+    """A job of a higher partition takes the run's node in the middle, and gives it back."""
+    alone = submit("whole")
+    assert alone.wait_for_end() == "COMPLETED", alone.log()
+    job = submit("preempted")
+    job.wait_for_steps(2)
+    wanted = ["--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 1"]
+    urgent = slurm("sbatch", "--parsable", *wanted).strip()
+    wait(lambda: "Restarts=1" in job.shown(), job.log, 300)
+    assert job.wait_for_end() == "COMPLETED", job.log()
+    assert "JobState=COMPLETED" in slurm("scontrol", "show", "job", urgent)
+    said = job.log()
+    assert "asked to end (SIGTERM): saving" in said
+    assert "going on from step" in said
+    assert said.count("done in ") == 1
+    whole, preempted = alone.run, job.run
+    assert untimed(preempted / "metrics.jsonl") == untimed(whole / "metrics.jsonl")
+    assert (preempted / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
+    weights = [folder / "model" / "model.safetensors" for folder in (whole, preempted)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_a_run_that_is_cancelled_is_not_queued_again(slurm: Slurm, submit: Callable[[str], Job]) -> None:
+    job = submit("cancelled")
+    job.wait_for_steps(2)
+    slurm("scancel", job.id)
+    assert job.wait_for_end() == "CANCELLED", job.log()
+    wait(lambda: "stopped; go on with --resume" in job.log(), job.log, 60)
+    time.sleep(3)
+    assert "JobState=CANCELLED" in job.shown()
+    assert "Restarts=0" in job.shown()

@@ -154,6 +154,20 @@ $(TRAINERS)/stamp: pyproject.toml $(RUST_FILES)
 test-trainers: $(TRAINERS)/stamp ## make .venv-trainers with verifiers, OpenEnv and skyrl-gym and hold the same dialogues in each
 	$(TRAINERS)/bin/python -m pytest -q -m trainers tests/unit/sqlenv/test_adapters.py $(ARGS)
 
+# The lowest versions that pyproject.toml allows; what they need in turn is the newest that fits.
+LOWEST := .venv-lowest
+
+$(LOWEST)/stamp: pyproject.toml $(RUST_FILES)
+	$(PY) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv ./sqlexec_rs
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --no-sources \
+		--config-settings executor=installed --editable '.[dev]'
+	@touch $@
+
+.PHONY: test-lowest
+test-lowest: $(LOWEST)/stamp ## make .venv-lowest with the lowest versions that pyproject.toml allows and run the core tests
+	$(LOWEST)/bin/python -m pytest -q $(SHARED) $(ARGS)
+
 # --- the documentation as a site
 
 $(STAMPS)/docs: $(STAMPS)/dev

@@ -62,9 +62,9 @@ class _Rows(NamedTuple):
     first: jax.Array
 
 
-# A kernel: (rows, keys, what came before, score, window or None) -> what the rows have read in all; nothing that can be
-# told where a sequence holds no tokens.
-Kernel = Callable[[_Rows, HeldKeys, PartialAttention, Score, int | None], PartialAttention]
+# A kernel: (rows, keys, what came before or None, score, window or None) -> what the rows have read in all; where a
+# sequence holds no tokens nothing is said.
+Kernel = Callable[[_Rows, HeldKeys, PartialAttention | None, Score, int | None], PartialAttention]
 
 
 def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: str, ways: int) -> Kernel | None:
@@ -126,7 +126,7 @@ def attend(
     position = jnp.repeat(readers.position.at[readers.slots].get(mode="clip"), m, axis=1)
     shared = _Rows(queries, position, jnp.zeros(e, jnp.int32))
     held = prompts._replace(length=jnp.where(reads.any(axis=1), prompts.length, 0))
-    part = kernel(shared, held, _nothing(shared.queries), score, window)
+    part = kernel(shared, held, None, score, window)
 
     def of_slots(x: jax.Array, nothing: jax.Array) -> jax.Array:
         by_slot = jnp.moveaxis(x.reshape(e, heads, group, m, *x.shape[3:]), 2, 1)
@@ -147,12 +147,16 @@ def _where(is_there: jax.Array, x: jax.Array, other: jax.Array) -> jax.Array:
 
 
 class Grid(NamedTuple):
-    """What one call moves beside keys: a program a sequence, each with padded rows of queries of all heads of keys."""
+    """What one call moves beside keys: a program a sequence, each with padded rows of queries of all heads of keys.
+
+    goes_on: whether it goes on from parts that came before.
+    """
 
     sequences: int
     heads: int
     rows: int
     depth: int
+    goes_on: bool
 
     def moved(self, width: int, there: float) -> float:
         """Return the bytes that programs fetch and write of the sequences that hold tokens; the others move nothing.
@@ -160,13 +164,13 @@ class Grid(NamedTuple):
         These are positions and queries, of `width` bytes a number, and the parts before and after, in float32: maximum,
         total and values.
         """
-        a_part = 4 * self.heads * self.rows * (2 + self.depth)
-        return there * (4 * self.rows + width * self.heads * self.rows * self.depth + 2 * a_part)
+        parts = (1 + self.goes_on) * 4 * self.heads * self.rows * (2 + self.depth)
+        return there * (4 * self.rows + width * self.heads * self.rows * self.depth + parts)
 
     @property
     def parts(self) -> int:
-        """Return the bytes of the parts of all rows, which stand in memory before and after the call."""
-        return 4 * self.sequences * self.heads * self.rows * (2 + self.depth)
+        """Return the bytes of the parts of all rows, which stand in memory around the call."""
+        return (1 + self.goes_on) * 4 * self.sequences * self.heads * self.rows * (2 + self.depth)
 
 
 def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, depth: int) -> tuple[Grid, Grid]:
@@ -176,7 +180,7 @@ def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, dep
     """
     least = max(_GPU_LEAST, _TPU_LEAST)
     shared, own = (_padded_rows(rows, least) for rows in (group * per_key, per_key))
-    return Grid(prompts, heads, shared, depth), Grid(slots, heads, own, depth)
+    return Grid(prompts, heads, shared, depth, goes_on=False), Grid(slots, heads, own, depth, goes_on=True)
 
 
 def fetched(tokens: float, heads: int, depth: int, width: int) -> float:
@@ -214,7 +218,7 @@ def _padded_rows(count: int, least: int) -> int:
     return max(least, pl.next_power_of_2(count))
 
 
-def _padded(rows: _Rows, before: PartialAttention, least: int) -> tuple[_Rows, PartialAttention]:
+def _padded(rows: _Rows, before: PartialAttention | None, least: int) -> tuple[_Rows, tuple[jax.Array, ...]]:
     """Return rows and parts with as many rows as a kernel takes (`_padded_rows`)."""
     count = rows.queries.shape[2]
     more = _padded_rows(count, least) - count
@@ -222,8 +226,8 @@ def _padded(rows: _Rows, before: PartialAttention, least: int) -> tuple[_Rows, P
     def pad(x: jax.Array, axis: int) -> jax.Array:
         return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)])
 
-    return rows._replace(queries=pad(rows.queries, 2), position=pad(rows.position, 1)), PartialAttention(
-        *(pad(x, 2) for x in before)
+    return rows._replace(queries=pad(rows.queries, 2), position=pad(rows.position, 1)), tuple(
+        pad(x, 2) for x in before or ()
     )
 
 
@@ -241,7 +245,7 @@ def _call(
     kernel: Callable[..., None],
     rows: _Rows,
     keys: HeldKeys,
-    before: PartialAttention,
+    before: Sequence[jax.Array],
     position: jax.Array,
     *scalars: jax.Array,
     **options: Any,
@@ -250,9 +254,10 @@ def _call(
 
     `scalars` [X] int32 come after the three that all take.
     """
+    shape = rows.queries.shape
     called = pl.pallas_call(
         kernel,
-        out_shape=[jax.ShapeDtypeStruct(part.shape, jnp.float32) for part in before],
+        out_shape=[jax.ShapeDtypeStruct(part, jnp.float32) for part in (shape[:-1], shape[:-1], shape)],
         cost_estimate=_cost(rows, keys),
         name="paged_attention",
         **options,
@@ -268,10 +273,11 @@ def _call(
 def _triton_kernel(*refs: Any, score: Score, window: int | None) -> None:
     """Read the blocks of one sequence for one head of keys.
 
-    Refs: length [1], table [J], first [1], position [R], q [R,Q], k, v [Y,C,Q], and the parts before and after.
+    Refs: length [1], table [J], first [1], position [R], q [R,Q], k, v [Y,C,Q], and the parts before, if any,
+    and after.
     """
     length, table, first, position, q, k, v = refs[:7]
-    before, after = refs[7:10], refs[10:]
+    before, after = refs[7:-3], refs[-3:]
     size = k.shape[1]
 
     @pl.when(length[0] > 0)
@@ -290,7 +296,7 @@ def _triton_kernel(*refs: Any, score: Score, window: int | None) -> None:
 
             return _step(part, scores, jnp.broadcast_to(visible, scores.shape), score, weigh)
 
-        start = PartialAttention(*(ref[...] for ref in before))
+        start = PartialAttention(*(ref[...] for ref in before)) if before else _nothing(queries)
         for ref, found in zip(after, lax.fori_loop(0, pl.cdiv(count, size), body, start), strict=True):
             ref[...] = found
 
@@ -298,14 +304,14 @@ def _triton_kernel(*refs: Any, score: Score, window: int | None) -> None:
 def _triton(
     rows: _Rows,
     keys: HeldKeys,
-    before: PartialAttention,
+    before: PartialAttention | None,
     score: Score,
     window: int | None,
     interpret: bool = False,
 ) -> PartialAttention:
     """Read blocks on a GPU: a program a sequence, head of keys and 128 rows of queries."""
     count = rows.queries.shape[2]
-    rows, before = _padded(rows, before, _GPU_LEAST)
+    rows, given = _padded(rows, before, _GPU_LEAST)
     x, heads, r, size = rows.queries.shape
     tile = min(r, _GPU_ROWS)
     blocks, _, block_size, _ = keys.k.shape
@@ -318,7 +324,7 @@ def _triton(
     pool = pl.BlockSpec((blocks, None, block_size, size), lambda _, h, __: (0, h, 0, 0))
     parts = [of_rows(), of_rows(), of_rows(size)]
     found = _call(
-        partial(_triton_kernel, score=score, window=window), rows, keys, before, rows.position,
+        partial(_triton_kernel, score=score, window=window), rows, keys, given, rows.position,
         grid=(x, heads, r // tile),
         in_specs=[
             one,
@@ -328,7 +334,7 @@ def _triton(
             of_rows(size),
             pool,
             pool,
-            *parts,
+            *parts[: len(given)],
         ],
         out_specs=parts,
         compiler_params=pltriton.CompilerParams(num_warps=4 if tile * size <= 64 * 128 else 8, num_stages=2),
@@ -354,12 +360,12 @@ def _mosaic_kernel(
     """Read the blocks of one sequence, where it has some, for all heads of keys.
 
     Scalars: length, first [X], table [X,J], turns [X] (`_turns`). Refs: position [1,R], q [K,R,Q], k, v [Y,K,C,Q] where
-    they lie, the parts before and after, buffers of keys and of values for B blocks twice [2,B,K,C,Q], and who says
-    that they have come.
+    they lie, the parts before, if any, and after, buffers of keys and of values for B blocks twice [2,B,K,C,Q], and who
+    says that they have come.
     """
     del turns
     position, q, k, v = refs[:4]
-    before, after, buffers, arrivals = refs[4:7], refs[7:10], refs[10:12], refs[12]
+    before, after, buffers, arrivals = refs[4:-6], refs[-6:-3], refs[-3:-1], refs[-1]
     i = pl.program_id(0)
     count = length[i]
     per, heads, size, depth = buffers[0].shape[1:]
@@ -399,7 +405,7 @@ def _mosaic_kernel(
 
             return _step(part, scores, jnp.broadcast_to(visible, scores.shape), score, weigh)
 
-        start = PartialAttention(*(ref[...] for ref in before))
+        start = PartialAttention(*(ref[...] for ref in before)) if before else _nothing(q)
         for ref, found in zip(after, lax.fori_loop(0, chunks, body, start), strict=True):
             ref[...] = found
 
@@ -407,14 +413,14 @@ def _mosaic_kernel(
 def _mosaic(
     rows: _Rows,
     keys: HeldKeys,
-    before: PartialAttention,
+    before: PartialAttention | None,
     score: Score,
     window: int | None,
     interpret: Any = False,
 ) -> PartialAttention:
     """Read blocks on a TPU: a program a sequence, which fetches 512 tokens while it works on the 512 before."""
     count = rows.queries.shape[2]
-    rows, before = _padded(rows, before, _TPU_LEAST)
+    rows, given = _padded(rows, before, _TPU_LEAST)
     x, heads, r, size = rows.queries.shape
     block_size = keys.k.shape[2]
     per = max(1, min(_TPU_TOKENS // block_size, keys.table.shape[1]))
@@ -426,13 +432,14 @@ def _mosaic(
     hbm = pl.BlockSpec(memory_space=pltpu.HBM)
     buffer = pltpu.VMEM((2, per, heads, block_size, size), keys.k.dtype)
     found = _call(
-        partial(_mosaic_kernel, score=score, window=window), rows, keys, before, rows.position[:, None],
+        partial(_mosaic_kernel, score=score, window=window), rows, keys, given, rows.position[:, None],
         _turns(keys.length),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=4,
             grid=(x,),
             in_specs=[
-                pl.BlockSpec((None, 1, r), lambda i, *scalars: (scalars[3][i], 0, 0)), of_rows(size), hbm, hbm, *parts
+                pl.BlockSpec((None, 1, r), lambda i, *scalars: (scalars[3][i], 0, 0)), of_rows(size), hbm, hbm,
+                *parts[: len(given)],
             ],
             out_specs=parts,
             scratch_shapes=[buffer, buffer, pltpu.SemaphoreType.DMA((2,))],

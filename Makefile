@@ -221,6 +221,10 @@ seeds: setup ## the quickstart with three seeds: accuracy before and after GRPO
 bench-step: setup ## time of a step and of its update with grouped against repeated prompts; ARGS=--quick for a smoke run
 	$(BIN)/python scripts/bench_step.py $(ARGS)
 
+.PHONY: bench-packing
+bench-packing: setup ## time of an update with a group's answers in rows of their own and in fewer; ARGS=--quick for a smoke run
+	$(TRAIN) scripts/bench_packing.py $(ARGS)
+
 .PHONY: bench-types
 bench-types: setup ## update, prefill and decoding in float32 and in bfloat16 on this machine; ARGS=--quick for a smoke run
 	$(TRAIN) scripts/bench_types.py $(ARGS)

@@ -318,7 +318,7 @@ def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: Engi
     kernel = 0
     if load.config.attention == "pallas":
         heads = mesh.shape["tensor"] if model.n_kv_heads % mesh.shape["tensor"] == 0 else 1
-        parts, kernel = 0, sum(2 * grid.parts for grid in decode_grids(model, load, heads))
+        parts, kernel = 0, sum(grid.parts for grid in decode_grids(model, load, heads))
     elif ways == 1:
         parts = slots * (load.sizes.prompt_columns + load.sizes.completion_columns)
     else:

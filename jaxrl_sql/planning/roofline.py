@@ -181,7 +181,7 @@ def _decode(
 
     Each chip has its share of rows and pages; weights come together, and of each row's softmax one part a chip. XLA
     reads every page of the pools; the kernel the blocks of valid keys, a prompt's once for its group, and beside them
-    what its grids move for each prompt and slot that there may be. `prompts` are the tokens of the prompts.
+    what its grids move for prompts that are read and slots that decode. `prompts` are the tokens of the prompts.
     """
     slots, held = load.config.max_num_seqs, load.sizes
     tensor, fsdp, ways = sizes["tensor"], sizes["fsdp"], batch_ways(sizes)
@@ -194,7 +194,8 @@ def _decode(
         block = load.config.block_size
         pages = plan.prompts * float((-(-prompts // block) * block).mean()) + plan.held
         keys = fetched(pages, model.n_kv_heads // heads, model.head_dim, width)
-        keys += sum(grid.moved(width) for grid in decode_grids(model, load, heads))
+        grids = decode_grids(model, load, heads)
+        keys += sum(grid.moved(width, there) for grid, there in zip(grids, (plan.prompts, plan.rows), strict=True))
         keys *= model.n_layers
     else:
         keys = 2 * model.n_layers * model.n_kv_heads * model.head_dim * width * load.cache_tokens / ways / heads

@@ -66,7 +66,8 @@ class _Waiting:
         """Yield the answer as server-sent events."""
         try:
             async for sample in self.samples():
-                yield f"data: {json.dumps(self.writer.event(sample))}\n\n"
+                if event := self.writer.event(sample):
+                    yield f"data: {json.dumps(event)}\n\n"
             options = self.writer.request.stream_options
             if options and options.include_usage:
                 yield f"data: {json.dumps(self.writer.usage_event())}\n\n"

@@ -193,10 +193,12 @@ class Writer:
         choices.sort(key=lambda choice: choice["index"])
         return {**self.head, "choices": choices, "usage": self._usage()}
 
-    def event(self, sample: Sample) -> dict[str, Any]:
-        """Return the event of what has come of a sample since the last one."""
+    def event(self, sample: Sample) -> dict[str, Any] | None:
+        """Return the event of what has come of a sample since the last one; None where nothing has."""
         number = self._number(sample)
         tokens, characters = self.sent.get(number, (0, 0))
+        if len(sample.token_ids) == tokens and not sample.finish_reason:
+            return None
         text = self._text(sample)
         sure = len(text) if sample.finish_reason else self._sure(text)
         self.sent[number] = len(sample.token_ids), max(characters, sure)

@@ -107,8 +107,8 @@ class Judge:
         try:
             (outcome,) = self._executor.execute_many([(opened(example).database, "SELECT 1")])
         except ExecutorError:
-            return f"{example.db_id} of {DIALECTS[example.dialect]} cannot be reached"
-        return "" if outcome.status == "ok" else f"{example.db_id} of {DIALECTS[example.dialect]}: {outcome.status}"
+            return _unreachable(example)
+        return "" if outcome.status == "ok" else _unreachable(example)
 
     def _judge(self, asked: Sequence[Asked]) -> None:
         examples, sqls = [opened(one.example) for one in asked], [one.sql for one in asked]
@@ -119,6 +119,9 @@ class Judge:
         for one, verdict, mine, gold in zip(
             asked, verdicts, outcomes[: len(asked)], outcomes[len(asked) :], strict=True
         ):
+            if one.example.engine_url and gold.status == "db_error":  # the server has gone meanwhile
+                self._missing[one.example.database] = _unreachable(one.example)
+                continue
             self._verdicts[one.key] = shown_verdict(verdict, one.sql, one.example.gold_dialect, mine, gold)
 
 
@@ -132,6 +135,10 @@ def asked_of(groups: Iterable[Group]) -> list[Asked]:
         if answer["sql"]
     ]
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _unreachable(example: Example) -> str:
+    return f"{example.db_id} of {DIALECTS[example.dialect]} cannot be reached"
 
 
 def opened(example: Example) -> Example:

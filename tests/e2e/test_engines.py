@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,11 +24,13 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.datagen.synth.__main__ import main as synth
 from jaxrl_sql.evaluate import main as evaluate
 from jaxrl_sql.recipes import RECIPES
+from jaxrl_sql.report.groups import chunks, open_source, read_chunk
 from jaxrl_sql.sqlenv.address import open_url
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.sqlenv.turns import Action
 from jaxrl_sql.train import main as train
 from jaxrl_sql.types import Example
+from jaxrl_sql.view.judging import Judge, asked_of
 from sqlexec_rs.servers import Server
 
 ROOT = Path(__file__).parents[2]
@@ -218,11 +221,19 @@ def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pyt
     assert "db_error" not in {status for _, status in ran}
     assert "ok" in {status for _, status in ran}
     passwords = {urlsplit(one.reader).password or "" for one in copies.servers.values()} - {""}
-    kept = [
-        path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix in (".yaml", ".jsonl", ".json")
-    ]
+    files = [path for path in run.rglob("*") if path.suffix in (".yaml", ".jsonl", ".json", ".gz") and path.is_file()]
+    kept = [gzip.decompress(one.read_bytes()) if one.suffix == ".gz" else one.read_bytes() for one in files]
     assert passwords
     assert not any(word.encode() in text for word in passwords for text in kept)
+    # What `view` shows of it: each answer is judged again where it ran.
+    groups = [one for chunk in chunks(open_source(run)) for one in read_chunk(chunk).groups]
+    with make_executor(ExecutorConfig()) as executor:
+        judge = Judge(executor, 1000, 600.0)
+        judge.judge(asked_of(groups))
+    judge.attach(groups)
+    answers = [(one["example"].dialect, answer) for one in groups for answer in one["answers"] if answer["sql"]]
+    assert {dialect for dialect, _ in answers} >= {*DIALECTS}
+    assert all(answer["verdict"]["results"]["gold"].keys() >= {"columns"} for _, answer in answers)
 
 
 def test_a_server_answers_questions_of_its_own(

@@ -148,6 +148,7 @@ def test_a_stream_says_what_the_whole_answer_does(client: openai.OpenAI, stops: 
         usage = event.usage or usage
         for choice in event.choices:
             events += 1
+            assert choice.finish_reason or choice.logprobs.content, "an event says something"
             texts[choice.index] += choice.delta.content or ""
             tokens[choice.index] += len(choice.logprobs.content) if choice.logprobs else 0
             reasons[choice.index] = choice.finish_reason or reasons[choice.index]

@@ -31,6 +31,15 @@ STEPS, GROUP = 2, 6
 LEARNED = 0.01  # what two ways to go on cost at least, shared out to all tokens, is some 0.007
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: PyTorch's wait for one another by spinning, which takes long beside other work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def task() -> Iterator[SqlTask]:
     with make_executor(ExecutorConfig()) as executor:

@@ -2,9 +2,9 @@
 
 Two calls a layer, of the same kernel. The first has a row for each prompt: its blocks are read once, with the queries
 of all slots that read it. The second has a row for each slot: it goes on from what the first gave and reads the slot's
-own blocks. Blocks that no sequence holds, and columns of the table beyond a sequence's length, cost nothing, and no
-score is written to memory. (Online softmax: Milakov and Gimelshein 2018, arXiv:1805.02867; blocks by a table: Kwon et
-al. 2023, arXiv:2309.06180; a prompt's keys once a group: Juravsky et al. 2024, arXiv:2402.05099.)
+own blocks. Blocks that no sequence holds, columns of the table beyond a sequence's length, and sequences of no tokens
+cost nothing, and no score is written to memory. (Online softmax: Milakov and Gimelshein 2018, arXiv:1805.02867; blocks
+by a table: Kwon et al. 2023, arXiv:2309.06180; a prompt's keys once a group: Juravsky et al. 2024, arXiv:2402.05099.)
 
 `TRITON` is written for NVIDIA's GPUs and `MOSAIC` for TPUs; `paged.paged_attention` is the reference, and what runs on
 processors and on meshes that split the blocks. A mesh that splits the heads runs the kernel on each device's own.
@@ -62,8 +62,9 @@ class _Rows(NamedTuple):
     first: jax.Array
 
 
-# A kernel: (rows, keys, what came before, score, window or None) -> what the rows have read in all.
-Kernel = Callable[[_Rows, HeldKeys, PartialAttention, Score, int | None], PartialAttention]
+# A kernel: (rows, keys, what came before or None, score, window or None) -> what the rows have read in all; where a
+# sequence holds no tokens nothing is said.
+Kernel = Callable[[_Rows, HeldKeys, PartialAttention | None, Score, int | None], PartialAttention]
 
 
 def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: str, ways: int) -> Kernel | None:
@@ -125,38 +126,51 @@ def attend(
     position = jnp.repeat(readers.position.at[readers.slots].get(mode="clip"), m, axis=1)
     shared = _Rows(queries, position, jnp.zeros(e, jnp.int32))
     held = prompts._replace(length=jnp.where(reads.any(axis=1), prompts.length, 0))
-    part = kernel(shared, held, _nothing(shared.queries), score, window)
+    part = kernel(shared, held, None, score, window)
 
-    def of_slots(x: jax.Array) -> jax.Array:
+    def of_slots(x: jax.Array, nothing: jax.Array) -> jax.Array:
         by_slot = jnp.moveaxis(x.reshape(e, heads, group, m, *x.shape[3:]), 2, 1)
-        return by_slot.at[readers.prompt, readers.group_index].get(mode="clip")
+        return _where(
+            held.length.at[readers.prompt].get(mode="clip") > 0, by_slot[readers.prompt, readers.group_index], nothing
+        )
 
     first = prompts.length.at[readers.prompt].get(mode="clip")
     rows = _Rows(q, jnp.broadcast_to(readers.position[:, None], (n, m)), first)
-    found = kernel(rows, own, PartialAttention(*map(of_slots, part)), score, window)
-    return normalized(found.total, found.values)
+    before = PartialAttention(*map(of_slots, part, _nothing(q)))
+    found = kernel(rows, own, before, score, window)
+    return normalized(*(_where(own.length > 0, x, jnp.zeros((), x.dtype)) for x in (found.total, found.values)))
+
+
+def _where(is_there: jax.Array, x: jax.Array, other: jax.Array) -> jax.Array:
+    """Return x [N,*] where it is there [N], else `other`."""
+    return jnp.where(is_there.reshape(-1, *[1] * (x.ndim - 1)), x, other)
 
 
 class Grid(NamedTuple):
-    """What one call moves beside keys: a program a sequence, each with padded rows of queries of all heads of keys."""
+    """What one call moves beside keys: a program a sequence, each with padded rows of queries of all heads of keys.
+
+    goes_on: whether it goes on from parts that came before.
+    """
 
     sequences: int
     heads: int
     rows: int
     depth: int
+    goes_on: bool
 
-    def moved(self, width: int) -> int:
-        """Return the bytes that the programs fetch and write, with queries of so many bytes a number.
+    def moved(self, width: int, there: float) -> float:
+        """Return the bytes that programs fetch and write of the sequences that hold tokens; the others move nothing.
 
-        These are positions and queries, and the parts before and after, in float32: maximum, total and values.
+        These are positions and queries, of `width` bytes a number, and the parts before and after, in float32: maximum,
+        total and values.
         """
-        a_part = 4 * self.heads * self.rows * (2 + self.depth)
-        return self.sequences * (4 * self.rows + width * self.heads * self.rows * self.depth + 2 * a_part)
+        parts = (1 + self.goes_on) * 4 * self.heads * self.rows * (2 + self.depth)
+        return there * (4 * self.rows + width * self.heads * self.rows * self.depth + parts)
 
     @property
     def parts(self) -> int:
-        """Return the bytes of the parts of all rows, which stand in memory before and after the call."""
-        return 4 * self.sequences * self.heads * self.rows * (2 + self.depth)
+        """Return the bytes of the parts of all rows, which stand in memory around the call."""
+        return (1 + self.goes_on) * 4 * self.sequences * self.heads * self.rows * (2 + self.depth)
 
 
 def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, depth: int) -> tuple[Grid, Grid]:
@@ -166,7 +180,7 @@ def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, dep
     """
     least = max(_GPU_LEAST, _TPU_LEAST)
     shared, own = (_padded_rows(rows, least) for rows in (group * per_key, per_key))
-    return Grid(prompts, heads, shared, depth), Grid(slots, heads, own, depth)
+    return Grid(prompts, heads, shared, depth, goes_on=False), Grid(slots, heads, own, depth, goes_on=True)
 
 
 def fetched(tokens: float, heads: int, depth: int, width: int) -> float:
@@ -204,7 +218,7 @@ def _padded_rows(count: int, least: int) -> int:
     return max(least, pl.next_power_of_2(count))
 
 
-def _padded(rows: _Rows, before: PartialAttention, least: int) -> tuple[_Rows, PartialAttention]:
+def _padded(rows: _Rows, before: PartialAttention | None, least: int) -> tuple[_Rows, tuple[jax.Array, ...]]:
     """Return rows and parts with as many rows as a kernel takes (`_padded_rows`)."""
     count = rows.queries.shape[2]
     more = _padded_rows(count, least) - count
@@ -212,8 +226,8 @@ def _padded(rows: _Rows, before: PartialAttention, least: int) -> tuple[_Rows, P
     def pad(x: jax.Array, axis: int) -> jax.Array:
         return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)])
 
-    return rows._replace(queries=pad(rows.queries, 2), position=pad(rows.position, 1)), PartialAttention(
-        *(pad(x, 2) for x in before)
+    return rows._replace(queries=pad(rows.queries, 2), position=pad(rows.position, 1)), tuple(
+        pad(x, 2) for x in before or ()
     )
 
 
@@ -231,62 +245,73 @@ def _call(
     kernel: Callable[..., None],
     rows: _Rows,
     keys: HeldKeys,
-    before: PartialAttention,
+    before: Sequence[jax.Array],
     position: jax.Array,
+    *scalars: jax.Array,
     **options: Any,
 ) -> list[jax.Array]:
-    """Call a kernel with what all take, in their order; a column of the table without a block names the last one."""
+    """Call a kernel with what all take, in their order; a column of the table without a block names the last one.
+
+    `scalars` [X] int32 come after the three that all take.
+    """
+    shape = rows.queries.shape
     called = pl.pallas_call(
         kernel,
-        out_shape=[jax.ShapeDtypeStruct(part.shape, jnp.float32) for part in before],
+        out_shape=[jax.ShapeDtypeStruct(part, jnp.float32) for part in (shape[:-1], shape[:-1], shape)],
         cost_estimate=_cost(rows, keys),
         name="paged_attention",
         **options,
     )
     table = jnp.minimum(keys.table, keys.k.shape[0] - 1)
     queries = rows.queries.astype(keys.k.dtype)
-    found: list[jax.Array] = called(keys.length, table, rows.first, position, queries, keys.k, keys.v, *before)
+    found: list[jax.Array] = called(
+        keys.length, table, rows.first, *scalars, position, queries, keys.k, keys.v, *before
+    )  # fmt: skip
     return found
 
 
 def _triton_kernel(*refs: Any, score: Score, window: int | None) -> None:
     """Read the blocks of one sequence for one head of keys.
 
-    Refs: length [1], table [J], first [1], position [R], q [R,Q], k, v [Y,C,Q], and the parts before and after.
+    Refs: length [1], table [J], first [1], position [R], q [R,Q], k, v [Y,C,Q], and the parts before, if any,
+    and after.
     """
     length, table, first, position, q, k, v = refs[:7]
-    before, after = refs[7:10], refs[10:]
-    queries, at, count = q[...], position[...][:, None], length[0]
+    before, after = refs[7:-3], refs[-3:]
     size = k.shape[1]
 
-    def body(j: jax.Array, part: PartialAttention) -> PartialAttention:
-        block = table[j]
-        index = j * size + lax.broadcasted_iota(jnp.int32, (1, size), 1)
-        keys, values = k[block], v[block]
-        scores = jnp.dot(queries, keys.T, preferred_element_type=jnp.float32)
-        visible = _visible(index, count, first[0], at, window)
+    @pl.when(length[0] > 0)
+    def read() -> None:
+        queries, at, count = q[...], position[...][:, None], length[0]
 
-        def weigh(weight: jax.Array) -> jax.Array:
-            return jnp.dot(weight.astype(values.dtype), values, preferred_element_type=jnp.float32)
+        def body(j: jax.Array, part: PartialAttention) -> PartialAttention:
+            block = table[j]
+            index = j * size + lax.broadcasted_iota(jnp.int32, (1, size), 1)
+            keys, values = k[block], v[block]
+            scores = jnp.dot(queries, keys.T, preferred_element_type=jnp.float32)
+            visible = _visible(index, count, first[0], at, window)
 
-        return _step(part, scores, jnp.broadcast_to(visible, scores.shape), score, weigh)
+            def weigh(weight: jax.Array) -> jax.Array:
+                return jnp.dot(weight.astype(values.dtype), values, preferred_element_type=jnp.float32)
 
-    start = PartialAttention(*(ref[...] for ref in before))
-    for ref, found in zip(after, lax.fori_loop(0, pl.cdiv(count, size), body, start), strict=True):
-        ref[...] = found
+            return _step(part, scores, jnp.broadcast_to(visible, scores.shape), score, weigh)
+
+        start = PartialAttention(*(ref[...] for ref in before)) if before else _nothing(queries)
+        for ref, found in zip(after, lax.fori_loop(0, pl.cdiv(count, size), body, start), strict=True):
+            ref[...] = found
 
 
 def _triton(
     rows: _Rows,
     keys: HeldKeys,
-    before: PartialAttention,
+    before: PartialAttention | None,
     score: Score,
     window: int | None,
     interpret: bool = False,
 ) -> PartialAttention:
     """Read blocks on a GPU: a program a sequence, head of keys and 128 rows of queries."""
     count = rows.queries.shape[2]
-    rows, before = _padded(rows, before, _GPU_LEAST)
+    rows, given = _padded(rows, before, _GPU_LEAST)
     x, heads, r, size = rows.queries.shape
     tile = min(r, _GPU_ROWS)
     blocks, _, block_size, _ = keys.k.shape
@@ -299,7 +324,7 @@ def _triton(
     pool = pl.BlockSpec((blocks, None, block_size, size), lambda _, h, __: (0, h, 0, 0))
     parts = [of_rows(), of_rows(), of_rows(size)]
     found = _call(
-        partial(_triton_kernel, score=score, window=window), rows, keys, before, rows.position,
+        partial(_triton_kernel, score=score, window=window), rows, keys, given, rows.position,
         grid=(x, heads, r // tile),
         in_specs=[
             one,
@@ -309,7 +334,7 @@ def _triton(
             of_rows(size),
             pool,
             pool,
-            *parts,
+            *parts[: len(given)],
         ],
         out_specs=parts,
         compiler_params=pltriton.CompilerParams(num_warps=4 if tile * size <= 64 * 128 else 8, num_stages=2),
@@ -318,19 +343,32 @@ def _triton(
     return PartialAttention(*(part[:, :, :count] for part in found))
 
 
-def _mosaic_kernel(length: Any, table: Any, first: Any, *refs: Any, score: Score, window: int | None) -> None:
-    """Read the blocks of one sequence for all heads of keys; length [X], table [X,J], first [X] are scalars.
+def _turns(length: jax.Array) -> jax.Array:
+    """Return whose rows each program has before it, [X] int32: its own, or those that are there anyway.
 
-    Refs: position [1,R], q [K,R,Q], k, v [Y,K,C,Q] where they lie, the parts before and after, buffers of keys and of
-    values for B blocks twice [2,B,K,C,Q], and who says that they have come.
+    What is there already is not fetched again, and written once: so a sequence of no tokens names that before it that
+    has some, or the first of all.
     """
+    here = jnp.where(length > 0, jnp.arange(len(length)), -1)
+    last = lax.cummax(here)
+    return jnp.where(last < 0, jnp.argmax(length > 0), last).astype(jnp.int32)
+
+
+def _mosaic_kernel(
+    length: Any, table: Any, first: Any, turns: Any, *refs: Any, score: Score, window: int | None
+) -> None:
+    """Read the blocks of one sequence, where it has some, for all heads of keys.
+
+    Scalars: length, first [X], table [X,J], turns [X] (`_turns`). Refs: position [1,R], q [K,R,Q], k, v [Y,K,C,Q] where
+    they lie, the parts before, if any, and after, buffers of keys and of values for B blocks twice [2,B,K,C,Q], and who
+    says that they have come.
+    """
+    del turns
     position, q, k, v = refs[:4]
-    before, after, buffers, arrivals = refs[4:7], refs[7:10], refs[10:12], refs[12]
+    before, after, buffers, arrivals = refs[4:-6], refs[-6:-3], refs[-3:-1], refs[-1]
     i = pl.program_id(0)
     count = length[i]
     per, heads, size, depth = buffers[0].shape[1:]
-    at = position[...].reshape(1, -1, 1)
-
     chunks = pl.cdiv(count, per * size)
 
     def with_copies(chunk: jax.Array, b: int, work: Callable[[Any], None]) -> None:
@@ -344,56 +382,65 @@ def _mosaic_kernel(length: Any, table: Any, first: Any, *refs: Any, score: Score
         for b in range(per):
             pl.when((chunk * per + b) * size < count)(partial(with_copies, chunk, b, work))
 
-    for_blocks(jnp.int32(0), lambda copy: copy.start())
+    @pl.when(count > 0)
+    def read() -> None:
+        at = position[...].reshape(1, -1, 1)
+        for_blocks(jnp.int32(0), lambda copy: copy.start())
 
-    def body(chunk: jax.Array, part: PartialAttention) -> PartialAttention:
-        place = lax.rem(chunk, 2)
+        def body(chunk: jax.Array, part: PartialAttention) -> PartialAttention:
+            place = lax.rem(chunk, 2)
 
-        for_blocks(chunk + 1, lambda copy: copy.start())
-        for_blocks(chunk, lambda copy: copy.wait())
-        keys, values = (jnp.swapaxes(buffer[place], 0, 1).reshape(heads, per * size, depth) for buffer in buffers)
-        scores = jnp.einsum("krq,kcq->krc", q[...], keys, preferred_element_type=jnp.float32)
-        index = chunk * per * size + lax.broadcasted_iota(jnp.int32, (1, 1, per * size), 2)
-        values = jnp.where(jnp.swapaxes(index, 1, 2) < count, values, 0)  # what was not fetched may be no number
-        visible = _visible(index, count, first[i], at, window)
+            for_blocks(chunk + 1, lambda copy: copy.start())
+            for_blocks(chunk, lambda copy: copy.wait())
+            keys, values = (jnp.swapaxes(buffer[place], 0, 1).reshape(heads, per * size, depth) for buffer in buffers)
+            scores = jnp.einsum("krq,kcq->krc", q[...], keys, preferred_element_type=jnp.float32)
+            index = chunk * per * size + lax.broadcasted_iota(jnp.int32, (1, 1, per * size), 2)
+            values = jnp.where(jnp.swapaxes(index, 1, 2) < count, values, 0)  # what was not fetched may be no number
+            visible = _visible(index, count, first[i], at, window)
 
-        def weigh(weight: jax.Array) -> jax.Array:
-            return jnp.einsum("krc,kcq->krq", weight.astype(values.dtype), values, preferred_element_type=jnp.float32)
+            def weigh(weight: jax.Array) -> jax.Array:
+                return jnp.einsum(
+                    "krc,kcq->krq", weight.astype(values.dtype), values, preferred_element_type=jnp.float32
+                )
 
-        return _step(part, scores, jnp.broadcast_to(visible, scores.shape), score, weigh)
+            return _step(part, scores, jnp.broadcast_to(visible, scores.shape), score, weigh)
 
-    start = PartialAttention(*(ref[...] for ref in before))
-    for ref, found in zip(after, lax.fori_loop(0, chunks, body, start), strict=True):
-        ref[...] = found
+        start = PartialAttention(*(ref[...] for ref in before)) if before else _nothing(q)
+        for ref, found in zip(after, lax.fori_loop(0, chunks, body, start), strict=True):
+            ref[...] = found
 
 
 def _mosaic(
     rows: _Rows,
     keys: HeldKeys,
-    before: PartialAttention,
+    before: PartialAttention | None,
     score: Score,
     window: int | None,
     interpret: Any = False,
 ) -> PartialAttention:
     """Read blocks on a TPU: a program a sequence, which fetches 512 tokens while it works on the 512 before."""
     count = rows.queries.shape[2]
-    rows, before = _padded(rows, before, _TPU_LEAST)
+    rows, given = _padded(rows, before, _TPU_LEAST)
     x, heads, r, size = rows.queries.shape
     block_size = keys.k.shape[2]
     per = max(1, min(_TPU_TOKENS // block_size, keys.table.shape[1]))
 
     def of_rows(*more: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, heads, r, *more), lambda i, *_: (i, 0, 0, *(0 for _ in more)))
+        return pl.BlockSpec((None, heads, r, *more), lambda i, *scalars: (scalars[3][i], 0, 0, *(0 for _ in more)))
 
     parts = [of_rows(), of_rows(), of_rows(size)]
     hbm = pl.BlockSpec(memory_space=pltpu.HBM)
     buffer = pltpu.VMEM((2, per, heads, block_size, size), keys.k.dtype)
     found = _call(
-        partial(_mosaic_kernel, score=score, window=window), rows, keys, before, rows.position[:, None],
+        partial(_mosaic_kernel, score=score, window=window), rows, keys, given, rows.position[:, None],
+        _turns(keys.length),
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=3,
+            num_scalar_prefetch=4,
             grid=(x,),
-            in_specs=[pl.BlockSpec((None, 1, r), lambda i, *_: (i, 0, 0)), of_rows(size), hbm, hbm, *parts],
+            in_specs=[
+                pl.BlockSpec((None, 1, r), lambda i, *scalars: (scalars[3][i], 0, 0)), of_rows(size), hbm, hbm,
+                *parts[: len(given)],
+            ],
             out_specs=parts,
             scratch_shapes=[buffer, buffer, pltpu.SemaphoreType.DMA((2,))],
         ),

@@ -12,6 +12,9 @@ import pytest
 
 from jaxrl_sql.config import load_config
 from jaxrl_sql.config.check import flatten
+from jaxrl_sql.models.flops import decode_bytes
+from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.planning.lengths import schedule
 
 ROOT = Path(__file__).parents[3]
 SPEC = importlib.util.spec_from_file_location("plan_recipes", ROOT / "scripts/plan_recipes.py")
@@ -65,6 +68,29 @@ def test_packing_and_copies_bring_a_step_to_the_goal(recipe: str, machine: str, 
     )
     assert packed.fits
     assert packed.seconds <= most < apart.seconds
+
+
+@pytest.mark.parametrize(
+    ("recipe", "machine"),
+    [
+        ("arctic", "v5p_4x4x2_packed"),
+        ("arctic", "h100x8_packed"),
+        ("skyrl_sql", "v5p_4x4x2_packed"),
+        ("think2sql", "v5e_4x4_packed"),
+    ],
+)
+def test_a_decode_step_moves_little_beside_weights_and_valid_keys(recipe: str, machine: str) -> None:
+    """At most 1.3 times the weights that are multiplied and, once a group, the keys that are there."""
+    config = plan_recipes.config_of(recipe, machine)
+    plan = plan_recipes.plan_of(config, machine, 1000)
+    model = published_shape(plan_recipes.SHAPES[Path(config.model.checkpoint).name])
+    load, (step,) = plan.work.rollout, [phase for phase in plan.phases if phase.name == "decode"]
+    assert load is not None
+    ran = schedule(plan.lengths.answers, load.questions, load.group, load.config.max_num_seqs)
+    weights = decode_bytes(model, 0, 0, 0, 0)
+    a_token = 4 * model.n_layers * model.n_kv_heads * model.head_dim
+    least = weights + a_token * (ran.prompts * load.prompt + ran.own)
+    assert step.cost.hbm <= 1.3 * least / int(config.rollout.mesh.split("x")[1])
 
 
 def test_the_tables_recipes_and_machines_are_those_of_the_folder() -> None:

@@ -113,7 +113,8 @@ def test_verls_function_of_the_page(task: SqlTask, row: dict[str, str], turns: l
     names: dict[str, Any] = {"task": task, "example_of": example_of}
     exec(examples()[1], names)  # noqa: S102 - the page's own code
     text = "".join(one["content"] for one in messages(task, row, turns))
-    assert names["compute_score"]("spider", text, row["gold_sql"], {"db_path": row["db_path"]}) == wanted
+    asked = {"data_source": "spider", "solution_str": text, "ground_truth": row["gold_sql"]}  # as its managers call it
+    assert names["compute_score"](**asked, extra_info={"db_path": row["db_path"]}) == wanted
 
 
 @pytest.mark.trainers

@@ -19,16 +19,18 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.evals.side_by_side import side_by_side, write_comparison
 from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, is_suspicious
 from jaxrl_sql.report.groups import open_source
 from jaxrl_sql.run.keep import question_of
 from jaxrl_sql.runtime.rollouts import FOLDER, RolloutWriter, pieces_of
 from jaxrl_sql.sqlenv.address import parse_address
+from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import Example, InputError
 from jaxrl_sql.view.__main__ import main
 from jaxrl_sql.view.folder import View
-from jaxrl_sql.view.judging import reads_no_table
+from jaxrl_sql.view.judging import Asked, Judge, reads_no_table
 from jaxrl_sql.view.serving import serving
 
 
@@ -227,9 +229,22 @@ def test_a_server_that_is_gone_is_told_without_where_it_was(view_runs: ModuleTyp
     RolloutWriter(run, 1000).write("train", [record | question_of(asked)])
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
     (found,) = (one for one in groups(tmp_path / "out") if one["uid"] == "s1")
-    assert found["answers"][0]["verdict"]["fault"].startswith("not judged: shop of PostgreSQL")
-    assert data(tmp_path / "out", "head")["told"][0].startswith("Not judged: shop of PostgreSQL")
+    assert found["answers"][0]["verdict"] == {"fault": "not judged: shop of PostgreSQL cannot be reached"}
+    assert data(tmp_path / "out", "head")["told"] == ["Not judged: shop of PostgreSQL cannot be reached."]
     assert "someone" not in json.dumps([found, data(tmp_path / "out", "head")])
+
+
+def test_a_server_that_goes_away_meanwhile_is_no_verdict(start_server: Callable[[str, str], Any]) -> None:
+    server = start_server("postgresql", "CREATE TABLE item(id int); INSERT INTO item VALUES (1);")
+    gold = "SELECT id FROM item"
+    asked = Example("s1", "shop", "", "Which?", gold, dialect="postgresql", engine_url=server.reader)
+    with make_executor(ExecutorConfig()) as executor:
+        judge = Judge(executor, 100, 60.0)
+        judge.judge([Asked(asked, gold)])
+        server.stop()
+        judge.judge([Asked(asked, gold), Asked(asked, "SELECT 1")])
+    assert judge.judged == 1
+    assert judge.missing == ["shop of PostgreSQL cannot be reached"]
 
 
 def test_judging_is_bounded_and_that_is_told(run: Path) -> None:

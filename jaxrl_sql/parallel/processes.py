@@ -18,9 +18,36 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxrl_sql.batch import bucket
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, JaxrlSqlError
 
+# What the libraries below a collective say of a process that is gone: gloo, NCCL, JAX's coordination service.
+_AROUND = "Error dispatching computation: "
+_LOST = (
+    "by peer",
+    "Connection refused",
+    "remote process",
+    "heartbeat",
+    "oordination service",
+    "UNAVAILABLE",
+    "DEADLINE",
+)
 ADDRESS, NUMBER, COUNT = "JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"
+
+
+class LostProcessError(JaxrlSqlError):
+    """Another process of the run has ended, and this one cannot go on without it."""
+
+
+@contextmanager
+def told_of_lost(advice: str) -> Iterator[None]:
+    """Raise LostProcessError, one line with `advice`, for the error of a collective whose other side is gone."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0].replace(_AROUND, "")
+        if jax.process_count() == 1 or not any(word in said for word in _LOST):
+            raise
+        raise LostProcessError(f"another process of this run has ended ({said[:200]}); {advice}") from error
 
 
 def start_processes(count: int) -> None:
@@ -44,6 +71,11 @@ def start_processes(count: int) -> None:
             ) from error
     if count and jax.process_count() != count:
         raise InputError(f"mesh.processes={count}: {jax.process_count()} processes have come")
+
+
+def are_several() -> bool:
+    """Return whether this process has joined others."""
+    return bool(jax.distributed.is_initialized())
 
 
 def _number(name: str) -> int | None:

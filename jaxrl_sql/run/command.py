@@ -10,6 +10,7 @@ from pathlib import Path
 
 from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.config.settings import settings_help
+from jaxrl_sql.parallel.processes import are_several
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.folder import CONFIG, no_folder, resumed_config
@@ -146,5 +147,13 @@ def _config(files: list[Path] | None, resume: str | None, overrides: list[str]) 
 
 
 def _tell(error: Exception, code: int) -> int:
+    """Write an error and return the exit code; of several processes end at once.
+
+    On its way out JAX would wait for the others, which wait for this one or are gone.
+    """
     sys.stderr.write(f"error: {error}\n")
+    if are_several():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     return code

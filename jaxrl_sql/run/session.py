@@ -228,8 +228,10 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
     folder = open_folder(config, is_first)
     if config.run.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
+    again = "start all of them again: with run.resume=true they go on from the last checkpoint"
     try:
-        with ExitStack() as closed:  # until all is written: a signal on the way out must not break what is being saved
+        # Until all is written: a signal on the way out must not break what is being saved.
+        with processes.told_of_lost(again), ExitStack() as closed:
             with _opened(config, folder, is_first, closed) as session:
                 yield session
             if is_first:

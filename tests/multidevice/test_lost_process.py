@@ -1,0 +1,126 @@
+"""What is heard of a run of two processes when one of them dies or stands still."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+LOST = "error: another process of this run has ended ("
+
+
+class Pair:
+    """Two processes of a run, and what each has said; `when` a line of the first begins so, `act` is called once."""
+
+    def __init__(self, arguments: Sequence[str], when: str = "", act: Callable[[Pair], None] | None = None) -> None:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        env = os.environ | {
+            "JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_CPU_DEVICES": "1", "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *(entry for entry in sys.path if entry)]),
+        }  # fmt: skip
+        self.when, self.act = when, act
+        self.said: list[list[str]] = [[], []]
+
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "jaxrl_sql.train", *arguments],
+                env=env | {"JAX_PROCESS_ID": str(number)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for number in (0, 1)
+        ]  # fmt: skip
+        readers = [threading.Thread(target=self._read, args=(number,)) for number in (0, 1)]
+        for one in readers:
+            one.start()
+        try:
+            self.codes = [one.wait(300) for one in self.processes]
+        finally:
+            for one in self.processes:
+                one.kill()
+            for reader in readers:
+                reader.join()
+
+    def _read(self, number: int) -> None:
+        stream = self.processes[number].stdout
+        assert stream is not None
+        with stream:
+            for line in stream:
+                self.said[number].append(line.rstrip("\n"))
+                if number == 0 and self.act is not None and line.startswith(self.when):
+                    act, self.act = self.act, None
+                    act(self)
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    data = tmp_path_factory.mktemp("data")
+    generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=4))
+    return [
+        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", "data.evals=[dev]",
+        "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=1",
+        "model.head_dim=16", "model.d_ff=48", "sft.steps=3", "sft.databases=2", "sft.questions=2", "sft.log_every=1",
+        "grpo.steps=4", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8",
+        "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "validation.max_new_tokens=8", "run.pad_to_max=true",
+        "run.checkpoint_every=1", "run.display=plain", "run.trackers=[]", "mesh.data=2", "mesh.processes=2",
+        f"run.compilation_cache={tmp_path_factory.mktemp('cache')}",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(arguments: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    assert Pair([*arguments, f"run.dir={run}"]).codes == [0, 0]
+    return run
+
+
+def untimed(path: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
+
+
+def is_whole(run: Path, whole: Path) -> bool:
+    weights = [folder / "model" / "model.safetensors" for folder in (run, whole)]
+    rows = [untimed(folder / "metrics.jsonl") for folder in (run, whole)]
+    return weights[0].read_bytes() == weights[1].read_bytes() and rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("phase", ["sft: 3 steps", "evaluating dev", "step 5/7"])
+def test_of_a_process_that_dies_the_other_says_so_and_ends(
+    phase: str, arguments: list[str], whole: Path, tmp_path: Path
+) -> None:
+    """And both together, started again, end as two that lived."""
+    both = [*arguments, f"run.dir={tmp_path}/run", "run.resume=true"]
+    pair = Pair(both, phase, lambda pair: pair.processes[1].kill())
+    assert pair.codes == [1, -signal.SIGKILL]
+    assert sum(line.startswith(LOST) for line in pair.said[0]) == 1, "\n".join(pair.said[0])
+    assert Pair(both).codes == [0, 0]
+    assert is_whole(tmp_path / "run", whole)
+
+
+def test_a_process_that_stands_still_is_waited_for(arguments: list[str], whole: Path, tmp_path: Path) -> None:
+    """The other says meanwhile what it is at."""
+
+    def stand(pair: Pair) -> None:
+        pair.processes[1].send_signal(signal.SIGSTOP)
+        threading.Timer(20, pair.processes[1].send_signal, [signal.SIGCONT]).start()
+
+    pair = Pair([*arguments, f"run.dir={tmp_path}/run"], "step 5/7", stand)
+    assert pair.codes == [0, 0]
+    after = pair.said[0][next(i for i, line in enumerate(pair.said[0]) if line.startswith("step 5/7")) :]
+    assert any(line.startswith("grpo: 2 of 4 steps, ") for line in after), "\n".join(after)
+    assert is_whole(tmp_path / "run", whole)

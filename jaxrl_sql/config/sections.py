@@ -98,6 +98,8 @@ class ModelConfigSection:
     pass computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
     `attention` is the backend of prompts and updates (`models/attention/`): `auto` takes the platform's own where
     it serves. `frozen` names weights, or patterns of them, that are not trained, such as `embed`, the table of tokens.
+    A device keeps up to `kept_logits_mib` MiB of the logits of an update's part for its backward pass; where there are
+    more, they are made in pieces, twice.
     """
 
     checkpoint: str = ""
@@ -118,6 +120,7 @@ class ModelConfigSection:
     remat: str = "none"
     attention: Annotated[str, OneOf("auto", "xla", "amx", "cudnn", "splash")] = "auto"
     frozen: list[str] = field(default_factory=list)
+    kept_logits_mib: PositiveInt = 256
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 

@@ -25,7 +25,6 @@ from jaxrl_sql.models.frozen import split_specs
 from jaxrl_sql.models.lora import adapter_shardings, init_adapters
 from jaxrl_sql.models.spec import leaf_of
 from jaxrl_sql.models.transformer import CARRIED
-from jaxrl_sql.ops.token_distribution import KEPT_BYTES
 from jaxrl_sql.parallel.mesh import AXES
 from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, logit_ways, split_of
 from jaxrl_sql.planning.workload import (
@@ -263,7 +262,7 @@ def _activations(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, work: U
     else:
         entering = rows * (_carried(mesh, work.prompt) + answers * _carried(mesh, work.answer))
         kept = model.n_layers * (entering * model.d_model * width + _named_bytes(config, model, tokens))
-    logits = _logits(model, rows * answers * work.answer, mesh.shape)
+    logits = _logits(model, rows * answers * work.answer, mesh.shape, config.model.kept_logits_mib << 20)
     return kept + layer + logits + _gathered(config, model, mesh, learns=not config.model.lora.rank)
 
 
@@ -293,10 +292,10 @@ def _named_bytes(config: TrainConfig, model: ModelConfig, tokens: int) -> int:
     return tokens * sum(size for name, size in sizes.items() if name in names) * compute_width(config)
 
 
-def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int]) -> int:
+def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int], kept: int) -> int:
     """Return the bytes of a device's piece of the logits, their exponentials and their gradient, in float32."""
     of_vocab = logit_ways(model.vocab_size, sizes) // batch_ways(sizes)
-    return 3 * min(targets * model.vocab_size * 4 // of_vocab, KEPT_BYTES)
+    return 3 * min(targets * model.vocab_size * 4 // of_vocab, kept)
 
 
 def _gathered(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, learns: bool) -> int:

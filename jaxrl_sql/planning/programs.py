@@ -262,7 +262,8 @@ def _policy(setting: Setting) -> Callable[..., Any]:
     platform = setting.platform
     dtype = setting.dtype or config.model.dtype
     attention = for_platform(config.model.attention, model, dtype, platform)
-    return make_policy(model, config.sampling.temperature, config.model.remat, setting.dtype, attention)
+    kept = config.model.kept_logits_mib << 20
+    return make_policy(model, config.sampling.temperature, config.model.remat, setting.dtype, attention, kept)
 
 
 def _optimizer(setting: Setting) -> optax.GradientTransformation:

@@ -27,7 +27,8 @@ class Update(NamedTuple):
     """A batch that an update learns: B prompts [B,P] with G answers [B,G,T] each, in `parts` one after another.
 
     Where answers are packed, a prompt of the batch has `packed_rows` rows [R,T] for them, of which each part of a step
-    runs as many as `part_rows` says; 0 and none where each answer has a row of its own.
+    runs as many as `part_rows` says; 0 and none where each answer has a row of its own. `kept_logits`: the bytes of
+    logits that a device keeps.
     """
 
     prompts: int
@@ -39,6 +40,7 @@ class Update(NamedTuple):
     packed_rows: int = 0
     part_rows: tuple[int, ...] = ()
     micro_batches: MicroBatches = MicroBatches()
+    kept_logits: int = KEPT_BYTES
 
     def cut(self, minibatches: int = 1) -> MicroBatches:
         """Return how so many batches are taken together."""
@@ -156,7 +158,7 @@ def longest_answer(config: TrainConfig) -> tuple[str, int]:
 
 def pieces_of_logits(model: ModelConfig, work: Update, sizes: Mapping[str, int]) -> int:
     """Return into how many pieces the logits of a part of an update are cut on a mesh of these sizes."""
-    kept, (prompts, rows) = KEPT_BYTES * logit_ways(model.vocab_size, sizes), work.at_once(math.ceil(work.rows))
+    kept, (prompts, rows) = work.kept_logits * logit_ways(model.vocab_size, sizes), work.at_once(math.ceil(work.rows))
     return logit_pieces(prompts * rows, work.answer, model.vocab_size, kept)
 
 
@@ -213,15 +215,16 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
     grpo, sft, width = config.grpo, config.sft, bucket(longest)
     sft_dataset = Update(
         sft.databases, sft.questions, width, bucket(sft.max_completion_tokens),
-        sft.gradient_accumulation_steps, sft.optim
+        sft.gradient_accumulation_steps, sft.optim, kept_logits=config.model.kept_logits_mib << 20
     )  # fmt: skip
     answer = longest_answer(config)[1]
     micro_batches = micro_batches_of(grpo, ways) if grpo.steps else MicroBatches()
     prompts = grpo.prompts // grpo.minibatches
     parts = micro_batches.parts_of(prompts, width, grpo.num_generations, bucket(answer))
     update = Update(
-        prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim, micro_batches=micro_batches
-    )
+        prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim,
+        micro_batches=micro_batches, kept_logits=config.model.kept_logits_mib << 20,
+    )  # fmt: skip
     replicas = (rollout_grid(config) or (1, 1))[0]
     questions = grpo.prompts * grpo.oversample * grpo.steps_per_generation
     rollouts = engine_config(config, config.rollout.max_num_seqs, longest, ways)

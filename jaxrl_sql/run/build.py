@@ -63,7 +63,9 @@ def make_policy(s: Session, temperature: float = 1.0) -> LogprobFn:
     """Return the function that scores a batch's completions under the policy, made once for each temperature."""
     if temperature not in s.policies:
         model = s.config.model
-        made = make_policy_fn(s.model, temperature, model.remat, _compute_dtype(s), model.attention)
+        made = make_policy_fn(
+            s.model, temperature, model.remat, _compute_dtype(s), model.attention, model.kept_logits_mib << 20
+        )
         s.policies[temperature] = made
     return s.policies[temperature]
 

@@ -26,8 +26,8 @@ SPEC.loader.exec_module(plan_recipes)
 ROOM = 0.95  # a plan by formula is to leave a twentieth of a chip's memory
 # What a machine may say of itself; whatever else an overlay changes its comment has to name.
 OF_MACHINES = {
-    "mesh.fsdp", "mesh.tensor", "rollout.memory", "rollout.max_num_seqs", "validation.max_num_seqs",
-    "grpo.gradient_accumulation_steps", "sft.gradient_accumulation_steps",
+    "mesh.fsdp", "mesh.tensor", "model.kept_logits_mib", "rollout.memory", "rollout.max_num_seqs",
+    "validation.max_num_seqs", "grpo.gradient_accumulation_steps", "sft.gradient_accumulation_steps",
     "rollout.mesh", "rollout.attention", "grpo.packing",
 }  # fmt: skip
 ADAPTERS = {"model.lora.rank", "model.lora.alpha", "sampling.max_total_tokens"}

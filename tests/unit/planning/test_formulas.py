@@ -274,6 +274,22 @@ def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in()
     assert received[1] == pytest.approx(0.75 * (4 * weights + 4 * gradients))
 
 
+def test_logits_that_a_device_may_keep_are_made_once() -> None:
+    """64 prompts of 8 answers of 1,024 tokens of a vocabulary of 512: 1 GiB of logits."""
+    batch = ("grpo.prompts=64", "grpo.num_generations=8", "sampling.max_new_tokens=1024")
+    activations, pieces = [], []
+    for kept in (256, 1024, 2048):
+        cfg, sizes = config(*batch, f"model.kept_logits_mib={kept}"), {"data": 1, "fsdp": 1, "tensor": 1}
+        update = find_workload(cfg, 100, 1).update
+        assert update is not None
+        pieces.append(pieces_of_logits(MODEL, update, sizes))
+        activations.append(estimate(cfg, MODEL, abstract_mesh(1, 1, 1), 100).activations)
+    assert pieces == [4, 1, 1]
+    # The logits, their exponentials and their gradient.
+    assert activations[1] - activations[0] == 3 * (768 << 20)
+    assert activations[2] == activations[1]
+
+
 def test_a_packed_update_runs_the_rows_that_first_fit_gives() -> None:
     """A fifth of the answers fill a row and the others a quarter of one: of eight, about three and a half."""
     cfg = config(

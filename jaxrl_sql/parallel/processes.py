@@ -73,11 +73,6 @@ def start_processes(count: int) -> None:
         raise InputError(f"mesh.processes={count}: {jax.process_count()} processes have come")
 
 
-def are_several() -> bool:
-    """Return whether this process has joined others."""
-    return bool(jax.distributed.is_initialized())
-
-
 def _number(name: str) -> int | None:
     """Read a whole number from the environment; None where the variable is not set."""
     text = os.environ.get(name, "")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.config.settings import settings_help
-from jaxrl_sql.parallel.processes import are_several
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.folder import CONFIG, no_folder, resumed_config
@@ -152,7 +151,8 @@ def _tell(error: Exception, code: int) -> int:
     On its way out JAX would wait for the others, which wait for this one or are gone.
     """
     sys.stderr.write(f"error: {error}\n")
-    if are_several():
+    jax = sys.modules.get("jax")  # a command that has not loaded it has joined nobody
+    if jax is not None and jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -99,15 +99,17 @@ def is_whole(run: Path, whole: Path) -> bool:
     return weights[0].read_bytes() == weights[1].read_bytes() and rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("phase", ["sft: 3 steps", "evaluating dev", "step 5/7"])
-def test_of_a_process_that_dies_the_other_says_so_and_ends(
-    phase: str, arguments: list[str], whole: Path, tmp_path: Path
+@pytest.mark.parametrize(("phase", "is_told"), [("sft: 3 steps", True), ("evaluating dev", True), ("step 5/7", False)])
+def test_of_a_process_that_dies_the_other_ends(
+    phase: str, is_told: bool, arguments: list[str], whole: Path, tmp_path: Path
 ) -> None:
-    """And both together, started again, end as two that lived."""
+    """Both together, started again, end as two that lived. Between two steps JAX may notice first, and abort."""
     both = [*arguments, f"run.dir={tmp_path}/run", "run.resume=true"]
     pair = Pair(both, phase, lambda pair: pair.processes[1].kill())
-    assert pair.codes == [1, -signal.SIGKILL]
-    assert sum(line.startswith(LOST) for line in pair.said[0]) == 1, "\n".join(pair.said[0])
+    assert pair.codes[1] == -signal.SIGKILL
+    assert pair.codes[0] == 1 or (not is_told and pair.codes[0] == -signal.SIGABRT)
+    told = sum(line.startswith(LOST) for line in pair.said[0])
+    assert told == (pair.codes[0] == 1), "\n".join(pair.said[0])
     assert Pair(both).codes == [0, 0]
     assert is_whole(tmp_path / "run", whole)
 

@@ -192,7 +192,7 @@ def open_sft(s: Session, begin: int) -> SftPhase:
         dataset=dataset,
         state=state,
         watch=watch,
-        update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps, by_rows=True),
+        update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps),
         held_out_loss=make_held_out_loss(s, dataset),
         words=words if cfg.shuffle_identifiers else (),
     )

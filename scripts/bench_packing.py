@@ -64,7 +64,7 @@ def time_updates(shape: Shape, model: ModelConfig, mean: float, runs: int, parts
     ways = {
         "apart": (make_step(policy, loss, optimizer), batch),
         "packed": (make_step(policy, loss, optimizer), packed),
-        f"packed, {parts} parts": (make_step(policy, loss, optimizer, parts, by_rows=True), packed),
+        f"packed, {parts} parts": (make_step(policy, loss, optimizer, parts), packed),
     }
     states = {name: fresh(params, optimizer) for name in ways}
     seconds: dict[str, list[float]] = {name: [] for name in ways}

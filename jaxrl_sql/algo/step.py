@@ -43,15 +43,15 @@ def make_step(
     loss: LossFn,
     optimizer: optax.GradientTransformation,
     accumulate: int | MicroBatches = 1,
-    by_rows: bool = False,
+    by_rows: bool = True,
 ) -> StepFn:
     """Return the update: score, loss, gradient of sum / weight in float32, optimizer.
 
     With `accumulate` above 1 the batch goes through in that many parts of whole groups, one after another, and their
     gradients add up: less is held at a time. Each part's sum is divided by the weight of the whole batch, so the
     parts, however unequal, make the same gradient as the batch in one piece; `MicroBatches` may say it in tokens.
-    `by_rows`: of a packed batch each part runs only the rows that its prompts need. Raises as
-    `parts.by_micro_batches` does.
+    `by_rows`: of a packed batch each part runs only the rows that its prompts need; without it, to compare with, all.
+    Raises as `parts.by_micro_batches` does.
     """
     micro_batches = MicroBatches(accumulate) if isinstance(accumulate, int) else accumulate
 

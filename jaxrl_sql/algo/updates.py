@@ -89,7 +89,6 @@ def make_updates(
             partial(objective, cfg=cfg, on_policy=on_policy),
             optimizer,
             micro_batches_of(cfg, ways),
-            by_rows=True,
         )
         for on_policy in (True, False)
     }

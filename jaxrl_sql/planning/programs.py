@@ -119,7 +119,6 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
         partial(objective, cfg=cfg, on_policy=on_policy),
         _optimizer(setting),
         work.cut(),
-        by_rows=True,
     )
 
     def update(moving: Any, frozen: Any, batch: GroupBatch) -> Any:

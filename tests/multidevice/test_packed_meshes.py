@@ -80,7 +80,7 @@ def _measure() -> dict[str, dict[str, float]]:
         policy = make_policy(config, attention=attention)
         scores = np.asarray(make_scorer(policy, by)(params, None, batch)[0])
         state = init_state(jax.tree.map(lambda x: x.copy(), params), rate)
-        moved = make_step(policy, objective, rate, by, by_rows=True)(state, batch)[0].trainable
+        moved = make_step(policy, objective, rate, by)(state, batch)[0].trainable
         return jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), moved, jax.device_get(params)), scores
 
     want, scores = learned(params, batch, MicroBatches(), "xla")

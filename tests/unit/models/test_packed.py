@@ -157,9 +157,7 @@ def test_a_budget_of_tokens_changes_no_sum(name: str) -> None:
     within = with_packed_rows(batch) if is_packed else batch
     objective = partial(grpo_loss, cfg=GrpoConfig(entropy_bonus=0.1, loss_agg_mode="sequence_mean"), on_policy=False)
     (want, wanted), (got, metrics) = (
-        make_step(policy, objective, rate, by, by_rows=True)(
-            init_state(jax.tree.map(lambda x: x.copy(), params), rate), one
-        )
+        make_step(policy, objective, rate, by)(init_state(jax.tree.map(lambda x: x.copy(), params), rate), one)
         for one, by in ((batch, 1), (within, micro_batches))
     )
     assert_sums(got.trainable, want.trainable, params)

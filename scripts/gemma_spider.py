@@ -3,14 +3,27 @@
 DATA's splits are laid into OUT by links, the split `choose` and the lists sft.ids and grpo.ids beside them. Databases
 of spider_train are dealt by a hash of the seed and their name: 29 of 139 to GRPO, 10 to choose a checkpoint and rates
 on, the others to the supervised phase. Nothing is chosen on spider_dev.
+
+What is taught is the gold in one spelling, `demonstration`: names as the schema has them, one blank between words,
+keywords in capitals. Spider's golds are written by many hands (`t1.city_id  =  t2.host_city` for City_ID and
+Host_City), and a model that copies names from the schema has nothing to learn from that. Golds are judged by stay as
+they are; one whose spelling changes what it returns is taught as it is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import sys
 from pathlib import Path
+
+from sqlglot import exp
+
+from jaxrl_sql.data.schema.read import Schema, read_schema
+from jaxrl_sql.sqlenv.parse import none_if_it_fails, parse_query
+from sqlexec_rs import Executor, Limits
 
 SEED, GRPO, CHOOSE = 0, 29 / 139, 10 / 139
 
@@ -22,28 +35,78 @@ def deal(names: list[str]) -> dict[str, set[str]]:
     return {"grpo": set(dealt[:grpo]), "choose": set(dealt[grpo : grpo + choose]), "sft": set(dealt[grpo + choose :])}
 
 
+def respelled(sql: str, schema: Schema) -> str | None:
+    """Return a query with names as the schema spells them, strings in single quotes, or None where it does not parse."""
+    return _respelled(sql, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema)
+
+
+@none_if_it_fails
+def _respelled(sql: str, columns: dict[str, dict[str, str]], schema: Schema) -> str:
+    tables = {table.name.lower(): table.name for table in schema.tables}
+    anywhere = {low: name for of in columns.values() for low, name in of.items()}
+    tree = parse_query(sql)
+    if tree is None:
+        raise ValueError("no query")
+    read = {table.alias_or_name.lower(): table.name.lower() for table in tree.find_all(exp.Table)}
+    for table in tree.find_all(exp.Table):
+        table.this.set("this", tables.get(table.name.lower(), table.name))
+    for column in tree.find_all(exp.Column):
+        low, owner = column.name.lower(), read.get(column.table.lower(), "")
+        if column.this.quoted and low not in anywhere:
+            column.replace(exp.Literal.string(column.name))  # SQLite takes a name that is none for a text
+            continue
+        places = [columns.get(name, {}) for name in ([owner] if owner else read.values())]
+        column.this.set("this", next((of[low] for of in places if low in of), anywhere.get(low, column.name)))
+    for name in tree.find_all(exp.Identifier):
+        if re.fullmatch(r"[tT]\d+", name.this) and name.this.lower() in read:
+            name.set("this", name.this.upper())
+    return tree.sql(dialect="sqlite")
+
+
+def with_one_spelling(questions: list[dict[str, str]], databases: Path) -> list[dict[str, str]]:
+    """Return the questions with their golds respelled as `demonstration`, where both return the same."""
+    paths = [str(databases / one["db_id"] / f"{one['db_id']}.sqlite") for one in questions]
+    schemas = {path: read_schema(path) for path in set(paths)}
+    told = [respelled(one["sql"], schemas[path]) or one["sql"] for one, path in zip(questions, paths, strict=True)]
+    with Executor(limits=Limits(timeout_ms=None, vm_steps=200_000_000)) as executor:
+        found = executor.score_many(paths, told, [one["sql"] for one in questions], rules=("bird", "refined"))
+    is_same = [bool(one) for one in (found["bird"] == 1) & (found["refined"] == 1)]
+    changed = sum(same and new != one["sql"] for same, new, one in zip(is_same, told, questions, strict=True))
+    print(
+        f"golds in one spelling: {changed} of {len(questions)} changed, {len(is_same) - sum(is_same)} kept as they are"
+    )
+    return [
+        {**one, "demonstration": new} if same else one for same, new, one in zip(is_same, told, questions, strict=True)
+    ]
+
+
 def split(data: Path, out: Path) -> None:
-    """Write sft.ids, grpo.ids and the folder `choose`; the splits themselves are linked."""
+    """Write spider_train with its golds in one spelling, sft.ids, grpo.ids and `choose`; the other splits are linked."""
     out.mkdir(parents=True, exist_ok=True)
-    for folder in ("spider_train", "spider_dev", "spider_dev_testsuite", "bird_superhero"):
+    for folder in ("spider_dev", "spider_dev_testsuite", "bird_superhero"):
         if (data / folder).is_dir() and not (out / folder).exists():
             (out / folder).symlink_to((data / folder).resolve())
     lines = (data / "spider_train" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    questions = [json.loads(line) for line in lines]
+    databases = (data / "spider_train" / "databases").resolve()
+    questions = with_one_spelling([json.loads(line) for line in lines], databases)
     parts = deal(sorted({question["db_id"] for question in questions}))
-    for name, databases in parts.items():
-        chosen = [question for question in questions if question["db_id"] in databases]
+    _write(out / "spider_train", questions, databases)
+    for name, chosen_databases in parts.items():
+        chosen = [question for question in questions if question["db_id"] in chosen_databases]
         if name == "choose":
-            folder = out / name
-            folder.mkdir(exist_ok=True)
-            kept = [line for line, one in zip(lines, questions, strict=True) if one["db_id"] in databases]
-            (folder / "questions.jsonl").write_text("\n".join(kept) + "\n", encoding="utf-8")
-            if not (folder / "databases").exists():
-                (folder / "databases").symlink_to((data / "spider_train" / "databases").resolve())
+            _write(out / name, chosen, databases)
         else:
             ids = "".join(f"{question['id']}\n" for question in chosen)
             (out / f"{name}.ids").write_text(ids, encoding="utf-8")
-        print(f"{name}: {len(databases)} databases, {len(chosen)} questions")
+        print(f"{name}: {len(chosen_databases)} databases, {len(chosen)} questions")
+
+
+def _write(folder: Path, questions: list[dict[str, str]], databases: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    text = "".join(json.dumps(question, ensure_ascii=False) + "\n" for question in questions)
+    (folder / "questions.jsonl").write_text(text, encoding="utf-8")
+    if not os.path.lexists(folder / "databases"):
+        (folder / "databases").symlink_to(databases)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,9 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     if cfg.dual_clip > 1.0:
         surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.dual_clip * advantage), surrogate)
     correction, capped = importance_weight(old, batch.behavior_logprobs, mask, cfg.tis_clip_max)
-    per_token = -correction * surrogate - cfg.entropy_bonus * scored.entropy
+    per_token = -correction * surrogate
+    if cfg.entropy_bonus:  # a gradient by the entropy costs a product with the vocabulary: none is asked for by 0
+        per_token -= cfg.entropy_bonus * scored.entropy
     metrics = {
         "policy/entropy": masked.sum_and_count(scored.entropy, mask),
         "policy/ratio_mean": masked.sum_and_count(ratio, mask),

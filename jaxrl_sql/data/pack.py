@@ -163,7 +163,7 @@ def order_by_rows(
 def with_learned_alone(batch: GroupBatch) -> GroupBatch:
     """Return a packed batch of which only learned tokens are scored, `scored` [B,K]; as it is where it is not packed.
 
-    K is half of the rows' places, or all of them, so that a run compiles few shapes.
+    K is the bucket of the most that a prompt has, or all of the rows' places, so that a run compiles few shapes.
     """
     if batch.packed_start is None or batch.packed_length is None:
         return batch
@@ -171,7 +171,7 @@ def with_learned_alone(batch: GroupBatch) -> GroupBatch:
     learned = np.asarray(batch.loss_mask) & (np.arange(width) < np.asarray(batch.completion_len)[..., None])
     places = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
     whole = batch.packed_length.shape[1] * width
-    size = whole // 2 if max(len(found) for found in places) <= whole // 2 else whole
+    size = min(bucket(max(len(found) for found in places), smallest=128), whole)
     scored = np.full((len(places), size), whole, np.int32)
     for row, found in zip(scored, places, strict=True):
         row[: len(found)] = found

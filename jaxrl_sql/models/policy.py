@@ -13,7 +13,7 @@ from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.packed import of_completions, packed_rows, scored_tokens
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import states_before, unembedding
-from jaxrl_sql.models.value import ActorCritic, state_values
+from jaxrl_sql.models.value import ActorCritic, policy_part, state_values
 from jaxrl_sql.ops.token_distribution import KEPT_BYTES, TokenLogprobs, token_logprobs
 from jaxrl_sql.parallel.rules import logit_ways
 
@@ -46,6 +46,7 @@ def make_policy(
             temperature,
             kept_bytes=kept_bytes * logit_ways(config.vocab_size),  # of all devices together: each holds its part
             logit_cap=config.final_logit_cap,
+            is_frozen=_has_frozen_table(trainable, frozen, config),
         )
         if isinstance(trainable, ActorCritic):
             scored = scored._replace(value=state_values(trainable.value, states))
@@ -53,3 +54,10 @@ def make_policy(
         return found
 
     return logprobs
+
+
+def _has_frozen_table(trainable: Any, frozen: Any, config: ModelConfig) -> bool:
+    """Return whether the matrix from states to logits is among the weights that are kept as they are."""
+    name = "embed" if config.tie_embeddings else "unembed"
+    moving = policy_part(trainable)
+    return frozen is not None and name in frozen and not (isinstance(moving, dict) and name in moving)

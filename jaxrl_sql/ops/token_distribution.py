@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from jaxrl_sql.ops.linear import AnyWeight, Turned, linear
 
@@ -226,6 +227,7 @@ def token_logprobs(
     temperature: float,
     kept_bytes: int = KEPT_BYTES,
     logit_cap: float | None = None,
+    is_frozen: bool = False,
 ) -> TokenLogprobs:
     """Score target tokens without holding more than `kept_bytes` of logits.
 
@@ -233,21 +235,87 @@ def token_logprobs(
     before the temperature. Where all logits (float32) fit they are kept for the backward pass. Else the T axis is cut
     into as few equal pieces as fit (of one token at least), whose logits are computed, reduced and recomputed in the
     backward pass.
+
+    Where the unembedding takes no gradient (`is_frozen`), a token's gradient by its state is known but for a factor as
+    soon as its logits are: it is computed beside them, and no logits are kept or computed again. Only a gradient by
+    the entropy, where one is asked for, computes them once more.
     """
 
-    def piece(part: tuple[jax.Array, jax.Array]) -> TokenLogprobs:
-        states, tokens = part
-        logits = linear(states, unembedding, 1, jnp.float32)
+    def piece(states: jax.Array, tokens: jax.Array, table: AnyWeight | Turned) -> TokenLogprobs:
+        logits = linear(states, table, 1, jnp.float32)
         return score(soft_cap(logits, logit_cap) / (temperature or 1.0), tokens)
 
     b, g, t = targets.shape
     pieces = logit_pieces(b * g, t, unembedding.shape[-1], kept_bytes)
+    if is_frozen:
+        return _make_frozen_scorer(piece, pieces)(hidden, targets, unembedding)
     if pieces == 1:
-        return piece((hidden, targets))
-    parts = (_split(hidden, pieces), _split(targets, pieces))
-    scored = jax.lax.map(jax.checkpoint(piece), parts)
-    whole: TokenLogprobs = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(b, g, -1)[..., :t], scored)
-    return whole
+        return piece(hidden, targets, unembedding)
+    by_state = jax.checkpoint(lambda states, tokens: piece(states, tokens, unembedding))
+    scored: TokenLogprobs = _in_pieces(by_state, pieces, hidden, targets)
+    return scored
+
+
+Piece = Callable[[jax.Array, jax.Array, Any], TokenLogprobs]
+
+
+def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.Array, Any], TokenLogprobs]:
+    """Return a function (hidden, targets, table) -> scores that is differentiated by `hidden` alone."""
+
+    @jax.custom_vjp
+    def scored(hidden: jax.Array, targets: jax.Array, table: Any) -> TokenLogprobs:
+        found: TokenLogprobs = _in_pieces(lambda *part: piece(*part, table), pieces, hidden, targets)
+        return found
+
+    def forward(hidden: Any, targets: Any, table: Any) -> tuple[TokenLogprobs, tuple[Any, ...]]:
+        if any(leaf.perturbed for leaf in jax.tree.leaves(table, is_leaf=_is_primal)):
+            raise ValueError("an unembedding that was called frozen is differentiated by")
+        hidden, targets, table = jax.tree.map(lambda x: x.value, (hidden, targets, table), is_leaf=_is_primal)
+
+        def sloped(states: jax.Array, tokens: jax.Array) -> tuple[TokenLogprobs, jax.Array]:
+            def logprob(states: jax.Array) -> tuple[jax.Array, jax.Array]:
+                return piece(states, tokens, table)[:2]
+
+            value, pull, entropy = jax.vjp(logprob, states, has_aux=True)
+            return TokenLogprobs(value, entropy), pull(jnp.ones_like(value))[0]
+
+        found, slope = _in_pieces(sloped, pieces, hidden, targets)
+        return found, (slope, hidden, targets, table)
+
+    def backward(kept: tuple[Any, ...], g: TokenLogprobs) -> tuple[jax.Array, None, None]:
+        slope, hidden, targets, table = kept
+        by_state = jnp.zeros(hidden.shape, jnp.float32)
+        if not _is_zero(g.logprob):
+            by_state += slope.astype(jnp.float32) * g.logprob[..., None]
+        if not _is_zero(g.entropy):
+
+            def entropy(states: jax.Array) -> jax.Array:
+                one = jax.checkpoint(lambda *part: piece(*part, table).entropy)
+                found: jax.Array = _in_pieces(one, pieces, states, targets)
+                return found
+
+            by_state += jax.vjp(entropy, hidden)[1](g.entropy)[0]
+        return by_state.astype(hidden.dtype), None, None
+
+    scored.defvjp(forward, backward, symbolic_zeros=True)
+    return scored
+
+
+def _is_primal(x: Any) -> bool:
+    return isinstance(x, CustomVJPPrimal)
+
+
+def _is_zero(cotangent: Any) -> bool:
+    return isinstance(cotangent, SymbolicZero)
+
+
+def _in_pieces(one: Callable[[jax.Array, jax.Array], Any], pieces: int, hidden: jax.Array, targets: jax.Array) -> Any:
+    """Run a function of states [B,G,t,D] and tokens [B,G,t] on T cut into pieces, one at a time; join what it gives."""
+    if pieces == 1:
+        return one(hidden, targets)
+    b, g, t = targets.shape
+    found = jax.lax.map(lambda part: one(*part), (_split(hidden, pieces), _split(targets, pieces)))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(b, g, -1, *x.shape[4:])[:, :, :t], found)
 
 
 def logit_pieces(rows: int, tokens: int, vocab: int, kept_bytes: int) -> int:

@@ -184,6 +184,47 @@ def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, kept
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kept_bytes", [0, 900, 1 << 20])
+@pytest.mark.parametrize(("cap", "bonus"), [(None, 0.0), (1.5, 0.0), (1.5, 0.3)])
+def test_a_frozen_table_scores_and_moves_states_alike(kept_bytes: int, cap: float | None, bonus: float) -> None:
+    keys = jax.random.split(jax.random.key(2), 4)
+    hidden, matrix = jax.random.normal(keys[0], (2, 3, 16, 8)), jax.random.normal(keys[1], (8, 11))
+    targets, factor = jax.random.randint(keys[2], (2, 3, 16), 0, 11), jax.random.normal(keys[3], (2, 3, 16))
+
+    def loss(h: jax.Array, is_frozen: bool) -> jax.Array:
+        got = token_logprobs(h, matrix, targets, 0.7, kept_bytes=kept_bytes, logit_cap=cap, is_frozen=is_frozen)
+        return jnp.sum(got.logprob * factor) + (bonus * jnp.sum(got.entropy * factor) if bonus else 0.0)
+
+    (got, got_slope), (want, want_slope) = (jax.value_and_grad(loss)(hidden, is_frozen) for is_frozen in (True, False))
+    assert float(got) == pytest.approx(float(want), rel=1e-6)
+    np.testing.assert_allclose(got_slope, want_slope, rtol=1e-5, atol=1e-6)
+
+
+def test_a_table_that_is_called_frozen_is_not_differentiated_by() -> None:
+    hidden, matrix = jnp.ones((1, 1, 2, 3)), jnp.ones((3, 5))
+    with pytest.raises(ValueError, match="frozen"):
+        jax.grad(lambda w: token_logprobs(hidden, w, jnp.zeros((1, 1, 2), int), 1.0, is_frozen=True).logprob.sum())(
+            matrix
+        )
+
+
+@pytest.mark.parametrize(
+    ("is_frozen", "bonus", "count"),
+    # The logits, their gradient by states and by the table, the logits again where they are not kept.
+    [(False, 0.0, 4), (True, 0.0, 2), (True, 0.1, 4)],
+)
+def test_logits_of_a_frozen_table_are_computed_once(is_frozen: bool, bonus: float, count: int) -> None:
+    hidden, matrix, targets = jnp.ones((1, 2, 64, 4)), jnp.ones((4, 1001)), jnp.zeros((1, 2, 64), int)
+
+    def loss(h: jax.Array, w: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, targets, 1.0, kept_bytes=1001 * 4 * 16, is_frozen=is_frozen)
+        return jnp.sum(got.logprob) + (bonus * jnp.sum(got.entropy) if bonus else 0.0)
+
+    gradient = jax.value_and_grad(loss, (0,) if is_frozen else (0, 1))
+    assert jax.jit(gradient).lower(hidden, matrix).compile().as_text().count(" dot(") == count
+    assert largest(jax.make_jaxpr(gradient)(hidden, matrix).jaxpr) <= 1001 * 16
+
+
 def largest(jaxpr: Any) -> int:
     """Return the number of elements of the largest array that a program computes, in its loops too."""
     sizes = [variable.aval.size for equation in jaxpr.eqns for variable in equation.outvars]

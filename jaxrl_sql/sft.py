@@ -98,6 +98,7 @@ class SftPhase:
     words: tuple[int, ...]
     window: Window = field(default_factory=Window)
     first: int = 0
+    last_metrics: Any = None
 
     @property
     def name(self) -> str:
@@ -129,7 +130,10 @@ class SftPhase:
             len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows
         )
         self.window.positions += cfg.databases * positions(batch, cfg.gradient_accumulation_steps)
+        # One update at a time: each that waits for the last would hold its temporaries meanwhile.
+        jax.block_until_ready(self.last_metrics)
         self.state, metrics = self.update(self.state, s.to_mesh(batch, cfg.databases))
+        self.last_metrics = metrics
         is_measured = at == self.last or (cfg.eval_every > 0 and at % cfg.eval_every == 0)
         if at % cfg.log_every == 0 or is_measured:
             numbers = reduce_metrics(jax.device_get(metrics)) | self.window.numbers()

@@ -36,7 +36,7 @@ def deal(names: list[str]) -> dict[str, set[str]]:
 
 
 def respelled(sql: str, schema: Schema) -> str | None:
-    """Return a query with names as the schema spells them, strings in single quotes, or None where it does not parse."""
+    """Return a query with names as the schema spells them and texts in single quotes; None where it does not parse."""
     return _respelled(sql, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema)
 
 
@@ -81,7 +81,7 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path) -> list[
 
 
 def split(data: Path, out: Path) -> None:
-    """Write spider_train with its golds in one spelling, sft.ids, grpo.ids and `choose`; the other splits are linked."""
+    """Write spider_train with its golds in one spelling, sft.ids, grpo.ids and `choose`; link the other splits."""
     out.mkdir(parents=True, exist_ok=True)
     for folder in ("spider_dev", "spider_dev_testsuite", "bird_superhero"):
         if (data / folder).is_dir() and not (out / folder).exists():

@@ -110,12 +110,14 @@ def start_server(servers_folder: Path) -> Iterator[Callable[[str, str], Server]]
     started: list[Server] = []
 
     def start(engine: str, script: str) -> Server:
+        folder = servers_folder / f"{engine}-{len(started)}"
         try:
-            server = servers.start(engine, servers_folder / f"{engine}-{len(started)}")
+            server = servers.start(engine, folder)
         except ServerError as error:
-            if os.environ.get("SQLEXEC_SERVERS") == "required":
-                raise
-            pytest.skip(str(error))
+            if os.environ.get("SQLEXEC_SERVERS") != "required":
+                pytest.skip(str(error))
+            # MariaDB's own installer failed once among hundreds of starts on a busy machine; a fault of ours fails twice.
+            server = servers.start(engine, folder.with_name(f"{folder.name}-again"))
         started.append(server)
         server.run(script)
         return server

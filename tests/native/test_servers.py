@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from sqlexec_rs import Executor, Limits, Outcome
-from sqlexec_rs.servers import Server
+from sqlexec_rs.servers import Server, _programs
 
 
 class Words(NamedTuple):
@@ -262,3 +262,13 @@ def test_each_of_several_roles_is_refused_that_can_write(words: Words, server: S
         assert len(errors) == 1
         assert "mixed_2 can do more than read" in errors.pop()
         assert "roles=0: it is a number" in (executor.execute(f"{url}?roles=0", "SELECT 1").error or "")
+
+
+def test_a_program_that_fails_is_told_by_its_errors_and_not_by_its_advice(tmp_path: Path) -> None:
+    """MariaDB's installer says what went wrong first, and then half a page of where to ask."""
+    advice = "echo you may also look at the manual;" * 40
+    script = f"echo '[Note] begins'; echo '[ERROR] Cannot map 146m'; {advice} exit 1"
+    with pytest.raises(_programs.ServerError, match=r"sh failed in .*: \[ERROR\] Cannot map 146m$"):
+        _programs.run(["/bin/sh", "-c", script], tmp_path, None)
+    with pytest.raises(_programs.ServerError, match=r"look at the manual$"):
+        _programs.run(["/bin/sh", "-c", f"{advice} exit 1"], tmp_path, None)

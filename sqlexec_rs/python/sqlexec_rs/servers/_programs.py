@@ -75,10 +75,16 @@ def run(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) ->
             name = user.pw_name if user is not None else "you"
             raise ServerError(f"{folder} is not to be entered by {name}, who runs the server: choose another") from None
         output.seek(0)
-        said = " ".join(output.read().split())[-400:]
+        said = output.read()
     (folder / "output").unlink()
     if done.returncode:
-        raise ServerError(f"{Path(command[0]).name} failed in {folder}: {said}")
+        raise ServerError(f"{Path(command[0]).name} failed in {folder}: {telling(said)}")
+
+
+def telling(said: str) -> str:
+    """Return what a program said of its failure: its lines of errors where it has some, else its last words."""
+    errors = [line for line in said.splitlines() if "ERROR" in line]
+    return " ".join(" ".join(errors).split())[:400] or " ".join(said.split())[-400:]
 
 
 def ask(command: Sequence[str], script: str, env: Mapping[str, str]) -> None:

@@ -116,7 +116,7 @@ def start_server(servers_folder: Path) -> Iterator[Callable[[str, str], Server]]
         except ServerError as error:
             if os.environ.get("SQLEXEC_SERVERS") != "required":
                 pytest.skip(str(error))
-            # MariaDB's own installer failed once among hundreds of starts on a busy machine; a fault of ours fails twice.
+            # MariaDB's installer failed once among hundreds of starts on a busy machine; a fault of ours fails twice.
             server = servers.start(engine, folder.with_name(f"{folder.name}-again"))
         started.append(server)
         server.run(script)

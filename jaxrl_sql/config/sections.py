@@ -99,7 +99,8 @@ class ModelConfigSection:
     `attention` is the backend of prompts and updates (`models/attention/`): `auto` takes the platform's own where
     it serves. `frozen` names weights, or patterns of them, that are not trained, such as `embed`, the table of tokens.
     A device keeps up to `kept_logits_mib` MiB of the logits of an update's part for its backward pass; where there are
-    more, they are made in pieces, twice.
+    more, they are made in pieces, twice. Where the matrix to logits is not trained (`frozen`, adapters) none are kept,
+    and each piece is made once.
     """
 
     checkpoint: str = ""

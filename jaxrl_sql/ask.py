@@ -3,9 +3,10 @@
 FILE is SQLite's. With the URL of a server in its place the question is asked in the server's dialect and the SQL runs
 there, read-only; what the model is shown of the database comes from a small sample, or from `--stand-in`.
 
-`--n N` samples N answers and takes the one that most agree on; `--explain` shows the others. Without a question one is
-read after another until an empty line, with the model loaded once. How the model is asked follows from its run's
-configuration, which lies beside a trained model; else from `--recipe`, `--config` and `key.sub=value`. With
+`--n N` samples N answers, takes the one that most agree on, and says by how much; `--explain` shows the others. Without
+a question one is read after another until an empty line, with the model loaded once: on a terminal the line is edited,
+Tab completes names of the database, and the arrows bring back what was asked. How the model is asked is what a trained
+model's folder says; else it follows from `--recipe`, `--config` and `key.sub=value`. With
 `--endpoint URL` M is the name of a model that a server of OpenAI's form has.
 """
 
@@ -63,12 +64,23 @@ class Candidate(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came of a question: the chosen SQL and its result, the answer that it stands in, and all candidates."""
+    """What came of a question: the chosen SQL and its result, the answer that it stands in, and all candidates.
+
+    `answers` were sampled; `votes` are those of each result, the chosen one's first, and none where nothing ran.
+    """
 
     sql: str | None
     outcome: Outcome | None
     response: Response
     candidates: tuple[Candidate, ...]
+    answers: int
+    votes: tuple[float, ...]
+
+    @property
+    def margin(self) -> float:
+        """Return by how many votes the chosen result leads the next; by `soft` they are summed similarities."""
+        first, second = (*self.votes, 0.0, 0.0)[:2]
+        return first - second
 
 
 Ask = Callable[[Sequence[Example]], list[Reply]]
@@ -171,7 +183,13 @@ def _reply(executor: Executor, example: Example, answered: Answered, vote: str) 
     ]
     outcome = next((one.outcome for one in found if one.sql == choice.sql), None)
     ranked = sorted(found, key=lambda one: (one.sql != choice.sql, -one.votes))
-    return Reply(choice.sql, outcome, answered.responses[choice.index], tuple(ranked))
+    votes: dict[int, float] = {}
+    for at, result in enumerate(ballot.results):
+        if result >= 0:
+            votes[result] = max(votes.get(result, 0.0), _votes(ballot, at))
+    of_results = tuple(sorted(votes.values(), reverse=True))
+    response = answered.responses[choice.index]
+    return Reply(choice.sql, outcome, response, tuple(ranked), len(answered.sqls), of_results)
 
 
 def _votes(ballot: Ballot, at: int) -> float:
@@ -197,13 +215,24 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
     stream.write(f"{reply.sql or 'no SQL in the answer'}\n\n")
     if reply.outcome is not None:
         stream.write(f"{reply.outcome.pretty().rstrip()}\n")
+    if reply.answers > 1:
+        stream.write(f"\n{_vote_words(reply)}\n")
     stream.flush()
     return 0 if reply.outcome is not None and reply.outcome.status == "ok" else UNANSWERED
 
 
-def talk(ask: Callable[[str], Reply], explain: bool) -> int:
+def _vote_words(reply: Reply) -> str:
+    """Return one line on how the vote went."""
+    if not reply.votes:
+        return f"vote: of {reply.answers} answers none ran"
+    first, *others = (f"{one:.3g}" for one in reply.votes)
+    other = f"{others[0]} for the next, a margin of {reply.margin:.3g}" if others else "none for another"
+    return f"vote: {first} of {reply.answers} answers for this result, {other}"
+
+
+def talk(ask: Callable[[str], Reply], explain: bool, next_question: Callable[[], str]) -> int:
     """Answer one question after another until an empty line or the end of the input; return the exit code."""
-    while question := _next_question():
+    while question := next_question():
         try:
             show(ask(question), explain, sys.stdout)
         except InputError as error:
@@ -212,11 +241,29 @@ def talk(ask: Callable[[str], Reply], explain: bool) -> int:
     return 0
 
 
-def _next_question() -> str:
-    try:
-        return input("question: " if sys.stdin.isatty() else "").strip()
-    except EOFError:
-        return ""
+def question_reader(database: Path) -> Callable[[], str]:
+    """Return what reads the next question, "" for the end: from a terminal with line editing, else a line as it is.
+
+    On a terminal Tab completes the tables and columns of the database, and the arrows bring earlier questions back.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return lambda: sys.stdin.readline().strip()
+    from prompt_toolkit import PromptSession  # noqa: PLC0415 - slow to import, and needed where people type
+    from prompt_toolkit.completion import WordCompleter  # noqa: PLC0415
+
+    tables = read_schema(database).tables
+    names = {name for table in tables for name in (table.name, *(column.name for column in table.columns))}
+    session: PromptSession[str] = PromptSession(
+        "question: ", completer=WordCompleter(sorted(names), ignore_case=True), complete_while_typing=False
+    )
+
+    def read() -> str:
+        try:
+            return session.prompt().strip()
+        except EOFError:
+            return ""
+
+    return read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -257,7 +304,9 @@ def _ask(given: argparse.Namespace) -> int:
             def reply(question: str) -> Reply:
                 return ask([replace(database, question=question, evidence=given.evidence)])[0]
 
-            return show(reply(questions[0]), given.explain, sys.stdout) if questions else talk(reply, given.explain)
+            if questions:
+                return show(reply(questions[0]), given.explain, sys.stdout)
+            return talk(reply, given.explain, question_reader(Path(database.db_path)))
 
     return run_or_print(answer, configuration(given, overrides), given)
 

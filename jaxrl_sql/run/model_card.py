@@ -17,7 +17,7 @@ from jaxrl_sql.runtime.hub import license_of, repo_of
 from jaxrl_sql.types import InputError
 
 CARD = "README.md"
-_HASHED = (".safetensors", ".gguf", ".json", ".jinja")
+_HASHED = (".safetensors", ".gguf", ".json", ".jinja", ".yaml")
 
 
 def write_card(folder: Path, config: TrainConfig | None, run: Path | None, step: int | None = None) -> Path:

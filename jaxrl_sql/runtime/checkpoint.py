@@ -152,7 +152,7 @@ class Checkpoints:
         self.wait()
         with self._told():  # a thread of orbax's still looks for what a killed run left, and has no other wait
             self._manager._maybe_await_cleanup_tmp_directory()  # noqa: SLF001
-        self._manager.close()
+            self._manager.close()  # which raises what a save raised once more
 
     def _place(self, step: int) -> Path:
         """Return the folder of a step that is complete."""

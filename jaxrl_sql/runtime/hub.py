@@ -12,7 +12,9 @@ from pathlib import Path
 from jaxrl_sql.types import InputError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-_ABOUT = ["*.json", "*.jinja", "*.txt", "*.model", "README.md"]
+ASKED = "jaxrl_sql.yaml"
+"""What of a model's folder says how it is asked: see `model_locator`."""
+_ABOUT = ["*.json", "*.jinja", "*.txt", "*.model", "README.md", ASKED]
 _WEIGHTS = ["*.safetensors"]
 
 

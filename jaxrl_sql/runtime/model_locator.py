@@ -1,18 +1,25 @@
-"""Where a model lies, and how it was trained to be asked: a run's `model/` has the run's configuration beside it."""
+"""Where a model lies, and how it was trained to be asked.
+
+A run's folder has its configuration, and each model that a run writes has what of it says how the model is asked, in
+`jaxrl_sql.yaml`: wherever the folder is copied to, it is asked as it was taught.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import DataConfig, TrainConfig, changed, load_config, shipped
 from jaxrl_sql.runtime.folder import CONFIG
-from jaxrl_sql.runtime.hub import fetch, is_hub_name
+from jaxrl_sql.runtime.hub import ASKED, fetch, is_hub_name
 from jaxrl_sql.types import InputError
 
 MODEL = "model"
+TEMPLATE = "prompt.jinja"
+"""The prompt's template in a model's folder, where it was a file and none of ours."""
 
 # Benchmarks' own limits, or nearly: 30 s a query, counted in steps so that they do not depend on the load.
 BENCHMARK_LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 300_000, "max_rows": 1_000_000, "max_bytes": 256 << 20}
@@ -28,6 +35,12 @@ _CHOOSES = (
 )  # fmt: skip
 # Of those, what says which questions are shown as examples.
 _SHOWN = ("source", "dir", "seed", "train", "limit_train", "include_ids")
+ASKED_TOO: Mapping[str, tuple[str, ...]] = {
+    "model": ("dtype", "compute_dtype", "attention"),
+    "sampling": ("turns", "max_total_tokens", "stop"),
+    "validation": ("turns", "max_new_tokens", "max_num_seqs"),
+}
+"""What of other sections than `data` says how a model is asked, which `defaults_for` reads."""
 
 
 def asked_by(data: DataConfig) -> dict[str, Any]:
@@ -78,6 +91,22 @@ def find_model(given: str) -> tuple[Path, TrainConfig | None]:
     return path, None
 
 
+def find_asked(given: str) -> tuple[Path, TrainConfig | None]:
+    """Return where a model's weights are, as `find_model` does, and its run's configuration, or what its folder says.
+
+    Of a model of the hub that much is fetched. Raises InputError for what is no model, and cannot be fetched.
+    """
+    path, run = find_model(given)
+    if run is not None:
+        return path, run
+    folder = fetch(given, with_weights=False) if is_hub_name(given) else path
+    if not (folder / ASKED).is_file():
+        return path, None
+    config = load_config(folder / ASKED)
+    own = folder / TEMPLATE
+    return path, changed(config, {"data.template": str(own)}) if config.data.template == TEMPLATE else config
+
+
 def fetched(config: TrainConfig, with_weights: bool = True) -> TrainConfig:
     """Return the configuration with folders where `model.checkpoint` and `data.tokenizer` are names of the hub.
 
@@ -95,7 +124,7 @@ def defaults_for(given: str) -> dict[str, Any]:
     """
     if not given:
         return {"executor": dict(BENCHMARK_LIMITS)}
-    checkpoint, run = find_model(given)
+    checkpoint, run = find_asked(given)
     model: dict[str, Any] = {"checkpoint": str(checkpoint)}
     if run is None:
         data: dict[str, Any] = {"prompt": "chat", "max_prompt_tokens": 8192}
@@ -104,7 +133,7 @@ def defaults_for(given: str) -> dict[str, Any]:
         "executor": dict(BENCHMARK_LIMITS),
         "recipe": run.recipe,
         "data": asked_by(run.data) | {"tokenizer": ""},
-        "model": {name: getattr(run.model, name) for name in ("dtype", "compute_dtype", "attention")} | model,
+        "model": {name: getattr(run.model, name) for name in ASKED_TOO["model"]} | model,
         "sampling": {"stop": list(run.sampling.stop)},
         "evaluate": {
             "turns": run.validation.turns or run.sampling.turns,

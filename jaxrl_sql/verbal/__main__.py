@@ -38,7 +38,7 @@ from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.model_locator import asked_otherwise, find_model
+from jaxrl_sql.runtime.model_locator import asked_otherwise, find_asked
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
@@ -93,7 +93,7 @@ def verbal(config: TrainConfig) -> int:
         raise InputError("verbal asks a model: name model.checkpoint, or verbal.base_url and verbal.model")
     trained = None
     if not cfg.base_url:
-        checkpoint, trained = find_model(config.model.checkpoint)
+        checkpoint, trained = find_asked(config.model.checkpoint)
         config = changed(config, {"model.checkpoint": str(checkpoint)})
     loaded = load_questions(config)
     # Candidates are run as they are, so a question in a dialect that SQLite would run is answered in SQLite's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,18 @@ def test_a_model_answers_a_question_and_several(run: jx.Run, data: Path) -> None
     assert first.sql == many[0].sql
     assert len(many) == 3
     assert all(one.outcome is not None and one.outcome.status for one in many if one.sql)
+
+
+def test_a_models_folder_is_asked_as_it_was_trained_wherever_it_lies(
+    run: jx.Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copytree(run.folder / "model", tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path)
+    example = jx.load_benchmark(data / "dev").examples[0]
+    with run.model("evaluate.max_new_tokens=24") as there, jx.Model("elsewhere", "evaluate.max_new_tokens=24") as here:
+        assert here.config.data.prompt == there.config.data.prompt == "compact", "alone it would be asked in a chat"
+        assert here.ask(example.db_path, example.question).sql == there.ask(example.db_path, example.question).sql
+    assert copy.is_dir()
 
 
 def test_predictions_are_judged_in_memory(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

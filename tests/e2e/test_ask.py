@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import pty
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from jaxrl_sql.ask import main
+from jaxrl_sql.ask import Reply, _reply, main, show
+from jaxrl_sql.config import load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.models.formats.hf import load_checkpoint
+from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.types import Example
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = ["data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16"]
@@ -79,6 +88,86 @@ def test_candidates_are_shown_with_their_votes(
     assert sum(int(row[1]) for row in counted) <= 6
     votes = [float(row[0]) for row in counted]
     assert votes[0] == max(votes)
+    assert shown.splitlines()[-1].startswith(f"vote: {votes[0]:g} of 6 answers for this result, ")
+
+
+def reply_of(sqls: list[str | None], db: Path, vote: str) -> Reply:
+    example = Example("q", "d", str(db), "How many?", "")
+    answered = Answered(tuple(sqls), tuple(sql or "" for sql in sqls))
+    with make_executor(load_config(None).executor) as executor:
+        return _reply(executor, example, answered, vote)
+
+
+@pytest.mark.parametrize(
+    ("sqls", "votes", "words"),
+    [
+        (
+            ["SELECT 1"] * 3 + ["SELECT 2", None],
+            (3, 1),
+            "3 of 5 answers for this result, 1 for the next, a margin of 2",
+        ),
+        (
+            ["SELECT 2", "SELECT 1", "SELECT 1+0"],
+            (2, 1),
+            "2 of 3 answers for this result, 1 for the next, a margin of 1",
+        ),
+        (["SELECT 1", "SELECT 1"], (2,), "2 of 2 answers for this result, none for another"),
+        (["SELECT nothing", None], (), "of 2 answers none ran"),
+    ],
+)
+def test_a_vote_is_told_with_its_margin(
+    sqls: list[str | None], votes: tuple[float, ...], words: str, asked: tuple[Path, list[str]]
+) -> None:
+    reply = reply_of(sqls, asked[0], "result")
+    assert (reply.answers, reply.votes) == (len(sqls), votes)
+    assert reply.margin == (votes[0] - votes[1] if len(votes) > 1 else sum(votes))
+    shown = io.StringIO()
+    show(reply, False, shown)
+    assert shown.getvalue().splitlines()[-1] == f"vote: {words}"
+
+
+def test_a_soft_vote_has_a_margin_between_results(asked: tuple[Path, list[str]]) -> None:
+    reply = reply_of(["SELECT 1", "SELECT 1", "SELECT 1", "SELECT 2"], asked[0], "soft")
+    assert len(reply.votes) == 2
+    assert reply.margin == pytest.approx(2.0), "two others are alike, and none is like the last"
+
+
+def test_one_answer_has_no_vote(asked: tuple[Path, list[str]]) -> None:
+    shown = io.StringIO()
+    show(reply_of(["SELECT 1"], asked[0], "result"), False, shown)
+    assert "vote" not in shown.getvalue()
+
+
+def test_questions_are_typed_with_line_editing(tmp_path: Path) -> None:
+    """On a terminal: arrows, completion of the database's names, what was asked before, and the end by Ctrl-D."""
+    with closing(sqlite3.connect(tmp_path / "shop.sqlite")) as connection:
+        connection.execute("CREATE TABLE customers(id INTEGER, city TEXT)")
+    code = (
+        "import sys; from pathlib import Path; from jaxrl_sql.ask import question_reader\n"
+        "read = question_reader(Path('shop.sqlite'))\n"
+        "print('read', [read() for _ in range(3)])"
+    )
+    here, there = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=there, stdout=there, stderr=there, cwd=tmp_path,
+        env=os.environ | {"PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(there)
+    said = b""
+    begun = b"question:\x1b[9D\x1b[10C"  # an empty line with its cursor
+    for shown, typed in (
+        (begun, b"Hw many custom\t"), (b"ers", b"\x1b[H\x1b[Co\r"), (begun, b"\x1b[A?\r"), (begun, b"\x04"),
+    ):  # fmt: skip
+        while shown not in said:
+            said += os.read(here, 4096)
+        os.write(here, typed)
+        said = said.partition(shown)[2]
+    with contextlib.suppress(OSError):  # Linux's end of a terminal
+        while more := os.read(here, 4096):
+            said += more
+    os.close(here)
+    assert process.wait(60) == 0
+    assert "read ['How many customers', 'How many customers?', '']" in said.decode()
 
 
 def test_questions_are_read_until_an_empty_line(

@@ -82,6 +82,7 @@ def test_a_run_leaves_as_folder_card_and_gguf(finished: Path, capsys: pytest.Cap
     assert "[0.0%, " in text, "an interval of an accuracy of nothing"
     assert f"`{hashlib.sha256(file.read_bytes()).hexdigest()}`" in text
     assert str(finished.parent) not in text, "no path of this machine"
+    assert (out / "jaxrl_sql.yaml").read_text() == (finished / "model" / "jaxrl_sql.yaml").read_text()
 
 
 class Hub(BaseHTTPRequestHandler):

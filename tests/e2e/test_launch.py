@@ -124,6 +124,38 @@ def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> Non
     assert "nodeSelector" not in pod
 
 
+def strict(node: Any) -> Any:
+    """Return a schema of Kubernetes' form as JSON Schema, under which a field that it does not name is a fault."""
+    if isinstance(node, list):
+        return [strict(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    found = {name: strict(one) for name, one in node.items()}
+    if node.get("x-kubernetes-int-or-string"):
+        found["type"] = ["integer", "string"]
+    if "properties" in node and not node.get("x-kubernetes-preserve-unknown-fields"):
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+@pytest.mark.skipif("JAXRL_SQL_JOBSET_CRD" not in os.environ, reason="JAXRL_SQL_JOBSET_CRD names JobSet's definition")
+@pytest.mark.parametrize(
+    "more", ["--chips 4 --accelerator tpu-v5p-slice:2x2x4 mesh.fsdp=16", "--chips 8 mesh.data=32", ""]
+)
+def test_a_jobset_is_as_its_definition_says(more: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """JobSet's repository has the file: config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml."""
+    definition = yaml.load(Path(os.environ["JAXRL_SQL_JOBSET_CRD"]).read_text(), Loader=yaml.CSafeLoader)
+    (schema,) = [
+        one["schema"]["openAPIV3Schema"] for one in definition["spec"]["versions"] if one["name"] == "v1alpha2"
+    ]
+    schema["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
+    checked = pytest.importorskip("jsonschema").Draft202012Validator(strict(schema))
+    made = yaml.safe_load(printed(f"jobset --hosts 4 --image i:1 --claim c --folder /shared {more}", capsys))
+    assert [f"{list(fault.path)}: {fault.message}" for fault in checked.iter_errors(made)] == []
+    made["spec"]["replicatedJobs"][0]["template"]["spec"]["paralelism"] = 4
+    assert len(list(checked.iter_errors(made))) == 1
+
+
 def test_a_tpu_vms_script_is_begun_again_after_a_preemption(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The script itself runs, with a `gcloud` that keeps a machine's state in a file and takes it away once."""
     text = printed("tpu-vm --hosts 2 --accelerator v5p-16 --zone us-east5-a --folder /shared run.dir=runs/one", capsys)

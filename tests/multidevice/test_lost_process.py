@@ -1,7 +1,8 @@
-"""What is heard of a run of two processes when one of them dies or stands still."""
+"""What is heard of a run of two processes when one of them dies or stands still, or when their storage is full."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Pair:
         for one in readers:
             one.start()
         try:
-            self.codes = [one.wait(300) for one in self.processes]
+            self.codes = [one.wait(900) for one in self.processes]  # of seconds; a busy machine takes its time
         finally:
             for one in self.processes:
                 one.kill()
@@ -99,7 +100,13 @@ def is_whole(run: Path, whole: Path) -> bool:
     return weights[0].read_bytes() == weights[1].read_bytes() and rows[0] == rows[1]
 
 
-@pytest.mark.parametrize(("phase", "is_told"), [("sft: 3 steps", True), ("evaluating dev", True), ("step 5/7", False)])
+@pytest.mark.parametrize(
+    ("phase", "is_told"),
+    [
+        ("running the golds", True), ("making new weights", True), ("sft: 3 steps", True), ("evaluating dev", True),
+        ("grpo: 4 steps", True), ("step 5/7", False), ("writing the model", True),
+    ],
+)  # fmt: skip
 def test_of_a_process_that_dies_the_other_ends(
     phase: str, is_told: bool, arguments: list[str], whole: Path, tmp_path: Path
 ) -> None:
@@ -126,3 +133,37 @@ def test_a_process_that_stands_still_is_waited_for(arguments: list[str], whole: 
     after = pair.said[0][next(i for i, line in enumerate(pair.said[0]) if line.startswith("step 5/7")) :]
     assert any(line.startswith("grpo: 2 of 4 steps, ") for line in after), "\n".join(after)
     assert is_whole(tmp_path / "run", whole)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB, where this process may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this process may not mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
+
+
+def test_storage_that_becomes_full_ends_both_and_with_room_they_go_on(
+    arguments: list[str], whole: Path, small_disk: Path
+) -> None:
+    """The first process says so in a line, besides what libraries print of their threads."""
+    run, ballast = small_disk / "run", small_disk / "ballast"
+
+    def fill(_: Pair) -> None:
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+
+    both = [*arguments, f"run.dir={run}", "run.resume=true"]
+    pair = Pair(both, "step 5/7", fill)
+    assert pair.codes[0] == 1, "\n".join(pair.said[0])
+    assert pair.codes[1] in (1, -signal.SIGABRT), "\n".join(pair.said[1])  # JAX may notice first that the other is gone
+    full = f"error: {run} cannot be written: No space left on device; the checkpoint of step "
+    assert [line.startswith(full) for line in pair.said[0] if line.startswith("error: ")] == [True]
+    ballast.unlink()
+    assert Pair(both).codes == [0, 0]
+    assert is_whole(run, whole)

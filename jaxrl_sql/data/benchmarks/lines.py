@@ -155,8 +155,11 @@ def own_lines(folder: Path, split: str) -> Lines:
     """Return where the records of a user's own set are, which is one file of JSON."""
     paths = own_files(folder, split)
     if len(paths) != 1:
-        there = {path.stem for path in folder.glob("*") if path.suffix in _ENDINGS and path.stem not in _NOT_QUESTIONS}
-        raise no_split(folder, split, sorted(there))
+        there = [path for path in folder.glob("*") if path.suffix in _ENDINGS and path.stem not in _NOT_QUESTIONS]
+        fault = no_split(folder, split, sorted({path.stem for path in there}))
+        if len(there) == 1 and split:
+            raise InputError(f"{fault}; name {there[0]} as the data, and a part of it is held out from train")
+        raise fault
     home, stem = _home(folder), paths[0].stem
     item, databases = own_items(home, stem)
     return Lines(paths[0], item, databases)

@@ -447,6 +447,9 @@ def test_a_file_beside_one_database_is_split_by_its_golds(tmp_path: Path, ending
     assert (whole.notes, uids(load_split(path, "test"))) == ((), uids(held))
     assert taught.notes[0].startswith(f"30 of the 40 questions of all.{ending}, which has no splits")
     assert open_stream(path, "train", 1) is None, "a split is made of all questions"
+    for name in ("train", "dev"):
+        with pytest.raises(InputError, match=rf"no split '{name}' \(there are: all\); name {path} as the data, and"):
+            load_split(tmp_path, name)
 
 
 @pytest.mark.parametrize(

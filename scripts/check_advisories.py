@@ -1,0 +1,121 @@
+"""Compare what this project is made with with the advisories that are known: crates by RustSec's, packages by PyPA's.
+
+`python scripts/check_advisories.py --rustsec FOLDER --pypa FOLDER` reads clones of github.com/rustsec/advisory-db and
+github.com/pypa/advisory-database, and fetches nothing. Of crates those in Cargo.lock are looked up, of packages those
+that are installed beside this Python, but for pip. The exit code is 1 where an advisory holds for one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+ROOT = Path(__file__).resolve().parents[1]
+_REQUIREMENT = re.compile(r"(>=|<=|>|<|=|\^|~|)\s*([0-9][^\s,]*)")
+
+
+def locked_crates(lock: Path) -> list[tuple[str, str]]:
+    """Return (name, version) of each crate of a Cargo.lock that comes from elsewhere."""
+    packages = tomllib.loads(lock.read_text(encoding="utf-8"))["package"]
+    return [(one["name"], one["version"]) for one in packages if "source" in one]
+
+
+def installed_packages() -> list[tuple[str, str]]:
+    """Return (name, version) of each package that is installed here, by its canonical name; pip is left out."""
+    found = {(canonicalize_name(one.metadata["Name"]), one.version) for one in distributions()}
+    return sorted(one for one in found if one[0] != "pip")
+
+
+def is_within(version: str, requirement: str) -> bool:
+    """Return whether a crate's version satisfies a requirement of Cargo's form, such as `>= 1.2, < 1.4` or `^0.3`."""
+    parts = []
+    for operator, number in _REQUIREMENT.findall(requirement):
+        if operator in ("", "^", "~"):
+            least = Version(number)
+            fixed = 1 if operator == "~" and len(least.release) > 1 else _first_set(least.release, operator)
+            over = [*least.release[:fixed], least.release[fixed] + 1]
+            parts += [f">={number}", f"<{'.'.join(map(str, over))}"]
+        else:
+            parts.append(f"{'==' if operator == '=' else operator}{number}")
+    return SpecifierSet(",".join(parts)).contains(Version(version), prereleases=True)
+
+
+def _first_set(release: tuple[int, ...], operator: str) -> int:
+    """Return the place of the number that a caret keeps: the first that is not 0; of a tilde the first."""
+    return 0 if operator == "~" else next((i for i, one in enumerate(release) if one), len(release) - 1)
+
+
+def of_crates(database: Path, crates: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each advisory of RustSec's that holds for a crate."""
+    for name, version in crates:
+        for path in sorted((database / "crates" / name).glob("RUSTSEC-*.md")):
+            said = tomllib.loads(path.read_text(encoding="utf-8").partition("```toml\n")[2].partition("\n```")[0])
+            about, versions = said["advisory"], said.get("versions", {})
+            patched, unaffected = versions.get("patched", []), versions.get("unaffected", [])
+            if "withdrawn" not in about and not any(is_within(version, one) for one in patched + unaffected):
+                kind = about.get("informational", "vulnerability")
+                yield f"{about['id']}: {name} {version}: {kind}; patched: {', '.join(patched) or 'nowhere'}"
+
+
+def of_packages(database: Path, packages: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each advisory of PyPA's that holds for a package."""
+    for name, version in packages:
+        for path in sorted((database / "vulns" / name).glob("PYSEC-*.yaml")):
+            said = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if "withdrawn" not in said and any(_holds(one, name, version) for one in said["affected"]):
+                yield f"{said['id']}: {name} {version}: {' '.join(said.get('details', '').split())[:100]}"
+
+
+def _holds(affected: Mapping[str, Any], name: str, version: str) -> bool:
+    """Return whether an entry of OSV's form is about a version of a package."""
+    if canonicalize_name(affected["package"]["name"]) != name:
+        return False
+    if version in affected.get("versions", ()):
+        return True
+    ranges = [one["events"] for one in affected.get("ranges", ()) if one["type"] == "ECOSYSTEM"]
+    return any(_is_between(events, Version(version)) for events in ranges)
+
+
+def _is_between(events: list[dict[str, str]], version: Version) -> bool:
+    """Return whether a version is one between `introduced` and `fixed`, or up to `last_affected`."""
+    found = False
+    for kind, number in (pair for event in events for pair in event.items()):
+        try:
+            at = Version(number)
+        except InvalidVersion:
+            continue
+        if kind == "introduced":
+            found = found or version >= at
+        elif (kind == "fixed" and version >= at) or (kind == "last_affected" and version > at):
+            found = False
+    return found
+
+
+def main() -> int:
+    """Print what was looked up and what was found, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rustsec", type=Path, required=True, metavar="FOLDER", help="a clone of RustSec's database")
+    parser.add_argument("--pypa", type=Path, required=True, metavar="FOLDER", help="a clone of PyPA's database")
+    given = parser.parse_args()
+    for folder, inside in ((given.rustsec, "crates"), (given.pypa, "vulns")):
+        if not (folder / inside).is_dir():
+            parser.error(f"{folder}: no folder {inside}/ in it, so it is no clone of that database")
+    crates, packages = locked_crates(ROOT / "Cargo.lock"), installed_packages()
+    found = [*of_crates(given.rustsec, crates), *of_packages(given.pypa, packages)]
+    print(*found, f"{len(crates)} crates, {len(packages)} packages, {len(found)} advisories", sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.evals.side_by_side import side_by_side, write_comparison
 from jaxrl_sql.report import write_report
 from jaxrl_sql.report.groups import open_source
 from jaxrl_sql.view.__main__ import main
@@ -190,6 +191,24 @@ def test_evaluations_open(opened: Open, tmp_path: Path, view_runs: ModuleType) -
     page.get_by_role("article").wait_for()
     assert page.locator("mark").all_inner_texts() == ["cup", "pot"]
     assert "the same rows, but not as often" in page.inner_text("main")
+
+
+def test_a_comparison_opens(opened: Open, tmp_path: Path, view_runs: ModuleType) -> None:
+    first = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0, "b": 0.0, "c": 1.0})
+    second = view_runs.write_evaluation(tmp_path / "second", {"a": 0.0, "b": 1.0, "c": 1.0})
+    write_comparison(side_by_side(first, second), tmp_path / "compared")
+    assert main([str(tmp_path / "compared"), "--out", str(tmp_path / "out")]) == 0
+    page = opened(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups?only=flipped")
+    status = page.get_by_role("status")
+    sync_api.expect(status).to_have_text("2 of 2 groups")
+    page.get_by_label("only").select_option("worse")
+    sync_api.expect(status).to_have_text("1 of 2 groups")
+    page.get_by_role("link", name="compare", exact=True).click()
+    sync_api.expect(page.get_by_role("link", name="worse in b: 1")).to_be_visible()
+    assert page.locator(".list tbody .number").all_inner_texts() == ["1", "0"]
+    page.locator(".list tbody a").click()
+    page.get_by_role("article", name="second: second").wait_for()
+    assert page.get_by_role("article").count() == 2
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -83,6 +83,11 @@ def shot(page: Any, name: str) -> None:
         page.screenshot(path=str(Path(folder, f"{name}.png")), full_page=True)
 
 
+# The words of elements, and in how many lines they stand.
+LINES = """(all) => all.map((one) => { const range = document.createRange(); range.selectNodeContents(one);
+    return [one.textContent, new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size]; })"""
+
+
 def is_no_wider_than_the_window(page: Any) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
 
@@ -234,6 +239,8 @@ def test_the_report_is_the_first_page_by_itself(opened: Open, run: Path, tmp_pat
     page.locator("figure svg").first.wait_for()
     assert is_no_wider_than_the_window(page)
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
+    heads = page.locator("th").evaluate_all(LINES)
+    assert [words for words, lines in heads if lines > len(words.split())] == []
     shot(page, "report")
 
 
@@ -298,6 +305,7 @@ def test_a_run_that_goes_on_is_served(opened: Open, view_runs: ModuleType, tmp_p
             sync_api.expect(status).to_have_text("8 of 8 groups", timeout=20_000)
             page.get_by_role("link", name="Which items, q2?").click()
             assert "✓ bird" in page.get_by_role("article", name="answer 1").inner_text()
+            page.goto("about:blank")  # else it asks on, and says that nobody answers
         finally:
             server.send_signal(signal.SIGINT)
         assert server.wait(timeout=20) == 0

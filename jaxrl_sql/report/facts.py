@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -32,12 +33,12 @@ def what_ran(run: Run) -> list[Line]:
     size, lora = run.about.get("parameters"), run.setting("model.lora.rank", 0)
     adapters = f", adapters of rank {lora}" if lora else ""
     data = run.setting("data.dir") or run.setting("data.source")
-    versions, evals = last.get("versions", {}), run.setting("data.evals")
+    versions = last.get("versions", {})
     lines = [
         ("recipe", run.setting("recipe")),
         ("model", f"{model}{f', {_amount(size)} parameters' if size else ''}{adapters}" if run.settings else None),
         ("data", f"{data}, {run.setting('data.train')}" if data else None),
-        ("evaluated on", ", ".join(map(str, evals)) if isinstance(evals, list) else evals),
+        ("evaluated on", _listed(run.setting("data.evals"))),
         ("seed", run.setting("seed")),
         ("begun", _date(sessions[0].get("began")) if sessions else None),
         ("ended", _date(last.get("ended"))),
@@ -45,6 +46,24 @@ def what_ran(run: Run) -> list[Line]:
         ("machine", last.get("machine")),
         ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
         ("commit", last.get("commit")),
+    ]
+    return [(name, str(value)) for name, value in lines if value not in (None, "")]
+
+
+def what_was_evaluated(settings: Mapping[str, Any]) -> list[Line]:
+    """Return what an evaluation's configuration says of it: who answered what, and in which form."""
+    own = settings.get("evaluate")
+    own = own if isinstance(own, dict) else {}
+    model = settings.get("model")
+    checkpoint = model.get("checkpoint") if isinstance(model, dict) else None
+    server = urlsplit(str(own.get("base_url") or "")).netloc.rpartition("@")[2]
+    asked = bool(checkpoint or server)
+    lines = [
+        ("recipe", settings.get("recipe") if asked else None),
+        ("model", f"{own.get('model')} at {server}" if server else checkpoint),
+        ("predictions", _listed(own.get("predictions"))),
+        ("data", _listed(own.get("data"))),
+        ("seed", settings.get("seed") if asked else None),
     ]
     return [(name, str(value)) for name, value in lines if value not in (None, "")]
 
@@ -177,6 +196,10 @@ def _ends(mean: float, count: int, groups: Sequence[Group]) -> dict[str, float] 
 
 def _score(group: Group) -> float:
     return float(group["answers"][0]["reward"] or 0.0) if group["answers"] else 0.0
+
+
+def _listed(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _amount(count: Any) -> str:

@@ -59,10 +59,15 @@ def load_run(folder: str | Path) -> Run:
         raise InputError(f"{folder}: no metrics.jsonl there, so it is no run folder")
     metrics, torn_metrics = _read_lines(folder / "metrics.jsonl")
     samples, torn_samples = _read_lines(folder / "samples.jsonl")
-    config = folder / "config.yaml"
-    text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
+    text = config_of(folder)
     about = _read_object(folder / "about.json")
     return Run(folder, metrics, samples, text, torn_metrics + torn_samples, settings_of(text), about)
+
+
+def config_of(folder: Path) -> str:
+    """Return the text of a folder's configuration; "" where there is none."""
+    config = folder / "config.yaml"
+    return config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
 
 
 def settings_of(text: str) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.data.schema.render import ddl
 from jaxrl_sql.evals.differences import REASONS
-from jaxrl_sql.report.facts import Evaluations
+from jaxrl_sql.report.facts import Evaluations, what_was_evaluated
 from jaxrl_sql.report.folder import AnswersFolder, Row, row_of, used_tokens
 from jaxrl_sql.report.groups import (
     EVALUATION,
@@ -29,7 +29,7 @@ from jaxrl_sql.report.groups import (
     read_tokens,
 )
 from jaxrl_sql.report.html import run_data
-from jaxrl_sql.report.load import load_run
+from jaxrl_sql.report.load import config_of, load_run, settings_of
 from jaxrl_sql.types import InputError
 from jaxrl_sql.view.judging import Asked, Judge, asked_of
 
@@ -169,7 +169,8 @@ class View:
     def _of_run(self, source: Source) -> dict[str, Any]:
         if source.kind != RUN:
             rules = rules_of(source.folder) if source.kind == EVALUATION else []
-            return {"kind": source.kind, "ran": [("folder", source.name)], "rules": rules}
+            ran = [("folder", source.name), *what_was_evaluated(settings_of(config_of(source.folder)))]
+            return {"kind": source.kind, "ran": ran, "rules": rules}
         evaluations: Evaluations = last_evaluations(source)
         found = run_data(load_run(source.folder), evaluations)
         return {name: value for name, value in found.items() if name not in ("samples", "kept")}

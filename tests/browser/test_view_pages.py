@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.evals.side_by_side import side_by_side, write_comparison
 from jaxrl_sql.report import write_report
 from jaxrl_sql.report.groups import open_source
 from jaxrl_sql.view.__main__ import main
@@ -80,6 +81,11 @@ def index(run: Path) -> str:
 def shot(page: Any, name: str) -> None:
     if folder := os.environ.get("JAXRL_SQL_SHOTS"):
         page.screenshot(path=str(Path(folder, f"{name}.png")), full_page=True)
+
+
+# The words of elements, and in how many lines they stand.
+LINES = """(all) => all.map((one) => { const range = document.createRange(); range.selectNodeContents(one);
+    return [one.textContent, new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size]; })"""
 
 
 def is_no_wider_than_the_window(page: Any) -> bool:
@@ -192,6 +198,24 @@ def test_evaluations_open(opened: Open, tmp_path: Path, view_runs: ModuleType) -
     assert "the same rows, but not as often" in page.inner_text("main")
 
 
+def test_a_comparison_opens(opened: Open, tmp_path: Path, view_runs: ModuleType) -> None:
+    first = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0, "b": 0.0, "c": 1.0})
+    second = view_runs.write_evaluation(tmp_path / "second", {"a": 0.0, "b": 1.0, "c": 1.0})
+    write_comparison(side_by_side(first, second), tmp_path / "compared")
+    assert main([str(tmp_path / "compared"), "--out", str(tmp_path / "out")]) == 0
+    page = opened(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups?only=flipped")
+    status = page.get_by_role("status")
+    sync_api.expect(status).to_have_text("2 of 2 groups")
+    page.get_by_label("only").select_option("worse")
+    sync_api.expect(status).to_have_text("1 of 2 groups")
+    page.get_by_role("link", name="compare", exact=True).click()
+    sync_api.expect(page.get_by_role("link", name="worse in b: 1")).to_be_visible()
+    assert page.locator(".list tbody .number").all_inner_texts() == ["1", "0"]
+    page.locator(".list tbody a").click()
+    page.get_by_role("article", name="second: second").wait_for()
+    assert page.get_by_role("article").count() == 2
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("where", ["#/", "#/groups", "#/groups?hardness=hard&page=0", "#/compare"])
 def test_390_pixels_are_enough(opened: Open, index: str, where: str, scheme: str) -> None:
@@ -215,6 +239,8 @@ def test_the_report_is_the_first_page_by_itself(opened: Open, run: Path, tmp_pat
     page.locator("figure svg").first.wait_for()
     assert is_no_wider_than_the_window(page)
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
+    heads = page.locator("th").evaluate_all(LINES)
+    assert [words for words, lines in heads if lines > len(words.split())] == []
     shot(page, "report")
 
 
@@ -279,6 +305,7 @@ def test_a_run_that_goes_on_is_served(opened: Open, view_runs: ModuleType, tmp_p
             sync_api.expect(status).to_have_text("8 of 8 groups", timeout=20_000)
             page.get_by_role("link", name="Which items, q2?").click()
             assert "✓ bird" in page.get_by_role("article", name="answer 1").inner_text()
+            page.goto("about:blank")  # else it asks on, and says that nobody answers
         finally:
             server.send_signal(signal.SIGINT)
         assert server.wait(timeout=20) == 0

@@ -118,17 +118,29 @@ JX.evaluations = (index) => {
   return [...found.values()].sort((a, b) => a.run - b.run || a.phase.localeCompare(b.phase) || a.step - b.step);
 };
 
-// Two evaluations question by question: {both, neither, better, worse}, lists of [group of a, group of b].
+const SIDES = { better: 1, worse: -1, both: 0, neither: 0 };
+const sideOf = (was, is) => (is > was ? "better" : is < was ? "worse" : is >= 1 ? "both" : "neither");
+const noSides = () => Object.fromEntries(Object.keys(SIDES).map((name) => [name, []]));
+
+// Two evaluations question by question: {better, worse, both, neither}, lists of [group of a, group of b].
 JX.compare = (index, a, b) => {
-  const sides = { better: [], worse: [], both: [], neither: [] };
+  const sides = noSides();
   for (const [question, mine] of a.groups) {
     const other = b.groups.get(question);
-    if (other === undefined) continue;
-    const was = index.best[mine] || 0, is = index.best[other] || 0;
-    sides[is > was ? "better" : is < was ? "worse" : is >= 1 ? "both" : "neither"].push([mine, other]);
+    if (other !== undefined) sides[sideOf(index.best[mine] || 0, index.best[other] || 0)].push([mine, other]);
   }
   return sides;
 };
+
+// The same of a folder of `evaluate --compare`, in which a group has the answer of each: lists of [group, group].
+JX.compared = (index) => {
+  const sides = noSides(), phase = index.words.phases.indexOf("comparison");
+  for (let i = 0; i < index.size; i++) if (index.phase[i] === phase) sides[sideOf(...JX.ends(index, i, i))].push([i, i]);
+  return sides;
+};
+
+// The rewards of a pair that `compare` or `compared` gave.
+JX.ends = (index, mine, other) => (mine === other ? [0, 1].map((k) => index.rewards[index.start[mine] + k]) : [index.best[mine], index.best[other]]).map((one) => one || 0);
 
 // Which two evaluations are compared when nobody chose: of two runs the last of each, else the last two of a split.
 JX.usualPair = (evaluations) => {
@@ -143,13 +155,11 @@ JX.usualPair = (evaluations) => {
 // What changed between the two: group -> 1 or -1, of both evaluations' groups; several splits where there are.
 JX.flips = (index, evaluations) => {
   const found = new Map();
-  const phases = new Set(evaluations.map((one) => one.phase));
-  for (const phase of phases) {
+  const note = (sides) => { for (const name of ["better", "worse"]) for (const pair of sides[name]) for (const i of pair) found.set(i, SIDES[name]); };
+  for (const phase of new Set(evaluations.map((one) => one.phase))) {
     const pair = JX.usualPair(evaluations.filter((one) => one.phase === phase));
-    if (!pair) continue;
-    const sides = JX.compare(index, ...pair);
-    for (const [name, sign] of [["better", 1], ["worse", -1]])
-      for (const [mine, other] of sides[name]) { found.set(mine, sign); found.set(other, sign); }
+    if (pair) note(JX.compare(index, ...pair));
   }
+  note(JX.compared(index));
   return found;
 };

@@ -115,20 +115,21 @@
 
   JX.ComparePage = ({ query, head, data }) => {
     const { index, texts, evaluations } = data;
-    const usual = JX.usualPair(evaluations);
-    if (!usual) return html`<h1>Compare</h1><p>There are no two evaluations here to compare.</p>`;
-    const find = (key) => evaluations.find((one) => one.key === key);
-    const a = find(query.a) || usual[0], b = find(query.b) || usual[1];
-    const sides = JX.compare(index, a, b), side = query.side || "worse";
+    const usual = JX.usualPair(evaluations), compared = usual ? null : JX.compared(index);
+    if (!usual && !Object.values(compared).some((pairs) => pairs.length)) return html`<h1>Compare</h1><p>There are no two evaluations here to compare.</p>`;
+    const find = (key, or) => (usual ? evaluations.find((one) => one.key === key) || or : { key: "" });
+    const a = find(query.a, usual && usual[0]), b = find(query.b, usual && usual[1]);
+    const sides = compared || JX.compare(index, a, b), side = query.side || "worse";
     const choose = (name, one) => html`<label>${name}<select aria-label=${name} onChange=${(e) => { window.location.hash = hashOf("compare", { ...query, a: a.key, b: b.key, [name]: e.target.value }); }}>${evaluations.map((other) => html`<option value=${other.key} selected=${other === one}>${label(head, other)}</option>`)}</select></label>`;
     const names = { better: "better in b", worse: "worse in b", both: "right in both", neither: "right in neither" };
     const page = +query.page || 0, rows = sides[side] || [];
     const link = (more) => hashOf("compare", { ...query, a: a.key, b: b.key, ...more });
-    return html`<h1>Two evaluations</h1><form class="filters" onSubmit=${(e) => e.preventDefault()}>${choose("a", a)}${choose("b", b)}</form>
+    const one = ([mine, other]) => (compared ? `#/group/${JX.idOf(index, mine)}` : `#/pair/${JX.idOf(index, mine)}/${JX.idOf(index, other)}`);
+    return html`<h1>Two evaluations</h1>${usual && html`<form class="filters" onSubmit=${(e) => e.preventDefault()}>${choose("a", a)}${choose("b", b)}</form>`}
       <nav class="steps" aria-label="outcome">${Object.entries(names).map(([name, text]) => html`<a href=${link({ side: name, page: "" })} aria-current=${name === side ? "true" : null}>${text}: <b>${sides[name].length}</b></a>`)}</nav>
       <table class="list"><thead><tr><th scope="col">question</th><th scope="col">database</th><th scope="col">hardness</th><th scope="col" class="number">a</th><th scope="col" class="number">b</th></tr></thead>
-        <tbody>${rows.slice(page * PAGE, page * PAGE + PAGE).map(([mine, other]) => html`<tr key=${mine}><td class="question"><a href=${`#/pair/${JX.idOf(index, mine)}/${JX.idOf(index, other)}`}>${texts ? texts.questions[index.question[mine]] : index.uids[index.question[mine]]}</a></td>
-          <td>${index.words.dbs[index.db[mine]]}</td><td>${index.words.hardness[index.hardness[mine]]}</td><td class="number">${JX.number(index.best[mine])}</td><td class="number">${JX.number(index.best[other])}</td></tr>`)}</tbody></table>
+        <tbody>${rows.slice(page * PAGE, page * PAGE + PAGE).map((pair) => html`<tr key=${pair[0]}><td class="question"><a href=${one(pair)}>${texts ? texts.questions[index.question[pair[0]]] : index.uids[index.question[pair[0]]]}</a></td>
+          <td>${index.words.dbs[index.db[pair[0]]]}</td><td>${index.words.hardness[index.hardness[pair[0]]]}</td>${JX.ends(index, ...pair).map((reward) => html`<td class="number">${JX.number(reward)}</td>`)}</tr>`)}</tbody></table>
       ${!rows.length && html`<p>No question is ${names[side]}.</p>`}
       ${rows.length > PAGE && html`<nav class="steps" aria-label="pages">${page > 0 && html`<a rel="prev" href=${link({ page: page - 1 || "" })}>earlier</a>`}<span>${page * PAGE + 1} to ${Math.min(rows.length, page * PAGE + PAGE)}</span>${(page + 1) * PAGE < rows.length && html`<a rel="next" href=${link({ page: page + 1 })}>later</a>`}</nav>`}`;
   };

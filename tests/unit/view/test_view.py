@@ -139,6 +139,12 @@ def test_two_runs_stand_side_by_side(view_runs: ModuleType, run: Path, tmp_path:
 def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Path) -> None:
     first = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0, "b": 0.0})
     second = view_runs.write_evaluation(tmp_path / "second", {"a": 0.0, "b": 0.0})
+    (first / "config.yaml").write_text(
+        "recipe: arctic\nseed: 4\nmodel: {checkpoint: M}\nevaluate: {data: [D, E], predictions: []}\n"
+    )
+    (second / "config.yaml").write_text(
+        "seed: 0\nevaluate: {model: named, base_url: 'http://me:key@127.0.0.1:8000/v1'}\n"
+    )
     out = tmp_path / "out"
     assert main([str(first), str(second), "--out", str(out)]) == 0
     shown = groups(out)
@@ -147,7 +153,10 @@ def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Pa
     ]  # fmt: skip
     assert shown[0]["answers"][0]["verdict"]["results"]["pairs"][0] == [["cup"], ["pot"], [0]]
     assert shown[0]["prompt"] == "CREATE TABLE item"
-    rules = data(out, "head")["runs"][0]["rules"]
+    (head, other) = data(out, "head")["runs"]
+    assert dict(head["ran"]) == {"folder": "first", "recipe": "arctic", "model": "M", "data": "D, E", "seed": "4"}
+    assert dict(other["ran"]) == {"folder": "second", "model": "named at 127.0.0.1:8000", "seed": "0"}
+    rules = head["rules"]
     assert rules == [{"set": "dev", "rule": "bird", "mean": 0.5, "low": 0.2, "high": 0.8}]
     write_comparison(side_by_side(first, second), tmp_path / "compared")
     assert main([str(tmp_path / "compared"), "--out", str(out)]) == 0

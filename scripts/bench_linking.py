@@ -5,35 +5,45 @@ foreign keys, asks every question of the set on it, and prints the share of the 
 within `--budget` tokens, the share of questions of which all do, how much is shown, and the processor's time. A table
 whose name several databases have, or each with `--qualified`, is called `database.table`. Tokens are those of the
 tokenizer in `--tokenizer`, a folder; without it one is taken for three characters, as it is for an endpoint.
+
+`--write FOLDER` writes the questions of one set as two plain sets in place of that, so that `evaluate` says what the
+rest costs (`scripts/oracle_schema.sh`): `merged`, on all databases as one, and `oracle`, each on a database of its
+gold's tables alone. Golds name the tables as they are called there, and stay where they return the rows that they did.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from sqlglot import exp
+
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.schema import RENDERERS, Schema, Used, ddl, link, quote_name, read_schema, used_by
+from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.sqlenv.parse import parse_query
 from jaxrl_sql.types import Example
 
 SETS = ("spider_dev", "spider_train")
 
 
 class Asked(NamedTuple):
-    """A question on the merged database, and what its gold reads there."""
+    """A question on the merged database, what its gold reads there, and by their old names what tables are called."""
 
     example: Example
     used: Used
+    names: Mapping[str, str]
 
 
 class Found(NamedTuple):
@@ -90,7 +100,8 @@ def merge(examples: Sequence[Example], target: Path, *, qualified: bool) -> list
         if used is not None:
             tables = frozenset(name(path, table) for table in used.tables)
             columns = frozenset((name(path, table), column) for table, column in used.columns)
-            found.append(Asked(replace(example, db_path=str(target)), Used(tables, columns)))
+            names = {table.name.lower(): name(path, table.name) for table in schemas[path].tables}
+            found.append(Asked(replace(example, db_path=str(target)), Used(tables, columns), names))
     return found
 
 
@@ -100,7 +111,7 @@ def measure(
     """Ask every question within a budget, and look for what its gold reads in what is shown."""
     sums = [0] * 8
     start = time.process_time()
-    for example, used in asked:
+    for example, used, _ in asked:
         part = link(example, read_schema(example.db_path), lambda part, one=example: count(show(one, part)) <= budget)
         tables = {table.name for table in part.tables}
         columns = {(table.name, column.name) for table in part.tables for column in table.columns}
@@ -110,6 +121,62 @@ def measure(
         )  # fmt: skip
         sums = [old + new for old, new in zip(sums, more, strict=True)]
     return Found(len(asked), *sums, time.process_time() - start)
+
+
+def moved(sql: str, names: Mapping[str, str]) -> str:
+    """Return a query with its tables under other names, by their old ones in lower case; columns keep theirs."""
+    tree = parse_query(sql)
+    changed = (
+        [] if tree is None else [t for t in tree.find_all(exp.Table) if names.get(t.name.lower(), t.name) != t.name]
+    )
+    for table in changed:
+        if not table.alias:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+        table.set("this", exp.to_identifier(names[table.name.lower()], quoted=True))
+    return tree.sql("sqlite") if tree is not None and changed else sql
+
+
+def part(source: str, tables: frozenset[str], target: Path) -> None:
+    """Write some tables of a database, with their rows, as one of their own."""
+    kept = [
+        replace(table, foreign_keys=tuple(key for key in table.foreign_keys if key.table in tables))
+        for table in read_schema(source).tables
+        if table.name in tables
+    ]
+    target.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(target)) as connection:
+        connection.executescript(ddl(Schema(tuple(kept))))
+        connection.execute("ATTACH ? AS source", (source,))
+        for table in kept:
+            name = quote_name(table.name, always=True)
+            connection.execute(f"INSERT INTO main.{name} SELECT * FROM source.{name}")
+        connection.commit()
+
+
+def write_sets(examples: Sequence[Example], folder: Path, *, qualified: bool) -> tuple[int, int]:
+    """Write `merged` and `oracle` into a folder; return how many questions there are, and how many golds were kept."""
+    merged = folder / "merged" / "databases" / "merged" / "merged.sqlite"
+    merged.parent.mkdir(parents=True)
+    old = {example.uid: example for example in examples}
+    places: dict[frozenset[str], Path] = {}
+    lines: dict[str, list[str]] = {"merged": [], "oracle": []}
+    with Executor() as executor:
+        for example, used, names in merge(examples, merged, qualified=qualified):
+            if used.tables not in places:
+                name = f"{example.db_id}_{len(places)}"
+                places[used.tables] = folder / "oracle" / "databases" / name / f"{name}.sqlite"
+                part(str(merged), used.tables, places[used.tables])
+            gold, paths = moved(example.gold_sql, names), (str(merged), str(places[used.tables]))
+            asked = [(old[example.uid].db_path, example.gold_sql), *((path, gold) for path in paths)]
+            rows = [sorted(map(repr, one.rows)) if one.status == "ok" else None for one in executor.execute_many(asked)]
+            if rows[0] is None or rows[1:] != rows[:1] * 2:
+                continue
+            for name, path in zip(lines, paths, strict=True):
+                said = {"id": example.uid, "db_id": Path(path).stem, "question": example.question}
+                lines[name].append(json.dumps({**said, "evidence": example.evidence, "sql": gold}) + "\n")
+    for name, written in lines.items():
+        (folder / name / "questions.jsonl").write_text("".join(written), encoding="utf-8")
+    return len(examples), len(lines["merged"])
 
 
 def show_found(name: str, found: Found) -> str:
@@ -132,9 +199,18 @@ def main() -> int:
     parser.add_argument("--qualified", action="store_true")
     parser.add_argument("--tokenizer", default="")
     parser.add_argument("--every", type=int, default=1, help="of so many questions one is asked")
+    parser.add_argument("--write", type=Path, help="a folder that is not there yet: write the sets of --set, and stop")
+    parser.add_argument("--set", default=SETS[0])
     arguments = parser.parse_args()
     if not arguments.data:
         parser.error("--data or JAXRL_SQL_DATA names the folder of the real sets")
+    if arguments.write:
+        if arguments.write.exists():
+            parser.error(f"--write {arguments.write}: is there; name another folder")
+        examples = load_split(arguments.data, arguments.set).examples[:: arguments.every]
+        all_of_them, kept = write_sets(examples, arguments.write, qualified=arguments.qualified)
+        print(f"{arguments.set}: {kept} of {all_of_them} questions, in merged and oracle of {arguments.write}")
+        return 0
     count = characters
     if arguments.tokenizer:
         from transformers import AutoTokenizer  # noqa: PLC0415 - only where tokens are counted by one

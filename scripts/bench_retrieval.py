@@ -5,7 +5,8 @@ index is read back from disk, and `--questions` questions that name one of them 
 JAXRL_SQL_DATA) names the folder of the real sets, the text literals of their golds are looked for, by tokens of three
 characters, as the package does, the same with values cut out of words, and by whole words. A literal counts where it is
 a value of the database, in any case; what is shown counts as cut where it stands nowhere from the start of a word of
-the question to the end of one, with an ending or without.
+the question to the end of one, with an ending or without. `--synonyms FOLDER` of word vectors (`data.synonyms`) also
+says what these find.
 Times are the processor's, all of one thread.
 """
 
@@ -31,6 +32,7 @@ from sqlglot import exp
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.schema import retrieve
 from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.data.schema.synonyms import find_alike
 from jaxrl_sql.types import Example
 
 SETS = ("spider_dev", "bird_superhero", "spider_train")
@@ -132,6 +134,24 @@ def measure_recall(root: str, name: str, best: int) -> None:
         )
 
 
+def measure_synonyms(root: str, name: str, best: int, folder: str) -> None:
+    """Print how many of the golds' literals word vectors find that the question does not name, and what they show."""
+    examples = load_split(root, name).examples
+    shown = right = 0
+    start = time.process_time()
+    for example in examples:
+        named = retrieve.find_values(example, best)
+        meant = {value.casefold() for *_, value in find_alike(example, best, folder)}
+        more = meant - {value.casefold() for *_, value in named}
+        shown += len(more)
+        right += len(more & set(literals(example)))
+    each = 1000 * (time.process_time() - start) / len(examples)
+    print(
+        f"{name}, word vectors: {shown / len(examples):.2f} values more a question, {right} of them literals, in "
+        f"{each:.2f} ms"
+    )
+
+
 def index_of(path: str) -> retrieve.TextIndex:
     """Index a database, without what is kept of it: the tokens may be others."""
     return retrieve.make_index(*retrieve.read_texts(path))
@@ -187,11 +207,15 @@ def main() -> int:
     parser.add_argument("--questions", type=int, default=500)
     parser.add_argument("--best", type=int, default=20)
     parser.add_argument("--data", default=os.environ.get("JAXRL_SQL_DATA", ""))
+    parser.add_argument("--synonyms", default="", help="a folder of word vectors")
     arguments = parser.parse_args()
     measure_cost(arguments.values, arguments.questions)
     if arguments.data:
         for name in SETS:
-            measure_recall(arguments.data, name, arguments.best)
+            if arguments.synonyms:
+                measure_synonyms(arguments.data, name, arguments.best, arguments.synonyms)
+            else:
+                measure_recall(arguments.data, name, arguments.best)
     return 0
 
 

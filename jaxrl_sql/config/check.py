@@ -85,6 +85,10 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         ),
     )
     yield from _turn_claims(config)
+    yield (
+        not data.synonyms or data.retrieve > 0,
+        f"data.synonyms={data.synonyms} finds more of the values that are shown: set data.retrieve, such as to 20",
+    )
     turns = max(sampling.turns, config.validation.turns, config.evaluate.turns)
     yield (
         not data.shots or turns == 1,

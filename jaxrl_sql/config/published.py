@@ -15,7 +15,7 @@ from jaxrl_sql.types import InputError
 # Of a run's own prompt nothing is left: a system's words are its template's, through the model's chat template.
 _CHAT = {
     "prompt": "chat", "thinking": "template", "assistant_prefill": "", "template": "", "schema": "recipe",
-    "max_prompt_tokens": 8192, "retrieve": 0, "matched": "examples", "shots": 0, "schema_budget": 0,
+    "max_prompt_tokens": 8192, "retrieve": 0, "matched": "examples", "synonyms": "", "shots": 0, "schema_budget": 0,
 }  # fmt: skip
 _GREEDY = {
     "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,

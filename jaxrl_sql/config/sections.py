@@ -39,8 +39,9 @@ class DataConfig:
     over `max_prompt_tokens` shows less of its schema and is not left out: keys and what the gold reads stay.
     `retrieve` is how many values that the question names are shown (0: none; OmniSQL: 20), by `matched` first among a
     column's `examples`, where the schema has any, or before the `question`, which leaves the schema the same for all
-    questions of a database, so that it is computed once. A schema of more than `schema_budget` tokens (0: any number)
-    shows the tables and columns that the question needs, as many as that has room for.
+    questions of a database, so that it is computed once; `synonyms` is a folder of static word vectors (Model2Vec's),
+    by which values are shown that the question means by another word. A schema of more than `schema_budget`
+    tokens (0: any number) shows the tables and columns that the question needs, as many as that has room for.
 
     `shots` is how many training questions of other databases, the most similar ones, are shown with their SQL before
     each question (0: none); they are taken from `train`, `include_ids` and `limit_train`.
@@ -69,6 +70,7 @@ class DataConfig:
     prune: bool = False
     retrieve: int = 0
     matched: Annotated[str, OneOf("examples", "question")] = "examples"
+    synonyms: str = ""
     shots: int = 0
     schema_budget: int = 0
 

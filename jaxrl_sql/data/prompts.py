@@ -26,7 +26,7 @@ from jaxrl_sql.data.schema.prune import prune, used_by_all
 from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.data.schema.read import Schema, read_schema
 from jaxrl_sql.data.schema.render import RENDERERS
-from jaxrl_sql.data.schema.retrieve import find_values
+from jaxrl_sql.data.schema.synonyms import find_alike
 from jaxrl_sql.data.template import PromptTemplate
 from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, whole_text
 
@@ -63,10 +63,10 @@ class PromptStyle(NamedTuple):
     target that follows it is `answer(example)`, a text or a dialogue, without an end token. `show` writes a schema.
     `answers_raw_sql` tells that answers are SQL and nothing else, as those of a model made from scratch. `begun` is the
     tag that the prompt ends with, if it does: it counts as the answer's own, which is written without it. Up to
-    `retrieve` values that the question names are shown: by the schema, or with `in_question` as `values`, which leaves
-    the schema the same for all questions. A schema of more than `schema_budget` tokens (0: any number) shows the tables
-    and columns that the question needs, as many as that has room for. `system` is a chat's system message, which `wrap`
-    writes too; "" for none.
+    `retrieve` values that the question names are shown, or means by the word vectors of the folder `synonyms`: by the
+    schema, or with `in_question` as `values`, which leaves the schema the same for all questions. A schema of more than
+    `schema_budget` tokens (0: any number) shows the tables and columns that the question needs, as many as that has
+    room for. `system` is a chat's system message, which `wrap` writes too; "" for none.
     """
 
     name: str
@@ -79,6 +79,7 @@ class PromptStyle(NamedTuple):
     retrieve: int = 0
     in_question: bool = False
     schema_budget: int = 0
+    synonyms: str = ""
     shots: Callable[[Example], Sequence[Example]] | None = None
     system: str = ""
 
@@ -327,7 +328,7 @@ def shown_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | No
     """
     schema = read_schema(example.db_path)
     if style.retrieve:
-        schema = replace(schema, matched=find_values(example, style.retrieve))
+        schema = replace(schema, matched=find_alike(example, style.retrieve, style.synonyms))
     if not style.schema_budget:
         return schema
 

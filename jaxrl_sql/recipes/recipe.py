@@ -111,7 +111,9 @@ class Recipe(NamedTuple):
                 f"data.retrieve={data.retrieve} shows values before the question, and data.template={template} "
                 "has no {{ values }}"
             )
-        return style._replace(retrieve=data.retrieve, in_question=in_question, schema_budget=data.schema_budget)
+        return style._replace(
+            retrieve=data.retrieve, in_question=in_question, schema_budget=data.schema_budget, synonyms=data.synonyms
+        )
 
     def opened(self, style: PromptStyle, tokenizer: Any) -> PromptStyle:
         """Return the style for a tokenizer whose chat template may itself open a thought (`<think>`) at a prompt's end.

@@ -32,14 +32,14 @@ def fingerprint(
     """
     data = asked_by(config.data)
     if not config.data.retrieve:
-        del data["matched"]
+        del data["matched"], data["synonyms"]
     if model == "checkpoint":
         # A longer prompt is left out and no other: whether that matters is the command's to say.
         prompt = [f"data.{name}" for name in data if name != "max_prompt_tokens"]
         asked = ["recipe", *prompt, "sampling.stop", "model.dtype", "model.compute_dtype"]
         about = {**about, "model": f"{config.model.checkpoint} {weights_identity(config.model.checkpoint)}"}
     elif model == "endpoint":  # it is asked in a chat of its own
-        put = ("schema", "thinking", "template", "retrieve", "matched", "schema_budget")
+        put = ("schema", "thinking", "template", "retrieve", "matched", "synonyms", "schema_budget")
         asked = ["recipe", *(f"data.{name}" for name in data if name in put)]
     else:
         asked = []
@@ -48,6 +48,8 @@ def fingerprint(
     if found.get("data.template"):
         template = template_file(config.data.template)
         found["data.template"] = f"{config.data.template} {weights_identity(template)}"
+    if found.get("data.synonyms"):
+        found["data.synonyms"] = f"{config.data.synonyms} {weights_identity(config.data.synonyms)}"
     return found
 
 

@@ -1,7 +1,7 @@
 """Schemas: read from a database (`read`), turned into prompt text (`render`), cut down to fit (`prune`, `link`).
 
 What stands in the columns (`values`), what people wrote about them (`describe`) and which values a question names
-(`retrieve`) is found once for each content of a database file (`cache`).
+(`retrieve`), or means (`synonyms`), is found once for each content of a database file (`cache`).
 """
 
 from jaxrl_sql.data.schema.describe import Descriptions, read_descriptions
@@ -11,6 +11,7 @@ from jaxrl_sql.data.schema.quote import quote_name, quote_text
 from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table, read_schema
 from jaxrl_sql.data.schema.render import RENDERERS, compact, ddl, names_only, omnisql, profile
 from jaxrl_sql.data.schema.retrieve import find_values
+from jaxrl_sql.data.schema.synonyms import find_alike
 from jaxrl_sql.data.schema.used import Used, used_by
 from jaxrl_sql.data.schema.values import Values, read_values
 
@@ -25,6 +26,7 @@ __all__ = [
     "Values",
     "compact",
     "ddl",
+    "find_alike",
     "find_values",
     "link",
     "names_only",

@@ -26,7 +26,7 @@ from jaxrl_sql.data.schema.cache import Version, version_of
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.prune import keys_of, largest, part_of
 from jaxrl_sql.data.schema.read import Column, Schema, Table, connect, read_schema
-from jaxrl_sql.data.schema.retrieve import TOKEN, bm25, find_values, fold
+from jaxrl_sql.data.schema.retrieve import STOP, TOKEN, bm25, find_values, fold
 from jaxrl_sql.data.schema.used import Name
 from jaxrl_sql.types import Example
 
@@ -46,12 +46,6 @@ _SMALL = 512
 
 # Where a name is cut into words: what is no letter or digit, before a capital, between letters and digits.
 _CUT = re.compile(r"[\W_]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
-# Words of a question that name no table.
-_STOP = frozenset(
-    "a all and are as at be by did do does each find for from give had has have how in is it its least less list many "
-    "me more most much name names number numbers of on or return show tell than that the their there they to was were "
-    "what which who with".split()
-)
 
 
 class _Ranker(NamedTuple):
@@ -150,7 +144,7 @@ def name_words(name: str) -> str:
 def _in_order(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:
     """Yield what is shown, the best first: the first columns of a table and of those that lead to it, or one column."""
     asked = name_words(f"{example.evidence} {example.question}").split()
-    tokens = sorted({token for word in asked if word not in _STOP for token in TOKEN.findall(word)})
+    tokens = sorted({token for word in asked if word not in STOP for token in TOKEN.findall(word)})
     by_words, by_values = index.column_words.rank(tokens), _VALUE * _named(index, example)
     own = index.names.rank(tokens) + index.words.rank(tokens) + _of_columns(index, by_words, by_values)
     tied = np.array([max((own[j] for j in ties), default=0.0) for ties in index.ties])

@@ -44,7 +44,14 @@ _WORD = re.compile(r"\w+")
 # A character of a word, in scripts that part words: not Thai, Lao, Burmese, Khmer, kana, Chinese and Hangul.
 _LETTER = re.compile("[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 # What a word of the question may add to a value: "cats", "buses", "African", "European".
-_ENDINGS = frozenset(("s", "es", "n", "an"))
+ENDINGS = frozenset(("s", "es", "n", "an"))
+
+# Words of a question that name nothing.
+STOP = frozenset(
+    "a all and are as at be by did do does each find for from give had has have how in is it its least less list many "
+    "me more most much name names number numbers of on or return show tell than that the their there they to was were "
+    "what which who with".split()
+)
 
 Match = tuple[str, str, str]
 """A table, a column, and a value that stands in it."""
@@ -236,7 +243,7 @@ def _stands(piece: str, asked: str) -> bool:
         upto = end
         while _LETTER.match(piece[-1]) and _LETTER.match(asked, upto):
             upto += 1
-        if not word and (upto == end or asked[end:upto] in _ENDINGS):
+        if not word and (upto == end or asked[end:upto] in ENDINGS):
             return True
         at = asked.find(piece, at + 1)
     return False

@@ -31,6 +31,7 @@ CORRECTED = ["augment.correct=1", "distill.base_url=http://localhost/v1", "disti
 ANSWERING = {"filter_data": HERE, "evaluate": HERE, "verbal": HERE, "distill": [], "augment": CORRECTED}
 LIMITS = ["executor.timeout_ms=7", "executor.vm_steps=7", "executor.max_rows=7", "executor.max_bytes=7"]
 WORDS = ["recipe=sql_r1", "data.schema=ddl", "data.thinking=no_think", "data.retrieve=3", "data.schema_budget=9"]
+SYNONYMS = ("data.retrieve=3", "data.synonyms=vectors")
 CHECKPOINT = [
     "model.dtype=bfloat16", "model.compute_dtype=bfloat16", "data.prompt=chat", "data.tokenizer=other", "seed=1",
     "sampling.stop=[x]", "data.shots=2",
@@ -62,6 +63,11 @@ def test_what_decides_an_answer_is_another_fingerprint(command: str, change: str
     before, after = settings_of(command), settings_of(command, change)
     assert before != after
     assert change.partition("=")[0] in {name for name in {*before, *after} if before.get(name) != after.get(name)}
+
+
+def test_word_vectors_decide_answers_where_values_are_shown() -> None:
+    for command in ("evaluate", "distill"):
+        assert settings_of(command, SYNONYMS[0]) != settings_of(command, *SYNONYMS)
 
 
 def test_dialects_and_where_they_run_decide_answers() -> None:

@@ -264,7 +264,7 @@ def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.A
 
     @jax.custom_vjp
     def scored(hidden: jax.Array, targets: jax.Array, table: Any) -> TokenLogprobs:
-        found: TokenLogprobs = _in_pieces(lambda *part: piece(*part, table), pieces, hidden, targets)
+        found: TokenLogprobs = _in_pieces(lambda states, tokens: piece(states, tokens, table), pieces, hidden, targets)
         return found
 
     def forward(hidden: Any, targets: Any, table: Any) -> tuple[TokenLogprobs, tuple[Any, ...]]:
@@ -290,7 +290,7 @@ def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.A
         if not _is_zero(g.entropy):
 
             def entropy(states: jax.Array) -> jax.Array:
-                one = jax.checkpoint(lambda *part: piece(*part, table).entropy)
+                one = jax.checkpoint(lambda states, tokens: piece(states, tokens, table).entropy)
                 found: jax.Array = _in_pieces(one, pieces, states, targets)
                 return found
 

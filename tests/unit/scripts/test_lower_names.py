@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from tokenizers import Tokenizer
+
+from jaxrl_sql.data.benchmarks import load_folder
+from jaxrl_sql.datagen.synth.__main__ import main as synth
 
 ROOT = Path(__file__).parents[3]
 START = ROOT / "configs/quickstart_start"
@@ -34,6 +39,24 @@ def test_names_of_a_schema_are_small_and_the_question_stays(script: ModuleType, 
     assert text == schema.lower() + question
     before = Tokenizer.from_file(str(START / "tokenizer.json"))
     assert before.encode(schema.lower() + question).ids == tokenizer.encode(schema + question).ids
+
+
+def test_golds_of_a_set_name_what_is_read(script: ModuleType, tmp_path: Path) -> None:
+    made = ["--style", "grammar", "--seed", "3", "--train-dbs", "8", "--train-questions", "6", "--splits", "train"]
+    assert synth([*made, "--out", str(tmp_path / "set")]) == 0
+    assert script.main([str(tmp_path / "set"), str(tmp_path / "small")]) == 0
+    before, after = (load_folder(tmp_path / name / "train").examples for name in ("set", "small"))
+    assert [one.question for one in before] == [one.question for one in after]
+    assert {one.gold_sql.lower() for one in before} == {one.gold_sql.lower() for one in after}
+    assert sum(one.gold_sql != other.gold_sql for one, other in zip(before, after, strict=True)) > 10
+    for one, other in zip(before, after, strict=True):
+        with closing(sqlite3.connect(one.db_path)) as connection:
+            first, second = (connection.execute(sql).fetchall() for sql in (one.gold_sql, other.gold_sql))
+        assert first == second
+    names = {"singer", "name"}
+    assert script.lower_sql("SELECT Name FROM Singer WHERE Name = 'Name' AND \"Name\" > Age", names) == (
+        "SELECT name FROM singer WHERE name = 'Name' AND \"name\" > Age"
+    )
 
 
 def test_folders_that_cannot_be_used_are_named(

@@ -242,7 +242,7 @@ def _groups_by_average(builder: Builder, side: Side, group: AnnotatedColumn) -> 
     text = builder.one(
         (
             "Which {gs} have {f} {c} {w} {v} among {t}?",
-            "Find the {gs} of {t} whose {s} {c} is {w} {v}.",
+            "Find the {gs} for which the {s} {c} of {t} is {w} {v}.",
             "List the {gs} for which the {s} {c} of {t} is {w} {v}.",
         )
     ).format(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import jax
 
+from jaxrl_sql.runtime.memory import release_freed_memory
 from jaxrl_sql.runtime.progress import Compiled
 
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
@@ -18,13 +19,17 @@ _WAIT_S = 5.0
 
 @contextmanager
 def hear_compiling(compiled: Compiled, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Keep `compiled` up to date: a program is heard of when it is lowered, which is just before it is compiled."""
+    """Keep `compiled` up to date: a program is heard of when it is lowered, which is just before it is compiled.
+
+    Then shapes have changed, and memory that was freed is released.
+    """
 
     def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _LOWERED:
             compiled.begins(str(kwargs.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")"), clock())
         elif event == _COMPILED:
             compiled.ends(duration_secs)
+            release_freed_memory()
 
     jax.monitoring.register_event_duration_secs_listener(heard)
     try:

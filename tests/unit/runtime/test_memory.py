@@ -1,0 +1,66 @@
+"""Freed memory: kept between steps of the same shapes, released where shapes change. In processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MEASURE = """
+import ctypes
+from pathlib import Path
+from jaxrl_sql.runtime.memory import keep_freed_memory, release_freed_memory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+def use(mib):
+    at = libc.malloc(mib << 20)
+    ctypes.memset(at, 1, mib << 20)
+    return at
+
+assert keep_freed_memory()
+before = resident()
+large, held = use(300), use(1)  # what is held keeps the heap from ending before it
+libc.free(large)
+kept = resident() - before
+release_freed_memory()
+print(kept, resident() - before)
+"""
+
+COMPILE = """
+import jax
+from jaxrl_sql.runtime import compiling
+from jaxrl_sql.runtime.progress import Compiled
+
+asked = []
+compiling.release_freed_memory = lambda: asked.append(1)
+double = jax.jit(lambda x: 2 * x)
+told = []
+with compiling.hear_compiling(Compiled()):
+    for x in (1.0, 2.0, jax.numpy.ones(3)):
+        before = len(asked)
+        double(x)
+        told.append(len(asked) > before)
+print(*told)
+"""
+
+
+def printed(script: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
+def test_freed_memory_is_kept_until_it_is_released() -> None:
+    kept, left = map(int, printed(MEASURE))
+    assert kept >= 300
+    assert left < 50
+
+
+def test_memory_is_released_when_a_program_was_compiled_and_not_when_it_runs_again() -> None:
+    assert printed(COMPILE) == ["True", "False", "True"]

@@ -19,6 +19,7 @@ import io
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -95,6 +96,8 @@ class Model:
         self.config = asking.configuration(given, overrides)
         self._open = ExitStack()
         self._ask: asking.Ask | None = None
+        # The mesh that JAX has set is a thread's: models that are open side by side have one each, the caller none.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl_sql-model")
 
     def ask(self, database: str | Path, question: str, evidence: str = "") -> asking.Reply:
         """Ask a database a question: a SQLite file, or the URL of a server's; the reply has `sql` and its `outcome`."""
@@ -102,6 +105,9 @@ class Model:
 
     def answer_many(self, database: str | Path, questions: Sequence[str], evidence: str = "") -> list[asking.Reply]:
         """Ask a database several questions, which are answered side by side."""
+        return self._thread.submit(self._answer, database, questions, evidence).result()
+
+    def _answer(self, database: str | Path, questions: Sequence[str], evidence: str) -> list[asking.Reply]:
         from jaxrl_sql.run.command import prepare_process  # noqa: PLC0415
 
         asked = asking.database_of(str(database))
@@ -112,7 +118,7 @@ class Model:
 
     def close(self) -> None:
         """Let the model and its executor go."""
-        self._open.close()
+        self._thread.submit(self._open.close).result()
         self._ask = None
 
     def __enter__(self) -> Self:

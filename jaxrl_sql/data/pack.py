@@ -171,7 +171,7 @@ def with_learned_alone(batch: GroupBatch) -> GroupBatch:
     learned = np.asarray(batch.loss_mask) & (np.arange(width) < np.asarray(batch.completion_len)[..., None])
     places = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
     whole = batch.packed_length.shape[1] * width
-    size = min(bucket(max(len(found) for found in places), smallest=128), whole)
+    size = min(bucket(max(len(found) for found in places), smallest=8), whole)
     scored = np.full((len(places), size), whole, np.int32)
     for row, found in zip(scored, places, strict=True):
         row[: len(found)] = found

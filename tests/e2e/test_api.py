@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 import jaxrl_sql as jx
@@ -69,6 +70,8 @@ def test_a_models_folder_is_asked_as_it_was_trained_wherever_it_lies(
     with run.model("evaluate.max_new_tokens=24") as there, jx.Model("elsewhere", "evaluate.max_new_tokens=24") as here:
         assert here.config.data.prompt == there.config.data.prompt == "compact", "alone it would be asked in a chat"
         assert here.ask(example.db_path, example.question).sql == there.ask(example.db_path, example.question).sql
+        assert jax.sharding.get_mesh().empty, "models that are open leave the caller's JAX as it was"
+    assert jax.sharding.get_mesh().empty
     assert copy.is_dir()
 
 

@@ -43,7 +43,7 @@ def told_of_lost(advice: str) -> Iterator[None]:
     """Raise LostProcessError, one line with `advice`, for the error of a collective whose other side is gone."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # where it computes at once, JAX raises the second
         said = (str(error).strip() or type(error).__name__).splitlines()[0].replace(_AROUND, "")
         if jax.process_count() == 1 or not any(word in said for word in _LOST):
             raise

@@ -29,6 +29,7 @@ from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.spec import count_params
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel import processes, rules
+from jaxrl_sql.parallel.watch import watched
 from jaxrl_sql.planning.workload import with_parts
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.report.html import write_report
@@ -231,7 +232,7 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
     again = "start all of them again: with run.resume=true they go on from the last checkpoint"
     try:
         # Until all is written: a signal on the way out must not break what is being saved.
-        with processes.told_of_lost(again), ExitStack() as closed:
+        with processes.told_of_lost(again), watched(again), ExitStack() as closed:
             with _opened(config, folder, is_first, closed) as session:
                 yield session
             if is_first:

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import importlib
+import importlib.util
 import json
 import re
 import shlex
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "own_database.md"
-SHOP = """
-CREATE TABLE tblCustomers(id INTEGER PRIMARY KEY, fullName TEXT NOT NULL, home_city TEXT, "zip code" INTEGER, kind INT);
-CREATE TABLE "Order Details"(orderID INTEGER PRIMARY KEY, "select" TEXT, unitPrice REAL, orderedOn TEXT,
-  customer_id INTEGER REFERENCES tblCustomers(id));
-CREATE TABLE items(sku TEXT PRIMARY KEY, label TEXT, weight_g REAL);
-CREATE TABLE stock(sku TEXT REFERENCES items(sku), depot INTEGER REFERENCES depots(nr), amount INTEGER);
-CREATE TABLE depots(nr INTEGER PRIMARY KEY, town TEXT, "opened (year)" INTEGER);
-CREATE TABLE "staff-2020"(badge TEXT PRIMARY KEY, name TEXT, depot INTEGER REFERENCES depots(nr), left_on TEXT);
-"""
-TABLES = {"customers": "tblCustomers", "orders": '"Order Details"', "items": "items", "depots": "depots"}
 # What a run is in small; the page's own numbers are for a real model.
 SMALL = [
     "data.schema=compact",
@@ -44,32 +31,12 @@ SMALLER = {
 @pytest.fixture
 def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a team's folder, the current one: its database and 60 questions in two files, and a trained model."""
-    shop = tmp_path / "shop"
-    shop.mkdir()
-    with closing(sqlite3.connect(shop / "shop.sqlite")) as connection:
-        connection.executescript(SHOP)
-        cities = ("Oslo", "Rome", "Lima", None)
-        people = [(i, f"Person {i}", cities[i % 4], 1000 + i, i % 4) for i in range(1, 41)]
-        connection.executemany("INSERT INTO tblCustomers VALUES (?, ?, ?, ?, ?)", people)
-        orders = [
-            (i, ("red", "blue")[i % 2], i * 1.5, f"2020-01-{1 + i % 28:02}", i % 40 + 1 if i % 3 else None)
-            for i in range(99)
-        ]
-        connection.executemany('INSERT INTO "Order Details" VALUES (?, ?, ?, ?, ?)', orders)
-        connection.executemany("INSERT INTO items VALUES (?, ?, ?)", [(f"s{i}", f"Item {i}", i / 2) for i in range(9)])
-        connection.executemany("INSERT INTO depots VALUES (?, ?, ?)", [(i, f"Town {i}", 1990 + i) for i in range(5)])
-        connection.executemany("INSERT INTO stock VALUES (?, ?, ?)", [(f"s{i % 9}", i % 5, i) for i in range(30)])
-        staff = [(f"b{i}", f"Name {i}", i % 5, f"2020-12-{i + 1:02}" if i % 2 else None) for i in range(12)]
-        connection.executemany('INSERT INTO "staff-2020" VALUES (?, ?, ?, ?)', staff)
-        connection.commit()
-    asked = [(f"How many {name} are there?", f"SELECT count(*) FROM {table}") for name, table in TABLES.items()]
-    asked += [(f"Who is number {i}?", f"SELECT fullName FROM tblCustomers WHERE id = {i}") for i in range(1, 31)]
-    asked += [
-        (f"What cost order {i}?", f'SELECT unitPrice FROM "Order Details" WHERE orderID = {i}') for i in range(26)
-    ]
-    for name, part in (("train", asked[:45]), ("dev", asked[45:])):
-        with (shop / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("Question", "SQL"), *part])
+    spec = importlib.util.spec_from_file_location("own_database", ROOT / "scripts" / "own_database.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.main([str(tmp_path / "shop")]) == 0
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "runs/spider").mkdir(parents=True)
     (tmp_path / "runs/spider/model").symlink_to(ROOT / "configs/quickstart_start")

@@ -139,6 +139,7 @@ def _make_step(s: Session, phase: Phase, at: int, made: Callable[[], None]) -> b
     try:
         phase.step(at)
         made()
+        s.surplus.made_step()
     except PreemptedError:
         if at - 1 > phase.first:
             save(s, at - 1, phase.snapshot())

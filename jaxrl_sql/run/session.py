@@ -42,6 +42,7 @@ from jaxrl_sql.runtime.compiling import hear_compiling
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, cannot_write, keep_config, open_folder, with_found_numbers
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
+from jaxrl_sql.runtime.memory import Surplus
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.progress import Compiled
 from jaxrl_sql.runtime.rollouts import RolloutWriter
@@ -81,6 +82,7 @@ class Session:
     health: Health
     rollouts: RolloutWriter = dataclasses.field(default_factory=lambda: RolloutWriter(None, 0))
     request: StopRequest = dataclasses.field(default_factory=StopRequest)
+    surplus: Surplus = dataclasses.field(default_factory=Surplus)
     evaluation: tuple[int, dict[str, float]] | None = None
     stop_reason: str = ""
     stop: bool = False

@@ -25,11 +25,29 @@ def use(mib):
 
 assert keep_freed_memory()
 before = resident()
+"""
+
+RELEASE = """
 large, held = use(300), use(1)  # what is held keeps the heap from ending before it
 libc.free(large)
 kept = resident() - before
 release_freed_memory()
 print(kept, resident() - before)
+"""
+
+STEPS = """
+from jaxrl_sql.runtime.memory import Surplus
+
+surplus, held = Surplus(), []
+def step(mib):
+    large = use(mib)
+    held.append(use(1))
+    libc.free(large)
+    return surplus.made_step()
+
+print(*(step(200) for _ in range(5)), *(step(mib) for mib in (300, 300, 310)))
+released = resident()
+print(released - before)
 """
 
 COMPILE = """
@@ -57,9 +75,17 @@ def printed(script: str) -> list[str]:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
 def test_freed_memory_is_kept_until_it_is_released() -> None:
-    kept, left = map(int, printed(MEASURE))
+    kept, left = map(int, printed(MEASURE + RELEASE))
     assert kept >= 300
     assert left < 50
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
+def test_what_steps_of_other_shapes_leave_behind_is_released_once() -> None:
+    """Three holes of 200 MiB are reused; one of 300 stands behind them, and after it nothing is too much."""
+    *released, left = printed(MEASURE + STEPS)
+    assert released == [*["False"] * 5, "True", "False", "False"]
+    assert int(left) < 400
 
 
 def test_memory_is_released_when_a_program_was_compiled_and_not_when_it_runs_again() -> None:

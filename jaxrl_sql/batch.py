@@ -38,7 +38,9 @@ class Segment:
 class GroupBatch:
     """B prompts with G completions each.
 
-    shared: segments that precede the completions, in order (one today: the prompt)
+    shared: segments that precede the completions, in order: the prompt; or, where `together` is above 1, what so many
+    prompts in a row have in common, their database's schema, and then the rest of each. What is in common stands with
+    each of them, so that a batch may be cut wherever they are not parted, and is run once for all of them.
     completion [B,G,T] int32, completion_len [B,G] int32
     loss_mask [B,G,T] bool: tokens that the policy wrote and that are trained on
     behavior_logprobs [B,G,T] float32: of each token under the distribution it was sampled from
@@ -74,6 +76,7 @@ class GroupBatch:
     advantage: jax.Array | None = None
     old_values: jax.Array | None = None
     returns: jax.Array | None = None
+    together: int = flax.struct.field(pytree_node=False, default=1)
 
     def trained(self) -> jax.Array:
         """Return the tokens that enter the loss, [B,G,T] bool: within the length, masked in, and of weight."""

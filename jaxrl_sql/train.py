@@ -36,8 +36,8 @@ from jaxrl_sql.algo.updates import (
 )
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.data.order import Order
-from jaxrl_sql.data.pack import order_by_rows, with_packed_rows
+from jaxrl_sql.data.order import AnyOrder, Order, SchemaOrder
+from jaxrl_sql.data.pack import order_by_rows, with_packed_rows, with_schemas_once
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
@@ -68,7 +68,7 @@ class GrpoPhase:
     update: Updates
     old_logprobs: OldLogprobFn
     engine: AnyEngine
-    order: Order
+    order: AnyOrder
     state: TrainState
     progress: Progress
     rollout_buffer: list[GroupBatch] = field(default_factory=list)
@@ -185,10 +185,12 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, flo
     if grpo.packing:
         size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, batch_ways(s.mesh.shape))
         groups = [group.trajectories for group in chosen]
-        chosen = [chosen[i] for i in order_by_rows(groups, longest, s.max_prompt_bucket, size, micro_batches)]
+        by_rows = order_by_rows(groups, longest, s.max_prompt_bucket, size, micro_batches, grpo.questions)
+        chosen = [chosen[i] for i in by_rows]
     keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, found.groups, chosen)
     for start in range(0, len(chosen), grpo.prompts):
         batch = pack(chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)
+        batch = with_schemas_once(batch, grpo.questions) if grpo.questions > 1 else batch
         batch = with_packed_rows(batch) if grpo.packing else batch
         if s.config.rollout.exact:
             batch = dataclasses.replace(batch, old_logprobs=batch.rollout_logprobs)
@@ -222,15 +224,23 @@ def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: 
         update=make_updates(policy, grpo, optimizer, s.recipe.loss, ways),
         old_logprobs=make_old_logprob_fn(policy, micro_batches_of(grpo, ways, grpo.minibatches)),
         engine=make_engine(s, None, s.config.rollout.max_num_seqs),
-        order=Order(len(s.train.prompts), s.config.seed),
+        order=_order(s),
         state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),
         progress=progress,
     )
     if stage.first < begin <= stage.last:
         phase.state, host, arrays = restore(s, begin, phase.state)
         phase.progress = Progress(**host["progress"])
-        phase.rollout_buffer = from_arrays(arrays)
+        phase.rollout_buffer = from_arrays(arrays, grpo.questions)
     return phase
+
+
+def _order(s: Session) -> AnyOrder:
+    """Return the order of the training questions, with those of a database in a row where its schema is run once."""
+    grpo, seed = s.config.grpo, s.config.seed
+    if grpo.questions == 1:
+        return Order(len(s.train.prompts), seed)
+    return SchemaOrder([one.db_path for one in s.train.examples], grpo.questions * grpo.oversample, seed)
 
 
 def open_second_stage(s: Session, first: GrpoPhase, begin: int) -> GrpoPhase:

@@ -1,9 +1,12 @@
-"""Time an update with an answer a row and with a group's answers packed into fewer rows (`grpo.packing`).
+"""Time an update whose answers share rows (`grpo.packing`), and whose questions share a schema (`grpo.questions`).
 
 `python scripts/bench_packing.py`: the quickstart's model and batch, 12 prompts of 192 tokens with 8 answers of up to
 64, 26 in the mean, as its golds have; then 4 prompts of 1,024. The packed batch goes in one piece, and in `--parts`
 (`grpo.gradient_accumulation_steps`), each of which runs the rows that it needs. All ways compute the same loss, take
 turns within one run, and figures are medians of `--runs`.
+
+Last, 8 prompts of 1,024 tokens, of which each four have all but 64 in common: each alone, once for four questions, and
+that with packed answers.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from bench_step import MODEL, Shape, fresh, random_batch
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import make_step
-from jaxrl_sql.batch import GroupBatch, first_fit
+from jaxrl_sql.batch import GroupBatch, Segment, first_fit
 from jaxrl_sql.config import GrpoConfig, OptimConfig
-from jaxrl_sql.data.pack import with_packed_rows
+from jaxrl_sql.data.pack import with_packed_rows, with_schemas_once
 from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.formats.hf import load_config
 from jaxrl_sql.models.policy import make_policy
@@ -37,7 +40,8 @@ from jaxrl_sql.runtime.memory import keep_freed_memory
 START = "configs/quickstart_start"
 # How many times faster a packed update is to be.
 SHAPES = (Shape(12, 192, 8, 64, 1.7, 0.0), Shape(4, 1024, 8, 64, 0.0, 0.0))
-QUICK = (Shape(2, 64, 4, 32, 0.0, 0.0),)
+SCHEMAS = Shape(8, 1024, 8, 64, 1.6, 0.0)
+QUICK = Shape(4, 64, 4, 32, 0.0, 0.0)
 
 
 def make_batch(shape: Shape, model: ModelConfig, mean: float) -> GroupBatch:
@@ -66,6 +70,29 @@ def time_updates(shape: Shape, model: ModelConfig, mean: float, runs: int, parts
         "packed": (make_step(policy, loss, optimizer), packed),
         f"packed, {parts} parts": (make_step(policy, loss, optimizer, parts), packed),
     }
+    need = sum(rows) / len(rows)
+    return compare(f"update {shape}, {need:.1f} rows needed", ways, params, optimizer, runs)
+
+
+def time_schemas(shape: Shape, model: ModelConfig, mean: float, runs: int, together: int) -> float:
+    """Print the seconds of updates with and without what prompts have in common run once; return the best ratio."""
+    optimizer = make_optimizer(OptimConfig(lr=1e-5), 100)
+    step = make_step(
+        make_policy(model, attention="auto"), partial(grpo_loss, cfg=GrpoConfig(), on_policy=True), optimizer
+    )
+    batch = make_batch(shape, model, mean)
+    (prompt,) = batch.shared
+    tokens, common = np.array(prompt.tokens), shape.p - 64 if shape.p > 64 else shape.p // 2
+    tokens[:, :common] = np.repeat(tokens[::together, :common], together, axis=0)
+    batch = dataclasses.replace(batch, shared=(Segment(tokens, np.asarray(prompt.length)),))  # type: ignore[arg-type] # NumPy's
+    once = with_schemas_once(batch, together)
+    ways = {"apart": (step, batch), "schema once": (step, once), "and packed": (step, with_packed_rows(once))}
+    title = f"update {shape}, {together} questions a schema of {common}"
+    return compare(title, ways, init_params(model, jax.random.key(0)), optimizer, runs)
+
+
+def compare(title: str, ways: dict[str, tuple[Any, GroupBatch]], params: Any, optimizer: Any, runs: int) -> float:
+    """Print the seconds of updates that compute the same; return how many times faster than the first the best is."""
     states = {name: fresh(params, optimizer) for name in ways}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     norms: dict[str, float] = {}
@@ -82,8 +109,7 @@ def time_updates(shape: Shape, model: ModelConfig, mean: float, runs: int, parts
     median = {name: statistics.median(times) for name, times in seconds.items()}
     each = ", ".join(f"{name} {one:.3f} s ({median['apart'] / one:.2f}x)" for name, one in median.items())
     off = max(abs(norm / norms["apart"] - 1) for norm in norms.values())
-    need = sum(rows) / len(rows)
-    print(f"update {shape}, {need:.1f} rows needed: {each}; norms of gradients within {off:.0e}", flush=True)
+    print(f"{title}: {each}; norms of gradients within {off:.0e}", flush=True)
     return median["apart"] / min(one for name, one in median.items() if name != "apart")
 
 
@@ -99,9 +125,13 @@ def main() -> int:
     model = MODEL if options.quick else load_config(START)
     print(f"a model of the quickstart's shape, {count_params(model):,} weights; {jax.default_backend()}")
     is_reached = True
-    for shape in QUICK if options.quick else SHAPES:
-        runs = 1 if options.quick else options.runs
-        found = time_updates(shape, model, min(options.mean, shape.t / 2), runs, options.parts)
+    runs, shapes = (1, (QUICK, QUICK)) if options.quick else (options.runs, (*SHAPES, SCHEMAS))
+    for number, shape in enumerate(shapes, 1):
+        mean = min(options.mean, shape.t / 2)
+        if number < len(shapes):
+            found = time_updates(shape, model, mean, runs, options.parts)
+        else:
+            found = time_schemas(shape, model, mean, runs, min(4, shape.b))
         if shape.update_goal:
             print(f"goal {shape.update_goal}x: {'reached' if found >= shape.update_goal else 'missed'}")
             is_reached &= found >= shape.update_goal

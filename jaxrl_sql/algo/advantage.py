@@ -94,14 +94,18 @@ def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
     return ~jnp.any(valid, axis=-1) | (top - bottom <= EQUAL)
 
 
-def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int) -> list[int]:
+def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int, together: int = 1, asked: int = 1) -> list[int]:
     """Choose `keep` of the groups [B,G] to learn from: those whose rewards lie furthest apart first, ties in order.
 
     Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476) in one round: what was sampled in excess is left out
     where it would teach nothing, or only a small part of the reward, and the update keeps its shape.
+
+    Where each `asked` groups in a row are of one database, `together` of them are chosen, or none.
     """
     valid = np.asarray(weight) > 0
     top = np.max(np.where(valid, rewards, -np.inf), axis=-1)
     bottom = np.min(np.where(valid, rewards, np.inf), axis=-1)
-    apart = np.where(valid.any(axis=-1), np.round(top - bottom, 6), 0.0)
-    return [int(i) for i in np.argsort(-apart, kind="stable")[:keep]]
+    apart = np.where(valid.any(axis=-1), np.round(top - bottom, 6), 0.0).reshape(-1, asked)
+    best = np.argsort(-apart, axis=1, kind="stable")[:, :together]
+    pieces = np.argsort(-np.take_along_axis(apart, best, axis=1).sum(axis=1), kind="stable")[: keep // together]
+    return [int(piece * asked + i) for piece in pieces for i in best[piece]]

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from jaxrl_sql.batch import GroupBatch
 from jaxrl_sql.ops.micro_batches import MicroBatches, row_counts
+from jaxrl_sql.types import InputError
 
 T = TypeVar("T")
 Run = Callable[[GroupBatch], T]
@@ -32,7 +33,7 @@ def by_micro_batches(run: Run[T], batch: GroupBatch, micro_batches: MicroBatches
     divided by the parts, InputError where a budget has no room for one answer.
     """
     counts = _counts(batch, by_rows)
-    parts = micro_batches.parts_of(len(batch.completion), *_sizes(batch, counts[0]))
+    parts = micro_batches.parts_of(_units(batch), *_sizes(batch, counts[0]))
     one: Run[T] = partial(_in_passes, run, micro_batches, all_of) if micro_batches.tokens else run
     if parts == 1 and not micro_batches.tokens:
         return run(batch)
@@ -48,9 +49,15 @@ def _counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
     return row_counts(most) if by_rows else (most,)
 
 
+def _units(batch: GroupBatch) -> int:
+    """Return the number of a batch's prompts; those that have a schema in common count as one."""
+    return len(batch.completion) // batch.together
+
+
 def _sizes(batch: GroupBatch, rows: int) -> tuple[int, int, int]:
-    """Return the tokens of a prompt, its rows, and the tokens of a row."""
-    return sum(segment.tokens.shape[1] for segment in batch.shared), rows, batch.completion.shape[2]
+    """Return the tokens that lead to a unit's answers, its rows, and the tokens of a row."""
+    first, *rest = (segment.tokens.shape[1] for segment in batch.shared)
+    return first + batch.together * sum(rest), batch.together * rows, batch.completion.shape[2]
 
 
 def _on_rows_needed(run: Run[T], counts: tuple[int, ...], part: GroupBatch) -> T:
@@ -75,9 +82,15 @@ def _on_rows_needed(run: Run[T], counts: tuple[int, ...], part: GroupBatch) -> T
 def _in_passes(run: Run[T], micro_batches: MicroBatches, all_of: All[T], part: GroupBatch) -> T:
     """Run a part within a budget of tokens."""
     rows = _counts(part, by_rows=False)[0]
-    here = len(part.completion) // micro_batches.ways
+    here = _units(part) // micro_batches.ways
     prompts, fit = micro_batches.at_once(here, *_sizes(part, rows))
-    if fit < rows:
+    if fit < rows * part.together:
+        if part.together > 1:
+            first, answers, length = _sizes(part, rows)
+            raise InputError(
+                f"grpo.max_tokens_per_device={micro_batches.tokens} has no room for {part.together} questions with "
+                f"their schema and answers, {first + answers * length} tokens: allow as many, or fewer grpo.questions"
+            )
         cut = cut_answers if part.packed_length is None else cut_rows
 
         def by_answers(one: GroupBatch) -> T:
@@ -90,13 +103,24 @@ def _in_passes(run: Run[T], micro_batches: MicroBatches, all_of: All[T], part: G
 def cut_prompts(batch: GroupBatch, parts: int) -> tuple[GroupBatch, Rejoin]:
     """Cut a batch into parts, [B,...] -> [parts,B/parts,...].
 
-    Part i takes every prompt whose number is i modulo `parts`: on a mesh, each device's own share of the batch.
+    Part i takes every prompt whose number is i modulo `parts`: on a mesh, each device's own share of the batch. Prompts
+    that have a schema in common count as one.
     """
-    size, rest = divmod(batch.completion.shape[0], parts)
+    units, together = _units(batch), batch.together
+    size, rest = divmod(units, parts)
     if rest:
-        raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {parts} parts")
-    cut = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(size, parts, *x.shape[1:]), 0, 1), batch)
-    return cut, lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+        what = "prompts" if together == 1 else f"times {together} questions"
+        raise ValueError(f"{units} {what} are not divided by {parts} parts")
+
+    def cut(x: jax.Array) -> jax.Array:
+        apart = jnp.swapaxes(x.reshape(size, parts, together, *x.shape[1:]), 0, 1)
+        return apart.reshape(parts, size * together, *x.shape[1:])
+
+    def rejoin(x: jax.Array) -> jax.Array:
+        apart = x.reshape(parts, size, together, *x.shape[2:])
+        return jnp.swapaxes(apart, 0, 1).reshape(-1, *x.shape[2:])
+
+    return jax.tree.map(cut, batch), rejoin
 
 
 def cut_answers(batch: GroupBatch, parts: int, size: int) -> tuple[GroupBatch, Rejoin]:

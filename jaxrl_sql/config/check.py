@@ -71,6 +71,13 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         ),
     )
     yield (
+        grpo.prompts // grpo.minibatches % ((grpo.gradient_accumulation_steps or 1) * grpo.questions) == 0,
+        (
+            f"grpo.questions={grpo.questions} of a database stay together and must divide the prompts of each part of "
+            f"an update, {grpo.prompts // grpo.minibatches // (grpo.gradient_accumulation_steps or 1)}"
+        ),
+    )
+    yield (
         not grpo.max_tokens_per_device or grpo.gradient_accumulation_steps <= 1,
         (
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} says how much is computed at a time: leave "

@@ -251,7 +251,8 @@ class GrpoConfig:
     place `max_tokens_per_device` above 0 says how many tokens, of prompts and answers with their padding, a shard may
     run at a time: as many prompts as they allow, and where a group is too much some of its answers at a time.
     `packing` puts a group's answers into fewer rows of the longest answer's length, each seeing itself alone: the same
-    sums over less padding.
+    sums over less padding. Of the prompts of an update each `questions` in a row are of one database, whose schema is
+    then run once for them.
 
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
     Up to `max_extra_generations` more rounds are generated while too few do. One rollout serves the updates of
@@ -272,6 +273,7 @@ class GrpoConfig:
 
     steps: int = 100
     prompts: PositiveInt = 16
+    questions: PositiveInt = 1
     oversample: PositiveInt = 1
     max_extra_generations: int = 0
     steps_per_generation: PositiveInt = 1

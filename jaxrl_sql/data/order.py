@@ -5,8 +5,10 @@ It is a function of the seed and one number, the cursor, so that a run that resu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import cycle, islice
 
 import numpy as np
 
@@ -39,9 +41,51 @@ class Order:
         return taken, end
 
 
+class SchemaOrder:
+    """An endless sequence over examples of several databases, of which each `together` in a row have the same one.
+
+    Epoch after epoch each database's examples are shuffled and cut, and what was cut is shuffled; where the last cut of
+    a database is too small, its first ones come again.
+    """
+
+    def __init__(self, databases: Sequence[str], together: int, seed: int) -> None:
+        members: dict[str, list[int]] = {}
+        for i, name in enumerate(databases):
+            members.setdefault(name, []).append(i)
+        self._members, self._together, self._seed = [*members.values()], together, seed
+        self._pieces = Order(sum(-(-len(one) // together) for one in self._members), seed)
+        self._epoch = lru_cache(maxsize=2)(self._cut)
+
+    @property
+    def n(self) -> int:
+        """Return how many examples an epoch has."""
+        return self._pieces.n * self._together
+
+    def take(self, cursor: int, k: int) -> tuple[list[int], int]:
+        """Return the `k` indices from position `cursor` on, and the cursor after them, both whole numbers of pieces."""
+        if cursor % self._together or k % self._together:
+            raise ValueError(f"cursor {cursor} and k {k} must be multiples of {self._together}")
+        begin = cursor // self._together
+        pieces, _ = self._pieces.take(begin, k // self._together)
+        taken = [i for number, piece in enumerate(pieces, begin) for i in self._epoch(number // self._pieces.n)[piece]]
+        return taken, cursor + k
+
+    def _cut(self, epoch: int) -> list[list[int]]:
+        pieces = []
+        for number, own in enumerate(self._members):
+            mixed = [own[i] for i in _permutation(len(own), self._seed, epoch, number)]
+            for at in range(0, len(mixed), self._together):
+                piece = mixed[at : at + self._together]
+                pieces.append([*piece, *islice(cycle(mixed), self._together - len(piece))])
+        return pieces
+
+
+AnyOrder = Order | SchemaOrder
+
+
 @lru_cache(maxsize=4)
-def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
+def _permutation(n: int, seed: int, epoch: int, *more: int) -> np.ndarray:
     # Raw bits of a counter-based generator are the same in every NumPy version; `Generator.permutation` need not be.
-    entropy = np.random.SeedSequence((seed & (2**64 - 1), epoch))
+    entropy = np.random.SeedSequence((seed & (2**64 - 1), epoch, *more))
     keys = np.random.Philox(entropy).random_raw(n)
     return np.argsort(keys, kind="stable").astype(np.uint32 if n <= 2**32 else np.uint64)

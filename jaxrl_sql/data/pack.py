@@ -122,6 +122,22 @@ def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: 
     return GroupBatch(shared=shared, completion=completion, completion_len=completion_len, **{**unread, **given})
 
 
+def with_schemas_once(batch: GroupBatch, together: int) -> GroupBatch:
+    """Return a host's batch whose prompts begin, each `together` in a row, with what they have in common.
+
+    That is the tokens of their database's schema, as many as all of them begin with; the rest of each has at least one.
+    """
+    (prompt,) = batch.shared
+    tokens, length = np.asarray(prompt.tokens), np.asarray(prompt.length)
+    groups, lengths = tokens.reshape(-1, together, tokens.shape[1]), length.reshape(-1, together)
+    same = np.logical_and.accumulate((groups == groups[:, :1]).all(axis=1), axis=1).sum(axis=1)
+    common = np.repeat(np.minimum(same, lengths.min(axis=1) - 1), together).astype(np.int32)
+    begin, _ = pad_tokens([row[:n] for row, n in zip(tokens, common, strict=True)], tokens.shape[1])
+    left = [row[start:end] for row, start, end in zip(tokens, common, length, strict=True)]
+    rest = pad_tokens(left, bucket(max(map(len, left))))
+    return dataclasses.replace(batch, shared=(Segment(begin, common), Segment(*rest)), together=together)  # type: ignore[arg-type] # NumPy's
+
+
 def with_packed_rows(batch: GroupBatch) -> GroupBatch:
     """Return a host's batch whose completions are packed into rows of T tokens, R of them a prompt; as it is for R = G.
 
@@ -145,19 +161,21 @@ def order_by_rows(
     max_prompt_bucket: int,
     block: int,
     micro_batches: MicroBatches,
+    together: int = 1,
 ) -> list[int]:
     """Return the order of groups in which the parts of each `block` of them, packed, need rows alike.
 
-    `longest` and `max_prompt_bucket` are as `pack_groups` is given them.
+    `longest` and `max_prompt_bucket` are as `pack_groups` is given them. Each `together` groups stay in a row.
     """
     width, order = bucket(longest), list[int]()
     prompt = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
     rows = [len(first_fit(np.array([len(one.completion) for one in group]), width)[1]) for group in groups]
     least = row_counts(min(most_rows(rows), len(groups[0])))[0]
-    parts = micro_batches.parts_of(block, prompt, least, width)
-    for start in range(0, len(groups), block):
+    block, rows = block // together, [max(rows[i : i + together]) for i in range(0, len(rows), together)]
+    parts = micro_batches.parts_of(block, prompt, least * together, width)
+    for start in range(0, len(rows), block):
         order += [start + i for i in order_for_parts(rows[start : start + block], parts)]
-    return order
+    return [i * together + j for i in order for j in range(together)]
 
 
 def with_learned_alone(batch: GroupBatch) -> GroupBatch:

@@ -37,7 +37,7 @@ def make_policy(
     def logprobs(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
         params = policy_params(trainable, frozen)
         rows = packed_rows(batch)
-        hidden = states_before(params, config, batch.shared, rows, remat, compute_dtype, attention)
+        hidden = states_before(params, config, batch.shared, rows, remat, compute_dtype, attention, batch.together)
         states, tokens = scored_tokens(hidden, rows.tokens, batch)
         scored = token_logprobs(
             states,

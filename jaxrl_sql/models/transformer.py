@@ -277,14 +277,40 @@ def states_before(
     remat: str = "none",
     compute_dtype: Any = None,
     attention: str | TreeAttention = "xla",
+    together: int = 1,
 ) -> jax.Array:
     """Return the final states that predict each token of rows [B,R,T] after shared segments, [B,R,T,D].
 
-    A row is a completion, or holds several (`models.packed`), each of which sees itself alone.
+    A row is a completion, or holds several (`models.packed`), each of which sees itself alone. Of each `together`
+    prompts in a row the first segment is the same, and run once.
     """
     segments = [Segment(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
-    *above, own = hidden_states(params, config, [*segments, rows], remat, compute_dtype, attention)
-    first = last_state(above[-1][:, 0], shared[-1].length)[:, None, None]
+    tree = [*segments, rows]
+    if together > 1:
+        common = Segment(segments[0].tokens[::together], segments[0].length[::together])
+        tree = [common, *(_side_by_side(segment, together) for segment in tree[1:])]
+    *above, own = hidden_states(params, config, tree, remat, compute_dtype, attention)
+    last, own = (x.reshape(*s.tokens.shape, -1) for x, s in ((above[-1], segments[-1]), (own, rows)))
+    first = last_state(last[:, 0], shared[-1].length)[:, None, None]
     begin = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
     before = jnp.concatenate([begin, own[:, :, :-1]], axis=2)
     return before if rows.offset is None else jnp.where((rows.offset == 0)[..., None], first, before)
+
+
+def _side_by_side(segment: Segment, together: int) -> Segment:
+    """Bring rows [B,R,T] of so many prompts under one, [B/Q,Q·R,T]; sequences that share rows keep numbers apart."""
+    tokens, length = segment.tokens, segment.length
+    prompts, rows, width = tokens.shape
+    found = Segment(tokens.reshape(-1, together * rows, width), length.reshape(-1, together * rows))
+    if segment.owner is None or segment.starts is None or segment.offset is None:
+        return found
+    sequences, number = segment.starts.shape[1], jnp.arange(prompts, dtype=jnp.int32) % together
+    owner = jnp.where(segment.owner < 0, -1, segment.owner + (number * sequences)[:, None, None])
+    starts = segment.starts + (number * rows * width)[:, None]
+    return Segment(
+        found.tokens,
+        found.length,
+        owner.reshape(found.tokens.shape),
+        segment.offset.reshape(found.tokens.shape),
+        starts.reshape(-1, together * sequences),
+    )

@@ -203,7 +203,7 @@ def with_parts(config: TrainConfig, ways: int) -> TrainConfig:
         {
             f"{name}.gradient_accumulation_steps": given or max(rows // ways, 1)
             for name, given, rows in (
-                ("grpo", parts, grpo.prompts // grpo.minibatches),
+                ("grpo", parts, grpo.prompts // grpo.minibatches // grpo.questions),
                 ("sft", sft.gradient_accumulation_steps, sft.databases),
             )
         },

@@ -18,7 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxrl_sql.algo.advantage import choose_groups, zero_variance
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.data.order import Order
+from jaxrl_sql.data.order import AnyOrder
 from jaxrl_sql.data.pack import pack_groups
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rewards.score import ScoredResponse, TextJob
@@ -65,7 +65,9 @@ class RolloutBatch(NamedTuple):
     numbers: dict[str, float]
 
 
-def collect_batch(s: Session, engine: AnyEngine, order: Order, cursor: int, number: int, prompts: int) -> RolloutBatch:
+def collect_batch(
+    s: Session, engine: AnyEngine, order: AnyOrder, cursor: int, number: int, prompts: int
+) -> RolloutBatch:
     """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
 
     Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
@@ -86,7 +88,9 @@ def collect_batch(s: Session, engine: AnyEngine, order: Order, cursor: int, numb
             break
     took = time.perf_counter() - began
     rewards, weights = [group.rewards for group in groups], [group.weights for group in groups]
-    kept = choose_groups(np.array(rewards), np.array(weights), prompts)
+    together = grpo.questions
+    asked_together = together * grpo.oversample if together > 1 else 1
+    kept = choose_groups(np.array(rewards), np.array(weights), prompts, together, asked_together)
     tokens = sum(len(turn.token_ids) for turn in _written(groups))
     numbers = {
         **group_metrics(groups),
@@ -170,12 +174,13 @@ def to_arrays(batches: Sequence[GroupBatch]) -> dict[str, np.ndarray]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def from_arrays(arrays: Mapping[str, Any]) -> list[GroupBatch]:
-    """Make batches again of what `to_arrays` named."""
+def from_arrays(arrays: Mapping[str, Any], together: int = 1) -> list[GroupBatch]:
+    """Make batches again of what `to_arrays` named, of which each `together` prompts have a schema in common."""
     found = unflatten_dict(dict(arrays), sep="/")
     batches = [found[str(i)] for i in range(len(found))]
     shared = [tuple(Segment(**own["shared"][str(part)]) for part in range(len(own["shared"]))) for own in batches]
-    return [GroupBatch(**{**own, "shared": parts}) for own, parts in zip(batches, shared, strict=True)]
+    known = {"together": together}
+    return [GroupBatch(**{**own, "shared": parts, **known}) for own, parts in zip(batches, shared, strict=True)]
 
 
 def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:

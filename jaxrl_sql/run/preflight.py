@@ -131,8 +131,9 @@ def check_mesh(s: Session) -> None:
     param_shardings(s.model, s.mesh)
     grpo, sft = s.config.grpo, s.config.sft
     updates = f"grpo.prompts={grpo.prompts} in grpo.minibatches={grpo.minibatches}"
+    updates += f" by grpo.questions={grpo.questions}" if grpo.questions > 1 else ""
     for steps, rows, what in (
-        (grpo.steps, grpo.prompts // grpo.minibatches, updates),
+        (grpo.steps, grpo.prompts // grpo.minibatches // grpo.questions, updates),
         (sft.steps, sft.databases, f"sft.databases={sft.databases}"),
     ):
         if steps:

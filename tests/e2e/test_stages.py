@@ -32,6 +32,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "grpo.packing=true", "grpo.max_tokens_per_device=416", "grpo.num_generations=4", "grpo.steps_per_generation=2",
         "grpo.kl_coef=0.01",
     ),
+    "questions of a schema": (
+        "grpo.questions=2", "grpo.oversample=2", "grpo.packing=true", "grpo.steps_per_generation=2",
+        "grpo.kl_coef=0.01",
+    ),
     "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.kl_in=reward"),
 }  # fmt: skip
 ALWAYS = {"several turns"}

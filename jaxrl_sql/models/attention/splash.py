@@ -122,7 +122,11 @@ class Answers:
     @classmethod
     def of(cls, sizes: Sequence[tuple[int, int]], length: int) -> Answers:
         """Return it for levels of (rows, tokens) in a sequence of `length`; raises InputError for one too long."""
-        assert all(rows == 1 for rows, _ in sizes[:-1]), "what answers share is one row a prompt"
+        if any(rows > 1 for rows, _ in sizes[:-1]):
+            raise InputError(
+                "model.attention=splash: its mask cannot tell several questions' packed answers apart: take "
+                "grpo.packing=false or grpo.questions=1"
+            )
         bits = (sizes[-1][1] - 1).bit_length()
         if bits + (length - 1).bit_length() > 32:
             raise InputError(

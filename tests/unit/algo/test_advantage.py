@@ -146,3 +146,11 @@ def test_an_answer_is_paid_at_its_last_own_token() -> None:
     mask = np.array([[[True, True, False, True, False], [False, False, False, False, False]]])
     paid = pay_last(np.array([[2.0, 5.0]], np.float32), mask)  # type: ignore[arg-type]
     np.testing.assert_array_equal(paid, [[[0, 0, 0, 2, 0], [0, 0, 0, 0, 0]]])
+
+
+def test_groups_of_a_database_are_chosen_together() -> None:
+    """Of three databases with three groups each two databases are chosen, and of each the two furthest apart."""
+    spread = [0.2, 0.9, 0.1, 1.0, 0.0, 0.0, 0.4, 0.0, 0.5]
+    rewards = np.array([[0.0, one] for one in spread], np.float32)
+    assert choose_groups(rewards, np.ones((9, 2)), 4, together=2, asked=3) == [1, 0, 3, 4]
+    assert choose_groups(rewards, np.ones((9, 2)), 2, together=2, asked=3) == [1, 0]

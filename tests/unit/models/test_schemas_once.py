@@ -1,0 +1,147 @@
+"""Prompts that begin alike are scored and learned from as those that stand alone; what they begin with is run once."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from jaxrl_sql.algo.loss import grpo_loss
+from jaxrl_sql.algo.step import init_state, make_scorer, make_step
+from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.data.pack import with_packed_rows, with_schemas_once
+from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models.attention import TreeAttention, cudnn, splash
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.models.spec import SlidingWindow
+from jaxrl_sql.ops.micro_batches import MicroBatches
+from jaxrl_sql.types import InputError
+
+MODEL = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 192)
+SLIDING = dataclasses.replace(MODEL, sliding=SlidingWindow(5, (True, False), 1e4))
+B, Q, G, P, T = 4, 2, 5, 64, 16
+SPLASH = partial(splash.attend_tree, interpret=True)
+
+
+def make_batch() -> GroupBatch:
+    """Return a batch whose first two prompts have 40 tokens in common, and the others none."""
+    r = np.random.default_rng(0)
+    length = np.array([[16, 3, 9, 4, 3], [1, 5, 0, 7, 2], [6, 6, 6, 6, 6], [2, 2, 0, 11, 5]], np.int32)
+    prompts = r.integers(0, 24, (B, P)).astype(np.int32)
+    prompts[1, :40] = prompts[0, :40]
+    prompts[1, 40], prompts[3, 0] = (prompts[0, 40] + 1) % 24, (prompts[2, 0] + 1) % 24
+    numbers = r.normal(size=(3, B, G, T)).astype(np.float32)
+    return GroupBatch(
+        shared=(Segment(prompts, np.array([64, 43, 7, 30], np.int32)),),  # type: ignore[arg-type] # NumPy's
+        completion=r.integers(0, 24, (B, G, T)).astype(np.int32), completion_len=length,
+        loss_mask=r.random((B, G, T)) < 0.8, behavior_logprobs=numbers[0] - 3, rollout_logprobs=numbers[0] - 3,
+        reward=numbers[1, :, :, 0], weight=(r.random((B, G)) < 0.9).astype(np.float32),
+        truncated=np.zeros((B, G), bool), old_logprobs=numbers[0] - 3, advantage=numbers[2, :, :, :1],
+    )  # fmt: skip
+
+
+def test_what_prompts_have_in_common_and_the_rest_of_each_are_the_prompts() -> None:
+    batch = make_batch()
+    begin, rest = with_schemas_once(batch, Q).shared
+    assert (begin.tokens.shape, rest.tokens.shape) == ((B, P), (B, 32))
+    assert begin.length.tolist() == [40, 40, 0, 0]
+    assert rest.length.tolist() == [24, 3, 7, 30]
+    for i, n in enumerate(batch.shared[0].length):
+        found = [*begin.tokens[i, : begin.length[i]], *rest.tokens[i, : rest.length[i]]]
+        assert found == batch.shared[0].tokens[i, :n].tolist()
+
+
+def test_of_equal_prompts_each_keeps_its_last_token() -> None:
+    batch = jax.tree.map(lambda x: x[[0, 0]], make_batch())
+    begin, rest = with_schemas_once(batch, 2).shared
+    assert (begin.length.tolist(), rest.length.tolist()) == ([63, 63], [1, 1])
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["apart", "packed"])
+@pytest.mark.parametrize(
+    ("config", "attention"),
+    [(MODEL, "xla"), (SLIDING, "xla"), (MODEL, SPLASH), (MODEL, "cudnn")],
+    ids=["plain", "sliding", "splash", "cudnn"],
+)
+def test_scores_and_gradients_are_those_of_prompts_each_alone(
+    config: ModelConfig, attention: str | TreeAttention, is_packed: bool, plain_kernel: ModuleType
+) -> None:
+    if attention == "cudnn":
+        kernel = cudnn.Kernel(plain_kernel.forward, plain_kernel.backward)
+        attention = partial(cudnn.attend_tree, kernel=kernel)
+    params, alone = init_params(config, jax.random.key(3)), make_batch()
+    once = with_schemas_once(alone, Q)
+    once = with_packed_rows(once) if is_packed else once
+
+    def loss(params: Any, batch: GroupBatch, by: str | TreeAttention) -> tuple[jax.Array, jax.Array]:
+        scored = make_policy(config, 0.7, "full", attention=by)(params, None, batch)
+        found = grpo_loss(scored, batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False)
+        return found.sum / found.weight, scored.logprob
+
+    gradient = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=2)
+    if is_packed and attention is SPLASH:
+        with pytest.raises(InputError, match="tell several questions"):
+            gradient(params, once, attention)
+        return
+    (want, scores), wanted = gradient(params, alone, "xla")
+    (got, found), gradients = gradient(params, once, attention)
+    inside = np.arange(T) < alone.completion_len[..., None]
+    np.testing.assert_allclose(np.asarray(found)[inside], np.asarray(scores)[inside], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    for (path, a), b in zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(wanted), strict=True):
+        scale = np.abs(b).max()
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
+
+
+def token_counts(jaxpr: Any) -> set[tuple[int, ...]]:
+    """Return the shapes of the states [*,*,*,D] that a program projects to its MLP's width."""
+    found: set[tuple[int, ...]] = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general" and equation.outvars[0].aval.shape[-1:] == (MODEL.d_ff,):
+            found.add(equation.outvars[0].aval.shape)
+        for inner in jaxprs_in_params(equation.params):
+            found |= token_counts(inner)
+    return found
+
+
+def test_what_is_in_common_is_run_once() -> None:
+    params, batch = init_params(MODEL, jax.random.key(3)), with_schemas_once(make_batch(), Q)
+    jaxpr = jax.make_jaxpr(lambda params, batch: make_policy(MODEL)(params, None, batch).logprob)(params, batch)
+    tokens = {int(np.prod(shape[:-1])) for shape in token_counts(jaxpr.jaxpr)}
+    assert tokens == {B // Q * P, B * 32, B * G * T}
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["apart", "packed"])
+@pytest.mark.parametrize(
+    "micro_batches", [MicroBatches(2), MicroBatches(1, 600), MicroBatches(1, 290)], ids=["parts", "whole", "tokens"]
+)
+def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is_packed: bool) -> None:
+    """What is in common stays in one part; each part's answers come back to their places."""
+    import optax
+
+    params, alone = init_params(MODEL, jax.random.key(3)), make_batch()
+    once = with_schemas_once(alone, Q)
+    once = with_packed_rows(once) if is_packed else once
+    policy, loss = make_policy(MODEL), partial(grpo_loss, cfg=GrpoConfig(), on_policy=False)
+    found = []
+    for batch, parts in ((alone, MicroBatches()), (once, micro_batches)):
+        state = init_state(jax.tree.map(jnp.copy, params), optax.sgd(0.1))
+        state, _ = make_step(policy, loss, optax.sgd(0.1), parts)(state, batch)
+        scores, _ = make_scorer(policy, parts)(params, None, batch)
+        found.append((state.trainable, np.where(np.arange(T) < alone.completion_len[..., None], scores, 0)))
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_budget_of_tokens_that_parts_them_is_refused() -> None:
+    batch = with_schemas_once(make_batch(), Q)
+    with pytest.raises(InputError, match="2 questions with their schema and answers, 288 tokens"):
+        make_scorer(make_policy(MODEL), MicroBatches(1, 200))(init_params(MODEL, jax.random.key(3)), None, batch)

@@ -37,7 +37,7 @@ from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.prefill_queue import PrefillQueue
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, GenerationRequest, Sample
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary, cut_after_stop, make_stops
+from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary, cut_after_stop
 from jaxrl_sql.sqlenv.executor import ExecutorError
 from jaxrl_sql.sqlenv.turns import Action, Environment, PendingObservation
 from jaxrl_sql.types import Turn
@@ -140,7 +140,7 @@ class Scheduler:
             elif not all(0 <= token < config.vocab_size for token in prompt.token_ids):
                 refused[i] = f"prompt {prompt.uid}: a token id is none of the model's {config.vocab_size}"
         wanted = [sampling.stops for sampling in samplings]
-        stops, never = make_stops(wanted, self.vocabulary.token_bytes if any(wanted) else [], config.vocab_size)
+        stops, never = self.vocabulary.find_stops(tuple(dict.fromkeys(wanted)), config.vocab_size)
         return stops, {i: never[strings] for i, strings in enumerate(wanted) if strings in never} | refused
 
     def _over_budget(self, prompt: int, completion: int) -> str:

@@ -34,12 +34,21 @@ class Stops(NamedTuple):
     first: dict[tuple[str, ...], int]
 
 
+Found = tuple[Stops, dict[tuple[str, ...], str]]
+"""The automata of all sets of strings, and the reason for each set that is refused."""
+
+
 class Vocabulary:
     """A tokenizer, the tokens that end a completion, and the bytes of all tokens, in which stop strings are found."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.end_tokens = end_tokens(tokenizer)
+        # Of a quarter of a million tokens an automaton takes twenty seconds, and every rollout asks for the same.
+        self.find_stops = lru_cache(maxsize=8)(self._find_stops)
+
+    def _find_stops(self, sets: tuple[tuple[str, ...], ...], vocab_size: int) -> Found:
+        return make_stops(sets, self.token_bytes if any(sets) else [], vocab_size)
 
     @cached_property
     def token_bytes(self) -> list[bytes]:
@@ -185,9 +194,7 @@ def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
     return out
 
 
-def make_stops(
-    sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_size: int
-) -> tuple[Stops, dict[tuple[str, ...], str]]:
+def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_size: int) -> Found:
     """Build the automata of all sets of strings -> them, and the reason for each set that is refused.
 
     A string is refused when no sequence of tokens produces it, so that it never would be found; STATEMENT_END, which

@@ -56,7 +56,7 @@ def _training(config: TrainConfig, base: str, step: int | None) -> list[str]:
     rows: dict[str, Any] = {
         "made by": f"jaxrl-sql {version('jaxrl-sql')}",
         "recipe": config.recipe,
-        "base": (repo_of(base) or Path(base).name) if base else "none: new weights",
+        "base": (repo_of(base) or Path(base.removesuffix("/model")).name) if base else "none: new weights",
         "licence of the base": (license_of(base) or "its folder names none: ask its authors") if base else "no base",
         "data": f"{data.source}: {Path(data.dir).name}" + (f", split {data.train}" if data.train else ""),
         "seed": f"{config.seed} (data {data.seed})",
@@ -103,7 +103,10 @@ def _split_rows(run: Run, split: str, step: int | None) -> list[str]:
     if not rows:
         return []
     count = int(rows[-1].get(f"eval/{split}/count", 0))
+    last = step or max(one["step"] for one in run.metrics)
+    only = rows[0]["step"] if len(rows) == 1 else None  # the start's, or the end's
     before, after = (_score(one, split, count) for one in (rows[0], rows[-1]))
+    before, after = "not measured" if only == last else before, after if only in (None, last) else "not measured"
     return [f"| {_plain(split)} | {count} | {before} | {after} |"]
 
 

@@ -59,6 +59,8 @@ def test_what_is_exported_is_the_policy_of_that_step(
         assert export([str(finished), "--step", str(step), "--out", str(out)]) == 0
         config, params = load_checkpoint(out)
         assert len(load_tokenizer(out)) == config.vocab_size
+        # Before GRPO is after the supervised phase, before which nothing was measured.
+        assert ("| not measured |" in (out / "README.md").read_text()) == (step == 1)
         if step == 2:
             same(load_checkpoint(finished / "model")[1], params)
     assert export([str(finished), "--step", "7", "--out", str(tmp_path / "none")]) == 2

@@ -134,7 +134,7 @@ def with_schemas_once(batch: GroupBatch, together: int) -> GroupBatch:
     common = np.repeat(np.minimum(same, lengths.min(axis=1) - 1), together).astype(np.int32)
     begin, _ = pad_tokens([row[:n] for row, n in zip(tokens, common, strict=True)], tokens.shape[1])
     left = [row[start:end] for row, start, end in zip(tokens, common, length, strict=True)]
-    rest = pad_tokens(left, bucket(max(map(len, left))))
+    rest = pad_tokens(left, bucket(max(map(len, left)), smallest=64))  # few widths: each is a program of its own
     return dataclasses.replace(batch, shared=(Segment(begin, common), Segment(*rest)), together=together)  # type: ignore[arg-type] # NumPy's
 
 

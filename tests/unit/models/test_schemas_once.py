@@ -51,7 +51,7 @@ def make_batch() -> GroupBatch:
 def test_what_prompts_have_in_common_and_the_rest_of_each_are_the_prompts() -> None:
     batch = make_batch()
     begin, rest = with_schemas_once(batch, Q).shared
-    assert (begin.tokens.shape, rest.tokens.shape) == ((B, P), (B, 32))
+    assert (begin.tokens.shape, rest.tokens.shape) == ((B, P), (B, 64))
     assert begin.length.tolist() == [40, 40, 0, 0]
     assert rest.length.tolist() == [24, 3, 7, 30]
     for i, n in enumerate(batch.shared[0].length):
@@ -116,12 +116,12 @@ def test_what_is_in_common_is_run_once() -> None:
     params, batch = init_params(MODEL, jax.random.key(3)), with_schemas_once(make_batch(), Q)
     jaxpr = jax.make_jaxpr(lambda params, batch: make_policy(MODEL)(params, None, batch).logprob)(params, batch)
     tokens = {int(np.prod(shape[:-1])) for shape in token_counts(jaxpr.jaxpr)}
-    assert tokens == {B // Q * P, B * 32, B * G * T}
+    assert tokens == {B // Q * P, B * 64, B * G * T}
 
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["apart", "packed"])
 @pytest.mark.parametrize(
-    "micro_batches", [MicroBatches(2), MicroBatches(1, 600), MicroBatches(1, 290)], ids=["parts", "whole", "tokens"]
+    "micro_batches", [MicroBatches(2), MicroBatches(1, 720), MicroBatches(1, 360)], ids=["parts", "whole", "tokens"]
 )
 def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is_packed: bool) -> None:
     """What is in common stays in one part; each part's answers come back to their places."""
@@ -143,5 +143,5 @@ def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is
 
 def test_a_budget_of_tokens_that_parts_them_is_refused() -> None:
     batch = with_schemas_once(make_batch(), Q)
-    with pytest.raises(InputError, match="2 questions with their schema and answers, 288 tokens"):
+    with pytest.raises(InputError, match="2 questions with their schema and answers, 352 tokens"):
         make_scorer(make_policy(MODEL), MicroBatches(1, 200))(init_params(MODEL, jax.random.key(3)), None, batch)

@@ -144,4 +144,4 @@ def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is
 def test_a_budget_of_tokens_that_parts_them_is_refused() -> None:
     batch = with_schemas_once(make_batch(), Q)
     with pytest.raises(InputError, match="2 questions with their schema and answers, 352 tokens"):
-        make_scorer(make_policy(MODEL), MicroBatches(1, 200))(init_params(MODEL, jax.random.key(3)), None, batch)
+        make_scorer(make_policy(MODEL), MicroBatches(1, 240))(init_params(MODEL, jax.random.key(3)), None, batch)

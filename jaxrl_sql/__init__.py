@@ -41,6 +41,8 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__":
+            return import_module("importlib.metadata").version("jaxrl-sql")
         if name not in __all__:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         found = getattr(import_module(f"{self.__name__}.{_ROOMS.get(name, 'api')}"), name)

@@ -102,6 +102,6 @@ def test_the_package_loads_nothing_until_it_is_asked_and_lists_what_it_has() -> 
         "jx.load_config(None, ['grpo.steps=2']); assert 'jax' not in sys.modules\n"
         "import jaxrl_sql.train, jaxrl_sql.evaluate; assert callable(jx.train) and callable(jx.evaluate)\n"
         "assert 'arctic' in jx.RECIPES; assert not hasattr(jx, 'trian')\n"
-        "assert jx.__version__ == __import__('sqlexec_rs').__version__"
+        "assert jx.__version__ == __import__('importlib.metadata').metadata.version('sqlexec-rs')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -43,9 +43,9 @@ from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.workload import longest_answer
-from jaxrl_sql.rollout import AnyEngine
+from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.run.build import export_model, make_engine, make_optimizer, make_params, make_policy
-from jaxrl_sql.run.collect import collect_batch, from_arrays, pack, to_arrays
+from jaxrl_sql.run.collect import begun_in, collect_batch, from_arrays, pack, to_arrays
 from jaxrl_sql.run.command import TRAINED, run_command
 from jaxrl_sql.run.ending import tell_end
 from jaxrl_sql.run.evaluation import evaluate_all
@@ -60,7 +60,10 @@ from jaxrl_sql.types import InputError
 
 @dataclass
 class GrpoPhase:
-    """A stage of GRPO as `run_phase` drives it; `rollout_buffer` holds the batches that are not learned yet."""
+    """A stage of GRPO as `run_phase` drives it.
+
+    `rollout_buffer` holds the batches that are not learned yet, `begun` what is sampled of the next rollout's answers.
+    """
 
     session: Session
     stage: Stage
@@ -72,6 +75,7 @@ class GrpoPhase:
     state: TrainState
     progress: Progress
     rollout_buffer: list[GroupBatch] = field(default_factory=list)
+    begun: list[Sample] = field(default_factory=list)
     is_over: bool = False
 
     @property
@@ -108,9 +112,9 @@ class GrpoPhase:
             self.progress.history.append([at, score(self.session, numbers)])
 
     def snapshot(self) -> Snapshot:
-        """Return what a checkpoint holds: batches that are not learned yet go with it."""
+        """Return what a checkpoint holds: batches that are not learned yet go with it, and answers begun."""
         host = {"phase": self.stage.name, "progress": dataclasses.asdict(self.progress)}
-        return Snapshot(self.state, host, to_arrays(self.rollout_buffer))
+        return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.begun))
 
 
 def train(config: TrainConfig) -> int:
@@ -155,7 +159,8 @@ def grpo_step(s: Session, phase: GrpoPhase, at: int) -> None:
     began, compiled = time.perf_counter(), s.compiled.seconds
     numbers = {}
     if not phase.rollout_buffer:
-        numbers = collect_rollouts(s, phase, at - 1 - s.config.sft.steps)
+        goes_ahead = s.config.rollout.ahead > 0 and at - 1 + grpo.steps_per_generation < stage.last
+        numbers = collect_rollouts(s, phase, at - 1 - s.config.sft.steps, goes_ahead)
     collected = time.perf_counter()
     batch = on_mesh(s, phase.rollout_buffer.pop(0))
     with s.display.work("updating the policy", is_told=False):
@@ -172,12 +177,18 @@ def grpo_step(s: Session, phase: GrpoPhase, at: int) -> None:
     s.record(at, stage.name, numbers)
 
 
-def collect_rollouts(s: Session, phase: GrpoPhase, number: int) -> dict[str, float]:
-    """Sample, execute and reward what the next `grpo.steps_per_generation` steps learn from; return its numbers."""
+def collect_rollouts(s: Session, phase: GrpoPhase, number: int, goes_ahead: bool) -> dict[str, float]:
+    """Sample, execute and reward what the next `grpo.steps_per_generation` steps learn from; return its numbers.
+
+    Where it `goes_ahead`, free slots begin what the steps after them learn from.
+    """
     grpo, state, progress = s.config.grpo, phase.state, phase.progress
     phase.engine.params = policy_params(state.trainable, state.frozen)
     steps = grpo.steps_per_generation
-    found = collect_batch(s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps)
+    found = collect_batch(
+        s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps, phase.begun, goes_ahead
+    )
+    phase.begun = found.begun
     phase.engine.params = None  # the updates donate them
     phase.engine.release()  # and may have the KV cache's memory
     progress.cursor = found.cursor
@@ -231,7 +242,7 @@ def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: 
     if stage.first < begin <= stage.last:
         phase.state, host, arrays = restore(s, begin, phase.state)
         phase.progress = Progress(**host["progress"])
-        phase.rollout_buffer = from_arrays(arrays, grpo.questions)
+        phase.rollout_buffer, phase.begun = from_arrays(arrays, grpo.questions), begun_in(arrays)
     return phase
 
 

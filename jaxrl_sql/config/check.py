@@ -318,6 +318,17 @@ def _objective_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     )
     for key, value in (("discount", grpo.discount), ("gae_lambda", grpo.gae_lambda)):
         yield value <= 1, f"grpo.{key}={value} must be at most 1"
+    ahead = config.rollout.ahead
+    yield ahead in {0, 1}, f"rollout.ahead={ahead} must be 0, or 1 for the next rollout's answers"
+    needs = {
+        f"sampling.turns={sampling.turns}, whose environments would wait: it must be 1": sampling.turns == 1,
+        f"grpo.max_extra_generations={grpo.max_extra_generations}, rounds that nobody can foresee: it must be 0": (
+            not grpo.max_extra_generations
+        ),
+        "rollout.exact=true, since part of an answer is an older policy's: it must be false": not config.rollout.exact,
+        "grpo.tis_clip_max=0, which would leave an older policy's tokens as they are: it must be above 0": cap > 0,
+    }
+    yield from ((not ahead or holds, f"rollout.ahead=1 does not go with {need}") for need, holds in needs.items())
 
 
 def _shape_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:

@@ -230,6 +230,11 @@ class RolloutConfig:
     eight copies of the weights, each over four devices of one process, with its share of the slots; nothing crosses
     copies, and several turns may have several processes. `auto`: what samples fastest by formula, of the copies that
     fit and `training`, which it is on processors. KV blocks are then a copy's.
+
+    `ahead` of 1: slots that a rollout's last answers leave free take those to the next rollout's questions, which go on
+    there under the newer policy. Each token keeps the log-probability that it was drawn by, and `grpo.tis_clip_max`
+    bounds the weight that makes up for it; `rollout/stale_tokens` is their share, `rollout/staleness` the updates that
+    a token is behind in the mean. For answers of one turn, and worth it where few answers wait for the longest.
     """
 
     max_num_seqs: PositiveInt = 128
@@ -240,6 +245,7 @@ class RolloutConfig:
     exact: bool = False
     attention: Annotated[str, OneOf("xla", "pallas")] = "xla"
     mesh: str = "auto"
+    ahead: int = 0
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ class Engine:
         sampling: SamplingParams | Sequence[SamplingParams],
         step: int = 0,
         turns: Turns | None = None,
+        ahead: int | None = None,
+        begun: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
         """Yield `sampling.n` samples a prompt as they finish; `sampling` is one for all prompts, or one for each.
 
@@ -78,8 +80,13 @@ class Engine:
         random numbers depend on (seed, step, prompt index, sample index, position) alone. `turns` makes the environment
         of a completion that has several turns (`sqlenv.turns`); observations are waited for, so that what is computed
         together never depends on how fast SQL ran. One call at a time: raises InputError while another is being read.
+
+        Prompts from number `ahead` on are the first of the next call, at `step` + 1: they are sampled in the slots that
+        the others leave, and the call ends without them. What there is of their samples then comes last, UNFINISHED or
+        not. The next call, with any parameters, is given them as `begun`, by their place in it, and goes on from their
+        tokens; each token's log-probabilities stay those of the policy that wrote it. Completions of one turn only.
         """
-        request = make_request(self.tokenizer, prompts, sampling, step, turns)
+        request = make_request(self.tokenizer, prompts, sampling, step, turns, ahead, begun)
         if turns is not None and jax.process_count() > 1:
             raise InputError(
                 "several turns on several processes need replicas of the model (rollout.mesh): observations would "
@@ -117,6 +124,8 @@ def make_request(
     sampling: SamplingParams | Sequence[SamplingParams],
     step: int,
     turns: Turns | None,
+    ahead: int | None = None,
+    begun: Sequence[Sample] = (),
 ) -> GenerationRequest:
     """Return a call of an engine, its prompts as tokens; raises InputError where it is none."""
     if isinstance(prompts, str | Prompt):
@@ -131,4 +140,7 @@ def make_request(
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         return Prompt(str(index), tuple(ids), prompt if isinstance(prompt, str) else "")
 
-    return GenerationRequest([encoded(i, prompt) for i, prompt in enumerate(prompts)], samplings, step, turns)
+    if turns is not None and (ahead is not None or begun):
+        raise InputError("completions of several turns are not sampled ahead: their environments would wait for a call")
+    whole = GenerationRequest([encoded(i, prompt) for i, prompt in enumerate(prompts)], samplings, step, turns)
+    return whole._replace(ahead=ahead, begun={(one.prompt_index, one.index): one for one in begun})

@@ -26,7 +26,7 @@ from jaxrl_sql.rollout.decode import (
 )
 from jaxrl_sql.rollout.kv_blocks import Allocation, block_owner
 from jaxrl_sql.rollout.model_runner import ModelRunner
-from jaxrl_sql.rollout.sampling import GenerationRequest
+from jaxrl_sql.rollout.sampling import UNFINISHED, GenerationRequest, Sample
 from jaxrl_sql.rollout.stats import RolloutStats
 
 NONE = np.iinfo(np.int32).max
@@ -43,6 +43,11 @@ class RequestGroup(NamedTuple):
     def size(self) -> int:
         """Return how many samples there are."""
         return self.last - self.first
+
+    @property
+    def samples(self) -> range:
+        """Return their numbers."""
+        return range(self.first, self.last)
 
 
 @dataclass
@@ -68,8 +73,9 @@ _Batch = list[tuple[int, RequestGroup, Allocation]]
 class PrefillQueue:
     """The prompts of a call, from the queue to their prompt slots, and their completions, from there into the ring.
 
-    Completions are numbered in the order in which they are queued. The ring holds those that await a decode slot, at
-    their number modulo its size; the device takes them in order and says how many it took (`taken`).
+    Completions are numbered in the order in which they are queued, after those that an earlier call began (`begun`,
+    which the host puts into slots). The ring holds those that await a decode slot, in this order; the device takes them
+    so and says how many it took (`taken`).
     """
 
     def __init__(
@@ -87,12 +93,16 @@ class PrefillQueue:
         n, most = self.config.max_num_seqs, max((samplings[i].n for i in served), default=1)
         size = self.config.group_size(most)
         # Prompts with the same prefix stand together, so that it is cached when the next one needs it.
-        order = sorted(served, key=lambda i: prompts[i].token_ids)
-        self.groups = deque(
+        order = sorted(served, key=lambda i: (request.is_ahead(i), prompts[i].token_ids))
+        cut = [
             RequestGroup(i, first, min(first + size, samplings[i].n))
             for i in order
             for first in range(0, samplings[i].n, size)
-        )
+        ]
+        groups = [group for group in cut if any(self._is_wanted(group.prompt, g) for g in group.samples)]
+        # What an earlier call began goes on first.
+        groups.sort(key=lambda group: not any(request.begun_sample(group.prompt, g) for g in group.samples))
+        self.groups = deque(groups)
         longest = max(self.config.max_prompt_bucket, *(len(prompts[i].token_ids) for i in served), 1)
         completion = max((samplings[i].longest for i in served), default=1)
         self.sizes = self.config.sizes(len(self.groups), most, longest, completion)
@@ -101,15 +111,22 @@ class PrefillQueue:
         self.free_slots = list(range(num_slots - 1, -1, -1))
         self.table = np.full((num_slots, self.columns), NONE, np.int32)
         self.lengths = np.zeros(num_slots, np.int32)
-        self.completions: list[QueuedCompletion] = []
+        self.completions: dict[int, QueuedCompletion] = {}
+        self.begun: dict[int, Sample] = {}
+        self.num_begun = sum(
+            request.begun_sample(group.prompt, g) is not None and self._is_wanted(group.prompt, g)
+            for group in groups
+            for g in group.samples
+        )
+        self.queued = 0
         # Enough for all completions that can be queued and are not known to have been taken.
         self.ring: DecodeRequest = jax.tree.map(np.array, empty_request(2 * n + size))
         self.taken = 0
-        places = np.zeros((3, bucket(len(prompts))), np.int32)
+        places = np.zeros((4, bucket(len(prompts))), np.int32)
         for i, sampling in enumerate(samplings):
             places[:, i] = sampling.seed, *request.key_place(i)
         most = max((sampling.n for sampling in samplings), default=1)
-        self.keys = np.asarray(_sample_keys(*places, np.int32(request.step), self.config.purpose, most))
+        self.keys = np.asarray(_sample_keys(*places, self.config.purpose, most))
         self.levels = self.config.levels(self.sizes)
         runner.open_pools(self.sizes, self.levels[0][0])
         penalizes = any(samplings[i].repetition_penalty != 1 for i in served)
@@ -118,7 +135,7 @@ class PrefillQueue:
     @property
     def num_waiting(self) -> int:
         """Return how many completions await a slot, as far as is known."""
-        return len(self.completions) - self.taken
+        return self.queued - self.taken
 
     @property
     def uses_cache(self) -> bool:
@@ -135,8 +152,7 @@ class PrefillQueue:
 
     def request_ring(self, may_take: int | None = None) -> RequestRing:
         """Return the ring as the device needs it, which takes no more than `may_take` of it (None: all)."""
-        queued = len(self.completions)
-        tail = queued if may_take is None else min(self.taken + may_take, queued)
+        tail = self.queued if may_take is None else min(self.taken + may_take, self.queued)
         return RequestRing(jax.tree.map(np.copy, self.ring), np.int32(tail))
 
     def requests(self, numbers: Sequence[int], count: int) -> DecodeRequest:
@@ -164,9 +180,9 @@ class PrefillQueue:
         """
         dropped = [group for group in self.groups if group.prompt in prompts]
         self.groups = deque(group for group in self.groups if group.prompt not in prompts)
-        for number in range(self.taken, len(self.completions)):
-            if self.completions[number].prompt in prompts:
-                self.ring.max_length[number % self.ring.completion.shape[0]] = 1
+        for at in range(self.taken, self.queued):
+            if self.completions[self.num_begun + at].prompt in prompts:
+                self.ring.max_length[at % self.ring.completion.shape[0]] = 1
         return sum(group.size for group in dropped)
 
     def close(self) -> None:
@@ -234,7 +250,8 @@ class PrefillQueue:
             if self.uses_cache:
                 ids = self.request.prompts[group.prompt].token_ids
                 written.extend(self.runner.prefix_cache.insert(ids, allocation.blocks))
-            self.sequences[prompt_slot] = PromptSequence(group, allocation, group.size)
+            wanted = sum(self._is_wanted(group.prompt, g) for g in group.samples)
+            self.sequences[prompt_slot] = PromptSequence(group, allocation, wanted)
             self._enqueue(prompt_slot, group)
         self.runner.save_prefixes(written, at_least)
 
@@ -279,10 +296,30 @@ class PrefillQueue:
         return mark_seen(seen, slots, tokens, length)
 
     def _enqueue(self, prompt_slot: int, group: RequestGroup) -> None:
-        """Put the completions of a group into the ring."""
-        numbers = range(len(self.completions), len(self.completions) + group.size)
-        self.completions += [QueuedCompletion(group.prompt, i, prompt_slot) for i in range(group.first, group.last)]
-        self._write(self.ring, np.array(numbers) % self.ring.completion.shape[0], numbers)
+        """Put the completions of a group into the ring, but those that an earlier call began into `begun`."""
+        fresh = []
+        for g in group.samples:
+            begun = self.request.begun_sample(group.prompt, g)
+            if begun is None:
+                fresh.append(self.num_begun + self.queued + len(fresh))
+                self.completions[fresh[-1]] = QueuedCompletion(group.prompt, g, prompt_slot)
+            elif self._is_wanted(group.prompt, g):
+                number = len(self.completions) - self.queued - len(fresh)
+                self.completions[number] = QueuedCompletion(group.prompt, g, prompt_slot)
+                self.begun[number] = begun
+        if fresh:
+            self._write(self.ring, (np.array(fresh) - self.num_begun) % self.ring.completion.shape[0], fresh)
+        self.queued += len(fresh)
+
+    def take_begun(self) -> dict[int, Sample]:
+        """Return what goes on of an earlier call and has its prompt in a slot since this was last asked, by number."""
+        begun, self.begun = self.begun, {}
+        return begun
+
+    def _is_wanted(self, prompt: int, sample: int) -> bool:
+        """Return whether a sample is still to be made: an earlier call may have finished it."""
+        begun = self.request.begun_sample(prompt, sample)
+        return begun is None or begun.finish_reason == UNFINISHED
 
     def _write(self, requests: Any, place: np.ndarray, numbers: Sequence[int]) -> None:
         """Write the requests of completions into arrays, at places [X]."""
@@ -301,16 +338,16 @@ class PrefillQueue:
 
 @partial(jax.jit, static_argnames=("purpose", "samples"))
 def _sample_keys(
-    seed: jax.Array, prompt: jax.Array, first: jax.Array, step: jax.Array, purpose: rng.Purpose, samples: int
+    seed: jax.Array, step: jax.Array, prompt: jax.Array, first: jax.Array, purpose: rng.Purpose, samples: int
 ) -> jax.Array:
-    """Derive the keys of so many samples, from number `first` [X] on, of prompts [X] with seeds [X].
+    """Derive the keys of so many samples, from number `first` [X] on, of prompts [X] with seeds [X] at steps [X].
 
     Returns [X,samples,2] uint32.
     """
 
-    def one(seed: jax.Array, prompt: jax.Array, sample: jax.Array) -> jax.Array:
+    def one(seed: jax.Array, step: jax.Array, prompt: jax.Array, sample: jax.Array) -> jax.Array:
         return jax.random.key_data(rng.fold(rng.base_key(seed, purpose), step, prompt, sample))
 
-    over_samples = jax.vmap(one, in_axes=(None, None, 0))
+    over_samples = jax.vmap(one, in_axes=(None, None, None, 0))
     over_prompts = jax.vmap(over_samples)
-    return over_prompts(seed, prompt, first[:, None] + jnp.arange(samples))
+    return over_prompts(seed, step, prompt, first[:, None] + jnp.arange(samples))

@@ -95,12 +95,14 @@ class ReplicatedEngine:
         sampling: SamplingParams | Sequence[SamplingParams],
         step: int = 0,
         turns: Turns | None = None,
+        ahead: int | None = None,
+        begun: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
         """Yield the samples of this process's replicas as they finish, as `Engine.generate` does those of all.
 
         Every process must make the call. `turns` makes environments of this process's samples alone.
         """
-        request = make_request(self.tokenizer, prompts, sampling, step, turns)
+        request = make_request(self.tokenizer, prompts, sampling, step, turns, ahead, begun)
         if self._is_generating:
             raise InputError(BUSY)
         self._bring()
@@ -169,23 +171,33 @@ def _run(calls: Sequence[tuple[Replica, Scheduler]]) -> Iterator[Sample]:
     Each is launched by a thread of its own, since what is launched first is compiled, for each replica's devices anew.
     """
     for _, call in calls:
-        yield from call.refusals()
+        yield from call.known()
     with ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
         while going := [(replica, call) for replica, call in calls if call.unfinished]:
             for failed in threads.map(lambda one: _in(one[0], one[1].launch), going):
                 yield from failed
             for replica, call in going:
                 yield from _in(replica, call.read)
+    for replica, call in calls:
+        yield from _in(replica, lambda call=call: list(call.left()))
 
 
 def deal(request: GenerationRequest, replicas: int) -> list[list[Part]]:
     """Deal the prompts of a call to replicas, by their tokens and the samples of each alone.
 
     Prompts that begin alike stand together, so that a replica has them in its prefix cache, and each replica has its
-    share of all samples. A prompt is cut only where there are fewer prompts than replicas.
+    share of all samples. A prompt is cut only where there are fewer prompts than replicas. The next call's are dealt as
+    that one will deal them.
     """
-    order = sorted(range(len(request.prompts)), key=lambda i: request.prompts[i].token_ids)
-    total, is_cut = sum(sampling.n for sampling in request.samplings), len(order) < replicas
+    ahead = len(request.prompts) if request.ahead is None else request.ahead
+    first, rest = (_deal(request, of, replicas) for of in (range(ahead), range(ahead, len(request.prompts))))
+    return [[*own, *more] for own, more in zip(first, rest, strict=True)]
+
+
+def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[Part]]:
+    """Deal these prompts of a call."""
+    order = sorted(of, key=lambda i: request.prompts[i].token_ids)
+    total, is_cut = sum(request.samplings[i].n for i in of), len(order) < replicas
     edges = [total * number // replicas for number in range(replicas + 1)]
     dealt: list[list[Part]] = [[] for _ in range(replicas)]
     begin = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from jaxrl_sql.sqlenv.turns import Turns
 from jaxrl_sql.types import InputError, Prompt, Turn
 
 ASSISTANT, ENVIRONMENT = "assistant", "environment"
+UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,12 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished completion.
+    """One completion.
 
     `finish_reason`: `stop` (`token_ids` end with the stop token, or with the token that completes a stop string; `text`
     leaves the token out, and ends with the string), `length`, `refused` (the request cannot be served, and there are no
-    tokens) or `failed` (the environment could not answer a turn); `error` gives the reason of the last two. `logprobs`
+    tokens) or `failed` (the environment could not answer a turn); `error` gives the reason of the last two. UNFINISHED
+    is one of the next call's prompts whose tokens go on there. `logprobs`
     are under the full distribution at the temperature, `behavior_logprobs` under the one that the token was sampled
     from; `text` is that of the policy's last turn.
 
@@ -129,6 +131,10 @@ class GenerationRequest(NamedTuple):
     a call `parts` say which prompt of it each of `prompts` is, and which of its samples; environments, samples and
     random keys go by these numbers, so that a sample does not depend on the engine that makes it. With `are_alone` a
     prompt's keys are those of a call of its own: what stands beside it changes nothing of its samples.
+
+    The call's prompts from number `ahead` on are the first of the next call, at the next step: they take what slots the
+    others leave, and the call ends without them. `begun` has the samples that the call before made so, by their place
+    in this one: finished ones are as they are, and others go on from their tokens.
     """
 
     prompts: Sequence[Prompt]
@@ -137,6 +143,8 @@ class GenerationRequest(NamedTuple):
     turns: Turns | None
     parts: Sequence[Part] = ()
     are_alone: bool = False
+    ahead: int | None = None
+    begun: Mapping[tuple[int, int], Sample] = {}
 
     def part(self, parts: Sequence[Part]) -> GenerationRequest:
         """Return the request for these parts of it."""
@@ -150,7 +158,17 @@ class GenerationRequest(NamedTuple):
         part = self.parts[prompt]
         return part.prompt, part.first + sample
 
-    def key_place(self, prompt: int) -> tuple[int, int]:
-        """Return the numbers that the random keys of a prompt's first sample are derived from."""
+    def is_ahead(self, prompt: int) -> bool:
+        """Return whether a prompt of this request is the next call's."""
+        return self.ahead is not None and self.place(prompt, 0)[0] >= self.ahead
+
+    def begun_sample(self, prompt: int, sample: int) -> Sample | None:
+        """Return what the call before made of a sample, if it began it."""
+        return self.begun.get(self.place(prompt, sample))
+
+    def key_place(self, prompt: int) -> tuple[int, int, int]:
+        """Return the step, prompt and sample that the random keys of a prompt's first sample are derived from."""
         number, first = self.place(prompt, 0)
-        return (0, first) if self.are_alone else (number, first)
+        if self.ahead is not None and number >= self.ahead:
+            return self.step + 1, number - self.ahead, first
+        return self.step, 0 if self.are_alone else number, first

@@ -5,7 +5,8 @@ device never waits while the host decodes text or hands SQL on.
 
 Where KV blocks are too few for all slots the host reads the last log first, and decides what goes on, the oldest
 completions first: what has no room is preempted, gives its blocks back, and later is computed again from its tokens
-(vLLM's recomputation, Kwon et al. 2023, arXiv:2309.06180). All of it follows from the call alone, never from time.
+(vLLM's recomputation, Kwon et al. 2023, arXiv:2309.06180). What an earlier call began ahead of this one goes on in the
+same way. All of it follows from the call alone, never from time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from jaxrl_sql.rollout.decode import (
 from jaxrl_sql.rollout.kv_blocks import BlockTable, block_owner
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.prefill_queue import PrefillQueue
-from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, GenerationRequest, Sample
+from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, Sample
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary, cut_after_stop
 from jaxrl_sql.sqlenv.executor import ExecutorError
@@ -57,13 +58,17 @@ class PartialSample:
 
     def end_turn(self, detokenize: Callable[[tuple[int, ...]], str]) -> str:
         """End the current turn and return its text."""
-        pieces = (self.tokens, self.logprobs, self.behavior_logprobs)
-        ids, logprobs, behavior_logprobs = (tuple(np.concatenate(piece).tolist()) for piece in pieces)
-        for piece in pieces:
+        ids, logprobs, behavior_logprobs = self.so_far()
+        for piece in (self.tokens, self.logprobs, self.behavior_logprobs):
             piece.clear()
         self.text = detokenize(ids)
         self.turns.append(Turn(ASSISTANT, ids, logprobs, behavior_logprobs, self.text))
         return self.text
+
+    def so_far(self) -> tuple[tuple[Any, ...], ...]:
+        """Return the tokens of the current turn, and their log-probabilities by the full and the sampled distribution."""
+        pieces = (self.tokens, self.logprobs, self.behavior_logprobs)
+        return tuple(tuple(np.concatenate(piece).tolist()) if piece else () for piece in pieces)
 
     def length(self) -> int:
         """Return the tokens of all ended turns."""
@@ -104,7 +109,10 @@ class Scheduler:
         self.stops = on_devices(StopCriteria(ends, self.automata.table, self.automata.found))
         served = [i for i in range(len(request.prompts)) if i not in self.refused]
         samplings = [request.samplings[i] for i in served]
-        self.unfinished = sum(sampling.n for sampling in samplings)
+        begun = (request.begun_sample(i, g) for i in served for g in range(request.samplings[i].n))
+        self.finished_before = [one for one in begun if one and one.finish_reason != UNFINISHED]
+        asked = sum(request.samplings[i].n for i in served if not request.is_ahead(i))
+        self.unfinished = asked - len(self.finished_before)
         self.longest = max((sampling.longest for sampling in samplings), default=1)
         self.chunk_config = ChunkConfig(
             model=runner.model,
@@ -170,16 +178,31 @@ class Scheduler:
 
     def run(self) -> Iterator[Sample]:
         """Yield the samples as they finish; the chunk that is read is always the one before the last launched."""
-        yield from self.refusals()
+        yield from self.known()
         while self.unfinished:
             yield from self.launch()
             yield from self.read()
+        yield from self.left()
 
-    def refusals(self) -> Iterator[Sample]:
-        """Yield a sample for each that cannot be served."""
+    def known(self) -> Iterator[Sample]:
+        """Yield a sample for each that cannot be served, and those that an earlier call finished."""
         for i, reason in self.refused.items():
             for sample in range(self.request.samplings[i].n):
                 yield Sample(*self.request.place(i, sample), (), (), (), "", "refused", error=reason)
+        yield from self.finished_before
+
+    def left(self) -> Iterator[Sample]:
+        """Yield what was made of the next call's samples when this one is over, finished or not."""
+        if self.request.ahead is None:
+            return
+        self.launched = None
+        yield from self.read()
+        for number in sorted(self.partial):
+            partial, queued = self.partial[number], self.queue.completions[number]
+            ids, logprobs, behavior = partial.so_far()
+            turn = Turn(ASSISTANT, ids, logprobs, behavior)
+            place = self.request.place(queued.prompt, queued.sample)
+            yield Sample(*place, ids, logprobs, behavior, "", UNFINISHED, (turn,))
 
     def launch(self) -> list[Sample]:
         """Launch the next chunk, where there is room for it, without waiting; return the samples that failed."""
@@ -196,6 +219,9 @@ class Scheduler:
         # What ends while two chunks run must find the next completions there.
         want = min(max(3 * self.recently_ended, self.queue.sizes.group_size), 2 * self.config.max_num_seqs)
         is_after_prefill = self.queue.admit(want)
+        for number, begun in self.queue.take_begun().items():
+            pieces = ([np.array(x)] for x in (begun.token_ids, begun.logprobs, begun.behavior_logprobs))
+            self.partial[number] = PartialSample(-1, *pieces)
         self.launched = self._launch_chunk(is_after_prefill) if self._has_room(self.before) else None
         self.stats.host_seconds += time.perf_counter() - began
         return failed
@@ -412,7 +438,7 @@ class Scheduler:
         """Return the sample of a finished completion, and free its slot and its prompt."""
         sample, queued = self.partial.pop(number), self.queue.completions[number]
         self.queue.finish(queued.prompt_slot)
-        self.unfinished -= 1
+        self.unfinished -= not self.request.is_ahead(queued.prompt)
         if self.request.turns is not None:
             self.slots_to_release.append(sample.slot)
         blank = {id(turn): (0.0,) * len(turn.token_ids) for turn in sample.turns}

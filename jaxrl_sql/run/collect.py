@@ -23,6 +23,7 @@ from jaxrl_sql.data.pack import pack_groups
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.rollout import AnyEngine, Sample
+from jaxrl_sql.rollout.replicated import pack_samples, unpack_samples
 from jaxrl_sql.rollout.sampling import ASSISTANT
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.run.build import make_client
@@ -57,22 +58,43 @@ Place = tuple[int, int]
 
 
 class RolloutBatch(NamedTuple):
-    """All that was generated (`groups`), which of them to learn from, the cursor after them, and numbers to log."""
+    """All that was generated (`groups`), which of them to learn from, the cursor after them, and numbers to log.
+
+    `begun`: what there is of the next rollout's samples, by their place in it.
+    """
 
     groups: list[Group]
     chosen: list[Group]
     cursor: int
     numbers: dict[str, float]
+    begun: list[Sample]
+
+
+class Sampled(NamedTuple):
+    """A round of groups, the seconds that SQL was waited for after the last answer, and what is begun of the next."""
+
+    groups: list[Group]
+    waited: float
+    begun: list[Sample]
 
 
 def collect_batch(
-    s: Session, engine: AnyEngine, order: AnyOrder, cursor: int, number: int, prompts: int
+    s: Session,
+    engine: AnyEngine,
+    order: AnyOrder,
+    cursor: int,
+    number: int,
+    prompts: int,
+    begun: Sequence[Sample] = (),
+    goes_ahead: bool = False,
 ) -> RolloutBatch:
     """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
 
     Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
     different reward, further rounds are generated, up to `grpo.max_extra_generations`. What is chosen are the groups
     whose rewards lie furthest apart, so that a batch keeps its size when the cap is reached.
+
+    `begun` is what the rollout before sampled of this one; where it `goes_ahead`, this one does so for the next.
     """
     grpo = s.config.grpo
     began, waited, before = time.perf_counter(), 0.0, s.executor.stats()
@@ -80,9 +102,11 @@ def collect_batch(
     stats = RolloutStats()
     for attempt in range(grpo.max_extra_generations + 1):
         asked, cursor = order.take(cursor, prompts * grpo.oversample)
-        sampled, seconds = generate_groups(s, engine, asked, number * (grpo.max_extra_generations + 1) + attempt)
-        groups += sampled
-        waited += seconds
+        following = order.take(cursor, prompts * grpo.oversample)[0] if goes_ahead else ()
+        name = number * (grpo.max_extra_generations + 1) + attempt
+        sampled = generate_groups(s, engine, asked, name, following, begun)
+        groups += sampled.groups
+        waited += sampled.waited
         stats = stats.plus(engine.gather_stats())
         if np.count_nonzero(~has_equal_rewards(groups)) >= prompts:
             break
@@ -92,6 +116,7 @@ def collect_batch(
     asked_together = together * grpo.oversample if together > 1 else 1
     kept = choose_groups(np.array(rewards), np.array(weights), prompts, together, asked_together)
     tokens = sum(len(turn.token_ids) for turn in _written(groups))
+    stale = sum(len(sample.token_ids) for sample in begun) / max(tokens, 1)
     numbers = {
         **group_metrics(groups),
         **stats.metrics(),
@@ -104,7 +129,10 @@ def collect_batch(
         "speed/sql_per_s": sum(map(len, rewards)) / took,
         **reuse_metrics(before, s.executor.stats()),
     }
-    return RolloutBatch(groups, [groups[i] for i in sorted(kept)], cursor, numbers)
+    if s.config.rollout.ahead:
+        numbers["rollout/stale_tokens"] = stale
+        numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
+    return RolloutBatch(groups, [groups[i] for i in sorted(kept)], cursor, numbers, sampled.begun)
 
 
 def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
@@ -120,8 +148,15 @@ def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[s
     return {"speed/sql_cache_hits": kept / queries, "speed/sql_shared": sum(shared) / queries}
 
 
-def generate_groups(s: Session, engine: AnyEngine, asked: Sequence[int], number: int) -> tuple[list[Group], float]:
-    """Sample a group of answers to each training question `asked` -> groups, seconds waited for SQL after the last one.
+def generate_groups(
+    s: Session,
+    engine: AnyEngine,
+    asked: Sequence[int],
+    number: int,
+    following: Sequence[int] = (),
+    begun: Sequence[Sample] = (),
+) -> Sampled:
+    """Sample a group of answers to each training question `asked`, and begin the next rollout's, to those `following`.
 
     Each finished answer goes to the executor at once, while the others are still being written. Of several processes
     each executes the answers of its share of the questions, or of its own copies of the model, and sees all in the end.
@@ -129,18 +164,20 @@ def generate_groups(s: Session, engine: AnyEngine, asked: Sequence[int], number:
     """
     cfg, client = s.config.sampling, make_client(s, engine)
     sampling = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
-    examples = [s.train.examples[i] for i in asked]
-    prompts = [s.train.prompts[i] for i in asked]
+    examples = [s.train.examples[i] for i in (*asked, *following)]
+    prompts = [s.train.prompts[i] for i in (*asked, *following)]
+    ahead = len(asked) if following else None
     samples: list[Sample] = []
     jobs: dict[Place, TextJob] = {}
     mine = share(len(asked)) if engine.yields_all else range(len(asked))
     env_states = EnvStates()
     with s.display.work("sampling", len(asked) * sampling.n, "answers", is_told=False) as tick:
-        for sample in map(served, client.generate(examples, prompts, sampling, number, cfg.turns, env_states)):
+        found = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, begun)
+        for sample in map(served, found):
             if s.should_abort(signals.ENDED):
                 raise PreemptedError
             samples.append(sample)
-            tick(len(samples))
+            tick(sum(one.prompt_index < len(asked) for one in samples) if following else len(samples))
             if (at := sample.prompt_index) in mine:
                 job = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
                 jobs[at, sample.index] = job
@@ -150,13 +187,14 @@ def generate_groups(s: Session, engine: AnyEngine, asked: Sequence[int], number:
         made = {(one.prompt_index, one.index): one for one in engine.gather(samples)}
     waited = time.perf_counter() - began
     groups = []
-    for i, example in enumerate(examples):
+    for i, example in enumerate(examples[: len(asked)]):
         places = [(i, g) for g in range(sampling.n)]
         ordered = [made[place] for place in places]
         trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
         scored = [verdicts[place] for place in places]
         groups.append(Group(example, trajectories, [response(one) for one in ordered], scored))
-    return groups, waited
+    left = (made[place] for place in sorted(made) if place[0] >= len(asked))
+    return Sampled(groups, waited, [dataclasses.replace(one, prompt_index=one.prompt_index - len(asked)) for one in left])
 
 
 def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0) -> GroupBatch:
@@ -168,15 +206,24 @@ def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0) -> G
     )
 
 
-def to_arrays(batches: Sequence[GroupBatch]) -> dict[str, np.ndarray]:
-    """Name the arrays of batches that are sampled and not learned, for a checkpoint."""
+_BEGUN = "begun"
+
+
+def to_arrays(batches: Sequence[GroupBatch], begun: Sequence[Sample] = ()) -> dict[str, np.ndarray]:
+    """Name the arrays of batches that are sampled and not learned, and of samples begun, for a checkpoint."""
     named = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
-    return {name: value for name, value in named.items() if value is not None}
+    found = {name: value for name, value in named.items() if value is not None}
+    return found | ({_BEGUN: np.frombuffer(pack_samples(begun), np.uint8)} if begun else {})
+
+
+def begun_in(arrays: Mapping[str, Any]) -> list[Sample]:
+    """Return the samples that `to_arrays` wrote."""
+    return unpack_samples(bytes(arrays[_BEGUN])) if _BEGUN in arrays else []
 
 
 def from_arrays(arrays: Mapping[str, Any], together: int = 1) -> list[GroupBatch]:
     """Make batches again of what `to_arrays` named, of which each `together` prompts have a schema in common."""
-    found = unflatten_dict(dict(arrays), sep="/")
+    found = unflatten_dict({name: value for name, value in arrays.items() if name != _BEGUN}, sep="/")
     batches = [found[str(i)] for i in range(len(found))]
     shared = [tuple(Segment(**own["shared"][str(part)]) for part in range(len(own["shared"]))) for own in batches]
     known = {"together": together}

@@ -66,15 +66,18 @@ class PolicyClient(NamedTuple):
         number: int = 0,
         budget: int = 1,
         env_states: EnvStates | None = None,
+        ahead: int | None = None,
+        begun: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
         """Yield `sampling.n` samples a prompt as they finish; `examples[i]` is the question of `prompts[i]`.
 
         `number` names the rollout: another number, other answers. With a `budget` above 1 a recipe of several turns has
-        so many, and `env_states` keeps the environment's; what was sampled in vain has an `error`.
+        so many, and `env_states` keeps the environment's; what was sampled in vain has an `error`. `ahead` and `begun`
+        are the engine's (`Engine.generate`).
         """
         begin = self._dialogues(examples, budget)
         turns = begin if begin is None or env_states is None else env_states.kept(begin)
-        return self.engine.generate(prompts, sampling, number, turns=turns)
+        return self.engine.generate(prompts, sampling, number, turns, ahead, begun)
 
     def reading(self, sample: Sample) -> ParsedResponse:
         """Return what is found in an answer."""

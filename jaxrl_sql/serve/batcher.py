@@ -150,7 +150,7 @@ class Batcher:
         scheduler = engine.begin(request)
         cancelled: set[int] = set()
         try:
-            _tell(asked, scheduler.refusals())
+            _tell(asked, scheduler.known())
             while scheduler.unfinished:
                 for at, (job, _) in enumerate(asked):
                     if (job.cancelled or self._is_closed) and at not in cancelled and at not in scheduler.refused:

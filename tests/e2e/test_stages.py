@@ -36,6 +36,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "grpo.questions=2", "grpo.oversample=2", "grpo.packing=true", "grpo.steps_per_generation=2",
         "grpo.kl_coef=0.01",
     ),
+    "a step ahead": (
+        "rollout.ahead=1", "grpo.oversample=2", "grpo.packing=true", "grpo.minibatches=2", "grpo.optim.lr=0.01",
+    ),
     "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.kl_in=reward"),
 }  # fmt: skip
 ALWAYS = {"several turns"}
@@ -123,6 +126,10 @@ def check(variant: str, rows: list[dict[str, Any]]) -> None:
         assert any(row["length/turns"] > 1.0 for row in steps)
     elif variant == "a value head":
         assert all("value/loss" in row for row in steps)
+    elif variant == "a step ahead":
+        assert [row["rollout/stale_tokens"] > 0 for row in steps] == [False, True, True, True]
+        assert [row["rollout/staleness"] for row in steps] == [2 * row["rollout/stale_tokens"] for row in steps]
+        assert all(row["rollout/stale_tokens"] < 1 for row in steps)
     elif variant == "refills":
         assert any(row["rollout/rounds"] > 1 for row in steps)
         # A step's engine numbers are those of all of its rounds: one round of 4 answers takes at most 12 steps here.

@@ -1,0 +1,147 @@
+"""Samples of the next call that are begun in the slots which the last ones of a call leave free."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.models import ModelConfig, forward, init_params
+from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
+from jaxrl_sql.rollout.engine_config import KVBudget
+from jaxrl_sql.rollout.replicated import pack_samples, unpack_samples
+from jaxrl_sql.rollout.sampling import UNFINISHED
+from jaxrl_sql.types import InputError, Prompt
+
+CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+PARAMS, OTHERS = (init_params(CONFIG, jax.random.key(number)) for number in (1, 2))
+SAMPLING = SamplingParams(n=4, max_new_tokens=40, seed=3)
+SLOTS = 8
+Samples = dict[tuple[int, int], Sample]
+
+
+class Letters:
+    """A tokenizer of 24 letters, the last of which ends a text."""
+
+    eos_token = "x"  # noqa: S105 (a token's name)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(97 + i): i for i in range(24)}
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(chr(97 + i) for i in ids)
+
+
+def prompts_of(seed: int, count: int = 3) -> list[Prompt]:
+    r = np.random.default_rng(seed)
+    return [Prompt(f"{seed}.{i}", tuple(r.integers(0, 24, 20).tolist()), "") for i in range(count)]
+
+
+FIRST, SECOND = prompts_of(0), prompts_of(1)
+
+
+def engine(params: Any = PARAMS, **sizes: Any) -> Engine:
+    return Engine(CONFIG, params, Letters(), EngineConfig(SLOTS, **sizes))
+
+
+def by_place(samples: list[Sample]) -> Samples:
+    found = {(s.prompt_index, s.index): s for s in samples}
+    assert len(found) == len(samples)
+    return found
+
+
+def alone(prompts: list[Prompt], step: int, params: Any = PARAMS) -> Samples:
+    return by_place(list(engine(params).generate(prompts, SAMPLING, step)))
+
+
+def two_calls(made: Engine, then: Any = None) -> tuple[Samples, list[Sample], Samples]:
+    """Return the first call's samples, what it left of the second's, and those; the parameters are `then` by then."""
+    found = list(made.generate([*FIRST, *SECOND], SAMPLING, 5, ahead=len(FIRST)))
+    first = [one for one in found if one.prompt_index < len(FIRST)]
+    left = [
+        dataclasses.replace(one, prompt_index=one.prompt_index - len(FIRST))
+        for one in found
+        if one.prompt_index >= len(FIRST)
+    ]
+    made.params = made.params if then is None else then
+    return by_place(first), left, by_place(list(made.generate(SECOND, SAMPLING, 6, begun=left)))
+
+
+def assert_same(ours: Samples, theirs: Samples) -> None:
+    assert ours.keys() == theirs.keys()
+    for place, one in ours.items():
+        other = theirs[place]
+        assert (one.token_ids, one.text, one.finish_reason) == (other.token_ids, other.text, other.finish_reason)
+        assert one.turns[0].token_ids == one.token_ids
+        assert one.turns[0].logprobs == one.logprobs
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+        np.testing.assert_allclose(one.behavior_logprobs, other.behavior_logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("budget", [None, KVBudget(3, 6, 0)])
+def test_samples_are_those_of_calls_that_begin_nothing_ahead(budget: KVBudget | None) -> None:
+    """Under the same parameters, with room for all and for hardly any."""
+    sizes = {} if budget is None else {"budget": budget, "block_size": 32, "completion_block_size": 16}
+    first, left, second = two_calls(engine(**sizes))
+    assert_same(first, alone(FIRST, 5))
+    assert_same(second, alone(SECOND, 6))
+    assert budget or {one.finish_reason for one in left} > {UNFINISHED}
+
+
+def test_what_was_begun_keeps_its_tokens_and_the_odds_they_were_drawn_by() -> None:
+    """The rest is drawn by the parameters of the call that goes on: its odds are those of a forward pass with them."""
+    _, left, second = two_calls(engine(), OTHERS)
+    begun = [one for one in left if one.finish_reason == UNFINISHED]
+    assert begun
+    whole = alone(SECOND, 6, OTHERS)
+    for one in left:
+        now, have = second[one.prompt_index, one.index], len(one.token_ids)
+        assert now.token_ids[:have] == one.token_ids
+        assert now.logprobs[:have] == pytest.approx(one.logprobs)
+        assert now.finish_reason in {"stop", "length"}
+        if one.finish_reason != UNFINISHED:
+            assert now == one
+    fresh = second.keys() - {(one.prompt_index, one.index) for one in left}
+    assert_same({place: second[place] for place in fresh}, {place: whole[place] for place in fresh})
+    resumed = [second[one.prompt_index, one.index] for one in begun]
+    for one, now in zip(begun, resumed, strict=True):
+        tokens, start = (*SECOND[one.prompt_index].token_ids, *now.token_ids), len(SECOND[one.prompt_index].token_ids) - 1
+        logits = forward(OTHERS, CONFIG, jnp.array([tokens]), jnp.array([len(tokens)]))[0]
+        scored = jax.nn.log_softmax(logits[start:-1])[np.arange(len(now.token_ids)), list(now.token_ids)]
+        have = len(one.token_ids)
+        np.testing.assert_allclose(now.logprobs[have:], scored[have:], atol=1e-4)
+        assert np.abs(np.array(now.logprobs[:have]) - scored[:have]).max() > 1e-2
+
+
+def test_slots_that_were_left_free_are_used() -> None:
+    """Both calls take fewer decode steps than one after the other."""
+    made = engine()
+    list(made.generate([*FIRST, *SECOND], SAMPLING, 5, ahead=len(FIRST)))
+    with_ahead, written = made.stats.steps, made.stats.tokens
+    list(made.generate(FIRST, SAMPLING, 5))
+    assert with_ahead < made.stats.steps + 2 * made.config.chunk_steps  # what waits for nobody adds no step
+    assert written > made.stats.tokens
+
+
+def test_what_was_begun_survives_being_written_down() -> None:
+    _, left, second = two_calls(engine())
+    again = unpack_samples(pack_samples(left))
+    assert again == left
+    assert by_place(list(engine().generate(SECOND, SAMPLING, 6, begun=again))) == second
+
+
+def test_a_call_whose_samples_are_all_finished_decodes_nothing() -> None:
+    finished = list(alone(SECOND, 6).values())
+    made = engine()
+    assert by_place(list(made.generate(SECOND, SAMPLING, 6, begun=finished))) == by_place(finished)
+    assert made.stats.steps == 0
+
+
+def test_dialogues_are_not_begun_ahead() -> None:
+    made = engine()
+    with pytest.raises(InputError, match="several turns"):
+        next(made.generate(FIRST, SAMPLING, turns=lambda *_: None, ahead=1))  # type: ignore[arg-type, return-value]

@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("answer", "prompt"):
         words = f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number a line; else all are of the longest"
         parser.add_argument(f"--{name}-tokens", default="", metavar="LENGTHS", help=words)
+    words = "tokens of a schema, which run once for grpo.questions prompts of an update; else nothing is in common"
+    parser.add_argument("--schema-tokens", type=int, default=0, metavar="N", help=words)
     parser.add_argument(
         "--compile", default="all", metavar="WHICH", help=f"all, none, or some of {','.join(PROGRAMS)}; minutes each"
     )
@@ -69,9 +71,12 @@ def plan(config: TrainConfig, given: argparse.Namespace) -> int:
     model, loss = model_shape(config), find_recipe(config.recipe).loss
     key, most = longest_answer(config)
     longest = config.data.max_prompt_tokens
+    if not 0 <= given.schema_tokens <= longest:
+        raise InputError(f"--schema-tokens {given.schema_tokens}: expected 0 to data.max_prompt_tokens={longest}")
     lengths = StepLengths(
         read_lengths(given.answer_tokens, "--answer-tokens", key, most),
         read_lengths(given.prompt_tokens, "--prompt-tokens", "data.max_prompt_tokens", longest),
+        given.schema_tokens,
     )
     mesh = config.mesh
     meshes = [mesh_sizes(text, topology.chips) for text in asked or [f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}"]]

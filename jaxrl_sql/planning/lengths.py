@@ -6,6 +6,7 @@ import heapq
 import json
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,10 +43,14 @@ class Lengths(NamedTuple):
 
 
 class StepLengths(NamedTuple):
-    """How long a step's answers and prompts are; None where all are of the longest."""
+    """How long a step's answers and prompts are; None where all are of the longest.
+
+    schema: tokens that prompts of a database begin with and have in common.
+    """
 
     answers: Lengths | None = None
     prompts: Lengths | None = None
+    schema: int = 0
 
 
 ALL_LONGEST = StepLengths()
@@ -55,14 +60,17 @@ class Schedule(NamedTuple):
     """The decode steps of a rollout on one engine, and what is there in a mean step of them.
 
     rows: slots that decode; own: tokens of the answers that they have written; held: the same in whole blocks; prompts:
-    prompts that are read.
+    prompts that are read. Of answers that the rollout before began: resumed, their tokens, and again, their prompts,
+    which are both computed a second time.
     """
 
-    steps: int
+    steps: float
     rows: float
     own: float
     held: float
     prompts: float
+    resumed: float = 0.0
+    again: float = 0.0
 
 
 def longest(most: int) -> Lengths:
@@ -144,6 +152,49 @@ def schedule(lengths: Lengths, questions: int, group: int, slots: int, block: in
     own = sum(length * (length + 1) / 2 for length in taken)
     held = sum(_in_blocks(length, block) for length in taken)
     return Schedule(steps, written / steps, own / steps, held / steps, read / steps)
+
+
+# Rollouts that are simulated one after the other, of which the first are left out: they had none before them.
+_ROLLOUTS, _FIRST = 8, 2
+
+
+def schedule_ahead(lengths: Lengths, questions: int, group: int, slots: int, block: int = 1) -> Schedule:
+    """Return the schedule, in the mean, of rollouts whose free slots take the next one's answers (`rollout.ahead`).
+
+    A rollout is over when its own answers are, and what it began goes on first in the next one.
+    """
+    taken = np.sort(lengths.take(questions * group).clip(1))
+    orders = [np.random.default_rng(number).permutation(taken).tolist() for number in range(_ROLLOUTS + 1)]
+    counted, done = list[tuple[float, float, float, float]](), [0] * (questions * group)
+    for now, later in pairwise(orders):
+        left = [length - have for length, have in zip(now, done, strict=True)]
+        # (tokens left, question, answer), the begun ones first; the next rollout's questions have numbers of their own.
+        order = sorted(range(len(now)), key=lambda i: done[i] == 0)
+        asked = [(left[i], i // group, i) for i in order if left[i]]
+        asked += [(length, questions + i // group, len(now) + i) for i, length in enumerate(later)]
+        free, end, spans = [0] * slots, 0, dict[int, tuple[int, int]]()
+        ahead = [0] * len(now)
+        for wanted, question, answer in asked:
+            begin = heapq.heappop(free)
+            if question < questions:
+                stop = begin + wanted
+                end = max(end, stop)
+            elif begin < end:
+                stop = min(begin + wanted, end)
+                ahead[answer - len(now)] = stop - begin
+            else:
+                break
+            heapq.heappush(free, stop)
+            first, last = spans.get(question, (begin, 0))
+            spans[question] = first, max(last, stop)
+        begun = [have for have, length in zip(done, now, strict=True) if 0 < have < length]
+        again = len({i // group for i, have in enumerate(done) if 0 < have < now[i]})
+        counted.append((end, sum(last - first for first, last in spans.values()), sum(begun), again))
+        done = ahead
+    steps, read, resumed, again = np.mean(counted[_FIRST:], axis=0).tolist()
+    own = sum(length * (length + 1) / 2 for length in taken.tolist())
+    held = sum(_in_blocks(length, block) for length in taken.tolist())
+    return Schedule(steps, float(taken.sum()) / steps, own / steps, held / steps, read / steps, resumed, again)
 
 
 def _in_blocks(length: int, block: int) -> float:

@@ -21,7 +21,7 @@ from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, i
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest
-from jaxrl_sql.planning.workload import Workload, find_workload, with_packing, with_parts
+from jaxrl_sql.planning.workload import Workload, find_workload, with_packing, with_parts, with_schemas
 from jaxrl_sql.types import InputError
 
 # In either form, what a program would take in all; of arguments and temporaries together, or of the latter alone.
@@ -144,6 +144,7 @@ def make_plan(
     memory = estimate(config, model, mesh, longest, fused)
     if config.grpo.packing:
         work = with_packing(work, lengths.answers)
+    work = with_schemas(work, lengths.schema)
     found = {} if not compiled else _compile(config, model, topology, sizes, work, compiled, loss)
     made = [_measured(phase, found.get(phase.name)) for phase in phases(config, model, sizes, work, lengths)]
     plan = Plan(

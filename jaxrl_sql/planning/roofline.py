@@ -19,7 +19,7 @@ from jaxrl_sql.models.attention.paged_kernel import fetched
 from jaxrl_sql.models.flops import UPDATE_PASSES, decode_flops, grouped_forward_flops, layer_weights
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Chip
-from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, Schedule, StepLengths, longest, schedule
+from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, Schedule, StepLengths, longest, schedule, schedule_ahead
 from jaxrl_sql.planning.memory import compute_width
 from jaxrl_sql.planning.workload import (
     EngineLoad,
@@ -94,13 +94,14 @@ def phases(
         return [Phase("update", _update(config, model, sizes, taught, width, remat), 1)] if taught else []
     load, update, rounds = work.rollout, work.update, config.grpo.steps_per_generation
     asked = (lengths.prompts or longest(load.prompt)).take(load.questions)
-    plan = schedule(
+    plan = (schedule_ahead if config.rollout.ahead else schedule)(
         lengths.answers or longest(load.completion), load.questions, load.group, load.config.max_num_seqs,
         load.config.completion_block_size,
     )  # fmt: skip
     # Rows of a chunk are other prompts, and the longest of them goes on alone.
     (rows, chunk), in_order = load.prefill_shape, np.sort(asked)[::-1]
     pieces = float(sum(-(-in_order[first] // chunk) for first in range(0, load.questions, rows)))
+    pieces += plan.again / load.questions * pieces + plan.resumed / (rows * chunk)
     made, grid, here = list[Phase](), rollout_grid(config), sizes
     if grid is not None:
         here = {"data": 1, "fsdp": 1, "tensor": grid[1]}
@@ -254,9 +255,13 @@ def _update(
 
 
 def _forward(model: ModelConfig, work: Update) -> float:
-    """Return the operations of a batch's forward pass, with prompts that run again for others of their answers."""
+    """Return the operations of a batch's forward pass, with prompts that run again for others of their answers.
+
+    Schemas run once for the prompts that have them in common.
+    """
     whole = grouped_forward_flops(model, work.prompts, work.prompt, work.rows, work.answer)
-    return whole + work.again * grouped_forward_flops(model, work.prompts, work.prompt, 0, work.answer)
+    saved = work.repeats * grouped_forward_flops(model, 1, work.schema, 0, work.answer)
+    return whole + work.again * grouped_forward_flops(model, work.prompts, work.prompt, 0, work.answer) - saved
 
 
 def _come_together(

@@ -28,7 +28,7 @@ class Update(NamedTuple):
 
     Where answers are packed, a prompt of the batch has `packed_rows` rows [R,T] for them, of which each part of a step
     runs as many as `part_rows` says; 0 and none where each answer has a row of its own. `kept_logits`: the bytes of
-    logits that a device keeps.
+    logits that a device keeps. Of `together` prompts in a row the first `schema` tokens run once.
     """
 
     prompts: int
@@ -41,6 +41,8 @@ class Update(NamedTuple):
     part_rows: tuple[int, ...] = ()
     micro_batches: MicroBatches = MicroBatches()
     kept_logits: int = KEPT_BYTES
+    together: int = 1
+    schema: int = 0
 
     def cut(self, minibatches: int = 1) -> MicroBatches:
         """Return how so many batches are taken together."""
@@ -77,7 +79,13 @@ class Update(NamedTuple):
     @property
     def tokens(self) -> float:
         """Return the tokens of the whole batch, padding included, each prompt once."""
-        return self.prompts * ((1 + self.again) * self.prompt + self.rows * self.answer)
+        whole = self.prompts * ((1 + self.again) * self.prompt + self.rows * self.answer)
+        return whole - self.repeats * self.schema
+
+    @property
+    def repeats(self) -> float:
+        """Return how many prompts find their schema run already, by another of their database."""
+        return self.prompts * (1 - 1 / self.together)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -223,7 +231,7 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
     parts = micro_batches.parts_of(prompts, width, grpo.num_generations, bucket(answer))
     update = Update(
         prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim,
-        micro_batches=micro_batches, kept_logits=config.model.kept_logits_mib << 20,
+        micro_batches=micro_batches, kept_logits=config.model.kept_logits_mib << 20, together=grpo.questions,
     )  # fmt: skip
     replicas = (rollout_grid(config) or (1, 1))[0]
     questions = grpo.prompts * grpo.oversample * grpo.steps_per_generation
@@ -239,6 +247,12 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
         scored=((needs_old_logprobs(grpo) and not is_brought) + (grpo.kl_coef > 0)) if has_grpo else 0,
         batches=grpo.minibatches,
     )
+
+
+def with_schemas(work: Workload, tokens: int) -> Workload:
+    """Return a workload in whose update the first so many tokens of prompts of a database are its schema."""
+    update = work.update
+    return work if update is None else work._replace(update=update._replace(schema=min(tokens, update.prompt)))
 
 
 def with_packing(work: Workload, answers: Lengths | None) -> Workload:

@@ -165,6 +165,7 @@ def _policy_charts(run: Run) -> list[Chart]:
             ),
         ),
         *([] if updates_once(run) else moved),
+        Chart("Tokens of an older policy", (Curve("rollout/stale_tokens", "share of a batch"),), percent=True),
         Chart("Explained variance of the value head", (Curve("value/explained_variance", "share"),)),
         Chart("Response length", (Curve("length/mean", "tokens"),)),
         Chart("Truncated answers", (Curve("length/truncated", "share"),), percent=True),

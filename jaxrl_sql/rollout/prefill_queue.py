@@ -297,7 +297,7 @@ class PrefillQueue:
 
     def _enqueue(self, prompt_slot: int, group: RequestGroup) -> None:
         """Put the completions of a group into the ring, but those that an earlier call began into `begun`."""
-        fresh = []
+        fresh = list[int]()
         for g in group.samples:
             begun = self.request.begun_sample(group.prompt, g)
             if begun is None:

@@ -66,7 +66,7 @@ class PartialSample:
         return self.text
 
     def so_far(self) -> tuple[tuple[Any, ...], ...]:
-        """Return the tokens of the current turn, and their log-probabilities by the full and the sampled distribution."""
+        """Return the tokens of the current turn, and their log-probabilities, full and as they were sampled."""
         pieces = (self.tokens, self.logprobs, self.behavior_logprobs)
         return tuple(tuple(np.concatenate(piece).tolist()) if piece else () for piece in pieces)
 
@@ -220,8 +220,9 @@ class Scheduler:
         want = min(max(3 * self.recently_ended, self.queue.sizes.group_size), 2 * self.config.max_num_seqs)
         is_after_prefill = self.queue.admit(want)
         for number, begun in self.queue.take_begun().items():
-            pieces = ([np.array(x)] for x in (begun.token_ids, begun.logprobs, begun.behavior_logprobs))
-            self.partial[number] = PartialSample(-1, *pieces)
+            written = begun.token_ids, begun.logprobs, begun.behavior_logprobs
+            ids, logprobs, behavior_logprobs = ([np.array(piece)] for piece in written)
+            self.partial[number] = PartialSample(-1, ids, logprobs, behavior_logprobs)
         self.launched = self._launch_chunk(is_after_prefill) if self._has_room(self.before) else None
         self.stats.host_seconds += time.perf_counter() - began
         return failed

@@ -193,8 +193,9 @@ def generate_groups(
         trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
         scored = [verdicts[place] for place in places]
         groups.append(Group(example, trajectories, [response(one) for one in ordered], scored))
-    left = (made[place] for place in sorted(made) if place[0] >= len(asked))
-    return Sampled(groups, waited, [dataclasses.replace(one, prompt_index=one.prompt_index - len(asked)) for one in left])
+    ahead_of_us = [made[place] for place in sorted(made) if place[0] >= len(asked)]
+    left = [dataclasses.replace(one, prompt_index=one.prompt_index - len(asked)) for one in ahead_of_us]
+    return Sampled(groups, waited, left)
 
 
 def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0) -> GroupBatch:

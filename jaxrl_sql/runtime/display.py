@@ -52,6 +52,7 @@ DETAILS: tuple[tuple[str, str, str], ...] = (
     ("policy/clip_fraction_high", "clipped high", ".2%"),
     ("policy/kl", "KL", ".4f"),
     ("policy/sampler_delta_mean", "sampler delta", ".1e"),
+    ("rollout/stale_tokens", "older policy's", ".1%"),
     ("optim/grad_norm", "grad norm", ".3g"),
 )
 """What the panel shows beside it, and after it the parts of the reward and the shares of statuses by their names."""

@@ -17,12 +17,13 @@ import steps
 from jaxrl_sql.parallel import make_mesh
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.parallel.processes import start_processes
-from jaxrl_sql.rollout import EngineConfig, ReplicatedEngine, SamplingParams
+from jaxrl_sql.rollout import EngineConfig, ReplicatedEngine, Sample, SamplingParams
+from jaxrl_sql.rollout.sampling import UNFINISHED
 from jaxrl_sql.sqlenv.turns import Action, Observation
 
 # Of each grid of replicas the mesh that trains, which is split otherwise, and how answers are sampled.
 GRIDS = {
-    (4, 2): ((2, 4, 1), ("greedy", "drawn", "turns")),
+    (4, 2): ((2, 4, 1), ("greedy", "drawn", "turns", "ahead", "not ahead")),
     (2, 4): ((1, 4, 2), ("drawn",)),
     (8, 1): ((1, 2, 4), ("turns",)),
 }
@@ -48,6 +49,34 @@ class Echo:
         return Observation(written.text[:2] + "12") if self.left >= 0 else None
 
 
+def one_call(engine: ReplicatedEngine, name: str) -> list[Sample]:
+    """Sample all prompts in one call, greedily, drawn, or in turns."""
+    begin = (lambda prompt, sample: Echo(prompt + sample)) if name == "turns" else None
+    sampling = SamplingParams(float(name != "greedy"), max_new_tokens=6, max_total_tokens=30, n=2)
+    return list(engine.generate(steps.make_prompts(), sampling, turns=begin))
+
+
+def two_calls(engine: ReplicatedEngine, goes_ahead: bool) -> tuple[list[Sample], list[Sample], int]:
+    """Sample four prompts and then four -> this process's samples, those of all, and how many were left unfinished.
+
+    Where it `goes_ahead` the first call begins the second's.
+    """
+    prompts = steps.make_prompts()
+    samplings = [SamplingParams(max_new_tokens=8 + 5 * number, n=2, seed=1) for number in range(len(prompts))]
+    asked = len(prompts) if goes_ahead else 4
+    first = list(engine.generate(prompts[:asked], samplings[:asked], ahead=4 if goes_ahead else None))
+    whole = engine.gather(first)
+    left = [dataclasses.replace(one, prompt_index=one.prompt_index - 4) for one in whole if one.prompt_index >= 4]
+    second = list(engine.generate(prompts[4:], samplings[4:], 1, begun=left))
+    here = [[one for one in first if one.prompt_index < 4], second]
+    everywhere = [[one for one in whole if one.prompt_index < 4], engine.gather(second)]
+    own, all_ = (
+        [*calls[0], *(dataclasses.replace(one, prompt_index=one.prompt_index + 4) for one in calls[1])]
+        for calls in (here, everywhere)
+    )
+    return own, all_, sum(one.finish_reason == UNFINISHED for one in left)
+
+
 def measure(grid: tuple[int, int]) -> dict[str, Any]:
     """Sample as a grid is asked to -> the samples of each way."""
     shape, kinds = GRIDS[grid]
@@ -56,12 +85,13 @@ def measure(grid: tuple[int, int]) -> dict[str, Any]:
         params = steps.place_params(mesh, steps.make_params())
         engine = ReplicatedEngine(steps.CONFIG, params, Talker(), EngineConfig(3), replica_grid(mesh, *grid))
         for name in kinds:
-            temperature = 0.0 if name == "greedy" else 1.0
-            begin = (lambda prompt, sample: Echo(prompt + sample)) if name == "turns" else None
-            sampling = SamplingParams(temperature=temperature, max_new_tokens=6, max_total_tokens=30, n=2)
-            own = list(engine.generate(steps.make_prompts(), sampling, turns=begin))
-            whole = sorted(engine.gather(own), key=lambda one: (one.prompt_index, one.index))
-            made[name] = [dataclasses.asdict(one) for one in whole]
+            if "ahead" in name:
+                own, whole, made[f"{name}: unfinished"] = two_calls(engine, name == "ahead")
+            else:
+                own = one_call(engine, name)
+                whole = engine.gather(own)
+            in_order = sorted(whole, key=lambda one: (one.prompt_index, one.index))
+            made[name] = [dataclasses.asdict(one) for one in in_order]
             made[f"{name}: own"] = sorted({one.prompt_index for one in own})
         made["replicas"] = [replica.number for replica in engine.replicas]
     return made

@@ -12,7 +12,9 @@ import pytest
 pytestmark = pytest.mark.multidevice
 
 GRIDS = ("4x2", "2x4", "8x1")
-SAMPLED = [("4x2", "greedy"), ("4x2", "drawn"), ("4x2", "turns"), ("2x4", "drawn"), ("8x1", "turns")]
+SAMPLED = [
+    ("4x2", "greedy"), ("4x2", "drawn"), ("4x2", "turns"), ("4x2", "ahead"), ("2x4", "drawn"), ("8x1", "turns"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +55,19 @@ def test_each_process_drives_the_replicas_on_its_devices(told: Any) -> None:
     assert [one["8x1"]["replicas"] for one in told[2]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-@pytest.mark.parametrize(("grid", "kind"), SAMPLED[3:])
+@pytest.mark.parametrize(("grid", "kind"), SAMPLED[4:])
 def test_a_sample_does_not_depend_on_the_replicas(told: Any, grid: str, kind: str) -> None:
     """Equal tokens, and log-probabilities but for the order of sums over `tensor`."""
     assert_close(told[1][0][grid][kind], told[1][0]["4x2"][kind])
+
+
+def test_what_copies_begin_ahead_is_what_the_next_call_samples(told: Any) -> None:
+    """A call leaves samples of the next one unfinished on every copy, and they end as if it had begun none."""
+    alone, both = told[1][0]["4x2"], told[2]
+    assert_close(alone["ahead"], alone["not ahead"])
+    assert alone["ahead: unfinished"] > 0
+    assert alone["not ahead: unfinished"] == 0
+    assert [one["4x2"]["ahead: unfinished"] for one in both] == [alone["ahead: unfinished"]] * 2
 
 
 def assert_close(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:

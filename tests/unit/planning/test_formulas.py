@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, count_params, init_params
-from jaxrl_sql.models.flops import layer_weights, update_flops
+from jaxrl_sql.models.flops import UPDATE_PASSES, grouped_forward_flops, layer_weights, update_flops
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.ops.micro_batches import row_counts
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
@@ -18,7 +18,7 @@ from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
 from jaxrl_sql.planning.suggestions import suggest
-from jaxrl_sql.planning.workload import Update, find_workload, pieces_of_logits, with_packing, with_parts
+from jaxrl_sql.planning.workload import Update, find_workload, pieces_of_logits, with_packing, with_parts, with_schemas
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.types import InputError
 
@@ -288,6 +288,29 @@ def test_logits_that_a_device_may_keep_are_made_once() -> None:
     # The logits, their exponentials and their gradient.
     assert activations[1] - activations[0] == 3 * (768 << 20)
     assert activations[2] == activations[1]
+
+
+def test_schemas_run_once_for_the_questions_of_their_database() -> None:
+    """As the tree itself counts: a schema with four tails after it, and after each its question's answers."""
+    cfg = config("grpo.prompts=8", "grpo.num_generations=4", "grpo.questions=4", "sampling.max_new_tokens=64")
+    sizes, work = {"data": 1, "fsdp": 1, "tensor": 1}, find_workload(cfg, 128, 1)
+    assert work.update is not None
+    schema, prompt, answer, group = 96, work.update.prompt, work.update.answer, work.update.group
+    once = with_schemas(work, schema)
+    assert once.update is not None
+    assert once.update.tokens == 2 * (schema + 4 * (prompt - schema + group * answer))
+    logits = 2 * MODEL.d_model * MODEL.vocab_size * 4 * (prompt - schema)
+    prompts = grouped_forward_flops(MODEL, 1, schema, 4, prompt - schema) - logits
+    answers = 4 * (
+        grouped_forward_flops(MODEL, 1, prompt, group, answer) - grouped_forward_flops(MODEL, 1, prompt, 0, answer)
+    )
+    apart, found = ({phase.name: phase.cost.flops for phase in phases(cfg, MODEL, sizes, one)} for one in (work, once))
+    assert found["update"] == pytest.approx(UPDATE_PASSES * 2 * (prompts + answers))
+    assert found["update"] < apart["update"]
+    assert found["decode"] == apart["decode"]
+    alone = with_schemas(find_workload(config("grpo.prompts=8"), 128, 1), schema).update
+    assert alone is not None
+    assert alone.repeats == 0
 
 
 def test_a_packed_update_runs_the_rows_that_first_fit_gives() -> None:

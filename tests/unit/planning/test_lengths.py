@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jaxrl_sql.planning.lengths import Lengths, between, longest, read_lengths, schedule
+from jaxrl_sql.planning.lengths import Lengths, between, longest, read_lengths, schedule, schedule_ahead
 from jaxrl_sql.types import InputError
 
 
@@ -86,9 +87,47 @@ def test_a_schedule_is_what_a_loop_of_steps_does(questions: int, group: int, slo
     assert found.prompts >= read / steps - 1e-9
 
 
+@pytest.mark.parametrize(("questions", "group", "slots"), [(5, 4, 3), (7, 2, 16), (1, 1, 1), (6, 8, 8), (4, 4, 40)])
+def test_a_schedule_ahead_is_what_a_loop_of_steps_does(questions: int, group: int, slots: int) -> None:
+    """Eight rollouts, a step at a time, of which the last six count."""
+    lengths = between(6, 20)
+    found, sizes = schedule_ahead(lengths, questions, group, slots), np.sort(lengths.take(questions * group))
+    orders = [np.random.default_rng(number).permutation(sizes) for number in range(9)]
+    have, counted = np.zeros(questions * group, int), list[tuple[int, int, int, int]]()
+    for now, later in pairwise(orders):
+        began = [i for i in range(len(now)) if 0 < have[i] < now[i]]
+        waiting = [(0, i) for i in (*began, *(i for i in range(len(now)) if not have[i]))]
+        waiting += [(1, i) for i in range(len(later))]
+        written, running, steps, read = [have, np.zeros_like(have)], dict[int, tuple[int, int]](), 0, 0
+        resumed, again = sum(have[began]), len({i // group for i in began})
+        while (written[0] < now).any():
+            for slot in range(slots):
+                if slot not in running and waiting:
+                    running[slot] = waiting.pop(0)
+            steps += 1
+            for batch, i in running.values():
+                written[batch][i] += 1
+            read += len({(batch, i // group) for batch, i in running.values()})
+            running = {slot: (b, i) for slot, (b, i) in running.items() if written[b][i] < (now, later)[b][i]}
+        counted.append((steps, read, int(resumed), again))
+        have = written[1]
+    steps, read, resumed, again = np.mean(counted[2:], axis=0)
+    assert found.steps == pytest.approx(steps)
+    assert found.rows == pytest.approx(sizes.sum() / steps)
+    assert (found.resumed, found.again) == pytest.approx((resumed, again))
+    assert read / steps - 1e-9 <= found.prompts <= 1.3 * read / steps
+
+
+def test_answers_that_wait_for_the_longest_take_half_the_steps_ahead() -> None:
+    """Where each has a slot every second rollout was sampled while the one before waited; where slots are few, none."""
+    lengths = longest(10)
+    assert schedule_ahead(lengths, 4, 2, 16).steps == 5
+    assert schedule_ahead(lengths, 4, 2, 8).steps == 10
+
+
 def test_answers_of_one_length_fill_their_slots() -> None:
     found = schedule(longest(10), 8, 4, 16)
-    assert found == (20, 16.0, 16 * 5.5, 16 * 5.5, 4.0)
+    assert found == (20, 16.0, 16 * 5.5, 16 * 5.5, 4.0, 0.0, 0.0)
 
 
 def test_what_is_held_is_counted_in_whole_blocks() -> None:

@@ -109,7 +109,8 @@ def test_what_was_begun_keeps_its_tokens_and_the_odds_they_were_drawn_by() -> No
     assert_same({place: second[place] for place in fresh}, {place: whole[place] for place in fresh})
     resumed = [second[one.prompt_index, one.index] for one in begun]
     for one, now in zip(begun, resumed, strict=True):
-        tokens, start = (*SECOND[one.prompt_index].token_ids, *now.token_ids), len(SECOND[one.prompt_index].token_ids) - 1
+        prompt = SECOND[one.prompt_index].token_ids
+        tokens, start = (*prompt, *now.token_ids), len(prompt) - 1
         logits = forward(OTHERS, CONFIG, jnp.array([tokens]), jnp.array([len(tokens)]))[0]
         scored = jax.nn.log_softmax(logits[start:-1])[np.arange(len(now.token_ids)), list(now.token_ids)]
         have = len(one.token_ids)

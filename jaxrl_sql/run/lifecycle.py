@@ -26,6 +26,7 @@ from jaxrl_sql.run.evaluation import evaluate_all
 from jaxrl_sql.run.preflight import preflight
 from jaxrl_sql.run.session import PreemptedError, Session, digest, open_session
 from jaxrl_sql.runtime.checkpoint import Arrays
+from jaxrl_sql.runtime.compiling import drop_programs
 from jaxrl_sql.runtime.finite_check import refuse_broken
 from jaxrl_sql.runtime.folder import check_folder, with_found_numbers
 from jaxrl_sql.runtime.metrics import best_by
@@ -140,6 +141,11 @@ def _make_step(s: Session, phase: Phase, at: int, made: Callable[[], None]) -> b
         phase.step(at)
         made()
         s.surplus.made_step()
+        if drop_programs(s.compiled):
+            s.note(
+                "compiled programs took most of this process's memory mappings, and were dropped: they are compiled "
+                "again when they are needed, which a larger vm.max_map_count of Linux spares"
+            )
     except PreemptedError:
         if at - 1 > phase.first:
             save(s, at - 1, phase.snapshot())

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 
 import jax
 
-from jaxrl_sql.runtime.memory import release_freed_memory
+from jaxrl_sql.runtime.memory import mappings_taken, release_freed_memory
 from jaxrl_sql.runtime.progress import Compiled
 
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _WAIT_S = 5.0
+CROWDED = 0.6
+"""The share of a process's memory mappings from which on compiled programs are dropped."""
 
 
 @contextmanager
@@ -37,6 +39,21 @@ def hear_compiling(compiled: Compiled, clock: Callable[[], float] = time.monoton
     finally:
         jax.monitoring.unregister_event_duration_listener(heard)
         compiled.name = ""
+
+
+def drop_programs(compiled: Compiled, crowded: float = CROWDED) -> bool:
+    """Drop all compiled programs where they take most of the memory mappings that Linux gives a process.
+
+    XLA maps a program for processors in pieces, one of 18 layers in 1,500 of the 65,530 that there are, and beyond them
+    the process dies. What is needed is compiled again, or read from `run.compilation_cache`. Call it between steps.
+    """
+    if compiled.programs == compiled.looked_after:
+        return False
+    compiled.looked_after = compiled.programs
+    if mappings_taken() < crowded:
+        return False
+    jax.clear_caches()
+    return True
 
 
 @contextmanager

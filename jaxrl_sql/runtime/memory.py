@@ -67,6 +67,15 @@ class Surplus:
         return True
 
 
+def mappings_taken() -> float:
+    """Return the share that this process has of the memory mappings that Linux gives it; 0 where that is not known."""
+    with suppress(OSError, ValueError):
+        most = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
+        with Path("/proc/self/maps").open("rb") as lines:
+            return sum(1 for _ in lines) / most
+    return 0.0
+
+
 def _resident() -> int:
     """Return the bytes of this process that are in memory; 0 where that is not known."""
     with suppress(OSError, ValueError, IndexError):

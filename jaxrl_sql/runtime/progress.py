@@ -21,7 +21,8 @@ Tick = Callable[[int], None]
 class Compiled:
     """The programs that have been compiled, the seconds that took, and the one that is being compiled now ("": none).
 
-    Of those whose name is in `names`, `counted` are compiled of about `expected` (0: nobody knows).
+    Of those whose name is in `names`, `counted` are compiled of about `expected` (0: nobody knows). `looked_after`: how
+    many there were when somebody last saw to what they take.
     """
 
     programs: int = 0
@@ -31,6 +32,7 @@ class Compiled:
     names: frozenset[str] = frozenset()
     counted: int = 0
     expected: int = 0
+    looked_after: int = 0
 
     def begins(self, name: str, now: float) -> None:
         """Take note that a program is being compiled since `now`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import jax
@@ -9,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.runtime.compiling import show_compiling
+from jaxrl_sql.runtime.compiling import drop_programs, hear_compiling, show_compiling
+from jaxrl_sql.runtime.memory import mappings_taken
+from jaxrl_sql.runtime.progress import Compiled
 
 
 @pytest.mark.parametrize(("wait_s", "is_told"), [(0.0, True), (1000.0, False)])
@@ -40,3 +43,29 @@ def test_a_long_compilation_is_one_line(wait_s: float, is_told: bool) -> None:
     before = len(lines)
     jax.jit(lambda x: first(x) + 1)(np.float32(1))
     assert len(lines) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mappings are counted on Linux")
+def test_programs_that_crowd_a_process_are_dropped_and_compiled_again() -> None:
+    @jax.jit
+    def layers(x: jax.Array) -> jax.Array:
+        for _ in range(30):
+            x = jax.nn.softmax(jnp.sin(x @ x)) + x
+        return x
+
+    compiled, before = Compiled(), mappings_taken()
+    assert 0 < before < 1
+    with hear_compiling(compiled):
+        found = [layers(jnp.ones((n, n))) for n in range(2, 12)]
+        assert compiled.programs >= 10
+        full = mappings_taken()
+        assert full > before
+        assert not drop_programs(compiled, 1.0)
+        assert not drop_programs(compiled, 0.0)  # nothing was compiled since
+        again = layers(jnp.ones((12, 12)))
+        assert drop_programs(compiled, full)
+        assert mappings_taken() < full
+        count = compiled.programs
+        np.testing.assert_array_equal(layers(jnp.ones((12, 12))), again)
+        np.testing.assert_array_equal(layers(jnp.ones((2, 2))), found[0])
+        assert compiled.programs >= count + 2

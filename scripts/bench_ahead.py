@@ -37,7 +37,8 @@ def run(folder: Path, name: str, ahead: int, steps: int, settings: list[str]) ->
         f"run.dir={out}", f"rollout.ahead={ahead}", f"grpo.steps={steps}",
         f"run.compilation_cache={folder / 'compiled'}",
     ]  # fmt: skip
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    patient = "--xla_cpu_collective_call_terminate_timeout_seconds=600"  # where other work keeps a device from its turn
+    devices = {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": patient}
     subprocess.run(command, cwd=ROOT, env={**os.environ, **devices}, check=True, stdout=subprocess.DEVNULL)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     warm = [row for row in rows if row.get("phase") == "grpo" and row["step"] > WARM and not row["time/compile"]]

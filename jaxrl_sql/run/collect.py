@@ -170,15 +170,17 @@ def generate_groups(
     samples: list[Sample] = []
     jobs: dict[Place, TextJob] = {}
     mine = share(len(asked)) if engine.yields_all else range(len(asked))
-    env_states = EnvStates()
+    env_states, answered = EnvStates(), 0
     with s.display.work("sampling", len(asked) * sampling.n, "answers", is_told=False) as tick:
         found = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, begun)
         for sample in map(served, found):
             if s.should_abort(signals.ENDED):
                 raise PreemptedError
             samples.append(sample)
-            tick(sum(one.prompt_index < len(asked) for one in samples) if following else len(samples))
-            if (at := sample.prompt_index) in mine:
+            at = sample.prompt_index
+            answered += at < len(asked)
+            tick(answered)
+            if at in mine:
                 job = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
                 jobs[at, sample.index] = job
     began = time.perf_counter()

@@ -24,14 +24,18 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
 
-# Answers that are sampled on the mesh that trains, and dialogues by four copies of the model, packed for the update, of
-# which a shard runs few tokens at a time.
+# Answers that are sampled on the mesh that trains; dialogues by four copies of the model, packed for the update, of which
+# a shard runs few tokens at a time; and answers that copies begin a step ahead.
 KINDS = {
     "the mesh": ["grpo.num_generations=2", "data.max_prompt_tokens=320", "model.max_positions=1024"],
     "copies": [
         "grpo.num_generations=4", "rollout.mesh=4x2", "grpo.packing=true", "grpo.max_tokens_per_device=640",
         "recipe=skyrl_sql", "data.prompt=tagged", "data.max_prompt_tokens=512", "sft.max_completion_tokens=768",
         "model.max_positions=2048", "sampling.turns=2", "sampling.max_total_tokens=40",
+    ],
+    "a step ahead": [
+        "grpo.num_generations=4", "rollout.mesh=4x2", "rollout.ahead=1", "grpo.optim.lr=0.01",
+        "data.max_prompt_tokens=320", "model.max_positions=1024",
     ],
 }  # fmt: skip
 
@@ -74,7 +78,10 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
     assert again == config
     for name, leaf in want["layers"].items():
         np.testing.assert_allclose(got["layers"][name], leaf, atol=1e-4, err_msg=name)
-    if kind == "copies":
+    if kind == "a step ahead":
+        stale = [row["rollout/stale_tokens"] for row in lines(one / "metrics.jsonl") if "rollout/stale_tokens" in row]
+        assert stale[0] == 0 < stale[1]
+    if kind != "the mesh":
         unbroken = lines(two / "metrics.jsonl"), lines(two / "samples.jsonl")
         shutil.rmtree(two / "checkpoints" / "3")  # as if it had been killed after its second step
         together(["-m", "jaxrl_sql.train", *arguments, *run, "run.resume=true"], 2)

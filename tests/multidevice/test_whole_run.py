@@ -24,8 +24,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
 
 
-# Answers that are sampled on the mesh that trains; dialogues by four copies of the model, packed for the update, of which
-# a shard runs few tokens at a time; and answers that copies begin a step ahead.
+# Answers that are sampled on the mesh that trains; dialogues by four copies of the model, packed for the update, of
+# which a shard runs few tokens at a time; and answers that copies begin a step ahead.
 KINDS = {
     "the mesh": ["grpo.num_generations=2", "data.max_prompt_tokens=320", "model.max_positions=1024"],
     "copies": [

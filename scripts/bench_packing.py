@@ -5,8 +5,8 @@
 (`grpo.gradient_accumulation_steps`), each of which runs the rows that it needs. All ways compute the same loss, take
 turns within one run, and figures are medians of `--runs`.
 
-Last, 8 prompts of 1,024 tokens, of which each four have all but 64 in common: each alone, once for four questions, and
-that with packed answers.
+Last, prompts that have all but 64 tokens in common: 12 of 256 as the quickstart's, two and four of a schema, and 8 of
+1,024, four of a schema. Each alone, the schema once, and that with packed answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ from jaxrl_sql.runtime.memory import keep_freed_memory
 START = "configs/quickstart_start"
 # How many times faster a packed update is to be.
 SHAPES = (Shape(12, 192, 8, 64, 1.7, 0.0), Shape(4, 1024, 8, 64, 0.0, 0.0))
-SCHEMAS = Shape(8, 1024, 8, 64, 1.6, 0.0)
+SCHEMAS = (
+    (Shape(12, 256, 8, 64, 1.7, 0.0), 2),
+    (Shape(12, 256, 8, 64, 1.7, 0.0), 4),
+    (Shape(8, 1024, 8, 64, 1.6, 0.0), 4),
+)
 QUICK = Shape(4, 64, 4, 32, 0.0, 0.0)
 
 
@@ -125,13 +129,13 @@ def main() -> int:
     model = MODEL if options.quick else load_config(START)
     print(f"a model of the quickstart's shape, {count_params(model):,} weights; {jax.default_backend()}")
     is_reached = True
-    runs, shapes = (1, (QUICK, QUICK)) if options.quick else (options.runs, (*SHAPES, SCHEMAS))
-    for number, shape in enumerate(shapes, 1):
+    runs, alone, schemas = (1, (QUICK,), ((QUICK, 4),)) if options.quick else (options.runs, SHAPES, SCHEMAS)
+    for shape, together in (*((one, 1) for one in alone), *schemas):
         mean = min(options.mean, shape.t / 2)
-        if number < len(shapes):
+        if together == 1:
             found = time_updates(shape, model, mean, runs, options.parts)
         else:
-            found = time_schemas(shape, model, mean, runs, min(4, shape.b))
+            found = time_schemas(shape, model, mean, runs, together)
         if shape.update_goal:
             print(f"goal {shape.update_goal}x: {'reached' if found >= shape.update_goal else 'missed'}")
             is_reached &= found >= shape.update_goal

@@ -234,7 +234,9 @@ class RolloutConfig:
     `ahead` of 1: slots that a rollout's last answers leave free take those to the next rollout's questions, which go on
     there under the newer policy. Each token keeps the log-probability that it was drawn by, and `grpo.tis_clip_max`
     bounds the weight that makes up for it; `rollout/stale_tokens` is their share, `rollout/staleness` the updates that
-    a token is behind in the mean. For answers of one turn, and worth it where few answers wait for the longest.
+    a token was behind in the mean when its rollout ended. (What the sampler and the trainer differ by,
+    `policy/sampler_…`, then has the policy's own way in it.) For answers of one turn, and worth it where few answers
+    wait for the longest.
     """
 
     max_num_seqs: PositiveInt = 128

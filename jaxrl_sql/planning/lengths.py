@@ -188,7 +188,7 @@ def schedule_ahead(lengths: Lengths, questions: int, group: int, slots: int, blo
             first, last = spans.get(question, (begin, 0))
             spans[question] = first, max(last, stop)
         begun = [have for have, length in zip(done, now, strict=True) if 0 < have < length]
-        again = len({i // group for i, have in enumerate(done) if 0 < have < now[i]})
+        again = len({i // group for i in range(len(now)) if done[i]} & {i // group for i in range(len(now)) if left[i]})
         counted.append((end, sum(last - first for first, last in spans.values()), sum(begun), again))
         done = ahead
     steps, read, resumed, again = np.mean(counted[_FIRST:], axis=0).tolist()

@@ -237,11 +237,12 @@ def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
     questions = grpo.prompts * grpo.oversample * grpo.steps_per_generation
     rollouts = engine_config(config, config.rollout.max_num_seqs, longest, ways)
     evaluations = engine_config(config, config.validation.max_num_seqs, longest, ways)
+    ahead = config.rollout.ahead
     has_grpo, is_brought = grpo.steps > 0, config.rollout.exact and grpo.algorithm != "ppo"
     return Workload(
         sft_dataset=sft_dataset if sft.steps or sft.epochs else None,
         update=update if has_grpo else None,
-        rollout=_load(rollouts, -(-questions // replicas), grpo.num_generations, answer) if has_grpo else None,
+        rollout=_load(rollouts, -(-questions // replicas), grpo.num_generations, answer, ahead) if has_grpo else None,
         greedy=_load(evaluations, evaluations.max_num_seqs, 1, config.validation.max_new_tokens),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
         scored=((needs_old_logprobs(grpo) and not is_brought) + (grpo.kl_coef > 0)) if has_grpo else 0,
@@ -282,8 +283,9 @@ def with_packing(work: Workload, answers: Lengths | None) -> Workload:
     return work._replace(update=update._replace(parts=parts, packed_rows=most, part_rows=tuple(ran)))
 
 
-def _load(config: EngineConfig, questions: int, group: int, completion: int) -> EngineLoad:
+def _load(config: EngineConfig, questions: int, group: int, completion: int, ahead: int = 0) -> EngineLoad:
+    """Return the load of an engine that is asked so many questions, and as many again of each rollout `ahead`."""
     prompt = config.max_prompt_bucket
-    groups = questions * -(-group // config.group_size(group))
+    groups = (1 + ahead) * questions * -(-group // config.group_size(group))
     sizes = config.sizes(groups, group, prompt, completion)
     return EngineLoad(config, sizes, questions, group, bucket(prompt), bucket(completion))

@@ -142,5 +142,8 @@ def make_request(
 
     if turns is not None and (ahead is not None or begun):
         raise InputError("completions of several turns are not sampled ahead: their environments would wait for a call")
+    own = len(prompts) if ahead is None else ahead
+    if not all(0 <= one.prompt_index < own for one in begun):
+        raise InputError(f"begun samples are of this call's own prompts, of which there are {own}")
     whole = GenerationRequest([encoded(i, prompt) for i, prompt in enumerate(prompts)], samplings, step, turns)
     return whole._replace(ahead=ahead, begun={(one.prompt_index, one.index): one for one in begun})

@@ -112,7 +112,7 @@ class ReplicatedEngine:
         try:
             for replica in self.replicas:
                 calls.append((replica, _in(replica, replica.engine.begin, request.part(dealt[replica.number]))))
-            yield from _run(calls)
+            yield from _run(calls, goes_ahead=ahead is not None)
         finally:
             for replica, call in calls:
                 _in(replica, call.close)
@@ -165,21 +165,30 @@ def _in(replica: Replica, function: Callable[..., Any], *given: Any) -> Any:
         return function(*given)
 
 
-def _run(calls: Sequence[tuple[Replica, Scheduler]]) -> Iterator[Sample]:
+def _run(calls: Sequence[tuple[Replica, Scheduler]], goes_ahead: bool) -> Iterator[Sample]:
     """Yield the samples of all replicas: chunks are launched on all before the log of any is waited for.
 
     Each is launched by a thread of its own, since what is launched first is compiled, for each replica's devices anew.
+    Where the call `goes_ahead`, a replica whose own samples are finished begins the next call's until those of all are,
+    on all processes: they count rounds of chunks, one and the same number, and never time.
     """
     for _, call in calls:
         yield from call.known()
     with ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
-        while going := [(replica, call) for replica, call in calls if call.unfinished]:
+        while _is_unfinished(calls, goes_ahead):
+            going = [one for one in calls if (one[1].has_work if goes_ahead else one[1].unfinished)]
             for failed in threads.map(lambda one: _in(one[0], one[1].launch), going):
                 yield from failed
             for replica, call in going:
                 yield from _in(replica, call.read)
     for replica, call in calls:
         yield from _in(replica, lambda call=call: list(call.left()))
+
+
+def _is_unfinished(calls: Sequence[tuple[Replica, Scheduler]], goes_ahead: bool) -> bool:
+    """Return whether a call has samples to come; where they go ahead, one of any process."""
+    own = any(call.unfinished for _, call in calls)
+    return any(exchange([own])) if goes_ahead else own
 
 
 def deal(request: GenerationRequest, replicas: int) -> list[list[Part]]:

@@ -176,6 +176,11 @@ class Scheduler:
         self.num_chunks = 0
         self._is_finite = True
 
+    @property
+    def has_work(self) -> bool:
+        """Return whether there is something to decode or to read, of this call or of the next one."""
+        return bool(self.partial or self.queue.num_waiting or self.queue.groups or self.before)
+
     def run(self) -> Iterator[Sample]:
         """Yield the samples as they finish; the chunk that is read is always the one before the last launched."""
         yield from self.known()
@@ -238,6 +243,7 @@ class Scheduler:
         Those whose turn is about to begin may still come, of one token. Not for calls of several turns.
         """
         assert self.request.turns is None, "a dialogue's environment has work under way"
+        assert self.request.ahead is None, "the next call's samples are not given up"
         self.cancelled.add(prompt)
 
     def close(self) -> None:

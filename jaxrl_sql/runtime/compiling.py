@@ -9,14 +9,13 @@ from contextlib import contextmanager
 
 import jax
 
+from jaxrl_sql.parallel.processes import exchange
 from jaxrl_sql.runtime.memory import mappings_taken, release_freed_memory
 from jaxrl_sql.runtime.progress import Compiled
 
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _WAIT_S = 5.0
-CROWDED = 0.6
-"""The share of a process's memory mappings from which on compiled programs are dropped."""
 
 
 @contextmanager
@@ -41,19 +40,30 @@ def hear_compiling(compiled: Compiled, clock: Callable[[], float] = time.monoton
         compiled.name = ""
 
 
-def drop_programs(compiled: Compiled, crowded: float = CROWDED) -> bool:
+def drop_programs(compiled: Compiled) -> bool:
     """Drop all compiled programs where they take most of the memory mappings that Linux gives a process.
 
     XLA maps a program for processors in pieces, one of 18 layers in 1,500 of the 65,530 that there are, and beyond them
-    the process dies. What is needed is compiled again, or read from `run.compilation_cache`. Call it between steps.
+    the process dies. What is needed is compiled again, or read from `run.compilation_cache`. Every process must call
+    it, between steps; where one drops its programs, all do, so that none waits long for another.
+
+    Where a step alone takes nearly as much it is not made to compile each time: what is there after a drop is taken for
+    needed, and programs may then take half of the rest.
     """
-    if compiled.programs == compiled.looked_after:
-        return False
-    compiled.looked_after = compiled.programs
-    if mappings_taken() < crowded:
+    if not any(exchange([_is_crowded(compiled)])):
         return False
     jax.clear_caches()
+    compiled.is_dropped = True
     return True
+
+
+def _is_crowded(compiled: Compiled) -> bool:
+    if compiled.programs == compiled.looked_after:
+        return False
+    compiled.looked_after, taken = compiled.programs, mappings_taken()
+    if compiled.is_dropped:
+        compiled.crowded, compiled.is_dropped = max(compiled.crowded, (1 + taken) / 2), False
+    return taken >= compiled.crowded
 
 
 @contextmanager

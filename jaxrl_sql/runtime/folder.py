@@ -153,8 +153,8 @@ def _is_free(key: str, old: TrainConfig) -> bool:
 
 def _is_only_longer(key: str, old: TrainConfig, new: TrainConfig) -> bool:
     """Return whether another number of steps changes nothing before the end: a schedule may look at the end."""
-    if key == "grpo.steps":
-        return new.grpo.optim.schedule == "constant" and not old.second_stage.steps
+    if key == "grpo.steps":  # with rollout.ahead its last rollout begins none
+        return not new.rollout.ahead and new.grpo.optim.schedule == "constant" and not old.second_stage.steps
     return (
         key == "sft.steps"
         and not old.sft.patience

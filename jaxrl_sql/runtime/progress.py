@@ -22,7 +22,7 @@ class Compiled:
     """The programs that have been compiled, the seconds that took, and the one that is being compiled now ("": none).
 
     Of those whose name is in `names`, `counted` are compiled of about `expected` (0: nobody knows). `looked_after`: how
-    many there were when somebody last saw to what they take.
+    many there were when somebody last saw to what they take, who does so from the share `crowded` on.
     """
 
     programs: int = 0
@@ -33,6 +33,8 @@ class Compiled:
     counted: int = 0
     expected: int = 0
     looked_after: int = 0
+    crowded: float = 0.6
+    is_dropped: bool = False
 
     def begins(self, name: str, now: float) -> None:
         """Take note that a program is being compiled since `now`."""

@@ -99,7 +99,8 @@ def test_a_schedule_ahead_is_what_a_loop_of_steps_does(questions: int, group: in
         waiting = [(0, i) for i in (*began, *(i for i in range(len(now)) if not have[i]))]
         waiting += [(1, i) for i in range(len(later))]
         written, running, steps, read = [have, np.zeros_like(have)], dict[int, tuple[int, int]](), 0, 0
-        resumed, again = sum(have[began]), len({i // group for i in began})
+        resumed, asked = sum(have[began]), range(questions)
+        again = sum(have[q * group :][:group].any() and (have < now)[q * group :][:group].any() for q in asked)
         while (written[0] < now).any():
             for slot in range(slots):
                 if slot not in running and waiting:
@@ -109,7 +110,7 @@ def test_a_schedule_ahead_is_what_a_loop_of_steps_does(questions: int, group: in
                 written[batch][i] += 1
             read += len({(batch, i // group) for batch, i in running.values()})
             running = {slot: (b, i) for slot, (b, i) in running.items() if written[b][i] < (now, later)[b][i]}
-        counted.append((steps, read, int(resumed), again))
+        counted.append((steps, read, int(resumed), int(again)))
         have = written[1]
     steps, read, resumed, again = np.mean(counted[2:], axis=0)
     assert found.steps == pytest.approx(steps)

@@ -60,12 +60,17 @@ def test_programs_that_crowd_a_process_are_dropped_and_compiled_again() -> None:
         assert compiled.programs >= 10
         full = mappings_taken()
         assert full > before
-        assert not drop_programs(compiled, 1.0)
-        assert not drop_programs(compiled, 0.0)  # nothing was compiled since
+        compiled.crowded = 1.0
+        assert not drop_programs(compiled)
+        compiled.crowded = full
+        assert not drop_programs(compiled)  # nothing was compiled since
         again = layers(jnp.ones((12, 12)))
-        assert drop_programs(compiled, full)
+        assert drop_programs(compiled)
         assert mappings_taken() < full
         count = compiled.programs
         np.testing.assert_array_equal(layers(jnp.ones((12, 12))), again)
         np.testing.assert_array_equal(layers(jnp.ones((2, 2))), found[0])
         assert compiled.programs >= count + 2
+        taken = mappings_taken()
+        assert not drop_programs(compiled)  # what a step compiles anew is what it needs
+        assert compiled.crowded == pytest.approx((1 + taken) / 2, abs=0.01)

@@ -14,7 +14,7 @@ PY=${PY:-.venv/bin/python}
 RUN=${RUN:-runs/gemma_spider}
 CONFIG=${CONFIG:-configs/gemma_spider.yaml}
 SEED=${SEED:-0}
-CONTROL_STEPS=${CONTROL_STEPS:-60}
+CONTROL_STEPS=${CONTROL_STEPS:-400}  # of SFT, in the minutes that 48 steps of GRPO took
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1
 source_data=${JAXRL_SQL_DATA:?names the folder with spider_train and spider_dev}
 export JAXRL_SQL_DATA=$RUN/data

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ import numpy as np
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.evals.interval import share_interval
+from jaxrl_sql.models.formats.gguf import is_gguf
+from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.report.load import Run, load_run, names
 from jaxrl_sql.runtime.hub import license_of, repo_of
+from jaxrl_sql.runtime.model_locator import find_model
 from jaxrl_sql.types import InputError
 
 CARD = "README.md"
+_LONGEST_LINEAGE = 9
 _HASHED = (".safetensors", ".gguf", ".json", ".jinja", ".yaml")
 
 
@@ -26,13 +31,13 @@ def write_card(folder: Path, config: TrainConfig | None, run: Path | None, step:
     config and run: of the training, None where it is not known; step: the checkpoint's, None for the end. What a path
     of this machine would say is left out: of folders only the last name is told.
     """
-    base = config.model.checkpoint if config is not None else ""
-    front = _front(base)
+    bases = _lineage(config.model.checkpoint) if config is not None else []
+    front = _front(bases)
     lines = ["---", *front, "---", "", f"# {folder.resolve().name}", ""]
     if config is None:
         lines += ["How this model was trained is not known to who wrote this card.", ""]
     else:
-        lines += _training(config, base, step)
+        lines += _training(config, bases, step)
         lines += _accuracies(run, step)
     lines += ["## Files", "", "| file | bytes | SHA-256 |", "|---|---|---|"]
     files = sorted(one for one in folder.iterdir() if one.suffix in _HASHED)
@@ -42,22 +47,54 @@ def write_card(folder: Path, config: TrainConfig | None, run: Path | None, step:
     return path
 
 
-def _front(base: str) -> list[str]:
+def _lineage(base: str) -> list[str]:
+    """Return the paths and names of a model's bases, from its own to the one that no run here trained; none of none."""
+    found = [base] if base else []
+    while found and len(found) < _LONGEST_LINEAGE:
+        try:
+            config = find_model(found[-1])[1]
+        except InputError:  # it is gone
+            break
+        if config is None or not config.model.checkpoint:
+            break
+        found.append(config.model.checkpoint)
+    return found
+
+
+def _license(bases: Sequence[str]) -> str:
+    """Return the licence that the first of the bases names which names one."""
+    return next((named for base in bases if (named := license_of(base) or _license_in(base))), "")
+
+
+def _license_in(base: str) -> str:
+    """Return the licence that a GGUF file names, as the hub writes it; empty where it names none."""
+    path = Path(base)
+    if not path.is_file() or not is_gguf(path):
+        return ""
+    named = str(read_header(path).metadata.get("general.license", ""))
+    return named if re.fullmatch(r"[\w.+-]+", named) else ""
+
+
+def _front(bases: Sequence[str]) -> list[str]:
     """Return the block that the hub reads: the licence is the base's, and `other` where it says none."""
-    named = license_of(base) if base else ""
-    front = [f"license: {named or 'other'}", "pipeline_tag: text-generation", "tags: [text-to-sql, jaxrl-sql]"]
-    repo = repo_of(base)
+    front = [
+        f"license: {_license(bases) or 'other'}",
+        "pipeline_tag: text-generation",
+        "tags: [text-to-sql, jaxrl-sql]",
+    ]
+    repo = next((name for base in bases if (name := repo_of(base))), "")
     return [*front, f"base_model: {repo}"] if repo else front
 
 
-def _training(config: TrainConfig, base: str, step: int | None) -> list[str]:
+def _training(config: TrainConfig, bases: Sequence[str], step: int | None) -> list[str]:
     """Return what was trained, on what and how, as a table."""
+    names_of = [repo_of(base) or Path(base.removesuffix("/model")).name for base in bases]
     data, grpo, sft = config.data, config.grpo, config.sft
     rows: dict[str, Any] = {
         "made by": f"jaxrl-sql {version('jaxrl-sql')}",
         "recipe": config.recipe,
-        "base": (repo_of(base) or Path(base.removesuffix("/model")).name) if base else "none: new weights",
-        "licence of the base": (license_of(base) or "its folder names none: ask its authors") if base else "no base",
+        "base": ", which was trained from ".join(names_of) or "none: new weights",
+        "licence of the base": (_license(bases) or "it names none: ask its authors") if bases else "no base",
         "data": f"{data.source}: {Path(data.dir).name}" + (f", split {data.train}" if data.train else ""),
         "seed": f"{config.seed} (data {data.seed})",
         "supervised steps": sft.steps,

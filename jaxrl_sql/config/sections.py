@@ -263,7 +263,9 @@ class GrpoConfig:
     then run once for them.
 
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
-    Up to `max_extra_generations` more rounds are generated while too few do. One rollout serves the updates of
+    Up to `max_extra_generations` more rounds are generated while too few do. `filter_groups`: which groups teach:
+    `reward`, those whose rewards differ, or `accuracy`, those with right and wrong answers, as DAPO has it: else what a
+    reward pays for wrong answers that run is all that hard questions teach. One rollout serves the updates of
     `steps_per_generation` steps (1: online; more: batch RL, on stored log-probabilities). loss_agg_mode: sequence_mean
     | token_mean | constant; advantage: group | batch | batch_centered | none | leave_one_out (`group` divides by the
     group's standard deviation, with `group_std_ddof` 0 or 1: torch's, and so TRL's and verl's, is 1; `batch` by that
@@ -284,6 +286,7 @@ class GrpoConfig:
     questions: PositiveInt = 1
     oversample: PositiveInt = 1
     max_extra_generations: int = 0
+    filter_groups: Annotated[str, OneOf("reward", "accuracy")] = "reward"
     steps_per_generation: PositiveInt = 1
     num_generations: PositiveInt = 8
     minibatches: PositiveInt = 1

@@ -30,16 +30,20 @@ from jaxrl_sql.run.build import make_client
 from jaxrl_sql.run.policy_client import EnvStates, response, sampling_by, served
 from jaxrl_sql.run.session import PreemptedError, Session
 from jaxrl_sql.runtime import signals
-from jaxrl_sql.types import Example, Response, Reward, Trajectory, Turn
+from jaxrl_sql.types import Example, InputError, Response, Reward, Trajectory, Turn
+
+_RIGHT = "correct"
+"""The part of a reward that says whether the answer is right."""
 
 
 class Group(NamedTuple):
-    """G answers to one question, with what the executor said of each."""
+    """G answers to one question, with what the executor said of each; `by_accuracy` as `grpo.filter_groups` says."""
 
     example: Example
     trajectories: list[Trajectory]
     responses: list[Response]
     scored: list[ScoredResponse]
+    by_accuracy: bool = False
 
     @property
     def rewards(self) -> list[float]:
@@ -48,9 +52,20 @@ class Group(NamedTuple):
 
     @property
     def weights(self) -> list[float]:
-        """Return 1 for each answer whose reward may be learned from, 0 for the others: for all where a gold failed."""
+        """Return 1 for each answer whose reward may be learned from, 0 for the others.
+
+        It is 0 for all where a gold failed, and by accuracy where all are right or none is.
+        """
         gold_ok = all(one.gold_ok for one in self.scored)
+        if self.by_accuracy and len({_is_right(one) for one in self.scored if one.trusted}) < 2:
+            return [0.0] * len(self.scored)
         return [float(gold_ok and one.trusted) for one in self.scored]
+
+
+def _is_right(one: ScoredResponse) -> bool:
+    if _RIGHT not in one.reward.parts:
+        raise InputError(f"grpo.filter_groups=accuracy: the recipe's reward has no part {_RIGHT!r} to go by")
+    return one.reward.parts[_RIGHT] >= 1
 
 
 Place = tuple[int, int]
@@ -91,8 +106,9 @@ def collect_batch(
     """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
 
     Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
-    different reward, further rounds are generated, up to `grpo.max_extra_generations`. What is chosen are the groups
-    whose rewards lie furthest apart, so that a batch keeps its size when the cap is reached.
+    different reward (by `grpo.filter_groups`, right and wrong ones), further rounds are generated, up to
+    `grpo.max_extra_generations`. What is chosen are the groups whose rewards lie furthest apart, so that a batch keeps
+    its size when the cap is reached.
 
     `begun` is what the rollout before sampled of this one; where it `goes_ahead`, this one does so for the next.
     """
@@ -188,13 +204,13 @@ def generate_groups(
         verdicts = _collect_rewards(s, jobs, env_states)
         made = {(one.prompt_index, one.index): one for one in engine.gather(samples)}
     waited = time.perf_counter() - began
-    groups = []
+    groups, by_accuracy = [], s.config.grpo.filter_groups == "accuracy"
     for i, example in enumerate(examples[: len(asked)]):
         places = [(i, g) for g in range(sampling.n)]
         ordered = [made[place] for place in places]
         trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
         scored = [verdicts[place] for place in places]
-        groups.append(Group(example, trajectories, [response(one) for one in ordered], scored))
+        groups.append(Group(example, trajectories, [response(one) for one in ordered], scored, by_accuracy))
     ahead_of_us = [made[place] for place in sorted(made) if place[0] >= len(asked)]
     left = [dataclasses.replace(one, prompt_index=one.prompt_index - len(asked)) for one in ahead_of_us]
     return Sampled(groups, waited, left)

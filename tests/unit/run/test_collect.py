@@ -16,7 +16,7 @@ from jaxrl_sql.rollout import Sample
 from jaxrl_sql.run.collect import Group, from_arrays, has_equal_rewards, pack, reuse_metrics, to_arrays
 from jaxrl_sql.run.policy_client import response
 from jaxrl_sql.sqlenv.executor import make_executor
-from jaxrl_sql.types import Example, Prompt, Reward, Trajectory, Turn
+from jaxrl_sql.types import Example, InputError, Prompt, Reward, Trajectory, Turn
 
 EXAMPLE = Example("q", "db", "db.sqlite", "?", "SELECT 1")
 
@@ -36,6 +36,32 @@ def test_one_failing_gold_takes_the_weight_of_its_whole_group() -> None:
     assert group([1.0, 0.0]).weights == [1.0, 1.0]
     assert group([1.0, 0.05], golds=["timeout", "ok"]).weights == [0.0, 0.0]
     assert group([1.0, 0.0], stops=["", "wall"]).weights == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("rights", "stops", "weights"),
+    [
+        ([1, 0, 0], ["", "", ""], [1, 1, 1]),
+        ([0, 0, 0], ["", "", ""], [0, 0, 0]),
+        ([1, 1, 1], ["", "", ""], [0, 0, 0]),
+        ([1, 0, 0], ["wall", "", ""], [0, 0, 0]),
+        ([1, 0, 0], ["", "wall", ""], [1, 0, 1]),
+    ],
+)
+def test_by_accuracy_groups_teach_that_have_right_and_wrong_answers(
+    rights: list[int], stops: list[str], weights: list[float]
+) -> None:
+    """A reward of 0.1 for wrong answers that run is no signal of its own."""
+    made = group([1.0 if right else 0.1 * place for place, right in enumerate(rights)], stops=stops)
+    scored = [
+        one._replace(reward=Reward(one.reward.total, {"correct": float(right)}))
+        for one, right in zip(made.scored, rights, strict=True)
+    ]
+    by_accuracy = made._replace(scored=scored, by_accuracy=True)
+    assert by_accuracy.weights == weights
+    assert has_equal_rewards([by_accuracy]).tolist() == [not any(weights)]
+    with pytest.raises(InputError, match="no part 'correct'"):
+        _ = made._replace(by_accuracy=True).weights
 
 
 @pytest.mark.parametrize(

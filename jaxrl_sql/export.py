@@ -23,6 +23,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import WHOLE
 from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import DTYPES, hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import joined, split
+from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.command import prepare_process, report_errors
 from jaxrl_sql.run.model_card import write_card
@@ -109,7 +110,8 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
     if one.source is not None and one.params is None and out.resolve() == one.source.resolve():
         raise InputError(f"--out {out}: is the model itself; name another folder")
     params = one.params if one.params is not None else load_checkpoint(str(one.source), dtype)[1]
-    save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source)
+    ends = end_tokens(one.tokenizer) if one.config is not None else ()  # what others trained ends as they say
+    save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source, ends=ends)
     if one.asked is not None:
         keep_asked(out, one.asked)
     written = [out]

@@ -40,7 +40,7 @@ def theirs(folder: Path, asked: list[list[int]]) -> list[list[int]]:
     import torch  # noqa: PLC0415 - it need not be installed for the rest
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()  # its own generation config
     written = (model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW_TOKENS) for ids in asked)
     return [whole[0, len(ids) :].tolist() for ids, whole in zip(asked, written, strict=True)]
 

@@ -26,6 +26,7 @@ from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
+from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.session import Session
@@ -97,7 +98,9 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
     """
     folder, source = s.folder / "model", s.config.model.checkpoint
     with s.display.work(f"writing the model to {folder}"):
-        save_checkpoint(folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None)
+        save_checkpoint(
+            folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None, ends=end_tokens(s.tokenizer)
+        )
         if is_first():
             keep_asked(folder, s.config)
         if isinstance(adapters := policy_part(trainable), Adapters):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -247,12 +247,14 @@ def save_checkpoint(
     dtype: str = "float32",
     shard_bytes: int = SHARD_BYTES,
     source: str | Path | None = None,
+    ends: Sequence[int] = (),
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
 
     source: what the model was loaded from; how its authors would have answers sampled (`generation_config.json`) goes
-    along. Files of an earlier save in the folder are replaced. The host holds one file of at most `shard_bytes`. Of
-    several processes all call it and one writes.
+    along. ends: tokens that a trained model ends its answers with, beside those that are said there. Files of an
+    earlier save in the folder are replaced. The host holds one file of at most `shard_bytes`. Of several processes all
+    call it and one writes.
     Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.
     """
     if config.family not in FAMILIES:
@@ -271,6 +273,11 @@ def save_checkpoint(
         ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         special = {name: value for name, value in ids.items() if value is not None}
     generation = {"do_sample": False, **special, **_generation_fields(source)}
+    said = generation.get("eos_token_id")
+    known = [said] if isinstance(said, int) else list(said or ())
+    if more := [token for token in ends if token not in known]:
+        found = [*known, *more]
+        generation["eos_token_id"] = found if len(found) > 1 else found[0]
     folder = Path(folder)
     tensors = hf_tensors(config, params, target)
     if not is_first():  # every process gives its pieces, one writes

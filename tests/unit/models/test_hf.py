@@ -115,6 +115,15 @@ def test_how_answers_are_drawn_goes_along_with_a_model(tmp_path: Path) -> None:
     )
     assert with_ == {"eos_token_id": [7, 9], "temperature": 0.7, "do_sample": True}
     assert without == {"do_sample": False}
+    # What a trained model ends its answers with is said beside it, once.
+    for source, ends, said in (
+        ("source", [9, 3], [7, 9, 3]),
+        ("source", [7], [7, 9]),
+        (None, [3], 3),
+        (None, [3, 5], [3, 5]),
+    ):
+        save_checkpoint(tmp_path / "ends", QWEN3, make_params(QWEN3), source=source and tmp_path / source, ends=ends)
+        assert json.loads((tmp_path / "ends" / "generation_config.json").read_text())["eos_token_id"] == said
     # In place: what is read goes before what is written.
     save_checkpoint(tmp_path / "source", QWEN3, make_params(QWEN3), source=tmp_path / "source")
     assert json.loads((tmp_path / "source" / "generation_config.json").read_text()) == with_

@@ -7,6 +7,7 @@ import contextlib
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,11 @@ def read(words: list[str]) -> None:
     elif program == "python" or program.startswith("scripts/"):
         script, *words = rest if program == "python" else words
         run_script(script, words)
+    elif program == "bash":
+        script, *words = rest
+        known = re.findall(r"^ +([a-z|]+)\)", (ROOT / script).read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert set(words) <= {word for each in known for word in each.split("|")}, f"{script}: {words} of {known}"
+        assert subprocess.run(["bash", "-n", str(ROOT / script)], check=False).returncode == 0  # noqa: S607
     elif program == "make":
         assert {word for word in rest if "=" not in word and not word.startswith("-")} <= TARGETS, rest
     else:

@@ -34,8 +34,8 @@ KINDS = {
         "model.max_positions=2048", "sampling.turns=2", "sampling.max_total_tokens=40",
     ],
     "a step ahead": [
-        "grpo.num_generations=4", "rollout.mesh=4x2", "rollout.ahead=1", "grpo.optim.lr=0.01",
-        "data.max_prompt_tokens=320", "model.max_positions=1024",
+        "grpo.num_generations=4", "rollout.mesh=4x2", "rollout.ahead=1", "rollout.max_num_seqs=32",
+        "grpo.optim.lr=0.01", "data.max_prompt_tokens=320", "model.max_positions=1024",
     ],
 }  # fmt: skip
 
@@ -52,13 +52,14 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
     data = tmp_path / "data"
     generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=4))
     arguments = [
-        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", *KINDS[kind],
+        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer",
         "data.evals=[dev]", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=2",
         "model.head_dim=16", "model.d_ff=48", "sft.steps=1", "sft.databases=4",
         "sft.questions=2", "sft.log_every=1", "grpo.entropy_bonus=0.01", "grpo.steps=2", "grpo.prompts=4",
         "sampling.max_new_tokens=8", "rollout.max_num_seqs=8", "validation.max_num_seqs=4",
         "validation.max_new_tokens=8", "mesh.data=2",
         "mesh.fsdp=2", "mesh.tensor=2", "run.display=plain", "run.checkpoint_every=1", "run.keep_checkpoints=9",
+        *KINDS[kind],
     ]  # fmt: skip
     for processes in (1, 2):
         run = [f"run.dir={tmp_path}/run{processes}", f"mesh.processes={processes}"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -235,7 +235,11 @@ def _generation_fields(source: str | Path | None) -> dict[str, Any]:
 
 def stop_tokens(source: str | Path) -> list[int]:
     """Return the tokens that end an answer by a folder's generation config; nothing where it says none."""
-    found = _generation_fields(source).get("eos_token_id")
+    return _ends_in(_generation_fields(source))
+
+
+def _ends_in(generation: Mapping[str, Any]) -> list[int]:
+    found = generation.get("eos_token_id")
     return [found] if isinstance(found, int) else list(found or ())
 
 
@@ -273,8 +277,7 @@ def save_checkpoint(
         ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         special = {name: value for name, value in ids.items() if value is not None}
     generation = {"do_sample": False, **special, **_generation_fields(source)}
-    said = generation.get("eos_token_id")
-    known = [said] if isinstance(said, int) else list(said or ())
+    known = _ends_in(generation)
     if more := [token for token in ends if token not in known]:
         found = [*known, *more]
         generation["eos_token_id"] = found if len(found) > 1 else found[0]

@@ -32,8 +32,8 @@ OUT = ROOT / "build" / "docs"
 NOTEBOOK = "docs/notebooks/quickstart.ipynb"
 SECTIONS = {
     "index.md": (
-        "", "Two commands", "Training on your own", "Evaluating, and asking", "Fitting larger models",
-        "What it does not cover yet",
+        "", "Two commands", "A real model on a real benchmark", "Training on your own", "Evaluating, and asking",
+        "Fitting larger models", "What it does not cover yet",
     ),
     "install.md": ("Installing, and one command",),
     "project.md": ("What is in the tree", "Figures, and the commands that print them"),

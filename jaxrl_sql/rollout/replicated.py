@@ -132,7 +132,9 @@ class ReplicatedEngine:
     def _bring(self) -> None:
         """Copy the parameters to the replicas, where they are not those that these have.
 
-        An array at a time, and stacked ones go as soon as their layers are taken: no more than one is there twice.
+        An array at a time, waited for, and stacked ones go as soon as their layers are taken: no more than one is there
+        twice. On processors the waiting is needed in any case: XLA has few threads, a program that finds some thirty
+        others of its device before it keeps one, and a collective that all these wait for never gets its own.
         """
         if self._brought is self.params:
             return
@@ -141,7 +143,7 @@ class ReplicatedEngine:
         dtype = self.config.compute_dtype
         stacked, tree = jax.tree.flatten(self.params["layers"])
         layers = [
-            take_layers(_moved(leaf, place, dtype))
+            jax.block_until_ready(take_layers(_moved(leaf, place, dtype)))
             for leaf, place in zip(stacked, jax.tree.leaves(places["layers"]), strict=True)
         ]
         rest = {name: leaf for name, leaf in self.params.items() if name != "layers"}
@@ -230,10 +232,10 @@ def _mover(place: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array
 
 
 def _moved(leaf: Any, place: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
-    """Bring an array to the grid; one that lies on a mesh of its devices by one program."""
+    """Bring an array to the grid and wait for it; one that lies on a mesh of its devices comes by one program."""
     held = getattr(leaf, "sharding", None)
     if isinstance(held, jax.NamedSharding) and held.device_set == place.device_set:
-        return _mover(place, dtype)(leaf)
+        return jax.block_until_ready(_mover(place, dtype)(leaf))
     return jax.device_put(leaf if dtype is None else jnp.asarray(leaf, dtype), place)
 
 

@@ -25,14 +25,14 @@ class Measured(NamedTuple):
     told: dict[str, Any]
 
 
-def run_together(command: Sequence[str], processes: int) -> list[tuple[str, str]]:
+def run_together(command: Sequence[str], processes: int, devices: int = DEVICES) -> list[tuple[str, str]]:
     """Run a Python command as so many processes at once that share the devices; return (stdout, stderr) of each."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     env = os.environ | {
         "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
-        "JAX_NUM_CPU_DEVICES": str(DEVICES // processes),
+        "JAX_NUM_CPU_DEVICES": str(devices // processes),
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": QUICK,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *(entry for entry in sys.path if entry)]),

@@ -77,6 +77,12 @@ def assert_close(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
         np.testing.assert_allclose(a["logprobs"], b["logprobs"], atol=1e-5)
 
 
+def test_weights_of_many_layers_are_brought(together: Any) -> None:
+    """On as many devices as there are threads a collective waits for ever where too much is asked for behind it."""
+    ((said, _),) = together([str(Path(__file__).with_name("measure_bringing.py"))], 1, devices=2)
+    assert said.split() == ["8"] * 20
+
+
 def test_some_answers_have_several_turns(told: Any) -> None:
     turns = [[turn["role"] for turn in one["turns"]] for one in told[1][0]["4x2"]["turns"]]
     assert max(map(len, turns)) == 5

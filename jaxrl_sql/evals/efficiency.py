@@ -6,7 +6,9 @@ from 2 on 1.25, from 1 on 1, from 0.5 on 0.75, from 0.25 on 0.5, below 0.25. A q
 for a wrong answer; the leaderboard shows the mean times 100, so that 111.8 is the highest.
 
 The published procedure runs the prediction first in each pair, and what runs second may find in caches what the first
-has read. With `r_ves_alternate` the gold is first in every second pair.
+has read. With `r_ves_alternate` the gold is first in every second pair, and a ratio is that of the times which both
+took in a pair of either order: each was first once, so two queries that take equally long have the ratio 1, however
+much the first one waits.
 
 Times depend on the machine and on what else runs on it: everything here runs alone and one after the other.
 """
@@ -33,22 +35,25 @@ def speed_score(
 ) -> float:
     """Return the score of a right answer, 0.5 to 1.12; of several golds the first that runs is the measure.
 
-    The prediction runs first in each pair of runs, or with `alternates` in the first, third, … of them.
+    The prediction runs first in each pair of runs, or with `alternates` in the first, third, … of an even number.
     `timer` must keep no results (`timing_executor`): what is answered from memory takes no time. An answer that fails
     now although it ran before (a time limit that it meets now and then) scores as the slowest.
     """
     gold = next((one for one in golds if timer.execute_many([(db_path, one)])[0].status == "ok"), "")
-    ratios = [_ratio(timer, db_path, sql, gold, gold_first=alternates and i % 2 == 1) for i in range(runs)]
-    return math.sqrt(step_score(mean_without_outliers([ratio for ratio in ratios if ratio is not None])))
+    if alternates:
+        orders = [
+            (_times(timer, db_path, sql, gold), _times(timer, db_path, gold, sql)) for _ in range((runs + 1) // 2)
+        ]
+        pairs = [(a[0] + b[1], a[1] + b[0]) for a, b in orders if a and b]
+    else:
+        pairs = [pair for _ in range(runs) if (pair := _times(timer, db_path, sql, gold))]
+    return math.sqrt(step_score(mean_without_outliers([theirs / max(mine, 1e-6) for mine, theirs in pairs])))
 
 
-def _ratio(timer: SqlExecutor, db_path: str, sql: str, gold: str, *, gold_first: bool) -> float | None:
-    order = (gold, sql) if gold_first else (sql, gold)
-    first, second = (timer.execute_many([(db_path, one)])[0] for one in order)
-    mine, theirs = (second, first) if gold_first else (first, second)
-    if mine.status != "ok" or theirs.status != "ok":
-        return None
-    return theirs.elapsed_ms / max(mine.elapsed_ms, 1e-6)
+def _times(timer: SqlExecutor, db_path: str, first: str, second: str) -> tuple[float, float] | None:
+    """Run two queries in this order -> what each took in ms; None where one failed."""
+    a, b = (timer.execute_many([(db_path, sql)])[0] for sql in (first, second))
+    return (a.elapsed_ms, b.elapsed_ms) if a.status == b.status == "ok" else None
 
 
 def mean_without_outliers(ratios: Sequence[float]) -> float:

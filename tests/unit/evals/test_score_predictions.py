@@ -274,14 +274,24 @@ def test_speed_is_the_published_procedures(seed: int) -> None:
     assert speed_score(timer, "d", "mine", ["gold"]) == published_r_ves(mine, theirs)
 
 
-def test_who_is_first_has_no_handicap_where_they_take_turns() -> None:
-    """Both take a millisecond, and the first of a pair two more: the published procedure calls the prediction slow."""
+@pytest.mark.parametrize("waits", [0.3, 2.0, 2.74, 20.0])
+def test_who_is_first_has_no_handicap_where_they_take_turns(waits: float) -> None:
+    """Both take a millisecond, and the first of a pair more: the published procedure calls the prediction slow."""
     same = {"mine": [1.0] * 100, "gold": [1.0] * 100}
-    published: Any = Timed(same, 2.0)
-    assert speed_score(published, "d", "mine", ["gold"]) == published_r_ves([3.0] * 100, [1.0] * 100) == math.sqrt(0.5)
-    fair: Any = Timed(same, 2.0)
-    # Ratios of 1/3 and 3 in turn: their mean is 5/3.
+    published: Any = Timed(same, waits)
+    paid = published_r_ves([1.0 + waits] * 100, [1.0] * 100)
+    assert speed_score(published, "d", "mine", ["gold"]) == paid < 1
+    fair: Any = Timed(same, waits)
     assert speed_score(fair, "d", "mine", ["gold"], alternates=True) == 1.0
+
+
+def test_what_is_faster_is_faster_where_they_take_turns() -> None:
+    """A prediction of a third of the gold's time is paid as twice as fast, and the gold against it as a half."""
+    times = {"quick": [1.0] * 100, "slow": [3.0] * 100}
+    timers: list[Any] = [Timed(times, 0.5), Timed(times, 0.5)]
+    # (3 + 3.5) / (1.5 + 1) = 2.6
+    assert speed_score(timers[0], "d", "quick", ["slow"], alternates=True) == math.sqrt(1.25)
+    assert speed_score(timers[1], "d", "slow", ["quick"], alternates=True) == math.sqrt(0.5)
 
 
 def test_speed_is_measured_anew_each_time(executor: Executor, db: str) -> None:

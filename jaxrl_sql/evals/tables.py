@@ -9,8 +9,9 @@ from jaxrl_sql.evals.differences import REASONS
 from jaxrl_sql.evals.numbers import Judged
 from jaxrl_sql.sqlenv.files import cases
 
-# Columns that levels may take beside the rules, on a terminal of 80; wider ones have a table of their own.
+# Columns that levels may take beside the rules, on a terminal of 80; wider ones have tables of their own, of so many.
 _BESIDE = 38
+_WIDE = 80
 # From easy to hard, as Spider and BIRD call them; others follow in the order in which they occur.
 _LEVELS = ("easy", "simple", "medium", "moderate", "hard", "challenging", "extra")
 
@@ -26,7 +27,7 @@ class Table(NamedTuple):
 
 def tables(one: Judged) -> list[Table]:
     """Return the tables of a benchmark, those without rows left out."""
-    made = (_rules(one), _by_level(one), _statuses(one), _reasons(one), _votes(one), _turns(one))
+    made = (_rules(one), *_by_level(one), _statuses(one), _reasons(one), _votes(one), _turns(one))
     return [table for table in made if table.rows]
 
 
@@ -46,19 +47,30 @@ def _rules(one: Judged) -> Table:
     return Table(f"{title} (* by its own rule)", ("rule", "%", spread, "of", *headers), tuple(rows))
 
 
-def _by_level(one: Judged) -> Table:
-    """Return the shares by hardness, a level a row, where there are too many to stand beside the rules."""
-    levels, rules = _levels(one), list(one.summaries[0].scores)
-    rows = [
-        (
-            level.partition("/")[2],
-            f"{one.numbers.get(f'count/{level}', 0):.0f}",
-            *(_percent(one.numbers.get(f"{rule}/{level}")) for rule in rules),
-        )
-        for level in levels
-        if not _fit(levels)
-    ]
-    return Table("by hardness, in %", ("level", "of", *rules), tuple(rows))
+def _by_level(one: Judged) -> list[Table]:
+    """Return the shares by hardness, a level a row, where there are too many to stand beside the rules.
+
+    A table has the rules that a terminal is wide enough for.
+    """
+    levels = [] if _fit(found := _levels(one)) else found
+    names = [level.partition("/")[2] for level in levels]
+    counts = [f"{one.numbers.get(f'count/{level}', 0):.0f}" for level in levels]
+    room = _WIDE - sum(3 + max(map(len, column), default=0) for column in (names, counts))
+    parts: list[list[str]] = []
+    left = 0
+    for rule in one.summaries[0].scores:
+        wide = 3 + max(len(rule), len("100.0"))
+        if left < wide:
+            parts.append([])
+            left = room
+        parts[-1].append(rule)
+        left -= wide
+    made = []
+    for rules in parts:
+        shares = [[_percent(one.numbers.get(f"{rule}/{level}")) for rule in rules] for level in levels]
+        rows = tuple((name, count, *row) for name, count, row in zip(names, counts, shares, strict=True))
+        made.append(Table("by hardness, in %", ("level", "of", *rules), rows))
+    return made
 
 
 def _fit(levels: Sequence[str]) -> bool:

@@ -136,7 +136,7 @@ def _write_split(out: Path, spec: SynthSpec, split: str) -> _Tally:
                     "evidence": "",
                     "sql": question.sql,
                     "split": split,
-                    "difficulty": question.grade,
+                    "difficulty": question.difficulty,
                 }
                 if question.demonstration:
                     line["demonstration"] = question.demonstration

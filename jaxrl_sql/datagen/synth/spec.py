@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table
+from jaxrl_sql.evals.hardness import spider_level
 
 VERSION = 4
 GRADES = ("easy", "medium", "hard", "extra", "advanced")
@@ -229,3 +230,8 @@ class Question:
     grade: str
     demonstration: str = ""
     dialect: str = "sqlite"
+
+    @property
+    def difficulty(self) -> str:
+        """Return Spider's level of the SQL, or that it is of the grade that uses what the others never do."""
+        return self.grade if self.grade == "advanced" else spider_level(self.sql, self.dialect)

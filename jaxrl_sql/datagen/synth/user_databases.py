@@ -114,5 +114,5 @@ def _lines(made: FileQuestions, carry: Carry | None) -> list[dict[str, str]]:
 
 def _line(db_id: str, index: int, question: Question) -> dict[str, str]:
     line = {"id": f"{db_id}_{index:04d}", "db_id": db_id, "question": question.text, "evidence": ""}
-    line |= {"sql": question.sql, "difficulty": question.grade, "reasoning": reason(question.sql)}
+    line |= {"sql": question.sql, "difficulty": question.difficulty, "reasoning": reason(question.sql)}
     return line | ({"dialect": question.dialect} if question.dialect != "sqlite" else {})

@@ -59,20 +59,32 @@ def shared_sql(trains: Sequence[Set], target: Set) -> list[Finding]:
 
 @lru_cache(1 << 17)
 def canonical(sql: str, db_path: str) -> str:
-    """Return the query with every column qualified, tables numbered, and double-quoted text as text.
+    """Return the query with every column qualified, tables and its results numbered, and double-quoted text as text.
 
-    Its normal form where it does not parse. The sides of an equality are sorted; joins and conditions keep their order.
+    Its normal form where it does not parse. The sides of an equality and conditions joined by AND are sorted, those of
+    inner joins stand in WHERE, a star is its columns. Joined tables keep their order.
     """
     return _written(_qualified(sql, db_path), sql)
 
 
 @lru_cache(1 << 17)
 def mask(sql: str, db_path: str) -> str:
-    """Return the canonical query with a mark for each value; its normal form where it does not parse."""
+    """Return the canonical query with a mark for each value or list of values; as it is where it does not parse."""
     tree = _qualified(sql, db_path)
-    for literal in list(tree.find_all(exp.Literal)) if tree is not None else ():
+    return _written(None if tree is None else _masked(tree), sql)
+
+
+def _masked(tree: exp.Expression) -> exp.Expression:
+    """Put a mark for each value of a tree, negative ones too, and one for a list of values."""
+    for one in list(tree.find_all(exp.Neg)):
+        if isinstance(one.this, exp.Literal):
+            one.replace(one.this)
+    for literal in list(tree.find_all(exp.Literal)):
         literal.replace(exp.Placeholder())
-    return _written(tree, sql)
+    for among in tree.find_all(exp.In):
+        if among.expressions and all(isinstance(one, exp.Placeholder) for one in among.expressions):
+            among.set("expressions", among.expressions[:1])
+    return tree
 
 
 def _written(tree: exp.Expression | None, sql: str) -> str:
@@ -94,9 +106,7 @@ def _qualified(sql: str, db_path: str) -> exp.Expression | None:
     for column in list(tree.find_all(exp.Column)):
         if _is_text(column.this, known):
             column.replace(exp.Literal.string(column.name))
-    tree = qualify(
-        tree, "sqlite", schema=columns, expand_stars=False, quote_identifiers=False, validate_qualify_columns=False
-    )
+    tree = qualify(tree, "sqlite", schema=columns, quote_identifiers=False, validate_qualify_columns=False)
     renamed: list[tuple[exp.Expression, str]] = []
     count = 0
     for scope in traverse_scope(tree):
@@ -116,7 +126,47 @@ def _qualified(sql: str, db_path: str) -> exp.Expression | None:
         equal.set("expression", other)
     for name in tree.find_all(exp.Identifier):
         name.set("quoted", False)
+    _number_results(tree)
+    for select in tree.find_all(exp.Select):
+        _sort_conditions(select)
+    for order in tree.find_all(exp.Ordered):
+        order.set("desc", order.args.get("desc") or None)
     return tree
+
+
+def _number_results(tree: exp.Expression) -> None:
+    """Name the columns of what is returned by their places, also where they are sorted or grouped by."""
+    if isinstance(tree, exp.SetOperation | exp.Subquery):
+        for part in (tree.this, tree.expression) if isinstance(tree, exp.SetOperation) else (tree.this,):
+            _number_results(part)
+    if not isinstance(tree, exp.Select):
+        return
+    names = {}
+    for place, one in enumerate(tree.expressions, 1):
+        if isinstance(one, exp.Alias):
+            names[one.alias] = exp.to_identifier(f"c{place}")
+            one.set("alias", names[one.alias])
+    for column in list(tree.find_all(exp.Column)):
+        if not column.table and column.name in names and column.parent_select is tree:
+            column.set("this", names[column.name].copy())
+
+
+def _sort_conditions(select: exp.Select) -> None:
+    """Put what inner joins ask for into WHERE, and sort it and HAVING, first by all but the values."""
+    joins = select.args.get("joins") or []
+    if not any(join.side or join.args.get("using") or join.method for join in joins):
+        for join in joins:
+            if asked := join.args.get("on"):
+                select.where(asked, copy=False)
+            join.replace(exp.Join(this=join.this))
+    for name in ("where", "having"):
+        if clause := select.args.get(name):
+            asked = sorted(clause.this.flatten() if isinstance(clause.this, exp.And) else [clause.this], key=_order)
+            clause.set("this", exp.and_(*asked))
+
+
+def _order(condition: exp.Expression) -> tuple[str, str]:
+    return _masked(condition.copy()).sql("sqlite"), condition.sql("sqlite")
 
 
 def _is_text(name: exp.Expression, known: set[str]) -> bool:

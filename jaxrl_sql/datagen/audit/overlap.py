@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlglot import exp
 from sqlglot.optimizer.qualify import qualify
-from sqlglot.optimizer.scope import traverse_scope
+from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from jaxrl_sql.data.filters import plain_words
 from jaxrl_sql.data.schema.cache import content_of
@@ -107,47 +107,54 @@ def _qualified(sql: str, db_path: str) -> exp.Expression | None:
         if _is_text(column.this, known):
             column.replace(exp.Literal.string(column.name))
     tree = qualify(tree, "sqlite", schema=columns, quote_identifiers=False, validate_qualify_columns=False)
-    renamed: list[tuple[exp.Expression, str]] = []
-    count = 0
-    for scope in traverse_scope(tree):
-        names = {}
-        for source, (node, _) in scope.selected_sources.items():
-            count += 1
-            names[source] = f"t{count}"
-            renamed.append((node, names[source]))
-        renamed += [(column, names[column.table]) for column in scope.columns if column.table in names]
-    for node, name in renamed:
-        is_column = isinstance(node, exp.Column)
-        identifier = exp.to_identifier(name)
-        node.set("table" if is_column else "alias", identifier if is_column else exp.TableAlias(this=identifier))
+    _number_tables(tree)
     for equal in tree.find_all(exp.EQ):
         one, other = sorted((equal.this, equal.expression), key=lambda side: side.sql())
         equal.set("this", one)
         equal.set("expression", other)
     for name in tree.find_all(exp.Identifier):
         name.set("quoted", False)
-    _number_results(tree)
-    for select in tree.find_all(exp.Select):
+    for select in list(tree.find_all(exp.Select)):
+        _number_results(select)
         _sort_conditions(select)
     for order in tree.find_all(exp.Ordered):
         order.set("desc", order.args.get("desc") or None)
     return tree
 
 
-def _number_results(tree: exp.Expression) -> None:
+def _number_tables(tree: exp.Expression) -> None:
+    """Give tables and subqueries numbers from the inside out, and what is read of the latter names by its place."""
+    renamed: list[tuple[exp.Expression, str]] = []
+    count = 0
+    for scope in traverse_scope(tree):
+        names = {}
+        for source, (node, read) in scope.selected_sources.items():
+            count += 1
+            names[source] = f"t{count}"
+            renamed.append(
+                (node if isinstance(node, exp.Table) else node.find_ancestor(exp.Subquery) or node, f"t{count}")
+            )
+            if isinstance(read, Scope):
+                places = {name: f"c{place}" for place, name in enumerate(read.expression.named_selects, 1)}
+                for column in scope.columns:
+                    if column.table == source and column.name in places:
+                        column.set("this", exp.to_identifier(places[column.name]))
+        renamed += [(column, names[column.table]) for column in scope.columns if column.table in names]
+    for node, name in renamed:
+        is_column = isinstance(node, exp.Column)
+        identifier = exp.to_identifier(name)
+        node.set("table" if is_column else "alias", identifier if is_column else exp.TableAlias(this=identifier))
+
+
+def _number_results(select: exp.Select) -> None:
     """Name the columns of what is returned by their places, also where they are sorted or grouped by."""
-    if isinstance(tree, exp.SetOperation | exp.Subquery):
-        for part in (tree.this, tree.expression) if isinstance(tree, exp.SetOperation) else (tree.this,):
-            _number_results(part)
-    if not isinstance(tree, exp.Select):
-        return
     names = {}
-    for place, one in enumerate(tree.expressions, 1):
+    for place, one in enumerate(select.expressions, 1):
         if isinstance(one, exp.Alias):
             names[one.alias] = exp.to_identifier(f"c{place}")
             one.set("alias", names[one.alias])
-    for column in list(tree.find_all(exp.Column)):
-        if not column.table and column.name in names and column.parent_select is tree:
+    for column in list(select.find_all(exp.Column)):
+        if not column.table and column.name in names and column.parent_select is select:
             column.set("this", names[column.name].copy())
 
 

@@ -109,6 +109,13 @@ TABLES = "CREATE TABLE t(i INTEGER PRIMARY KEY, x, y TEXT); CREATE TABLE u(j INT
             "SELECT a.x FROM t a WHERE EXISTS (SELECT 1 FROM u b WHERE b.i = b.j)",
             False,
         ),
+        (
+            "SELECT d.n FROM (SELECT x, count(*) AS n FROM t GROUP BY x) AS d WHERE d.n > 3",
+            "SELECT m FROM (SELECT x AS k, count(*) AS m FROM t GROUP BY x) WHERE m > 1",
+            True,
+        ),
+        ("SELECT a.n FROM (SELECT x AS n, y AS m FROM t) a", "SELECT a.n FROM (SELECT x AS m, y AS n FROM t) a", False),
+        ("WITH w AS (SELECT x AS a FROM t) SELECT a FROM w", "WITH w AS (SELECT x FROM t) SELECT w.x FROM w", True),
         ("SELECT x AS foo FROM t", "SELECT x FROM t", True),
         ("SELECT x AS foo, y FROM t ORDER BY foo", "SELECT x AS bar, y FROM t ORDER BY bar", True),
         ("SELECT x AS foo, y AS bar FROM t ORDER BY foo", "SELECT x AS foo, y AS bar FROM t ORDER BY bar", False),

@@ -8,3 +8,5 @@ rm -rf runs/quickstart_sft runs/quickstart_sft_answers
     --seed 1 --train-dbs 360 --train-questions 60 --extra-columns-share 0.75
 .venv/bin/python -m jaxrl_sql.sft --config configs/quickstart_sft_answers.yaml
 .venv/bin/python -m jaxrl_sql.export runs/quickstart_sft_answers --step 400 --out configs/quickstart_start
+# What a release has beside its weights; the start is a part of the quickstart, which says how it is asked.
+rm configs/quickstart_start/README.md configs/quickstart_start/jaxrl_sql.yaml

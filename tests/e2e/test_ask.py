@@ -78,9 +78,13 @@ def test_candidates_are_shown_with_their_votes(
     asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     db, questions = asked
-    assert main(command(db, questions[0], "--n", "6", "--explain")) in (0, 1)
-    shown = capsys.readouterr().out
-    assert "candidates" in shown
+    for question in questions:  # the first to which one of six answers runs
+        code = main(command(db, question, "--n", "6", "--explain"))
+        shown = capsys.readouterr().out
+        assert "candidates" in shown
+        if code == 0:
+            break
+        assert shown.splitlines()[-1] == "vote: of 6 answers none ran"
     header = next(line for line in shown.splitlines() if "votes" in line and "SQL" in line)
     body = shown.splitlines()[shown.splitlines().index(header) + 2 :]
     rows = [line.split() for line in body[: body.index(next(line for line in body if not line.strip()))]]

@@ -286,7 +286,7 @@ def test_who_is_first_has_no_handicap_where_they_take_turns(waits: float) -> Non
 
 
 def test_what_is_faster_is_faster_where_they_take_turns() -> None:
-    """A prediction of a third of the gold's time is paid as twice as fast, and the gold against it as a half."""
+    """A prediction of a third of the gold's time is rewarded as twice as fast, and the gold against it as a half."""
     times = {"quick": [1.0] * 100, "slow": [3.0] * 100}
     timers: list[Any] = [Timed(times, 0.5), Timed(times, 0.5)]
     # (3 + 3.5) / (1.5 + 1) = 2.6

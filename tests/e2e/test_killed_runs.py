@@ -84,7 +84,8 @@ def tight(request: pytest.FixtureRequest, start: Start) -> Start:
     blocks = ["rollout.prompt_blocks=16", f"rollout.completion_blocks={8 * sizes['fsdp']}", "rollout.prefix_blocks=0"]
     blocks += [f"rollout.max_num_seqs={8 * sizes['fsdp']}"]
     count = f"--xla_force_host_platform_device_count={sizes['fsdp'] * sizes['tensor']}"
-    return Start(lambda run, *more: start.command(run, *TIGHT, *blocks, *mesh, *more), start.env | {"XLA_FLAGS": count})
+    env = start.env | {"XLA_FLAGS": count, "NPROC": "32"}  # more threads than devices: see multidevice/conftest.py
+    return Start(lambda run, *more: start.command(run, *TIGHT, *blocks, *mesh, *more), env)
 
 
 def finish(command: list[str], env: dict[str, str]) -> None:

@@ -16,6 +16,10 @@ import pytest
 DEVICES = 8
 # Compiling is most of the time here, and less of it computes the same.
 QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# A device that waits for the others at a collective keeps one of XLA's threads, of which there are as many as devices:
+# the last to arrive may find none left for its part of a product, and XLA ends the process. NPROC says there are more.
+SPARE = 64
+PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=300"
 
 
 class Measured(NamedTuple):
@@ -25,7 +29,9 @@ class Measured(NamedTuple):
     told: dict[str, Any]
 
 
-def run_together(command: Sequence[str], processes: int, devices: int = DEVICES) -> list[tuple[str, str]]:
+def run_together(
+    command: Sequence[str], processes: int, devices: int = DEVICES, threads: int = SPARE
+) -> list[tuple[str, str]]:
     """Run a Python command as so many processes at once that share the devices; return (stdout, stderr) of each."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -34,7 +40,8 @@ def run_together(command: Sequence[str], processes: int, devices: int = DEVICES)
         "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
         "JAX_NUM_CPU_DEVICES": str(devices // processes),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": QUICK,
+        "NPROC": str(threads),
+        "XLA_FLAGS": f"{QUICK} {PATIENT}",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *(entry for entry in sys.path if entry)]),
     }
     started = [

@@ -79,7 +79,7 @@ def assert_close(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
 
 def test_weights_of_many_layers_are_brought(together: Any) -> None:
     """On as many devices as there are threads a collective waits for ever where too much is asked for behind it."""
-    ((said, _),) = together([str(Path(__file__).with_name("measure_bringing.py"))], 1, devices=2)
+    ((said, _),) = together([str(Path(__file__).with_name("measure_bringing.py"))], 1, devices=2, threads=2)
     assert said.split() == ["8"] * 20
 
 

@@ -392,6 +392,21 @@ def test_a_model_answers_greedily_and_goes_on(
     assert numbers(tmp_path / "again")["accuracy"] == found["accuracy"]
 
 
+def test_a_model_is_shown_as_much_of_a_schema_as_was_asked_for(data: Path, tmp_path: Path) -> None:
+    shown = {}
+    for name, budget in (("whole", ()), ("part", ("data.schema_budget=40",))):
+        assert ask_model(data / "dev", tmp_path / name, *QUICK, *budget) == 0
+        shown[name] = {one["id"]: one["prompt"] for one in lines(tmp_path / name / "records.jsonl")}
+    asks = {one["id"]: one["question"] for one in lines(tmp_path / "part/records.jsonl")}
+    tokenizer = load_tokenizer(str(MODEL))
+    schemas = {
+        name: {key: prompt[: prompt.index(asks[key])] for key, prompt in of.items()} for name, of in shown.items()
+    }
+    assert max(len(tokenizer.encode(text)) for text in schemas["whole"].values()) > 60
+    assert all(len(tokenizer.encode(text)) <= 45 for text in schemas["part"].values())
+    assert len(set(schemas["part"].values())) > len(set(schemas["whole"].values()))
+
+
 @pytest.mark.slow
 def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"

@@ -37,18 +37,30 @@ def test_the_table_says_which_goals_are_reached(script: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_is_trained_and_scored_in_small(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["grpo", "sft"])
+def test_a_seed_is_trained_and_scored_in_small(tmp_path: Path, by: str) -> None:
     made = ["--train-dbs=8", "--train-questions=8", "--dev-dbs=1", "--unseen-dbs=1", "--dev-questions=4"]
     assert synth(["--style=grammar", "--seed=5", "--out", str(tmp_path / "asked"), *made]) == 0
     (tmp_path / "data").mkdir()
     (tmp_path / "asked" / "dev_unseen").rename(tmp_path / "data" / "spider_dev")
-    words = [f"--data={tmp_path / 'data'}", f"--out={tmp_path / 'out'}", "--seeds=4"]
+    words = [f"--data={tmp_path / 'data'}", f"--out={tmp_path / 'out'}", "--seeds=4", f"--by={by}"]
     words.append(f"--generated={' '.join(('--style=grammar', *made))}")
-    settings = ["--", "sft.steps=2", "sft.databases=2", "sft.questions=2", "run.display=none"]
+    settings = {
+        "sft": ["sft.steps=2", "sft.databases=2", "sft.questions=2"],
+        "grpo": [
+            "grpo.steps=1",
+            "grpo.prompts=2",
+            "data.evals=[dev]",
+            "data.source=folder",
+            f"data.dir={tmp_path / 'asked'}",
+        ],
+    }[by]
+    settings = ["--", "run.display=none", *settings]
     for _ in range(2):  # the second time everything is there
         done = subprocess.run([sys.executable, SCRIPT, *words, *settings], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "| seed 4 |" in done.stdout
         assert "of 1 seeds: 3 % (3.0)" in done.stdout
-    told = json.loads((tmp_path / "out" / "seed-4" / "metrics.json").read_text(encoding="utf-8"))
+        assert "test_suite, vote of 16: mean" in done.stdout
+    told = json.loads((tmp_path / "out" / f"{by}-4-scores" / "greedy" / "metrics.json").read_text(encoding="utf-8"))
     assert told["count"] == 4

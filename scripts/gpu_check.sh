@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Check and time this tree on the machine's accelerator: model tests, attention tests, parity, then scripts/gpu_check.py.
 #
-#   PY=python3 OUT=runs/gpu_check scripts/gpu_check.sh [--tiny]
+#   PY=python3 OUT=runs/gpu_check WHAT="tests timing" scripts/gpu_check.sh [--tiny]
 #
 # PY is a Python that has jax for the device; nothing is fetched and nothing is installed into it. What it lacks is taken
 # from wheels in dist/ (`make gpu-wheels` makes them beforehand), laid into a temporary folder. Without a wheel of
@@ -11,6 +11,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-python3}
 OUT=${OUT:-runs/gpu_check}
+WHAT=${WHAT:-tests timing}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 site=$(mktemp -d)
@@ -47,7 +48,9 @@ tests() { # NAME then pytest's arguments; warnings of a jax that is newer than o
         -o filterwarnings=default "$@" >"$OUT/$name.log" 2>&1 || failed=1
     echo "$name: $(tail -n 1 "$OUT/$name.log")"
 }
-if ! has pytest; then
+if [[ $WHAT != *tests* ]]; then
+    echo "gpu_check: no tests were asked for"
+elif ! has pytest; then
     echo "gpu_check: $PY has no pytest: no tests"; failed=1
 elif [ ${#tiny[@]} -gt 0 ]; then
     tests tests tests/unit/models/test_attention.py tests/unit/models/test_flops.py
@@ -56,5 +59,5 @@ else
     if has sqlexec_rs._native; then tests executor tests/native/test_statuses.py; fi
     if has torch transformers; then tests parity -m parity tests/parity/test_transformers_parity.py; else echo "parity: no torch or transformers"; fi
 fi
-"$PY" scripts/gpu_check.py --out "$OUT" ${tiny[@]+"${tiny[@]}"} 2>&1 | tee "$OUT/timing.log" || failed=1
+[[ $WHAT != *timing* ]] || "$PY" scripts/gpu_check.py --out "$OUT" ${tiny[@]+"${tiny[@]}"} 2>&1 | tee "$OUT/timing.log" || failed=1
 exit $failed

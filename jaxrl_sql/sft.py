@@ -204,10 +204,11 @@ def open_sft(s: Session, begin: int) -> SftPhase:
 
 def pack(s: Session, rows: Sequence[Row], longest: int) -> GroupBatch:
     """Pack this process's part of a batch; `longest` is the longest schema that any batch has."""
-    cfg, here = s.config.sft, s.rows_here(s.config.sft.databases)
+    cfg, here, is_one_shape = s.config.sft, s.rows_here(s.config.sft.databases), s.config.run.pad_to_max
     if not cfg.packing:
-        return pack_rows(rows, cfg.databases, cfg.questions, bucket(longest), here)
-    width = by_schema(max(len(row.prompt) for row in rows), 0)
+        answer = cfg.max_completion_tokens if is_one_shape else 0
+        return pack_rows(rows, cfg.databases, cfg.questions, bucket(longest), here, longest=answer)
+    width = by_schema(longest if is_one_shape else max(len(row.prompt) for row in rows), 0)
     whole = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
     whole = with_learned_alone(with_packed_rows(whole))
     if whole.packed_length is None:

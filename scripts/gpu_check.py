@@ -5,7 +5,8 @@ state), 0.5B and 1.5B; prompts of 1,024 tokens, G = 8 completions of 512, decodi
 is the operations of the grouped computation (`models/flops.py`: prompts once, nothing hidden, nothing twice) over time
 and over the rate of one large bfloat16 product measured here. A decode step is compared with the time that its bytes
 take at the bandwidth of a copy measured here. Every attention backend that serves here takes its turn; they must agree
-on the loss. Writes DIR/gpu_check.json and DIR/gpu_check.md; the exit code is 1 when anything failed. `--tiny` (what a
+on the loss. Prints each row as it is measured and writes DIR/gpu_check.json and DIR/gpu_check.md anew after each, so
+that a time limit loses no more than the row it falls into; the exit code is 1 when anything failed. `--tiny` (what a
 CPU gets by itself) runs small shapes to the end in a minute. `scripts/gpu_check.sh` runs the tests too.
 """
 
@@ -250,37 +251,34 @@ def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, ba
     }
 
 
-def attempt(rows: list[Row], what: str, model: str, attention: str, measure: Callable[[], Row]) -> None:
+def attempt(what: str, model: str, attention: str, measure: Callable[[], Row]) -> Row:
     """Measure one row; a failure is a row too, and the others go on."""
     head = {"what": what, "model": model, "attention": attention}
     try:
-        rows.append(head | measure())
+        return head | measure()
     except Exception as error:  # noqa: BLE001 - whatever a new platform raises is what this script is to tell
-        rows.append(head | {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"})
-    sys.stdout.write(line(rows[-1]) + "\n")
-    sys.stdout.flush()
+        return head | {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"}
 
 
-def measure_all(plan: Plan, rate: float, bandwidth: float) -> list[Row]:
-    """Time everything that the plan names."""
-    rows: list[Row] = []
+def measure_all(plan: Plan, rate: float, bandwidth: float) -> Iterator[Row]:
+    """Time everything that the plan names, a row at a time."""
     for model, config in plan.models.items():
         for attention, reason in backends(config, plan.dtype):
             if reason:
-                rows.append({"what": "refused", "model": model, "attention": attention, "reason": reason})
+                yield {"what": "refused", "model": model, "attention": attention, "reason": reason}
                 continue
             for what, measure in (("forward", time_forward), ("update", time_update)):
-                attempt(rows, what, model, attention, partial(measure, plan, config, attention, rate))
+                yield attempt(what, model, attention, partial(measure, plan, config, attention, rate))
         for attention in ("xla", "pallas"):
             try:
                 kernel_for(
                     attention, config, (DEFAULT.block_size, DEFAULT.completion_block_size), jax.default_backend(), 1
                 )
             except InputError as error:
-                rows.append({"what": "refused", "model": model, "attention": attention, "reason": str(error)})
+                yield {"what": "refused", "model": model, "attention": attention, "reason": str(error)}
                 continue
-            attempt(rows, "decode", model, attention, partial(time_decode, plan, config, attention, rate, bandwidth))
-    return rows
+            measure_it = partial(time_decode, plan, config, attention, rate, bandwidth)
+            yield attempt("decode", model, attention, measure_it)
 
 
 def disagreements(rows: list[Row]) -> list[str]:
@@ -299,7 +297,7 @@ def disagreements(rows: list[Row]) -> list[str]:
 def line(row: Row) -> str:
     """Write a row of the table."""
     if "error" in row or "reason" in row:
-        cells = [row.get("error") or row["reason"], *[""] * 4]
+        cells = [row.get("error") or row["reason"], *[""] * 5]
     elif row["what"] == "decode":
         cells = [
             f"{row['ms_per_step']:.2f} ms a step, prefill {1e3 * row['prefill_s']:.1f} ms",
@@ -307,25 +305,38 @@ def line(row: Row) -> str:
             "",
             f"{row['of_bandwidth']:.0%} of the rate of {row['gb_per_step']:.2f} GB a step",
             "",
+            "",
         ]
     else:
         temp = "" if row["temp_gib"] is None else f"{row['temp_gib']:.1f}"
-        cells = [f"{row['seconds']:.3f} s", f"{row['tokens_per_s']:,.0f}", f"{row['mfu']:.1%}", "", temp]
+        tokens, mfu = f"{row['tokens_per_s']:,.0f}", f"{row['mfu']:.1%}"
+        cells = [f"{row['seconds']:.3f} s", tokens, mfu, "", temp, f"{row['compile_s']:.0f}"]
     return "| " + " | ".join([row["what"], row["model"], row["attention"], *cells]) + " |"
 
 
-def report(result: dict[str, Any], plan: Plan) -> str:
-    """Write what was measured as a page."""
+def table_head(result: dict[str, Any], plan: Plan) -> str:
+    """Write what stands above the rows: the device, its rates, shapes, and the columns' names."""
     shape = f"P={plan.prompt:,} G={plan.group} T={plan.completion}; an update of {plan.update_prompts} prompts"
     probes = f"{result['product_tflops']:.1f} TFLOP/s in a {plan.dtype} product of {plan.product:,}"
-    head = [
+    columns = (
+        "what | model | attention | time | tokens/s | MFU | of the bytes' limit | temporaries, GiB | compiled in, s"
+    )
+    lines = [
         f"{result['device']}, jax {result['jax']}: {probes}, {result['copy_gb_per_s']:,.0f} GB/s in a copy",
         f"{shape}, decoding {plan.decode_prompts * plan.group} rows; medians of {plan.runs}",
         "",
-        "| what | model | attention | time | tokens/s | MFU | of the bytes' limit | temporaries, GiB |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| {columns} |",
+        "|---" * len(columns.split(" | ")) + "|",
     ]
-    return "\n".join([*head, *map(line, result["rows"]), "", *result["disagreements"]]).rstrip() + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def write(folder: Path, result: dict[str, Any], plan: Plan) -> None:
+    """Write what was measured so far, as numbers and as a page."""
+    (folder / "gpu_check.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    below = [*map(line, result["rows"]), "", *result["disagreements"]]
+    page = table_head(result, plan) + "\n".join(below).rstrip() + "\n"
+    (folder / "gpu_check.md").write_text(page, encoding="utf-8")
 
 
 def main() -> int:
@@ -341,21 +352,24 @@ def main() -> int:
         plan = plan._replace(models={name: plan.models[name] for name in given.models.split(",")})
     given.out.mkdir(parents=True, exist_ok=True)
     rate, bandwidth = product_rate(plan.product, plan.dtype, plan.runs), copy_rate(plan.copied, plan.runs)
-    rows = measure_all(plan, rate, bandwidth)
-    result = {
+    result: dict[str, Any] = {
         "device": device.device_kind,
         "jax": jax.__version__,
         "product_tflops": rate / 1e12,
         "copy_gb_per_s": bandwidth / 1e9,
         "plan": plan._replace(models={name: count_params(config) for name, config in plan.models.items()})._asdict(),
-        "rows": rows,
-        "disagreements": disagreements(rows),
+        "rows": [],
+        "disagreements": [],
     }
-    (given.out / "gpu_check.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    page = report(result, plan)
-    (given.out / "gpu_check.md").write_text(page, encoding="utf-8")
-    sys.stdout.write("\n" + page)
-    return 1 if result["disagreements"] or any("error" in row for row in rows) else 0
+    sys.stdout.write(table_head(result, plan))
+    for row in measure_all(plan, rate, bandwidth):
+        result["rows"].append(row)
+        result["disagreements"] = disagreements(result["rows"])
+        write(given.out, result, plan)
+        sys.stdout.write(line(row) + "\n")
+        sys.stdout.flush()
+    sys.stdout.write("".join(f"{one}\n" for one in result["disagreements"]))
+    return 1 if result["disagreements"] or any("error" in row for row in result["rows"]) else 0
 
 
 if __name__ == "__main__":

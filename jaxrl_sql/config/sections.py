@@ -401,7 +401,8 @@ class RunConfig:
     are plain lines of samples.jsonl. `trackers` are where numbers are shown beside metrics.jsonl, of tensorboard, wandb
     and trackio; the last two file the run under `project`.
     `pad_to_max` compiles a third of the programs, each for the most there is: all prompts are padded to the longest,
-    and caches begin at their largest. For runs that are short beside their compiler.
+    supervised answers to the most they may have, and caches begin at their largest. For runs that are short beside
+    their compiler.
     """
 
     dir: str = "runs/run"

@@ -172,9 +172,9 @@ def _programs(s: Session) -> str:
     greedy = {bucket(s.max_prompt_bucket)} if few else {width for made in s.evals.values() for width in _widths(made)}
     said, updates, engines = [], 0, 0
     if s.config.sft.steps:
-        width = bucket(max(widths))
-        said.append(f"sft pads schemas to {width} at most and answers to {bucket(s.config.sft.max_completion_tokens)}")
-        updates += 1
+        width, most = bucket(max(widths)), s.config.sft.max_completion_tokens
+        said.append(f"sft pads schemas to {width} at most and answers to {bucket(most)}")
+        updates += 1 if few or s.config.sft.packing else len({bucket(answer) for answer in range(1, most + 1)})
     if s.config.grpo.steps:
         said.append(f"grpo pads to {_listed(widths)} + {bucket(longest_answer(s.config)[1])}")
         updates += len(widths)

@@ -17,6 +17,7 @@ from jaxrl_sql.data.prompts import make_prompts
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.recipes import RECIPES
+from jaxrl_sql.sft import main as sft_main
 from jaxrl_sql.train import main
 
 
@@ -95,3 +96,21 @@ def test_exact_compares_with_the_engines_own_log_probabilities(
     first = next(row for row in rows if row["phase"] == "grpo")
     assert (first["policy/sampler_delta_max"] == 0) == is_exact
     assert first["policy/ratio_mean"] == pytest.approx(1, abs=1e-3)
+
+
+def test_padded_to_the_most_supervised_steps_and_held_out_loss_have_one_program_each(
+    arguments: list[str], tmp_path: Path, compiled: Counter[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers of several buckets, of which a run otherwise makes several programs."""
+    taught = [
+        *arguments, "sft.steps=8", "sft.databases=1", "sft.questions=2", "sft.held_out=0.2", "sft.eval_every=8",
+        "sft.max_completion_tokens=96", "data.evals=[dev]", "run.display=plain",
+    ]  # fmt: skip
+    found = {}
+    for few in (False, True):
+        compiled.clear()
+        assert sft_main([*taught, f"run.pad_to_max={str(few).lower()}", f"run.dir={tmp_path}/{few}"]) == 0
+        found[few] = (compiled["update"], compiled["measure"])
+    assert found[False][0] > found[True][0]
+    assert found[True] == (1, 1)
+    assert "compiles up to 1 updates" in capsys.readouterr().out

@@ -104,8 +104,8 @@ def _processor() -> Finding:
 
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     has = has_bfloat16_products()
-    advice = "model.compute_dtype=bfloat16 is faster on it" if has else "bfloat16 is no faster than float32 on it"
-    unit = f"{'with' if has else 'without'} AMX or AVX512_BF16 for bfloat16"
+    advice = "model.compute_dtype=bfloat16 is faster on it" if has else "model.compute_dtype=bfloat16 is slower on it"
+    unit = f"{'with' if has else 'without'} AMX or AMD's AVX512_BF16 for bfloat16"
     return Finding("processor", f"{count} cores, {unit}", advice)
 
 

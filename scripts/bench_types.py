@@ -116,8 +116,8 @@ def main() -> int:
     layers, vocab, runs = (2, 4096, 1) if options.quick else (options.layers, options.vocab, options.runs)
     model = gemma(layers, vocab)
     params = init_params(model, jax.random.key(0))
-    unit = "has a unit" if cpu.has_bfloat16_products() else "has no unit"
-    print(f"{count_params(model):,} weights; {jax.default_backend()}, whose CPU {unit} for products of bfloat16")
+    fast = "fast" if cpu.has_bfloat16_products() else "no fast"
+    print(f"{count_params(model):,} weights; {jax.default_backend()}, whose CPU has {fast} products of bfloat16")
     ratio = time_updates(model, params, runs, (1, 32, 4, 16) if options.quick else (2, 512, 8, 64))
     time_rollouts(model, params, runs, (1, 32, 4, 4) if options.quick else (8, 256, 8, 32))
     if not options.quick:

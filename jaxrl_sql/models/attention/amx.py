@@ -23,7 +23,7 @@ def refusal(config: ModelConfig, dtype: Any) -> str | None:
     del config
     if dtype != jnp.bfloat16:
         return f"it multiplies bfloat16, and activations are {jnp.dtype(dtype).name}"
-    return None if cpu.has_bfloat16_products() else "this processor has no unit for products of bfloat16"
+    return None if cpu.has_bfloat16_products() else "this processor has no fast products of bfloat16"
 
 
 def attend_tree(

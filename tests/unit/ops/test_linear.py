@@ -64,11 +64,16 @@ def test_a_matrix_that_lies_turned() -> None:
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.skipif(not cpu.has_bfloat16_products(), reason="needs a CPU with a unit for products of bfloat16")
+@pytest.mark.skipif(
+    cpu.cpu_flags().isdisjoint({"amx_bf16", "avx512_bf16"}), reason="needs a CPU with instructions for bfloat16"
+)
 @pytest.mark.parametrize("is_turned", [False, True])
 @pytest.mark.parametrize(("t", "d", "v"), [(1, 64, 96), (7, 1, 3), (130, 33, 257), (64, 640, 1), (256, 256, 640)])
-def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(t: int, d: int, v: int, is_turned: bool) -> None:
+def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(
+    t: int, d: int, v: int, is_turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The result, its input's gradient and its weight's are one product each, of operands that stay bfloat16."""
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)  # slow ones compute the same
     a, b, c = jax.random.split(jax.random.key(0), 3)
     x, w, g = (
         jax.random.normal(k, s) for k, s in ((a, (2, t, d)), (b, (v, d) if is_turned else (d, v)), (c, (2, t, v)))
@@ -103,3 +108,21 @@ def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(t: int, d: int, v: i
 def test_matrices_are_turned_by_tiles_or_whole(shape: tuple[int, ...]) -> None:
     x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
     np.testing.assert_array_equal(jax.jit(cpu.turned)(x), np.swapaxes(x, -1, -2))
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_fast"),
+    [
+        ("GenuineIntel avx512_bf16 amx_bf16", True),
+        ("AuthenticAMD avx512f avx512_bf16", True),
+        ("GenuineIntel avx512f avx512_bf16", False),
+        ("AuthenticAMD avx2", False),
+        ("", False),
+    ],
+)
+def test_bfloat16_is_multiplied_where_that_is_faster(
+    flags: str, is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Intel's AVX512_BF16 without AMX has two thirds of float32's rate (docs/benchmarks.md)."""
+    monkeypatch.setattr(cpu, "cpu_flags", lambda: frozenset(flags.split()))
+    assert cpu.has_bfloat16_products() == is_fast

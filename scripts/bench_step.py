@@ -133,10 +133,10 @@ def whole_step(
     return step
 
 
-def grouped_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
-    """Return our step: the engine samples, and prompts stand once in the batch."""
+def grouped_step(shape: Shape, params: Any, optimizer: Any, dtype: str = "float32") -> WholeStep:
+    """Return our step, computed in `dtype`: the engine samples, and prompts stand once in the batch."""
     load = make_load(shape.b, shape.p, np.full((shape.b, shape.g), shape.t))
-    engine = Engine(MODEL, None, Endless(), EngineConfig(shape.b * shape.g))
+    engine = Engine(MODEL, None, Endless(), EngineConfig(shape.b * shape.g, compute_dtype=jnp.dtype(dtype)))
 
     def rollout(trainable: Any) -> GroupBatch:
         engine.params = trainable
@@ -145,7 +145,8 @@ def grouped_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
         return batch
 
     advantage = random_batch(*shape[:4]).advantage
-    return whole_step(shape, rollout, make_policy(MODEL), params, optimizer, advantage)
+    policy = make_policy(MODEL, compute_dtype=jnp.dtype(dtype), attention="auto")
+    return whole_step(shape, rollout, policy, params, optimizer, advantage)
 
 
 def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:

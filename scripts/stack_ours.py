@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 
 import jax
 import stack_turns as work
@@ -28,7 +29,8 @@ def main() -> None:
     )
     optimizer = make_optimizer(OptimConfig(lr=1e-5), 100)
     params = init_params(MODEL, jax.random.key(0))
-    whole, state = grouped_step(shape, params, optimizer), fresh(params, optimizer)
+    dtype = "bfloat16" if work.BFLOAT16 in os.environ else "float32"
+    whole, state = grouped_step(shape, params, optimizer, dtype), fresh(params, optimizer)
 
     def step() -> dict[str, float]:
         nonlocal state

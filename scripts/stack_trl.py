@@ -1,7 +1,8 @@
 """TRL's GRPOTrainer as a worker of bench_stacks.py, with its own defaults where they do not change the work.
 
-Gradient checkpointing is off and everything is in float32; the group's prompts, their number and length, the
-length of answers, the coefficient of KL and one update a batch are as for the others.
+Gradient checkpointing is off and everything is in float32, or products are in bfloat16 by autocast; the group's
+prompts, their number and length, the length of answers, the coefficient of KL and one update a batch are as for the
+others.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def main() -> None:
                 max_steps=1000,
                 model_init_kwargs={"dtype": "float32"},
                 gradient_checkpointing=False,
-                bf16=False,
+                bf16=work.BFLOAT16 in os.environ,
                 use_cpu=True,
                 save_strategy="no",
                 logging_strategy="no",

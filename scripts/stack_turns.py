@@ -14,6 +14,7 @@ from collections.abc import Callable
 LAYERS, WIDTH, FEED_FORWARD, HEADS, KV_HEADS, HEAD_SIZE, VOCABULARY = 4, 256, 768, 4, 2, 64, 4096
 KL = 0.04
 QUICK = "BENCH_STACKS_QUICK"  # in the environment: a smoke run, which measures nothing
+BFLOAT16 = "BENCH_STACKS_BFLOAT16"  # in the environment: a stack's own bfloat16, over weights in float32
 PROMPTS, PROMPT_TOKENS, GROUP, NEW_TOKENS = (2, 64, 4, 16) if os.environ.get(QUICK) else (8, 256, 8, 128)
 
 

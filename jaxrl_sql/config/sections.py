@@ -400,6 +400,8 @@ class RunConfig:
     kept, and how many of evaluations, for `jaxrl-sql view`; the oldest go first, and 0 keeps none. `samples_per_step`
     are plain lines of samples.jsonl. `trackers` are where numbers are shown beside metrics.jsonl, of tensorboard, wandb
     and trackio; the last two file the run under `project`.
+    `compilation_cache` is the folder where compiled programs are kept for other runs: `auto` is one in the user's
+    cache, for runs of one process; empty, none are kept.
     `pad_to_max` compiles a third of the programs, each for the most there is: all prompts are padded to the longest,
     supervised answers to the most they may have, and caches begin at their largest. For runs that are short beside
     their compiler.
@@ -412,7 +414,7 @@ class RunConfig:
     samples_per_step: int = 4
     keep_rollouts: int = 100_000
     display: Annotated[str, OneOf("auto", "rich", "plain", "none")] = "auto"
-    compilation_cache: str = ""
+    compilation_cache: str = "auto"
     keep_best: int = 0
     best_by: str = "accuracy"
     trackers: list[str] = field(default_factory=lambda: ["tensorboard"])

@@ -7,7 +7,6 @@ The end of a statement is another automaton over bytes, of SQLite's quotes and c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -86,8 +85,8 @@ def token_bytes(tokenizer: Any) -> list[bytes]:
 
 def _decoder(tokenizer: Any) -> str:
     """Return how a tokenizer turns the names of tokens into text."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    described = json.dumps(json.loads(backend.to_str()).get("decoder")) if backend is not None else ""
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    described = decoder.__getstate__().decode() if decoder is not None else ""  # its JSON; the tokenizer's is megabytes
     if '"ByteLevel"' in described:
         return "byte-level"
     return "pieces" if '"ByteFallback"' in described or '"Metaspace"' in described else "other"

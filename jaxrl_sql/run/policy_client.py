@@ -6,6 +6,7 @@ Training, evaluation, `filter_data` and `ask` all sample their answers here; wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
 from jaxrl_sql.rollout.replicated import make_engine
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
+from jaxrl_sql.run.programs import keep_programs
 from jaxrl_sql.run.questions import prompts_of
 from jaxrl_sql.run.training_set import choose_shots
 from jaxrl_sql.runtime.compiling import hear_compiling
@@ -110,13 +112,14 @@ def open_policy_client(
     tokenizer that cannot be read, and before it is for weights that a device has no memory for.
     """
     model = config.model
-    if config.run.compilation_cache:
-        jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
+    keep_programs(config.run.compilation_cache)
     mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     _check_memory(config, mesh)
     with jax.set_mesh(mesh):
-        shape, params = load_checkpoint(model.checkpoint, model.dtype, mesh)
-        tokenizer = load_tokenizer(config.data.tokenizer or model.checkpoint)
+        with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as small weights
+            reading = beside.submit(load_tokenizer, config.data.tokenizer or model.checkpoint)
+            shape, params = load_checkpoint(model.checkpoint, model.dtype, mesh)
+            tokenizer = reading.result()
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         have, device = device_memory(mesh), mesh.local_devices[0]
         machine = Machine(device.platform, len(mesh.local_devices), have, known_chip(device))

@@ -23,6 +23,7 @@ from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import kv_budget, longest_answer
+from jaxrl_sql.run.programs import kept_in
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.types import InputError
 
@@ -182,7 +183,7 @@ def _programs(s: Session) -> str:
     engines += len(greedy)
     s.compiled.names, s.compiled.expected = PROGRAMS, updates + 5 * engines
     said.append(f"compiles up to {updates} updates and about {5 * engines} programs that sample answers")
-    where = s.config.run.compilation_cache
+    where = kept_in()
     return "; ".join(said) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")
 
 

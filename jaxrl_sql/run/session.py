@@ -34,6 +34,7 @@ from jaxrl_sql.planning.workload import with_parts
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.rollout.stop_strings import end_tokens
+from jaxrl_sql.run.programs import keep_programs
 from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
 from jaxrl_sql.run.training_set import choose_shots
 from jaxrl_sql.runtime.about import noted_session
@@ -229,8 +230,7 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
     is_first = processes.is_first()
     config = with_found_numbers(config)
     folder = open_folder(config, is_first)
-    if config.run.compilation_cache:
-        jax.config.update("jax_compilation_cache_dir", config.run.compilation_cache)
+    keep_programs(config.run.compilation_cache)
     again = "start all of them again: with run.resume=true they go on from the last checkpoint"
     try:
         # Until all is written: a signal on the way out must not break what is being saved.

@@ -19,60 +19,16 @@ has to be called site-packages, or the data set that its worker makes cannot be 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
-import statistics
-import subprocess
 import sys
 from pathlib import Path
 
-from stack_turns import BFLOAT16, QUICK
+from stack_turns import BFLOAT16, QUICK, Worker
 
 GOAL = 2.5
 OWN_GOAL = 2.0  # of bfloat16 over float32
 HERE = Path(__file__).parent
-
-
-class Worker:
-    """A stack that runs in a process of its own and makes a step when it is told to."""
-
-    def __init__(self, name: str, python: list[str], bfloat16: bool) -> None:
-        self.name = f"{name}, bfloat16" if bfloat16 else name
-        self.taken: list[dict[str, float]] = []
-        script = HERE / f"stack_{name}.py"
-        environment = {**os.environ, BFLOAT16: "1"} if bfloat16 else None
-        self.process = subprocess.Popen(
-            [*python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self.versions = self._read()["versions"]
-
-    def step(self) -> None:
-        """Make a step and keep its seconds."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        self.taken.append(self._read())
-
-    def median(self) -> dict[str, float]:
-        """Return each part's median."""
-        return {part: statistics.median(one[part] for one in self.taken) for part in self.taken[0]}
-
-    def close(self) -> None:
-        """Let the process end, or end it."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-
-    def _read(self) -> dict:
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        if not said:
-            sys.exit(f"bench_stacks: {self.name} ended with code {self.process.wait()}")
-        return json.loads(said)
 
 
 def main() -> int:
@@ -95,9 +51,9 @@ def main() -> int:
     workers: list[Worker] = []
     try:
         if given.bfloat16:
-            workers.append(Worker("ours", pythons["ours"], bfloat16=False))
+            workers.append(worker_of("ours", pythons["ours"], bfloat16=False))
         for name, python in pythons.items():
-            workers.append(Worker(name, python, given.bfloat16))
+            workers.append(worker_of(name, python, given.bfloat16))
         for _ in range(given.runs):
             for worker in workers:
                 worker.step()
@@ -115,6 +71,12 @@ def main() -> int:
     if given.bfloat16:
         reached &= compare(medians["ours"]["step"] / medians[ours]["step"], "ours in float32", OWN_GOAL)
     return 0 if reached or given.quick else 1
+
+
+def worker_of(name: str, python: list[str], bfloat16: bool) -> Worker:
+    """Start a stack's process."""
+    variables = {BFLOAT16: "1"} if bfloat16 else {}
+    return Worker(f"{name}, bfloat16" if bfloat16 else name, [*python, str(HERE / f"stack_{name}.py")], variables)
 
 
 def compare(ratio: float, what: str, goal: float) -> bool:

@@ -3,8 +3,8 @@
 `python scripts/bench_types.py`: 6 layers, 65,536 tokens, random weights kept in float32, AdamW. An update has 2 prompts
 of 512 tokens with 8 completions of 64 each. Then 8 prompts of 256 tokens are prefilled, and 8 answers of 32 tokens
 are sampled for each; their first token is told apart. What changes is `model.compute_dtype`. Each type has a process of
-its own, as a run has: in one, each would find the other's holes in the heap and have its temporaries' pages faulted in
-again. They take turns, and figures are medians of `--runs`.
+its own, as a run has, whose heap holds no other type's temporaries. They take turns, and figures are medians of
+`--runs`.
 """
 
 from __future__ import annotations

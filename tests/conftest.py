@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import importlib.util
 import os
-import platform
 import shutil
 import signal
 import sys
@@ -17,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from jaxrl_sql.data.cache_folder import processor
 from sqlexec_rs import servers
 from sqlexec_rs.servers import Server, ServerError
 
@@ -45,13 +44,9 @@ PROGRAM_MAPS = 16_384
 
 def _compiled_folder() -> Path:
     """Return the folder of compiled programs of this processor and this JAX, which its keys do not name."""
-    cpu = Path("/proc/cpuinfo")
-    lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.exists() else [platform.processor()]
-    told = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))} or lines)
-    told += [f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib")]
-    key = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    versions = "-".join(importlib.metadata.version(name) for name in ("jax", "jaxlib"))
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "jaxrl_sql", "tests", key)
+    return Path(cache, "jaxrl_sql", "tests", f"{processor()}-{versions}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
 from pathlib import Path
 
 import jax
 
-from jaxrl_sql.data.cache_folder import cache_folder
+from jaxrl_sql.data.cache_folder import cache_folder, processor
 
 AUTO = "auto"
 MOST_BYTES = 2 << 30
 """So much may lie in the user's folder; what was written first goes first."""
 LEAST_S = 0.1
 """A program that took less to compile is not kept."""
-_CPUINFO = Path("/proc/cpuinfo")
 
 
 def keep_programs(named: str) -> None:
@@ -29,7 +26,7 @@ def keep_programs(named: str) -> None:
         cache = cache_folder()
         if cache is None or kept_in() or jax.process_count() > 1:
             return
-        folder = cache / "programs" / _processor()
+        folder = cache / "programs" / processor()
         _make_room(folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
         named = str(folder)
@@ -40,15 +37,6 @@ def keep_programs(named: str) -> None:
 def kept_in() -> str | None:
     """Return the folder where this process keeps compiled programs."""
     return jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # defined when it is loaded
-
-
-def _processor() -> str:
-    """Return a name for what this processor can do: JAX's keys leave it out, and programs die where it cannot."""
-    told = [platform.machine()]
-    if _CPUINFO.exists():
-        lines = _CPUINFO.read_text(encoding="utf-8").splitlines()
-        told += sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
 
 def _make_room(folder: Path) -> None:

@@ -166,7 +166,7 @@ $(LOWEST)/stamp: pyproject.toml $(RUST_FILES)
 
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/stamp ## make .venv-lowest with the lowest versions that pyproject.toml allows and run the core tests
-	$(LOWEST)/bin/python -m pytest -q $(SHARED) $(ARGS)
+	$(LOWEST)/bin/python -m pytest -q $(SHARED) $(LOWEST_ARGS) $(ARGS)
 
 # --- the documentation as a site
 

@@ -31,6 +31,15 @@ B, Q, G, P, T = 4, 2, 5, 64, 16
 SPLASH = partial(splash.attend_tree, interpret=True)
 
 
+def either_way(**cases: tuple[Any, ...]) -> list[Any]:
+    """Return each case with answers apart and packed: in turns one of the two always, the other as a slow test."""
+    return [
+        pytest.param(*case, is_packed, id=f"{name}-{way}", marks=pytest.mark.slow if (at + is_packed) % 2 else ())
+        for at, (name, case) in enumerate(cases.items())
+        for is_packed, way in ((False, "apart"), (True, "packed"))
+    ]
+
+
 def make_batch() -> GroupBatch:
     """Return a batch whose first two prompts have 40 tokens in common, and the others none."""
     r = np.random.default_rng(0)
@@ -65,11 +74,9 @@ def test_of_equal_prompts_each_keeps_its_last_token() -> None:
     assert (begin.length.tolist(), rest.length.tolist()) == ([63, 63], [1, 1])
 
 
-@pytest.mark.parametrize("is_packed", [False, True], ids=["apart", "packed"])
 @pytest.mark.parametrize(
-    ("config", "attention"),
-    [(MODEL, "xla"), (SLIDING, "xla"), (MODEL, SPLASH), (MODEL, "cudnn")],
-    ids=["plain", "sliding", "splash", "cudnn"],
+    ("config", "attention", "is_packed"),
+    either_way(plain=(MODEL, "xla"), sliding=(SLIDING, "xla"), splash=(MODEL, SPLASH), cudnn=(MODEL, "cudnn")),
 )
 def test_scores_and_gradients_are_those_of_prompts_each_alone(
     config: ModelConfig, attention: str | TreeAttention, is_packed: bool, plain_kernel: ModuleType
@@ -119,9 +126,9 @@ def test_what_is_in_common_is_run_once() -> None:
     assert tokens == {B // Q * P, B * 64, B * G * T}
 
 
-@pytest.mark.parametrize("is_packed", [False, True], ids=["apart", "packed"])
 @pytest.mark.parametrize(
-    "micro_batches", [MicroBatches(2), MicroBatches(1, 720), MicroBatches(1, 360)], ids=["parts", "whole", "tokens"]
+    ("micro_batches", "is_packed"),
+    either_way(tokens=(MicroBatches(1, 360),), parts=(MicroBatches(2),), whole=(MicroBatches(1, 720),)),
 )
 def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is_packed: bool) -> None:
     """What is in common stays in one part; each part's answers come back to their places."""

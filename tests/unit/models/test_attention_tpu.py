@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.planning.chips import QUIET
+
 pytestmark = pytest.mark.slow
 
 
@@ -25,8 +27,7 @@ NEEDS_LIBTPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 
 def run(tensor: str, remat: str) -> list[int]:
     """Run this file as a script: how often the compiled program calls each kernel."""
-    # Without the last libtpu would ask a cloud's metadata server where it is.
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    env = os.environ | {"JAX_PLATFORMS": "cpu"} | QUIET
     env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
     command = [sys.executable, __file__, tensor, remat]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)

@@ -154,7 +154,8 @@ $(TRAINERS)/stamp: pyproject.toml $(RUST_FILES)
 test-trainers: $(TRAINERS)/stamp ## make .venv-trainers with verifiers, OpenEnv and skyrl-gym and hold the same dialogues in each
 	$(TRAINERS)/bin/python -m pytest -q -m trainers tests/unit/sqlenv/test_adapters.py $(ARGS)
 
-# The lowest versions that pyproject.toml allows; what they need in turn is the newest that fits.
+# The lowest versions that pyproject.toml allows; what they need in turn is the newest that fits. LOWEST_ARGS are for these
+# tests alone where `make --jobs` runs other targets beside them.
 LOWEST := .venv-lowest
 
 $(LOWEST)/stamp: pyproject.toml $(RUST_FILES)

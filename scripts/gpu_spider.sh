@@ -84,6 +84,8 @@ go() {
     lay_wheels
     mkdir -p "$OUT"
     export RUN CONFIG PY ROWS SETS=spider_dev JAXRL_SQL_DATA="$RUN/data"
+    # Trying kernels out is most of compiling there, and programs run for minutes alone.
+    export XLA_FLAGS="${XLA_FLAGS:---xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false}"
     timeout --signal=INT --kill-after="$GRACE" $((LIMIT - GRACE - SECONDS + began)) \
         scripts/gemma_spider.sh "${STAGES[@]}" >>"$OUT/log" 2>&1 || rc=$?
     tar -C "$RUN" --exclude model --exclude checkpoints --exclude samples -czf "$OUT/kept.tgz" \

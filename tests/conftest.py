@@ -167,6 +167,15 @@ def rewind() -> Callable[[Path, int], None]:
     return delete_newer
 
 
+@pytest.fixture
+def on_cpu() -> Iterator[None]:
+    """Compile for the processor: XLA counts the work and memory of its own kernels, not of a GPU's libraries."""
+    import jax
+
+    with jax.default_device(jax.local_devices(backend="cpu")[-1]):
+        yield
+
+
 def _module(name: str) -> ModuleType:
     """Load a file beside this one: tests are found by path, so that they cannot import one another."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))

@@ -402,9 +402,9 @@ class RunConfig:
     and trackio; the last two file the run under `project`.
     `compilation_cache` is the folder where compiled programs are kept for other runs: `auto` is one in the user's
     cache, for runs of one process; empty, none are kept.
-    `pad_to_max` compiles a third of the programs, each for the most there is: all prompts are padded to the longest,
-    supervised answers to the most they may have, and caches begin at their largest. For runs that are short beside
-    their compiler.
+    `pad_to_max` compiles a third of the programs, each for the most there is: all prompts are padded to the longest
+    (`jaxrl-sql evaluate`: to `data.max_prompt_tokens`), supervised answers to the most they may have, and caches begin
+    at their largest. For runs that are short beside their compiler.
     """
 
     dir: str = "runs/run"

@@ -64,6 +64,11 @@ class ModelRunner:
 
     # --- the sizes of the pools
 
+    def at_least_open(self, sizes: EngineSizes) -> EngineSizes:
+        """Return the sizes for a call: where one program is to serve all, no fewer blocks of prompts than there are."""
+        have = _num_blocks(self.prompt_pool) if self.config.max_prompt_bucket else 0
+        return sizes._replace(prompt_blocks=max(sizes.prompt_blocks, have))
+
     def open_pools(self, sizes: EngineSizes, completion_blocks: int) -> None:
         """Make the pools of a call, those of prompts and of completions, where the last call's are of another size."""
         self.prefix_cache.capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)

@@ -105,7 +105,7 @@ class PrefillQueue:
         self.groups = deque(groups)
         longest = max(self.config.max_prompt_bucket, *(len(prompts[i].token_ids) for i in served), 1)
         completion = max((samplings[i].longest for i in served), default=1)
-        self.sizes = self.config.sizes(len(cut), most, longest, completion)
+        self.sizes = runner.at_least_open(self.config.sizes(len(cut), most, longest, completion))
         num_slots, self.columns = self.sizes.prompt_slots, self.sizes.prompt_columns
         self.sequences: dict[int, PromptSequence] = {}
         self.free_slots = list(range(num_slots - 1, -1, -1))

@@ -124,7 +124,8 @@ def open_policy_client(
         have, device = device_memory(mesh), mesh.local_devices[0]
         machine = Machine(device.platform, len(mesh.local_devices), have, known_chip(device))
         config = client_layout(config, shape, mesh, machine)
-        sizes = engine_config(config, slots, 0, batch_ways(mesh.shape))
+        padded_to = config.data.max_prompt_tokens if config.run.pad_to_max else 0
+        sizes = engine_config(config, slots, padded_to, batch_ways(mesh.shape))
         sizes = replace(sizes, purpose=purpose, compute_dtype=compute, attention="xla", budget=None)
         budget = client_kv_budget(config, shape, sampling_mesh(config, mesh), sizes, longest, have)
         engine = make_engine(shape, params, tokenizer, replace(sizes, budget=budget), mesh, rollout_grid(config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from jaxrl_sql.batch import bucket
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.prompts import make_prompts
 from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.evaluate import main as evaluate_main
 from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.sft import main as sft_main
@@ -114,3 +116,27 @@ def test_padded_to_the_most_supervised_steps_and_held_out_loss_have_one_program_
     assert found[False][0] > found[True][0]
     assert found[True] == (1, 1)
     assert "compiles up to 1 updates" in capsys.readouterr().out
+
+
+def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
+    arguments: list[str], tmp_path: Path, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of unlike prompts, the last of fewer; what is answered is the same as with a program for each."""
+    monkeypatch.setattr(sys.modules["jaxrl_sql.evaluate"], "_MOST_QUESTIONS", 8)
+    data, start = (one.partition("=")[2] for one in (arguments[0], arguments[4]))
+    asked = [
+        "--data", f"{data}/dev", "--model", start, "evaluate.max_new_tokens=12", "evaluate.max_num_seqs=8",
+        "evaluate.limit=10", "data.max_prompt_tokens=320", "data.prompt=compact", "run.display=none",
+    ]  # fmt: skip
+    programs, answers = [], []
+    for few in (False, True):
+        jax.clear_caches()
+        compiled.clear()
+        out = tmp_path / str(few)
+        assert evaluate_main([*asked, f"run.pad_to_max={str(few).lower()}", "--out", str(out)]) == 0
+        programs.append({name: compiled[name] for name in ("prefill_chunk", "decode_chunk")})
+        answers.append([json.loads(line)["sql"] for line in (out / "records.jsonl").read_text().splitlines()])
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 8 + 2
+    assert programs[1] == {"prefill_chunk": 1, "decode_chunk": 1}
+    assert programs[0]["prefill_chunk"] > 3

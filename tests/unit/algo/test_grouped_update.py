@@ -180,6 +180,7 @@ def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: s
         np.testing.assert_allclose(weight, expected[key][1], rtol=1e-4, err_msg=key)
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("name", MARKED)
 def test_scores_and_gradients_run_each_prompt_once_with_every_option(name: str) -> None:
     """Of prompts four times as long as answers, G copies would cost more than twice what one does."""

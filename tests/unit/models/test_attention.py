@@ -18,7 +18,7 @@ from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.models import ModelConfig, init_params
-from jaxrl_sql.models.attention import BACKENDS, amx, choose, cudnn, splash, xla
+from jaxrl_sql.models.attention import BACKENDS, amx, choose, cudnn, for_platform, splash, xla
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
@@ -184,13 +184,13 @@ def test_a_cpu_s_unit_rounds_what_it_multiplies_alone(tree: str, monkeypatch: py
 def test_the_backend_of_a_cpu_is_chosen_by_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     for has_unit, backend in ((False, xla), (True, amx)):
         monkeypatch.setattr(cpu, "has_bfloat16_products", lambda has_unit=has_unit: has_unit)
-        assert choose("auto", CONFIG, jnp.bfloat16) is backend.attend_tree
-        assert choose("auto", CONFIG, jnp.float32) is xla.attend_tree
+        assert for_platform("auto", CONFIG, jnp.bfloat16, "cpu") is backend.attend_tree
+        assert for_platform("auto", CONFIG, jnp.float32, "cpu") is xla.attend_tree
     with pytest.raises(InputError, match=r"model\.attention=amx: it multiplies bfloat16, and activations are float32"):
-        choose("amx", CONFIG, jnp.float32)
+        for_platform("amx", CONFIG, jnp.float32, "cpu")
     monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
     with pytest.raises(InputError, match="this processor has no fast products of bfloat16"):
-        choose("amx", CONFIG, jnp.bfloat16)
+        for_platform("amx", CONFIG, jnp.bfloat16, "cpu")
 
 
 def test_splash_caps_scores_as_plain_attention_does(here: dict[str, Callable[..., Any]]) -> None:

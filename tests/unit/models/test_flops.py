@@ -25,6 +25,7 @@ from jaxrl_sql.models.spec import SlidingWindow
 ONE = ModelConfig("qwen2", 512, 256, 1, 4, 2, 64, 768, 1e4, 1e-6, True, False, True, 512)
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("b", "p", "g", "t"), [(2, 96, 4, 32), (1, 64, 2, 128)])
 def test_forward_flops_are_xlas_within_four_percent(b: int, p: int, g: int, t: int) -> None:
     def logits(params: object, tokens: jax.Array, completion: jax.Array) -> jax.Array:

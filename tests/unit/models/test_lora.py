@@ -58,7 +58,9 @@ def trained(adapters: Adapters) -> Adapters:
 def test_new_adapters_change_nothing_at_all(config: ModelConfig) -> None:
     adapters, base = fresh(config)
     got = FORWARD(policy_params(adapters, base), config, TOKENS, LENGTHS)
-    np.testing.assert_array_equal(got, FORWARD(base, config, TOKENS, LENGTHS))
+    want = FORWARD(base, config, TOKENS, LENGTHS)
+    # On a GPU the two programs may sum a product in another order.
+    np.testing.assert_allclose(got, want, rtol=0, atol=0 if jax.default_backend() == "cpu" else 1e-5)
     assert adapters.scale == ALPHA / RANK
     assert all(pair.a.any() and not pair.b.any() for pair in adapters.pairs.values())
 

@@ -267,6 +267,7 @@ def test_short_prompts_are_not_padded_to_a_long_one() -> None:
     assert engine.stats.padded_tokens <= 128 + 2 * 16 * 8
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_no_step_copies_a_prompt_for_its_samples() -> None:
     """What a chunk holds beside its arguments is less than one layer's keys with a copy of the prompt in every slot."""
     n, p, size = 32, 4096, 64

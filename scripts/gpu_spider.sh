@@ -21,7 +21,8 @@ RUN=${RUN:-runs/gpu_spider}
 OUT=${OUT:-$RUN/out}
 ROWS=${ROWS:-512}
 CONFIG=${CONFIG:-configs/gpu_spider.yaml}
-read -ra STAGES <<<"${STAGES:-sft scores grpo scores sft-all}"
+read -ra STAGES <<<"${STAGES:-sft grpo control scores sft-all}"
+export CONTROL_STEPS=${CONTROL_STEPS:-350}
 GRACE=60 # seconds a run may take to finish its step, save, and be read out
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 
@@ -103,7 +104,7 @@ rehearse() {
     # Compiling is nearly all of the time: less of it computes the same, and what was compiled is there for the next run.
     export JAX_PLATFORMS=cpu JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 XLA_FLAGS=--xla_backend_optimization_level=0
     PARTS=dist/gpu_spider_rehearsal RUN=runs/gpu_spider_rehearsal CONFIG=configs/gpu_spider_rehearsal.yaml PART_BYTES=50000
-    OUT=$RUN/out ROWS=4
+    OUT=$RUN/out ROWS=4 CONTROL_STEPS=4
     local work job rounds=1 rc began=$SECONDS
     work=$(mktemp -d)
     rm -rf "$RUN" "$PARTS"

@@ -357,7 +357,7 @@ def main() -> int:
         "jax": jax.__version__,
         "product_tflops": rate / 1e12,
         "copy_gb_per_s": bandwidth / 1e9,
-        "plan": plan._replace(models={name: count_params(config) for name, config in plan.models.items()})._asdict(),
+        "plan": plan._asdict() | {"models": {name: count_params(config) for name, config in plan.models.items()}},
         "rows": [],
         "disagreements": [],
     }

@@ -19,7 +19,7 @@ PART_BYTES=${PART_BYTES:-50000000}
 PARTS=${PARTS:-dist/gpu_spider}
 RUN=${RUN:-runs/gpu_spider}
 OUT=${OUT:-$RUN/out}
-ROWS=${ROWS:-512}
+ROWS=${ROWS:-128} # a part of an evaluation has no more questions
 CONFIG=${CONFIG:-configs/gpu_spider.yaml}
 read -ra STAGES <<<"${STAGES:-sft grpo control scores sft-all}"
 export CONTROL_STEPS=${CONTROL_STEPS:-350}

@@ -293,12 +293,16 @@ def _judging(config: TrainConfig, executor: Executor, one: Set, timer: Executor 
 
 
 def parts_of(config: TrainConfig, sets: Sequence[Set]) -> Iterator[Part]:
-    """Yield the parts of the work, in order; they do not depend on what is done already."""
-    size = max(_FEWEST_QUESTIONS, min(_MOST_QUESTIONS, _ANSWERS // config.evaluate.samples))
+    """Yield the parts of the work, in order; they do not depend on what is done already.
+
+    A set's parts are of one size but for a question: a small one at the end would be compiled for by itself.
+    """
+    most = max(_FEWEST_QUESTIONS, min(_MOST_QUESTIONS, _ANSWERS // config.evaluate.samples))
     for at, one in enumerate(sets):
+        count, size = -(-len(one.examples) // most), len(one.examples)
         for run in range(config.evaluate.runs):
-            for start in range(0, len(one.examples), size):
-                yield Part(at, run, start // size, one.examples[start : start + size])
+            for i in range(count):
+                yield Part(at, run, i, one.examples[size * i // count : size * (i + 1) // count])
 
 
 def _so_far(sets: Sequence[Set], known: Mapping[tuple[int, int, str], Record]) -> dict[str, float]:

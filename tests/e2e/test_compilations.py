@@ -121,7 +121,7 @@ def test_padded_to_the_most_supervised_steps_and_held_out_loss_have_one_program_
 def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
     arguments: list[str], tmp_path: Path, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts of unlike prompts, the last of fewer; what is answered is the same as with a program for each."""
+    """Two parts of unlike prompts; what is answered is the same as with a program for each length."""
     monkeypatch.setattr(sys.modules["jaxrl_sql.evaluate"], "_MOST_QUESTIONS", 8)
     data, start = (one.partition("=")[2] for one in (arguments[0], arguments[4]))
     asked = [
@@ -137,6 +137,6 @@ def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
         programs.append({name: compiled[name] for name in ("prefill_chunk", "decode_chunk")})
         answers.append([json.loads(line)["sql"] for line in (out / "records.jsonl").read_text().splitlines()])
     assert answers[0] == answers[1]
-    assert len(answers[0]) == 8 + 2
+    assert len(answers[0]) == 5 + 5
     assert programs[1] == {"prefill_chunk": 1, "decode_chunk": 1}
     assert programs[0]["prefill_chunk"] > 3

@@ -294,6 +294,20 @@ def test_a_prompt_stands_once_for_all_its_samples() -> None:
     assert engine.stats.padded_tokens == 16
 
 
+@pytest.mark.parametrize("padded_to", [0, 32])
+def test_where_one_program_serves_all_a_call_of_fewer_prompts_keeps_the_pool(padded_to: int) -> None:
+    engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8, max_prompt_bucket=padded_to))
+    blocks, found = [], []
+    for count in (8, 2):
+        samples = engine.generate(make_prompts(*[20] * count), SamplingParams(temperature=0.0, max_new_tokens=4))
+        found.append({sample.prompt_index: sample.token_ids for sample in samples})
+        pool = engine.runner.prompt_pool
+        assert pool is not None
+        blocks.append(pool.num_blocks)
+    assert (blocks[0] == blocks[1]) == bool(padded_to)
+    assert found[1] == {i: found[0][i] for i in range(2)}
+
+
 def test_a_shared_prefix_is_computed_once_and_nothing_changes() -> None:
     r = np.random.default_rng(5)
     schema = tuple(r.integers(0, 24, 21).tolist())

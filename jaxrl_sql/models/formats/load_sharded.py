@@ -21,6 +21,8 @@ from jaxrl_sql.models.spec import ParamSpec
 
 # Rows turned at once: their columns' cache lines stay in the first cache until all of a line is used.
 BLOCK_ROWS = 64
+# Values read and decoded at once: fewer, and the threads wait for one another and for Python more than they compute.
+READ_VALUES = 1 << 18
 # Rows that a thread takes at once: large enough to be worth it, small enough to share out.
 JOB_ROWS = 4096
 MAX_THREADS = 8
@@ -112,14 +114,16 @@ def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype
     if tensor.encoding.dtype == dtype and whole and tensor.order is None and not part.transposed:
         tensor.read_into(first, grid[first - part.rows[0] : last - part.rows[0]])
         return
-    for start in range(first, last, BLOCK_ROWS):
-        stop = min(start + BLOCK_ROWS, last)
-        block = _bits(_cast(tensor.read(start, stop)[:, slice(*part.columns)], dtype))
-        at = slice(start - part.rows[0], stop - part.rows[0])
-        if part.transposed:
-            grid[:, at] = block.T
-        else:
-            grid[at] = block
+    step = max(READ_VALUES // tensor.shape[-1] // BLOCK_ROWS, 1) * BLOCK_ROWS
+    for start in range(first, last, step):
+        block = _bits(_cast(tensor.read(start, min(start + step, last))[:, slice(*part.columns)], dtype))
+        at = start - part.rows[0]
+        if not part.transposed:
+            grid[at : at + len(block)] = block
+            continue
+        for row in range(0, len(block), BLOCK_ROWS):
+            turned = block[row : row + BLOCK_ROWS].T
+            grid[:, at + row : at + row + turned.shape[1]] = turned
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -48,6 +48,7 @@ def gguf_tokenizer(path: Path) -> Any:
         raise InputError(f"tokenizer: {path} carries none")
     kind = given.get("model")
     types = given.get("token_type") or [NORMAL] * len(given["tokens"])
+    raw: Any
     if metadata.get(WHOLE):
         raw = Tokenizer.from_str(metadata[WHOLE])
     elif kind == "gpt2":
@@ -61,13 +62,17 @@ def gguf_tokenizer(path: Path) -> Any:
     whole = [text for text, t in named if t == USER_DEFINED and raw.token_to_id(text) is not None]
     raw.add_tokens([AddedToken(text, normalized=False, special=False) for text in whole])
     ids = {name: given.get(f"{key}_token_id") for name, key in SPECIAL.items()}
-    return PreTrainedTokenizerFast(
+    # transformers copies what it is given, a second's work for a large vocabulary; this one is nobody else's.
+    raw.__deepcopy__ = lambda _memo: raw
+    found = PreTrainedTokenizerFast(
         tokenizer_object=raw,
         **{name: given["tokens"][i] for name, i in ids.items() if i is not None},
         add_bos_token=given.get("add_bos_token", _begins_by_default(given)),
         chat_template=metadata.get("tokenizer.chat_template"),
         clean_up_tokenization_spaces=False,
     )
+    del raw.__deepcopy__
+    return found
 
 
 def _begins_by_default(given: Mapping[str, Any]) -> bool:

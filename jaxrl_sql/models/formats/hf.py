@@ -297,6 +297,8 @@ def save_checkpoint(
     wait_for_all("save_checkpoint")
 
 
+# The class of tokenizer.json alone, by its old name and its new one.
+_GENERAL_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -305,8 +307,6 @@ def load_tokenizer(source: str | Path) -> Any:
 
     Raises InputError when there is none, or none that is understood.
     """
-    from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
-
     source = Path(source)
     if is_gguf(source):
         return gguf_tokenizer(source)
@@ -315,7 +315,25 @@ def load_tokenizer(source: str | Path) -> Any:
     if not any((source / name).is_file() for name in _TOKENIZER_FILES):
         raise InputError(f"tokenizer: {source} holds no {' or '.join(_TOKENIZER_FILES)}: name data.tokenizer")
     try:
-        return AutoTokenizer.from_pretrained(str(source), local_files_only=True)
+        return _tokenizer_reader(source).from_pretrained(str(source), local_files_only=True)
     except Exception as error:  # transformers raises whatever the files provoke
         reason = str(error).strip().splitlines()
         raise InputError(f"tokenizer: {source} cannot be loaded ({reason[0] if reason else error!r})") from error
+
+
+def _tokenizer_reader(folder: Path) -> Any:
+    """Return the class of transformers that reads a folder's tokenizer: the general one where the folder names it.
+
+    Asked which class it is, transformers imports torch where that is installed, which takes seconds.
+    """
+    try:
+        named = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["tokenizer_class"]
+    except (OSError, ValueError, TypeError, KeyError):
+        named = None
+    if named in _GENERAL_TOKENIZERS and (folder / "tokenizer.json").is_file():
+        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer  # noqa: PLC0415 (as above)
+
+    return AutoTokenizer

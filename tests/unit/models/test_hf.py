@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.types import InputError
 
+START = Path(__file__).parents[3] / "configs" / "recipes_start"
 QWEN3 = ModelConfig("qwen3", 30, 16, 2, 4, 2, 8, 24, 1e6, 1e-6, True, True, False, 64)
 QWEN2 = ModelConfig("qwen2", 30, 16, 2, 4, 2, 4, 24, 1e4, 1e-5, False, False, True, 32)
 LLAMA = ModelConfig("llama", 30, 16, 2, 4, 2, 8, 24, 5e5, 1e-5, True, False, False, 256)
@@ -260,6 +263,32 @@ def test_tokenizer_travels_with_the_checkpoint(tmp_path: Path) -> None:
     assert again.eos_token_id == 0
     assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == 0
     assert load_checkpoint(tmp_path)[0] == QWEN3
+
+
+@pytest.mark.parametrize(
+    ("named", "asks"),
+    [("TokenizersBackend", False), ("PreTrainedTokenizerFast", False), ("Qwen2TokenizerFast", True), (None, True)],
+)
+def test_a_tokenizer_of_the_general_class_is_read_without_asking_for_its_class(
+    tmp_path: Path, named: str | None, asks: bool
+) -> None:
+    """What transformers imports to find a class brings torch where that is installed: seconds of each command."""
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((START / name).read_bytes())
+    fields = json.loads((START / "tokenizer_config.json").read_text())
+    if named is None:
+        fields.pop("tokenizer_class")
+    else:
+        fields["tokenizer_class"] = named
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields))
+    code = (
+        f"import sys; from jaxrl_sql.models import load_tokenizer; made = load_tokenizer({str(tmp_path)!r}); "
+        "asks = 'transformers.models.auto.tokenization_auto' in sys.modules; from transformers import AutoTokenizer; "
+        f"other = AutoTokenizer.from_pretrained({str(tmp_path)!r}); text = ' SELECT é\\n<|im_end|> ship'; "
+        "print(asks, made.encode(text) == other.encode(text), made.get_vocab() == other.get_vocab())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == f"{asks} True True"
 
 
 def test_a_folder_without_a_tokenizer_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ PY=${PY:-python3}
 OUT=${OUT:-runs/gpu_check}
 WHAT=${WHAT:-tests timing}
 PROCESSES=${PROCESSES:-8} # that tests run in on a GPU, where there is pytest-xdist
-UNTUNED="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 site=$(mktemp -d)
@@ -44,13 +43,17 @@ for module in flax optax omegaconf yaml safetensors; do
 done
 
 failed=0
-side_by_side=()
-if [ "$platform" = gpu ] && has xdist; then side_by_side=(-n "$PROCESSES"); fi
+side_by_side=() quick=()
+if [ "$platform" = gpu ]; then
+    # Compiling is nearly all of a test's time there, and trying kernels out nearly all of compiling.
+    quick=("XLA_FLAGS=--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false")
+    if has xdist; then side_by_side=(-n "$PROCESSES"); fi
+fi
 tests() { # NAME then pytest's arguments; warnings of a jax that is newer than ours are no failures here
     local name=$1; shift
-    # Compiling is nearly all of a test's time on a GPU, and trying kernels out nearly all of compiling.
-    XLA_FLAGS="$UNTUNED" XLA_PYTHON_CLIENT_PREALLOCATE=false JAX_DEFAULT_MATMUL_PRECISION=highest "$PY" -m pytest -q \
-        -p no:cacheprovider -o filterwarnings=default ${side_by_side[@]+"${side_by_side[@]}"} "$@" >"$OUT/$name.log" 2>&1 || failed=1
+    env XLA_PYTHON_CLIENT_PREALLOCATE=false JAX_DEFAULT_MATMUL_PRECISION=highest ${quick[@]+"${quick[@]}"} \
+        "$PY" -m pytest -q -p no:cacheprovider -o filterwarnings=default ${side_by_side[@]+"${side_by_side[@]}"} \
+        "$@" >"$OUT/$name.log" 2>&1 || failed=1
     echo "$name: $(tail -n 1 "$OUT/$name.log")"
 }
 if [[ $WHAT != *tests* ]]; then

@@ -172,7 +172,7 @@ def on_cpu() -> Iterator[None]:
     """Compile for the processor: XLA counts the work and memory of its own kernels, not of a GPU's libraries."""
     import jax
 
-    with jax.default_device(jax.local_devices(backend="cpu")[-1]):
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
         yield
 
 

@@ -391,7 +391,7 @@ def test_nothing_is_written_on_a_server(engine: str, tool: str, serve: Callable[
         called(tool, *({"sql": one} for one in (*texts, *more))),
         "--db",
         server.reader,
-        "executor.engine_timeout_ms=500",
+        "executor.engine_timeout_ms=1000",
     )
     assert held(server) == before
     ran = {text for text, (failed, _) in zip((*texts, *more), found, strict=True) if not failed}
@@ -412,7 +412,7 @@ def test_nothing_is_written_on_duckdb(tmp_path: Path, tool: str) -> None:
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_DUCKDB.splitlines()]
     before = state(folder)
     calls = ({"sql": one} for one in (*texts, *harm))
-    found = talk(called(tool, *calls), "--db", f"duckdb:{folder / 'shop.db'}", "executor.engine_timeout_ms=500")
+    found = talk(called(tool, *calls), "--db", f"duckdb:{folder / 'shop.db'}", "executor.engine_timeout_ms=1000")
     assert state(folder) == before
     ran = {text for text, (failed, _) in zip((*texts, *harm), found, strict=True) if not failed}
     assert ran & {*texts} <= (READS if tool == "explain" else set())

@@ -21,7 +21,7 @@ from jaxrl_sql.models.spec import ParamSpec
 
 # Rows turned at once: their columns' cache lines stay in the first cache until all of a line is used.
 BLOCK_ROWS = 64
-# Values read and decoded at once: fewer, and the threads wait for one another and for Python more than they compute.
+# Values read and decoded at once, where rows are short: each piece waits for Python, which one thread has at a time.
 READ_VALUES = 1 << 18
 # Rows that a thread takes at once: large enough to be worth it, small enough to share out.
 JOB_ROWS = 4096

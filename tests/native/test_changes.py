@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,78 @@ def test_a_writer_that_comes_and_goes_during_a_scan_is_seen_whole_or_not_at_all(
             ((now,),) = ex.execute(logged, f"SELECT max(x) FROM t -- after {turn}").rows
             assert now == turn + 1, "what was written is there"
     assert [row for row in seen if row[0] != row[1] or row[2] != N_ROWS] == []
+
+
+# Writes so often, and comes and goes for each.
+VISITOR = """
+import sqlite3, sys
+for _ in range(int(sys.argv[2])):
+    connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=float([*sys.argv, 60][3]))
+    connection.execute("UPDATE t SET x = x + 1")
+    connection.close()
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Return a database in WAL mode that is small enough to be looked into when it has just changed."""
+    path = tmp_path / "small.sqlite"
+    make(path, "PRAGMA journal_mode = WAL; CREATE TABLE t(id INTEGER PRIMARY KEY, x); INSERT INTO t(x) VALUES (0), (0)")
+    return path
+
+
+def visiting(path: Path, n_writes: int) -> list[str]:
+    return [sys.executable, "-c", VISITOR, str(path), str(n_writes)]
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_looking_into_a_file_leaves_the_locks_of_who_writes_to_it_here(small: Path, mode: str) -> None:
+    """To close a file takes this process's locks on it, and the caller's own connection may have some."""
+    with Executor(threads=1) as ex, closing(sqlite3.connect(small, isolation_level=None)) as here:
+        assert here.execute(f"PRAGMA journal_mode = {mode}").fetchall() == [(mode,)]
+        here.execute("UPDATE t SET x = x + 1")
+        here.execute("BEGIN")
+        here.execute("UPDATE t SET x = x + 1")
+        assert ex.execute(small, "SELECT max(x) FROM t").rows == [(1,)]
+        refused = subprocess.run([*visiting(small, 1), "0"], check=False, stderr=subprocess.PIPE, text=True)
+        assert "database is locked" in refused.stderr
+        here.execute("COMMIT")
+        ex.close()
+        subprocess.run(visiting(small, 1), check=True)
+        assert Path(f"{small}-wal").exists() == (mode == "wal"), "a connection keeps the log"
+        assert here.execute("SELECT max(x) FROM t").fetchall() == [(3,)]
+
+
+def test_a_kept_connection_keeps_the_log(small: Path, isolation: str) -> None:
+    command = [sys.executable, "-c", KEEPER, str(small)]
+    with Executor(threads=1, isolation=isolation) as ex:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper:
+            write_once(keeper)
+            await_write(keeper)
+            for turn in range(3):
+                assert ex.execute(small, f"SELECT x FROM t WHERE id = 1 -- {turn}").rows == [(1,)]
+            assert keeper.stdin is not None
+            keeper.stdin.close()
+        assert Path(f"{small}-wal").exists(), "the executor has it open"
+        subprocess.run(visiting(small, 1), check=True)
+        assert ex.execute(small, "SELECT x FROM t WHERE id = 1").rows == [(2,)]
+
+
+def test_small_files_that_writers_visit_are_seen_whole(small: Path, isolation: str) -> None:
+    n_writes, seen = 500, set()
+    with (
+        Executor(threads=2, isolation=isolation, limits=Limits(timeout_ms=60_000)) as ex,
+        subprocess.Popen(visiting(small, n_writes)) as visitor,
+    ):
+        while visitor.poll() is None:
+            jobs = [ex.submit([(small, f"SELECT min(x), max(x), count(*) FROM t -- {number}")]) for number in range(2)]
+            for job in jobs:
+                (outcome,) = job.result()
+                assert outcome.status == "ok", outcome.error
+                seen |= set(outcome.rows)
+        assert visitor.wait() == 0, "no reader harms a writer"
+        assert ex.execute(small, "SELECT max(x) FROM t").rows == [(n_writes,)]
+    assert [row for row in seen if row[0] != row[1] or row[2] != 2] == []
 
 
 def test_the_log_of_a_linked_database_is_found(logged: Path, isolation: str) -> None:

@@ -3,17 +3,20 @@
 //! - In the child of a fork SQLite's own locks are as they were, and the thread that held one is not there. So a pool is not
 //!   made in a child that was forked while a thread was busy: it finds the count as it was at the fork.
 //! - To close any descriptor of a file takes all locks on that file from this process (POSIX). So a descriptor of ours
-//!   stays open until no thread is busy.
+//!   stays open until no thread is busy. A connection that reads a log keeps a lock also while its thread rests, and one that
+//!   another SQLite of this process writes with has a lock, too: a file with a log or a journal beside it is neither opened
+//!   nor closed here. (The lock of who uses those keeps others from taking them away, so they are there to see.)
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::Fault;
+use crate::sqlite::dbfile;
 use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
 
@@ -23,8 +26,8 @@ const MAX_WAITING: usize = 64;
 /// Threads of all pools of this process between their first query and their rest.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
 
-/// Database files to close when nobody is busy; whoever closes one holds this.
-static WAITING: Mutex<BTreeMap<Inode, File>> = Mutex::new(BTreeMap::new());
+/// Database files to close when nobody is busy, and the paths that led to them; whoever closes one holds this.
+static WAITING: Mutex<BTreeMap<Inode, (File, PathBuf)>> = Mutex::new(BTreeMap::new());
 
 /// The process that last made a pool; 0 before the first.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -44,18 +47,21 @@ impl Drop for Busy {
     fn drop(&mut self) {
         let mut waiting = waiting();
         if BUSY.load(Ordering::SeqCst) == 1 {
-            waiting.clear();
+            waiting.retain(|_, (_, path)| dbfile::is_in_use(path));
         }
         BUSY.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Reads the first bytes of a database file without taking the locks of running queries; false where that cannot be done
-/// now: the file is shorter, or too many wait to be closed.
+/// now: the file is shorter or in use, or too many wait to be closed.
 pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
     let _busy = Busy::new();
     let mut waiting = waiting();
-    if let Some(file) = waiting.get(&inode) {
+    if dbfile::is_in_use(path) {
+        return false;
+    }
+    if let Some((file, _)) = waiting.get(&inode) {
         return file.read_exact_at(head, 0).is_ok();
     }
     if waiting.len() >= MAX_WAITING {
@@ -64,7 +70,7 @@ pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
     let Some(file) = hooks::open_file(path) else { return false };
     let is_read = file.read_exact_at(head, 0).is_ok();
     if BUSY.load(Ordering::SeqCst) > 1 {
-        waiting.insert(inode, file);
+        waiting.insert(inode, (file, path.to_owned()));
     }
     is_read
 }
@@ -82,6 +88,6 @@ pub(crate) fn check_fork() -> Result<(), Fault> {
     Ok(())
 }
 
-fn waiting() -> MutexGuard<'static, BTreeMap<Inode, File>> {
+fn waiting() -> MutexGuard<'static, BTreeMap<Inode, (File, PathBuf)>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,6 @@
 //! The identity of a database file: what must be unchanged for an old result to be still right.
 
 use std::fs::{self, Metadata};
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +9,6 @@ use std::time::{Duration, SystemTime};
 use crate::outcome::{Outcome, Status};
 use crate::result::row_hash::hash_bytes;
 use crate::sqlite::busy;
-use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
 
 /// A file changed within this time of now may change again without its time stamps showing it (clock ticks are coarse), so
@@ -35,6 +33,9 @@ pub struct FileIdentity {
 /// The end of the name of SQLite's write-ahead log.
 const WAL: &str = "-wal";
 
+/// The ends of the names of what takes changes beside a database: the log and the journal.
+const CHANGES: [&str; 2] = [WAL, "-journal"];
+
 /// What tells more than a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Content {
@@ -57,7 +58,7 @@ struct Stamp {
 impl FileIdentity {
     /// Looks at a database file; a path that leads to no regular file is the caller's `db_error`.
     pub fn of(path: &Path) -> Result<Self, Box<Outcome>> {
-        Self::look(path, WAL, |inode, stamp, wal| Content::of_recent(path, inode, stamp, wal))
+        Self::look(path, WAL, |inode, stamp| Content::of_recent(path, inode, stamp))
     }
 
     /// Looks at a file of another engine's, whose log has its name and this suffix.
@@ -65,13 +66,13 @@ impl FileIdentity {
     /// It is never read here: to close it again would take the locks of one who has it open in this process. So of a file that
     /// has just changed each look finds another state.
     pub(crate) fn of_other(path: &Path, suffix: &'static str) -> Result<Self, Box<Outcome>> {
-        Self::look(path, suffix, |_, _, _| Content::unknown())
+        Self::look(path, suffix, |_, _| Content::unknown())
     }
 
     fn look(
         path: &Path,
         suffix: &'static str,
-        read_recent: impl FnOnce(Inode, Stamp, Option<Stamp>) -> Content,
+        read_recent: impl FnOnce(Inode, Stamp) -> Content,
     ) -> Result<Self, Box<Outcome>> {
         let refused = |why: &str| Box::new(Outcome::failed(Status::DbError, format!("{}: {why}", path.display())));
         let metadata = fs::metadata(path).map_err(|error| refused(&error.to_string()))?;
@@ -82,7 +83,7 @@ impl FileIdentity {
         let stamp = Stamp::of(&metadata);
         let wal = fs::metadata(beside(path, suffix)).ok().map(|wal| Stamp::of(&wal));
         let is_recent = stamp.is_recent() || wal.is_some_and(|wal| wal.is_recent());
-        let content = if is_recent { read_recent(inode, stamp, wal) } else { Content::Settled };
+        let content = if is_recent { read_recent(inode, stamp) } else { Content::Settled };
         Ok(Self { inode, stamp, content, wal, suffix })
     }
 
@@ -146,7 +147,12 @@ impl Unused {
 
 /// Tells whether a database has neither a log nor a journal, in which there might be what its file lacks.
 pub(crate) fn is_alone(path: &Path) -> bool {
-    ["-wal", "-journal"].iter().all(|suffix| fs::metadata(beside(path, suffix)).map_or(true, |file| file.len() == 0))
+    CHANGES.iter().all(|suffix| fs::metadata(beside(path, suffix)).map_or(true, |file| file.len() == 0))
+}
+
+/// Tells whether a database has a log or a journal, and so may be in use.
+pub(crate) fn is_in_use(path: &Path) -> bool {
+    CHANGES.iter().any(|suffix| fs::symlink_metadata(beside(path, suffix)).is_ok())
 }
 
 impl Stamp {
@@ -172,24 +178,13 @@ impl Content {
         Self::Unknown(LOOKS.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Reads the database and its log.
-    fn of_recent(path: &Path, inode: Inode, stamp: Stamp, wal: Option<Stamp>) -> Self {
-        let log_size = wal.map_or(0, |wal| wal.size);
-        if stamp.size.saturating_add(log_size) > MAX_DIGESTED {
+    /// Reads the database, where it is not in use.
+    fn of_recent(path: &Path, inode: Inode, stamp: Stamp) -> Self {
+        if stamp.size > MAX_DIGESTED {
             return Self::unknown();
         }
         let mut bytes = vec![0; stamp.size as usize];
-        if !busy::read_head(path, inode, &mut bytes) {
-            return Self::unknown();
-        }
-        if wal.is_some() {
-            // Nobody locks bytes of a log, so it may be opened and closed.
-            let read = |file: fs::File| file.take(MAX_DIGESTED).read_to_end(&mut bytes);
-            if hooks::open_file(&wal_path(path)).map(read).is_none_or(|read| read.is_err()) {
-                return Self::unknown();
-            }
-        }
-        Self::Digest(hash_bytes(&bytes))
+        if busy::read_head(path, inode, &mut bytes) { Self::Digest(hash_bytes(&bytes)) } else { Self::unknown() }
     }
 }
 

@@ -75,6 +75,9 @@ const RTREE_TABLES: [&str; 3] = ["_node", "_parent", "_rowid"];
 const BUSY_WAIT: Duration = Duration::from_millis(500);
 const BUSY_PERIOD: Duration = Duration::from_millis(5);
 
+/// How often it is tried to open a file whose writers come and go.
+const MAX_LOOKS: usize = 10;
+
 /// SQLite's limits that no user needs to change. The number of arguments bounds how often one call of a JSON function
 /// walks through its text.
 const LIMITS: [(Limit, i32); 4] = [
@@ -330,14 +333,17 @@ impl Sandbox {
             connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
             Ok(connection)
         };
-        match connect() {
-            // So it is when a log is missing, because nothing may be created.
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && self.unused.get().is_none() => {
-                self.unused.set(Unused::of(&self.path));
-                if self.unused.get().is_some() { connect() } else { Err(error) }
+        for _ in 1..MAX_LOOKS {
+            match connect() {
+                // So it is when a log is missing, because nothing may be created. Where there is one by now, a writer has
+                // come since, or has gone and another has come.
+                Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && !self.is_read_alone() => {
+                    self.unused.set(Unused::of(&self.path));
+                }
+                result => return result,
             }
-            result => result,
         }
+        connect()
     }
 
     /// Opens a connection that can only read. A promise about a file does not hold for a log or a journal beside it.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -70,6 +70,10 @@ class KVPool:
     def block_size(self) -> int:
         """Return C, the tokens of a block."""
         return self.k[0].shape[2]
+
+
+Pair = tuple[jax.Array, jax.Array]
+"""A layer's keys and values in a pool, [Y,K,C,Q] each."""
 
 
 @flax.struct.dataclass
@@ -332,25 +336,49 @@ def decode_tokens(
     read = _by_kernel if model.kernel is not None else _by_blocks
     attend_to = read(model, prompts, completions, groups, (prompt_length, length), active, positions)
     x = embed(params, config, token[:, None, None], model.compute_dtype)
-    keys: list[jax.Array] = []
-    values: list[jax.Array] = []
-    for i, kind in enumerate(_kinds(config)):
-        layer = layer_of(params, i)
+
+    @partial(jax.jit, static_argnames="kind")  # traced for a kind of layers and not for each of them
+    def step(layer: Layer, kind: Kind, x: jax.Array, own: Pair, prompt: Pair) -> tuple[jax.Array, Pair]:
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        for kept, new, pool in ((keys, k, own.k[i]), (values, v, own.v[i])):
-            written = pool.at[block, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop")
-            kept.append(constrain(written, POOL))
+        k, v = (
+            constrain(pool.at[block, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop"), POOL)
+            for pool, new in zip(own, (k, v), strict=True)
+        )
         q = q.reshape(q.shape[0], config.n_kv_heads, -1, config.head_dim)
-        pools = (prompts.pool.k[i], prompts.pool.v[i]), (keys[i], values[i])
-        attended = attend_to(q, kind, pools)
+        attended = attend_to(q, kind, (prompt, (k, v)))
         attended = attended.astype(x.dtype).reshape(x.shape[0], 1, 1, config.n_heads, config.head_dim)
-        x = finish(layer, config, x, attended)
-    hidden = norm(config, x[:, 0, 0], params["final_norm"])
-    return hidden, KVPool(k=tuple(keys), v=tuple(values))
+        return finish(layer, config, x, attended), (k, v)
+
+    x, pool = _run_layers(step, params, config, x, own, prompts.pool)
+    return norm(config, x[:, 0, 0], params["final_norm"]), pool
 
 
-Past = Callable[[int, Kind], list[MaskedKeys]]
-Write = Callable[[int, jax.Array, jax.Array], None]
+def _run_layers(
+    step: Callable[[Layer, Kind, jax.Array, Pair, Pair], tuple[jax.Array, Pair]],
+    params: PyTree,
+    config: ModelConfig,
+    x: jax.Array,
+    own: KVPool,
+    other: KVPool,
+) -> tuple[jax.Array, KVPool]:
+    """Run layer after layer, each with its keys and values of two pools -> states, and the first pool as written."""
+    written = []
+    for i, (kind, *pools) in enumerate(zip(_kinds(config), _pairs(own), _pairs(other), strict=True)):
+        x, pair = step(layer_of(params, i), kind, x, *pools)
+        written.append(pair)
+    keys, values = zip(*written, strict=True)
+    return x, KVPool(k=keys, v=values)
+
+
+def _pairs(pool: KVPool) -> list[Pair]:
+    """Return keys and values of a pool, layer by layer."""
+    return list(zip(pool.k, pool.v, strict=True))
+
+
+# What stands before new tokens: (kind, a layer's keys and values, the new ones written, those of another pool).
+Past = Callable[[Kind, Pair, Pair], list[MaskedKeys]]
+# Puts a layer's new keys (or values) [X,K,T,Q] into those of a pool.
+Write = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def _run_tokens(
@@ -359,55 +387,52 @@ def _run_tokens(
     tokens: jax.Array,
     length: jax.Array,
     start: jax.Array,
+    pools: tuple[KVPool, KVPool],
     past: Past,
     write: Write,
-) -> jax.Array:
-    """Run tokens [X,T] with lengths [X] from positions start [X] on, after what `past` gives -> last states [X,D].
+) -> tuple[jax.Array, KVPool]:
+    """Run tokens [X,T] with lengths [X] from positions start [X] on -> last states [X,D], and the pool written to.
 
-    `past(layer, kind)` gives the keys and values that come before; `write(layer, k, v)` takes the new [X,K,T,Q].
+    `pools` are that and another, which `past` may read.
     """
     config, t = model.config, tokens.shape[1]
     positions = _positions(start, tokens)
     where = place(config, positions)
     causal = (jnp.arange(t) < length[:, None])[:, None, None] & jnp.tril(jnp.ones((t, t), bool))
-    x = embed(params, config, tokens[:, None], model.compute_dtype)
-    for i, kind in enumerate(_kinds(config)):
-        layer = layer_of(params, i)
+
+    @partial(jax.jit, static_argnames="kind")
+    def step(layer: Layer, kind: Kind, x: jax.Array, own: Pair, other: Pair) -> tuple[jax.Array, Pair]:
         q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        write(i, k[:, 0], v[:, 0])
-        own = (k, v, narrow(window_of(config, kind), causal, positions, positions))
-        attended = attend(q, [*past(i, kind), own], scale_of(config), config.attn_score_cap)
-        x = finish(layer, config, x, attended)
-    return last_state(norm(config, x[:, 0], params["final_norm"]), length)
+        own = constrain(write(own[0], k[:, 0]), POOL), constrain(write(own[1], v[:, 0]), POOL)
+        new = (k, v, narrow(window_of(config, kind), causal, positions, positions))
+        attended = attend(q, [*past(kind, own, other), new], scale_of(config), config.attn_score_cap)
+        return finish(layer, config, x, attended), own
+
+    x = embed(params, config, tokens[:, None], model.compute_dtype)
+    x, pool = _run_layers(step, params, config, x, *pools)
+    return last_state(norm(config, x[:, 0], params["final_norm"]), length), pool
 
 
 def _gather_past(
-    config: ModelConfig,
-    halves: tuple[Sequence[jax.Array], Sequence[jax.Array]],
-    table: jax.Array,
-    length: jax.Array,
-    first: jax.Array,
-    queries: jax.Array,
-) -> Past:
-    """Return `past` for the blocks of table [X,J]: length [X] tokens of them, the first at position first [X].
+    config: ModelConfig, table: jax.Array, length: jax.Array, first: jax.Array, queries: jax.Array
+) -> Callable[[Kind, Pair], MaskedKeys]:
+    """Return what reads the blocks of table [X,J]: length [X] tokens of them, the first at position first [X].
 
-    `halves` are a pool's keys and values by layer, read when a layer is run: after what has been written into them, or
-    the pool as it was would have to be kept beside. Here keys are gathered, [X,K,J·C,Q] a layer: that is worth its cost
-    for many queries, not for a single one.
+    Here keys are gathered, [X,K,J·C,Q] a layer: that is worth its cost for many queries, not for a single one.
     """
     x, j = table.shape
-    index = jnp.arange(j * halves[0][0].shape[2])
-    valid = (index < length[:, None])[:, None, None]
-    keys = (first[:, None] + index)[:, None]
 
-    def parts(i: int, kind: Kind) -> list[MaskedKeys]:
+    def read(kind: Kind, pair: Pair) -> MaskedKeys:
+        index = jnp.arange(j * pair[0].shape[2])
+        valid = (index < length[:, None])[:, None, None]
+        keys = (first[:, None] + index)[:, None]
         k, v = (
-            jnp.moveaxis(half[i].at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
-            for half in halves
+            jnp.moveaxis(half.at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
+            for half in pair
         )
-        return [(k, v, narrow(window_of(config, kind), valid, keys, queries))]
+        return k, v, narrow(window_of(config, kind), valid, keys, queries)
 
-    return parts
+    return read
 
 
 def _positions(start: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -428,18 +453,18 @@ def prefill_prompts(
     index = start[:, None] // size + jnp.arange(count)
     blocks = jnp.take_along_axis(table, index, axis=1, mode="fill", fill_value=pool.num_blocks)
     blocks = jnp.where(jnp.arange(count) * size < length[:, None], blocks, pool.num_blocks).reshape(-1)
-    keys, values = list(pool.k), list(pool.v)
 
-    def write(i: int, k: jax.Array, v: jax.Array) -> None:
-        for halves, new in ((keys, k), (values, v)):
-            cut = new.reshape(new.shape[0], new.shape[1], count, size, new.shape[3])
-            cut = jnp.moveaxis(cut, 2, 1).reshape(-1, new.shape[1], size, new.shape[3])
-            halves[i] = constrain(halves[i].at[blocks].set(cut.astype(halves[i].dtype), mode="drop"), POOL)
+    def write(half: jax.Array, new: jax.Array) -> jax.Array:
+        cut = new.reshape(new.shape[0], new.shape[1], count, size, new.shape[3])
+        cut = jnp.moveaxis(cut, 2, 1).reshape(-1, new.shape[1], size, new.shape[3])
+        return half.at[blocks].set(cut.astype(half.dtype), mode="drop")
 
-    first = jnp.zeros_like(start)
-    read = _gather_past(model.config, (keys, values), table, start, first, _positions(start, tokens))
-    hidden = _run_tokens(params, model, tokens, length, start, read if has_past else lambda *_: [], write)
-    return hidden, KVPool(k=tuple(keys), v=tuple(values))
+    read = _gather_past(model.config, table, start, jnp.zeros_like(start), _positions(start, tokens))
+
+    def before(kind: Kind, own: Pair, _: Pair) -> list[MaskedKeys]:
+        return [read(kind, own)] if has_past else []
+
+    return _run_tokens(params, model, tokens, length, start, (pool, pool), before, write)
 
 
 def extend_completions(
@@ -459,19 +484,17 @@ def extend_completions(
     index = held[:, None] + jnp.arange(tokens.shape[1])
     block = jnp.take_along_axis(table, index // size, axis=1, mode="fill", fill_value=own.num_blocks)
     block = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], block, own.num_blocks)
-    keys, values = list(own.k), list(own.v)
 
-    def write(i: int, k: jax.Array, v: jax.Array) -> None:
-        for halves, new in ((keys, k), (values, v)):
-            by_token = jnp.moveaxis(new, 2, 1).astype(halves[i].dtype)
-            halves[i] = constrain(halves[i].at[block, :, index % size].set(by_token, mode="drop"), POOL)
+    def write(half: jax.Array, new: jax.Array) -> jax.Array:
+        by_token = jnp.moveaxis(new, 2, 1).astype(half.dtype)
+        return half.at[block, :, index % size].set(by_token, mode="drop")
 
     start = prompt.length + held
     queries = _positions(start, tokens)
-    halves = (prompt.pool.k, prompt.pool.v)
-    before = _gather_past(model.config, halves, prompt.table, prompt.length, jnp.zeros_like(held), queries)
-    own_past = _gather_past(model.config, (keys, values), table, held, prompt.length, queries)
-    hidden = _run_tokens(
-        params, model, tokens, length, start, lambda i, kind: before(i, kind) + own_past(i, kind), write
-    )
-    return hidden, KVPool(k=tuple(keys), v=tuple(values))
+    of_prompt = _gather_past(model.config, prompt.table, prompt.length, jnp.zeros_like(held), queries)
+    of_own = _gather_past(model.config, table, held, prompt.length, queries)
+
+    def before(kind: Kind, own: Pair, prompts: Pair) -> list[MaskedKeys]:
+        return [of_prompt(kind, prompts), of_own(kind, own)]
+
+    return _run_tokens(params, model, tokens, length, start, (own, prompt.pool), before, write)

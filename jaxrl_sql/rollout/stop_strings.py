@@ -182,8 +182,7 @@ def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
     order = np.argsort(-lengths, kind="stable")
     longest = int(lengths.max(initial=0))
     letters = np.zeros((len(pieces), longest), np.uint8)
-    for row, token in enumerate(order):
-        letters[row, : lengths[token]] = np.frombuffer(pieces[token], np.uint8)
+    letters[np.arange(longest) < lengths[order, None]] = np.frombuffer(b"".join(pieces[i] for i in order), np.uint8)
     state = np.repeat(np.arange(len(delta), dtype=np.int16)[:, None], len(pieces), axis=1)
     for at in range(longest):
         live = int(np.searchsorted(-lengths[order], -at, side="left"))

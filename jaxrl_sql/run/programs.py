@@ -11,7 +11,7 @@ from jaxrl_sql.data.cache_folder import cache_folder, processor
 AUTO = "auto"
 MOST_BYTES = 2 << 30
 """So much may lie in the user's folder; what was written first goes first."""
-LEAST_S = 0.1
+LEAST_S = 0.02
 """A program that took less to compile is not kept."""
 
 
@@ -28,9 +28,9 @@ def keep_programs(named: str) -> None:
             return
         folder = cache / "programs" / processor()
         _make_room(folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
         named = str(folder)
     if named:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
         jax.config.update("jax_compilation_cache_dir", named)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
+import operator
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -181,7 +182,7 @@ def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
     """Return the parameters that the decoder runs: `trainable`, or `frozen` with `trainable` beside it.
 
     That is adapters, or the weights that move where the others are kept as they are. `trainable` None stands for no
-    adapters. Leaves of the base are passed on, not copied; alpha / r goes into the
+    adapters. Leaves of the base are passed on, not copied, and its layers may be apart; alpha / r goes into the
     small B, so that the decoder needs not know of it.
     """
     trainable = policy_part(trainable)
@@ -192,7 +193,11 @@ def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
     if not isinstance(trainable, Adapters):
         return joined(trainable, frozen)
     beside = {name + BESIDE: Pair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
-    return {**frozen, "layers": {**frozen["layers"], **beside}}
+    layers = frozen["layers"]
+    if isinstance(layers, tuple):
+        apart = (jax.tree.map(operator.itemgetter(i), beside) for i in range(len(layers)))
+        return {**frozen, "layers": tuple({**layer, **own} for layer, own in zip(layers, apart, strict=True))}
+    return {**frozen, "layers": {**layers, **beside}}
 
 
 def merge(trainable: PyTree, frozen: PyTree) -> PyTree:

@@ -146,6 +146,11 @@ class ParamSpec:
         sizes = itertools.accumulate(self.layer_shape, operator.mul)
         return 1 + list(sizes).index(self.hf_shape[1]) if self.hf_transposed else 0
 
+    @property
+    def layer_axes(self) -> tuple[str, ...]:
+        """Return the axes of `layer_shape`."""
+        return self.axes[1:] if self.is_stacked else self.axes
+
     def hf_names(self) -> tuple[str, ...]:
         """Return the names in the file: L of them for a stacked leaf, else one."""
         if not self.is_stacked:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxrl_sql.config import OptimConfig, TrainConfig
-from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
+from jaxrl_sql.models import ModelConfig, param_shardings
 from jaxrl_sql.models.attention import amx, for_platform, xla
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
@@ -183,16 +183,11 @@ def with_kv_budget(
 
 
 def client_weights(model: ModelConfig, mesh: AnyMesh, dtype: str) -> int:
-    """Return the bytes of a device that the weights of a policy client take: as they are, and the layers one by one.
+    """Return the bytes of a device that the weights of a policy client take.
 
     Raises InputError for a dimension that the mesh does not divide.
     """
-    places: Any = param_shardings(model, mesh)
-    held = 0
-    for spec in param_specs(model):
-        place: Any = leaf_of(places, spec)
-        held += (1 + int(spec.is_stacked)) * math.prod(place.shard_shape(spec.shape))
-    return held * jnp.dtype(dtype).itemsize
+    return params_here(model, mesh) * int(jnp.dtype(dtype).itemsize)
 
 
 def client_kv_budget(

@@ -16,6 +16,7 @@ import jax
 from jaxrl_sql.config import EvaluateConfig, SamplingConfig, TrainConfig
 from jaxrl_sql.data.prompts import PromptStyle
 from jaxrl_sql.evals.records import Answered
+from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_config, load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.parallel import mesh as meshes
@@ -114,16 +115,17 @@ def open_policy_client(
     model = config.model
     keep_programs(config.run.compilation_cache)
     mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    _check_memory(config, mesh)
+    shape, have, device = load_config(model.checkpoint), device_memory(mesh), mesh.local_devices[0]
+    _check_memory(config, shape, mesh)
+    machine = Machine(device.platform, len(mesh.local_devices), have, known_chip(device))
+    config = client_layout(config, shape, mesh, machine)
     with jax.set_mesh(mesh):
         with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as small weights
             reading = beside.submit(load_tokenizer, config.data.tokenizer or model.checkpoint)
-            shape, params = load_checkpoint(model.checkpoint, model.dtype, mesh)
+            # Copies take the layers apart themselves.
+            _, params = load_checkpoint(model.checkpoint, model.dtype, mesh, by_layer=rollout_grid(config) is None)
             tokenizer = reading.result()
         compute = None if model.compute_dtype == "same" else model.compute_dtype
-        have, device = device_memory(mesh), mesh.local_devices[0]
-        machine = Machine(device.platform, len(mesh.local_devices), have, known_chip(device))
-        config = client_layout(config, shape, mesh, machine)
         padded_to = config.data.max_prompt_tokens if config.run.pad_to_max else 0
         sizes = engine_config(config, slots, padded_to, batch_ways(mesh.shape))
         sizes = replace(sizes, purpose=purpose, compute_dtype=compute, attention="xla", budget=None)
@@ -132,10 +134,9 @@ def open_policy_client(
         yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
 
 
-def _check_memory(config: TrainConfig, mesh: jax.sharding.Mesh) -> None:
+def _check_memory(config: TrainConfig, shape: ModelConfig, mesh: jax.sharding.Mesh) -> None:
     """Raise InputError, with what would fit, for weights that are larger than a device of the mesh."""
     model, have = config.model, device_memory(mesh)
-    shape = load_config(model.checkpoint)
     need, half = (client_weights(shape, mesh, dtype) for dtype in (model.dtype, "bfloat16"))
     if not have or need <= have:
         return

@@ -190,9 +190,9 @@ def test_questions_are_read_until_an_empty_line(
 
 
 def _counted(calls: list[object]) -> object:
-    def load(*given: object) -> object:
+    def load(*given: object, **named: object) -> object:
         calls.append(given)
-        return load_checkpoint(*given)  # type: ignore[arg-type]
+        return load_checkpoint(*given, **named)  # type: ignore[arg-type]
 
     return load
 

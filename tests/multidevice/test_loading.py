@@ -31,6 +31,7 @@ def _check() -> None:
 
     from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_shardings, save_checkpoint
     from jaxrl_sql.models.families import FAMILIES
+    from jaxrl_sql.models.paged import split_layers
     from jaxrl_sql.parallel.mesh import make_mesh
 
     spec = importlib.util.spec_from_file_location("gguf_files", Path(__file__).parents[1] / "gguf_files.py")
@@ -60,6 +61,12 @@ def _check() -> None:
                     _, found = load_checkpoint(source, "bfloat16", mesh)
                     jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), found, whole)
                     assert jax.tree.map(lambda leaf: leaf.sharding, found) == param_shardings(config, mesh)
+                    _, apart = load_checkpoint(source, "bfloat16", mesh, by_layer=True)
+                    split = split_layers(found)
+                    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), apart, split)
+                    assert jax.tree.map(lambda leaf: leaf.sharding, apart) == jax.tree.map(
+                        lambda leaf: leaf.sharding, split
+                    )
         sys.stdout.write(f"{name}\n")
 
 

@@ -25,7 +25,7 @@ from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.formats.gguf import gguf_config, gguf_name, gguf_tensors, is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_tokenizer import gguf_tokenizer
-from jaxrl_sql.models.formats.load_sharded import place, reading_threads
+from jaxrl_sql.models.formats.load_sharded import place, place_layers, reading_threads
 from jaxrl_sql.models.formats.tensor_files import StoredTensor, read_safetensors, write_safetensors
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
 from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
@@ -132,12 +132,13 @@ def _compare(source: Path, config: ModelConfig, found: dict[str, StoredTensor]) 
 
 
 def load_checkpoint(
-    source: str | Path, dtype: str = "float32", mesh: jax.sharding.Mesh | None = None
+    source: str | Path, dtype: str = "float32", mesh: jax.sharding.Mesh | None = None, by_layer: bool = False
 ) -> tuple[ModelConfig, PyTree]:
     """Read a Hugging Face folder or a GGUF file -> (config, parameters in `dtype`), on one device or over `mesh`.
 
-    Raises InputError for a folder without config or weights, an unknown family, an unsupported field, and for
-    tensors that are missing, unknown or misshapen, all of them in one line.
+    by_layer: the layers are L trees and not stacked, as decoding takes them (`paged.split_layers`): a model that is not
+    trained is then held once. Raises InputError for a folder without config or weights, an unknown family, an
+    unsupported field, and for tensors that are missing, unknown or misshapen, all of them in one line.
     """
     source = Path(source)
     target = np.dtype(_checked_dtype(dtype))
@@ -145,14 +146,21 @@ def load_checkpoint(
         config, found = _open_tensors(source, files)
         _compare(source, config, found)
 
-        def load(spec: ParamSpec) -> jax.Array:
+        def load(spec: ParamSpec) -> jax.Array | list[jax.Array]:
+            apart = by_layer and spec.is_stacked
+            axes, shape = (spec.layer_axes, spec.layer_shape) if apart else (spec.axes, spec.shape)
             if mesh is None:
                 sharding: jax.sharding.Sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
             else:
-                sharding = sharding_of(mesh, spec.axes, spec.shape, spec.name)
-            return place(spec, [found[name] for name in spec.hf_names()], target, sharding, threads)
+                sharding = sharding_of(mesh, axes, shape, spec.name)
+            read = place_layers if apart else place
+            return read(spec, [found[name] for name in spec.hf_names()], target, sharding, threads)
 
-        return config, nest((spec, load(spec)) for spec in param_specs(config))
+        params = nest((spec, load(spec)) for spec in param_specs(config))
+        if by_layer:
+            names, layers = params["layers"].keys(), zip(*params["layers"].values(), strict=True)
+            params["layers"] = tuple(dict(zip(names, layer, strict=True)) for layer in layers)
+        return config, params
 
 
 def read_tensors(source: str | Path) -> Iterator[tuple[str, np.ndarray]]:

@@ -1,8 +1,9 @@
 """From tensors in files to a leaf of the parameters on its devices.
 
-A leaf is built piece by piece: the part that one device holds, with the layers stacked, is filled from the files a few
-rows at a time, handed to every device that holds it, and only then is the next one begun. So beside the arrays
-themselves the host holds one piece and the rows being turned; on the CPU the piece is the array, not copied again.
+A leaf is built piece by piece: the part that one device holds, with the layers stacked or apart, is filled from the
+files a few rows at a time, handed to every device that holds it, and only then is the next one begun. So beside the
+arrays themselves the host holds one piece and the rows being turned; on the CPU the piece is the array, not copied
+again.
 """
 
 from __future__ import annotations
@@ -45,18 +46,44 @@ def place(
     threads: ThreadPoolExecutor,
 ) -> jax.Array:
     """Read a leaf's tensors (one a layer where it is stacked) to this process's devices, in `dtype`."""
-    holders: dict[Bounds, list[jax.Device]] = {}
-    for device, index in sharding.addressable_devices_indices_map(spec.shape).items():
-        parts = index or (slice(None),) * len(spec.shape)
-        bounds = tuple(part.indices(size)[:2] for part, size in zip(parts, spec.shape, strict=True))
-        holders.setdefault(bounds, []).append(device)
     arrays: list[jax.Array] = []
-    for bounds, devices in holders.items():
-        piece = _read_piece(spec, stored, dtype, bounds, threads)
+    for bounds, devices in _holders(spec.shape, sharding).items():
+        piece = _empty(bounds, dtype)
+        first, last = bounds[0] if spec.is_stacked else (0, 1)
+        pieces = list(piece) if spec.is_stacked else [piece]
+        _read(spec, stored[first:last], pieces, bounds[1:] if spec.is_stacked else bounds, threads)
         arrays += [jax.device_put(piece, device) for device in devices]
         # A transfer that still runs would keep its piece beside the next one.
         jax.block_until_ready(arrays)
     return jax.make_array_from_single_device_arrays(spec.shape, sharding, arrays)
+
+
+def place_layers(
+    spec: ParamSpec,
+    stored: Sequence[StoredTensor],
+    dtype: np.dtype,
+    sharding: jax.sharding.Sharding,
+    threads: ThreadPoolExecutor,
+) -> list[jax.Array]:
+    """Read a stacked leaf's tensors as `place` does, but each to an array of its own, on the sharding of one layer."""
+    arrays: list[list[jax.Array]] = [[] for _ in stored]
+    for bounds, devices in _holders(spec.layer_shape, sharding).items():
+        pieces = [_empty(bounds, dtype) for _ in stored]
+        _read(spec, stored, pieces, bounds, threads)
+        for placed, piece in zip(arrays, pieces, strict=True):
+            placed += [jax.device_put(piece, device) for device in devices]
+        jax.block_until_ready(arrays)
+    return [jax.make_array_from_single_device_arrays(spec.layer_shape, sharding, placed) for placed in arrays]
+
+
+def _holders(shape: tuple[int, ...], sharding: jax.sharding.Sharding) -> dict[Bounds, list[jax.Device]]:
+    """Return the parts of an array that this process's devices hold, and which of them hold each."""
+    holders: dict[Bounds, list[jax.Device]] = {}
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        parts = index or (slice(None),) * len(shape)
+        bounds = tuple(part.indices(size)[:2] for part, size in zip(parts, shape, strict=True))
+        holders.setdefault(bounds, []).append(device)
+    return holders
 
 
 class _Part(NamedTuple):
@@ -86,25 +113,24 @@ def _span(shape: Sequence[int], bounds: Bounds) -> tuple[int, int]:
     return start * inner, stop * inner
 
 
-def _read_piece(
-    spec: ParamSpec, stored: Sequence[StoredTensor], dtype: np.dtype, bounds: Bounds, threads: ThreadPoolExecutor
-) -> np.ndarray:
-    """Read the bounds of a leaf, several threads at a time."""
-    piece = _empty(tuple(stop - start for start, stop in bounds), dtype)
-    layers = range(*bounds[0]) if spec.is_stacked else range(1)
-    part = _part(spec, bounds[1:] if spec.is_stacked else bounds)
+def _read(
+    spec: ParamSpec,
+    stored: Sequence[StoredTensor],
+    pieces: Sequence[np.ndarray],
+    bounds: Bounds,
+    threads: ThreadPoolExecutor,
+) -> None:
+    """Read the bounds of tensors into pieces, one each, several threads at a time."""
+    part = _part(spec, bounds)
     n_rows, n_columns = (stop - start for start, stop in (part.rows, part.columns))
     sides = (n_columns, n_rows) if part.transposed else (n_rows, n_columns)
-    grids = _bits(piece).reshape(len(layers), *sides)
-
     jobs = [
-        threads.submit(_fill, grid, stored[layer], start, part, dtype)
-        for grid, layer in zip(grids, layers, strict=True)
+        threads.submit(_fill, _bits(piece).reshape(sides), tensor, start, part, piece.dtype)
+        for piece, tensor in zip(pieces, stored, strict=True)
         for start in range(*part.rows, JOB_ROWS)
     ]
     for job in jobs:
         job.result()
-    return piece
 
 
 def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype: np.dtype) -> None:
@@ -126,8 +152,9 @@ def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype
             grid[:, at + row : at + row + turned.shape[1]] = turned
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return memory that XLA takes without a copy."""
+def _empty(bounds: Bounds, dtype: np.dtype) -> np.ndarray:
+    """Return memory for what is within bounds that XLA takes without a copy."""
+    shape = tuple(stop - start for start, stop in bounds)
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.models.paged import split_layers
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.types import InputError
@@ -85,6 +86,8 @@ def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str
     jax.tree.map(np.testing.assert_array_equal, again, params)
     assert {leaf.dtype for leaf in jax.tree.leaves(again)} == {jnp.dtype(dtype)}
     assert (tmp_path / "model.safetensors.index.json").is_file() == (shard_bytes == 2000)
+    _, apart = load_checkpoint(tmp_path, dtype=dtype, by_layer=True)
+    jax.tree.map(np.testing.assert_array_equal, apart, split_layers(params))
 
 
 @CONFIGS

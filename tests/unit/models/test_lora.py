@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from jaxrl_sql.batch import Segment
 from jaxrl_sql.models import ModelConfig, forward, init_params, unembed
 from jaxrl_sql.models.lora import Adapters, chosen, init_adapters, merge, policy_params, save_adapters
+from jaxrl_sql.models.paged import split_layers
 from jaxrl_sql.models.spec import SlidingWindow, param_specs
 from jaxrl_sql.models.transformer import prediction_states
 from jaxrl_sql.parallel import make_mesh
@@ -70,6 +71,10 @@ def test_the_base_goes_in_as_it_is() -> None:
     together = policy_params(trained(adapters), base)
     assert together["embed"] is base["embed"]
     assert all(together["layers"][name] is leaf for name, leaf in base["layers"].items())
+    split = split_layers(base)
+    apart = policy_params(trained(adapters), split)
+    jax.tree.map(np.testing.assert_array_equal, apart, split_layers(together))
+    assert all(apart["layers"][1][name] is leaf for name, leaf in split["layers"][1].items())
     assert policy_params(None, base) is base
     assert policy_params(base, None) is base
 

@@ -80,10 +80,11 @@ def client_layout(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, machin
         return config
     if count == 1 or machine.platform == "cpu":
         return _with(config, "training")
-    read = client_weights(model, mesh, config.model.dtype)  # and kept beside their copies
+    dtypes = config.model.dtype, config.model.compute_dtype
+    read = client_weights(model, mesh, *dtypes)  # and kept beside their copies
     for tensor in _divisors(math.gcd(count, machine.local)):
         try:
-            need = read + client_weights(model, abstract_mesh(1, 1, tensor), config.model.dtype)
+            need = read + client_weights(model, abstract_mesh(1, 1, tensor), *dtypes)
         except InputError:
             continue
         if not machine.memory or need <= (1 - config.rollout.memory) * machine.memory:

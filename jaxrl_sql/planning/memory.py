@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxrl_sql.config import OptimConfig, TrainConfig
-from jaxrl_sql.models import ModelConfig, param_shardings
+from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
 from jaxrl_sql.models.attention import amx, for_platform, xla
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
@@ -182,12 +182,24 @@ def with_kv_budget(
     return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **found._asdict()))
 
 
-def client_weights(model: ModelConfig, mesh: AnyMesh, dtype: str) -> int:
-    """Return the bytes of a device that the weights of a policy client take.
+def client_weights(model: ModelConfig, mesh: AnyMesh, dtype: str, compute_dtype: str = "same") -> int:
+    """Return the bytes of a device that the weights of a policy client take: matrices in the narrower of two dtypes.
 
     Raises InputError for a dimension that the mesh does not divide.
     """
-    return params_here(model, mesh) * int(jnp.dtype(dtype).itemsize)
+    places: Any = param_shardings(model, mesh)
+    narrow, held = matrix_dtype(dtype, compute_dtype), 0
+    for spec in param_specs(model):
+        place: Any = leaf_of(places, spec)
+        size = jnp.dtype(narrow if spec.is_matrix else dtype).itemsize
+        held += size * math.prod(place.shard_shape(spec.shape))
+    return held
+
+
+def matrix_dtype(dtype: str, compute_dtype: str) -> str:
+    """Return the dtype of a policy client's matrices, which products take in `compute_dtype` (`same`: as they are)."""
+    narrower = compute_dtype != "same" and jnp.dtype(compute_dtype).itemsize < jnp.dtype(dtype).itemsize
+    return compute_dtype if narrower else dtype
 
 
 def client_kv_budget(

@@ -23,7 +23,7 @@ from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import device_memory, known_chip
 from jaxrl_sql.planning.layout import Machine, client_layout
-from jaxrl_sql.planning.memory import client_kv_budget, client_weights, in_bytes, sampling_mesh
+from jaxrl_sql.planning.memory import client_kv_budget, client_weights, in_bytes, matrix_dtype, sampling_mesh
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse
@@ -122,8 +122,13 @@ def open_policy_client(
     with jax.set_mesh(mesh):
         with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as small weights
             reading = beside.submit(load_tokenizer, config.data.tokenizer or model.checkpoint)
-            # Copies take the layers apart themselves.
-            _, params = load_checkpoint(model.checkpoint, model.dtype, mesh, by_layer=rollout_grid(config) is None)
+            _, params = load_checkpoint(
+                model.checkpoint,
+                model.dtype,
+                mesh,
+                matrices=matrix_dtype(model.dtype, model.compute_dtype),
+                by_layer=rollout_grid(config) is None,  # copies take the layers apart themselves
+            )
             tokenizer = reading.result()
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         padded_to = config.data.max_prompt_tokens if config.run.pad_to_max else 0
@@ -137,13 +142,14 @@ def open_policy_client(
 def _check_memory(config: TrainConfig, shape: ModelConfig, mesh: jax.sharding.Mesh) -> None:
     """Raise InputError, with what would fit, for weights that are larger than a device of the mesh."""
     model, have = config.model, device_memory(mesh)
-    need, half = (client_weights(shape, mesh, dtype) for dtype in (model.dtype, "bfloat16"))
+    need, half = (client_weights(shape, mesh, dtype, model.compute_dtype) for dtype in (model.dtype, "bfloat16"))
     if not have or need <= have:
         return
     devices = f"{-(-need // have)} times as many devices (mesh.fsdp)"
     helps = f"model.dtype=bfloat16, which needs {in_bytes(half)}, or {devices}" if half <= have else devices
+    kept = matrix_dtype(model.dtype, model.compute_dtype)
     raise InputError(
-        f"memory: the weights of {model.checkpoint} need {in_bytes(need)} a device in {model.dtype}, which has "
+        f"memory: the weights of {model.checkpoint} need {in_bytes(need)} a device in {kept}, which has "
         f"{in_bytes(have)}: take {helps}, or a smaller model"
     )
 

@@ -132,16 +132,23 @@ def _compare(source: Path, config: ModelConfig, found: dict[str, StoredTensor]) 
 
 
 def load_checkpoint(
-    source: str | Path, dtype: str = "float32", mesh: jax.sharding.Mesh | None = None, by_layer: bool = False
+    source: str | Path,
+    dtype: str = "float32",
+    mesh: jax.sharding.Mesh | None = None,
+    *,
+    matrices: str = "",
+    by_layer: bool = False,
 ) -> tuple[ModelConfig, PyTree]:
     """Read a Hugging Face folder or a GGUF file -> (config, parameters in `dtype`), on one device or over `mesh`.
 
-    by_layer: the layers are L trees and not stacked, as decoding takes them (`paged.split_layers`): a model that is not
-    trained is then held once. Raises InputError for a folder without config or weights, an unknown family, an
-    unsupported field, and for tensors that are missing, unknown or misshapen, all of them in one line.
+    For a model that is not trained: matrices in the dtype `matrices`, which products narrow them to in any case, and
+    by_layer: the layers are L trees and not stacked, as decoding takes them (`paged.split_layers`).
+
+    Raises InputError for a folder without config or weights, an unknown family, an unsupported field, and for
+    tensors that are missing, unknown or misshapen, all of them in one line.
     """
     source = Path(source)
-    target = np.dtype(_checked_dtype(dtype))
+    kept, narrow = (np.dtype(_checked_dtype(name)) for name in (dtype, matrices or dtype))
     with ExitStack() as files, reading_threads() as threads:
         config, found = _open_tensors(source, files)
         _compare(source, config, found)
@@ -154,6 +161,7 @@ def load_checkpoint(
             else:
                 sharding = sharding_of(mesh, axes, shape, spec.name)
             read = place_layers if apart else place
+            target = narrow if spec.is_matrix else kept
             return read(spec, [found[name] for name in spec.hf_names()], target, sharding, threads)
 
         params = nest((spec, load(spec)) for spec in param_specs(config))

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import load_config
+from jaxrl_sql.models import load_checkpoint
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import find_recipe
-from jaxrl_sql.rollout import SamplingParams
+from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.run import policy_client
 from jaxrl_sql.run.policy_client import PolicyClient, open_policy_client
@@ -44,6 +45,30 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
 
 
 @pytest.mark.parametrize(
+    ("dtype", "compute", "kept"),
+    [("float32", "bfloat16", "bfloat16"), ("float32", "same", "float32"), ("bfloat16", "float32", "bfloat16")],
+)
+def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept: str) -> None:
+    """Nothing else changes: answers and their log-probabilities are those of the weights as they are read."""
+    config = load_config(None, [f"model.checkpoint={START}", f"model.dtype={dtype}", f"model.compute_dtype={compute}"])
+    with (
+        make_executor(config.executor) as executor,
+        open_policy_client(config, executor, 4, Purpose.EVAL, 96) as client,
+    ):
+        engine = client.engine
+        assert isinstance(engine, Engine)
+        whole = Engine(engine.model, load_checkpoint(START, dtype)[1], engine.tokenizer, engine.config)
+        layer = engine.params["layers"][0]
+        assert (layer["q"].dtype, engine.params["embed"].dtype, layer["attn_norm"].dtype) == (kept, kept, dtype)
+        prompts, sampling = [[5, 9, 7] * 20, [8, 3]], SamplingParams(max_new_tokens=12, n=2)
+        told = [
+            {(s.prompt_index, s.index): (s.token_ids, s.logprobs) for s in one.generate(prompts, sampling)}
+            for one in (engine, whole)
+        ]
+        assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
     ("words", "stops"),
     [
         (["data.prompt=compact"], (STATEMENT_END,)),
@@ -69,7 +94,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     mebibytes: int, helps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: mebibytes << 20)
-    monkeypatch.setattr(policy_client, "load_checkpoint", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr(policy_client, "load_checkpoint", lambda *_, **__: pytest.fail("read"))
     config = load_config(None, [f"model.checkpoint={START}"])
     with (
         make_executor(config.executor) as executor,

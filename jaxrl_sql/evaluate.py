@@ -21,16 +21,11 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import EndpointConfig, EvaluateConfig, TrainConfig, load_config, to_yaml
+from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.config.published import PUBLISHED, as_published
-from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, skipped_lines
-from jaxrl_sql.data.dialects import placed
-from jaxrl_sql.data.filters import keep_only
 from jaxrl_sql.evals.efficiency import SPEED_RULES
-from jaxrl_sql.evals.numbers import Counts, Judged, judged, together
-from jaxrl_sql.evals.predictions import pair, read_predictions
+from jaxrl_sql.evals.numbers import Judged, judged, together
 from jaxrl_sql.evals.records import Answered, Judging, Record
-from jaxrl_sql.evals.score_predictions import check_rules
 from jaxrl_sql.evals.side_by_side import (
     METRICS,
     RECORDS,
@@ -41,6 +36,7 @@ from jaxrl_sql.evals.side_by_side import (
 )
 from jaxrl_sql.evals.submission import write_results, write_submission
 from jaxrl_sql.evals.tables import Table, overview, tables
+from jaxrl_sql.run.benchmark_sets import Set, all_ids, open_sets
 from jaxrl_sql.run.command import (
     ALL,
     add_config,
@@ -65,24 +61,11 @@ ONE_ANSWERS = (
     "give one of --predictions FILE, for each --data one, --model M, and evaluate.base_url=URL evaluate.model=M"
 )
 JOURNAL, SPEED = "journal.jsonl", "speed.json"
-_RULES = ("bird", "refined", "test_suite")
 # So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.
 _ANSWERS, _MOST_QUESTIONS, _FEWEST_QUESTIONS = 1024, 128, 8
 _CHANGED_SHOWN, _TICKS = 30, 8
 # What other commands keep in their folders, beside files of the names that this one writes.
 _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
-
-
-class Set(NamedTuple):
-    """A benchmark to be judged on: what it is called here, its examples, and how they are compared and counted."""
-
-    name: str
-    benchmark: Benchmark
-    examples: tuple[Example, ...]
-    own: str
-    rules: tuple[str, ...]
-    counts: Counts
-    sqls: Mapping[str, str | None]
 
 
 class Part(NamedTuple):
@@ -134,80 +117,6 @@ def evaluate(config: TrainConfig) -> int:
     written += write_speed(out, speed) if speed.tokens else []
     sys.stdout.write("\n".join(map(str, (*written, out / RECORDS, out / METRICS))) + "\n")
     return 0
-
-
-def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
-    """Load the benchmarks, and the predictions where they are given; what is to be told goes to `notes`."""
-    cfg = config.evaluate
-    if cfg.predictions and len(cfg.predictions) != len(cfg.data):
-        raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
-    if cfg.predictions and (cfg.runs > 1 or cfg.samples > 1):
-        raise InputError("evaluate.runs and evaluate.samples sample from a model, and predictions are there already")
-    sets: list[Set] = []
-    for at, folder in enumerate(cfg.data):
-        # Predictions are paired with all questions first, and a model is asked the first ones alone.
-        chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
-        benchmark = load_benchmark(folder, cfg.split, 0 if chooses else cfg.limit)
-        servers = dataclasses.asdict(config.executor.databases)
-        benchmark = benchmark._replace(examples=placed(benchmark.examples, servers))
-        name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
-        notes += [f"{name}: {note}" for note in benchmark.notes]
-        notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
-        sets.append(_set(config, name, benchmark, cfg.predictions[at] if cfg.predictions else "", notes))
-    return sets
-
-
-def _name_of(benchmark: Benchmark, folder: Path, split: str, taken: Sequence[str]) -> str:
-    name = folder.resolve().name if benchmark.name == "plain" else benchmark.name
-    name = f"{name}_{split}" if split else name
-    return name if name not in taken else f"{name}_{len(taken) + 1}"
-
-
-def _set(config: TrainConfig, name: str, benchmark: Benchmark, predictions: str, notes: list[str]) -> Set:
-    cfg, examples = config.evaluate, benchmark.examples
-    counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
-    asked = chosen(examples, cfg, name, notes)
-    if predictions:
-        order, may_miss = all_ids(benchmark), cfg.allow_missing or len(asked) < len(examples)
-        paired = pair(read_predictions(predictions, cfg.sql_field), examples, order, may_miss, cfg.allow_extra)
-        notes += paired.notes
-        sqls = paired.sqls
-        missing = [one.uid for one in asked if one.uid not in sqls]
-        if missing and not cfg.allow_missing:
-            raise InputError(
-                f"{predictions}: {len(missing)} of the {len(asked)} questions that are asked for have no prediction, "
-                f"such as {missing[0]}: --allow-missing leaves them out"
-            )
-        asked = tuple(one for one in asked if one.uid in sqls)
-        counts = counts._replace(missing=len(missing), extra=paired.extra)
-        if not asked:
-            raise InputError(f"{predictions}: none of the first {len(missing)} questions has a prediction")
-    examples = asked
-    has_suite = any(one.suite for one in examples)
-    if has_suite:  # a database without variants is its own suite
-        examples = tuple(dataclasses.replace(one, suite=one.suite or (one.database,)) for one in examples)
-    own = cfg.rule or ("suite" if benchmark.rule == "test_suite" and has_suite else benchmark.rule)
-    rules = tuple(dict.fromkeys((*(cfg.rules or [*_RULES, *(["suite"] if has_suite else [])]), own)))
-    check_rules(rules)
-    return Set(name, benchmark, examples, own, rules, counts, sqls)
-
-
-def chosen(examples: Sequence[Example], cfg: EvaluateConfig, name: str, notes: list[str]) -> tuple[Example, ...]:
-    """Return the questions that are asked: those with an answer, of a list of ids, the first ones, as it is wanted."""
-    found = [one for one in examples if one.answerable or not cfg.answerable_only]
-    if cfg.include_ids:
-        found = keep_only(found, cfg.include_ids)
-    if not found:
-        raise InputError(f"{name}: no question is left by evaluate.answerable_only")
-    if len(found) < len(examples):
-        by = [key for key in ("include_ids", "answerable_only") if getattr(cfg, key)]
-        notes.append(f"{name}: {len(found)} of {len(examples)} questions are asked (evaluate.{', evaluate.'.join(by)})")
-    return tuple(found[: cfg.limit] if cfg.limit else found)
-
-
-def all_ids(benchmark: Benchmark) -> list[str]:
-    """Return the ids of all questions, in the order of the benchmark's file."""
-    return [*(benchmark.order or (one.uid for one in benchmark.examples))]
 
 
 def answer_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:

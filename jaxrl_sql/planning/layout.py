@@ -11,7 +11,7 @@ from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.parallel.rules import AnyMesh
 from jaxrl_sql.planning.chips import Chip
-from jaxrl_sql.planning.memory import abstract_mesh, client_weights, estimate, in_bytes, with_kv_budget
+from jaxrl_sql.planning.memory import client_weights, estimate, in_bytes, with_kv_budget
 from jaxrl_sql.planning.roofline import SAMPLING, phases
 from jaxrl_sql.planning.workload import find_workload, rollout_grid
 from jaxrl_sql.types import InputError
@@ -80,15 +80,14 @@ def client_layout(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, machin
         return config
     if count == 1 or machine.platform == "cpu":
         return _with(config, "training")
-    dtypes = config.model.dtype, config.model.compute_dtype
-    read = client_weights(model, mesh, *dtypes)  # and kept beside their copies
     for tensor in _divisors(math.gcd(count, machine.local)):
+        copies = _with(config, f"{count // tensor}x{tensor}")
         try:
-            need = read + client_weights(model, abstract_mesh(1, 1, tensor), *dtypes)
+            need = client_weights(copies, model, mesh)
         except InputError:
             continue
         if not machine.memory or need <= (1 - config.rollout.memory) * machine.memory:
-            return _with(config, f"{count // tensor}x{tensor}")
+            return copies
     return _with(config, "training")
 
 

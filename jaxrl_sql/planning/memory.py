@@ -182,18 +182,23 @@ def with_kv_budget(
     return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **found._asdict()))
 
 
-def client_weights(model: ModelConfig, mesh: AnyMesh, dtype: str, compute_dtype: str = "same") -> int:
-    """Return the bytes of a device that the weights of a policy client take: matrices in the narrower of two dtypes.
+def client_weights(config: TrainConfig, model: ModelConfig, mesh: AnyMesh) -> int:
+    """Return the bytes of a device that the weights of a policy client take.
 
-    Raises InputError for a dimension that the mesh does not divide.
+    Matrices are kept in the narrower of two dtypes; copies (`rollout.mesh`), which are made of what was read, are in
+    the compute dtype. Raises InputError for a dimension that a mesh does not divide.
     """
+    dtype, compute_dtype = config.model.dtype, config.model.compute_dtype
     places: Any = param_shardings(model, mesh)
     narrow, held = matrix_dtype(dtype, compute_dtype), 0
     for spec in param_specs(model):
         place: Any = leaf_of(places, spec)
         size = jnp.dtype(narrow if spec.is_matrix else dtype).itemsize
         held += size * math.prod(place.shard_shape(spec.shape))
-    return held
+    if (grid := rollout_grid(config)) is None:
+        return held
+    copied = jnp.dtype(dtype if compute_dtype == "same" else compute_dtype)
+    return held + params_here(model, abstract_mesh(1, 1, grid[1])) * int(copied.itemsize)
 
 
 def matrix_dtype(dtype: str, compute_dtype: str) -> str:

@@ -142,7 +142,8 @@ def open_policy_client(
 def _check_memory(config: TrainConfig, shape: ModelConfig, mesh: jax.sharding.Mesh) -> None:
     """Raise InputError, with what would fit, for weights that are larger than a device of the mesh."""
     model, have = config.model, device_memory(mesh)
-    need, half = (client_weights(shape, mesh, dtype, model.compute_dtype) for dtype in (model.dtype, "bfloat16"))
+    narrow = replace(config, model=replace(model, dtype="bfloat16"))
+    need, half = (client_weights(one, shape, mesh) for one in (config, narrow))
     if not have or need <= have:
         return
     devices = f"{-(-need // have)} times as many devices (mesh.fsdp)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import jax
@@ -12,7 +13,8 @@ AUTO = "auto"
 MOST_BYTES = 2 << 30
 """So much may lie in the user's folder; what was written first goes first."""
 LEAST_S = 0.02
-"""A program that took less to compile is not kept."""
+"""A program that took less to compile is not kept, unless the variable SHORTEST says otherwise."""
+SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def keep_programs(named: str) -> None:
@@ -30,7 +32,8 @@ def keep_programs(named: str) -> None:
         _make_room(folder)
         named = str(folder)
     if named:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
+        if SHORTEST not in os.environ:
+            jax.config.update(SHORTEST.lower(), LEAST_S)
         jax.config.update("jax_compilation_cache_dir", named)
 
 

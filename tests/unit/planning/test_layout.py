@@ -91,6 +91,8 @@ def test_a_policy_that_is_not_trained_has_the_smallest_copies_that_leave_room() 
     assert found(13 << 30) == "16x2"
     assert found(12 << 30) == "8x4"
     assert found(6 << 30) == "training"
+    config = arctic("model.dtype=bfloat16", "model.compute_dtype=float32")  # copies are made in the latter
+    assert (found(25 << 30), found(24 << 30)) == ("16x2", "8x4")
 
 
 def plan(*overrides: str) -> Plan:

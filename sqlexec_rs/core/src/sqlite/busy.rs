@@ -5,7 +5,8 @@
 //! - To close any descriptor of a file takes all locks on that file from this process (POSIX). So a descriptor of ours
 //!   stays open until no thread is busy. A connection that reads a log keeps a lock also while its thread rests, and one that
 //!   another SQLite of this process writes with has a lock, too: a file with a log or a journal beside it is neither opened
-//!   nor closed here. (The lock of who uses those keeps others from taking them away, so they are there to see.)
+//!   nor closed here. (Who uses a log has a lock that keeps others from taking it away, so it is there to see. Of what another
+//!   SQLite reads, or is yet to write, there is nothing to see: one is told not to have two in a process.)
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -69,7 +70,7 @@ pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
     }
     let Some(file) = hooks::open_file(path) else { return false };
     let is_read = file.read_exact_at(head, 0).is_ok();
-    if BUSY.load(Ordering::SeqCst) > 1 {
+    if BUSY.load(Ordering::SeqCst) > 1 || dbfile::is_in_use(path) {
         waiting.insert(inode, (file, path.to_owned()));
     }
     is_read

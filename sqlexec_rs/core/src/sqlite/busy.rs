@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::Fault;
-use crate::sqlite::dbfile;
 use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
+use crate::sqlite::side_files::is_in_use;
 
 /// The most descriptors that wait to be closed.
 const MAX_WAITING: usize = 64;
@@ -48,7 +48,7 @@ impl Drop for Busy {
     fn drop(&mut self) {
         let mut waiting = waiting();
         if BUSY.load(Ordering::SeqCst) == 1 {
-            waiting.retain(|_, (_, path)| dbfile::is_in_use(path));
+            waiting.retain(|_, (_, path)| is_in_use(path));
         }
         BUSY.fetch_sub(1, Ordering::SeqCst);
     }
@@ -59,7 +59,7 @@ impl Drop for Busy {
 pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
     let _busy = Busy::new();
     let mut waiting = waiting();
-    if dbfile::is_in_use(path) {
+    if is_in_use(path) {
         return false;
     }
     if let Some((file, _)) = waiting.get(&inode) {
@@ -70,7 +70,7 @@ pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
     }
     let Some(file) = hooks::open_file(path) else { return false };
     let is_read = file.read_exact_at(head, 0).is_ok();
-    if BUSY.load(Ordering::SeqCst) > 1 || dbfile::is_in_use(path) {
+    if BUSY.load(Ordering::SeqCst) > 1 || is_in_use(path) {
         waiting.insert(inode, (file, path.to_owned()));
     }
     is_read

@@ -2,7 +2,7 @@
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +10,7 @@ use crate::outcome::{Outcome, Status};
 use crate::result::row_hash::hash_bytes;
 use crate::sqlite::busy;
 use crate::sqlite::inode::Inode;
+use crate::sqlite::side_files::{WAL, beside};
 
 /// A file changed within this time of now may change again without its time stamps showing it (clock ticks are coarse), so
 /// its bytes count as well. SQLite's own change counter would not do: two databases may have been changed as often.
@@ -29,12 +30,6 @@ pub struct FileIdentity {
     /// The end of the log's name: an engine that has logs of other names reads another database in the same file.
     suffix: &'static str,
 }
-
-/// The end of the name of SQLite's write-ahead log.
-const WAL: &str = "-wal";
-
-/// The ends of the names of what takes changes beside a database: the log and the journal.
-const CHANGES: [&str; 2] = [WAL, "-journal"];
 
 /// What tells more than a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,7 +109,7 @@ impl Unused {
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         let (inode, stamp) = (Inode::of(&metadata), Stamp::of(&metadata));
-        let log = fs::symlink_metadata(wal_path(path)).ok().map(|log| Stamp::of(&log));
+        let log = fs::symlink_metadata(beside(path, WAL)).ok().map(|log| Stamp::of(&log));
         let is_settled = !stamp.is_recent() && !log.is_some_and(|log| log.is_recent());
         let is_used = log.is_some() && fs::symlink_metadata(beside(path, "-shm")).is_ok();
         (!is_used).then_some(Self { inode, stamp, log, is_settled })
@@ -122,7 +117,7 @@ impl Unused {
 
     /// Looks at a database file; `None` where it has no log, too.
     pub(crate) fn with_log(path: &Path) -> Option<Self> {
-        fs::symlink_metadata(wal_path(path)).ok()?;
+        fs::symlink_metadata(beside(path, WAL)).ok()?;
         Self::of(path).filter(Self::has_log)
     }
 
@@ -143,16 +138,6 @@ impl Unused {
     pub(crate) fn is_settled(&self) -> bool {
         self.is_settled
     }
-}
-
-/// Tells whether a database has neither a log nor a journal, in which there might be what its file lacks.
-pub(crate) fn is_alone(path: &Path) -> bool {
-    CHANGES.iter().all(|suffix| fs::metadata(beside(path, suffix)).map_or(true, |file| file.len() == 0))
-}
-
-/// Tells whether a database has a log or a journal, and so may be in use.
-pub(crate) fn is_in_use(path: &Path) -> bool {
-    CHANGES.iter().any(|suffix| fs::symlink_metadata(beside(path, suffix)).is_ok())
 }
 
 impl Stamp {
@@ -186,16 +171,4 @@ impl Content {
         let mut bytes = vec![0; stamp.size as usize];
         if busy::read_head(path, inode, &mut bytes) { Self::Digest(hash_bytes(&bytes)) } else { Self::unknown() }
     }
-}
-
-fn wal_path(path: &Path) -> PathBuf {
-    beside(path, WAL)
-}
-
-/// Returns the path of a file that SQLite keeps beside a database: where a link leads to, and not beside the link.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let target = fs::read_link(path).and_then(|_| fs::canonicalize(path));
-    let mut name = target.map_or_else(|_| path.as_os_str().to_owned(), PathBuf::into_os_string);
-    name.push(suffix);
-    PathBuf::from(name)
 }

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rusqlite::Connection;
 
-use crate::sqlite::dbfile::{self, FileIdentity};
+use crate::sqlite::dbfile::FileIdentity;
 use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
+use crate::sqlite::side_files::is_alone;
 use crate::stats::Stats;
 
 /// How the files of databases are opened.
@@ -92,7 +93,7 @@ impl InMemoryDbs {
             }
         };
         let copied = Arc::new(Copied { bytes: read(connect().ok()?, size).ok()??, identity, _room: room });
-        if !dbfile::is_alone(path) || !copied.is_current(path) {
+        if !is_alone(path) || !copied.is_current(path) {
             return None; // it may be half of one state and half of the next
         }
         let mut in_use = self.lock();

@@ -13,3 +13,4 @@ pub mod inode;
 pub mod local;
 pub mod meter;
 pub mod sandbox;
+pub mod side_files;

@@ -19,12 +19,13 @@ use crate::hint;
 use crate::request::Caps;
 use crate::result::header::Header;
 use crate::scan::Patterns;
-use crate::sqlite::dbfile::{self, Unused};
+use crate::sqlite::dbfile::Unused;
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
 use crate::sqlite::functions;
 use crate::sqlite::hooks::{self, Action, Authorizer, Log};
 use crate::sqlite::in_memory_dbs::{Access, Copied};
 use crate::sqlite::meter;
+use crate::sqlite::side_files::is_alone;
 
 /// PRAGMAs that describe a schema; their argument names a table or an index.
 const SCHEMA_PRAGMAS: [&str; 8] = [
@@ -363,7 +364,7 @@ impl Sandbox {
                 hooks::open_bytes(&connection, copied)?;
                 Ok(connection)
             }
-            Origin::Immutable if dbfile::is_alone(path) => {
+            Origin::Immutable if is_alone(path) => {
                 let flags = flags | OpenFlags::SQLITE_OPEN_URI;
                 Connection::open_with_flags_and_vfs(immutable_uri(path), flags, vfs)
             }

@@ -464,6 +464,7 @@ def prefill_prompts(
     def before(kind: Kind, own: Pair, _: Pair) -> list[MaskedKeys]:
         return [read(kind, own)] if has_past else []
 
+    # A prompt has no pool before its own, which is read as it is after the chunk's keys were written.
     return _run_tokens(params, model, tokens, length, start, (pool, pool), before, write)
 
 

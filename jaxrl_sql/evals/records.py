@@ -92,9 +92,8 @@ class Judging(NamedTuple):
         """Return the scores of each question's candidates by the benchmark's own rule; None where the gold failed."""
         distinct = list({(one.uid, sql): (one, sql) for one, said in pairs for sql in said.sqls}.values())
         ready = [self._ready(sql) for _, sql in distinct]
-        judged = score_predictions(
-            self.executor, [one for one, _ in distinct], ready, (self.own,), options=self.options
-        )
+        asked = [one for one, _ in distinct]
+        judged = score_predictions(self.executor, asked, ready, (self.own,), options=self.options, timer=self.timer)
         scores = {(one.uid, sql): found.scores for (one, sql), found in zip(distinct, judged, strict=True)}
         return {
             one.uid: [scores[one.uid, sql][self.own] for sql in said.sqls]

@@ -34,12 +34,14 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
     Raises InputError for a folder that holds no finished evaluation, and for two without a question in common.
     """
     one, other = _read(first), _read(second)
-    common = [key for key in one if key in other]
+    both = [key for key in one if key in other]
+    common = [key for key in both if _is_same(one[key][0], other[key][0])]
     if not common:
-        raise InputError(
-            f"{first} and {second} have no question in common: {cases(_names(one))}; {cases(_names(other))}"
-        )
+        ids = f", only ids: {cases(_names(both))}" if both else f": {cases(_names(one))}; {cases(_names(other))}"
+        raise InputError(f"{first} and {second} have no question in common{ids}")
     notes = []
+    if others := _names(key for key in both if not _is_same(one[key][0], other[key][0])):
+        notes.append(f"{len(others)} questions are others in {second} and not compared ({cases(others)})")
     for folder, found, rest in ((first, one, other), (second, other, one)):
         alone = [key for key in found if key not in rest]
         if alone:
@@ -80,6 +82,11 @@ def _read(folder: Path) -> dict[tuple[str, str], list[Record]]:
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{folder / RECORDS}:{number}: no record of a question") from error
     return found
+
+
+def _is_same(one: Record, other: Record) -> bool:
+    """Return whether two records of an id are of one question; its words or its gold may have been mended."""
+    return one["db_id"] == other["db_id"] and any(one[key] == other[key] for key in ("question", "gold_sql"))
 
 
 def _names(keys: Any) -> list[str]:

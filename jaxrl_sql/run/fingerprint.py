@@ -10,7 +10,7 @@ from typing import Any, Literal
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.data.template import template_file
-from jaxrl_sql.runtime.model_locator import asked_by, weights_identity
+from jaxrl_sql.runtime.model_locator import asked_by, files_identity
 
 # What of the executor no verdict depends on.
 _FREE = ("threads", "isolation")
@@ -37,7 +37,7 @@ def fingerprint(
         # A longer prompt is left out and no other: whether that matters is the command's to say.
         prompt = [f"data.{name}" for name in data if name != "max_prompt_tokens"]
         asked = ["recipe", *prompt, "sampling.stop", "model.dtype", "model.compute_dtype"]
-        about = {**about, "model": f"{config.model.checkpoint} {weights_identity(config.model.checkpoint)}"}
+        about = {**about, "model": f"{config.model.checkpoint} {files_identity(config.model.checkpoint)}"}
     elif model == "endpoint":  # it is asked in a chat of its own
         put = ("schema", "thinking", "template", "retrieve", "matched", "synonyms", "schema_budget")
         asked = ["recipe", *(f"data.{name}" for name in data if name in put)]
@@ -47,9 +47,9 @@ def fingerprint(
     found = {**about, **{name: reduce(getattr, name.split("."), config) for name in names}}
     if found.get("data.template"):
         template = template_file(config.data.template)
-        found["data.template"] = f"{config.data.template} {weights_identity(template)}"
+        found["data.template"] = f"{config.data.template} {files_identity(template)}"
     if found.get("data.synonyms"):
-        found["data.synonyms"] = f"{config.data.synonyms} {weights_identity(config.data.synonyms)}"
+        found["data.synonyms"] = f"{config.data.synonyms} {files_identity(config.data.synonyms)}"
     return found
 
 

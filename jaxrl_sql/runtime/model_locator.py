@@ -49,8 +49,8 @@ def asked_by(data: DataConfig) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(data).items() if name not in left_out}
 
 
-def weights_identity(path: str | Path) -> str:
-    """Return a hash of a model's files, of which large ones are read at a few hundred places; empty for none."""
+def files_identity(path: str | Path) -> str:
+    """Return a hash of a file, or of a model's folder; large ones are read at a few hundred places. Empty for none."""
     if not str(path):
         return ""
     whole, root = hashlib.blake2b(digest_size=8), Path(path)

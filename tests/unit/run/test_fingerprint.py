@@ -14,7 +14,7 @@ from jaxrl_sql import augment, distill, filter_data
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.evaluate import answer_settings as evaluate_settings
 from jaxrl_sql.run.fingerprint import fingerprint
-from jaxrl_sql.runtime.model_locator import weights_identity
+from jaxrl_sql.runtime.model_locator import files_identity
 from jaxrl_sql.verbal import __main__ as verbal
 
 MODEL = Path(__file__).parents[3] / "configs" / "quickstart_start"
@@ -107,7 +107,7 @@ def test_weights_in_the_same_place_that_are_others(tmp_path: Path) -> None:
     shutil.copytree(MODEL, model)
     config = load_config(None, [f"model.checkpoint={model}"])
     before = fingerprint(config, {}, (), "checkpoint")
-    assert weights_identity(model) == weights_identity(MODEL)
+    assert files_identity(model) == files_identity(MODEL)
     (model / "README.md").write_text("a note")
     assert fingerprint(config, {}, (), "checkpoint") == before
     weights = next(model.glob("*.safetensors"))
@@ -115,8 +115,8 @@ def test_weights_in_the_same_place_that_are_others(tmp_path: Path) -> None:
     raw[len(raw) // 2] ^= 1
     weights.write_bytes(raw)
     assert fingerprint(config, {}, (), "checkpoint")["model"] != before["model"]
-    assert weights_identity(tmp_path / "none") == ""
-    assert weights_identity("") == ""
+    assert files_identity(tmp_path / "none") == ""
+    assert files_identity("") == ""
 
 
 def test_a_template_in_the_same_place_that_is_another(tmp_path: Path) -> None:

@@ -52,8 +52,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The tables of a database in the order in which they were created; views and SQLite's own tables are left out.
+    """The tables of a database in the order in which they were created.
 
+    Views are left out, SQLite's own tables, and those in which virtual ones keep what they hold.
     `matched` are (table, column, value) that a question seems to mean, the best first: none as a schema is read.
     """
 
@@ -81,18 +82,25 @@ def _read_version(version: Version) -> Schema:
     path = version.path
     try:
         with closing(connect(path)) as connection:
-            names = [
-                name
-                for (name,) in connection.execute(
-                    "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(lower(name), 1, 7) <> 'sqlite_'"
-                )
-            ]
+            found = connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(lower(name), 1, 7) <> 'sqlite_'"
+            ).fetchall()
+            shadows = _shadow_tables(connection)
+            names = [name for (name,) in found if name not in shadows]
             columns = {name: _read_columns(connection, name) for name in names}
             references = {name: _read_references(connection, name) for name in names}
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text
         raise InputError(f"{path}: not a readable SQLite database ({error})") from error
     bare = {name.lower(): Table(name, columns[name]) for name in names}
     return Schema(tuple(Table(name, columns[name], _resolve(columns[name], references[name], bare)) for name in names))
+
+
+def _shadow_tables(connection: sqlite3.Connection) -> frozenset[str]:
+    """Return the tables in which virtual ones, such as those of full-text search, keep what they hold."""
+    if sqlite3.sqlite_version_info < (3, 37):
+        return frozenset()
+    rows = connection.execute("SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'")
+    return frozenset(name for (name,) in rows)
 
 
 def _read_columns(connection: sqlite3.Connection, table: str) -> tuple[Column, ...]:

@@ -29,7 +29,7 @@ from jaxrl_sql.data.schema.read import connect, read_schema
 from jaxrl_sql.types import Example, InputError
 
 # The name of entries in the cache on disk: another number when what is found, or how it is written, changes.
-_KIND = "texts-1"
+_KIND = "texts-2"
 _LONGEST = 40
 # A column of more distinct values is known by the first of them in their order: it is one of codes or names.
 _MOST = 100_000

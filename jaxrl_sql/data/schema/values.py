@@ -17,7 +17,7 @@ from jaxrl_sql.data.schema.read import Column, Table, connect, read_schema
 from jaxrl_sql.types import InputError
 
 # The name of entries in the cache on disk: another number when what is found, or how it is written, changes.
-_KIND = "values-1"
+_KIND = "values-2"
 
 # Large tables are known by their first rows: a schema is read at a run's start, of each of its databases.
 _ROWS = 100_000

@@ -150,6 +150,17 @@ def test_a_file_is_read_again_when_it_changed(tmp_path: Path) -> None:
     assert compact(read_schema(path)) == "a(x)\nb(y)"
 
 
+def test_what_virtual_tables_keep_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "notes.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE VIRTUAL TABLE Note USING fts5(title, body); CREATE TABLE note_tags (y INT);"
+            "CREATE VIRTUAL TABLE place USING rtree(id, low, high); CREATE VIEW broken AS SELECT a FROM absent;"
+        )
+    assert [table.name for table in read_schema(path).tables] == ["Note", "note_tags", "place"]
+    assert [column.name for column in read_schema(path).tables[0].columns] == ["title", "body"]
+
+
 def test_missing_and_corrupt_files_are_input_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.sqlite: no database file"):
         read_schema(tmp_path / "none.sqlite")

@@ -42,7 +42,8 @@ def usable_golds(
 ) -> tuple[list[Example], list[tuple[str, str]]]:
     """Run every gold; return the examples to keep and (uid, reason) of the others, in order.
 
-    Reasons are `gold fails: <status>` and, with `drop_empty`, `gold empty`. `tick` is told how many have run.
+    Reasons are `gold fails: <status>`, with `, over vm_steps` where that limit stopped it, and, with `drop_empty`,
+    `gold empty`. `tick` is told how many have run.
     """
     kept, dropped = by_gold(executor, examples, FilterConfig(empty_gold=drop_empty), tick)
     return kept, [(one.uid, one.reason) for one in dropped]
@@ -100,7 +101,8 @@ def _run_golds(
 
 def _gold_fault(outcome: SqlOutcome, cfg: FilterConfig) -> str:
     if outcome.status != "ok":
-        return f"gold fails: {outcome.status}" if cfg.failing_gold else ""
+        over = ", over vm_steps" if outcome.stopped_by == "vm_steps" else ""
+        return f"gold fails: {outcome.status}{over}" if cfg.failing_gold else ""
     if cfg.max_gold_steps and outcome.vm_steps > cfg.max_gold_steps:
         return f"gold over {cfg.max_gold_steps} VM steps"
     if cfg.max_gold_ms and outcome.elapsed_ms > cfg.max_gold_ms:

@@ -52,7 +52,9 @@ def load_questions(
         train, dropped = usable_golds(executor, golds, data.drop_empty_gold, tick)
     _tell_skipped(display.note, {data.train: dropped})
     if not train:
-        raise InputError(f"{data.dir}/{data.train}: no question is left whose gold runs and returns rows")
+        raise InputError(
+            f"{data.dir}/{data.train}: no question is left whose gold runs within executor.vm_steps and returns rows"
+        )
     return train, {name: loaded[name] for name in data.evals}
 
 

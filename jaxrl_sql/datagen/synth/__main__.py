@@ -26,6 +26,7 @@ from jaxrl_sql.types import InputError
 
 # Counting the rows of a large table takes longer than a gold may.
 _READ_MS = 60_000
+_STEPS = 300_000_000  # some 3 s: what a table of millions of rows takes
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,7 +95,7 @@ def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
     check_spec(spec)
     served = [open_served(one, None, _tell) if is_served(one) else None for one in options.db]
     paths = [there.stand_in if there else Path(one) for one, there in zip(options.db, served, strict=True)]
-    with make_executor(ExecutorConfig()) as executor:
+    with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
         limits = Limits(timeout_ms=_READ_MS)
         runners = {
             path: Runners(

@@ -58,6 +58,8 @@ def test_golds_that_fail_are_slow_or_empty_are_left_out_with_their_numbers(db: s
         ("empty", "gold empty"),
         ("slow", "gold over 5000 VM steps"),
     ]
+    with make_executor(ExecutorConfig(threads=1, vm_steps=5_000)) as executor:
+        assert usable_golds(executor, asked)[1][2] == ("slow", "gold fails: timeout, over vm_steps")
     assert dropped[2].numbers["vm_steps"] > 5_000
     assert dropped[1].numbers["rows"] == 0
     assert len(everything[0]) == 4

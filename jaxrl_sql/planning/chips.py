@@ -7,7 +7,9 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -157,11 +159,32 @@ def _seconds(program: Callable[..., jax.Array], *inputs: jax.Array) -> float:
 
 
 def machine_memory() -> int:
-    """Return the bytes of this machine's memory; 0 where the system does not say."""
+    """Return the bytes of memory that this process may take: the machine's, or its container's where that has less.
+
+    0 where the system does not say.
+    """
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return 0
+    return min([whole, *_memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def _memory_limits(groups: Path, mount: Path) -> Iterator[int]:
+    """Yield the limits of the process's control group and of those it is in, of either version of Linux's."""
+    if not groups.is_file():
+        return
+    for line in groups.read_text(encoding="utf-8").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if "memory" not in controllers.split(",") and controllers:
+            continue
+        root, name = (mount / "memory", "memory.limit_in_bytes") if controllers else (mount, "memory.max")
+        inner = root / group.lstrip("/")
+        for folder in (inner, *inner.parents):
+            with suppress(OSError, ValueError):  # no such file; "max"
+                yield int((folder / name).read_text(encoding="utf-8"))
+            if folder == root:
+                break
 
 
 def device_memory(mesh: jax.sharding.Mesh) -> int:

@@ -113,12 +113,8 @@ def report_errors(work: Callable[[], int]) -> int:
     """Do a command's work and return its exit code; an error is one line on standard error."""
     try:
         return work()
-    except InputError as error:
-        return _tell(error, 2)
-    except HealthError as error:
-        return _tell(error, UNHEALTHY)
     except (JaxrlSqlError, ExecutorError) as error:
-        return _tell(error, 1)
+        return _tell(error, 2 if isinstance(error, InputError) else UNHEALTHY if isinstance(error, HealthError) else 1)
     except BrokenPipeError:  # who read the output, such as `head`, has gone; what Python would still flush goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -128,6 +124,11 @@ def report_errors(work: Callable[[], int]) -> int:
         if error.filename is None:
             raise
         return _tell(JaxrlSqlError(f"{error.filename}: {error.strerror}"), 1)
+    except RuntimeError as error:  # JAX's own, which needs JAX to be named
+        if not str(error).startswith("RESOURCE_EXHAUSTED"):
+            raise
+        reason = str(error).splitlines()[0].partition(": ")[2]
+        return _tell(JaxrlSqlError(f"memory: {reason}: `jaxrl-sql plan` says what a run takes, and what less of it"), 1)
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 from jaxrl_sql.audit import main as audit
@@ -59,6 +60,24 @@ def test_an_error_of_the_systems_that_names_no_file_is_not_hidden() -> None:
 
     with pytest.raises(OSError, match="what is this"):
         report_errors(work)
+
+
+def test_memory_that_runs_out_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        jnp.zeros((1 << 47,)).block_until_ready()
+        return 0
+
+    assert report_errors(work) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: memory: ")
+    assert "562949953421312 bytes" in said
+    assert said.count("\n") == 1
+
+    def other() -> int:
+        raise RuntimeError("what is this?")
+
+    with pytest.raises(RuntimeError, match="what is this"):
+        report_errors(other)
 
 
 def test_a_reader_that_goes_is_no_traceback() -> None:

@@ -58,3 +58,27 @@ def test_a_splits_file_without_questions_is_not_replaced_in_silence(shop: Path) 
         (shop / name).write_text("question,sql\nQ?,SELECT 1\n")
     with pytest.raises(InputError, match=r"no questions in a format that is known: it holds shop\.sqlite, train\.json"):
         load_benchmark(shop, "train")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_what_excel_writes_keeps_its_signs(shop: Path, ending: str) -> None:
+    question, sql = "Who’s “in” – for 5 €?", "SELECT '’“”–€é'"
+    text = (
+        f"question,sql\n{question},{sql}\n"
+        if ending == "csv"
+        else json.dumps({"question": question, "sql": sql}, ensure_ascii=False)
+    )
+    (shop / f"train.{ending}").write_bytes(text.encode("cp1252"))
+    assert asked(shop) == [(question, sql)]
+    (note,) = load_benchmark(shop, "train").notes
+    assert note.startswith(f"train.{ending}: 11 bytes are not UTF-8 and were read as Windows-1252, the first in line ")
+    assert "Who’s" in note
+
+
+def test_every_byte_is_read(shop: Path) -> None:
+    every = bytes(range(0x80, 0x100))
+    (shop / "train.csv").write_bytes(b"question,sql\n" + every + b",SELECT 1\n")
+    ((question, _),) = asked(shop)
+    assert [question[n - 0x80] for n in (0x80, 0x81, 0x8D, 0x8F, 0x90, 0x9D, 0x9F, 0xA9, 0xFF)] == [
+        "€", "\x81", "\x8d", "\x8f", "\x90", "\x9d", "Ÿ", "©", "ÿ",
+    ]  # fmt: skip

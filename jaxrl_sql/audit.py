@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def load_sets(folders: Sequence[Path], limit: int) -> list[Set]:
-    """Load sets under the names of their folders, or their paths where two names are the same."""
+    """Load sets under the names of their folders, or their paths where two names are the same; tell their notes."""
     paths = Counter(folder.resolve() for folder in folders)
     if twice := [path for path, times in paths.items() if times > 1]:
         raise InputError(f"audit: {twice[0]} is named twice")
@@ -51,8 +51,10 @@ def load_sets(folders: Sequence[Path], limit: int) -> list[Set]:
     sets = []
     for folder in folders:
         loaded = load_benchmark(folder, limit=limit)
-        name = folder.resolve().name
-        sets.append(Set(name if names[name] == 1 else str(folder), loaded.examples, loaded.skipped))
+        name = folder.resolve().name if names[folder.resolve().name] == 1 else str(folder)
+        for note in loaded.notes:
+            _tell(f"{name}: {note}")
+        sets.append(Set(name, loaded.examples, loaded.skipped))
     return sets
 
 

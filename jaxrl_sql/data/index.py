@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from jaxrl_sql.data.cache_folder import cache_folder
-from jaxrl_sql.data.jsonl import as_latin
+from jaxrl_sql.data.jsonl import as_windows
 from jaxrl_sql.data.written import written_whole
 from jaxrl_sql.types import InputError
 
@@ -36,7 +36,7 @@ class LineIndex:
     """The records of a file, by number: `len(index)`, `index.raw(i)` and `index[i]`, read from the file when asked for.
 
     `index[i]` raises InputError (`file: record i: what`) for what is not a JSON object; bytes that are not UTF-8 are
-    read as Latin-1. `identity` is a short word for what is in the file, wherever it lies.
+    read as Windows-1252. `identity` is a short word for what is in the file, wherever it lies.
     """
 
     def __init__(self, path: Path, places: np.ndarray, identity: str) -> None:
@@ -55,7 +55,7 @@ class LineIndex:
     def __getitem__(self, number: int) -> dict[str, Any]:
         raw = self.raw(number)
         try:
-            found = json.loads(as_latin(raw.decode("utf-8", errors="surrogateescape")))
+            found = json.loads(as_windows(raw.decode("utf-8", errors="surrogateescape")))
         except (json.JSONDecodeError, RecursionError) as error:
             raise InputError(f"{self.path}: record {number}: not JSON ({error})") from error
         if not isinstance(found, dict):

@@ -12,11 +12,13 @@ from jaxrl_sql.types import InputError
 
 # What `surrogateescape` makes of a byte that is not UTF-8.
 ODD = re.compile("[\udc80-\udcff]")
+# Five bytes are none of Windows-1252's: they are Latin-1's.
+_WINDOWS = {chr(0xDC00 + n): bytes([n]).decode("cp1252", "replace").replace("\ufffd", chr(n)) for n in range(128, 256)}
 
 
-def as_latin(text: str) -> str:
-    """Return a text whose bytes that are not UTF-8, which `surrogateescape` kept, are read as Latin-1."""
-    return ODD.sub(lambda found: chr(ord(found.group()) - 0xDC00), text)
+def as_windows(text: str) -> str:
+    """Return a text whose bytes that are not UTF-8, which `surrogateescape` kept, are read as Windows-1252."""
+    return ODD.sub(lambda found: _WINDOWS[found.group()], text)
 
 
 def load_json(line: str, path: Path, number: int = 0) -> Any:

@@ -10,7 +10,7 @@ from jaxrl_sql.data.benchmarks.defog import DEFOG
 from jaxrl_sql.data.benchmarks.ehrsql import EHRSQL
 from jaxrl_sql.data.benchmarks.folder import PLAIN
 from jaxrl_sql.data.benchmarks.gather import Format, listed
-from jaxrl_sql.data.benchmarks.lines import OWN, SYNSQL
+from jaxrl_sql.data.benchmarks.lines import OWN, SYNSQL, called_as
 from jaxrl_sql.data.benchmarks.others import KAGGLE, SCIENCE
 from jaxrl_sql.data.benchmarks.spider import ARCHER, SPIDER, SPIDER_DK, SPIDER_REALISTIC, SPIDER_SYN
 from jaxrl_sql.data.benchmarks.spider2 import SPIDER2
@@ -52,12 +52,14 @@ def format_of(folder: Path) -> Format | None:
 def located(folder: Path, split: str) -> tuple[Format, Path, str]:
     """Return (format, folder, split): the split may be a folder in this one, and a set the only one in a folder.
 
-    So `<root>/<split>` is a split's folder, `dev` is found in `dev_20240627`, and an archive's one folder is entered,
-    and those in it. Raises InputError, of a screen at most, for a folder that is not there or of no known format.
+    So `<root>/<split>` is a split's folder, `dev` is found in `dev_20240627` unless a file beside that is called `dev`,
+    and an archive's one folder is entered, and those in it. Raises InputError, of a screen at most, for a folder that
+    is not there or of no known format.
     """
     if not folder.exists():
         raise InputError(f"{folder}: no such folder")
-    for places in _levels(folder):
+    for level in _levels(folder):
+        places = [one for one in level if not (split and _gives_way(one, split))]
         named = [one for one in places if split and (one.name == split or one.name.startswith(f"{split}_"))]
         for place in sorted(named, key=lambda one: one.name != split):
             if form := format_of(place):
@@ -77,6 +79,12 @@ def _levels(folder: Path) -> Iterator[list[Path]]:
     inner = _folders(folder)
     yield inner
     yield [deeper for one in inner if len(found := _folders(one)) <= _FEW for deeper in found]
+
+
+def _gives_way(place: Path, split: str) -> bool:
+    """Return whether a folder only begins as a split is called, and files beside it are called as the split."""
+    beside = (place.parent, place.parent / "data")
+    return place.name.startswith(f"{split}_") and any(called_as(one, split) for one in beside)
 
 
 def _folders(folder: Path) -> list[Path]:

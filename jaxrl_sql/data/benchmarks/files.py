@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.data.jsonl import ODD, as_latin, load_json
+from jaxrl_sql.data.jsonl import ODD, as_windows, load_json
 from jaxrl_sql.types import InputError
 
 Record = dict[str, Any]
@@ -25,8 +25,8 @@ _STATEMENT = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|
 def read_text(path: Path, notes: Notes) -> str:
     """Read a text file as UTF-8, with or without a byte order mark.
 
-    Bytes that are not UTF-8 are read as Latin-1 and counted in `notes`, with the line of the first. Raises InputError
-    for a file that cannot be read.
+    Bytes that are not UTF-8 are read as Windows-1252 and counted in `notes`, with the line of the first. Raises
+    InputError for a file that cannot be read.
     """
     try:
         raw = path.read_bytes()
@@ -39,10 +39,10 @@ def read_text(path: Path, notes: Notes) -> str:
     start = odd[0].start()
     line, near = text.count("\n", 0, start) + 1, text[max(0, start - 20) : start + 21]
     notes.append(
-        f"{path.name}: {len(odd)} bytes are not UTF-8 and were read as Latin-1, the first in line {line} "
-        f"near {as_latin(near)!r}"
+        f"{path.name}: {len(odd)} bytes are not UTF-8 and were read as Windows-1252, the first in line {line} "
+        f"near {as_windows(near)!r}"
     )
-    return as_latin(text)
+    return as_windows(text)
 
 
 def read_json(path: Path, notes: Notes) -> Any:

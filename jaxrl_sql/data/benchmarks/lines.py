@@ -31,7 +31,9 @@ _SQL = ("sql", "SQL", "query", "gold_sql", "gold", "sql_query")
 _EVIDENCE = ("evidence", "external_knowledge", "hint", "knowledge")
 _TRACE = ("response", "completion", "output", "trace", "cot", "answer")
 _DATABASE = ("db_id", "database", "db_name", "db")
-_ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
+_CSV = (".csv",)
+_ENDINGS = (".jsonl", ".json", *_CSV, ".parquet")
+_SHARD = "-00000-of-00001"  # what a hub calls the only one
 _NEAR = 0.5
 _USUAL = ("dev", "validation", "test", "train")
 # Files that stand in sets' folders and hold no questions.
@@ -109,27 +111,45 @@ def _synsql_file(folder: Path) -> Path | None:
 def own_files(folder: Path, split: str = "") -> list[Path]:
     """Return the files of a split of a user's own set: `<split>.jsonl`, `.json`, `.csv`, `.parquet` or parts of it."""
     if folder.is_file():
-        return [folder] if folder.suffix in _ENDINGS else []
-    places = [folder, folder / "data"]
+        return [folder] if _ending(folder) in _ENDINGS else []
     for name in (split,) if split else _USUAL:
-        for place in places:
-            for ending in _ENDINGS:
-                for path in (place / (name + ending), place / f"{name}-00000-of-00001{ending}"):  # a hub's only shard
-                    if path.is_file() and (ending == ".csv" or _has_questions(path)):  # a CSV's columns are told of
-                        return [path]
-            if parts := sorted(place.glob(f"{name}-*.parquet")):
+        for place in (folder, folder / "data"):
+            there = called_as(place, name)
+            parts = [one for one in there if _is_part(one, name)]
+            for path in there:
+                if path not in parts and (_ending(path) in _CSV or _has_questions(path)):  # a CSV's columns are told of
+                    return [path]
+            if parts:
                 return parts
     if split:
         return []
-    every = [path for ending in _ENDINGS for path in sorted(folder.glob(f"*{ending}"))]
-    with_questions = [path for path in every if path.stem not in _NOT_QUESTIONS and _has_questions(path)]
+    with_questions = [one for one in _files(folder) if one.stem not in _NOT_QUESTIONS and _has_questions(one)]
     return with_questions if len(with_questions) == 1 else []
 
 
+def called_as(folder: Path, split: str) -> list[Path]:
+    """Return the files of a folder that are called as a split, with a hub's only shard and a split's parts."""
+    return [one for one in _files(folder) if one.stem in (split, split + _SHARD) or _is_part(one, split)]
+
+
+def _is_part(path: Path, split: str) -> bool:
+    return _ending(path) == ".parquet" and path.stem.startswith(f"{split}-") and path.stem != split + _SHARD
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a folder that may hold questions, in the order of their endings."""
+    there = [one for one in folder.iterdir() if _ending(one) in _ENDINGS and one.is_file()] if folder.is_dir() else []
+    return sorted(there, key=lambda one: (_ENDINGS.index(_ending(one)), one.stem))
+
+
+def _ending(path: Path) -> str:
+    return path.suffix.lower()
+
+
 def _has_questions(path: Path) -> bool:
-    if path.suffix == ".parquet":
+    if _ending(path) == ".parquet":
         return True
-    if path.suffix == ".csv":
+    if _ending(path) in _CSV:
         return not _lacks(csv_columns(path))
     record = flattened(first_record(path))
     return bool(said(record, *_QUESTION)) and bool(said(record, *_SQL, *_TRACE) or _last_message(record))
@@ -155,7 +175,7 @@ def own_lines(folder: Path, split: str) -> Lines:
     """Return where the records of a user's own set are, which is one file of JSON."""
     paths = own_files(folder, split)
     if len(paths) != 1:
-        there = [path for path in folder.glob("*") if path.suffix in _ENDINGS and path.stem not in _NOT_QUESTIONS]
+        there = [path for path in _files(folder) if path.stem not in _NOT_QUESTIONS]
         fault = no_split(folder, split, sorted({path.stem for path in there}))
         if len(there) == 1 and split:
             raise InputError(f"{fault}; name {there[0]} as the data, and a part of it is held out from train")
@@ -229,7 +249,7 @@ def _lacks(columns: Sequence[str]) -> list[str]:
 
 
 def _records(lines: Lines, notes: Notes) -> Iterator[Item]:
-    if lines.path.suffix == ".csv":
+    if _ending(lines.path) in _CSV:
         yield from (lines.item(record, number) for number, record in enumerate(_csv_records(lines.path, notes)))
         return
     if lines.path.stat().st_size <= HUGE_BYTES:
@@ -242,7 +262,7 @@ def read_own(folder: Path, split: str, notes: Notes) -> Found:
     """Read a user's own set; a split of what is one file, which has none, is made and told in `notes`."""
     paths = own_files(folder, split)
     is_made = folder.is_file() and split != ""
-    if not paths or paths[0].suffix != ".parquet":
+    if not paths or _ending(paths[0]) != ".parquet":
         lines = own_lines(folder, split)
         is_huge = lines.path.stat().st_size > HUGE_BYTES
         if is_made and is_huge:

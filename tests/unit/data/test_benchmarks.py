@@ -498,7 +498,7 @@ def test_odd_bytes_are_read_and_told(spider: Path) -> None:
     found = load_benchmark(spider)
     assert found.examples[0].question == "é naïve?"
     (note,) = found.notes
-    assert note.startswith("dev.json: 1 bytes are not UTF-8 and were read as Latin-1, the first in line 4 near ")
+    assert note.startswith("dev.json: 1 bytes are not UTF-8 and were read as Windows-1252, the first in line 4 near ")
     assert "naïve" in note
     (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert load_benchmark(spider).notes == ()

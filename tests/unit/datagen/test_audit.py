@@ -258,3 +258,11 @@ def test_skipped_lines_are_findings_and_the_table_counts(tmp_path: Path, capsys:
     table = capsys.readouterr().out
     assert "gold: empty" in table
     assert "100.0 %" in table
+
+
+def test_what_was_read_otherwise_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1")])
+    (target / "questions.jsonl").unlink()
+    (target / "dev.csv").write_bytes(b"question,sql\nWho\x92s?,SELECT 1\n")
+    look(tmp_path, "--eval", target / "dev.csv", "--no-golds")
+    assert "dev.csv: dev.csv: 1 bytes are not UTF-8 and were read as Windows-1252" in capsys.readouterr().err

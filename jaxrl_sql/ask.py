@@ -13,6 +13,7 @@ model's folder says; else it follows from `--recipe`, `--config` and `key.sub=va
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import sys
 from collections import Counter
@@ -25,6 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TextIO
 
 from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.data.jsonl import as_windows
 from jaxrl_sql.data.prompts import make_prompt
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.snapshot.stand_in import is_served, open_served
@@ -247,6 +249,8 @@ def question_reader(database: Path) -> Callable[[], str]:
     On a terminal Tab completes the tables and columns of the database, and the arrows bring earlier questions back.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # as arguments are read
         return lambda: sys.stdin.readline().strip()
     from prompt_toolkit import PromptSession  # noqa: PLC0415 - slow to import, and needed where people type
     from prompt_toolkit.completion import WordCompleter  # noqa: PLC0415
@@ -302,7 +306,8 @@ def _ask(given: argparse.Namespace) -> int:
         with opened(config) as ask:
 
             def reply(question: str) -> Reply:
-                return ask([replace(database, question=question, evidence=given.evidence)])[0]
+                words = replace(database, question=as_windows(question), evidence=as_windows(given.evidence))
+                return ask([words])[0]
 
             if questions:
                 return show(reply(questions[0]), given.explain, sys.stdout)

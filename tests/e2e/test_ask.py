@@ -189,6 +189,15 @@ def test_questions_are_read_until_an_empty_line(
     assert len(opened) == 1, "the model is loaded once"
 
 
+def test_questions_that_are_no_utf_8_are_read_all_the_same(
+    asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, questions = asked
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"Caf\xe9: {questions[0]}\n".encode("latin-1"))))
+    assert main(command(db, "--evidence", "caf\udce9")) == 0
+    assert capsys.readouterr().out.count("SELECT") == 1
+
+
 def _counted(calls: list[object]) -> object:
     def load(*given: object, **named: object) -> object:
         calls.append(given)

@@ -199,7 +199,7 @@ def _home(folder: Path) -> Path:
 def own_items(home: Path, stem: str) -> tuple[Callable[[Record, int], Item], Databases]:
     """Return what makes a question of a user's record, and the databases; those of released rows by their source."""
     roots = [*(home / name for name in _DATABASES), home]
-    only = _only_database(roots)
+    only, several = _only_database(roots)
 
     @cache
     def of_source(source: str) -> tuple[Databases, ShownDatabases]:
@@ -219,17 +219,25 @@ def own_items(home: Path, stem: str) -> tuple[Callable[[Record, int], Item], Dat
         if not path and "input_seq" in record:
             path = shown.find(str(record["input_seq"]))
             return found._replace(db_path=path, fault="" if path else "no one database has the schema that it shows")
-        return found._replace(db_path=path) if path else found if found.db_id else found._replace(db_path=only)
+        if path or found.db_id:
+            return found._replace(db_path=path)
+        return found._replace(db_path=only, fault=several)
 
     databases = Databases([*roots, *released_roots(home)], suites_of(home))
     return item, databases
 
 
-def _only_database(roots: Sequence[Path]) -> str:
-    """Return the one database of a set, which its questions need not name; empty where there are several."""
+def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
+    """Return the one database of a set, which its questions need not name, or what is wrong where there are several."""
     places = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
     found = {path for root in roots if root.is_dir() for place in places for path in root.glob(place)}
-    return str(found.pop()) if len(found) == 1 else ""
+    if len(found) > 1:
+        names = listed(sorted(str(path.relative_to(roots[-1])) for path in found), 4)
+        return (
+            "",
+            f"no db_id, and {len(found)} databases are there, {names}: name one in db_path, or move the others away",
+        )
+    return str(found.pop()) if found else "", ""
 
 
 def _csv_records(path: Path, notes: Notes) -> list[Record]:

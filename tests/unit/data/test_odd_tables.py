@@ -189,3 +189,25 @@ def test_what_a_header_lacks_is_one_line(shop: Path, text: str, words: str) -> N
     with pytest.raises(InputError, match=words) as caught:
         load_benchmark(shop, "train")
     assert "\n" not in str(caught.value)
+
+
+def test_a_second_database_is_named_where_questions_name_none(shop: Path) -> None:
+    (shop / "train.csv").write_text("question,sql\nQ?,SELECT 1\nR?,SELECT 2\n")
+    make_database(shop / "shop.db")
+    words = (
+        r"no db_id, and 2 databases are there, shop\.db, shop\.sqlite: name one in db_path, or move the others away: 2;"
+    )
+    for place in (shop, shop / "train.csv"):
+        with pytest.raises(InputError, match=words):
+            load_benchmark(place, "train" if place == shop else "")
+    (shop / "train.csv").write_text("question,sql,db_path\nQ?,SELECT 1,shop.db\nR?,SELECT 2,\n")
+    found = load_benchmark(shop, "train")
+    assert [one.db_path for one in found.examples] == [str(shop / "shop.db")]
+    assert [uid for uid, _ in found.skipped] == ["train_1"]
+    (shop / "databases").mkdir()
+    (shop / "shop.db").rename(shop / "databases/shop.db")
+    (shop / "train.csv").write_text("question,sql,db_id\nQ?,SELECT 1,shop\nR?,SELECT 2,\n")
+    ((_, reason),) = load_benchmark(shop, "train").skipped
+    assert ", databases/shop.db, shop.sqlite: name one" in reason
+    (shop / "databases/shop.db").unlink()
+    assert load_benchmark(shop, "train").skipped == ()

@@ -189,7 +189,7 @@ def open_stream(root: str | Path, split: str = "", above: int = 0) -> Streamed |
         lines = read(place, chosen)
     except InputError:
         return None  # several files, or Parquet: they are read whole
-    if lines.path.suffix in (".csv", ".parquet") or lines.path.stat().st_size < above * _RECORD_BYTES:
+    if lines.path.suffix.lower() not in (".json", ".jsonl") or lines.path.stat().st_size < above * _RECORD_BYTES:
         return None
     index = open_index(lines.path)
     if len(index) <= above:

@@ -16,6 +16,8 @@ from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_columns, read_csv, statements
 from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, on_server, said
 
+# The first four are in every file.
+_COLUMNS = ("db_name", "query_category", "question", "query", "instructions", "full_instructions")
 _SPLITS = ("questions_gen", "instruct_basic", "instruct_advanced", "idk")
 _DATABASES = ("databases", "database", "sqlite_dbs", "defog_data")
 _ENGINES = {"sqlite": "sqlite", "postgres": "postgresql", "mysql": "mysql"}
@@ -39,7 +41,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _is_defogs(path: Path) -> bool:
-    return path.suffix == ".csv" and {"db_name", "query_category", "question", "query"} <= {*csv_columns(path)}
+    return path.suffix.lower() == ".csv" and {*_COLUMNS[:4]} <= {*csv_columns(path, _COLUMNS)}
 
 
 def read_defog(folder: Path, split: str, notes: Notes) -> Found:
@@ -52,7 +54,7 @@ def read_defog(folder: Path, split: str, notes: Notes) -> Found:
     home = folder.parent if folder.is_file() else folder
     places = [root / name for root in dict.fromkeys((home, path.parent, home.parent)) for name in _DATABASES]
     there_is = on_server(_ENGINES.get(path.stem.rpartition("_")[2], ""))
-    found = [_item(record, f"defog_{chosen}_{i}") for i, record in enumerate(read_csv(path, notes))]
+    found = [_item(record, f"defog_{chosen}_{i}") for i, record in enumerate(read_csv(path, notes, _COLUMNS))]
     items = [item._replace(more={**item.more, **there_is}) for item in found]
     several = sum(bool(item.more["other_golds"]) for item in items)
     if several:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl_sql.data.jsonl import ODD, as_windows, load_json
 from jaxrl_sql.types import InputError
@@ -17,13 +19,15 @@ Record = dict[str, Any]
 Notes = list[str]
 """Plain sentences for the user, in the order in which they came up."""
 
-_HEAD_BYTES = 4 << 20
+_HEAD_BYTES, _HEADER_BYTES = 4 << 20, 64 << 10
+# What Excel writes, and reads, above a header.
+_SEPARATOR = re.compile(r'"?sep=([,;\t|:])"?[\r\n]', re.IGNORECASE)
 # What stands before a semicolon that is in no quotes and no comment.
 _STATEMENT = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|[^;])+""", re.DOTALL)
 
 
 def read_text(path: Path, notes: Notes) -> str:
-    """Read a text file as UTF-8, with or without a byte order mark.
+    """Read a text file as UTF-8, with or without a byte order mark, or as UTF-16 with one.
 
     Bytes that are not UTF-8 are read as Windows-1252 and counted in `notes`, with the line of the first. Raises
     InputError for a file that cannot be read.
@@ -32,12 +36,16 @@ def read_text(path: Path, notes: Notes) -> str:
         raw = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    text = raw.decode("utf-8-sig", errors="surrogateescape")
+    try:
+        text = raw.decode(_encoding(raw), errors="surrogateescape")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: begins as UTF-16 and is none ({error.reason}): save it as UTF-8") from error
     odd = list(ODD.finditer(text))
     if not odd:
         return text
     start = odd[0].start()
-    line, near = text.count("\n", 0, start) + 1, text[max(0, start - 20) : start + 21]
+    line = (text.count("\n", 0, start) or text.count("\r", 0, start)) + 1
+    near = text[max(0, start - 20) : start + 21]
     notes.append(
         f"{path.name}: {len(odd)} bytes are not UTF-8 and were read as Windows-1252, the first in line {line} "
         f"near {as_windows(near)!r}"
@@ -66,55 +74,87 @@ def read_records(path: Path, notes: Notes) -> list[Record]:
     return found
 
 
-def read_csv(path: Path, notes: Notes) -> list[Record]:
-    """Read a file with a header and commas, semicolons or tabs; names of columns are taken in lower case.
+def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
+    """Read a table with a header and commas, semicolons or tabs; names of columns are taken in lower case.
 
-    Raises InputError for a file that is empty, and with the line of a row that has more cells than the header.
+    A column without a name before others is left out, and cells that a row lacks are empty. Raises InputError for what
+    is no such table, one without rows, a name of `used` that several columns have, and with the line of a row that has
+    more cells than the header has names.
     """
     text = read_text(path, notes)
-    header = text.partition("\n")[0]
-    names = _csv_columns(header)
-    if not names:
-        raise InputError(f"{path}: its first line is empty: it should name the columns")
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(header), strict=True)
+    if "\0" in text:
+        raise InputError(f"{path}: is no text: save it as CSV in UTF-8")
     found = []
+    rows = csv.reader(io.StringIO(text, newline=""))
     try:
-        next(lines)
-        for cells in lines:
-            if len(cells) > len(names):
-                raise InputError(f"{path}: line {lines.line_num}: {len(cells)} cells under {len(names)} columns")
+        head = _header(text[:_HEADER_BYTES], used)
+        if not head.names:
+            raise InputError(f"{path}: its first line is empty: it should name the columns")
+        if twice := sorted({name for name in head.names if name in used and head.names.count(name) > 1}):
+            raise InputError(f"{path}: several columns are called {', '.join(twice)}: rename or remove all but one")
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=head.delimiter, strict=True)
+        for _ in range(head.rows):
+            next(rows)
+        for cells in rows:
+            if any(cell.strip() for cell in cells[len(head.names) :]):
+                raise InputError(f"{path}: line {rows.line_num}: {len(cells)} cells under {len(head.names)} columns")
             if any(cell.strip() for cell in cells):
-                found.append(dict(zip(names, cells, strict=False)))
+                found.append({name: cell for name, cell in zip_longest(head.names, cells, fillvalue="") if name})
     except csv.Error as error:
-        raise InputError(f"{path}: line {lines.line_num}: {error}") from error
-    return found or [dict.fromkeys(names, "")]
+        raise InputError(f"{path}: line {max(1, rows.line_num)}: {error}") from error
+    if not found:
+        raise InputError(f"{path}: has no rows below its header: write a question a row")
+    return found
 
 
-def csv_columns(path: Path) -> list[str]:
-    """Return the columns that the first line of a file names; none where it cannot be read."""
+def csv_columns(path: Path, used: Collection[str]) -> list[str]:
+    """Return the columns that the header of a file names; none where it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return _csv_columns(file.readline(_HEAD_BYTES).decode("utf-8-sig", errors="replace"))
-    except OSError:
+        return [name for name in _header(_head(path, _HEADER_BYTES), used).names if name]
+    except csv.Error:
         return []
 
 
-def _csv_columns(header: str) -> list[str]:
-    cells = next(csv.reader([header.strip()], delimiter=_delimiter(header)), [])
-    return ["_".join(name.casefold().split()) for name in cells]
+class _Header(NamedTuple):
+    """What parts a table's columns, their names, and how many rows the header is."""
+
+    delimiter: str
+    names: list[str]
+    rows: int
 
 
-def _delimiter(header: str) -> str:
-    return max(",;\t", key=header.count)
+def _header(text: str, used: Collection[str]) -> _Header:
+    """Read a header by what Excel's `sep=` says, or else by what finds the most columns of `used`, or the most."""
+    marked = _SEPARATOR.match(text)
+    rows = 2 if marked else 1
+    found = []
+    for delimiter in marked[1] if marked else ",;\t":
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        cells = next(islice(lines, rows - 1, None), [])
+        found.append(_Header(delimiter, ["_".join(name.casefold().split()) for name in cells], rows))
+    best = max(found, key=lambda one: (len({*one.names} & {*used}), len(one.names)))
+    while best.names and not best.names[-1]:
+        best.names.pop()
+    return best
+
+
+def _head(path: Path, size: int) -> str:
+    """Return the beginning of a text; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(size)
+    except OSError:
+        return ""
+    return raw.decode(_encoding(raw), errors="replace")
+
+
+def _encoding(raw: bytes) -> str:
+    return "utf-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
 def first_record(path: Path) -> Record:
     """Return the first object of a list or of JSON lines without reading the rest; empty where there is none."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace").lstrip()
-    except OSError:
-        return {}
+    text = _head(path, _HEAD_BYTES).lstrip()
     start = text.find("{")
     if start < 0 or text[:start].strip() not in ("", "["):
         return {}

@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_columns, first_record, read_csv, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, no_split, said, said_all
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, listed, no_split, said, said_all
 from jaxrl_sql.data.benchmarks.released import ShownDatabases, flattened, released_roots, script_of, source_of
 from jaxrl_sql.data.index import open_index
 from jaxrl_sql.data.shares import rank
@@ -31,7 +31,12 @@ _SQL = ("sql", "SQL", "query", "gold_sql", "gold", "sql_query")
 _EVIDENCE = ("evidence", "external_knowledge", "hint", "knowledge")
 _TRACE = ("response", "completion", "output", "trace", "cot", "answer")
 _DATABASE = ("db_id", "database", "db_name", "db")
-_CSV = (".csv",)
+_DIFFICULTY = ("difficulty", "sql_complexity", "hardness")
+# The columns of a CSV that are read, as it calls them.
+_USED = frozenset(
+    (*_IDS, *_QUESTION, *_SQL, *_EVIDENCE, *_TRACE, *_DATABASE, *_DIFFICULTY, "db_path", "reasoning", "demonstration")
+)
+_CSV = (".csv", ".tsv")
 _ENDINGS = (".jsonl", ".json", *_CSV, ".parquet")
 _SHARD = "-00000-of-00001"  # what a hub calls the only one
 _NEAR = 0.5
@@ -81,7 +86,7 @@ def own_item(folder: Path, stem: str, record: Record, number: int) -> Item:
         said(record, *_QUESTION),
         said(record, *_SQL) or taught.get("demonstration", ""),
         said(record, *_EVIDENCE),
-        said(record, "difficulty", "sql_complexity", "hardness"),
+        said(record, *_DIFFICULTY),
         str(folder / path) if path else "",
         more=taught,
     )
@@ -109,7 +114,7 @@ def _synsql_file(folder: Path) -> Path | None:
 
 
 def own_files(folder: Path, split: str = "") -> list[Path]:
-    """Return the files of a split of a user's own set: `<split>.jsonl`, `.json`, `.csv`, `.parquet` or parts of it."""
+    """Return the files of a split of a user's own set: `<split>.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, parts."""
     if folder.is_file():
         return [folder] if _ending(folder) in _ENDINGS else []
     for name in (split,) if split else _USUAL:
@@ -150,7 +155,7 @@ def _has_questions(path: Path) -> bool:
     if _ending(path) == ".parquet":
         return True
     if _ending(path) in _CSV:
-        return not _lacks(csv_columns(path))
+        return not _lacks(csv_columns(path, _USED))
     record = flattened(first_record(path))
     return bool(said(record, *_QUESTION)) and bool(said(record, *_SQL, *_TRACE) or _last_message(record))
 
@@ -194,7 +199,7 @@ def _home(folder: Path) -> Path:
 def own_items(home: Path, stem: str) -> tuple[Callable[[Record, int], Item], Databases]:
     """Return what makes a question of a user's record, and the databases; those of released rows by their source."""
     roots = [*(home / name for name in _DATABASES), home]
-    only = _only_database(roots)
+    only, several = _only_database(roots)
 
     @cache
     def of_source(source: str) -> tuple[Databases, ShownDatabases]:
@@ -214,29 +219,37 @@ def own_items(home: Path, stem: str) -> tuple[Callable[[Record, int], Item], Dat
         if not path and "input_seq" in record:
             path = shown.find(str(record["input_seq"]))
             return found._replace(db_path=path, fault="" if path else "no one database has the schema that it shows")
-        return found._replace(db_path=path) if path else found if found.db_id else found._replace(db_path=only)
+        if path or found.db_id:
+            return found._replace(db_path=path)
+        return found._replace(db_path=only, fault=several)
 
     databases = Databases([*roots, *released_roots(home)], suites_of(home))
     return item, databases
 
 
-def _only_database(roots: Sequence[Path]) -> str:
-    """Return the one database of a set, which its questions need not name; empty where there are several."""
+def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
+    """Return the one database of a set, which its questions need not name, or what is wrong where there are several."""
     places = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
     found = {path for root in roots if root.is_dir() for place in places for path in root.glob(place)}
-    return str(found.pop()) if len(found) == 1 else ""
+    if len(found) > 1:
+        names = listed(sorted(str(path.relative_to(roots[-1])) for path in found), 4)
+        return (
+            "",
+            f"no db_id, and {len(found)} databases are there, {names}: name one in db_path, or move the others away",
+        )
+    return str(found.pop()) if found else "", ""
 
 
 def _csv_records(path: Path, notes: Notes) -> list[Record]:
     """Read a CSV of questions; raises InputError with its columns, and the nearest names, where some are missing."""
-    records = read_csv(path, notes)
+    records = read_csv(path, notes, _USED)
     columns = [*records[0]]
     if lacks := _lacks(columns):
         known = dict.fromkeys((*_QUESTION, *(name.lower() for name in _SQL)))
         near = ((column, get_close_matches(column, known, 1, _NEAR)) for column in columns)
         alike = ", ".join(f"{names[0]} for {column}" for column, names in near if names and names[0] != column)
         raise InputError(
-            f"{path}: no column {' and no column '.join(lacks)}; its columns are {', '.join(columns)}"
+            f"{path}: no column {' and no column '.join(lacks)}; its columns are {listed(columns, 24)}"
             f"{f' (did you mean {alike}?)' if alike else ''}"
         )
     return records
@@ -320,7 +333,7 @@ OWN = Format(
     "own",
     "bird",
     "jsonl",
-    "<split>.jsonl, .json, .csv or .parquet with question, sql, and db_id (databases/) or db_path",
+    "<split>.jsonl, .json, .csv, .tsv or .parquet with question, sql, and db_id (databases/) or db_path",
     lambda folder: bool(own_files(folder)),
     read_own,
 )

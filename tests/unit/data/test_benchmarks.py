@@ -466,7 +466,7 @@ def test_a_file_beside_one_database_is_split_by_its_golds(tmp_path: Path, ending
         ("question,sql\nWhich?,SELECT 1,2\n", "line 2: 3 cells under 2 columns"),
         ('question,sql\nWhich?,"SELECT 1\n', "line 2: unexpected end of data"),
         ("\n", "its first line is empty"),
-        ("question,sql\n", "no usable question"),
+        ("question,sql\n", "has no rows below its header"),
     ],
 )
 def test_a_csv_that_is_no_set_of_questions_is_one_line(tmp_path: Path, text: str, words: str) -> None:

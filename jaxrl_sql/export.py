@@ -26,13 +26,13 @@ from jaxrl_sql.models.frozen import joined, split
 from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.command import prepare_process, report_errors
-from jaxrl_sql.run.model_card import write_card
+from jaxrl_sql.run.model_card import CARD, write_card
 from jaxrl_sql.run.questions import model_config
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
-from jaxrl_sql.runtime.hub import upload
-from jaxrl_sql.runtime.model_locator import find_asked, find_model
+from jaxrl_sql.runtime.hub import ASKED, upload
+from jaxrl_sql.runtime.model_locator import TEMPLATE, find_asked, find_model
 from jaxrl_sql.types import InputError
 
 
@@ -105,18 +105,34 @@ def of_model(given: str) -> Exported:
     return Exported(load_model_config(source), None, load_tokenizer(source), source, config, run, asked)
 
 
+def remove_earlier(out: Path, source: Path | None) -> None:
+    """Remove what an earlier export's card lists and this one may not write; `source`, which is read, stays."""
+    card = out / CARD
+    listed = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    for name in (*(gguf_path(out, kind).name for kind in KINDS), ASKED, TEMPLATE, "chat_template.jinja"):
+        path = out / name
+        if f"| `{name}` |" in listed and (source is None or path.resolve() != source.resolve()):
+            path.unlink(missing_ok=True)
+
+
+def gguf_path(out: Path, kind: str) -> Path:
+    """Return where the GGUF file of an exported folder lies."""
+    return out / f"{out.resolve().name}-{kind}.gguf"
+
+
 def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) -> list[Path]:
-    """Write the folder, its GGUF file if any, and the card; return the files that matter."""
+    """Write folder, GGUF file if any, and card in place of an earlier export's; return the files that matter."""
     if one.source is not None and one.params is None and out.resolve() == one.source.resolve():
         raise InputError(f"--out {out}: is the model itself; name another folder")
     params = one.params if one.params is not None else load_checkpoint(str(one.source), dtype)[1]
     ends = end_tokens(one.tokenizer) if one.config is not None else ()  # what others trained ends as they say
+    remove_earlier(out, one.source)
     save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source, ends=ends)
     if one.asked is not None:
         keep_asked(out, one.asked)
     written = [out]
     if gguf:
-        path = out / f"{out.resolve().name}-{gguf}.gguf"
+        path = gguf_path(out, gguf)
         save_gguf(path, one.model, one.tensors(), one.tokenizer, gguf, stop_tokens(out))
         if WHOLE in read_header(path).metadata:
             sys.stderr.write(

@@ -31,7 +31,7 @@ from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
 from jaxrl_sql.rollout.replicated import make_engine
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.run.programs import keep_programs
-from jaxrl_sql.run.questions import prompts_of
+from jaxrl_sql.run.questions import check_rows, prompts_of
 from jaxrl_sql.run.training_set import choose_shots
 from jaxrl_sql.runtime.compiling import hear_compiling
 from jaxrl_sql.runtime.display import Display
@@ -110,7 +110,8 @@ def open_policy_client(
     """Open `model.checkpoint` to sample answers of up to `longest` tokens from, asked as `recipe` and `data` say.
 
     It lies on the mesh; its KV cache takes at most `rollout.memory` of a device. Raises InputError for a model or
-    tokenizer that cannot be read, and before it is for weights that a device has no memory for.
+    tokenizer that cannot be read or that do not fit each other, and before it is for weights that a device has no
+    memory for.
     """
     model = config.model
     keep_programs(config.run.compilation_cache)
@@ -130,6 +131,7 @@ def open_policy_client(
                 by_layer=rollout_grid(config) is None,  # copies take the layers apart themselves
             )
             tokenizer = reading.result()
+        check_rows(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         padded_to = config.data.max_prompt_tokens if config.run.pad_to_max else 0
         sizes = engine_config(config, slots, padded_to, batch_ways(mesh.shape))

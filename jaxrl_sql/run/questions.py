@@ -156,20 +156,36 @@ def open_tokenizer(config: TrainConfig, folder: Path, train: Sequence[Example], 
 
 
 def model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
-    """Return the shape of the checkpoint's model, or of one that is made from scratch."""
+    """Return the shape of the checkpoint's model, or of one that is made from scratch.
+
+    Raises InputError for both at once, and as `check_rows` does.
+    """
     model = config.model
     if model.checkpoint and model.shape:
         raise InputError(
             f"model.shape={model.shape} is for a new model or a plan: model.checkpoint has a shape already"
         )
     if model.checkpoint:
-        return load_model_config(model.checkpoint)
-    if not model.shape:
+        found, named = load_model_config(model.checkpoint), f"model.checkpoint={model.checkpoint}"
+    elif model.shape:
+        found, named = published_shape(model.shape), f"model.shape={model.shape}"
+    else:
         return new_shape(config, len(tokenizer))
-    found = published_shape(model.shape)
-    if len(tokenizer) > found.vocab_size:
-        raise InputError(f"model.shape={model.shape} has {found.vocab_size} tokens, the tokenizer {len(tokenizer)}")
+    check_rows(tokenizer, found, named)
     return found
+
+
+def check_rows(tokenizer: Any, shape: ModelConfig, named: str) -> None:
+    """Raise InputError for a tokenizer with a token that the model `named` has no row for.
+
+    A token for pictures may lack one, as that of Gemma 3's text models does: no prompt holds it.
+    """
+    pictures = getattr(tokenizer, "image_token", None)
+    tokens = 1 + max(i for text, i in tokenizer.get_vocab().items() if text != pictures)
+    if tokens > shape.vocab_size:
+        raise InputError(
+            f"{named} has {shape.vocab_size} tokens, the tokenizer {tokens}: name one that fits in data.tokenizer"
+        )
 
 
 def new_shape(config: TrainConfig, vocab_size: int) -> ModelConfig:

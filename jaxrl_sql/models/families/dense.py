@@ -14,7 +14,7 @@ from jaxrl_sql.models.families.fields import (
     HfConfig,
     common_fields,
     common_values,
-    number,
+    count,
     refuse,
     refuse_windows,
 )
@@ -51,8 +51,8 @@ class Dense(NamedTuple):
         theta, scaling = read_flat_rope(hf, 10_000.0, kinds=self.scalings)
         return ModelConfig(
             family=self.model_type,
-            n_kv_heads=number(hf, "num_key_value_heads", common["n_heads"]),
-            head_dim=number(hf, "head_dim", head_dim) if self.has_head_dim else head_dim,
+            n_kv_heads=count(hf, "num_key_value_heads", common["n_heads"]),
+            head_dim=count(hf, "head_dim", head_dim) if self.has_head_dim else head_dim,
             rope_theta=theta,
             rope_scaling=scaling,
             **common,

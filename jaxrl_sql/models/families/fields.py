@@ -43,6 +43,18 @@ def number(hf: HfConfig, name: str, default: float | None = None, where: str = "
     return value
 
 
+def count(hf: HfConfig, name: str, default: int | None = None) -> int:
+    """Return a field that is a whole number of at least 1, as `number` does."""
+    return checked_count(number(hf, name, default), f"config.json: field {name}")
+
+
+def checked_count(value: Any, what: str) -> int:
+    """Return a value as it is; raises InputError, which names it `what`, where it is no whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{what} is {value!r}, must be a whole number of at least 1")
+    return value
+
+
 def _path(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
@@ -79,14 +91,14 @@ def refuse_windows(hf: HfConfig) -> None:
 def common_values(hf: HfConfig, *, is_tied: bool, max_positions: int) -> dict[str, Any]:
     """Return the fields of ModelConfig that every family reads the same way; the arguments are its defaults."""
     return {
-        "vocab_size": number(hf, "vocab_size"),
-        "d_model": number(hf, "hidden_size"),
-        "n_layers": number(hf, "num_hidden_layers"),
-        "n_heads": number(hf, "num_attention_heads"),
-        "d_ff": number(hf, "intermediate_size"),
+        "vocab_size": count(hf, "vocab_size"),
+        "d_model": count(hf, "hidden_size"),
+        "n_layers": count(hf, "num_hidden_layers"),
+        "n_heads": count(hf, "num_attention_heads"),
+        "d_ff": count(hf, "intermediate_size"),
         "norm_eps": number(hf, "rms_norm_eps", 1e-6),
         "tie_embeddings": bool(hf.get("tie_word_embeddings", is_tied)),
-        "max_positions": number(hf, "max_position_embeddings", max_positions),
+        "max_positions": count(hf, "max_position_embeddings", max_positions),
     }
 
 

@@ -14,6 +14,7 @@ from jaxrl_sql.models.families.fields import (
     HfConfig,
     common_fields,
     common_values,
+    count,
     number,
     optional_number,
     refuse,
@@ -73,7 +74,7 @@ def read_config(hf: HfConfig) -> ModelConfig:
     refuse(hf, "hidden_activation", "gelu_pytorch_tanh")
     refuse(hf, "attention_bias", supported=False)
     refuse(hf, "use_bidirectional_attention", supported=False)
-    common, head_dim = common_values(hf, is_tied=True, max_positions=131_072), number(hf, "head_dim", 256)
+    common, head_dim = common_values(hf, is_tied=True, max_positions=131_072), count(hf, "head_dim", 256)
     nested = section(hf, "rope_parameters")
     if unknown := sorted(nested.keys() - {SLIDING, FULL}):
         raise InputError(f"config.json: rope_parameters has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
@@ -86,11 +87,11 @@ def read_config(hf: HfConfig) -> ModelConfig:
     scalar = number(hf, "query_pre_attn_scalar", 256)
     return ModelConfig(
         family="gemma3_text",
-        n_kv_heads=number(hf, "num_key_value_heads", 4),
+        n_kv_heads=count(hf, "num_key_value_heads", 4),
         head_dim=head_dim,
         rope_theta=theta,
         rope_scaling=scaling,
-        sliding=SlidingWindow(number(hf, "sliding_window", 4096), layers, local_theta) if any(layers) else None,
+        sliding=SlidingWindow(count(hf, "sliding_window", 4096), layers, local_theta) if any(layers) else None,
         query_scalar=None if scalar == head_dim else scalar,
         attn_score_cap=optional_number(hf, "attn_logit_softcapping"),
         final_logit_cap=optional_number(hf, "final_logit_softcapping"),

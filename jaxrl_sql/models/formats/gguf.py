@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_sql.models.families import FAMILIES, gemma3
+from jaxrl_sql.models.families.fields import checked_count
 from jaxrl_sql.models.formats.gguf_header import GgufHeader, TensorEntry
 from jaxrl_sql.models.formats.tensor_files import BFLOAT16, Encoding, StoredTensor
 from jaxrl_sql.models.rope import RopeScaling, rope_frequencies
@@ -71,7 +72,7 @@ class _Metadata:
         if self.architecture not in ARCHITECTURES:
             valid = ", ".join(sorted(ARCHITECTURES))
             raise InputError(f"{path}: architecture is {self.architecture!r}; valid are {valid}")
-        if (parts := self.values.get("split.count", 1)) > 1:
+        if (parts := checked_count(self.values.get("split.count", 1), f"{path}: metadata split.count")) > 1:
             raise InputError(f"{path}: is one of {parts} parts; merge them first (llama-gguf-split --merge)")
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -85,6 +86,11 @@ class _Metadata:
             raise InputError(f"{self.path}: metadata {self.architecture}.{key} is missing")
         return value
 
+    def count(self, key: str, default: Any = None) -> int:
+        """Return a whole number of at least 1, as `get` does; raises InputError for another value, or none."""
+        value = self.need(key) if default is None else self.get(key, default)
+        return checked_count(value, f"{self.path}: metadata {self.architecture}.{key}")
+
     def refuse(self, key: str, *, supported: Any) -> None:
         """Raise InputError when a key is there with another value than the one that is implemented."""
         if (value := self.get(key, supported)) != supported:
@@ -97,8 +103,8 @@ def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
     """Turn a file's metadata into a ModelConfig; raises InputError naming what is missing, unknown or unsupported."""
     about = _Metadata(path, header)
     family = ARCHITECTURES[about.architecture]
-    heads, width = about.need("attention.head_count"), about.need("embedding_length")
-    head_dim = about.get("attention.key_length", width // heads)
+    heads, width = about.count("attention.head_count"), about.count("embedding_length")
+    head_dim = about.count("attention.key_length", width // heads)
     about.refuse("attention.value_length", supported=head_dim)
     about.refuse("rope.dimension_count", supported=head_dim)
     about.refuse("expert_count", supported=0)
@@ -110,13 +116,13 @@ def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
         "model_type": family,
         "vocab_size": embed.shape[0],
         "hidden_size": width,
-        "num_hidden_layers": about.need("block_count"),
+        "num_hidden_layers": about.count("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": about.get("attention.head_count_kv", heads),
+        "num_key_value_heads": about.count("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "intermediate_size": about.need("feed_forward_length"),
+        "intermediate_size": about.count("feed_forward_length"),
         "rms_norm_eps": about.need("attention.layer_norm_rms_epsilon"),
-        "max_position_embeddings": about.need("context_length"),
+        "max_position_embeddings": about.count("context_length"),
         "rope_theta": theta,
         "rope_scaling": _scaling(about, header, head_dim, theta),
         "tie_word_embeddings": "output.weight" not in header.tensors,
@@ -136,16 +142,16 @@ def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
 
 def _gemma3_fields(about: _Metadata, head_dim: int) -> dict[str, Any]:
     """Return what is Gemma's own; llama.cpp keeps in its code what it does not write."""
-    n_layers = about.need("block_count")
+    n_layers = about.count("block_count")
     pattern = about.get("attention.sliding_window_pattern", gemma3.PERIOD)
     if isinstance(pattern, list):
         layers: dict[str, Any] = {"layer_types": [gemma3.SLIDING if slides else gemma3.FULL for slides in pattern]}
     else:
         layers = {"sliding_window_pattern": pattern}
-    wide = about.need("embedding_length") // about.need("attention.head_count")
+    wide = about.count("embedding_length") // about.count("attention.head_count")
     return {
         **layers,
-        "sliding_window": about.need("attention.sliding_window"),
+        "sliding_window": about.count("attention.sliding_window"),
         "rope_local_base_freq": about.get("rope.freq_base_swa", gemma3.LOCAL_THETA),
         "query_pre_attn_scalar": wide if n_layers == GEMMA3_27B_LAYERS else head_dim,
         "attn_logit_softcapping": about.get("attn_logit_softcapping"),
@@ -171,6 +177,8 @@ def _llama3_scaling(about: _Metadata, entry: TensorEntry, head_dim: int, theta: 
     The bands do not follow from the factors (their three numbers are known up to a scale), so the published ones are
     taken and have to give the same frequencies.
     """
+    if entry.offset + 4 * math.prod(entry.shape) > about.path.stat().st_size:
+        raise _cut_short(about.path, ROPE_FACTORS)
     factors = np.fromfile(about.path, np.float32, math.prod(entry.shape), offset=entry.offset)
     factor = float(factors.max(initial=1.0))
     plain, stretched = (
@@ -206,11 +214,13 @@ def gguf_tensors(path: Path, file: int, header: GgufHeader, config: ModelConfig)
         tensor = _stored(path, file, entry, hf_name, config)
         rows = entry.shape[0] if len(entry.shape) > 1 else 1
         if entry.offset + rows * tensor.encoding.row_bytes > size:
-            raise InputError(
-                f"{path}: not a readable GGUF file ({name} goes on behind its end): copy or fetch it again"
-            )
+            raise _cut_short(path, name)
         found[hf_name] = tensor
     return found
+
+
+def _cut_short(path: Path, name: str) -> InputError:
+    return InputError(f"{path}: not a readable GGUF file ({name} goes on behind its end): copy or fetch it again")
 
 
 def _stored(path: Path, file: int, entry: TensorEntry, hf_name: str, config: ModelConfig) -> StoredTensor:

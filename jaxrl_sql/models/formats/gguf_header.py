@@ -111,6 +111,8 @@ def _parse(cursor: _Cursor) -> GgufHeader:
         shape = tuple(cursor.number("Q") for _ in range(cursor.number("I")))
         entries[name] = TensorEntry(shape[::-1], cursor.number("I"), cursor.number("Q"))
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"general.alignment is {alignment!r}, must be a whole number of at least 1")
     data = -(-cursor.at // alignment) * alignment
     tensors = {name: entry._replace(offset=data + entry.offset) for name, entry in entries.items()}
     return GgufHeader(metadata, tensors)

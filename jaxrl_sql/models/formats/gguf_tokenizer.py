@@ -39,10 +39,14 @@ SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_
 
 def gguf_tokenizer(path: Path) -> Any:
     """Build the tokenizer of a GGUF file; raises InputError when it carries none, or one of a kind that is unknown."""
+    return tokenizer_of(read_header(path).metadata, path)
+
+
+def tokenizer_of(metadata: Mapping[str, Any], path: Path) -> Any:
+    """Build the tokenizer that the metadata of a file says; raises InputError as `gguf_tokenizer` does."""
     from tokenizers import AddedToken, Tokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (the same)
 
-    metadata = read_header(path).metadata
     given = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items() if "tokenizer." in key}
     if not given.get("tokens"):
         raise InputError(f"tokenizer: {path} carries none")
@@ -57,10 +61,11 @@ def gguf_tokenizer(path: Path) -> Any:
         raw = _sentence_piece(given, types, by_id=metadata.get("general.architecture") == "gemma3")
     else:
         raise InputError(f"tokenizer: {path} has one of kind {kind!r}; valid are gpt2, llama")
-    named = list(zip(given["tokens"], types, strict=True))
-    raw.add_special_tokens([AddedToken(text, normalized=False, special=True) for text, t in named if t == CONTROL])
-    whole = [text for text, t in named if t == USER_DEFINED and raw.token_to_id(text) is not None]
-    raw.add_tokens([AddedToken(text, normalized=False, special=False) for text in whole])
+    if not metadata.get(WHOLE):  # which says of each token how it is found in a text
+        named = list(zip(given["tokens"], types, strict=True))
+        raw.add_special_tokens([AddedToken(text, normalized=False, special=True) for text, t in named if t == CONTROL])
+        whole = [text for text, t in named if t == USER_DEFINED and raw.token_to_id(text) is not None]
+        raw.add_tokens([AddedToken(text, normalized=False, special=False) for text in whole])
     ids = {name: given.get(f"{key}_token_id") for name, key in SPECIAL.items()}
     # transformers copies what it is given, a second's work for a large vocabulary; this one is nobody else's.
     raw.__deepcopy__ = lambda _memo: raw

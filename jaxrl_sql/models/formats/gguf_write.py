@@ -2,8 +2,8 @@
 
 The converter's changes are made where the reader undoes them: Llama's query and key rows in pairs, 1 added to Gemma's
 norms, Llama 3's stretching as a tensor of factors. Package `gguf` writes the file. The tokenizer is written in
-llama.cpp's terms, and whole beside (`tokenizer.huggingface.json` of ggml's docs/gguf.md) where it cuts text as
-llama.cpp cannot.
+llama.cpp's terms, and whole beside (`tokenizer.huggingface.json` of ggml's docs/gguf.md) where what is read back cuts
+text otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ import numpy as np
 
 from jaxrl_sql.models.formats.gguf import ARCHITECTURES, ROPE_FACTORS, gguf_config, gguf_name
 from jaxrl_sql.models.formats.gguf_header import read_header
-from jaxrl_sql.models.formats.gguf_tokenizer import CONTROL, NORMAL, SPECIAL, SPLITS, USER_DEFINED, WHOLE
+from jaxrl_sql.models.formats.gguf_tokenizer import (
+    CONTROL,
+    NORMAL,
+    SPECIAL,
+    SPLITS,
+    USER_DEFINED,
+    WHOLE,
+    tokenizer_of,
+)
 from jaxrl_sql.models.rope import rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
 from jaxrl_sql.types import InputError
@@ -28,6 +36,16 @@ KINDS = {"f16": "F16", "q8_0": "Q8_0"}
 _FILE_TYPES = {"f16": 1, "q8_0": 7}  # llama.cpp's numbers of what most of a file is
 _UNKNOWN, _UNUSED, _BYTE = 2, 5, 6
 _WIDEST = float(np.finfo(np.float16).max)
+# Beginnings, blanks, case, accents in one character and two, digits, other scripts and signs.
+_TEXTS = (
+    "SELECT name, COUNT(*) FROM singer WHERE age >= 42 GROUP BY name;",
+    " It's  a   leading SPACE,\ttabs and trailing ones  ",
+    "\n\nLines\r\nand more\n\n  of them\n",
+    "Z\u00fcrich caf\u00e9 Zu\u0308rich cafe\u0301 \u1e9b\u0323 \ufb01",
+    "12 1234567 3.14159 1e-5 \u0663 \u00b2",
+    "\u6771\u4eac \u041c\u043e\u0441\u043a\u0432\u0430 \u05e9\u05dc\u05d5\u05dd \u2265 \u2581x",
+    "\U0001f600 \U0001f469\u200d\U0001f52c",
+)
 
 
 def save_gguf(
@@ -179,7 +197,10 @@ def _check(part: Path, path: Path, config: ModelConfig) -> None:
 
 
 def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int] = ()) -> dict[str, Any]:
-    """Return a tokenizer as GGUF's metadata; raises InputError for one that is no byte-level or SentencePiece BPE."""
+    """Return a tokenizer as GGUF's metadata.
+
+    Raises InputError for one that is no byte-level or SentencePiece BPE, or that reads back as another.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     raw: dict[str, Any] = json.loads(backend.to_str()) if backend is not None else {"model": {}}
     model = raw["model"]
@@ -190,7 +211,7 @@ def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int]
     found: dict[str, Any] = {"model": "llama" if is_pieces else "gpt2", "tokens": tokens, "token_type": types}
     if is_pieces:
         found["scores"] = [-float(i) for i in range(len(tokens))]  # earlier pieces are merged first
-        found["add_space_prefix"] = "Prepend" in json.dumps(raw.get("normalizer"))
+        found["add_space_prefix"] = _prepends(raw)
         found["pre"] = "default"
     else:
         found["merges"] = [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]
@@ -207,9 +228,28 @@ def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int]
     named = {f"tokenizer.ggml.{key}": value for key, value in found.items() if value not in ([], None)}
     if template := getattr(tokenizer, "chat_template", None):
         named["tokenizer.chat_template"] = template if isinstance(template, str) else template["default"]
-    if not is_pieces and found["pre"] == "default":
-        named[WHOLE] = json.dumps(raw, ensure_ascii=False)
+    if (is_pieces or found["pre"] != "default") and _cuts_alike(named, tokenizer):
+        return named
+    named |= {"tokenizer.ggml.pre": "default", WHOLE: json.dumps(raw, ensure_ascii=False)}
+    if not _cuts_alike(named, tokenizer):
+        raise InputError(
+            "export: the tokenizer cuts text in a way that GGUF cannot say: export the Hugging Face folder instead, "
+            "without --gguf"
+        )
     return named
+
+
+def _cuts_alike(named: Mapping[str, Any], tokenizer: Any) -> bool:
+    """Return whether the tokenizer that metadata says cuts text as the one that it was made of.
+
+    Told by texts that others cut otherwise, by each of the vocabulary's and by each added token between two letters.
+    """
+    added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
+    texts = [*_TEXTS, *tokenizer.batch_decode([[i] for i in range(len(tokenizer))])]
+    texts += [text for token in added for text in (f"a{token}b", f" a {token} b")]
+    again = tokenizer_of(named, Path("export"))
+    ids, wanted = (one(texts, add_special_tokens=False)["input_ids"] for one in (again, tokenizer))
+    return bool(ids == wanted)
 
 
 def _tokens(raw: Mapping[str, Any], size: int, is_pieces: bool) -> tuple[list[str], list[int]]:
@@ -232,18 +272,23 @@ def _tokens(raw: Mapping[str, Any], size: int, is_pieces: bool) -> tuple[list[st
 
 def split_name(raw: Mapping[str, Any]) -> str:
     """Return llama.cpp's name of how a byte-level tokenizer cuts text, `default` for a way that it has no name for."""
-    patterns = list(_patterns(raw.get("pre_tokenizer") or {}))
-    composes = "NFC" in json.dumps(raw.get("normalizer"))
+    patterns = [one["pattern"] for one in _pre_tokenizers(raw.get("pre_tokenizer")) if "pattern" in one]
+    composes, ignores = "NFC" in json.dumps(raw.get("normalizer")), bool(raw["model"].get("ignore_merges"))
     for name, split in SPLITS.items():
-        if patterns == [split.pattern] and (composes or not split.composes):
+        if patterns == [{"Regex": split.pattern}] and (composes, ignores) == (split.composes, split.ignores_merges):
             return name
     return "default"
 
 
-def _patterns(part: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the patterns by which a pre-tokenizer cuts text."""
-    for one in part.get("pretokenizers", ()):
-        yield from _patterns(one)
-    pattern = part.get("pattern")
-    if isinstance(pattern, dict):
-        yield str(pattern.get("Regex", pattern.get("String")))
+def _prepends(raw: Mapping[str, Any]) -> bool:
+    """Return whether a tokenizer of pieces puts a space before a text."""
+    schemes = {one.get("prepend_scheme", "never") for one in _pre_tokenizers(raw.get("pre_tokenizer"))}
+    return "Prepend" in json.dumps(raw.get("normalizer")) or schemes - {"never"} != set()
+
+
+def _pre_tokenizers(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    """Yield a pre-tokenizer and those that it is made of."""
+    if part:
+        yield part
+        for one in part.get("pretokenizers", ()):
+            yield from _pre_tokenizers(one)

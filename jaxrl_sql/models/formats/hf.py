@@ -73,7 +73,11 @@ def load_config(source: str | Path) -> ModelConfig:
 def _tensor_files(folder: Path) -> tuple[Path, ...]:
     """List a folder's safetensors files, by its index where it has one."""
     if (folder / INDEX_FILE).is_file():
-        index = _read_json(folder / INDEX_FILE).get("weight_map", {})
+        index = _read_json(folder / INDEX_FILE).get("weight_map")
+        if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
+            raise InputError(
+                f"{folder / INDEX_FILE}: weight_map must say the file of each tensor: copy or fetch it again"
+            )
         files = tuple(folder / name for name in sorted(set(index.values())))
     else:
         files = (folder / WEIGHTS_FILE,)
@@ -315,7 +319,8 @@ def save_checkpoint(
 
 # The class of tokenizer.json alone, by its old name and its new one.
 _GENERAL_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_TOKENIZER_FILES = (*_VOCABULARIES, "tokenizer_config.json")
 
 
 def load_tokenizer(source: str | Path) -> Any:
@@ -333,8 +338,12 @@ def load_tokenizer(source: str | Path) -> Any:
     try:
         return _tokenizer_reader(source).from_pretrained(str(source), local_files_only=True)
     except Exception as error:  # transformers raises whatever the files provoke
-        reason = str(error).strip().splitlines()
-        raise InputError(f"tokenizer: {source} cannot be loaded ({reason[0] if reason else error!r})") from error
+        if not any((source / name).is_file() for name in _VOCABULARIES):
+            raise InputError(
+                f"tokenizer: {source} holds no tokenizer.json: copy it from where the model is, or name data.tokenizer"
+            ) from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"tokenizer: {source} cannot be loaded ({reason or repr(error)})") from error
 
 
 def _tokenizer_reader(folder: Path) -> Any:

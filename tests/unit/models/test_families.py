@@ -170,7 +170,7 @@ def test_published_configs_survive_both_directions(hf: dict[str, Any]) -> None:
         (GEMMA3_270M, {"layer_types": [FULL] * 17}, r"layer_types must be a list of num_hidden_layers \(18\)"),
         (GEMMA3_270M, {"sliding_window_pattern": 5}, r"layer_types and sliding_window_pattern \(5\) contradict"),
         (GEMMA3_270M, {"sliding_window_pattern": 0}, "sliding_window_pattern is 0, must be at least 1"),
-        (GEMMA3_270M, {"sliding_window": 0}, "sliding window of 0 tokens"),
+        (GEMMA3_270M, {"sliding_window": 0}, "sliding_window is 0, must be a whole number of at least 1"),
         (GEMMA3_270M, {"final_logit_softcapping": "30"}, "final_logit_softcapping is '30', must be a number"),
         (
             GEMMA3_270M,

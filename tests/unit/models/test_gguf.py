@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.models import ModelConfig, forward, init_params, load_checkpoint, load_config, save_checkpoint
+from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.parallel.mesh import make_mesh
@@ -98,6 +99,15 @@ def test_a_quantised_file_goes_out_as_a_folder(tmp_path: Path, gguf_files: Modul
         (QWEN3, {"general__architecture": "mamba"}, "architecture is 'mamba'; valid are gemma3, llama, qwen2, qwen3"),
         (QWEN3, {"block_count": None}, "metadata qwen3.block_count is missing"),
         (QWEN3, {"split__count": 3}, "is one of 3 parts"),
+        (QWEN3, {"split__count": "3"}, "metadata split.count is '3', must be a whole number of at least 1"),
+        (QWEN3, {"general__alignment": 0}, r"\(general.alignment is 0, must be a whole number of at least 1\)"),
+        (LLAMA, {"attention__head_count": [4, 4]}, r"llama.attention.head_count is \[4, 4\], must be a whole number"),
+        (QWEN3, {"attention__head_count": 0}, "qwen3.attention.head_count is 0, must be a whole number of at least 1"),
+        (LLAMA, {"attention__head_count_kv": [2, 0]}, r"llama.attention.head_count_kv is \[2, 0\], must be a whole"),
+        (LLAMA, {"attention__key_length": "16"}, "llama.attention.key_length is '16', must be a whole number"),
+        (QWEN3, {"embedding_length": 31.5}, "qwen3.embedding_length is 31.5, must be a whole number"),
+        (GEMMA3, {"block_count": [7]}, r"gemma3.block_count is \[7\], must be a whole number"),
+        (GEMMA3, {"attention__sliding_window": 2.5}, "gemma3.attention.sliding_window is 2.5, must be a whole number"),
         (QWEN3, {"attention__value_length": 8}, "qwen3.attention.value_length is 8; supported is 16"),
         (QWEN3, {"rope__dimension_count": 8}, "qwen3.rope.dimension_count is 8; supported is 16"),
         (QWEN2, {"attention__key_length": 8, "attention__value_length": 8}, "head size of 8 is not 16"),
@@ -151,6 +161,19 @@ def test_other_factors_than_llama_3s_are_refused(tmp_path: Path, gguf_files: Mod
     gguf_files.write_gguf(tmp_path / "m.gguf", other, random_params(other))
     with pytest.raises(InputError, match=r"rope_freqs.weight are not the factors of Llama 3's stretching by 32"):
         load_config(tmp_path / "m.gguf")
+
+
+def test_factors_that_are_cut_short_are_refused_as_such(tmp_path: Path, gguf_files: ModuleType) -> None:
+    path = tmp_path / "m.gguf"
+    gguf_files.write_gguf(path, LLAMA3, random_params(LLAMA3))
+    end = read_header(path).tensors["rope_freqs.weight"].offset + LLAMA3.head_dim // 2 * 4
+    whole = path.read_bytes()
+    for missing in (1, 4, 100):
+        path.write_bytes(whole[: end - missing])
+        with pytest.raises(InputError, match=r"not a readable GGUF file \(rope_freqs.weight goes on behind its end\)"):
+            load_config(path)
+    path.write_bytes(whole[:end])
+    assert load_config(path) == LLAMA3
 
 
 def test_a_file_that_is_none_or_cut_short_is_refused(tmp_path: Path, gguf_files: ModuleType) -> None:

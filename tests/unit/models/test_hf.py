@@ -191,6 +191,11 @@ def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Pat
         ({"model_type": "absent"}, r"model_type is None; valid are"),
         ({"hidden_size": "absent"}, "hidden_size is missing"),
         ({"hidden_size": "16"}, "hidden_size is '16', must be a number"),
+        ({"hidden_size": 16.5}, "hidden_size is 16.5, must be a whole number of at least 1"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, must be a whole number of at least 1"),
+        ({"num_key_value_heads": 2.5}, "num_key_value_heads is 2.5, must be a whole number"),
+        ({"head_dim": True}, "head_dim is True, must be a number"),
+        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps is '1e-6', must be a number"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ({"attention_bias": True}, "attention_bias is True"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling of type 'yarn'"),
@@ -227,6 +232,14 @@ def test_absent_and_broken_files_are_named(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config.json: not JSON"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("index", [[], {"a": 3}, "model.safetensors", None])
+def test_an_index_that_names_no_files_is_refused(tmp_path: Path, index: Any) -> None:
+    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(InputError, match=r"index.json: weight_map must say the file of each tensor: copy or fetch it"):
         load_checkpoint(tmp_path)
 
 
@@ -299,3 +312,15 @@ def test_a_folder_without_a_tokenizer_is_refused_in_one_line(tmp_path: Path) -> 
         with pytest.raises(InputError, match="tokenizer: ") as caught:
             load_tokenizer(folder)
         assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizers_configuration_alone_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_bytes((START / "tokenizer_config.json").read_bytes())
+    with pytest.raises(
+        InputError, match=r"holds no tokenizer\.json: copy it from where .* is, or name data\.tokenizer$"
+    ):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match=r"cannot be loaded \(.*[^: ]\)$") as caught:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)

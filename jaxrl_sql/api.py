@@ -20,7 +20,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -177,7 +177,15 @@ def _config(config: Files, overrides: Sequence[str]) -> TrainConfig:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """Return the objects of a JSON-lines file without the line that a killed run was writing.
+
+    Lines end at a newline alone: a text may hold other ends of lines as they are.
+    """
+    *lines, torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    rows = [json.loads(line) for line in lines]
+    with suppress(ValueError):
+        rows.append(json.loads(torn))
+    return rows
 
 
 def _table(path: Path) -> Any:

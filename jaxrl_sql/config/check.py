@@ -187,6 +187,10 @@ def _filter_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
             not endpoint.max_cost or endpoint.prompt_price + endpoint.completion_price > 0,
             f"{name}.max_cost={endpoint.max_cost} needs {name}.prompt_price and {name}.completion_price",
         )
+        yield (
+            "@" not in endpoint.base_url.partition("://")[2].partition("/")[0],
+            f"{name}.base_url holds a user or a password, and is written down: name the key's variable in {name}.key_env",
+        )
 
 
 def _evaluate_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:

@@ -58,6 +58,7 @@ def view(given: argparse.Namespace) -> int:
             shown.update()
             sys.stdout.write(f"{out / 'index.html'}\n")
             return 0
+        shown.make_folder()  # nobody else's folder is handed out
         address = stack.enter_context(serving(out, given.serve))
         shown.update(is_live=True)
         sys.stdout.write(f"{address}\n")

@@ -75,6 +75,10 @@ class View:
         self._looked: Any = None
         self._stamp = 0
 
+    def make_folder(self) -> None:
+        """Make the folder before anything is read; InputError for one that holds something else."""
+        _ = self._folder
+
     @cached_property
     def _folder(self) -> AnswersFolder:
         return AnswersFolder(self._out)

@@ -11,11 +11,14 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
 
+from jaxrl_sql.report.folder import DATA
 from jaxrl_sql.types import InputError
 
 ADDRESS = "127.0.0.1"
 # A page elsewhere may have its own name point here; it is not answered.
 _HOSTS = (ADDRESS, "localhost")
+# What of the folder is handed out: nothing that somebody laid beside the page.
+_SHOWN = ("index.html", "page", DATA)
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -29,6 +32,10 @@ class _Handler(SimpleHTTPRequestHandler):
     def send_head(self) -> io.BytesIO | BinaryIO | None:
         if (self.headers.get("Host") or "").rsplit(":", 1)[0] not in _HOSTS:
             self.send_error(403)
+            return None
+        path = Path(self.translate_path(self.path))
+        if "\0" in str(path) or path.relative_to(self.directory).parts[:1] not in [(), *((one,) for one in _SHOWN)]:
+            self.send_error(404)
             return None
         return super().send_head()
 

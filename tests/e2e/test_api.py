@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,14 @@ def test_predictions_are_judged_in_memory(data: Path, tmp_path: Path, capsys: py
     assert [one["id"] for one in found.records if not one["scores"]["bird"]] == [examples[0].uid]
     assert pytest.approx(1 - 1 / len(examples)) in found.numbers.values()
     assert (tmp_path / "out" / "records.jsonl").exists()
+
+
+def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -> None:
+    rows = [{"step": 0, "question": "One\u2028two\x85three?"}, {"step": 1, "question": "?"}]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(text + '{"step": 2, "ques', encoding="utf-8")
+    found = jx.Run(tmp_path).metrics
+    assert (found.to_dict("records") if hasattr(found, "to_dict") else found) == rows
 
 
 def test_what_cannot_be_used_is_an_exception(data: Path) -> None:

@@ -46,7 +46,7 @@ class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
     def load(self) -> Iterator[SqlTask]:
         """Yield the questions; raises InputError for no such file, and that names the first line which is none."""
         try:
-            lines = self.config.questions.read_text(encoding="utf-8").splitlines()
+            lines = self.config.questions.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         except OSError as error:
             raise InputError(f"taskset.questions: {self.config.questions}: {error.strerror}") from error
         for number, line in enumerate(lines, 1):

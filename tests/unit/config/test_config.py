@@ -153,6 +153,10 @@ def test_every_choice_is_accepted(key: str) -> None:
         (["sampling.min_p=0.1", "grpo.tis_clip_max=0"], "sampling.min_p=0.1"),
         (["sampling.repetition_penalty=1.1", "grpo.tis_clip_max=0"], "sampling.repetition_penalty=1.1"),
         (["grpo.num_iterations=0"], "grpo.num_iterations=0 must be above 0"),
+        (
+            ["evaluate.base_url=http://bob:s3cret@there/v1"],
+            "name the key's variable in evaluate.key_env",
+        ),
         (["grpo.gae_lambda=1.1"], "grpo.gae_lambda=1.1 must be at most 1"),
         (["mesh.data=0"], "mesh"),
         (["mesh.data=-1"], "only one axis"),

@@ -359,18 +359,33 @@ def test_a_port_in_use_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]
 
 def test_only_who_knows_the_address_is_served(run: Path) -> None:
     main([str(run)])
+    (run / "view/notes.txt").write_text("somebody's own")
     with serving(run / "view", 0) as address:
         with urllib.request.urlopen(f"{address}index.html") as found:  # noqa: S310 - loopback
             assert b"Content-Security-Policy" in found.read()
             assert found.headers["Cache-Control"] == "no-store"
         other = urllib.request.Request(f"{address}index.html", headers={"Host": "evil.example"})  # noqa: S310
-        for asked, code in ((other, 403), (f"{address}data/", 404), (f"{address}../config.yaml", 404)):
+        others = ("../config.yaml", "notes.txt", "page/../notes.txt", "%00", "page/%00")
+        beside = [(f"{address}{one}", 404) for one in others]
+        for asked, code in ((other, 403), (f"{address}data/", 404), *beside):
             with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(asked)  # noqa: S310
             assert refused.value.code == code
             refused.value.close()
     with pytest.raises(InputError, match="neither a run"):
         open_source(run / "view")
+
+
+def test_a_folder_that_holds_something_else_is_never_served(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/secret").write_text("")
+    served: list[Path] = []
+    monkeypatch.setattr("jaxrl_sql.view.__main__.serving", lambda folder, _port: served.append(folder))
+    assert main([str(run), "--out", str(tmp_path / "home"), "--serve", "0"]) == 2
+    assert "home holds other files" in line_of(capsys)
+    assert served == []
 
 
 def test_the_command_needs_no_jax(run: Path) -> None:

@@ -189,7 +189,7 @@ def _filter_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         )
         yield (
             "@" not in endpoint.base_url.partition("://")[2].partition("/")[0],
-            f"{name}.base_url holds a user or a password, and is written down: name the key's variable in {name}.key_env",
+            f"{name}.base_url holds a user or password, and is written down: name the key's variable in {name}.key_env",
         )
 
 

@@ -129,8 +129,9 @@ class GenerationRequest(NamedTuple):
 
     `turns` makes the environment of each completion, None where completions have one turn. Where several engines share
     a call `parts` say which prompt of it each of `prompts` is, and which of its samples; environments, samples and
-    random keys go by these numbers, so that a sample does not depend on the engine that makes it. With `are_alone` a
-    prompt's keys are those of a call of its own: what stands beside it changes nothing of its samples.
+    random keys go by these numbers, so that a sample does not depend on the engine that makes it. Where several
+    clients share a call `numbers` say which of its client's prompts each prompt of the call is, and random keys go by
+    these: what stands beside a client's prompts changes nothing of their samples.
 
     The call's prompts from number `ahead` on are the first of the next call, at the next step: they take what slots the
     others leave, and the call ends without them. `begun` has the samples that the call before made so, by their place
@@ -142,7 +143,7 @@ class GenerationRequest(NamedTuple):
     step: int
     turns: Turns | None
     parts: Sequence[Part] = ()
-    are_alone: bool = False
+    numbers: Sequence[int] = ()
     ahead: int | None = None
     begun: Mapping[tuple[int, int], Sample] = {}
 
@@ -171,4 +172,4 @@ class GenerationRequest(NamedTuple):
         number, first = self.place(prompt, 0)
         if self.ahead is not None and number >= self.ahead:
             return self.step + 1, number - self.ahead, first
-        return self.step, 0 if self.are_alone else number, first
+        return self.step, self.numbers[number] if self.numbers else number, first

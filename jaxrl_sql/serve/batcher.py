@@ -142,11 +142,10 @@ class Batcher:
             return jobs
 
     def _call(self, engine: Engine, jobs: Sequence[Job]) -> None:
-        """Run jobs as one call, whose prompts' samples are those of calls of their own."""
+        """Run jobs as one call, in which each has the samples of a call of its own."""
         asked = [(job, i) for job in jobs for i in range(len(job.prompts))]
-        request = GenerationRequest(
-            [job.prompts[i] for job, i in asked], [job.sampling for job, _ in asked], 0, None, are_alone=True
-        )
+        prompts, numbers = [job.prompts[i] for job, i in asked], [i for _, i in asked]
+        request = GenerationRequest(prompts, [job.sampling for job, _ in asked], 0, None, numbers=numbers)
         scheduler = engine.begin(request)
         cancelled: set[int] = set()
         try:

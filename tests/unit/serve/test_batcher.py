@@ -1,4 +1,4 @@
-"""The batcher: what a request samples depends on nothing beside it."""
+"""The batcher: what a request samples depends on nothing beside it, and who has gone takes no place in the queue."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import queue
 from typing import Any
 
 import jax
+import pytest
 
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
-from jaxrl_sql.serve.batcher import Batcher, Job
+from jaxrl_sql.serve.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.types import Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
@@ -54,3 +55,18 @@ def test_equal_prompts_of_a_request_have_samples_of_their_own_whatever_stands_be
     assert len({*several.values()}) == 6
     assert {key: several[key] for key in single} == single
     assert texts((1, 5), (3, 7), (1, 7))[1:] == [several, single]
+
+
+def test_who_has_gone_takes_no_place_in_the_queue() -> None:
+    batcher = make_batcher(2)
+    first, second, third, fourth = (Job("m", [Prompt("p", IDS, "")], SamplingParams(), print) for _ in range(4))
+    batcher.submit(first)
+    batcher.submit(second)
+    with pytest.raises(QueueFullError):
+        batcher.submit(third)
+    first.cancelled = True
+    assert batcher.counts["waiting"] == 1
+    batcher.submit(third)
+    assert batcher.counts["waiting"] == 2
+    with pytest.raises(QueueFullError):
+        batcher.submit(fourth)

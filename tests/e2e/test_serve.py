@@ -183,6 +183,11 @@ def test_an_adapter_is_a_model_of_its_own_name(client: openai.OpenAI, adapters: 
         ({"prompt": []}, 400, None, "1 to 128"),
         ({"prompt": [9999]}, 400, None, "token 9999"),
         ({"prompt": "a", "temperature": -1}, 400, None, "temperature must be at least 0"),
+        ({"prompt": "a", "top_k": 2**40}, 400, None, "top_k must be at least 0 and below 2 to the 31"),
+        ({"prompt": "a", "repetition_penalty": float("inf")}, 400, None, "repetition_penalty must be"),
+        ({"prompt": "a", "stop": "ab" * 20_000}, 400, None, "stop: at most 16 strings of at most 256 bytes each"),
+        ({"prompt": "a", "stop": ["é" * 129]}, 400, None, "stop: at most 16 strings"),
+        ({"prompt": "a", "stop": [f"{i} " for i in range(17)]}, 400, None, "stop: at most 16 strings"),
         ({"prompt": "a", "echo": True}, 400, "unsupported_parameter", "echo"),
         ({"prompt": "a", "logprobs": 5}, 400, None, "logprobs: "),
         ({}, 400, None, "prompt: "),
@@ -196,6 +201,11 @@ def test_what_cannot_be_served_is_an_error_object(
     assert set(found[1]["error"]) == {"message", "type", "param", "code"}
     assert found[1]["error"]["code"] == code
     assert words in found[1]["error"]["message"]
+
+
+def test_as_many_and_as_long_stop_strings_as_are_allowed_are_served(server: str) -> None:
+    stops = ["é" * 128, *(f"{i} " for i in range(15))]
+    assert post(f"{server}/completions", {"model": MODEL, "prompt": "a", "stop": stops})[0] == 200
 
 
 def test_a_body_that_is_no_json_and_a_path_that_is_none_are_error_objects(server: str) -> None:

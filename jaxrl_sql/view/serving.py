@@ -11,11 +11,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
 
+from jaxrl_sql.runtime.loopback import names_loopback
 from jaxrl_sql.types import InputError
 
 ADDRESS = "127.0.0.1"
-# A page elsewhere may have its own name point here; it is not answered.
-_HOSTS = (ADDRESS, "localhost")
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -27,7 +26,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def send_head(self) -> io.BytesIO | BinaryIO | None:
-        if (self.headers.get("Host") or "").rsplit(":", 1)[0] not in _HOSTS:
+        if not names_loopback(self.headers.get("Host") or ""):
             self.send_error(403)
             return None
         return super().send_head()

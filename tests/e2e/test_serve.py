@@ -213,17 +213,32 @@ def test_a_body_that_is_no_json_and_a_path_that_is_none_are_error_objects(server
     assert post(f"{server}/embeddings", {})[1]["error"]["message"] == "Not Found"
 
 
+def test_a_name_that_a_page_elsewhere_points_here_is_refused(server: str) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "a"}).encode()
+    for method, path, words in (("GET", "models", b""), ("POST", "completions", body)):
+        status, _, found = send(method, f"{server}/{path}", words, "evil.example:8000")
+        assert status == 403
+        assert "Host 'evil.example:8000' is not this machine's loopback" in found["error"]["message"]
+        assert send(method, f"{server}/{path}", words, "localhost:1")[0] == 200
+
+
+def test_where_it_listens_to_all_any_name_is_answered() -> None:
+    with serving("--host", "0.0.0.0") as url:  # noqa: S104 - what is tried
+        address = url.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+        assert send("GET", f"{address}/models", host="some.name")[0] == 200
+
+
 def post(url: str, body: Any) -> tuple[int, Any]:
     """Return the status and the answer of a request."""
     status, _, found = send("POST", url, body if isinstance(body, bytes) else json.dumps(body).encode())
     return status, found
 
 
-def send(method: str, url: str, body: bytes = b"") -> tuple[int, Any, Any]:
+def send(method: str, url: str, body: bytes = b"", host: str = "") -> tuple[int, Any, Any]:
     """Return the status, the headers and the JSON of an answer."""
     parts = urlsplit(url)
     with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)) as connection:
-        connection.request(method, parts.path, body)
+        connection.request(method, parts.path, body, {"Host": host} if host else {})
         reply = connection.getresponse()
         return reply.status, reply.headers, json.loads(reply.read())
 
@@ -250,7 +265,7 @@ def test_a_client_that_goes_away_frees_its_slots(server: str, stream: bool) -> N
     address = server.removeprefix("http://").removesuffix("/v1").split(":")
     text = json.dumps(body).encode()
     with socket.create_connection((address[0], int(address[1]))) as connection:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
         connection.sendall(head.encode() + text)
         assert until(lambda: health(server)["running"] == 1)
     assert until(lambda: health(server)["running"] == 0)
@@ -296,7 +311,7 @@ def leave(server: str, seconds: float) -> int:
     """Ask for long answers for some seconds, and go away from each; return how many were asked."""
     parts, left, stop = urlsplit(server), 0, time.monotonic() + seconds
     text = json.dumps({"model": MODEL, "prompt": IDS, "max_tokens": 1000, "n": 8, "temperature": 5}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
     while time.monotonic() < stop:
         with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
             connection.sendall(head.encode() + text)

@@ -11,6 +11,8 @@ from jaxrl_sql.types import InputError, Prompt, Turn
 
 ASSISTANT, ENVIRONMENT = "assistant", "environment"
 UNFINISHED = "unfinished"
+_SMALLEST = 2.0**-126
+"""The smallest number above 0 that float32 holds in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,20 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
+        """Refuse values outside their range, among them what float32 does not hold or makes logits infinite."""
         if isinstance(self.stop, str):
             raise InputError(f"sampling: stop is a tuple of strings, such as ({self.stop!r},)")
         object.__setattr__(self, "stop", tuple(self.stop))
         checks = (
             (self.temperature >= 0, "temperature must be at least 0"),
-            (self.top_k >= 0, "top_k must be at least 0"),
-            (0 < self.top_p <= 1, "top_p must be above 0 and at most 1"),
-            (0 <= self.min_p <= 1, "min_p must be at least 0 and at most 1"),
-            (self.repetition_penalty > 0, "repetition_penalty must be above 0"),
+            (
+                self.temperature == 0 or 1e-6 <= self.temperature <= 1e6,
+                "temperature must be 0, or at least 1e-6 and at most 1e6",
+            ),
+            (0 <= self.top_k < 2**31, "top_k must be at least 0 and below 2 to the 31"),
+            (_SMALLEST <= self.top_p <= 1, "top_p must be at least 1.2e-38 and at most 1"),
+            (self.min_p == 0 or _SMALLEST <= self.min_p <= 1, "min_p must be 0, or at least 1.2e-38 and at most 1"),
+            (1e-6 <= self.repetition_penalty <= 1e6, "repetition_penalty must be at least 1e-6 and at most 1e6"),
             (self.max_new_tokens >= 1, "max_new_tokens must be at least 1"),
             (
                 self.max_total_tokens == 0 or self.max_total_tokens >= self.max_new_tokens,
@@ -129,8 +135,9 @@ class GenerationRequest(NamedTuple):
 
     `turns` makes the environment of each completion, None where completions have one turn. Where several engines share
     a call `parts` say which prompt of it each of `prompts` is, and which of its samples; environments, samples and
-    random keys go by these numbers, so that a sample does not depend on the engine that makes it. With `are_alone` a
-    prompt's keys are those of a call of its own: what stands beside it changes nothing of its samples.
+    random keys go by these numbers, so that a sample does not depend on the engine that makes it. Where several
+    clients share a call `numbers` say which of its client's prompts each prompt of the call is, and random keys go by
+    these: what stands beside a client's prompts changes nothing of their samples.
 
     The call's prompts from number `ahead` on are the first of the next call, at the next step: they take what slots the
     others leave, and the call ends without them. `begun` has the samples that the call before made so, by their place
@@ -142,7 +149,7 @@ class GenerationRequest(NamedTuple):
     step: int
     turns: Turns | None
     parts: Sequence[Part] = ()
-    are_alone: bool = False
+    numbers: Sequence[int] = ()
     ahead: int | None = None
     begun: Mapping[tuple[int, int], Sample] = {}
 
@@ -171,4 +178,4 @@ class GenerationRequest(NamedTuple):
         number, first = self.place(prompt, 0)
         if self.ahead is not None and number >= self.ahead:
             return self.step + 1, number - self.ahead, first
-        return self.step, 0 if self.are_alone else number, first
+        return self.step, self.numbers[number] if self.numbers else number, first

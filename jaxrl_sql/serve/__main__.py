@@ -2,7 +2,8 @@
 
 M is a run folder, a Hugging Face folder, a name of the hub or a GGUF file. `--adapter NAME=FOLDER`, which may be
 repeated, serves M with a run's `adapters/` (PEFT's form) beside it, under a name of its own. Requests beyond
-`--queue` are answered with 429 and Retry-After. It listens on this machine alone unless `--host` says otherwise.
+`--queue` are answered with 429 and Retry-After. It listens on this machine alone unless `--host` says otherwise, and
+there refuses requests whose Host is another than loopback.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +72,11 @@ def serve(config: TrainConfig, given: argparse.Namespace) -> int:
         opened(config, given.adapter, name) as engines,
         (batcher := Batcher(engines, given.queue)).running(),
     ):
-        app = make_app(batcher, config.evaluate.max_new_tokens)
+        host, port = listener.getsockname()[:2]
+        app = make_app(batcher, config.evaluate.max_new_tokens, ip_address(host).is_loopback)
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off"
         )
-        host, port = listener.getsockname()[:2]
         at = f"[{host}]" if ":" in host else host
         sys.stdout.write(f"http://{at}:{port}/v1 serves {', '.join(engines)}\n")
         sys.stdout.flush()

@@ -8,12 +8,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxrl_sql.rollout import Sample
+from jaxrl_sql.runtime.loopback import names_loopback
 from jaxrl_sql.serve.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.serve.protocol import ChatRequest, CompletionRequest, RefusedError, Request, Writer, read
 from jaxrl_sql.types import InputError
@@ -76,8 +80,26 @@ class _Waiting:
         yield "data: [DONE]\n\n"
 
 
-def make_app(batcher: Batcher, most_tokens: int) -> Starlette:
-    """Return the application; a completion has at most `most_tokens` tokens."""
+class _LoopbackOnly:
+    """Answers those alone who know the server by a name of loopback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "")
+        app = self.app
+        if not names_loopback(host):
+            message = f"Host {host!r} is not this machine's loopback: ask localhost, or serve with --host ADDRESS"
+            app = JSONResponse(RefusedError(message).body(), 403)
+        await app(scope, receive, send)
+
+
+def make_app(batcher: Batcher, most_tokens: int, on_loopback: bool = True) -> Starlette:
+    """Return the application; a completion has at most `most_tokens` tokens.
+
+    `on_loopback`, where it listens there, it refuses requests for another host: a page elsewhere sends such.
+    """
 
     def answering(kind: type[Request]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
@@ -103,7 +125,8 @@ def make_app(batcher: Batcher, most_tokens: int) -> Starlette:
         Route("/health", health),
     ]
     errors = (RefusedError, QueueFullError, InputError, HTTPException)
-    return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _refuse))
+    around = [Middleware(_LoopbackOnly)] if on_loopback else []
+    return Starlette(routes=routes, middleware=around, exception_handlers=dict.fromkeys(errors, _refuse))
 
 
 async def _whole(http: HttpRequest, waiting: _Waiting) -> Response:

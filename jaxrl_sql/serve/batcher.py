@@ -58,7 +58,8 @@ class Job:
 class Batcher:
     """Runs the jobs of any number of clients on the engines of models by name, while it is `running`.
 
-    At most `capacity` jobs wait; one more raises QueueFullError. Only one engine holds a KV cache at a time.
+    At most `capacity` jobs wait, cancelled ones not counted; one more raises QueueFullError. Only one engine holds a
+    KV cache at a time.
     """
 
     def __init__(self, engines: Mapping[str, Engine], capacity: int) -> None:
@@ -86,7 +87,7 @@ class Batcher:
     @property
     def counts(self) -> dict[str, int]:
         """Return how many jobs wait, how many run, and how many were stopped as they ran."""
-        return {"waiting": len(self._waiting), "running": self._running, "cancelled": self._cancelled}
+        return {"waiting": len(self._live()), "running": self._running, "cancelled": self._cancelled}
 
     @property
     def is_alive(self) -> bool:
@@ -96,10 +97,16 @@ class Batcher:
     def submit(self, job: Job) -> None:
         """Queue a job; raises QueueFullError, with when to come again, where there is no room."""
         with self._changed:
+            self._waiting = self._live()
             if len(self._waiting) >= self.capacity:
                 raise QueueFullError(max(1, round(self._call_seconds)))
             self._waiting.append(job)
             self._changed.notify()
+
+    def _live(self) -> deque[Job]:
+        """Return the jobs that wait, without those whose client has gone."""
+        with self._changed:
+            return deque(job for job in self._waiting if not job.cancelled)
 
     def _run(self) -> None:
         with contextlib.nullcontext() if self._mesh.empty else jax.set_mesh(self._mesh):
@@ -124,7 +131,7 @@ class Batcher:
         """Wait for jobs and return those of the next call, of one model and up to its slots; [] at the end."""
         with self._changed:
             while True:
-                self._waiting = deque(job for job in self._waiting if not job.cancelled)
+                self._waiting = self._live()
                 if self._is_closed:
                     return []
                 if self._waiting:
@@ -142,11 +149,10 @@ class Batcher:
             return jobs
 
     def _call(self, engine: Engine, jobs: Sequence[Job]) -> None:
-        """Run jobs as one call, whose prompts' samples are those of calls of their own."""
+        """Run jobs as one call, in which each has the samples of a call of its own."""
         asked = [(job, i) for job in jobs for i in range(len(job.prompts))]
-        request = GenerationRequest(
-            [job.prompts[i] for job, i in asked], [job.sampling for job, _ in asked], 0, None, are_alone=True
-        )
+        prompts, numbers = [job.prompts[i] for job, i in asked], [i for _, i in asked]
+        request = GenerationRequest(prompts, [job.sampling for job, _ in asked], 0, None, numbers=numbers)
         scheduler = engine.begin(request)
         cancelled: set[int] = set()
         try:

@@ -16,6 +16,8 @@ from jaxrl_sql.types import JaxrlSqlError, Prompt
 
 MOST = 128
 """The most samples, and the most prompts, of a request."""
+MOST_STOPS, STOP_BYTES = 16, 256
+"""The most stop strings of a request, and their bytes together: each has a row as long as the vocabulary."""
 
 # What would change the answer and is not done here; a value in the tuple asks for nothing.
 _NOTHING: tuple[Any, ...] = (None, 0, False, {}, [], "")
@@ -78,7 +80,11 @@ class Request(BaseModel):
         raise NotImplementedError
 
     def sampling(self, engine: Engine, prompts: Sequence[Prompt], most: int) -> SamplingParams:
-        """Return how to sample; `most` tokens are the server's own bound. Raises RefusedError for a long prompt."""
+        """Return how to sample; `most` tokens are the server's own bound.
+
+        Raises RefusedError for a prompt that is too long and for stop strings beyond their bounds, InputError for a
+        number outside its range.
+        """
         longest, positions = max(len(one.token_ids) for one in prompts), engine.model.max_positions
         room, limit = positions - longest, self.max_completion_tokens or self.max_tokens
         if room < (limit or 1):
@@ -87,6 +93,9 @@ class Request(BaseModel):
             raise RefusedError(message, "context_length_exceeded")
         if limit and limit > most:
             raise RefusedError(f"max_tokens is at most {most} here, not {limit}", param="max_tokens")
+        if len(self.stops) > MOST_STOPS or len("".join(self.stops).encode(errors="replace")) > STOP_BYTES:
+            message = f"stop: at most {MOST_STOPS} strings of at most {STOP_BYTES} bytes together"
+            raise RefusedError(message, param="stop")
         given = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         told = {name: value for name in given if (value := getattr(self, name)) is not None}
         if told.get("top_k", 0) < 0:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxrl_sql.report.folder import DATA
+from jaxrl_sql.runtime.loopback import names_loopback
 from jaxrl_sql.types import InputError
 
 ADDRESS = "127.0.0.1"
-# A page elsewhere may have its own name point here; it is not answered.
-_HOSTS = (ADDRESS, "localhost")
 # What of the folder is handed out: nothing that somebody laid beside the page.
 _SHOWN = ("index.html", "page", DATA)
 
@@ -30,7 +29,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def send_head(self) -> io.BytesIO | BinaryIO | None:
-        if (self.headers.get("Host") or "").rsplit(":", 1)[0] not in _HOSTS:
+        if not names_loopback(self.headers.get("Host") or ""):
             self.send_error(403)
             return None
         path = Path(self.translate_path(self.path))

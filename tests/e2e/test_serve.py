@@ -183,6 +183,13 @@ def test_an_adapter_is_a_model_of_its_own_name(client: openai.OpenAI, adapters: 
         ({"prompt": []}, 400, None, "1 to 128"),
         ({"prompt": [9999]}, 400, None, "token 9999"),
         ({"prompt": "a", "temperature": -1}, 400, None, "temperature must be at least 0"),
+        ({"prompt": "a", "top_k": 2**40}, 400, None, "top_k must be at least 0 and below 2 to the 31"),
+        ({"prompt": "a", "repetition_penalty": float("inf")}, 400, None, "repetition_penalty must be"),
+        ({"prompt": "a", "stop": "ab" * 20_000}, 400, None, "stop: at most 16 strings of at most 256 bytes together"),
+        ({"prompt": "\ud83d"}, 400, None, "the body: "),
+        ({"prompt": "a", "stop": ["\ud83d"]}, 400, None, "the body: "),
+        ({"prompt": "a", "stop": ["é" * 129]}, 400, None, "stop: at most 16 strings"),
+        ({"prompt": "a", "stop": [f"{i} " for i in range(17)]}, 400, None, "stop: at most 16 strings"),
         ({"prompt": "a", "echo": True}, 400, "unsupported_parameter", "echo"),
         ({"prompt": "a", "logprobs": 5}, 400, None, "logprobs: "),
         ({}, 400, None, "prompt: "),
@@ -198,9 +205,29 @@ def test_what_cannot_be_served_is_an_error_object(
     assert words in found[1]["error"]["message"]
 
 
+def test_as_many_and_as_long_stop_strings_as_are_allowed_are_served(server: str) -> None:
+    stops = ["é" * 128, *(f"{i} " for i in range(15))]
+    assert post(f"{server}/completions", {"model": MODEL, "prompt": "a", "stop": stops})[0] == 200
+
+
 def test_a_body_that_is_no_json_and_a_path_that_is_none_are_error_objects(server: str) -> None:
     assert post(f"{server}/completions", b"{")[0] == 400
     assert post(f"{server}/embeddings", {})[1]["error"]["message"] == "Not Found"
+
+
+def test_a_name_that_a_page_elsewhere_points_here_is_refused(server: str) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "a"}).encode()
+    for method, path, words in (("GET", "models", b""), ("POST", "completions", body)):
+        status, _, found = send(method, f"{server}/{path}", words, "evil.example:8000")
+        assert status == 403
+        assert "Host 'evil.example:8000' is not this machine's loopback" in found["error"]["message"]
+        assert send(method, f"{server}/{path}", words, "localhost:1")[0] == 200
+
+
+def test_where_it_listens_to_all_any_name_is_answered() -> None:
+    with serving("--host", "0.0.0.0") as url:  # noqa: S104 - what is tried
+        address = url.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+        assert send("GET", f"{address}/models", host="some.name")[0] == 200
 
 
 def post(url: str, body: Any) -> tuple[int, Any]:
@@ -209,11 +236,11 @@ def post(url: str, body: Any) -> tuple[int, Any]:
     return status, found
 
 
-def send(method: str, url: str, body: bytes = b"") -> tuple[int, Any, Any]:
+def send(method: str, url: str, body: bytes = b"", host: str = "") -> tuple[int, Any, Any]:
     """Return the status, the headers and the JSON of an answer."""
     parts = urlsplit(url)
     with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)) as connection:
-        connection.request(method, parts.path, body)
+        connection.request(method, parts.path, body, {"Host": host} if host else {})
         reply = connection.getresponse()
         return reply.status, reply.headers, json.loads(reply.read())
 
@@ -240,7 +267,7 @@ def test_a_client_that_goes_away_frees_its_slots(server: str, stream: bool) -> N
     address = server.removeprefix("http://").removesuffix("/v1").split(":")
     text = json.dumps(body).encode()
     with socket.create_connection((address[0], int(address[1]))) as connection:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
         connection.sendall(head.encode() + text)
         assert until(lambda: health(server)["running"] == 1)
     assert until(lambda: health(server)["running"] == 0)
@@ -286,7 +313,7 @@ def leave(server: str, seconds: float) -> int:
     """Ask for long answers for some seconds, and go away from each; return how many were asked."""
     parts, left, stop = urlsplit(server), 0, time.monotonic() + seconds
     text = json.dumps({"model": MODEL, "prompt": IDS, "max_tokens": 1000, "n": 8, "temperature": 5}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
     while time.monotonic() < stop:
         with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
             connection.sendall(head.encode() + text)

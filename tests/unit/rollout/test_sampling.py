@@ -1,0 +1,59 @@
+"""Sampling parameters: those that the device cannot hold, or that leave no distribution, are refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.ops.token_distribution import SamplingMetadata, sample_tokens
+from jaxrl_sql.rollout import SamplingParams
+from jaxrl_sql.types import InputError
+
+SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("top_k", 2**31, "top_k must be at least 0 and below 2 to the 31"),
+        ("top_k", -1, "top_k must be at least 0"),
+        ("top_p", 1e-50, "top_p must be at least 1.2e-38 and at most 1"),
+        ("top_p", SMALLEST / 2, "top_p must be at least"),
+        ("top_p", math.nan, "top_p must be at least"),
+        ("min_p", 1e-50, "min_p must be 0, or at least 1.2e-38 and at most 1"),
+        ("min_p", 1.5, "min_p must be 0"),
+        ("temperature", -1.0, "temperature must be at least 0"),
+        ("temperature", 1e-38, "temperature must be 0, or at least 1e-6 and at most 1e6"),
+        ("temperature", math.inf, "temperature must be 0, or"),
+        ("temperature", math.nan, "temperature must be at least 0"),
+        ("repetition_penalty", math.inf, "repetition_penalty must be at least 1e-6 and at most 1e6"),
+        ("repetition_penalty", 1e39, "repetition_penalty must be"),
+        ("repetition_penalty", 1e-38, "repetition_penalty must be"),
+        ("repetition_penalty", math.nan, "repetition_penalty must be"),
+    ],
+)
+def test_what_the_device_cannot_hold_is_refused(name: str, value: float, says: str) -> None:
+    given: dict[str, Any] = {name: value}
+    with pytest.raises(InputError) as refused:
+        SamplingParams(**given)
+    assert str(refused.value).startswith(f"sampling: {says}")
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e6])
+@pytest.mark.parametrize("penalty", [1e-6, 1e6])
+@pytest.mark.parametrize("rest", [{}, {"top_k": 2**31 - 1}, {"top_p": SMALLEST}, {"min_p": SMALLEST}])
+def test_at_the_bounds_a_token_has_a_probability(temperature: float, penalty: float, rest: dict[str, Any]) -> None:
+    """All tokens were seen, so that the penalty is on each logit of both signs."""
+    sampling = SamplingParams(temperature=temperature, repetition_penalty=penalty, **rest)
+    kinds = {name: jnp.int32 if name == "top_k" else jnp.float32 for name in SamplingMetadata._fields}
+    on_device = SamplingMetadata(**{name: jnp.full(2, getattr(sampling, name), kind) for name, kind in kinds.items()})
+    logits = jnp.array([[-900.0, -50.0, 0.0, 1000.0], [-900.0, -1000.0, -2.0, -1.0]])
+    keys = jax.random.split(jax.random.key(0), 2)
+    found = sample_tokens(keys, logits, on_device, jnp.ones(logits.shape, bool))
+    assert np.isfinite(found.behavior_logprob).all()
+    assert (np.asarray(found.behavior_logprob) <= 0).all()

@@ -1,0 +1,25 @@
+"""Which Host headers a server on loopback answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxrl_sql.runtime.loopback import names_loopback
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:8000", "localhost", "LocalHost:80", "[::1]", "[::1]:8000", "127.8.0.1:1"]
+)
+def test_loopback_is_known_by_its_names(host: str) -> None:
+    assert names_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "", "evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example:80", "a@localhost",
+        "localhost:80:80", "localhost:", "[::1", "10.0.0.1", "localhost\n", "x127.0.0.1",
+    ],
+)  # fmt: skip
+def test_other_names_are_none_of_it(host: str) -> None:
+    assert not names_loopback(host)

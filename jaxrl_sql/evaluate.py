@@ -49,7 +49,7 @@ from jaxrl_sql.run.command import (
 from jaxrl_sql.run.fingerprint import fingerprint, keys_of
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.display import Display, make_display
-from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
+from jaxrl_sql.runtime.folder import CONFIG, goes_on
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import defaults_for, files_identity
 from jaxrl_sql.runtime.speed import Speed
@@ -381,13 +381,8 @@ def _compared(first: Path, second: Path, given: argparse.Namespace) -> int:
 
 def _whole(config: TrainConfig) -> int:
     """Evaluate; a disk that gets full is one line."""
-    try:
+    with goes_on(config.evaluate.out):
         return evaluate(config)
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        out = config.evaluate.out
-        raise RunFolderError(f"{out} cannot be written: {error.strerror}; given again, the command goes on") from error
 
 
 def configuration(given: argparse.Namespace) -> TrainConfig:

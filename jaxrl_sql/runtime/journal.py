@@ -97,7 +97,7 @@ class Journal:
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    return (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="replace")
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

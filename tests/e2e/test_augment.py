@@ -268,3 +268,10 @@ def test_arctic_filters_are_at_the_end(arguments: list[str], tmp_path: Path) -> 
     reasons = {line["id"]: line["reason"] for line in lines(tmp_path / "out/dropped.jsonl")}
     assert reasons["all"] == "gold under 57 characters"
     assert reasons["dog"] == "gold empty"
+
+
+def test_a_question_with_half_a_character_is_written(arguments: list[str], tmp_path: Path) -> None:
+    asked = tmp_path / "data/train/questions.jsonl"
+    asked.write_text(asked.read_text().replace("<all>", r"\ud83d all"))
+    assert main([*arguments, "augment.fill=empty"]) == 0
+    assert {line["question"] for line in lines(tmp_path / "out/questions.jsonl")} >= {"? all"}

@@ -119,3 +119,11 @@ def test_a_disk_that_gets_full_is_one_line_and_the_work_goes_on(tmp_path: Path) 
             Journal(tmp_path / "other/work.jsonl", {"long": "x" * 100})
     with Journal(path, {}) as journal:
         assert journal.records == [{"id": "1"}]
+
+
+def test_half_a_character_can_be_kept(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    with Journal(path, {}) as journal:
+        journal.add({"text": "\ud83d!"})
+    with Journal(path, {}) as journal:
+        assert journal.records == [{"text": "?!"}]

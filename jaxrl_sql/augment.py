@@ -31,7 +31,7 @@ from jaxrl_sql.datagen.copy_database import copy_database
 from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked
 from jaxrl_sql.datagen.rewording import reword
 from jaxrl_sql.run.command import ALL, run_command
-from jaxrl_sql.run.fingerprint import TEACHER, fingerprint, keys_of
+from jaxrl_sql.run.fingerprint import TEACHER, fingerprint, keys_of, set_digest
 from jaxrl_sql.run.training_set import sqlite_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_counts
@@ -63,7 +63,7 @@ def augment(config: TrainConfig) -> int:
     dropped += [Dropped(one.uid, "the gold is no SQL") for one in loaded.examples if not one.gold_sql]
     examples = [one for one in loaded.examples if one.gold_sql]
     with (
-        Journal(out / "work.jsonl", answer_settings(config)) as journal,
+        Journal(out / "work.jsonl", answer_settings(config, loaded.examples)) as journal,
         make_executor(config.executor) as executor,
         correspondence(config.distill, journal) if _asks(cfg) else nullcontext() as talk,
     ):
@@ -102,13 +102,13 @@ def augment(config: TrainConfig) -> int:
     return 0
 
 
-def answer_settings(config: TrainConfig) -> dict[str, Any]:
+def answer_settings(config: TrainConfig, examples: Sequence[Example]) -> dict[str, Any]:
     """Return what the copies and the endpoint's answers depend on."""
-    cfg, data = config.augment, config.data
+    cfg = config.augment
     keys = ["seed", "data.include_ids", "data.limit_train"]
     keys += keys_of(config, "augment", but=("out",))
     keys += TEACHER if _asks(cfg) else []
-    return fingerprint(config, {"questions": f"{data.dir}/{data.train}"}, keys, "")
+    return fingerprint(config, {"questions": set_digest(examples)}, keys, "")
 
 
 def _asks(cfg: AugmentConfig) -> bool:

@@ -22,7 +22,7 @@ from jaxrl_sql.data.prompts import PromptStyle, chat_messages, message_texts
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.run.command import ALL, run_command
-from jaxrl_sql.run.fingerprint import TEACHER, fingerprint
+from jaxrl_sql.run.fingerprint import TEACHER, as_asked, changed_since, digests, fingerprint
 from jaxrl_sql.run.training_set import sqlite_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
@@ -52,16 +52,19 @@ def distill(config: TrainConfig) -> int:
         # What supervised learning imitates is SQLite's, and translated where another dialect is asked for.
         asked_for = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
         examples, dropped = by_gold(executor, asked_for, FilterConfig())
+        asked = digests(examples)
+        sys.stderr.write(changed_since(journal.records, asked))
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:
-            spent = ask_until_done(endpoint, executor, (recipe, style), examples, cfg, journal, display)
-        counts = write(out, cfg, examples, dropped, journal.records, endpoint.budget)
+            spent = ask_until_done(endpoint, executor, (recipe, style), examples, asked, cfg, journal, display)
+        records = as_asked(journal.records, asked)
+        counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     show_counts(sys.stdout, counts)
     if spent:
         sys.stdout.write(f"distill.{spent} is reached; a larger number goes on\n")
-    faults = Counter(record["error"] for record in journal.records if record["verdict"] == FAILED)
+    faults = Counter(record["error"] for record in records if record["verdict"] == FAILED)
     for fault, count in faults.most_common(1):
         sys.stderr.write(f"not answered: {faults.total()}, of which {count} for this: {fault}\n")
-    return int(bool(journal.records) and faults.total() == len(journal.records))
+    return int(bool(records) and faults.total() == len(records))
 
 
 def answer_settings(config: TrainConfig) -> dict[str, Any]:
@@ -74,21 +77,27 @@ def ask_until_done(
     executor: Executor,
     asked_as: tuple[Recipe, PromptStyle],
     examples: Sequence[Example],
+    asked: Mapping[str, str],
     cfg: DistillConfig,
     journal: Journal,
     display: Display,
 ) -> str:
-    """Ask each question until it has its traces or was asked often enough; return the bound that stopped it, or ""."""
+    """Ask each question until it has its traces or was asked often enough; return the bound that stopped it, or "".
+
+    `asked` are the digests of the questions; answers to others of the same ids do not count.
+    """
     recipe, style = asked_as
     options = {"temperature": cfg.temperature, cfg.token_limit: cfg.max_tokens}
     unreached: set[str] = set()
-    answered, shown_every = {record["id"] for record in journal.records}, max(len(examples) // 100, 1)
+    records = as_asked(journal.records, asked)
+    answered, shown_every = {record["id"] for record in records}, max(len(examples) // 100, 1)
     try:
-        while asked := unanswered(examples, journal.records, cfg, unreached):
-            questions = ((example, messages(example, style)) for example in asked)
+        while left := unanswered(examples, records, cfg, unreached):
+            questions = ((example, messages(example, style)) for example in left)
             for example, answer in endpoint.ask_all(questions, **options):
-                record = judge(executor, recipe, style, example, answer)
+                record = {**judge(executor, recipe, style, example, answer), "asked": asked[example.uid]}
                 journal.add(record)
+                records.append(record)
                 if record["verdict"] == FAILED:
                     unreached.add(example.uid)
                 if example.uid not in answered and (len(answered) + 1) % shown_every == 0:

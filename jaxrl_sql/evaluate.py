@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import sys
 import time
@@ -46,12 +45,12 @@ from jaxrl_sql.run.command import (
     report_errors,
     run_or_print,
 )
-from jaxrl_sql.run.fingerprint import fingerprint, keys_of
+from jaxrl_sql.run.fingerprint import fingerprint, keys_of, set_digest
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.display import Display, make_display
-from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, RunFolderError
+from jaxrl_sql.runtime.folder import CONFIG, goes_on
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.model_locator import defaults_for, files_identity
+from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor, timing_executor
@@ -123,7 +122,10 @@ def answer_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
     """Return what the work is begun with: another question to the same folder is refused."""
     free = {"data", "predictions", "sql_field", "out", "max_num_seqs", "allow_missing", "allow_extra", "rules", "rule"}
     free |= {field.name for field in dataclasses.fields(EndpointConfig)} - {"model"}
-    about = {"sets": {one.name: _digest(one) for one in sets}, "rules": {one.name: one.rules for one in sets}}
+    about = {
+        "sets": {one.name: set_digest(one.examples, one.sqls) for one in sets},
+        "rules": {one.name: one.rules for one in sets},
+    }
     keys = ["seed", "data.max_prompt_tokens", *keys_of(config, "evaluate", but=free)]
     return fingerprint(
         config, about, keys, "checkpoint" if config.model.checkpoint else "endpoint" if config.evaluate.base_url else ""
@@ -134,19 +136,6 @@ def judge_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
     """Return what records are made with: of several answers each is judged by the benchmark's own rule alone."""
     own = {"own": {one.name: one.own for one in sets}} if config.evaluate.samples > 1 else {}
     return answer_settings(config, sets) | own
-
-
-def _digest(one: Set) -> str:
-    """Return a short word for questions, golds, predictions and databases: others give another."""
-    whole = hashlib.sha256()
-    for example in one.examples:
-        asked = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
-        judged = (str(example.golds), str(sorted(example.options.items())), one.sqls.get(example.uid))
-        whole.update(json.dumps([*asked, *judged]).encode())
-    for path in dict.fromkeys(path for example in one.examples for path in (example.db_path, *example.suite)):
-        # What is written to a database is in its log until that is merged.
-        whole.update(f"{files_identity(path)} {files_identity(f'{path}-wal')}".encode())
-    return f"{len(one.examples)} questions, {whole.hexdigest()[:16]}"
 
 
 def gather(
@@ -381,13 +370,8 @@ def _compared(first: Path, second: Path, given: argparse.Namespace) -> int:
 
 def _whole(config: TrainConfig) -> int:
     """Evaluate; a disk that gets full is one line."""
-    try:
+    with goes_on(config.evaluate.out):
         return evaluate(config)
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        out = config.evaluate.out
-        raise RunFolderError(f"{out} cannot be written: {error.strerror}; given again, the command goes on") from error
 
 
 def configuration(given: argparse.Namespace) -> TrainConfig:

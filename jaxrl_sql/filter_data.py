@@ -24,7 +24,7 @@ from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.run.command import ALL, run_command
-from jaxrl_sql.run.fingerprint import fingerprint, keys_of
+from jaxrl_sql.run.fingerprint import as_asked, changed_since, digests, fingerprint, keys_of
 from jaxrl_sql.run.policy_client import PolicyClient, answers, longest_of, open_policy_client, sampling_by, style_for
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.compiling import show_compiling
@@ -92,8 +92,10 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
 
     What a file of an earlier run holds is not sampled again. Right is what BIRD's comparison calls so.
     """
+    asked = digests(questions.examples)
     with Journal(Path(config.filter.out) / "rates.jsonl", answer_settings(config)) as journal:
-        known = {record["id"] for record in journal.records}
+        sys.stderr.write(changed_since(journal.records, asked))
+        known = {record["id"] for record in as_asked(journal.records, asked)}
         starts = [
             start
             for start in range(0, len(questions.examples), _CHUNK)
@@ -109,9 +111,9 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
                 for start in starts:
                     for record in _rates_of(config, client, questions, start):
                         if record["id"] not in known:
-                            journal.add(record)
+                            journal.add({**record, "asked": asked[record["id"]]})
                     sys.stdout.write(f"answered {min(start + _CHUNK, len(questions.examples))} questions\n")
-        return {record["id"]: (record["right"], record["of"]) for record in journal.records}
+        return {record["id"]: (record["right"], record["of"]) for record in as_asked(journal.records, asked)}
 
 
 def answer_settings(config: TrainConfig) -> dict[str, Any]:

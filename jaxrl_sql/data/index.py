@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from jaxrl_sql.data.cache_folder import cache_folder
-from jaxrl_sql.data.jsonl import as_windows
+from jaxrl_sql.data.jsonl import as_windows, from_json
 from jaxrl_sql.data.written import written_whole
 from jaxrl_sql.types import InputError
 
@@ -55,7 +55,7 @@ class LineIndex:
     def __getitem__(self, number: int) -> dict[str, Any]:
         raw = self.raw(number)
         try:
-            found = json.loads(as_windows(raw.decode("utf-8", errors="surrogateescape")))
+            found = from_json(as_windows(raw.decode("utf-8", errors="surrogateescape")))
         except (json.JSONDecodeError, RecursionError) as error:
             raise InputError(f"{self.path}: record {number}: not JSON ({error})") from error
         if not isinstance(found, dict):

@@ -15,16 +15,27 @@ ODD = re.compile("[\udc80-\udcff]")
 # Five bytes are none of Windows-1252's: they are Latin-1's.
 _WINDOWS = {chr(0xDC00 + n): bytes([n]).decode("cp1252", "replace").replace("\ufffd", chr(n)) for n in range(128, 256)}
 
+# How JSON spells half a character, a surrogate; some spell an emoji as two of them.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
 
 def as_windows(text: str) -> str:
     """Return a text whose bytes that are not UTF-8, which `surrogateescape` kept, are read as Windows-1252."""
     return ODD.sub(lambda found: _WINDOWS[found.group()], text)
 
 
+def from_json(line: str) -> Any:
+    """Return the value of a JSON text; half a character, which JSON can spell and no file can hold, is read as `?`."""
+    found = json.loads(line)
+    if _HALF.search(line):
+        return json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+    return found
+
+
 def load_json(line: str, path: Path, number: int = 0) -> Any:
     """Return the value in a line of a file, or in all of it; raises InputError (`file:line: not JSON`)."""
     try:
-        return json.loads(line)
+        return from_json(line)
     except (json.JSONDecodeError, RecursionError) as error:
         number = number or (error.lineno if isinstance(error, json.JSONDecodeError) else 1)
         raise InputError(f"{path}:{number}: not JSON ({error})") from error
@@ -43,7 +54,8 @@ def records(path: Path) -> list[tuple[int, dict[str, Any]]]:
 
 def write_lines(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
     """Write a JSON object a line."""
-    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in found), encoding="utf-8")
+    lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in found)
+    path.write_text("".join(lines), encoding="utf-8", errors="replace")
 
 
 ID_KEYS = ("id", "question_id", "instance_id", "uid", "qid")

@@ -1,16 +1,20 @@
-"""The settings that decide answers and verdicts: a journal that was begun under others is refused."""
+"""What decides answers and verdicts, settings and questions: a journal that was begun under others is refused."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
-from functools import reduce
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache, reduce
+from pathlib import Path
 from typing import Any, Literal
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.data.template import template_file
 from jaxrl_sql.runtime.model_locator import asked_by, files_identity
+from jaxrl_sql.types import Example
 
 # What of the executor no verdict depends on.
 _FREE = ("threads", "isolation")
@@ -59,3 +63,42 @@ def keys_of(config: TrainConfig, section: str, but: Collection[str] = ()) -> lis
     return [
         key for name, value in values.items() if name not in but for key, _ in flatten({name: value}, f"{section}.")
     ]
+
+
+def digests(examples: Iterable[Example]) -> dict[str, str]:
+    """Return by id a short word for a question, its golds and its databases: others give another."""
+
+    @cache
+    def database(path: str) -> list[str]:
+        # What is written to a database is in its log until that is merged; to read it leaves an empty one.
+        log = Path(f"{path}-wal")
+        return [files_identity(path), files_identity(log) if log.is_file() and log.stat().st_size else ""]
+
+    found = {}
+    for one in examples:
+        asked = (one.uid, one.db_id, one.question, one.evidence, one.dialect, one.answerable)
+        judged = (str(one.golds), str(sorted(one.options.items())))
+        found[one.uid] = _word([*asked, *judged, *map(database, dict.fromkeys((one.db_path, *one.suite)))])
+    return found
+
+
+def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | None = None) -> str:
+    """Return a short word for all questions of a set as `digests` knows them, and for predictions of them."""
+    predicted = [(sqls or {}).get(one.uid) for one in examples]
+    return f"{len(examples)} questions, {_word([digests(examples), predicted])}"
+
+
+def as_asked(records: Iterable[dict[str, Any]], asked: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the records of questions that are still what they were, by the digest `asked` in each."""
+    return [one for one in records if one["id"] in asked and one.get("asked") == asked[one["id"]]]
+
+
+def changed_since(records: Sequence[dict[str, Any]], asked: Mapping[str, str]) -> str:
+    """Return a line on the questions whose records `as_asked` leaves out; nothing where there are none."""
+    known = {one["id"] for one in as_asked(records, asked)}
+    count = len({one["id"] for one in records if one["id"] in asked} - known)
+    return f"asked again: {count} questions of which the text, a gold or the database has changed\n" if count else ""
+
+
+def _word(what: Any) -> str:
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]

@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,17 @@ def cannot_write(folder: Path, error: BaseException) -> RunFolderError:
     steps = saved_steps(folder)
     left = f"the checkpoint of step {steps[-1]} is whole, go on from it with run.resume=true" if steps else "none saved"
     return RunFolderError(f"{folder} cannot be written: {_reason(error)}; {left}")
+
+
+@contextmanager
+def goes_on(path: str | Path) -> Iterator[None]:
+    """Raise RunFolderError, one line, where a disk gets full that work is kept on which goes on when given again."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise RunFolderError(f"{path} cannot be written: {error.strerror}; given again, the command goes on") from error
 
 
 def _reason(error: BaseException) -> str:

@@ -31,7 +31,7 @@ from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.run.command import ALL, run_command
-from jaxrl_sql.run.fingerprint import fingerprint, keys_of
+from jaxrl_sql.run.fingerprint import digests, fingerprint, keys_of
 from jaxrl_sql.run.policy_client import open_policy_client
 from jaxrl_sql.run.training_set import split_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
@@ -102,9 +102,8 @@ def verbal(config: TrainConfig) -> int:
         Journal(out / "answers.jsonl", answer_settings(config)) as journal,
         make_executor(config.executor) as executor,
     ):
-        memory = Memory(journal)
+        memory = Memory(journal, digests(examples))
         finished = {one["id"]: one for record in journal.records if (one := record.get("finished"))}
-        refuse_changed_questions(examples, finished, journal.path)
         stopped: JaxrlSqlError | None = None
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:
             for line in skipped_lines(loaded.skipped):
@@ -140,18 +139,6 @@ def load_questions(config: TrainConfig) -> Benchmark:
         return split_questions(data, data.evals[0], data.limit_eval, config.executor.databases)
     found = split_questions(data, data.evals[0], 0, config.executor.databases)
     return found._replace(examples=tuple(keep_only(found.examples, config.verbal.include_ids, data.limit_eval)))
-
-
-def refuse_changed_questions(
-    examples: Sequence[Example], finished: Mapping[str, Mapping[str, Any]], path: Path
-) -> None:
-    """Raise InputError where a question has been edited since it was answered."""
-    for example in examples:
-        record = finished.get(example.uid)
-        if record and record["question"] != example.question:
-            raise InputError(
-                f"{path}: {example.uid} was answered when it asked {record['question']!r}: name another folder"
-            )
 
 
 def answer_settings(config: TrainConfig) -> dict[str, Any]:

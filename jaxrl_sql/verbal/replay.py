@@ -14,7 +14,7 @@ from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.runtime.budget import Spent
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, Messages
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.types import JaxrlSqlError
+from jaxrl_sql.types import InputError, JaxrlSqlError
 from jaxrl_sql.verbal.judging import Ask, Request
 
 # With so many failures, and twice the requests at a time, before the first answer, no more are sent.
@@ -35,16 +35,24 @@ class Memory:
     """The answers in a journal, by question, stage, round and number, and the cost of each question.
 
     A record has a list of `answers`, each of them the texts of one request from its number `first` on (null: refused),
-    with their cost; texts are missing where a request failed and may be tried again.
+    with their cost; texts are missing where a request failed and may be tried again. `asked` are the digests of the
+    questions, which stand in every answer: InputError where one has been answered as another.
     """
 
     journal: Journal
+    asked: Mapping[str, str] = field(default_factory=dict)
     spent: dict[str, Spent] = field(default_factory=dict)
     _texts: dict[_Key, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read the journal."""
         for record in self.journal.records:
+            for one in record.get("answers", ()):
+                if one["id"] in self.asked and one.get("asked") != self.asked[one["id"]]:
+                    raise InputError(
+                        f"{self.journal.path}: {one['id']} was answered when its text, golds or database were others: "
+                        "name another folder"
+                    )
             self._take(record)
 
     @property
@@ -60,9 +68,12 @@ class Memory:
     def add(self, answers: Sequence[tuple[Request, int, Sequence[str | None], Spent]], error: str = "") -> None:
         """Write answers in one line, which is there whole or not at all: (request, first, texts, spent) each."""
         listed = [
-            {"id": r.uid, "stage": r.stage, "round": r.round, "first": first, "texts": [*texts], **spent._asdict()}
+            {
+                "id": r.uid, "asked": self.asked.get(r.uid, ""), "stage": r.stage, "round": r.round, "first": first,
+                "texts": [*texts], **spent._asdict(),
+            }
             for r, first, texts, spent in answers
-        ]
+        ]  # fmt: skip
         record = {"answers": listed} | ({"error": error} if error else {})
         self.journal.add(record)
         self._take(record)

@@ -268,3 +268,33 @@ def test_arctic_filters_are_at_the_end(arguments: list[str], tmp_path: Path) -> 
     reasons = {line["id"]: line["reason"] for line in lines(tmp_path / "out/dropped.jsonl")}
     assert reasons["all"] == "gold under 57 characters"
     assert reasons["dog"] == "gold empty"
+
+
+def test_a_question_with_half_a_character_is_written(arguments: list[str], tmp_path: Path) -> None:
+    asked = tmp_path / "data/train/questions.jsonl"
+    asked.write_text(asked.read_text().replace("<all>", r"\ud83d all"))
+    assert main([*arguments, "augment.fill=empty"]) == 0
+    assert {line["question"] for line in lines(tmp_path / "out/questions.jsonl")} >= {"? all"}
+
+
+@pytest.mark.parametrize("change", ["question", "gold", "rows"])
+def test_a_set_that_has_changed_is_refused(
+    change: str, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "augment.fill=empty"]) == 0
+    capsys.readouterr()
+    split = tmp_path / "data/train"
+    asked = split / "questions.jsonl"
+    if change == "rows":
+        with closing(sqlite3.connect(split / "databases/shop/shop.sqlite")) as connection:
+            connection.execute("DELETE FROM sale")
+            connection.commit()
+    else:
+        old, new = {"question": ("<all>", "<each>"), "gold": ("age > 90", "age > 91")}[change]
+        asked.write_text(asked.read_text().replace(old, new))
+    before = digests(tmp_path / "out")
+    assert main([*arguments, "augment.fill=empty"]) == 2
+    told = capsys.readouterr().err
+    assert "was begun with questions='9 questions, " in told
+    assert told.count("\n") == 1
+    assert digests(tmp_path / "out") == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import sqlite3
 import threading
 import time
@@ -191,3 +192,59 @@ def test_a_teacher_that_never_answers_is_told_with_its_reason(
         assert main([*arguments, f"distill.base_url={url}", "distill.retries=0"]) == 1
     told = capsys.readouterr().err
     assert re.search(r"not answered: 9, of which 9 for this: .*out of order", told), told
+
+
+def test_a_full_disk_is_one_line_and_the_command_goes_on(
+    arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teacher, out = Teacher(chat_server), tmp_path / "out"
+    teacher.is_well = True
+    with chat_server.serving(teacher) as (url, seen):
+        command = [*arguments, f"distill.base_url={url}", "distill.concurrency=1"]
+        _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+        try:
+            assert main(command) == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        told = capsys.readouterr().err
+        assert (
+            told == f"error: {out}/answers.jsonl cannot be written: File too large; given again, the command goes on\n"
+        )
+        kept = (out / "answers.jsonl").read_text().count("\n") - 1
+        assert kept > 0
+        lost = len(seen) - kept
+        assert main(command) == 0
+        assert len(seen) - lost == 9, "what was kept is not asked again"
+
+
+def test_questions_that_have_changed_are_asked_again_and_no_others(
+    arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teacher, split = Teacher(chat_server), tmp_path / "data/train"
+    teacher.is_well = True
+    questions = lines(split / "questions.jsonl")
+
+    def asks(url: str, count: int) -> list[str]:
+        teacher.times.clear()
+        (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+        assert main([*arguments, f"distill.base_url={url}"]) == 0
+        counts = json.loads((tmp_path / "out/counts.json").read_text())
+        assert (counts["traces"], counts["answers: right"]) == (count, count), "old answers are not counted"
+        return sorted(teacher.times)
+
+    with chat_server.serving(teacher) as (url, _):
+        assert len(asks(url, 9)) == 9
+        questions[0]["question"] = "<other>"
+        questions[1]["sql"] = "SELECT x FROM t"
+        questions.append({**questions[2], "id": "new", "question": "<new>"})
+        capsys.readouterr()
+        assert asks(url, 10) == ["beside", "new", "other"]
+        changed = "asked again: 2 questions of which the text, a gold or the database has changed\n"
+        assert capsys.readouterr().err == changed
+        assert asks(url, 10) == []
+        assert "asked again" not in capsys.readouterr().err
+        with closing(sqlite3.connect(split / "databases/a/a.sqlite")) as connection:
+            connection.execute("INSERT INTO t VALUES (3)")
+            connection.commit()
+        assert len(asks(url, 10)) == 10

@@ -153,6 +153,31 @@ def test_pass_rates_are_counted_kept_and_gone_on_from(
     assert "answered" not in capsys.readouterr().out, "what is known was drawn again"
 
 
+def test_rates_of_questions_that_have_changed_are_not_taken(
+    arguments: Start, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split = tmp_path / "data/train"
+    shutil.copytree(data / "train", split)
+    command = arguments(*SAMPLED, f"data.dir={tmp_path}/data", "filter.low=0", "filter.high=1", "filter.repeats=false")
+    assert main(command) == 0
+    questions = lines(split / "questions.jsonl")
+    first = questions[0]["id"]
+    questions[0]["question"] = "How many?"
+    (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions[:-1]))
+    rates = tmp_path / "out/rates.jsonl"
+    forged = [{**one, "right": 4} if one.get("id") == first else one for one in lines(rates)]
+    rates.write_text("".join(json.dumps(one) + "\n" for one in forged))
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "asked again: 1 questions of which the text, a gold or the database has changed\n" in capsys.readouterr().err
+    assert [one["id"] for one in lines(rates)[1:]] == [*(one["id"] for one in forged[1:]), first]
+    assert [one["right"] for one in lines(rates)[1:] if one["id"] == first] == [4, 0]
+    counts = json.loads((tmp_path / "out/counts.json").read_text())
+    assert sum(counts["right"].values()) == counts["kept"] == len(forged) - 2, "one is asked no more"
+    assert main(command) == 0
+    assert "answered" not in capsys.readouterr().out, "what is known was drawn again"
+
+
 def test_answers_are_read_with_the_thought_that_the_template_opened() -> None:
     class Thinker:
         """A tokenizer whose template opens a thought."""

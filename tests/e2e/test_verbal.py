@@ -180,12 +180,39 @@ def test_a_budget_ends_the_work_and_a_larger_one_goes_on_to_the_same_end(
         before = file.read_text()
         file.write_text(before.replace("<mute>", "<loud>"))
         assert main(command) == 2
-        assert "mute was answered when it asked '<mute>'" in capsys.readouterr().err
+        assert (
+            "mute was answered when its text, golds or database were others: name another folder"
+            in capsys.readouterr().err
+        )
         assert main([*command, "verbal.rounds=5"]) == 2
         assert "was begun with verbal.rounds=4, not 5" in capsys.readouterr().err
     for name in ("predictions.jsonl", "records.jsonl", "metrics.json"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
     assert len(seen) == len(all_seen), "what is known is not asked again"
+
+
+@pytest.mark.parametrize("change", ["gold", "rows"])
+def test_answers_to_a_question_that_has_changed_are_refused(
+    change: str, arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split = tmp_path / "data/dev"
+    with chat_server.serving(Server(chat_server)) as (url, seen):
+        command = [*arguments, f"verbal.base_url={url}", "verbal.max_requests=2"]
+        assert main([*command, "data.limit_eval=1"]) == 0, "nothing is finished"
+        assert main([*command, "data.limit_eval=2"]) == 0, "questions may be added"
+        if change == "rows":
+            with closing(sqlite3.connect(split / "databases/a/a.sqlite")) as connection:
+                connection.execute("INSERT INTO t VALUES (3)")
+                connection.commit()
+        else:
+            asked = split / "questions.jsonl"
+            asked.write_text(asked.read_text().replace(RIGHT, "SELECT max(x) FROM t", 1))
+        capsys.readouterr()
+        assert main([*command, "verbal.max_requests=9"]) == 2
+        assert len(seen) == 2
+    told = capsys.readouterr().err
+    assert "plain was answered when its text, golds or database were others: name another folder" in told
+    assert told.count("\n") == 1
 
 
 def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.data.benchmarks.files import Record
+from jaxrl_sql.data.jsonl import from_json
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.data.traces import trace_of
 from jaxrl_sql.types import InputError
@@ -78,7 +78,7 @@ def _rewarded(record: Record) -> Record:
     for name in ("reward_spec", "reward_model"):
         truth = record[name].get("ground_truth") if isinstance(record.get(name), dict) else None
         if isinstance(truth, str) and truth.lstrip().startswith("{"):
-            truth = json.loads(truth)
+            truth = from_json(truth)
         if isinstance(truth, dict) and isinstance(truth.get("ground_truth"), dict):
             truth = truth["ground_truth"]
         if isinstance(truth, dict):

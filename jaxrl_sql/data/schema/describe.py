@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from jaxrl_sql.data.jsonl import from_json
 from jaxrl_sql.data.schema.cache import version_of
 
 _NATURAL = ("tables.json", "dev_tables.json", "train_tables.json", "test_tables.json")
@@ -92,7 +92,7 @@ def natural_records(db_path: str | Path) -> list[dict[str, Any]]:
     path, found = Path(db_path), []
     for file in _natural_files(path):
         try:
-            records = json.loads(_decode(file.read_bytes()))
+            records = from_json(_decode(file.read_bytes()))
         except (OSError, ValueError):
             continue  # told where prompts are made
         named = (one for one in records if isinstance(one, dict) and one.get("db_id") == path.parent.name)
@@ -159,7 +159,7 @@ def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, 
     names: dict[str, dict[tuple[str, str], str]] = {}
     strange: list[str] = []
     try:
-        records = list(json.loads(_decode(Path(path).read_bytes())))
+        records = list(from_json(_decode(Path(path).read_bytes())))
     except (OSError, ValueError, TypeError) as error:
         return names, f"no list of databases ({error})"
     for number, record in enumerate(records):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +16,16 @@ import pytest
 from jaxrl_sql import augment, distill, filter_data
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.evaluate import answer_settings as evaluate_settings
-from jaxrl_sql.run.fingerprint import fingerprint
+from jaxrl_sql.run.fingerprint import as_asked, changed_since, digests, fingerprint, set_digest
 from jaxrl_sql.runtime.model_locator import files_identity
+from jaxrl_sql.types import Example
 from jaxrl_sql.verbal import __main__ as verbal
 
 MODEL = Path(__file__).parents[3] / "configs" / "quickstart_start"
 SETTINGS: dict[str, Callable[[TrainConfig], dict[str, Any]]] = {
     "filter_data": filter_data.answer_settings,
     "distill": distill.answer_settings,
-    "augment": augment.answer_settings,
+    "augment": lambda config: augment.answer_settings(config, []),
     "evaluate": lambda config: evaluate_settings(config, []),
     "verbal": verbal.answer_settings,
 }
@@ -127,3 +131,63 @@ def test_a_template_in_the_same_place_that_is_another(tmp_path: Path) -> None:
     assert fingerprint(config, {}, (), "endpoint") == before
     path.write_text("{% block user %}Q: {{ question }}{% endblock %}")
     assert fingerprint(config, {}, (), "endpoint")["data.template"] != before["data.template"]
+
+
+def two_questions(folder: Path) -> list[Example]:
+    """Make two questions, each on a database of its own."""
+    for name in "ab":
+        with closing(sqlite3.connect(folder / name)) as connection:
+            connection.execute("PRAGMA journal_mode = wal")
+            connection.execute("CREATE TABLE t (x)")
+    return [Example(name, name, str(folder / name), "How many?", "SELECT count(*) FROM t") for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"question": "What?"}, {"evidence": "Known."}, {"gold_sql": "SELECT 1"}, {"other_golds": ("SELECT 1",)},
+        {"options": {"ignore_order": True}}, {"dialect": "mysql"}, {"answerable": False}, {"suite": (__file__,)},
+    ],
+)  # fmt: skip
+def test_what_a_question_asks_is_in_its_digest_and_in_no_other(change: dict[str, Any], tmp_path: Path) -> None:
+    one, other = two_questions(tmp_path)
+    before, after = digests([one, other]), digests([dataclasses.replace(one, **change), other])
+    assert before["a"] != after["a"]
+    assert before["b"] == after["b"] != before["a"]
+    assert set_digest([one, other]) != set_digest([dataclasses.replace(one, **change), other])
+
+
+def test_rows_are_in_the_digests_of_their_questions(tmp_path: Path) -> None:
+    examples = two_questions(tmp_path)
+    before = digests(examples)
+    with closing(sqlite3.connect(f"file:{tmp_path}/a?mode=ro", uri=True)) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+    assert (tmp_path / "a-wal").exists()
+    assert digests(examples) == before, "a database that was only read is as it was"
+    with closing(sqlite3.connect(tmp_path / "a")) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+        connection.commit()
+        after = digests(examples)
+        assert (tmp_path / "a-wal").stat().st_size > 0
+    assert (after["a"] != before["a"], after["b"] == before["b"]) == (True, True)
+
+
+def test_predictions_are_in_the_digest_of_a_set(tmp_path: Path) -> None:
+    examples = two_questions(tmp_path)
+    found = {set_digest(examples, sqls) for sqls in ({}, {"a": "SELECT 1"}, {"b": "SELECT 1"}, {"b": None})}
+    assert len(found) == 3
+    assert set_digest(examples, {"other": "SELECT 1"}) == set_digest(examples)
+
+
+def test_records_are_of_questions_as_they_were_asked() -> None:
+    asked = {"a": "1", "b": "2"}
+    records = [
+        {"id": "a", "asked": "1"},
+        {"id": "b", "asked": "1"},
+        {"id": "b"},
+        {"id": "c"},
+        {"id": "c", "asked": "1"},
+    ]
+    assert as_asked(records, asked) == records[:1]
+    assert changed_since(records, asked).startswith("asked again: 1 questions ")
+    assert changed_since([*records, {"id": "b", "asked": "2"}], asked) == ""

@@ -1,11 +1,18 @@
-"""A file of work in progress: gone on from, torn lines dropped, other work refused."""
+"""A file of work in progress: gone on from, torn lines dropped, other work and a second worker refused."""
 
 from __future__ import annotations
 
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from jaxrl_sql.runtime.folder import RunFolderError
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.types import InputError
 
@@ -47,3 +54,76 @@ def test_other_work_is_refused_and_left_alone(tmp_path: Path) -> None:
     path.write_text('{"id": "1"}\n')
     with pytest.raises(InputError, match="not this work's file"):
         Journal(path, SETTINGS)
+
+
+def test_a_last_line_that_is_whole_but_for_its_end_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    with Journal(path, SETTINGS) as journal:
+        journal.add({"id": "1"})
+    whole = path.read_bytes()
+    path.write_bytes(whole.rstrip())
+    with Journal(path, SETTINGS) as journal:
+        journal.add({"id": "2"})
+    assert path.read_bytes() == whole + b'{"id": "2"}\n'
+
+
+def test_a_second_worker_is_refused_and_loses_the_first_one_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    with Journal(path, SETTINGS) as journal:
+        journal.add({"id": "1"})
+        with pytest.raises(InputError, match=r"work.jsonl: another process is at work there"):
+            Journal(path, SETTINGS)
+        journal.add({"id": "2"})
+    with Journal(path, SETTINGS) as journal:
+        assert journal.records == [{"id": "1"}, {"id": "2"}]
+
+
+def test_who_is_killed_holds_it_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    script = (
+        "import time; from jaxrl_sql.runtime.journal import Journal\n"
+        f"journal = Journal({str(path)!r}, {{}}); journal.add({{'id': '1'}})\n"
+        "print('at work', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"at work\n"
+        with pytest.raises(InputError, match="another process"):
+            Journal(path, {})
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    with Journal(path, {}) as journal:
+        assert journal.records == [{"id": "1"}]
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Let no file grow over a size, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_gets_full_is_one_line_and_the_work_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    words = r"work\.jsonl cannot be written: File too large; given again, the command goes on"
+    with files_up_to(100):
+        with Journal(path, {}) as journal:
+            journal.add({"id": "1"})
+            with pytest.raises(RunFolderError, match=words):
+                journal.add({"id": "x" * 100})
+        with pytest.raises(RunFolderError, match=words):
+            Journal(tmp_path / "other/work.jsonl", {"long": "x" * 100})
+    with Journal(path, {}) as journal:
+        assert journal.records == [{"id": "1"}]
+
+
+def test_half_a_character_can_be_kept(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    with Journal(path, {}) as journal:
+        journal.add({"text": "\ud83d!"})
+    with Journal(path, {}) as journal:
+        assert journal.records == [{"text": "?!"}]

@@ -40,9 +40,9 @@ def slurm(given: argparse.Namespace, config: TrainConfig) -> str:
     asks = [
         f"--job-name={given.name}", f"--nodes={given.hosts}", f"--ntasks-per-node={given.tasks}",
         *([f"--gpus-per-node={given.chips}"] if given.chips else []),
-        *([f"--partition={given.partition}"] if given.partition else []),
-        *([f"--time={given.time}", f"--signal=TERM@{GRACE_S}"] if given.time else []),
-        "--requeue", "--open-mode=append", f"--chdir={given.folder}", f"--output={given.name}-%j.log",
+        *([f"--partition={shlex.quote(given.partition)}"] if given.partition else []),
+        *([f"--time={shlex.quote(given.time)}", f"--signal=TERM@{GRACE_S}"] if given.time else []),
+        "--requeue", "--open-mode=append", f"--chdir={shlex.quote(given.folder)}", f"--output={given.name}-%j.log",
     ]  # fmt: skip
     return f"""#!/bin/bash
 # Submit it with `sbatch FILE`. {given.folder}, with what the configuration names, is on storage that all hosts see.
@@ -170,6 +170,11 @@ def launch(given: argparse.Namespace) -> str:
         raise InputError(f"--name {given.name!r}: small letters, digits and hyphens, a letter first, 52 at most")
     if "\n" in given.folder or not given.folder.startswith("/"):
         raise InputError(f"--folder {given.folder}: a whole path, which is the same on all hosts, is needed")
+    for name in ("partition", "time"):
+        if "\n" in getattr(given, name):
+            raise InputError(f"--{name} {getattr(given, name)!r}: one line is needed")
+    if given.tasks > 1 and given.form != "slurm":
+        raise InputError(f"--tasks {given.tasks}: {given.form} starts a process a host")
     processes = given.hosts * given.tasks
     if config.mesh.processes not in (0, 1, processes):
         raise InputError(f"mesh.processes={config.mesh.processes}: {given.hosts} hosts start {processes}: leave it out")

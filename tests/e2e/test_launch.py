@@ -86,7 +86,7 @@ def test_slurms_file_asks_for_what_is_said(capsys: pytest.CaptureFixture[str]) -
     options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
     assert options == [
         "--job-name=one", "--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--partition=long",
-        "--time=12:00:00", "--signal=TERM@300", "--requeue", "--open-mode=append", "--chdir=/shared/a b",
+        "--time=12:00:00", "--signal=TERM@300", "--requeue", "--open-mode=append", "--chdir='/shared/a b'",
         "--output=one-%j.log",
     ]  # fmt: skip
     assert words_of(text) == [
@@ -195,6 +195,9 @@ esac
         ("slurm --hosts 2 grpo.step=3", "the nearest is grpo.steps"),
         ("slurm --hosts 2 --name 'a b'", "--name 'a b': small letters"),
         ("slurm --hosts 2 --folder here", "--folder here: a whole path"),
+        ("slurm --hosts 2 --partition 'a\nb'", "--partition 'a\\nb': one line"),
+        ("jobset --hosts 2 --tasks 2", "--tasks 2: jobset starts a process a host"),
+        ("tpu-vm --hosts 2 --tasks 2", "--tasks 2: tpu-vm starts a process a host"),
         ("jobset --hosts 2", "--image is missing"),
         ("jobset --hosts 2 --image i", "--claim is missing"),
         ("tpu-vm --hosts 2", "--accelerator and --zone are missing"),
@@ -342,6 +345,19 @@ def submit(
     for name, value in (("PYTHONPATH", str(ROOT)), ("JAX_PLATFORMS", "cpu"), ("JAX_NUM_CPU_DEVICES", "1")):
         monkeypatch.setenv(name, value)  # a job is given the environment
     return lambda name: Job(slurm, name, tmp_path, data, capsys)
+
+
+def test_a_job_runs_in_a_folder_whose_name_has_blanks(
+    slurm: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / 'it\'s "a" folder'
+    (folder / "run" / "model").mkdir(parents=True)
+    (folder / "run" / "model" / "config.json").touch()  # nothing is left to do: the job is not queued again
+    asked = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
+    (tmp_path / "here.sh").write_text(printed(shlex.join([*asked, "run.dir=run"]), capsys))
+    job = slurm("sbatch", "--parsable", str(tmp_path / "here.sh")).strip()
+    wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 60)
+    assert (folder / f"here-{job}.log").read_text() == f"{folder}\n"
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ def model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
     elif model.shape:
         found, named = published_shape(model.shape), f"model.shape={model.shape}"
     else:
-        return new_shape(config, len(tokenizer))
+        return new_shape(config, _last_token(tokenizer) + 1)
     check_rows(tokenizer, found, named)
     return found
 
@@ -180,12 +180,16 @@ def check_rows(tokenizer: Any, shape: ModelConfig, named: str) -> None:
 
     A token for pictures may lack one, as that of Gemma 3's text models does: no prompt holds it.
     """
-    pictures = getattr(tokenizer, "image_token", None)
-    tokens = 1 + max(i for text, i in tokenizer.get_vocab().items() if text != pictures)
+    tokens = _last_token(tokenizer, but=getattr(tokenizer, "image_token", None)) + 1
     if tokens > shape.vocab_size:
         raise InputError(
             f"{named} has {shape.vocab_size} tokens, the tokenizer {tokens}: name one that fits in data.tokenizer"
         )
+
+
+def _last_token(tokenizer: Any, but: str | None = None) -> int:
+    """Return the greatest id of a token: one whose ids have gaps has fewer tokens than that."""
+    return max(i for text, i in tokenizer.get_vocab().items() if text != but)
 
 
 def new_shape(config: TrainConfig, vocab_size: int) -> ModelConfig:

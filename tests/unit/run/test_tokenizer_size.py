@@ -53,6 +53,7 @@ def test_the_largest_token_counts_where_some_are_left_out(tmp_path: Path) -> Non
     assert (len(tokenizer), tokenizer.convert_tokens_to_ids("!")) == (LARGEST + 1, 5000)
     with pytest.raises(InputError, match=rf"has {LARGEST + 1} tokens, the tokenizer 5001: "):
         model_config(checkpoint(tmp_path / "model", LARGEST + 1, tokenizer), tokenizer)
+    assert model_config(load_config(None, []), tokenizer).vocab_size == 5001
 
 
 def test_a_token_for_pictures_needs_none(tmp_path: Path) -> None:

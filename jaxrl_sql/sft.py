@@ -278,7 +278,7 @@ def _alone(config: TrainConfig) -> TrainConfig:
     """Return the configuration of the supervised phase without GRPO after it; InputError where it has no step."""
     if not (config.sft.steps or config.sft.epochs):
         raise InputError("config: sft.steps=0 and sft.epochs=0 teach nothing: set one of them, such as sft.steps=100")
-    return changed(config, {"grpo.steps": 0})
+    return changed(config, {"grpo.steps": 0, "second_stage.steps": 0})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,6 @@ Nothing is compiled or sampled for it. What memory it takes is `planning`'s esti
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Iterator
 
@@ -20,7 +19,7 @@ from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, known_chip
 from jaxrl_sql.planning.layout import Machine, with_layout
-from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused, with_kv_budget
+from jaxrl_sql.planning.memory import checkpoint_bytes, estimate, in_bytes, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import kv_budget, longest_answer
 from jaxrl_sql.run.programs import kept_in
@@ -60,7 +59,7 @@ def preflight(s: Session) -> None:
         found = suggest(s.config, s.model, s.mesh.shape, max(lengths), have, fused)
         helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
         s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
-    _check_disk(s, sizes)
+    check_disk(s)
 
 
 def check_budget(s: Session) -> None:
@@ -195,10 +194,9 @@ def _listed(widths: list[int]) -> str:
     return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
 
 
-def _check_disk(s: Session, sizes: MemoryEstimate) -> None:
+def check_disk(s: Session) -> None:
     """Refuse a disk without room for a checkpoint; warn where those that are kept will not all fit."""
-    trained = sizes.training + sizes.reference  # what a gradient takes, the parameters take in the file
-    one = trained * math.prod(s.mesh.shape[axis] for axis in ("fsdp", "tensor"))
+    one = checkpoint_bytes(s.config, s.model)
     free, run = shutil.disk_usage(s.folder).free, s.config.run
     if one > free:
         raise InputError(f"run.dir: a checkpoint takes {in_bytes(one)}, and {s.folder} has room for {in_bytes(free)}")

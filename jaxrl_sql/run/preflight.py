@@ -5,6 +5,7 @@ Nothing is compiled or sampled for it. What memory it takes is `planning`'s esti
 
 from __future__ import annotations
 
+import difflib
 import shutil
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from jaxrl_sql.algo.updates import micro_batches_of
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
+from jaxrl_sql.evals.summary import validation_metrics
 from jaxrl_sql.models import param_shardings
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
@@ -26,6 +28,8 @@ from jaxrl_sql.run.programs import kept_in
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.types import InputError
 
+ENGINE_COUNTS = ("prefix_reuse", "occupancy")
+"""What an evaluation says of its engine, beside what it says of the answers."""
 PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk", "decode_chunk"})
 """The programs that take long to compile, by what JAX calls them: beside them are many small ones."""
 
@@ -36,6 +40,7 @@ def preflight(s: Session) -> None:
     check_budget(s)
     tell_uneven_parts(s)
     check_positions(s)
+    check_best(s)
     prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
     lengths = [length for made in prompts for length in made.lengths()]
     count = sum(len(made.prompts) for made in prompts)
@@ -151,6 +156,21 @@ def check_positions(s: Session) -> None:
                 f"{s.config.data.max_prompt_tokens}) needs {need} positions with padding; the model has max_positions "
                 f"{s.model.max_positions}"
             )
+
+
+def check_best(s: Session) -> None:
+    """Refuse to keep the best checkpoints by what is no number of an evaluation, before one is waited for.
+
+    A whole name may be of a status or a level of difficulty, which only the evaluation knows.
+    """
+    name, words = s.config.run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
+    is_whole = name.startswith(tuple(f"eval/{split}/" for split in s.evals)) or name == "time/eval"
+    if s.config.run.keep_best and not (is_whole or name in words):
+        (nearest,) = difflib.get_close_matches(name, words, n=1, cutoff=0.0)
+        raise InputError(
+            f"run.best_by={name!r} names no number of an evaluation: it is {', '.join(words)}, or a whole name such as "
+            f"eval/{next(iter(s.evals))}/{nearest}"
+        )
 
 
 def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:

@@ -68,12 +68,21 @@ def preflight(s: Session) -> None:
 
 
 def check_budget(s: Session) -> None:
-    """Refuse a budget of tokens that has no room for an answer, or that would cut a group which a loss sees whole."""
+    """Refuse a budget of tokens without room for an answer, or for the questions of a schema, which stay together.
+
+    Nor may it cut a group that a recipe's own loss sees whole.
+    """
     grpo = s.config.grpo
     if not (grpo.steps and grpo.max_tokens_per_device):
         return
     prompt, answer = bucket(max(s.train.lengths())), bucket(longest_answer(s.config)[1])
     rows = micro_batches_of(grpo).at_once(1, prompt, grpo.num_generations, answer)[1]
+    least = max(s.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
+    if grpo.questions > 1 and least > grpo.max_tokens_per_device:
+        raise InputError(
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} has no room for {grpo.questions} questions with "
+            f"their schema and answers, {least} tokens at least: allow as many, or fewer grpo.questions"
+        )
     if s.recipe.loss is not None and rows < grpo.num_generations:
         need = prompt + grpo.num_generations * answer
         raise InputError(

@@ -20,7 +20,7 @@ from jaxrl_sql.parallel.mesh import make_mesh
 from jaxrl_sql.planning.chips import device_memory
 from jaxrl_sql.planning.memory import estimate
 from jaxrl_sql.planning.workload import longest_answer
-from jaxrl_sql.run.preflight import check_disk
+from jaxrl_sql.run.preflight import check_budget, check_disk
 from jaxrl_sql.types import InputError
 
 MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 1024)
@@ -89,6 +89,21 @@ def test_a_checkpoint_takes_what_is_trained_its_moments_and_the_reference(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one // 2))
     with pytest.raises(InputError, match="a checkpoint takes"):
         check_disk(session)
+
+
+@pytest.mark.parametrize(("more", "least"), [((), 100 + 4 * 8 * 96), (("grpo.packing=true",), 100 + 4 * 96)])
+def test_a_budget_without_room_for_the_questions_of_a_schema_is_refused_at_the_start(
+    more: tuple[str, ...], least: int
+) -> None:
+    def check(tokens: int) -> None:
+        cfg = config("grpo.questions=4", f"grpo.max_tokens_per_device={tokens}", *more)
+        train, recipe = SimpleNamespace(lengths=lambda: [40, 100]), SimpleNamespace(loss=None)
+        session: Any = SimpleNamespace(config=cfg, train=train, recipe=recipe)
+        check_budget(session)
+
+    check(least)
+    with pytest.raises(InputError, match=f"no room for 4 questions with their schema and answers, {least} tokens"):
+        check(least - 1)
 
 
 def test_half_the_width_is_half_the_weights_and_less_is_kept_with_remat(mesh: jax.sharding.Mesh) -> None:

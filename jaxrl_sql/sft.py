@@ -263,10 +263,7 @@ def sft(config: TrainConfig) -> int:
 
     Raises InputError where it would have no step: nothing would be taught, and a model written all the same.
     """
-    if not (config.sft.steps or config.sft.epochs):
-        raise InputError("config: sft.steps=0 and sft.epochs=0 teach nothing: set one of them, such as sft.steps=100")
-    config = changed(config, {"grpo.steps": 0})
-    with open_run(config) as s:
+    with open_run(_alone(config)) as s:
         trainable, frozen = run_sft(s, s.resume_step())
         if s.stop:
             return s.stopped()
@@ -277,9 +274,16 @@ def sft(config: TrainConfig) -> int:
     return 0
 
 
+def _alone(config: TrainConfig) -> TrainConfig:
+    """Return the configuration of the supervised phase without GRPO after it; InputError where it has no step."""
+    if not (config.sft.steps or config.sft.epochs):
+        raise InputError("config: sft.steps=0 and sft.epochs=0 teach nothing: set one of them, such as sft.steps=100")
+    return changed(config, {"grpo.steps": 0, "second_stage.steps": 0})
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, run the supervised phase, and return the exit code."""
-    return run_command(sft, __doc__ or "", arguments, TRAINED, dry_run)
+    return run_command(sft, __doc__ or "", arguments, TRAINED, lambda config: dry_run(_alone(config)))
 
 
 if __name__ == "__main__":

@@ -104,10 +104,8 @@ def estimate(
     learns = work.update or work.sft_dataset
     lora, width = config.model.lora.rank > 0, int(jnp.dtype(config.model.dtype).itemsize)
     held, engine = params_here(model, mesh), sampling_mesh(config, mesh)
-    trained, trained_width = (
-        (_adapters_here(config, model, mesh), 4) if lora else (params_here(model, mesh, config.model.frozen), width)
-    )
-    copied = config.grpo.steps > 0 and config.grpo.kl_coef > 0 and not (lora and work.sft_dataset is None)
+    trained, trained_width = _trained_here(config, model, mesh)
+    copied = _has_reference(config)
     fused = config.model.attention != "xla" if fused is None else fused
     updates = [work for work in (work.sft_dataset, work.update) if work is not None]
     parts = max((work.passes for work in updates), default=1)
@@ -121,6 +119,19 @@ def estimate(
         gradients=trained * 4 * (2 if parts > 1 else 1) if learns else 0,  # float32, and those of a part beside them
         activations=max((_activations(config, model, mesh, one, fused) for one in updates), default=0),
         decoding=_decoding(config, model, engine, work.rollout or work.greedy),
+    )
+
+
+def checkpoint_bytes(config: TrainConfig, model: ModelConfig) -> int:
+    """Return the bytes of a run's largest checkpoint: what is trained, a copy of it where one is kept, and moments.
+
+    The copy is the reference for the KL penalty, or in the supervised phase the best by the held-out loss.
+    """
+    trained, width = _trained_here(config, model, abstract_mesh(1, 1, 1))
+    grpo, sft = config.grpo, config.sft
+    phases = ((sft.steps or sft.epochs, sft.patience > 0, sft.optim), (grpo.steps, _has_reference(config), grpo.optim))
+    return max(
+        (trained * (width * (1 + copied) + _moments(optim)) for steps, copied, optim in phases if steps), default=0
     )
 
 
@@ -142,6 +153,19 @@ def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -
         place: Any = leaf_of(places, spec)
         held += math.prod(place.shard_shape(spec.shape))
     return held
+
+
+def _trained_here(config: TrainConfig, model: ModelConfig, mesh: AnyMesh) -> tuple[int, int]:
+    """Return how many parameters that are trained a device holds, and the bytes of each."""
+    if config.model.lora.rank:
+        return _adapters_here(config, model, mesh), 4
+    return params_here(model, mesh, config.model.frozen), int(jnp.dtype(config.model.dtype).itemsize)
+
+
+def _has_reference(config: TrainConfig) -> bool:
+    """Return whether GRPO keeps a copy of its start for the KL penalty; that of new adapters is the base."""
+    is_base = config.model.lora.rank > 0 and not (config.sft.steps or config.sft.epochs)
+    return config.grpo.steps > 0 and config.grpo.kl_coef > 0 and not is_base
 
 
 def _adapters_here(config: TrainConfig, model: ModelConfig, mesh: AnyMesh) -> int:

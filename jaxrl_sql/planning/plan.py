@@ -161,10 +161,12 @@ def check_batch(config: TrainConfig, work: Workload, sizes: Mapping[str, int]) -
     ways = batch_ways(sizes)
     if work.sft_dataset is not None and work.sft_dataset.prompts % ways:
         raise InputError(f"mesh: sft.databases={work.sft_dataset.prompts} are not divided by data x fsdp = {ways}")
-    if work.update is not None and work.update.prompts % ways:
+    if work.update is not None and work.update.prompts // work.update.together % ways:
+        grpo, together = config.grpo, work.update.together
+        schemas = f" by grpo.questions={together}" if together > 1 else ""
         raise InputError(
-            f"mesh: {work.update.prompts} prompts of an update (grpo.prompts={config.grpo.prompts} in "
-            f"grpo.minibatches={config.grpo.minibatches}) are not divided by data x fsdp = {ways}"
+            f"mesh: {work.update.prompts} prompts of an update (grpo.prompts={grpo.prompts} in "
+            f"grpo.minibatches={grpo.minibatches}{schemas}) are not divided by data x fsdp = {ways}"
         )
 
 

@@ -94,8 +94,8 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
         return f"{key}={value}", changed(config, {key: value}), sizes
 
     grpo, sft, ways = config.grpo, config.sft, sizes["data"] * sizes["fsdp"]
-    update = grpo.prompts // grpo.minibatches
-    for key, value in _less_at_once(grpo, ways):
+    update = grpo.prompts // grpo.minibatches // grpo.questions
+    for key, value in _less_at_once(grpo, update, ways):
         yield one(key, value)
     for more in _more_parts(sft.databases, sft.gradient_accumulation_steps, ways):
         yield one("sft.gradient_accumulation_steps", more)
@@ -107,6 +107,7 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
     for tensor in (1, 2, 4, 8):
         spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
         is_divided = chips % tensor == 0 and update // grpo.gradient_accumulation_steps % spread["fsdp"] == 0
+        is_divided = is_divided and not ((sft.steps or sft.epochs) and sft.databases % spread["fsdp"])
         if is_divided and spread != dict(sizes):
             yield f"--mesh=1x{spread['fsdp']}x{tensor}", config, spread
     for section, slots, least, shares in (
@@ -120,12 +121,12 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
         yield one("model.lora.rank", 16)
 
 
-def _less_at_once(grpo: GrpoConfig, ways: int) -> Iterator[tuple[str, int]]:
-    """Yield (key, value) of what makes an update take less of its batch at a time."""
+def _less_at_once(grpo: GrpoConfig, update: int, ways: int) -> Iterator[tuple[str, int]]:
+    """Yield (key, value) of what makes an update take less of its batch at a time, of so many prompts or schemas."""
     if grpo.max_tokens_per_device:
         yield from (("grpo.max_tokens_per_device", grpo.max_tokens_per_device // 2**i) for i in (1, 2, 3))
         return
-    for more in _more_parts(grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps, ways):
+    for more in _more_parts(update, grpo.gradient_accumulation_steps, ways):
         yield "grpo.gradient_accumulation_steps", more
 
 

@@ -57,7 +57,7 @@ def _last_json_sql(text: str) -> str | None:
     while start >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, or too deep a nesting
             end = start + 1
         else:
             sql = value.get("sql")

@@ -18,10 +18,10 @@ def keep_asked(folder: Path, config: TrainConfig) -> None:
     """Write to a model's folder how it is asked: recipe, prompt, stops, turns and lengths, as its run had them.
 
     `model_locator.find_asked` reads it. No path of this machine goes along: a template of one's own is copied, and of a
-    recipe that is code, and of the folder that shown examples come from, the last name stays.
+    recipe that is code, and of the folders that shown examples and word vectors come from, the last name stays.
     """
     data = asked_by(config.data) | {"tokenizer": ""}
-    data |= {name: Path(data[name]).name for name in ("dir", "include_ids") if name in data}
+    data |= {name: Path(data[name]).name for name in ("dir", "include_ids", "synonyms") if name in data}
     if data["template"] and data["template"] not in template_names():
         shutil.copyfile(template_file(data["template"]), folder / TEMPLATE)
         data["template"] = TEMPLATE

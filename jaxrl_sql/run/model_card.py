@@ -89,7 +89,7 @@ def _front(bases: Sequence[str]) -> list[str]:
 def _training(config: TrainConfig, bases: Sequence[str], step: int | None) -> list[str]:
     """Return what was trained, on what and how, as a table."""
     names_of = [repo_of(base) or Path(base.removesuffix("/model")).name for base in bases]
-    data, grpo, sft = config.data, config.grpo, config.sft
+    data, grpo, sft, again = config.data, config.grpo, config.sft, config.second_stage.steps
     rows: dict[str, Any] = {
         "made by": f"jaxrl-sql {version('jaxrl-sql')}",
         "recipe": config.recipe,
@@ -97,8 +97,8 @@ def _training(config: TrainConfig, bases: Sequence[str], step: int | None) -> li
         "licence of the base": (_license(bases) or "it names none: ask its authors") if bases else "no base",
         "data": f"{data.source}: {Path(data.dir).name}" + (f", split {data.train}" if data.train else ""),
         "seed": f"{config.seed} (data {data.seed})",
-        "supervised steps": sft.steps,
-        "GRPO steps": grpo.steps,
+        "supervised steps": f"those of {sft.epochs} epochs" if sft.epochs else sft.steps,
+        "GRPO steps": f"{grpo.steps}, then {again} of a second stage" if again else grpo.steps,
         "algorithm": grpo.algorithm,
         "prompts × answers a step": f"{grpo.prompts} × {grpo.num_generations}",
         "learning rate": f"{grpo.optim.lr:g} (GRPO), {sft.optim.lr:g} (supervised)",

@@ -5,7 +5,7 @@ Nothing is compiled or sampled for it. What memory it takes is `planning`'s esti
 
 from __future__ import annotations
 
-import math
+import difflib
 import shutil
 from collections.abc import Iterator
 
@@ -15,18 +15,21 @@ from jaxrl_sql.algo.updates import micro_batches_of
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
+from jaxrl_sql.evals.summary import validation_metrics
 from jaxrl_sql.models import param_shardings
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, known_chip
 from jaxrl_sql.planning.layout import Machine, with_layout
-from jaxrl_sql.planning.memory import MemoryEstimate, estimate, in_bytes, is_fused, with_kv_budget
+from jaxrl_sql.planning.memory import checkpoint_bytes, estimate, in_bytes, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.workload import kv_budget, longest_answer
 from jaxrl_sql.run.programs import kept_in
 from jaxrl_sql.run.session import Session
 from jaxrl_sql.types import InputError
 
+ENGINE_COUNTS = ("prefix_reuse", "occupancy")
+"""What an evaluation says of its engine, beside what it says of the answers."""
 PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk", "decode_chunk"})
 """The programs that take long to compile, by what JAX calls them: beside them are many small ones."""
 
@@ -37,6 +40,7 @@ def preflight(s: Session) -> None:
     check_budget(s)
     tell_uneven_parts(s)
     check_positions(s)
+    check_best(s)
     prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
     lengths = [length for made in prompts for length in made.lengths()]
     count = sum(len(made.prompts) for made in prompts)
@@ -60,16 +64,25 @@ def preflight(s: Session) -> None:
         found = suggest(s.config, s.model, s.mesh.shape, max(lengths), have, fused)
         helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
         s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
-    _check_disk(s, sizes)
+    check_disk(s)
 
 
 def check_budget(s: Session) -> None:
-    """Refuse a budget of tokens that has no room for an answer, or that would cut a group which a loss sees whole."""
+    """Refuse a budget of tokens without room for an answer, or for the questions of a schema, which stay together.
+
+    Nor may it cut a group that a recipe's own loss sees whole.
+    """
     grpo = s.config.grpo
     if not (grpo.steps and grpo.max_tokens_per_device):
         return
     prompt, answer = bucket(max(s.train.lengths())), bucket(longest_answer(s.config)[1])
     rows = micro_batches_of(grpo).at_once(1, prompt, grpo.num_generations, answer)[1]
+    least = max(s.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
+    if grpo.questions > 1 and least > grpo.max_tokens_per_device:
+        raise InputError(
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} has no room for {grpo.questions} questions with "
+            f"their schema and answers, {least} tokens at least: allow as many, or fewer grpo.questions"
+        )
     if s.recipe.loss is not None and rows < grpo.num_generations:
         need = prompt + grpo.num_generations * answer
         raise InputError(
@@ -154,6 +167,21 @@ def check_positions(s: Session) -> None:
             )
 
 
+def check_best(s: Session) -> None:
+    """Refuse to keep the best checkpoints by what is no number of an evaluation, before one is waited for.
+
+    A whole name may be of a status or a level of difficulty, which only the evaluation knows.
+    """
+    name, words = s.config.run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
+    is_whole = name.startswith(tuple(f"eval/{split}/" for split in s.evals)) or name == "time/eval"
+    if s.config.run.keep_best and not (is_whole or name in words):
+        (nearest,) = difflib.get_close_matches(name, words, n=1, cutoff=0.0)
+        raise InputError(
+            f"run.best_by={name!r} names no number of an evaluation: it is {', '.join(words)}, or a whole name such as "
+            f"eval/{next(iter(s.evals))}/{nearest}"
+        )
+
+
 def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
     """Yield (key, tokens) of the longest answers of each phase that the run has."""
     if config.grpo.steps:
@@ -195,10 +223,9 @@ def _listed(widths: list[int]) -> str:
     return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
 
 
-def _check_disk(s: Session, sizes: MemoryEstimate) -> None:
+def check_disk(s: Session) -> None:
     """Refuse a disk without room for a checkpoint; warn where those that are kept will not all fit."""
-    trained = sizes.training + sizes.reference  # what a gradient takes, the parameters take in the file
-    one = trained * math.prod(s.mesh.shape[axis] for axis in ("fsdp", "tensor"))
+    one = checkpoint_bytes(s.config, s.model)
     free, run = shutil.disk_usage(s.folder).free, s.config.run
     if one > free:
         raise InputError(f"run.dir: a checkpoint takes {in_bytes(one)}, and {s.folder} has room for {in_bytes(free)}")

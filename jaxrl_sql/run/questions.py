@@ -45,8 +45,11 @@ def load_questions(
     for name, found in loaded.items():
         for note in found.notes:
             display.note(f"{name}: {note}")
+    evals = {name: loaded[name] for name in data.evals}
+    if data.limit_eval:  # of a split that is trained on, too
+        evals = {name: one._replace(examples=one.examples[: data.limit_eval]) for name, one in evals.items()}
     if streamed is not None:
-        return _ready(config, streamed, executor, display), {name: loaded[name] for name in data.evals}
+        return _ready(config, streamed, executor, display), evals
     golds = loaded[data.train].examples
     with display.work("running the golds", len(golds), "questions") as tick:
         train, dropped = usable_golds(executor, golds, data.drop_empty_gold, tick)
@@ -55,7 +58,7 @@ def load_questions(
         raise InputError(
             f"{data.dir}/{data.train}: no question is left whose gold runs within executor.vm_steps and returns rows"
         )
-    return train, {name: loaded[name] for name in data.evals}
+    return train, evals
 
 
 def _read_splits(config: TrainConfig) -> tuple[dict[str, Benchmark], Streamed | None]:

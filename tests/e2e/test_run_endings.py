@@ -61,6 +61,11 @@ def test_a_dry_run_says_what_the_run_would_need_and_leaves_nothing(
     assert int(told[1]) == 2 * int(told[2])
     assert not run.exists()
     assert main(arguments(run, "data.max_prompt_tokens=8", "--dry-run")) == 2
+    capsys.readouterr()
+    assert main(arguments(run, "run.keep_best=1", "run.best_by=acuracy", "--dry-run")) == 2
+    assert "run.best_by='acuracy' names no number" in (error := capsys.readouterr().err)
+    assert "such as eval/dev/accuracy" in error
+    assert main(arguments(run, "run.keep_best=1", "run.best_by=eval/dev/status/ok", "--dry-run")) == 0
     run.mkdir()
     (run / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
     assert main(arguments(run, "--dry-run")) == 2

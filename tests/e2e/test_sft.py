@@ -111,6 +111,28 @@ def test_grpo_begins_with_the_best_and_goes_on_alike(
     assert lines(run) == rows
 
 
+def test_a_dry_run_is_of_the_supervised_phase_alone(
+    arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = arguments(tmp_path / "run", "grpo.prompts=3", "--dry-run")
+    assert main([*command, "sft.steps=3"]) == 0
+    said = capsys.readouterr().out
+    assert "supervised phase: 3 steps" in said
+    assert "grpo pads" not in said
+    assert main(command) == 2, "the run would refuse it"
+    assert "sft.steps=0 and sft.epochs=0 teach nothing" in capsys.readouterr().err
+
+
+def test_the_supervised_phase_of_a_run_of_two_stages_is_taught_alone(
+    arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    stages = ("grpo.steps=4", "second_stage.steps=5", "validation.every=2", "run.keep_best=1")
+    assert main(arguments(run, "sft.steps=1", *stages)) == 0
+    assert "step 1/1 sft " in capsys.readouterr().out
+    assert main(["--resume", str(run)]) == 0
+
+
 @pytest.mark.slow
 def test_epochs_say_how_long(arguments: Start, tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -236,6 +236,29 @@ def test_a_mesh_may_leave_one_axis_for_the_rest() -> None:
 def test_a_batch_that_the_mesh_does_not_divide_is_refused() -> None:
     with pytest.raises(InputError, match="12 prompts of an update"):
         make_plan(config("grpo.prompts=12"), MODEL, find_topology("v5e:4x2"), mesh_sizes("1x8x1", 8), 100)
+    of_schemas = config("grpo.prompts=16", "grpo.questions=4")
+    make_plan(of_schemas, MODEL, find_topology("v5e:2x2"), mesh_sizes("1x4x1", 4), 100)
+    with pytest.raises(InputError, match=r"16 prompts .* by grpo\.questions=4\) are not divided by data x fsdp = 8"):
+        make_plan(of_schemas, MODEL, find_topology("v5e:4x2"), mesh_sizes("1x8x1", 8), 100)
+
+
+def test_what_is_suggested_keeps_the_questions_of_a_schema_together() -> None:
+    asked = ("grpo.prompts=16", "grpo.questions=4", "grpo.num_generations=16", "sampling.max_new_tokens=1024")
+    cfg, sizes = config(*asked, "model.max_positions=4096"), {"data": 1, "fsdp": 2, "tensor": 1}
+    shape = published_shape("qwen3-0.6b")
+    tried = [one.words for one in suggest(cfg, shape, sizes, 1000, 1 << 60)]
+    parts = [words for words in tried if words.startswith("grpo.gradient_accumulation_steps=")]
+    assert parts == ["grpo.gradient_accumulation_steps=2"], "of four schemas, which two shards divide"
+    for words in tried:
+        if not words.startswith("--mesh"):
+            config(*asked, "model.max_positions=4096", words)
+
+
+@pytest.mark.parametrize(("databases", "meshes"), [(8, ["1x8x1", "1x4x2", "1x2x4", "1x1x8"]), (2, ["1x2x4", "1x1x8"])])
+def test_a_mesh_that_is_suggested_divides_what_is_taught(databases: int, meshes: list[str]) -> None:
+    cfg = config("sft.steps=9", f"sft.databases={databases}", "grpo.prompts=16")
+    tried = suggest(cfg, published_shape("qwen3-0.6b"), {"data": 2, "fsdp": 2, "tensor": 2}, 384, 1 << 62)
+    assert [one.words.partition("=")[2] for one in tried if one.words.startswith("--mesh")] == meshes
 
 
 def test_bytes_as_people_read_them() -> None:

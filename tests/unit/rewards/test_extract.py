@@ -41,6 +41,7 @@ CASES = {
     "json in a fence": ('```json\n{"sql": "SELECT \\"a\\""}\n```', 'SELECT "a"'),
     "the last json": ('{"sql": "SELECT a"} {"sql": "SELECT b"} {"other": 1}', "SELECT b"),
     "json after broken braces": ('{oops {"sql": "SELECT a"}', "SELECT a"),
+    "json after a number of thousands of digits": (f'{{"n": {"1" * 5000}}} {{"sql": "SELECT a"}}', "SELECT a"),
     "json before raw": ('SELECT z {"sql": "SELECT a"}', "SELECT a"),
     "sql that is no text": ('{"sql": 3} SELECT a', "SELECT a"),
     "raw": ("The query is SELECT a FROM t", "SELECT a FROM t"),

@@ -46,6 +46,16 @@ def test_a_copy_is_asked_as_its_run_says(overrides: list[str], tmp_path: Path) -
     assert "/of/this" not in (copy / "jaxrl_sql.yaml").read_text()
 
 
+def test_of_the_folders_that_prompts_are_made_with_the_last_name_stays(tmp_path: Path) -> None:
+    shown = ("data.shots=2", "data.dir=/of/this/machine/spider", "data.include_ids=/of/this/machine/chosen.txt")
+    meant = ("data.retrieve=5", "data.synonyms=/of/this/machine/vectors")
+    model = trained(tmp_path / "run", *shown, *meant)
+    assert "/of/this" not in (model / "jaxrl_sql.yaml").read_text()
+    asked = find_asked(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
+    assert asked is not None
+    assert (asked.data.dir, asked.data.include_ids, asked.data.synonyms) == ("spider", "chosen.txt", "vectors")
+
+
 def test_a_template_of_ones_own_goes_along(tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text(TEMPLATE)
     model = trained(tmp_path / "run", "data.prompt=chat", f"data.template={tmp_path}/mine.jinja")

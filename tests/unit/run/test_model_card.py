@@ -47,3 +47,12 @@ def test_the_licence_of_a_folder_whose_base_is_gone_is_not_known(tmp_path: Path)
     text = card_of(tmp_path / "better")
     assert text.startswith("---\nlicense: other\n")
     assert "| base | gone |" in text
+
+
+def test_epochs_and_a_second_stage_are_told(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", tmp_path / "gone")
+    asked = ["sft.epochs=2", "grpo.steps=5", "second_stage.steps=7", "validation.every=1", "run.keep_best=1"]
+    text = write_card(tmp_path / "run" / "model", load_config(None, asked), None).read_text()
+    assert "| supervised steps | those of 2 epochs |" in text
+    assert "| GRPO steps | 5, then 7 of a second stage |" in text
+    assert "| supervised steps | 3 |" in card_of(tmp_path / "run")

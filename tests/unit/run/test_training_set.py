@@ -51,6 +51,13 @@ def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp
     assert asked == {one.uid: one.dialect == "mysql" for one in trained}
 
 
+def test_a_split_that_is_trained_on_is_evaluated_as_far_as_its_limit(data: DataConfig) -> None:
+    config = TrainConfig(data=dataclasses.replace(data, limit_eval=3, dialects=DialectsConfig()))
+    with make_executor(ExecutorConfig(threads=1)) as executor:
+        train, evals = load_questions(config, executor, make_display("none", 0, ""))
+    assert (len(train), [one.uid for one in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
+
+
 def database(path: Path) -> None:
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as connection:

@@ -261,6 +261,22 @@ def test_folders_and_numbers_that_cannot_be_used_are_named(
     assert "was begun with" in capsys.readouterr().err
 
 
+def test_two_databases_of_one_name_are_refused(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, rows in (("north", "(1)"), ("south", "(1), (2)")):
+        (tmp_path / "own" / place).mkdir(parents=True)
+        with closing(sqlite3.connect(tmp_path / "own" / place / "shop.sqlite")) as connection:
+            connection.executescript(f"CREATE TABLE t(x); INSERT INTO t VALUES {rows};")
+    asked = [{"question": f"In the {one}?", "sql": "SELECT x FROM t", "db_path": f"{one}/shop.sqlite"}
+             for one in ("north", "south")]  # fmt: skip
+    (tmp_path / "own/train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    assert main([*arguments, f"data.dir={tmp_path}/own"]) == 2
+    assert "north/shop.sqlite" in (said := capsys.readouterr().err)
+    assert "are both called shop" in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_arctic_filters_are_at_the_end(arguments: list[str], tmp_path: Path) -> None:
     assert main([*arguments, "filter.min_sql_characters=57"]) == 0
     kept = {line["id"] for line in lines(tmp_path / "out/questions.jsonl")}

@@ -26,7 +26,7 @@ from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.schema.describe import natural_records
 from jaxrl_sql.data.shares import one_in, rank
 from jaxrl_sql.datagen.command import exit_code
-from jaxrl_sql.datagen.copy_database import copy_database, copy_descriptions
+from jaxrl_sql.datagen.copy_database import copy_database, copy_descriptions, refuse_namesakes
 from jaxrl_sql.datagen.prepare.choose import Chosen, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
 from jaxrl_sql.runtime.arguments import Parser
@@ -89,10 +89,14 @@ def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
 
 
 def evaluated(name: str, cfg: EvalSet) -> list[Example]:
-    """Return what a set to evaluate on holds; raises InputError as loading it does, and for golds that are no SQL."""
+    """Return what a set to evaluate on holds; raises InputError as loading it does, and for what no plain set says.
+
+    That is golds that are no SQL, and two databases of one name.
+    """
     found = load_split(cfg.dir, cfg.split).examples
     if tables := sum(bool(one.gold_tables) for one in found):
         raise InputError(f"evals.{name}: {tables} golds are tables, not SQL: name the set itself in data.evals")
+    refuse_namesakes(f"evals.{name}", found)
     return list(found)
 
 
@@ -104,6 +108,7 @@ def merge(cfg: PrepareConfig, sources: Mapping[str, Sequence[Example]], digests:
     owners: dict[str, tuple[str, str, str]] = {}
     found = []
     for name, examples in sources.items():
+        refuse_namesakes(f"sources.{name}", examples)
         for example in examples:
             db_id = cfg.sources[name].prefix + example.db_id
             content = digests[example.db_path]

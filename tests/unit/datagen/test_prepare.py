@@ -210,6 +210,27 @@ def test_sets_to_evaluate_on_lie_beside_what_is_trained_on(prepare: Prepare, tmp
     assert prepare(*asked_for)[0] == 0  # and again into the same folder
 
 
+def test_two_databases_of_one_name_are_not_written_over_each_other(prepare: Prepare, tmp_path: Path) -> None:
+    one, own = plain(tmp_path / "one", ("q1",)), tmp_path / "own"
+    database(own / "north/shop.sqlite")
+    database(own / "south/shop.sqlite", "INSERT INTO t VALUES (5, 6);")
+    asked = [
+        {"question": f"Which {name}?", "sql": WIDE, "db_path": f"{name}/shop.sqlite"} for name in ("north", "south")
+    ]
+    (own / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    for values, where in (
+        ((f"sources.one.dir={one}", f"evals.dev.dir={own}"), "evals.dev: "),
+        ((f"sources.own.dir={own}",), "sources.own: "),
+    ):
+        code, said = prepare(*values)
+        assert (code, said.count("\n"), where in said) == (2, 1, True), said
+        assert "are both called shop" in said
+    asked = [{**line, "db_id": line["db_path"].partition("/")[0]} for line in asked]
+    (own / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    assert prepare(f"sources.one.dir={one}", f"evals.dev.dir={own}")[0] == 0
+    assert [one.db_id for one in load_split(tmp_path / "out", "dev").examples] == ["north", "south"]
+
+
 def test_natural_names_go_with_their_databases(prepare: Prepare, tmp_path: Path) -> None:
     one, other = plain(tmp_path / "one", ("q1",)), plain(tmp_path / "other", ("q2",), "INSERT INTO t VALUES (5, 6);")
     names = {"db_id": "shop", "table_names_original": ["t"], "column_names_original": [[-1, "*"], [0, "x"]]}

@@ -210,6 +210,21 @@ def test_sets_to_evaluate_on_lie_beside_what_is_trained_on(prepare: Prepare, tmp
     assert prepare(*asked_for)[0] == 0  # and again into the same folder
 
 
+def test_what_a_set_to_evaluate_on_lacks_is_told(prepare: Prepare, tmp_path: Path) -> None:
+    one, hospital = plain(tmp_path / "one", ("q1",)), tmp_path / "ehrsql/mimic_iii"
+    database(hospital / "mimic_iii.sqlite")
+    asked = [
+        {"id": "a", "question": "Which?", "query": WIDE, "is_impossible": False},
+        {"id": "b", "question": "Why?", "query": "nan", "is_impossible": True},
+    ]
+    (hospital / "valid.json").write_text(json.dumps(asked))
+    code, said = prepare(f"sources.one.dir={one}", f"evals.dev.dir={tmp_path}/ehrsql")
+    assert code == 0
+    assert "dev: skipped 1 (has no answer), such as b" in said
+    (told,) = json.loads((tmp_path / "out/manifest.json").read_text())["evals"].values()
+    assert told["left_out"] == {"has no answer": 1}
+
+
 def test_two_databases_of_one_name_are_not_written_over_each_other(prepare: Prepare, tmp_path: Path) -> None:
     one, own = plain(tmp_path / "one", ("q1",)), tmp_path / "own"
     database(own / "north/shop.sqlite")

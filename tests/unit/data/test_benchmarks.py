@@ -478,6 +478,16 @@ def test_a_csv_that_is_no_set_of_questions_is_one_line(tmp_path: Path, text: str
         assert "\n" not in str(caught.value)
 
 
+def test_a_question_in_the_place_of_a_database_s_name_is_left_out(tmp_path: Path) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    asked = "How many? " * 30
+    (tmp_path / "dev.csv").write_text(f"question,sql,db_id\nHow many?,SELECT 1,shop\nx,SELECT 1,{asked}\n")
+    found = load_benchmark(tmp_path)
+    assert [one.db_id for one in found.examples] == ["shop"]
+    ((_, reason),) = found.skipped
+    assert reason == f"db_id {asked[:40] + '…'!r} is not a folder name"
+
+
 def test_parquet_is_read_in_parts(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     database(tmp_path / "databases/d/d.sqlite")

@@ -749,6 +749,14 @@ def test_golds_are_kept_where_both_say_the_same(
         assert sorted(executor.execute(url, one["sql"]).rows) == [("AL",), ("Ann",), ("Cy",)]
 
 
+def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place_of: Callable[[str], Place]) -> None:
+    place, folder = place_of("duckdb"), make_questions(tmp_path)
+    assert main(place.arguments(folder)) == 0
+    folder = folder.rename(tmp_path / "moved")
+    assert main(place.arguments(folder, "--questions", str(folder))) == 0
+    assert {"plain", "elsewhere"} <= read_lines(place.out / "questions.jsonl").keys()
+
+
 def test_questions_that_cannot_be_asked_are_refused(
     tmp_path: Path, place_of: Callable[[str], Place], capsys: pytest.CaptureFixture[str]
 ) -> None:

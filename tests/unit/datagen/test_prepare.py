@@ -260,6 +260,19 @@ def test_natural_names_go_with_their_databases(prepare: Prepare, tmp_path: Path)
     assert said == {"shop": "shelf", "o_shop": "corner"}
 
 
+def test_each_question_is_counted_once(prepare: Prepare, tmp_path: Path) -> None:
+    folder = plain(tmp_path / "one", tuple(f"q{i}" for i in range(400)))
+    asked = [
+        {**line, "sql": line["sql"] if i % 2 else WRONG} for i, line in enumerate(lines(folder / "questions.jsonl"))
+    ]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    assert prepare(f"sources.one.dir={folder}", "sources.one.count=3")[0] == 0
+    (told,) = json.loads((tmp_path / "out/manifest.json").read_text())["sources"].values()
+    assert told["taken"] == 3
+    assert sum(told["left_out"].values()) == 397
+    assert 0 < told["left_out"]["gold fails: schema_error"] < told["left_out"]["not among those chosen"]
+
+
 def test_repeats_are_left_out(prepare: Prepare, tmp_path: Path) -> None:
     folder = plain(tmp_path / "one", ("q1",))
     asked = lines(folder / "questions.jsonl")

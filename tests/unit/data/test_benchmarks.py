@@ -452,6 +452,15 @@ def test_a_file_beside_one_database_is_split_by_its_golds(tmp_path: Path, ending
             load_split(tmp_path, name)
 
 
+def test_a_file_of_one_gold_cannot_be_split(tmp_path: Path) -> None:
+    database(tmp_path / "mine.db")
+    path = tmp_path / "all.jsonl"
+    lines(path, {"question": "Q?", "sql": "SELECT 1"}, {"question": "R?", "sql": "select  1"})
+    assert len(load_split(path, "dev").examples) == 2
+    with pytest.raises(InputError, match=r"nothing is left to train on: its questions \(2\) have one gold"):
+        load_split(path, "train")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -23,10 +23,14 @@ from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.config.prepare import TAKEN, EvalSet, PrepareConfig, load_prepare
 from jaxrl_sql.data.benchmarks import Benchmark, load_split, plain_record, skipped_lines
 from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.schema.describe import natural_records
 from jaxrl_sql.data.shares import one_in, rank
 from jaxrl_sql.datagen.command import exit_code
-from jaxrl_sql.datagen.copy_database import copy_database, copy_descriptions, refuse_namesakes
+from jaxrl_sql.datagen.copy_database import (
+    copy_database,
+    copy_descriptions,
+    refuse_namesakes,
+    write_natural_names,
+)
 from jaxrl_sql.datagen.prepare.choose import Chosen, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
 from jaxrl_sql.runtime.arguments import Parser
@@ -133,15 +137,13 @@ def write_split(folder: Path, examples: Sequence[Example], is_linked: bool) -> N
     """Write a split in the plain form, with copies of its databases and what describes them, or links."""
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(folder / "questions.jsonl", [plain_record(example) for example in examples])
-    named: list[dict[str, Any]] = []
-    for db_id, path in {one.db_id: Path(one.db_path) for one in examples}.items():
+    databases = {one.db_id: Path(one.db_path) for one in examples}
+    for db_id, path in databases.items():
         target = folder / "databases" / db_id / f"{db_id}.sqlite"
         is_made = SCRATCH in path.parts and path.parents[3] == folder.parent
         copy_database(path, target, is_linked and not is_made)
         copy_descriptions(path, target)
-        named += [{**record, "db_id": db_id} for record in natural_records(path)]
-    if named:
-        (folder / "tables.json").write_text(json.dumps(named, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_natural_names(folder, databases.items())
 
 
 def _manifest(

@@ -63,6 +63,9 @@ def audit(options: argparse.Namespace) -> list[Finding]:
     for name in ("near_question", "near_schema"):
         if not 0 < getattr(options, name) <= 1:
             raise InputError(f"audit: {name} must lie in (0, 1], not {getattr(options, name)}")
+    for name in ("limit", "timeout_ms", "slow_ms", "threads"):
+        if not getattr(options, name) >= 0:
+            raise InputError(f"audit: {name} must be 0 or more, not {getattr(options, name)}")
     if not options.train and not options.eval:
         raise InputError("audit: name sets with --train and --eval")
     if options.suite and not (options.suite / "databases").is_dir():

@@ -27,7 +27,7 @@ from jaxrl_sql.data.filters import Dropped, by_gold, by_text, is_trivial, withou
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
-from jaxrl_sql.datagen.copy_database import copy_database
+from jaxrl_sql.datagen.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked
 from jaxrl_sql.datagen.rewording import reword
 from jaxrl_sql.run.command import ALL, run_command
@@ -62,6 +62,7 @@ def augment(config: TrainConfig) -> int:
     dropped = [Dropped(uid, f"cannot be read: {reason}") for uid, reason in loaded.skipped]
     dropped += [Dropped(one.uid, "the gold is no SQL") for one in loaded.examples if not one.gold_sql]
     examples = [one for one in loaded.examples if one.gold_sql]
+    refuse_namesakes(data.dir, examples)
     with (
         Journal(out / "work.jsonl", answer_settings(config, loaded.examples)) as journal,
         make_executor(config.executor) as executor,
@@ -86,6 +87,7 @@ def augment(config: TrainConfig) -> int:
                     journal.add(record)
             changes += [Change(one.pop("step"), one.pop("id"), one) for one in map(dict, record["changes"])]
             tried |= {one["id"]: f"{one['step']}: {one['reason']}" for one in record["left"]}
+        write_natural_names(out, [(donor.db_id, Path(donor.path)) for donor in donors])
         moved = [dataclasses.replace(one, db_path=str(_target(out, one.db_id)), suite=()) for one in examples]
         kept, others = by_text(moved, config.filter)
         dropped += others
@@ -141,6 +143,7 @@ def one_database(work: _Work, donor: Donor, examples: Sequence[Example]) -> dict
         changes += _filled(work, scratch, examples, rng, left)
     if cfg.distractors:
         changes += _distracted(work, scratch, donor, examples, rng, left)
+    copy_descriptions(Path(donor.path), target)
     scratch.replace(target)
     return {"step": "database", "id": donor.db_id, "changes": [one.record() for one in changes], "left": left}
 

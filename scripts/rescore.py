@@ -61,7 +61,8 @@ def rescore(options: argparse.Namespace) -> None:
     with Executor(limits=Limits(timeout_ms=options.timeout_ms)) as executor:
         for name, file in zip(names, options.files, strict=True):
             sqls = pair(read_predictions(file, options.field), examples, order, options.allow_missing).sqls
-            predicted = [sqls.get(example.uid) for example in examples]
+            given = [sqls.get(example.uid) for example in examples]
+            predicted = [benchmark.prepare(sql) if benchmark.prepare and sql else sql for sql in given]
             runs[name] = score_predictions(executor, examples, predicted, options.rules)
     print(as_markdown([shares(examples, runs, options.rules), *against_first(examples, runs, options.rules)]))
     if options.differences:

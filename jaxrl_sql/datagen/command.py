@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Callable
 
-from jaxrl_sql.runtime.folder import no_folder
+from jaxrl_sql.runtime.folder import DISK_FULL, no_folder
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
 
@@ -23,9 +24,14 @@ def exit_code(work: Callable[[], None]) -> int:
     except (FileExistsError, NotADirectoryError) as error:
         return _tell(str(no_folder(error)), 2)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in DISK_FULL:
             raise
-        return _tell(f"{error.filename}: {error.strerror}", 1)
+        where = error.filename or "a file cannot be written"  # a write that fails does not say which
+        return _tell(f"{where}: {error.strerror}", 1)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+            raise
+        return _tell(f"a database cannot be written: {error}", 1)
     return 0
 
 

@@ -14,11 +14,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = Parser(prog="python -m jaxrl_sql.report", description=__doc__)
     parser.add_argument("run", metavar="RUN", help="run folder, with metrics.jsonl in it")
+    folder = parser.parse_args(arguments).run
     try:
-        path = write_report(parser.parse_args(arguments).run)
+        path = write_report(folder)
     except InputError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    except OSError as error:  # a folder that is read-only, or a disk that is full
+        sys.stderr.write(f"error: the report of {folder} cannot be written: {error.strerror or error}\n")
+        return 1
     sys.stdout.write(f"{path}\n")
     return 0
 

@@ -70,7 +70,7 @@ def open_source(folder: str | Path) -> Source:
 
 
 def chunks(source: Source) -> list[Chunk]:
-    """Return the pieces of a source, oldest first; raises InputError for a run that has none."""
+    """Return the pieces of a source, oldest first; raises InputError for a run or a comparison that has none."""
     if source.kind == RUN:
         found = [
             Chunk(piece.path, kind, piece.number, (piece.size,))
@@ -84,6 +84,8 @@ def chunks(source: Source) -> list[Chunk]:
     status = path.stat()
     stamp = (status.st_size, status.st_mtime_ns)
     count = len(_all(path, source.kind, stamp))
+    if not count and source.kind == COMPARISON:
+        raise InputError(f"{source.folder}: no question ends differently, so there is none to show: see compare.md")
     return [Chunk(path, source.kind, number, stamp) for number in range(-(-count // _PIECE))]
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from jaxrl_sql.augment import main
 from jaxrl_sql.data.benchmarks import load_folder
+from jaxrl_sql.data.schema.describe import read_descriptions
 
 SCHOOL = """
 CREATE TABLE student(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, age INT CHECK (age < 200));
@@ -259,6 +260,35 @@ def test_folders_and_numbers_that_cannot_be_used_are_named(
     assert main(arguments) == 0
     assert main([*arguments, "augment.distractors=1"]) == 2
     assert "was begun with" in capsys.readouterr().err
+
+
+def test_what_is_written_about_columns_goes_with_the_copies(arguments: list[str], tmp_path: Path) -> None:
+    split = tmp_path / "data/train"
+    written = split / "databases/school/database_description/student.csv"
+    written.parent.mkdir()
+    written.write_text("original_column_name,column_description\nage,age in years\n")
+    names = {"db_id": "shop", "table_names_original": ["item"], "column_names_original": [[-1, "*"], [0, "code"]]}
+    (split / "tables.json").write_text(json.dumps([{**names, "column_names": [[-1, "*"], [0, "number of the item"]]}]))
+    assert main(arguments) == 0
+    copies = tmp_path / "out/databases"
+    assert read_descriptions(copies / "school/school.sqlite").of("student", "age") == "age in years"
+    assert read_descriptions(copies / "shop/shop.sqlite").of("item", "code") == "number of the item"
+
+
+def test_two_databases_of_one_name_are_refused(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, rows in (("north", "(1)"), ("south", "(1), (2)")):
+        (tmp_path / "own" / place).mkdir(parents=True)
+        with closing(sqlite3.connect(tmp_path / "own" / place / "shop.sqlite")) as connection:
+            connection.executescript(f"CREATE TABLE t(x); INSERT INTO t VALUES {rows};")
+    asked = [{"question": f"In the {one}?", "sql": "SELECT x FROM t", "db_path": f"{one}/shop.sqlite"}
+             for one in ("north", "south")]  # fmt: skip
+    (tmp_path / "own/train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    assert main([*arguments, f"data.dir={tmp_path}/own"]) == 2
+    assert "north/shop.sqlite" in (said := capsys.readouterr().err)
+    assert "are both called shop" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_arctic_filters_are_at_the_end(arguments: list[str], tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from jaxrl_sql.types import InputError
 _ENDINGS = (".sqlite", ".db", ".sqlite3")
 _SUITES = ("test_suite_database", "test_suite_databases", "test_suite", "testsuite", "testsuite_databases")
 
+# What a file's name may be, without its ending, in bytes; of a longer text so many characters are told.
+_LONGEST, _SHOWN = 240, 40
+
 
 class Databases:
     """Folders in which a database is `<db_id>/<db_id>.sqlite` or `<db_id>.sqlite`; the first that has it counts.
@@ -35,7 +38,7 @@ class Databases:
     def path(self, db_id: str) -> str:
         """Return the database's file, or nothing. A name in other upper and lower case is found, and told of."""
         if db_id not in self._paths:
-            self._paths[db_id] = self._find(db_id) or self._find_other_case(db_id)
+            self._paths[db_id] = (self._find(db_id) or self._find_other_case(db_id)) if _is_name(db_id) else ""
         return self._paths[db_id]
 
     def root(self, db_id: str) -> Path | None:
@@ -45,8 +48,8 @@ class Databases:
 
     def fault(self, db_id: str, path: str = "") -> str:
         """Return why a database cannot be used, or an empty text; `path` where it is known."""
-        if not path and (db_id in (".", "..") or any(character in db_id for character in "/\\\0")):
-            return f"db_id {db_id!r} is not a folder name"
+        if not path and not _is_name(db_id):
+            return f"db_id {db_id if len(db_id) <= _LONGEST else db_id[:_SHOWN] + '…'!r} is not a folder name"
         key = path or self.path(db_id)
         if key not in self._faults:
             self._faults[key] = _fault(db_id, key)
@@ -91,6 +94,12 @@ class Databases:
                     self._other_case[db_id] = name
                     return found
         return ""
+
+
+def _is_name(db_id: str) -> bool:
+    """Return whether a file may be called so."""
+    is_plain = db_id not in (".", "..") and not any(character in db_id for character in "/\\\0")
+    return is_plain and len(db_id.encode(errors="replace")) <= _LONGEST
 
 
 def _file_of(path: Path) -> str:

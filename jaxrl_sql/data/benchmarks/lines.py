@@ -299,6 +299,11 @@ def _made_split(items: Sequence[Item], split: str, path: Path, notes: Notes) -> 
     order = sorted(set(golds.values()), key=lambda sql: rank(sql, "split"))
     held = {*order[: max(1, round(_HELD_OUT * len(order)))]}
     chosen = [item for item in items if (golds[item.uid] in held) != (split == "train")]
+    if items and not chosen:
+        raise InputError(
+            f"{path}: nothing is left to train on: its questions ({len(items)}) have one gold, which is held out; add "
+            "others, or name a folder with train and dev files"
+        )
     notes.append(
         f"{len(chosen)} of the {len(items)} questions of {path.name}, which has no splits: those of {_HELD_OUT:.0%} of "
         f"its golds are held out from train"

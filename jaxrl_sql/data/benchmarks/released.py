@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def _rewarded(record: Record) -> Record:
     for name in ("reward_spec", "reward_model"):
         truth = record[name].get("ground_truth") if isinstance(record.get(name), dict) else None
         if isinstance(truth, str) and truth.lstrip().startswith("{"):
-            truth = from_json(truth)
+            with suppress(ValueError):  # what only looks like JSON is a gold that does not run
+                truth = from_json(truth)
         if isinstance(truth, dict) and isinstance(truth.get("ground_truth"), dict):
             truth = truth["ground_truth"]
         if isinstance(truth, dict):

@@ -64,6 +64,7 @@ def copy_files(
             plans.append(make_plan(source, target.rules, options.left_out, replaces=options.replaces))
     for file in files:
         if file not in waiting:
+            manifest.locate(file)
             _let_read(target, options, file)
             tell(f"{file.db_id}: already there, {_counted(manifest.databases[file.db_id])}")
             continue

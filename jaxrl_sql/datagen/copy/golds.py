@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,8 @@ class Gold(NamedTuple):
     """What came of a gold: `status` is `ok`, or why it is left out; `message` is the engine's.
 
     `is_near` where reals differ in their last digits. A gold that `is_tied` cuts a sorted list between rows of equal
-    keys: it is kept while the engine happens to choose as SQLite does.
+    keys: it is kept while the engine happens to choose as SQLite does. `others` are the question's other golds that
+    hold there too.
     """
 
     example: Example
@@ -47,6 +49,7 @@ class Gold(NamedTuple):
     message: str = ""
     is_near: bool = False
     is_tied: bool = False
+    others: tuple[str, ...] = ()
 
 
 def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manifest, reader: Address) -> list[Gold]:
@@ -65,7 +68,7 @@ def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manif
         waiting = [(place, gold) for place, gold in enumerate(translated) if gold.status == "ok"]
         ran = _run(executor, [gold for _, gold in waiting], schemas, reader)
         for (place, _), gold in zip(waiting, ran, strict=True):
-            translated[place] = gold
+            translated[place] = gold._replace(others=_others(executor, gold, schemas, reader))
         golds += translated
     return golds
 
@@ -123,6 +126,7 @@ def engine_schema(entry: Entry) -> EngineSchema:
 
 def _question(gold: Gold, reader: Address) -> dict[str, Any]:
     example = gold.example
+    others = {"other_sql": list(gold.others)} if gold.others else {}
     return {
         "id": example.uid,
         "db_id": example.db_id,
@@ -134,6 +138,7 @@ def _question(gold: Gold, reader: Address) -> dict[str, Any]:
         "db": reader.told(gold.name),
         "tied": gold.is_tied,
         "sqlite_sql": example.gold_sql,
+        **others,
     }
 
 
@@ -166,6 +171,16 @@ def _run(
         if judged.status == "ok" and unlike:
             judged = judged._replace(status="not_itself", message=", ".join(unlike))
         yield judged
+
+
+def _others(executor: Executor, gold: Gold, schemas: Mapping[str, EngineSchema], reader: Address) -> tuple[str, ...]:
+    """Return a question's other golds as the engine has them, those that give there what they give on SQLite."""
+    if gold.status != "ok":
+        return ()
+    schema = schemas[str(Path(gold.example.db_path).resolve())]
+    written = ((sql, to_engine(sql, reader.engine, schema)) for sql in gold.example.other_golds)
+    alike = [Gold(replace(gold.example, gold_sql=sql), gold.name, there) for sql, there in written if there]
+    return tuple(one.sql for one in _run(executor, alike, schemas, reader) if one.status == "ok") if alike else ()
 
 
 def _outcomes(executor: Executor, queries: Sequence[tuple[str, str]]) -> list[Outcome]:

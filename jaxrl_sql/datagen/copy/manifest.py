@@ -45,6 +45,13 @@ class Manifest:
         self.begun = [name for name in self.begun if name != entry["name"]]
         self.write()
 
+    def locate(self, file: SourceFile) -> None:
+        """Note where a file lies that was copied, and has been moved since: golds find their copy by it."""
+        source, path = self.databases[file.db_id]["source"], str(file.path.resolve())
+        if source["path"] != path:
+            source["path"] = path
+            self.write()
+
     def is_ours(self, name: str) -> bool:
         """Return whether a database was made by a copy that this manifest is of."""
         return name in self.begun or any(entry["name"] == name for entry in self.databases.values())

@@ -21,12 +21,16 @@ from typing import Any
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.config.prepare import TAKEN, EvalSet, PrepareConfig, load_prepare
-from jaxrl_sql.data.benchmarks import load_split, plain_record
+from jaxrl_sql.data.benchmarks import Benchmark, load_split, plain_record, skipped_lines
 from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.schema.describe import natural_records
 from jaxrl_sql.data.shares import one_in, rank
 from jaxrl_sql.datagen.command import exit_code
-from jaxrl_sql.datagen.copy_database import copy_database, copy_descriptions
+from jaxrl_sql.datagen.copy_database import (
+    copy_database,
+    copy_descriptions,
+    refuse_namesakes,
+    write_natural_names,
+)
 from jaxrl_sql.datagen.prepare.choose import Chosen, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
 from jaxrl_sql.runtime.arguments import Parser
@@ -58,8 +62,10 @@ def prepare(cfg: PrepareConfig) -> None:
         first = sorted(train, key=lambda one: rank(one.uid, f"train {cfg.seed}"))[: cfg.count]
         ids = {one.uid for one in first}
         train = [one for one in train if one.uid in ids]
-    splits = {"train": train, **({"validation": held} if held else {}), **judged}
-    digests |= {path: _digest(Path(path)) for path in {one.db_path: None for found in judged.values() for one in found}}
+    splits = {"train": train, **({"validation": held} if held else {})}
+    splits |= {name: [*found.examples] for name, found in judged.items()}
+    paths = {one.db_path: None for found in judged.values() for one in found.examples}
+    digests |= {path: _digest(Path(path)) for path in paths}
     for name, examples in splits.items():
         write_split(out / name, examples, cfg.link)
     for n in cfg.subsets:
@@ -67,9 +73,13 @@ def prepare(cfg: PrepareConfig) -> None:
         write_lines(out / f"train_1_{n}.jsonl", [{"id": one.uid} for one in train if one.uid in wanted])
     dropped = {"asked before": repeated, "more than count": surplus}
     manifest = _manifest(cfg, chosen, splits, digests, {reason: n for reason, n in dropped.items() if n})
+    manifest["evals"] = {
+        name: {"left_out": dict(Counter(reason for _, reason in found.skipped)), "notes": list(found.notes)}
+        for name, found in judged.items()
+    }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     shutil.rmtree(out / SCRATCH, ignore_errors=True)
-    _show(out, chosen, splits, manifest)
+    _show(out, chosen, judged, splits, manifest)
 
 
 def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
@@ -88,12 +98,16 @@ def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
         raise InputError(f"{out} cannot be written: {error.strerror or error}") from error
 
 
-def evaluated(name: str, cfg: EvalSet) -> list[Example]:
-    """Return what a set to evaluate on holds; raises InputError as loading it does, and for golds that are no SQL."""
-    found = load_split(cfg.dir, cfg.split).examples
-    if tables := sum(bool(one.gold_tables) for one in found):
+def evaluated(name: str, cfg: EvalSet) -> Benchmark:
+    """Return what a set to evaluate on holds; raises InputError as loading it does, and for what no plain set says.
+
+    That is golds that are no SQL, and two databases of one name.
+    """
+    found = load_split(cfg.dir, cfg.split)
+    if tables := sum(bool(one.gold_tables) for one in found.examples):
         raise InputError(f"evals.{name}: {tables} golds are tables, not SQL: name the set itself in data.evals")
-    return list(found)
+    refuse_namesakes(f"evals.{name}", found.examples)
+    return found
 
 
 def merge(cfg: PrepareConfig, sources: Mapping[str, Sequence[Example]], digests: Mapping[str, str]) -> list[Example]:
@@ -104,6 +118,7 @@ def merge(cfg: PrepareConfig, sources: Mapping[str, Sequence[Example]], digests:
     owners: dict[str, tuple[str, str, str]] = {}
     found = []
     for name, examples in sources.items():
+        refuse_namesakes(f"sources.{name}", examples)
         for example in examples:
             db_id = cfg.sources[name].prefix + example.db_id
             content = digests[example.db_path]
@@ -122,15 +137,13 @@ def write_split(folder: Path, examples: Sequence[Example], is_linked: bool) -> N
     """Write a split in the plain form, with copies of its databases and what describes them, or links."""
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(folder / "questions.jsonl", [plain_record(example) for example in examples])
-    named: list[dict[str, Any]] = []
-    for db_id, path in {one.db_id: Path(one.db_path) for one in examples}.items():
+    databases = {one.db_id: Path(one.db_path) for one in examples}
+    for db_id, path in databases.items():
         target = folder / "databases" / db_id / f"{db_id}.sqlite"
         is_made = SCRATCH in path.parts and path.parents[3] == folder.parent
         copy_database(path, target, is_linked and not is_made)
         copy_descriptions(path, target)
-        named += [{**record, "db_id": db_id} for record in natural_records(path)]
-    if named:
-        (folder / "tables.json").write_text(json.dumps(named, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_natural_names(folder, databases.items())
 
 
 def _manifest(
@@ -183,7 +196,11 @@ def _digest(path: Path) -> str:
 
 
 def _show(
-    out: Path, chosen: Mapping[str, Chosen], splits: Mapping[str, Sequence[Example]], manifest: Mapping[str, Any]
+    out: Path,
+    chosen: Mapping[str, Chosen],
+    judged: Mapping[str, Benchmark],
+    splits: Mapping[str, Sequence[Example]],
+    manifest: Mapping[str, Any],
 ) -> None:
     lines = []
     for name, one in chosen.items():
@@ -191,6 +208,8 @@ def _show(
         lines.append(f"{name}: {len(one.examples)} questions taken ({one.form})")
         lines += [f"  left out: {count:>8}  {reason}" for reason, count in one.left_out.most_common()]
     lines += [f"left out: {count:>8}  {reason}" for reason, count in manifest["left_out"].items()]
+    for name, found in judged.items():
+        lines += [f"{name}: {line}" for line in (*found.notes, *skipped_lines(found.skipped))]
     for name, examples in splits.items():
         lines.append(f"{out / name}: {len(examples)} questions on {len({one.db_id for one in examples})} databases")
     sys.stdout.write("\n".join([*lines, str(out / MANIFEST)]) + "\n")

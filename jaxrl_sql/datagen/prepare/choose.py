@@ -26,6 +26,7 @@ from jaxrl_sql.types import Example, InputError
 # Golds run so many at a time, and so many more candidates than are wanted are held for those whose gold is no use.
 _CHUNK, _SPARE = 256, 4
 _MOST = 500_000
+_NOT_CHOSEN = "not among those chosen"
 
 
 class Chosen(NamedTuple):
@@ -53,7 +54,7 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
 
     if cfg.subsample_every > 1:
         candidates = (item for item in candidates if rank(item.uid, "subsample") % cfg.subsample_every == 0)
-    groups = _grouped(cfg, candidates, order)
+    groups = _grouped(cfg, candidates, order, left_out)
     taken = _taken(cfg, groups, _Usable(cfg, found, executor, scratch, left_out))
     found.databases.tell(notes)
     if 0 < len(taken) < cfg.count:
@@ -110,10 +111,12 @@ def read_rates(path: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _grouped(cfg: SourceConfig, items: Iterable[Item], order: Callable[[Item], int]) -> dict[str, list[Item]]:
+def _grouped(
+    cfg: SourceConfig, items: Iterable[Item], order: Callable[[Item], int], left_out: Counter[str]
+) -> dict[str, list[Item]]:
     """Return the candidates of each group, a label of `balance` or all, in the order in which they are taken.
 
-    That is the file's where all are taken, else `order`, and no more are held than may be taken.
+    That is the file's where all are taken, else `order`, and no more are held than may be taken; others are counted.
     """
     kinds: Mapping[str, Callable[[Item], str]] = {
         "none": lambda _: "",
@@ -132,6 +135,7 @@ def _grouped(cfg: SourceConfig, items: Iterable[Item], order: Callable[[Item], i
             heapq.heappush(held, entry)
         else:
             heapq.heappushpop(held, entry)
+            left_out[_NOT_CHOSEN] += 1
     return {name: [item for _, _, item in sorted(held, reverse=True)] for name, held in sorted(groups.items())}
 
 
@@ -175,6 +179,7 @@ def _taken(cfg: SourceConfig, groups: Mapping[str, list[Item]], usable: _Usable)
         return [example for items in groups.values() for example in usable(items)]
     waiting = {name: usable(items) for name, items in groups.items()}
     taken: list[Example] = []
+    before = usable.left_out.total()
     while waiting and len(taken) < cfg.count:
         share, more = divmod(cfg.count - len(taken), len(waiting))
         for number, name in enumerate(list(waiting)):
@@ -183,8 +188,9 @@ def _taken(cfg: SourceConfig, groups: Mapping[str, list[Item]], usable: _Usable)
             taken += got
             if len(got) < want:
                 del waiting[name]
-    if rest := sum(map(len, groups.values())) - len(taken):
-        usable.left_out["not among those chosen"] += rest
+    faulty = usable.left_out.total() - before
+    if rest := sum(map(len, groups.values())) - len(taken) - faulty:
+        usable.left_out[_NOT_CHOSEN] += rest
     return taken
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.datagen.copy_database import copy_database
+from jaxrl_sql.datagen.copy_database import copy_database, copy_descriptions, write_natural_names
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.on_server import Carry
 from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, grade_quota
@@ -94,7 +94,10 @@ def generate_for_files(
     made = [questions_of_file(path, runners[path], count, spec) for path in paths]
     lines = [_lines(one, runners[path].carry) for path, one in zip(paths, made, strict=True)]
     for path, one in zip(paths, made, strict=True):
-        copy_database(path, out / "databases" / one.db_id / f"{one.db_id}.sqlite", is_linked)
+        target = out / "databases" / one.db_id / f"{one.db_id}.sqlite"
+        copy_database(path, target, is_linked)
+        copy_descriptions(path, target)
+    write_natural_names(out, [(one.db_id, path) for path, one in zip(paths, made, strict=True)])
     with (out / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
         stream.writelines(json.dumps(line, ensure_ascii=False) + "\n" for found in lines for line in found)
     return made

@@ -452,6 +452,15 @@ def test_a_file_beside_one_database_is_split_by_its_golds(tmp_path: Path, ending
             load_split(tmp_path, name)
 
 
+def test_a_file_of_one_gold_cannot_be_split(tmp_path: Path) -> None:
+    database(tmp_path / "mine.db")
+    path = tmp_path / "all.jsonl"
+    lines(path, {"question": "Q?", "sql": "SELECT 1"}, {"question": "R?", "sql": "select  1"})
+    assert len(load_split(path, "dev").examples) == 2
+    with pytest.raises(InputError, match=r"nothing is left to train on: its questions \(2\) have one gold"):
+        load_split(path, "train")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -476,6 +485,16 @@ def test_a_csv_that_is_no_set_of_questions_is_one_line(tmp_path: Path, text: str
         with pytest.raises(InputError, match=words) as caught:
             load_benchmark(place, split)
         assert "\n" not in str(caught.value)
+
+
+def test_a_question_in_the_place_of_a_database_s_name_is_left_out(tmp_path: Path) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    asked = "How many? " * 30
+    (tmp_path / "dev.csv").write_text(f"question,sql,db_id\nHow many?,SELECT 1,shop\nx,SELECT 1,{asked}\n")
+    found = load_benchmark(tmp_path)
+    assert [one.db_id for one in found.examples] == ["shop"]
+    ((_, reason),) = found.skipped
+    assert reason == f"db_id {asked[:40] + '…'!r} is not a folder name"
 
 
 def test_parquet_is_read_in_parts(tmp_path: Path) -> None:

@@ -105,6 +105,17 @@ def test_verl_s_rows(ending: str, nested: bool, tmp_path: Path) -> None:
     assert {one.db_id for one in found.examples} == {"shop"}
 
 
+def test_a_gold_that_only_looks_like_json_is_one_that_fails(tmp_path: Path) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    written = str({"db_id": "shop", "sql": SQL})  # as Python writes it, and no JSON
+    rows = [
+        {"prompt": "Question:\nWhich?", "db_id": "shop", "reward_model": {"ground_truth": truth}}
+        for truth in (written, json.dumps({"sql": SQL}))
+    ]
+    write(tmp_path / "train.jsonl", rows)
+    assert [one.gold_sql for one in load_benchmark(tmp_path).examples] == [written, SQL]
+
+
 def test_a_question_beside_the_prompt_is_taken(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     row = {"prompt": "Say.", "extra_info": {"question": "Which?", "index": 3}, "db_id": "shop"}

@@ -251,6 +251,13 @@ def test_what_cannot_be_looked_at_is_said(tmp_path: Path, capsys: pytest.Capture
     assert "databases/" in said[2]
 
 
+@pytest.mark.parametrize("name", ["limit", "threads", "timeout-ms", "slow-ms"])
+def test_a_number_below_0_is_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1")])
+    assert main(["--eval", str(target), f"--{name}=-1", "--out", str(tmp_path / "audit")]) == 2
+    assert f"audit: {name.replace('-', '_')} must be 0 or more, not -1" in capsys.readouterr().err
+
+
 def test_skipped_lines_are_findings_and_the_table_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1 WHERE 0"), ("mute", "", "SELECT 1")])
     found = look(tmp_path, "--eval", target)

@@ -21,6 +21,7 @@ import psycopg2
 import pymysql
 import pytest
 
+from jaxrl_sql.data.benchmarks import load_benchmark
 from jaxrl_sql.datagen.copy.__main__ import main
 from jaxrl_sql.datagen.copy.digest import TableDigest
 from jaxrl_sql.datagen.copy.kinds import kind_of, look
@@ -747,6 +748,28 @@ def test_golds_are_kept_where_both_say_the_same(
     url = parse_address(place.reader or place.to).url(f"{place.prefix}club")
     with Executor(threads=1) as executor:
         assert sorted(executor.execute(url, one["sql"]).rows) == [("AL",), ("Ann",), ("Cy",)]
+
+
+def test_other_golds_that_hold_at_the_engine_go_with_the_question(
+    tmp_path: Path, place_of: Callable[[str], Place]
+) -> None:
+    place, folder = place_of("duckdb"), make_questions(tmp_path)
+    others = ["SELECT Name FROM Person WHERE Team = 'a'", "SELECT nothing FROM Person", "SELECT rowid FROM far"]
+    line = {"id": "one", "db_id": "club", "question": "?", "sql": "SELECT Name FROM Person", "other_sql": others}
+    (folder / "questions.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    assert main(place.arguments(folder, "--questions", str(folder))) == 0
+    (example,) = load_benchmark(place.out).examples
+    (other,) = example.other_golds
+    with Executor(threads=1) as executor:
+        assert sorted(executor.execute(example.database, other).rows) == [("Ann",), ("Cy",), ("bob",)]
+
+
+def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place_of: Callable[[str], Place]) -> None:
+    place, folder = place_of("duckdb"), make_questions(tmp_path)
+    assert main(place.arguments(folder)) == 0
+    folder = folder.rename(tmp_path / "moved")
+    assert main(place.arguments(folder, "--questions", str(folder))) == 0
+    assert {"plain", "elsewhere"} <= read_lines(place.out / "questions.jsonl").keys()
 
 
 def test_questions_that_cannot_be_asked_are_refused(

@@ -210,6 +210,42 @@ def test_sets_to_evaluate_on_lie_beside_what_is_trained_on(prepare: Prepare, tmp
     assert prepare(*asked_for)[0] == 0  # and again into the same folder
 
 
+def test_what_a_set_to_evaluate_on_lacks_is_told(prepare: Prepare, tmp_path: Path) -> None:
+    one, hospital = plain(tmp_path / "one", ("q1",)), tmp_path / "ehrsql/mimic_iii"
+    database(hospital / "mimic_iii.sqlite")
+    asked = [
+        {"id": "a", "question": "Which?", "query": WIDE, "is_impossible": False},
+        {"id": "b", "question": "Why?", "query": "nan", "is_impossible": True},
+    ]
+    (hospital / "valid.json").write_text(json.dumps(asked))
+    code, said = prepare(f"sources.one.dir={one}", f"evals.dev.dir={tmp_path}/ehrsql")
+    assert code == 0
+    assert "dev: skipped 1 (has no answer), such as b" in said
+    (told,) = json.loads((tmp_path / "out/manifest.json").read_text())["evals"].values()
+    assert told["left_out"] == {"has no answer": 1}
+
+
+def test_two_databases_of_one_name_are_not_written_over_each_other(prepare: Prepare, tmp_path: Path) -> None:
+    one, own = plain(tmp_path / "one", ("q1",)), tmp_path / "own"
+    database(own / "north/shop.sqlite")
+    database(own / "south/shop.sqlite", "INSERT INTO t VALUES (5, 6);")
+    asked = [
+        {"question": f"Which {name}?", "sql": WIDE, "db_path": f"{name}/shop.sqlite"} for name in ("north", "south")
+    ]
+    (own / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    for values, where in (
+        ((f"sources.one.dir={one}", f"evals.dev.dir={own}"), "evals.dev: "),
+        ((f"sources.own.dir={own}",), "sources.own: "),
+    ):
+        code, said = prepare(*values)
+        assert (code, said.count("\n"), where in said) == (2, 1, True), said
+        assert "are both called shop" in said
+    asked = [{**line, "db_id": line["db_path"].partition("/")[0]} for line in asked]
+    (own / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    assert prepare(f"sources.one.dir={one}", f"evals.dev.dir={own}")[0] == 0
+    assert [one.db_id for one in load_split(tmp_path / "out", "dev").examples] == ["north", "south"]
+
+
 def test_natural_names_go_with_their_databases(prepare: Prepare, tmp_path: Path) -> None:
     one, other = plain(tmp_path / "one", ("q1",)), plain(tmp_path / "other", ("q2",), "INSERT INTO t VALUES (5, 6);")
     names = {"db_id": "shop", "table_names_original": ["t"], "column_names_original": [[-1, "*"], [0, "x"]]}
@@ -222,6 +258,19 @@ def test_natural_names_go_with_their_databases(prepare: Prepare, tmp_path: Path)
         for example in load_split(tmp_path / "out", "train").examples
     }
     assert said == {"shop": "shelf", "o_shop": "corner"}
+
+
+def test_each_question_is_counted_once(prepare: Prepare, tmp_path: Path) -> None:
+    folder = plain(tmp_path / "one", tuple(f"q{i}" for i in range(400)))
+    asked = [
+        {**line, "sql": line["sql"] if i % 2 else WRONG} for i, line in enumerate(lines(folder / "questions.jsonl"))
+    ]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    assert prepare(f"sources.one.dir={folder}", "sources.one.count=3")[0] == 0
+    (told,) = json.loads((tmp_path / "out/manifest.json").read_text())["sources"].values()
+    assert told["taken"] == 3
+    assert sum(told["left_out"].values()) == 397
+    assert 0 < told["left_out"]["gold fails: schema_error"] < told["left_out"]["not among those chosen"]
 
 
 def test_repeats_are_left_out(prepare: Prepare, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.data.benchmarks import load_folder
+from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.datagen.synth import read_database
 from jaxrl_sql.datagen.synth.__main__ import main
 from jaxrl_sql.datagen.synth.english import plural_of, singular_of, split_words
@@ -241,6 +242,9 @@ def test_descriptions_name_columns_and_links_point_to_the_file(tmp_path: Path) -
     link = tmp_path / "out/databases/shop/shop.sqlite"
     assert link.is_symlink()
     assert link.resolve() == path.resolve()
+    make(path, tmp_path / "copy", "--n", "5")
+    copied = read_descriptions(tmp_path / "copy/databases/shop/shop.sqlite")
+    assert copied.of("tblCustomers", "age") == "age in years"
 
 
 def test_natural_names_of_spiders_form_are_used(tmp_path: Path) -> None:
@@ -254,6 +258,7 @@ def test_natural_names_of_spiders_form_are_used(tmp_path: Path) -> None:
     }
     (tmp_path / "tables.json").write_text(json.dumps([record]))
     assert "town of birth" in " ".join(line["question"] for line in make(path, tmp_path / "out", "--n", "80"))
+    assert read_descriptions(tmp_path / "out/databases/shop/shop.sqlite").of("tblCustomers", "home_city")
 
 
 def test_what_the_log_holds_is_copied_and_the_file_stays(tmp_path: Path) -> None:

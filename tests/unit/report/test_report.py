@@ -275,6 +275,10 @@ def test_command_writes_the_page_or_says_in_one_line_why_not(tmp_path: Path) -> 
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout == f"{tmp_path / 'report.html'}\n"
     assert (tmp_path / "report.html").exists()
+    (tmp_path / "report.html.tmp").symlink_to("/dev/full")
+    full = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert full.returncode == 1
+    assert full.stderr == f"error: the report of {tmp_path} cannot be written: No space left on device\n"
 
 
 def test_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:

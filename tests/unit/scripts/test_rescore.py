@@ -57,6 +57,19 @@ def test_files_stand_side_by_side(folder: Path) -> None:
     assert (row["status"], row["rows"], row["gold_rows"]) == ("ok", 4, 4)
 
 
+def test_predictions_are_run_as_the_set_s_scorer_runs_them(folder: Path) -> None:
+    (folder / "questions.jsonl").unlink()
+    (folder / "tables.json").write_text("[]")
+    asked = [{"db_id": "d", "question": f"{i}?", "query": sql} for i, sql in enumerate(GOLDS[:2])]
+    (folder / "dev.json").write_text(json.dumps(asked))
+    (folder / "spaced.sql").write_text(
+        "SELECT a, b FROM t WHERE a + 1 > = 2\nSELECT a, b FROM t WHERE a > 1; SELECT 1\n"
+    )
+    done = rescore(folder, "spaced.sql", "--rules", "bird")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "| spaced | 100.0 " in done.stdout
+
+
 def test_files_that_do_not_fit_are_one_line(folder: Path) -> None:
     (folder / "short.jsonl").write_text('{"id": "q0", "pred_sql": "SELECT 1"}', encoding="utf-8")
     done = rescore(folder, "first.jsonl", "short.jsonl")

@@ -344,6 +344,9 @@ def test_broken_evaluations_are_one_line(
     (compared / "compare.json").write_text("{}")
     assert main([str(compared)]) == 2
     assert "no comparison of two evaluations" in line_of(capsys)
+    (compared / "compare.json").write_text(json.dumps({"own": "bird", "changed": []}))
+    assert main([str(compared)]) == 2
+    assert "no question ends differently" in line_of(capsys)
 
 
 def test_a_port_in_use_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

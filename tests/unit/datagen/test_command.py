@@ -1,0 +1,48 @@
+"""How the commands that make data end."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.datagen.command import exit_code
+
+
+def write_text() -> None:
+    """Write to a disk that is full."""
+    Path("/dev/full").write_text("questions", encoding="utf-8")
+
+
+def write_rows() -> None:
+    """Write rows to a database that cannot grow."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t(x)")
+        connection.execute("PRAGMA max_page_count = 2")
+        connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (write_text, "error: a file cannot be written: No space left on device\n"),
+        (write_rows, "error: a database cannot be written: database or disk is full\n"),
+    ],
+)
+def test_a_full_disk_is_one_line(work: Callable[[], None], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(work) == 1
+    assert capsys.readouterr().err == said
+
+
+def ask_nothing() -> None:
+    """Make a mistake."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("SELECT lost")
+
+
+def test_a_mistake_of_ours_is_raised() -> None:
+    with pytest.raises(sqlite3.OperationalError, match="no such column"):
+        exit_code(ask_nothing)

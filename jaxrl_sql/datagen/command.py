@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from collections.abc import Callable
 
-from jaxrl_sql.runtime.folder import DISK_FULL, no_folder
+from jaxrl_sql.runtime.folder import file_error, no_folder
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
 
@@ -24,10 +24,7 @@ def exit_code(work: Callable[[], None]) -> int:
     except (FileExistsError, NotADirectoryError) as error:
         return _tell(str(no_folder(error)), 2)
     except OSError as error:
-        if error.filename is None and error.errno not in DISK_FULL:
-            raise
-        where = error.filename or "a file cannot be written"  # a write that fails does not say which
-        return _tell(f"{where}: {error.strerror}", 1)
+        return _tell(str(file_error(error)), 1)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
             raise

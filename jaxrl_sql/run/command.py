@@ -12,7 +12,7 @@ from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.config.settings import settings_help
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.runtime.arguments import Parser
-from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, no_folder, resumed_config
+from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
 from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.runtime.model_locator import fetched
@@ -121,10 +121,7 @@ def report_errors(work: Callable[[], int]) -> int:
     except (FileExistsError, NotADirectoryError) as error:
         return _tell(no_folder(error), 2)
     except OSError as error:
-        if error.filename is None and error.errno not in DISK_FULL:
-            raise
-        where = error.filename or "a file cannot be written"  # a write that fails does not say which
-        return _tell(JaxrlSqlError(f"{where}: {error.strerror}"), 1)
+        return _tell(file_error(error), 1)
     except RuntimeError as error:  # JAX's own, which needs JAX to be named
         if not str(error).startswith("RESOURCE_EXHAUSTED"):
             raise

@@ -99,6 +99,16 @@ def no_folder(error: OSError) -> InputError:
     return InputError(f"{error.filename}: no folder can be made: a file is in its place: name another")
 
 
+def file_error(error: OSError) -> JaxrlSqlError:
+    """Return what the system says of a file as one line; raises the error itself where it is of no file.
+
+    A write to a full disk fails without saying which file it was.
+    """
+    if error.filename is None and error.errno not in DISK_FULL:
+        raise error
+    return JaxrlSqlError(f"{error.filename or 'a file cannot be written'}: {error.strerror}")
+
+
 def cannot_write(folder: Path, error: BaseException) -> RunFolderError:
     """Return the error of a failed write in a run's folder; torn files are mended when it goes on."""
     steps = saved_steps(folder)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 from collections.abc import Callable
 
 from jaxrl_sql.runtime.folder import file_error, no_folder
+from jaxrl_sql.runtime.signals import INTERRUPTED
+from jaxrl_sql.sqlenv.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
 
 def exit_code(work: Callable[[], None]) -> int:
     """Do a command's work and return its exit code; what a person can mend is told in one line.
 
-    2 for bad input; 1 for what went wrong on the way, a full disk for one. Other errors are ours, and raised.
+    2 for bad input; 1 for what went wrong on the way, a full disk or an executor that broke off; 130 after Ctrl-C.
+    Other errors are ours, and raised.
     """
     try:
         work()
     except InputError as error:
         return _tell(str(error), 2)
-    except JaxrlSqlError as error:
+    except (JaxrlSqlError, ExecutorError) as error:
         return _tell(str(error), 1)
+    except BrokenPipeError:  # who read the output, such as `head`, has gone; what Python would still flush goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (FileExistsError, NotADirectoryError) as error:
         return _tell(str(no_folder(error)), 2)
     except OSError as error:
@@ -29,6 +36,8 @@ def exit_code(work: Callable[[], None]) -> int:
         if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
             raise
         return _tell(f"a database cannot be written: {error}", 1)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
 
 

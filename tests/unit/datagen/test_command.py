@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.datagen.command import exit_code
+from jaxrl_sql.sqlenv.executor import Executor
 
 
 def write_text() -> None:
@@ -46,3 +50,38 @@ def ask_nothing() -> None:
 def test_a_mistake_of_ours_is_raised() -> None:
     with pytest.raises(sqlite3.OperationalError, match="no such column"):
         exit_code(ask_nothing)
+
+
+def break_off() -> None:
+    """Ask an executor that has gone."""
+    executor = Executor()
+    executor.close()
+    executor.execute("one.sqlite", "SELECT 1")
+
+
+def test_an_executor_that_broke_off_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(break_off) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def interrupt() -> None:
+    """Press Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_has_the_code_that_it_has_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(interrupt) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_has_gone_is_no_traceback() -> None:
+    program = (
+        "import sys; from jaxrl_sql.datagen.command import exit_code\n"
+        "sys.exit(exit_code(lambda: [print('x' * 9999, flush=True) for _ in range(99)] and None))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -56,7 +55,7 @@ class LineIndex:
         raw = self.raw(number)
         try:
             found = from_json(as_windows(raw.decode("utf-8", errors="surrogateescape")))
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{self.path}: record {number}: not JSON ({error})") from error
         if not isinstance(found, dict):
             raise InputError(f"{self.path}: record {number}: expected an object, found {type(found).__name__}")

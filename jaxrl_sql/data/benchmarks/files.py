@@ -160,7 +160,7 @@ def first_record(path: Path) -> Record:
         return {}
     try:
         found, _ = json.JSONDecoder().raw_decode(text, start)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -117,8 +117,13 @@ def test_unusable_questions_are_skipped_with_a_reason(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "what"),
-    [("{not json", "not JSON"), ("[1]", "expected a JSON object, found list"), ("[" * 100_000, "not JSON")],
-    ids=["text", "list", "deep"],
+    [
+        ("{not json", "not JSON"),
+        ("[1]", "expected a JSON object, found list"),
+        ("[" * 100_000, "not JSON"),
+        ("9" * 5_000, "not JSON"),
+    ],
+    ids=["text", "list", "deep", "digits"],
 )
 def test_a_malformed_line_is_named_by_file_and_number(folder: Path, line: str, what: str) -> None:
     _write(folder, _question(), "", line)

@@ -89,18 +89,19 @@ def test_an_index_is_kept_beside_the_file_and_made_again_when_that_changes(
     moved.write_bytes(b'{"a": "\xe9"}\n{"a": "\xc3\xa9"}\n')
     assert [one["a"] for one in open_index(moved)] == ["é", "é"]
     assert open_index(moved).identity != before
-    path.write_text('{"a": 3}\nnot\n{"a": 1}\n[1]\n')
+    path.write_text('{"a": 3}\nnot\n{"a": 1}\n[1]\n' + "9" * 5_000 + "\n")
     index = open_index(path)
-    assert (len(index), index[0]) == (4, {"a": 3})
-    with pytest.raises(InputError, match="record 1: not JSON"):
-        index[1]
+    assert (len(index), index[0]) == (5, {"a": 3})
+    for broken in (1, 4):
+        with pytest.raises(InputError, match=f"record {broken}: not JSON"):
+            index[broken]
     with pytest.raises(InputError, match="record 3: expected an object, found list"):
         index[3]
     ours = [one for one in tmp_path.glob(".data.jsonl.*.npy") if ".bak." not in one.name]
     assert (len(ours), len(list(tmp_path.glob(".data.jsonl.bak.*.npy")))) == (1, 1)
     # A file that was not written whole is no index.
     ours[0].write_bytes(b"")
-    assert len(open_index(path)) == 4
+    assert len(open_index(path)) == 5
 
 
 @pytest.mark.parametrize("named", ["~/cache", "off"])

@@ -59,12 +59,11 @@ class Health:
             "equal", numbers["reward/zero_variance"] >= 1, cfg.zero_advantage_patience
         ):
             return (
-                f"step {step}: for {cfg.zero_advantage_patience} steps (health.zero_advantage_patience) the answers "
-                f"of every group had one "
-                f"reward (mean {numbers.get('reward/mean', math.nan):.3g}), so nothing is learned; where it is low the "
-                "questions are too hard: a longer cold start (sft.steps), easier questions, a larger "
-                "grpo.num_generations; where "
-                "it is high they are too easy: harder ones, a higher sampling.temperature"
+                f"step {step}: in {cfg.zero_advantage_patience} rollouts (health.zero_advantage_patience) the answers "
+                f"of every group had one reward (mean {numbers.get('reward/mean', math.nan):.3g}), so nothing is "
+                "learned; where it is low the questions are too hard: a longer cold start (sft.steps), easier "
+                "questions, a larger grpo.num_generations; where it is high they are too easy: harder ones, a higher "
+                "sampling.temperature"
             )
         return None
 

@@ -111,7 +111,7 @@ def test_groups_that_are_paid_alike_stop_the_run_with_a_checkpoint(
     run = tmp_path / "run"
     assert main(arguments(run, "health.zero_advantage_patience=3", "run.checkpoint_every=99")) == 3
     error = capsys.readouterr().err
-    assert "for 3 steps (health.zero_advantage_patience) the answers of every group had one reward (mean 0)" in error
+    assert "in 3 rollouts (health.zero_advantage_patience) the answers of every group had one reward (mean 0)" in error
     assert "sft.steps" in error
     assert saved_steps(run) == [3]
     assert main(["--resume", str(run), "health.zero_advantage_patience=0"]) == 0

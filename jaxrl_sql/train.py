@@ -23,7 +23,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_sql.algo.optim import make_schedule
 from jaxrl_sql.algo.step import init_state
 from jaxrl_sql.algo.updates import (
     AdvantageFn,
@@ -171,8 +170,8 @@ def grpo_step(s: Session, phase: GrpoPhase, at: int) -> None:
         numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
     ended = time.perf_counter()
     updates = grpo.num_iterations * grpo.minibatches
-    rate = make_schedule(stage.optim, stage.steps * updates)((at - 1 - stage.first) * updates)
-    numbers |= {"optim/lr": float(rate), "time/update": ended - collected, "time/step": ended - began}
+    rate = stage.rate((at - 1 - stage.first) * updates, updates)
+    numbers |= {"optim/lr": rate, "time/update": ended - collected, "time/step": ended - began}
     numbers["time/compile"] = s.compiled.seconds - compiled
     s.record(at, stage.name, numbers)
 
@@ -266,7 +265,7 @@ def open_second_stage(s: Session, first: GrpoPhase, begin: int) -> GrpoPhase:
             raise InputError(f"{s.folder}: no evaluated checkpoint for the second stage: validation.every is too large")
         trainable = restore(s, best, first.state)[0].trainable
         updates = s.config.grpo.num_iterations * s.config.grpo.minibatches
-        rate = float(make_schedule(optim, first.stage.steps * updates)((best - first.first) * updates))
+        rate = first.stage.rate((best - first.first) * updates - 1, updates)  # of the last that the checkpoint has
         rose = has_risen([rating for _, rating in progress.history])
         progress.rate = optim.lr if rose else rate / 2
         trend = "rose" if rose else "fluctuated"

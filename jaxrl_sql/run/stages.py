@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxrl_sql.algo.optim import make_schedule
 from jaxrl_sql.config import OptimConfig
 
 
@@ -23,6 +24,10 @@ class Stage:
     def last(self) -> int:
         """Return the run's step after which the stage is over."""
         return self.first + self.steps
+
+    def rate(self, update: int, per_step: int) -> float:
+        """Return the learning rate of one of the stage's updates, counted from 0; of those before it, that of 0."""
+        return float(make_schedule(self.optim, self.steps * per_step)(max(update, 0)))
 
 
 @dataclass

@@ -13,7 +13,6 @@ import pytest
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
 from jaxrl_sql.report.groups import add_advantages, chunks, open_source, read_chunk
-from jaxrl_sql.run.stages import has_risen
 from jaxrl_sql.train import main
 
 STEPS = 4
@@ -134,18 +133,3 @@ def check(variant: str, rows: list[dict[str, Any]]) -> None:
         assert any(row["rollout/rounds"] > 1 for row in steps)
         # A step's engine numbers are those of all of its rounds: one round of 4 answers takes at most 12 steps here.
         assert any(row["rollout/steps"] > 12 for row in steps)
-
-
-@pytest.mark.parametrize(
-    ("worths", "rose"),
-    [
-        ([0.2, 0.3, 0.4, 0.41, 0.4, 0.41], True),
-        ([0.3, 0.35, 0.28, 0.34, 0.29, 0.33], False),
-        ([0.4, 0.39, 0.3, 0.2], False),
-        ([0.5, 0.5], False),
-        ([0.5], False),
-        ([], False),
-    ],
-)
-def test_a_course_that_rose_is_told_from_one_that_only_fluctuated(worths: list[float], rose: bool) -> None:
-    assert has_risen(worths) is rose

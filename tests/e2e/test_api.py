@@ -52,6 +52,12 @@ def test_a_run_tells_its_numbers_and_goes_again_from_its_configuration(run: jx.R
     assert losses[0] == losses[1]
 
 
+def test_a_folder_without_a_runs_files_is_named(tmp_path: Path) -> None:
+    for read in (lambda: jx.Run(tmp_path).metrics, lambda: jx.Run(tmp_path).samples):
+        with pytest.raises(InputError, match=rf"^{tmp_path}/\w+\.jsonl: No such file or directory$"):
+            read()
+
+
 def test_a_model_answers_a_question_and_several(run: jx.Run, data: Path) -> None:
     examples = jx.load_benchmark(data / "dev").examples[:3]
     with run.model("evaluate.max_new_tokens=24") as model:

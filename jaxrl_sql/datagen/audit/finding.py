@@ -16,9 +16,9 @@ class Set(NamedTuple):
     skipped: tuple[tuple[str, str], ...] = ()
 
     @property
-    def databases(self) -> dict[str, str]:
-        """Return the files by db_id."""
-        return {example.db_id: example.db_path for example in self.examples}
+    def databases(self) -> list[tuple[str, str]]:
+        """Return (db_id, file) of each database; two files may have one name."""
+        return list(dict.fromkeys((example.db_id, example.db_path) for example in self.examples))
 
 
 class Finding(NamedTuple):

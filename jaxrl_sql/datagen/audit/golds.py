@@ -77,7 +77,7 @@ def audit_golds(
     ]
     tell(f"{one.name}: comparing with answers that are empty or constant")
     findings += _constants(executor, one)
-    variants = {example.db_id: _variants(example, suite) for example in examples}
+    variants = {example.database: _variants(example, suite) for example in examples}
     if any(variants.values()):
         tell(f"{one.name}: running golds on the test suite")
         findings += _on_suite(executor, one.name, examples, ran, variants)
@@ -160,9 +160,9 @@ def _on_suite(
     variants: Mapping[str, Sequence[str]],
 ) -> list[Finding]:
     """Run golds on every variant; find those that fail there, never change, or agree with another on one database."""
-    pairs = [(path, example.gold_sql) for example in examples for path in variants[example.db_id]]
+    pairs = [(path, example.gold_sql) for example in examples for path in variants[example.database]]
     results = iter(run_all(executor, pairs))
-    vectors = [[next(results) for _ in variants[example.db_id]] for example in examples]
+    vectors = [[next(results) for _ in variants[example.database]] for example in examples]
     findings: list[Finding] = []
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, (example, gold, others) in enumerate(zip(examples, ran, vectors, strict=True)):

@@ -232,15 +232,15 @@ class _Prefixes:
 
 def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> list[Finding]:
     """Find databases of the target that training has too: the same file, the same schema, or `near` of its columns."""
-    theirs = [(one.name, db_id, path) for one in trains for db_id, path in one.databases.items()]
+    theirs = [(one.name, db_id, path) for one in trains for db_id, path in one.databases]
     sizes: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
     for place in theirs:
         sizes[Path(place[2]).stat().st_size].append(place)
     shapes = [(name, db_id, _columns(path)) for name, db_id, path in theirs]
-    asked = Counter(example.db_id for example in target.examples)
+    asked = Counter(example.db_path for example in target.examples)
     findings = []
-    for db_id, path in target.databases.items():
-        found: dict[str, Any] = {"questions": asked[db_id]}
+    for db_id, path in target.databases:
+        found: dict[str, Any] = {"questions": asked[path]}
         as_long = sizes.get(Path(path).stat().st_size, [])
         if files := [(name, other_id) for name, other_id, other in as_long if content_of(other) == content_of(path)]:
             findings.append(Finding("database: same file", target.name, db_id, found | _of(files)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import sqlite3
@@ -12,7 +13,10 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.audit import main
+from jaxrl_sql.data.benchmarks import load_benchmark
+from jaxrl_sql.datagen.audit import Set, audit_golds, shared_databases
 from jaxrl_sql.datagen.audit.overlap import mask
+from jaxrl_sql.sqlenv.executor import Executor
 
 SCHEMA = "CREATE TABLE hero(id INTEGER PRIMARY KEY, name TEXT, power TEXT, age INT, city TEXT, score REAL)"
 
@@ -170,6 +174,22 @@ def test_databases_of_training_are_found(tmp_path: Path, script: str, db_id: str
     assert [name.removeprefix("database: ") for name in kinds] == ([kind.removeprefix("database: ")] if kind else [])
     if kinds:
         assert set(found[kinds[0]]) == {db_id}
+
+
+def test_two_databases_of_one_name_are_two(tmp_path: Path) -> None:
+    """As where a set asks in several dialects, each of which has a database of its own."""
+    empty = make_set(tmp_path / "empty", [], "CREATE TABLE villain(name)") / "databases/heroes/heroes.sqlite"
+    heroes = make_set(tmp_path / "a", [("a", "q", "SELECT name FROM hero")])
+    villains = make_set(tmp_path / "b", [("b", "q", "SELECT name FROM villain")], "CREATE TABLE villain(name, age)")
+    (first,), (second,) = (load_benchmark(folder).examples for folder in (heroes, villains))
+    both = Set("both", (dataclasses.replace(first, suite=(first.db_path, str(empty))), second))
+    assert both.databases == [("heroes", first.db_path), ("heroes", second.db_path)]
+    trained = Set("train", load_benchmark(make_set(tmp_path / "train", [("t", "q", "SELECT 1")])).examples)
+    found = [(one.kind, one.details["questions"]) for one in shared_databases([trained], both)]
+    assert found == [("database: same file", 1), ("database: same name, other schema", 1)]
+    with Executor() as executor:
+        told = audit_golds(executor, both)
+    assert [one.id for one in told if one.kind == "suite: gold fails on a variant"] == ["a"]
 
 
 def test_golds_are_run_and_told_by_what_they_do(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -72,16 +70,3 @@ def interrupt() -> None:
 def test_ctrl_c_has_the_code_that_it_has_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(interrupt) == 130
     assert capsys.readouterr().err == ""
-
-
-def test_a_reader_that_has_gone_is_no_traceback() -> None:
-    program = (
-        "import sys; from jaxrl_sql.datagen.command import exit_code\n"
-        "sys.exit(exit_code(lambda: [print('x' * 9999, flush=True) for _ in range(99)] and None))"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait() == 1

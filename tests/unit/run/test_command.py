@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 
 from jaxrl_sql.audit import main as audit
 from jaxrl_sql.config import load_config
+from jaxrl_sql.datagen.command import exit_code
 from jaxrl_sql.datagen.synth.__main__ import main as synth
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.run.command import prepare_process, report_errors
@@ -89,11 +91,12 @@ def test_memory_that_runs_out_is_one_line(capsys: pytest.CaptureFixture[str]) ->
         report_errors(other)
 
 
-def test_a_reader_that_goes_is_no_traceback() -> None:
+@pytest.mark.parametrize("end", [report_errors, exit_code])
+def test_a_reader_that_goes_is_no_traceback(end: Callable[..., int]) -> None:
     program = (
-        "import sys\nfrom jaxrl_sql.run.command import report_errors\n"
+        f"import sys\nfrom {end.__module__} import {end.__name__} as end\n"
         "def work():\n    for _ in range(99999):\n        print('a line')\n    return 0\n"
-        "sys.exit(report_errors(work))\n"
+        "sys.exit(end(work))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None

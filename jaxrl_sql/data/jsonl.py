@@ -36,7 +36,7 @@ def load_json(line: str, path: Path, number: int = 0) -> Any:
     """Return the value in a line of a file, or in all of it; raises InputError (`file:line: not JSON`)."""
     try:
         return from_json(line)
-    except (ValueError, RecursionError) as error:  # ValueError, too: a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
         number = number or (error.lineno if isinstance(error, json.JSONDecodeError) else 1)
         raise InputError(f"{path}:{number}: not JSON ({error})") from error
 

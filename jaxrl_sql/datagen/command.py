@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import sys
 from collections.abc import Callable
 
 from jaxrl_sql.runtime.folder import file_error, no_folder
-from jaxrl_sql.runtime.signals import INTERRUPTED
+from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
 from jaxrl_sql.sqlenv.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
@@ -25,8 +24,8 @@ def exit_code(work: Callable[[], None]) -> int:
         return _tell(str(error), 2)
     except (JaxrlSqlError, ExecutorError) as error:
         return _tell(str(error), 1)
-    except BrokenPipeError:  # who read the output, such as `head`, has gone; what Python would still flush goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        drop_output()
         return 1
     except (FileExistsError, NotADirectoryError) as error:
         return _tell(str(no_folder(error)), 2)

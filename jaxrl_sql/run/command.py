@@ -16,7 +16,7 @@ from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_conf
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
 from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.runtime.model_locator import fetched
-from jaxrl_sql.runtime.signals import INTERRUPTED
+from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
 from jaxrl_sql.sqlenv.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
@@ -115,8 +115,8 @@ def report_errors(work: Callable[[], int]) -> int:
         return work()
     except (JaxrlSqlError, ExecutorError) as error:
         return _tell(error, 2 if isinstance(error, InputError) else UNHEALTHY if isinstance(error, HealthError) else 1)
-    except BrokenPipeError:  # who read the output, such as `head`, has gone; what Python would still flush goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        drop_output()
         return 1
     except (FileExistsError, NotADirectoryError) as error:
         return _tell(no_folder(error), 2)

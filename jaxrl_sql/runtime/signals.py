@@ -7,7 +7,9 @@ is put back on leaving, as far as Python can.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +17,11 @@ from types import FrameType
 
 INTERRUPTED, ENDED = 130, 0
 """Exit codes of a run that was stopped by Ctrl-C, and by a SIGTERM: it did as it was told, and can go on."""
+
+
+def drop_output() -> None:
+    """Let what Python would still write go nowhere: who read the output, such as `head`, has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @dataclass

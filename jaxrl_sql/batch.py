@@ -52,6 +52,9 @@ class GroupBatch:
     packed_length [B,R] int32: the tokens of each row
     scored [B,K] int32: the places among them whose tokens are learned, R·T beyond the last; None: all are scored
 
+    demonstrated [B,G] bool: completions that nobody sampled, so that nothing above is known of a sampler; None: the run
+    has none
+
     What the update finds out itself stands last, None until then:
     old_logprobs [B,G,T] float32: under the trainer's policy before the first update on this batch (may arrive stored)
     reference_logprobs [B,G,T] float32: under the reference policy
@@ -71,6 +74,7 @@ class GroupBatch:
     packed_start: jax.Array | None = None
     packed_length: jax.Array | None = None
     scored: jax.Array | None = None
+    demonstrated: jax.Array | None = None
     old_logprobs: jax.Array | None = None
     reference_logprobs: jax.Array | None = None
     advantage: jax.Array | None = None

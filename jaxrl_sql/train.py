@@ -199,7 +199,7 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int, goes_ahead: bool
         chosen = [chosen[i] for i in by_rows]
     keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, found.groups, chosen)
     for start in range(0, len(chosen), grpo.prompts):
-        batch = pack(chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket)
+        batch = pack(chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket, grpo.demonstrations)
         batch = with_schemas_once(batch, grpo.questions) if grpo.questions > 1 else batch
         batch = with_packed_rows(batch) if grpo.packing else batch
         if s.config.rollout.exact:

@@ -31,6 +31,10 @@ DIALECTS: Mapping[str, str] = {
 """The dialects that an answer may be asked for in, and their names in a text."""
 
 
+DEMONSTRATION = "demonstration"
+"""The finish reason of what takes an answer's place in a group and was not sampled."""
+
+
 UNPLACED = "unplaced:"
 """The `engine_url` of a question that a server has to run, of which it is not known yet where it is."""
 
@@ -129,7 +133,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One of the G answers to a prompt; `finish_reason` is `stop` or `length`."""
+    """One of the G answers to a prompt; `finish_reason` is `stop` or `length`, or says that nobody sampled it.
+
+    A `DEMONSTRATION` is the question's gold in a group's place of an answer, and has no log-probabilities.
+    """
 
     prompt: Prompt
     index: int

@@ -45,7 +45,9 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     The surrogate is min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A) (Schulman et al. 2017, arXiv:1707.06347;
     separate bounds: DAPO, arXiv:2503.14476), for A < 0 bounded below by dual_clip A when that is above 1 (Ye et al.
     2020, arXiv:1912.09729). It is weighted by exp(old - behavior), detached and capped at `tis_clip_max`, token
-    by token, which corrects for an engine that sampled from another distribution (0 leaves the weight out).
+    by token, which corrects for an engine that sampled from another distribution (0 leaves the weight out). A
+    demonstration's weight is 1: nobody sampled it (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945, which
+    has the policy's own probability there, shaped). Of entropy and sampler it says nothing.
 
     `on_policy` says that this is the only update on the batch: old is then the policy itself, detached. Otherwise
     raises ValueError when `batch.old_logprobs` are not stored.
@@ -59,20 +61,21 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
     if cfg.dual_clip > 1.0:
         surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.dual_clip * advantage), surrogate)
-    correction, capped = importance_weight(old, batch.behavior_logprobs, mask, cfg.tis_clip_max)
+    sampled = mask if batch.demonstrated is None else mask & ~batch.demonstrated[..., None]
+    correction, capped = importance_weight(old, batch.behavior_logprobs, sampled, cfg.tis_clip_max)
     per_token = -correction * surrogate
     if cfg.entropy_bonus:  # a gradient by the entropy costs a product with the vocabulary: none is asked for by 0
         per_token -= cfg.entropy_bonus * scored.entropy
     metrics = {
-        "policy/entropy": masked.sum_and_count(scored.entropy, mask),
+        "policy/entropy": masked.sum_and_count(scored.entropy, sampled),
         "policy/ratio_mean": masked.sum_and_count(ratio, mask),
         "policy/ratio_max": (masked.masked_max(ratio, mask), jnp.ones(())),
         "policy/clip_fraction_low": masked.sum_and_count((ratio < clipped) & (advantage < 0), mask),
         "policy/clip_fraction_high": masked.sum_and_count((ratio > clipped) & (advantage > 0), mask),
-        "policy/importance_weight": masked.sum_and_count(correction, mask),
-        "policy/importance_capped": masked.sum_and_count(capped, mask),
+        "policy/importance_weight": masked.sum_and_count(correction, sampled),
+        "policy/importance_capped": masked.sum_and_count(capped, sampled),
         "policy/advantage_size": masked.sum_and_count(jnp.abs(advantage), mask),
-        **sampler_metrics(old, batch.rollout_logprobs, mask),
+        **sampler_metrics(old, batch.rollout_logprobs, sampled),
     }
     if cfg.kl_coef > 0 and cfg.kl_in == "loss":
         if cfg.kl_kind == "k1":

@@ -320,6 +320,15 @@ def _objective_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
         not truncated or cap > 0 or grpo.steps == 0,
         f"{truncated} samples from another distribution than is trained: grpo.tis_clip_max=0 must be above 0",
     )
+    shown_needs = {
+        "grpo.algorithm=ppo, which has no groups": grpo.algorithm == "grpo",
+        f"sampling.turns={sampling.turns}: a gold is one answer, not a dialogue": sampling.turns == 1,
+        "rollout.exact=true: a gold has no log-probabilities of a sampler": not config.rollout.exact,
+    }
+    yield from (
+        (not grpo.demonstrations or holds, f"grpo.demonstrations does not go with {what}")
+        for what, holds in shown_needs.items()
+    )
     for key, value in (("discount", grpo.discount), ("gae_lambda", grpo.gae_lambda)):
         yield value <= 1, f"grpo.{key}={value} must be at most 1"
     ahead = config.rollout.ahead

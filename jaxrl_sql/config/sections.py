@@ -265,7 +265,8 @@ class GrpoConfig:
     `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
     Up to `max_extra_generations` more rounds are generated while too few do. `filter_groups`: which groups teach:
     `reward`, those whose rewards differ, or `accuracy`, those with right and wrong answers, as DAPO has it: else what a
-    reward pays for wrong answers that run is all that hard questions teach. One rollout serves the updates of
+    reward pays for wrong answers that run is all that hard questions teach. With `demonstrations` a group without a
+    right answer learns its question's gold in place of its last answer. One rollout serves the updates of
     `steps_per_generation` steps (1: online; more: batch RL, on stored log-probabilities). loss_agg_mode: sequence_mean
     | token_mean | constant; advantage: group | batch | batch_centered | none | leave_one_out (`group` divides by the
     group's standard deviation, with `group_std_ddof` 0 or 1: torch's, and so TRL's and verl's, is 1; `batch` by that
@@ -287,6 +288,7 @@ class GrpoConfig:
     oversample: PositiveInt = 1
     max_extra_generations: int = 0
     filter_groups: Annotated[str, OneOf("reward", "accuracy")] = "reward"
+    demonstrations: bool = False
     steps_per_generation: PositiveInt = 1
     num_generations: PositiveInt = 8
     minibatches: PositiveInt = 1

@@ -15,7 +15,7 @@ import numpy as np
 from jaxrl_sql.batch import GroupBatch, Segment, bucket, first_fit, most_rows, pad_tokens
 from jaxrl_sql.data.sft_batches import Answer, Row
 from jaxrl_sql.ops.micro_batches import MicroBatches, order_for_parts, row_counts
-from jaxrl_sql.types import Trajectory
+from jaxrl_sql.types import DEMONSTRATION, Trajectory
 
 
 def by_answer(_schema: int, answer: int) -> int:
@@ -67,12 +67,14 @@ def pack_groups(
     longest: int,
     here: Sequence[int] | None = None,
     max_prompt_bucket: int = 0,
+    demonstrations: bool = False,
 ) -> GroupBatch:
     """Pack B groups of G trajectories with their rewards and weights [B,G] for the policy loss.
 
     P is the bucket of the longest prompt, or of `max_prompt_bucket` tokens where that is more, T that of `longest`, the
     most tokens that a completion may have. Tokens that the environment wrote are left out of the loss mask. `here`
-    names the groups to pack, where not all are: the shape is the whole batch's all the same.
+    names the groups to pack, where not all are: the shape is the whole batch's all the same. `demonstrations`: some
+    may have one, and the batch tells which.
     """
     width = bucket(longest)
     prompt_width = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
@@ -84,11 +86,14 @@ def pack_groups(
     completion, length = pad_tokens([trajectory.completion for trajectory in flat], width)
     mask = np.zeros((b * g, width), bool)
     rollout, behavior = np.zeros((b * g, width), np.float32), np.zeros((b * g, width), np.float32)
+    is_shown = np.array([trajectory.finish_reason == DEMONSTRATION for trajectory in flat])
     for i, trajectory in enumerate(flat):
         at = 0
         for turn in trajectory.turns:
             end = at + len(turn.token_ids)
-            if turn.logprobs:
+            if is_shown[i]:
+                mask[i, at:end] = True
+            elif turn.logprobs:
                 mask[i, at:end] = True
                 rollout[i, at:end] = turn.logprobs
                 behavior[i, at:end] = turn.behavior_logprobs
@@ -105,6 +110,7 @@ def pack_groups(
         rollout_logprobs=rollout.reshape(shape),
         reward=reward.astype(np.float32),
         truncated=np.array([t.finish_reason == "length" for t in flat]).reshape(b, g),
+        demonstrated=is_shown.reshape(b, g) if demonstrations else None,
     )
 
 

@@ -281,9 +281,9 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled:
 
     per_token, per_answer = (work.group, work.answer), (work.group,)
     is_ppo = grpo.algorithm == "ppo"
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"demonstrated": array(*per_answer, dtype=bool) if grpo.demonstrations else None}
     if not is_sampled:
-        found = {
+        found |= {
             "old_logprobs": array(*per_token) if has_old else None,
             "reference_logprobs": array(*per_token) if grpo.kl_coef > 0 else None,
             "advantage": array(*per_token) if is_ppo else array(work.group, 1),

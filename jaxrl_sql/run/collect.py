@@ -20,30 +20,43 @@ from jaxrl_sql.algo.advantage import choose_groups, zero_variance
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.data.order import AnyOrder
 from jaxrl_sql.data.pack import pack_groups
+from jaxrl_sql.data.sft_batches import encode
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.rollout.replicated import pack_samples, unpack_samples
 from jaxrl_sql.rollout.sampling import ASSISTANT
 from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.build import make_client
 from jaxrl_sql.run.policy_client import EnvStates, response, sampling_by, served
 from jaxrl_sql.run.session import PreemptedError, Session
 from jaxrl_sql.runtime import signals
-from jaxrl_sql.types import Example, InputError, Response, Reward, Trajectory, Turn
+from jaxrl_sql.types import DEMONSTRATION, Example, InputError, Prompt, Response, Reward, Trajectory, Turn
 
 _RIGHT = "correct"
 """The part of a reward that says whether the answer is right."""
 
 
+class Demonstration(NamedTuple):
+    """The answer that supervised learning would teach, and what the executor said of it."""
+
+    trajectory: Trajectory
+    scored: ScoredResponse
+
+
 class Group(NamedTuple):
-    """G answers to one question, with what the executor said of each; `by_accuracy` as `grpo.filter_groups` says."""
+    """G answers to one question, with what the executor said of each; `by_accuracy` as `grpo.filter_groups` says.
+
+    `demonstration` is there where it is right, fits, and `grpo.demonstrations` asks for it.
+    """
 
     example: Example
     trajectories: list[Trajectory]
     responses: list[Response]
     scored: list[ScoredResponse]
     by_accuracy: bool = False
+    demonstration: Demonstration | None = None
 
     @property
     def rewards(self) -> list[float]:
@@ -61,10 +74,24 @@ class Group(NamedTuple):
             return [0.0] * len(self.scored)
         return [float(gold_ok and one.trusted) for one in self.scored]
 
+    def learned(self) -> Group:
+        """Return what is learned from: where no answer is right, the demonstration in place of the last."""
+        shown = self.demonstration
+        if shown is None or any(_is_right(one) for one in self.scored):
+            return self
+        text = shown.trajectory.turns[0].text
+        return self._replace(
+            trajectories=[*self.trajectories[:-1], shown.trajectory],
+            responses=[*self.responses[:-1], text],
+            scored=[*self.scored[:-1], shown.scored],
+        )
+
 
 def _is_right(one: ScoredResponse) -> bool:
     if _RIGHT not in one.reward.parts:
-        raise InputError(f"grpo.filter_groups=accuracy: the recipe's reward has no part {_RIGHT!r} to go by")
+        raise InputError(
+            f"grpo.filter_groups=accuracy, grpo.demonstrations: the recipe's reward has no part {_RIGHT!r} to go by"
+        )
     return one.reward.parts[_RIGHT] >= 1
 
 
@@ -73,7 +100,7 @@ Place = tuple[int, int]
 
 
 class RolloutBatch(NamedTuple):
-    """All that was generated (`groups`), which of them to learn from, the cursor after them, and numbers to log.
+    """All groups as they may be learned from, which of them are, the cursor after them, and numbers to log.
 
     `begun`: what there is of the next rollout's samples, by their place in it.
     """
@@ -124,10 +151,11 @@ def collect_batch(
         groups += sampled.groups
         waited += sampled.waited
         stats = stats.plus(engine.gather_stats())
-        if np.count_nonzero(~has_equal_rewards(groups)) >= prompts:
+        learned = [group.learned() for group in groups]
+        if np.count_nonzero(~has_equal_rewards(learned)) >= prompts:
             break
     took = time.perf_counter() - began
-    rewards, weights = [group.rewards for group in groups], [group.weights for group in groups]
+    rewards, weights = [group.rewards for group in learned], [group.weights for group in learned]
     together = grpo.questions
     asked_together = together * grpo.oversample if together > 1 else 1
     kept = choose_groups(np.array(rewards), np.array(weights), prompts, together, asked_together)
@@ -145,10 +173,13 @@ def collect_batch(
         "speed/sql_per_s": sum(map(len, rewards)) / took,
         **reuse_metrics(before, s.executor.stats()),
     }
+    if grpo.demonstrations:
+        is_shown = [learned[i].trajectories[-1].finish_reason == DEMONSTRATION for i in kept]
+        numbers["rollout/demonstrations"] = float(np.mean(is_shown))
     if s.config.rollout.ahead:
         numbers["rollout/stale_tokens"] = stale
         numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
-    return RolloutBatch(groups, [groups[i] for i in sorted(kept)], cursor, numbers, sampled.begun)
+    return RolloutBatch(learned, [learned[i] for i in sorted(kept)], cursor, numbers, sampled.begun)
 
 
 def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
@@ -186,6 +217,9 @@ def generate_groups(
     samples: list[Sample] = []
     jobs: dict[Place, TextJob] = {}
     mine = share(len(asked)) if engine.yields_all else range(len(asked))
+    shown = _demonstrations(s, examples[: len(asked)], prompts) if s.config.grpo.demonstrations else {}
+    for at in sorted(shown.keys() & set(share(len(asked)))):
+        jobs[at, sampling.n] = s.recipe.submit(s.executor, [examples[at]], [shown[at].turns[0].text], s.style)
     env_states, answered = EnvStates(), 0
     with s.display.work("sampling", len(asked) * sampling.n, "answers", is_told=False) as tick:
         found = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, begun)
@@ -210,18 +244,43 @@ def generate_groups(
         ordered = [made[place] for place in places]
         trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
         scored = [verdicts[place] for place in places]
-        groups.append(Group(example, trajectories, [response(one) for one in ordered], scored, by_accuracy))
+        taught = Demonstration(shown[i], verdicts[i, sampling.n]) if i in shown else None
+        taught = taught if taught and taught.scored.trusted and _is_right(taught.scored) else None
+        said = [response(one) for one in ordered]
+        groups.append(Group(example, trajectories, said, scored, by_accuracy, taught))
     ahead_of_us = [made[place] for place in sorted(made) if place[0] >= len(asked)]
     left = [dataclasses.replace(one, prompt_index=one.prompt_index - len(asked)) for one in ahead_of_us]
     return Sampled(groups, waited, left)
 
 
-def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0) -> GroupBatch:
-    """Pack groups for the update, on the host: T is the bucket of `longest`, P of `max_prompt_bucket` or more."""
+def _demonstrations(s: Session, examples: Sequence[Example], prompts: Sequence[Prompt]) -> dict[int, Trajectory]:
+    """Return by its number what each question is taught, where that is as short as an answer may be."""
+    end, found = end_tokens(s.tokenizer)[-1], dict[int, Trajectory]()
+    for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
+        text = s.style.answer(example) if example.answerable else ()
+        if isinstance(text, str):
+            tokens = (*encode(s.tokenizer, text), end)
+            if len(tokens) <= s.config.sampling.max_new_tokens:
+                turn = Turn(ASSISTANT, tokens, text=text)
+                found[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
+    return found
+
+
+def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0, demonstrations: bool = False) -> GroupBatch:
+    """Pack groups for the update, on the host: T is the bucket of `longest`, P of `max_prompt_bucket` or more.
+
+    `demonstrations`: some may be learned from one, and the batch tells which.
+    """
     rewards = np.array([group.rewards for group in groups], np.float32)
     weights = np.array([group.weights for group in groups], np.float32)
+    trajectories = [group.trajectories for group in groups]
     return pack_groups(
-        [group.trajectories for group in groups], rewards, weights, longest, max_prompt_bucket=max_prompt_bucket
+        trajectories,
+        rewards,
+        weights,
+        longest,
+        max_prompt_bucket=max_prompt_bucket,
+        demonstrations=demonstrations,
     )
 
 

@@ -38,6 +38,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "a step ahead": (
         "rollout.ahead=1", "grpo.oversample=2", "grpo.packing=true", "grpo.minibatches=2", "grpo.optim.lr=0.01",
     ),
+    "golds where no answer is right": (
+        "grpo.demonstrations=true", "grpo.questions=2", "grpo.oversample=2", "grpo.packing=true",
+        "grpo.steps_per_generation=2", "sampling.max_new_tokens=96", "grpo.optim.lr=0.01", "grpo.kl_coef=0.01",
+    ),
     "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.kl_in=reward"),
 }  # fmt: skip
 ALWAYS = {"several turns"}
@@ -129,6 +133,12 @@ def check(variant: str, rows: list[dict[str, Any]]) -> None:
         assert [row["rollout/stale_tokens"] > 0 for row in steps] == [False, True, True, True]
         assert [row["rollout/staleness"] for row in steps] == [2 * row["rollout/stale_tokens"] for row in steps]
         assert all(row["rollout/stale_tokens"] < 1 for row in steps)
+    elif variant == "golds where no answer is right":
+        rollouts = [row for row in steps if "reward/mean" in row]
+        assert [row["reward/correct"] for row in rollouts] == [0.0, 0.0]  # of what was sampled
+        assert [row["rollout/demonstrations"] for row in rollouts] == [1.0, 1.0]
+        assert all(row["policy/advantage_size"] > 0 for row in steps)
+        assert all(row["policy/sampler_delta_max"] < 1e-3 for row in rollouts)  # no one sampled the golds
     elif variant == "refills":
         assert any(row["rollout/rounds"] > 1 for row in steps)
         # A step's engine numbers are those of all of its rounds: one round of 4 answers takes at most 12 steps here.

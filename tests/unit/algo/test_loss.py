@@ -191,6 +191,30 @@ def test_truncated_answers_can_be_left_out() -> None:
     assert value([[[0.0], [0.0]]], batch, cfg) == pytest.approx(-1.0)
 
 
+def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_sampler() -> None:
+    """Zeros stand where a demonstration's log-probabilities would: as a sampler's they would take 0.9 of its weight."""
+    logprob = jnp.log(jnp.array([[[0.5, 0.5], [0.1, 0.1]]]))
+    same = logprob.at[:, 1].set(0.0)
+    cfg = dataclasses.replace(PLAIN, tis_clip_max=2.0)
+    told = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
+    for shown, weight in ((jnp.array([[False, True]]), 1.0), (None, 0.1)):
+        batch = make_batch([[2, 2]], 2, demonstrated=shown, **told)
+
+        def loss(x: jax.Array, batch: GroupBatch = batch) -> jax.Array:
+            return grpo_loss(TokenLogprobs(x, jnp.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).sum
+
+        np.testing.assert_allclose(jax.grad(loss)(logprob)[0, :, 0], [-1.0, -weight], rtol=1e-6)
+        found = grpo_loss(TokenLogprobs(logprob, jnp.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).metrics
+        means = {
+            name: float(found[f"policy/{name}"][0] / found[f"policy/{name}"][1])
+            for name in ("entropy", "sampler_delta_mean")
+        }
+        if shown is not None:
+            assert means == {"entropy": pytest.approx(0.3), "sampler_delta_mean": 0.0}
+        else:
+            assert means["entropy"] > 1 < means["sampler_delta_mean"]
+
+
 def test_trap_importance_weight_is_detached_and_capped() -> None:
     old, drawn = jnp.array([0.0, -1.0, -3.0]), jnp.array([-5.0, -1.2, -1.0])
     mask = jnp.array([True, True, False])

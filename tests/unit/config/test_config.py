@@ -148,6 +148,12 @@ def test_every_choice_is_accepted(key: str) -> None:
             ["rollout.ahead=1", "recipe=skyrl_sql", "sampling.turns=3", "sampling.max_total_tokens=900"],
             "rollout.ahead=1 does not go with sampling.turns=3",
         ),
+        (["grpo.demonstrations=true", "rollout.exact=true"], "grpo.demonstrations does not go with rollout.exact=true"),
+        (
+            ["grpo.demonstrations=true", "recipe=skyrl_sql", "sampling.turns=3", "sampling.max_total_tokens=900"],
+            "grpo.demonstrations does not go with sampling.turns=3",
+        ),
+        (["grpo.demonstrations=true", "grpo.algorithm=ppo"], "grpo.demonstrations does not go with grpo.algorithm=ppo"),
         (["sampling.top_k=20", "grpo.tis_clip_max=0"], "sampling.top_k=20 samples from another distribution"),
         (["sampling.top_p=0.9", "grpo.tis_clip_max=0"], "grpo.tis_clip_max=0 must be above 0"),
         (["sampling.min_p=0.1", "grpo.tis_clip_max=0"], "sampling.min_p=0.1"),

@@ -13,10 +13,10 @@ import pytest
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.rewards.score import ScoredResponse
 from jaxrl_sql.rollout import Sample
-from jaxrl_sql.run.collect import Group, from_arrays, has_equal_rewards, pack, reuse_metrics, to_arrays
+from jaxrl_sql.run.collect import Demonstration, Group, from_arrays, has_equal_rewards, pack, reuse_metrics, to_arrays
 from jaxrl_sql.run.policy_client import response
 from jaxrl_sql.sqlenv.executor import make_executor
-from jaxrl_sql.types import Example, InputError, Prompt, Reward, Trajectory, Turn
+from jaxrl_sql.types import DEMONSTRATION, Example, InputError, Prompt, Reward, Trajectory, Turn
 
 EXAMPLE = Example("q", "db", "db.sqlite", "?", "SELECT 1")
 
@@ -62,6 +62,31 @@ def test_by_accuracy_groups_teach_that_have_right_and_wrong_answers(
     assert has_equal_rewards([by_accuracy]).tolist() == [not any(weights)]
     with pytest.raises(InputError, match="no part 'correct'"):
         _ = made._replace(by_accuracy=True).weights
+
+
+@pytest.mark.parametrize("rights", [[0, 0, 0], [1, 0, 0], [0, 0, 1]])
+def test_a_gold_takes_the_last_place_where_no_answer_is_right(rights: list[int]) -> None:
+    made = group([float(right) for right in rights])
+    scored = [one._replace(reward=Reward(one.reward.total, {"correct": one.reward.total})) for one in made.scored]
+    prompt, right = made.trajectories[0].prompt, scored[0]._replace(reward=Reward(1.0, {"correct": 1.0}))
+    gold = Trajectory(prompt, 2, (Turn("assistant", (8, 9), text="SELECT 1"),), DEMONSTRATION)
+    made = made._replace(scored=scored, demonstration=Demonstration(gold, right))
+    learned = made.learned()
+    if any(rights):
+        assert learned is made
+        return
+    assert learned.trajectories == [*made.trajectories[:2], gold]
+    assert learned.rewards == [0.0, 0.0, 1.0]
+    assert learned.responses == ["x", "x", "SELECT 1"]
+    assert made.rewards == [0.0] * 3
+    assert has_equal_rewards([made, learned]).tolist() == [True, False]
+    batch = pack([learned], 8, demonstrations=True)
+    assert np.asarray(batch.demonstrated).tolist() == [[False, False, True]]
+    assert np.asarray(batch.trained())[0, 2].sum() == 2
+    again = from_arrays(to_arrays([batch]))[0]
+    np.testing.assert_array_equal(again.demonstrated, batch.demonstrated)
+    with pytest.raises(InputError, match=r"grpo\.demonstrations: the recipe's reward has no part 'correct'"):
+        group([0.0, 0.0])._replace(demonstration=Demonstration(gold, right)).learned()
 
 
 @pytest.mark.parametrize(

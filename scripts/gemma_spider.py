@@ -1,5 +1,8 @@
 """Spider's training databases in three parts: `python scripts/gemma_spider.py DATA OUT`, for gemma_spider.sh.
 
+`python scripts/gemma_spider.py joins OUT` adds a set to OUT that has generated questions, too: the split mixed_train,
+spider_train with questions about the supervised phase's databases, most of which join, and the list mixed.ids.
+
 DATA's splits are laid into OUT by links, the split `choose` and the lists sft.ids and grpo.ids beside them. Databases
 of spider_train are dealt by a hash of the seed and their name: 29 of 139 to GRPO, 10 to choose a checkpoint and rates
 on, the others to the supervised phase. Nothing is chosen on spider_dev.
@@ -15,17 +18,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 from sqlglot import exp
 
 from jaxrl_sql.data.schema.read import Schema, read_schema
+from jaxrl_sql.datagen.synth.__main__ import main as synth
 from jaxrl_sql.sqlenv.parse import none_if_it_fails, parse_query
 from sqlexec_rs import Executor, Limits
 
 SEED, GRPO, CHOOSE = 0, 29 / 139, 10 / 139
+GENERATED = 250
+"""Questions that are generated about each database of the supervised phase, to choose from."""
+ADDED = {"joins": 8, "join": 18, "subquery": 3, "one": 1}
+"""How many of them are added at most, by what they read: more than two tables, two, a subquery's, or one."""
 
 
 def deal(names: list[str]) -> dict[str, set[str]]:
@@ -101,6 +111,44 @@ def split(data: Path, out: Path) -> None:
         print(f"{name}: {len(chosen_databases)} databases, {len(chosen)} questions")
 
 
+def kind(sql: str) -> str:
+    """Return what a query reads, as ADDED has it; of those that begin with WITH none is added."""
+    low = sql.lower()
+    if joins := low.count(" join "):
+        return "joins" if joins > 1 else "join"
+    return "with" if low.startswith("with") else "subquery" if "(select" in low else "one"
+
+
+def add_joins(out: Path) -> None:
+    """Write mixed_train and mixed.ids beside what `split` wrote to OUT."""
+    questions = _lines(out / "spider_train" / "questions.jsonl")
+    databases, ids = (out / "spider_train" / "databases").resolve(), (out / "sft.ids").read_text("utf-8").split()
+    taught = set(ids)
+    names = sorted({one["db_id"] for one in questions if one["id"] in taught})
+    files = [str(databases / name / f"{name}.sqlite") for name in names]
+    generated = out / "generated"
+    asked = ["--db", *files, "--n", str(GENERATED), "--link", "--out", str(generated)]
+    if not generated.exists() and (code := synth(asked)):
+        sys.exit(code)
+    found: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+    for one in _lines(generated / "questions.jsonl"):
+        found[one["db_id"], kind(one["sql"])].append(one)
+    rng, added = random.Random(SEED), []
+    for name in names:
+        for what, most in ADDED.items():
+            rng.shuffle(of_kind := found[name, what])
+            added += [{**one, "id": f"generated_{one['id']}", "reasoning": ""} for one in of_kind[:most]]
+    _write(out / "mixed_train", [*questions, *added], databases)
+    text = "".join(f"{uid}\n" for uid in (*ids, *(one["id"] for one in added)))
+    (out / "mixed.ids").write_text(text, encoding="utf-8")
+    joining = sum("join" in kind(one["sql"]) for one in added)
+    print(f"mixed_train: {len(added)} generated questions beside {len(ids)}, {joining} of them join")
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def _write(folder: Path, questions: list[dict[str, str]], databases: Path) -> None:
     folder.mkdir(exist_ok=True)
     text = "".join(json.dumps(question, ensure_ascii=False) + "\n" for question in questions)
@@ -112,4 +160,7 @@ def _write(folder: Path, questions: list[dict[str, str]], databases: Path) -> No
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    split(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[1] == "joins":
+        add_joins(Path(sys.argv[2]))
+    else:
+        split(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -59,6 +60,43 @@ SCHEMA = Schema(
 )
 def test_a_gold_is_taught_in_the_schemas_spelling(script: ModuleType, sql: str, told: str | None) -> None:
     assert script.respelled(sql, SCHEMA) == told
+
+
+@pytest.mark.parametrize(
+    ("sql", "reads"),
+    [
+        ("SELECT a FROM t", "one"),
+        ("SELECT T1.a FROM t AS T1 JOIN u AS T2 ON T1.i = T2.i WHERE T2.b > (SELECT AVG(b) FROM u)", "join"),
+        ("SELECT T1.a FROM t AS T1 JOIN u AS T2 ON T1.i = T2.i JOIN v AS T3 ON T2.j = T3.j", "joins"),
+        ("SELECT a FROM t WHERE i NOT IN (SELECT i FROM u)", "subquery"),
+        ("WITH counts AS (SELECT COUNT(*) AS n FROM t GROUP BY i) SELECT MAX(n) FROM counts", "with"),
+    ],
+)
+def test_queries_are_told_apart_by_what_they_read(script: ModuleType, sql: str, reads: str) -> None:
+    assert script.kind(sql) == reads
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_generated_joins_are_about_the_databases_of_the_supervised_phase(
+    script: ModuleType, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "GENERATED", 30)
+    script.split(real_data, tmp_path)
+    script.add_joins(tmp_path)
+    found = [
+        json.loads(line) for line in (tmp_path / "mixed_train" / "questions.jsonl").read_text("utf-8").splitlines()
+    ]
+    ids = (tmp_path / "mixed.ids").read_text("utf-8").split()
+    sft = set((tmp_path / "sft.ids").read_text("utf-8").split())
+    added = [one for one in found if one["id"].startswith("generated_")]
+    assert len(ids) == len(set(ids)) == len(sft) + len(added)
+    databases = {one["db_id"] for one in found if one["id"] in sft}
+    assert {one["db_id"] for one in added} <= databases
+    counts = Counter((one["db_id"], script.kind(one["sql"])) for one in added)
+    assert all(count <= script.ADDED[reads] for (_, reads), count in counts.items())
+    assert sum(counts[db, "join"] for db in databases) > 300
+    assert all((tmp_path / "mixed_train" / "databases" / db / f"{db}.sqlite").is_file() for db in databases)
 
 
 @pytest.mark.data

@@ -135,7 +135,7 @@ class Turn:
 class Trajectory:
     """One of the G answers to a prompt; `finish_reason` is `stop` or `length`, or says that nobody sampled it.
 
-    A `DEMONSTRATION` is the question's gold in a group's place of an answer, and has no log-probabilities.
+    A `DEMONSTRATION` is what a question is taught, in the place of an answer; it has no log-probabilities.
     """
 
     prompt: Prompt

@@ -45,9 +45,11 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     The surrogate is min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A) (Schulman et al. 2017, arXiv:1707.06347;
     separate bounds: DAPO, arXiv:2503.14476), for A < 0 bounded below by dual_clip A when that is above 1 (Ye et al.
     2020, arXiv:1912.09729). It is weighted by exp(old - behavior), detached and capped at `tis_clip_max`, token
-    by token, which corrects for an engine that sampled from another distribution (0 leaves the weight out). A
-    demonstration's weight is 1: nobody sampled it (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945, which
-    has the policy's own probability there, shaped). Of entropy and sampler it says nothing.
+    by token, which corrects for an engine that sampled from another distribution (0 leaves the weight out).
+
+    A demonstration was sampled by nobody (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945): its importance
+    weight is 1 (there the policy's own probability, shaped), its ratio is not clipped, and entropy, KL and what
+    compares with the sampler are of the sampled tokens alone: they tell something of the policy that draws them.
 
     `on_policy` says that this is the only update on the batch: old is then the policy itself, detached. Otherwise
     raises ValueError when `batch.old_logprobs` are not stored.
@@ -61,17 +63,18 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
     if cfg.dual_clip > 1.0:
         surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.dual_clip * advantage), surrogate)
-    sampled = mask if batch.demonstrated is None else mask & ~batch.demonstrated[..., None]
+    sampled = sampled_tokens(batch, mask)
+    surrogate = jnp.where(mask & ~sampled, ratio * advantage, surrogate)
     correction, capped = importance_weight(old, batch.behavior_logprobs, sampled, cfg.tis_clip_max)
     per_token = -correction * surrogate
     if cfg.entropy_bonus:  # a gradient by the entropy costs a product with the vocabulary: none is asked for by 0
-        per_token -= cfg.entropy_bonus * scored.entropy
+        per_token -= cfg.entropy_bonus * jnp.where(sampled, scored.entropy, 0.0)
     metrics = {
         "policy/entropy": masked.sum_and_count(scored.entropy, sampled),
-        "policy/ratio_mean": masked.sum_and_count(ratio, mask),
-        "policy/ratio_max": (masked.masked_max(ratio, mask), jnp.ones(())),
-        "policy/clip_fraction_low": masked.sum_and_count((ratio < clipped) & (advantage < 0), mask),
-        "policy/clip_fraction_high": masked.sum_and_count((ratio > clipped) & (advantage > 0), mask),
+        "policy/ratio_mean": masked.sum_and_count(ratio, sampled),
+        "policy/ratio_max": (masked.masked_max(ratio, sampled), jnp.ones(())),
+        "policy/clip_fraction_low": masked.sum_and_count((ratio < clipped) & (advantage < 0), sampled),
+        "policy/clip_fraction_high": masked.sum_and_count((ratio > clipped) & (advantage > 0), sampled),
         "policy/importance_weight": masked.sum_and_count(correction, sampled),
         "policy/importance_capped": masked.sum_and_count(capped, sampled),
         "policy/advantage_size": masked.sum_and_count(jnp.abs(advantage), mask),
@@ -81,9 +84,9 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
         if cfg.kl_kind == "k1":
             raise ValueError("k1 as a loss has zero expected gradient: take k2 or k3, or put the KL in the reward")
         reference = stored(batch.reference_logprobs, "reference_logprobs")
-        kl = kl_penalty(scored.logprob, reference, mask, cfg.kl_kind)
+        kl = kl_penalty(scored.logprob, reference, sampled, cfg.kl_kind)
         per_token = per_token + cfg.kl_coef * kl
-        metrics["policy/kl"] = masked.sum_and_count(kl, mask)
+        metrics["policy/kl"] = masked.sum_and_count(kl, sampled)
     total, weight = aggregate(per_token, mask, batch.weight > 0, cfg)
     return Loss(total, weight, {**metrics, "policy/loss": (total, weight)})
 
@@ -109,6 +112,11 @@ def learned_tokens(batch: GroupBatch, cfg: GrpoConfig) -> jax.Array:
     """Return the tokens that enter the loss, [B,G,T] bool: the trained ones, without truncated answers if so asked."""
     mask = batch.trained()
     return mask & ~batch.truncated[..., None] if cfg.mask_truncated else mask
+
+
+def sampled_tokens(batch: GroupBatch, mask: jax.Array) -> jax.Array:
+    """Return those of the tokens [B,G,T] of `mask` that the policy sampled: a demonstration's are not."""
+    return mask if batch.demonstrated is None else mask & ~batch.demonstrated[..., None]
 
 
 def policy_ratio(logprob: jax.Array, old: jax.Array, mask: jax.Array, kind: str) -> jax.Array:

@@ -144,8 +144,12 @@ def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[
     cost = jnp.zeros(mask.shape, jnp.float32)
     if cfg.kl_coef > 0 and cfg.kl_in == "reward":
         old = losses.stored(batch.old_logprobs, "old_logprobs")
-        kl = losses.kl_penalty(old, losses.stored(batch.reference_logprobs, "reference_logprobs"), mask, cfg.kl_kind)
-        metrics["policy/kl"], cost = masked.sum_and_count(kl, mask), cfg.kl_coef * kl
+        reference, sampled = (
+            losses.stored(batch.reference_logprobs, "reference_logprobs"),
+            losses.sampled_tokens(batch, mask),
+        )
+        kl = losses.kl_penalty(old, reference, sampled, cfg.kl_kind)
+        metrics["policy/kl"], cost = masked.sum_and_count(kl, sampled), cfg.kl_coef * kl
     if cfg.algorithm != "ppo":
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
     values = losses.stored(batch.old_values, "old_values: the policy has no value head")

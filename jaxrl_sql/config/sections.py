@@ -266,8 +266,10 @@ class GrpoConfig:
     Up to `max_extra_generations` more rounds are generated while too few do. `filter_groups`: which groups teach:
     `reward`, those whose rewards differ, or `accuracy`, those with right and wrong answers, as DAPO has it: else what a
     reward pays for wrong answers that run is all that hard questions teach. With `demonstrations` a group without a
-    right answer learns its question's gold in place of its last answer. One rollout serves the updates of
-    `steps_per_generation` steps (1: online; more: batch RL, on stored log-probabilities). loss_agg_mode: sequence_mean
+    right answer learns its question's demonstration, the gold where it has none, in place of its last answer, and is
+    chosen among others as if that had been sampled (in a chat only where the question has a `reasoning`).
+    One rollout serves the updates of `steps_per_generation` steps (1: online; more: batch RL, on stored
+    log-probabilities). loss_agg_mode: sequence_mean
     | token_mean | constant; advantage: group | batch | batch_centered | none | leave_one_out (`group` divides by the
     group's standard deviation, with `group_std_ddof` 0 or 1: torch's, and so TRL's and verl's, is 1; `batch` by that
     of all rewards, as TRL does, `batch_centered` by that of the rewards without their groups' means);

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.report.groups import Group
 from jaxrl_sql.report.html import PAGE, folder_page, write_text
 from jaxrl_sql.runtime.rollouts import unpack_ids
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import DEMONSTRATION, InputError
 
 DATA, MARK = "data", "answers.json"
 FORM = 1
@@ -98,8 +98,9 @@ class AnswersFolder:
 def row_of(group: Group, run: int) -> Row:
     """Return what the index knows of a group of run number `run`."""
     answers = group["answers"]
-    rewards = tuple(one["reward"] for one in answers)
-    known = [one for one in rewards if one is not None]
+    sampled = [one for one in answers if one.get("finish") != DEMONSTRATION]
+    rewards = tuple(one["reward"] for one in sampled)
+    known = [one["reward"] for one in answers if one["reward"] is not None]
     verdicts = [one["verdict"] for one in answers if one.get("verdict")]
     marks = (
         (NO_SIGNAL, len(known) > 1 and max(known) - min(known) < 1e-6),
@@ -116,7 +117,7 @@ def row_of(group: Group, run: int) -> Row:
         db=group["db"],
         question=group["question"],
         hardness=group["hardness"],
-        statuses=tuple(one["status"] for one in answers),
+        statuses=tuple(one["status"] for one in sampled),
         rewards=rewards,
         flags=sum(bit for bit, holds in marks if holds),
         sqls=tuple(dict.fromkeys(one["sql"] for one in answers if one["sql"])),

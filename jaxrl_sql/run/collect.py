@@ -27,7 +27,7 @@ from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.rollout.replicated import pack_samples, unpack_samples
 from jaxrl_sql.rollout.sampling import ASSISTANT
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.rollout.stop_strings import end_tokens
+from jaxrl_sql.rollout.stop_strings import cut_after_stop, end_tokens
 from jaxrl_sql.run.build import make_client
 from jaxrl_sql.run.policy_client import EnvStates, response, sampling_by, served
 from jaxrl_sql.run.session import PreemptedError, Session
@@ -39,7 +39,7 @@ _RIGHT = "correct"
 
 
 class Demonstration(NamedTuple):
-    """The answer that supervised learning would teach, and what the executor said of it."""
+    """An answer to imitate, with the question's demonstration or its gold, and what the executor said of it."""
 
     trajectory: Trajectory
     scored: ScoredResponse
@@ -48,7 +48,7 @@ class Demonstration(NamedTuple):
 class Group(NamedTuple):
     """G answers to one question, with what the executor said of each; `by_accuracy` as `grpo.filter_groups` says.
 
-    `demonstration` is there where it is right, fits, and `grpo.demonstrations` asks for it.
+    `demonstration` is there where it is right and `grpo.demonstrations` asks for it.
     """
 
     example: Example
@@ -75,9 +75,11 @@ class Group(NamedTuple):
         return [float(gold_ok and one.trusted) for one in self.scored]
 
     def learned(self) -> Group:
-        """Return what is learned from: where no answer is right, the demonstration in place of the last."""
+        """Return what is learned from: where no answer is right and paid, the demonstration in place of the last."""
         shown = self.demonstration
-        if shown is None or any(_is_right(one) for one in self.scored):
+        if shown is None or any(_is_right(one) and one.reward.total > 0 for one in self.scored):
+            return self
+        if shown.scored.reward.total <= max(self.rewards):
             return self
         text = shown.trajectory.turns[0].text
         return self._replace(
@@ -100,7 +102,7 @@ Place = tuple[int, int]
 
 
 class RolloutBatch(NamedTuple):
-    """All groups as they may be learned from, which of them are, the cursor after them, and numbers to log.
+    """All groups, those that are learned from as they are, the cursor after them, and numbers to log.
 
     `begun`: what there is of the next rollout's samples, by their place in it.
     """
@@ -163,6 +165,7 @@ def collect_batch(
     stale = sum(len(sample.token_ids) for sample in begun) / max(tokens, 1)
     numbers = {
         **group_metrics(groups),
+        "reward/zero_variance": float(np.mean(has_equal_rewards(learned))),
         **stats.metrics(),
         "rollout/rounds": float(attempt + 1),
         "rollout/tokens": float(tokens),
@@ -179,7 +182,9 @@ def collect_batch(
     if s.config.rollout.ahead:
         numbers["rollout/stale_tokens"] = stale
         numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
-    return RolloutBatch(learned, [learned[i] for i in sorted(kept)], cursor, numbers, sampled.begun)
+    for i in kept:
+        groups[i] = learned[i]
+    return RolloutBatch(groups, [groups[i] for i in sorted(kept)], cursor, numbers, sampled.begun)
 
 
 def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
@@ -217,7 +222,7 @@ def generate_groups(
     samples: list[Sample] = []
     jobs: dict[Place, TextJob] = {}
     mine = share(len(asked)) if engine.yields_all else range(len(asked))
-    shown = _demonstrations(s, examples[: len(asked)], prompts) if s.config.grpo.demonstrations else {}
+    shown = _demonstrations(s, examples[: len(asked)], prompts, sampling.stop) if s.config.grpo.demonstrations else {}
     for at in sorted(shown.keys() & set(share(len(asked)))):
         jobs[at, sampling.n] = s.recipe.submit(s.executor, [examples[at]], [shown[at].turns[0].text], s.style)
     env_states, answered = EnvStates(), 0
@@ -253,12 +258,20 @@ def generate_groups(
     return Sampled(groups, waited, left)
 
 
-def _demonstrations(s: Session, examples: Sequence[Example], prompts: Sequence[Prompt]) -> dict[int, Trajectory]:
-    """Return by its number what each question is taught, where that is as short as an answer may be."""
+def _demonstrations(
+    s: Session, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
+) -> dict[int, Trajectory]:
+    """Return by its number what each question is taught, where an answer could be it.
+
+    It may be too long, or go on behind a stop. In a chat, whose answers begin with a thought, a question without one
+    (`reasoning`) has none: it would teach not to think.
+    """
     end, found = end_tokens(s.tokenizer)[-1], dict[int, Trajectory]()
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
-        text = s.style.answer(example) if example.answerable else ()
-        if isinstance(text, str):
+        if not example.answerable or (s.style.name == "chat" and not example.reasoning):
+            continue
+        text = s.style.answer(example)
+        if isinstance(text, str) and cut_after_stop(text, stops) == text:
             tokens = (*encode(s.tokenizer, text), end)
             if len(tokens) <= s.config.sampling.max_new_tokens:
                 turn = Turn(ASSISTANT, tokens, text=text)

@@ -137,6 +137,7 @@ def check(variant: str, rows: list[dict[str, Any]]) -> None:
         rollouts = [row for row in steps if "reward/mean" in row]
         assert [row["reward/correct"] for row in rollouts] == [0.0, 0.0]  # of what was sampled
         assert [row["rollout/demonstrations"] for row in rollouts] == [1.0, 1.0]
+        assert [row["reward/zero_variance"] for row in rollouts] == [0.0, 0.0]
         assert all(row["policy/advantage_size"] > 0 for row in steps)
         assert all(row["policy/sampler_delta_max"] < 1e-3 for row in rollouts)  # no one sampled the golds
     elif variant == "refills":

@@ -89,7 +89,7 @@
         ${answer.advantage !== undefined && html`<span>advantage <b class=${answer.advantage > 0 ? "good" : answer.advantage < 0 ? "bad" : ""}>${number(answer.advantage)}</b></span>`}
         ${answer.weight === 0 && html`<span class="bad">not learned from</span>`}
         ${answer.finish === "length" && html`<${JX.Pill} text="cut off" tone="bad" />`}
-        ${answer.finish === "demonstration" && html`<${JX.Pill} text="the gold: nobody sampled it" />`}
+        ${answer.finish === "demonstration" && html`<${JX.Pill} text="demonstration: not sampled" />`}
         ${answer.stop && html`<span class="dim">stopped by ${answer.stop}</span>`}
         ${answer.gold_status && answer.gold_status !== "ok" && html`<${JX.Pill} text=${`gold: ${answer.gold_status}`} tone="bad" />`}
       </header>

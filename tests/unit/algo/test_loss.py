@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_sql.algo.advantage import advantages
 from jaxrl_sql.algo.loss import (
     aggregate,
     grpo_loss,
@@ -23,6 +25,7 @@ from jaxrl_sql.algo.loss import (
     sft_loss,
 )
 from jaxrl_sql.algo.step import slice_prompts
+from jaxrl_sql.algo.updates import compared
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.ops.token_distribution import TokenLogprobs, penalize, truncate
@@ -213,6 +216,22 @@ def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_s
             assert means == {"entropy": pytest.approx(0.3), "sampler_delta_mean": 0.0}
         else:
             assert means["entropy"] > 1 < means["sampler_delta_mean"]
+
+
+def test_what_nobody_sampled_is_not_clipped_and_costs_no_kl() -> None:
+    """The reference finds a gold likelier than the policy does: as an estimate of the KL exp(8) would outweigh all."""
+    cfg = dataclasses.replace(PLAIN, kl_coef=0.1, entropy_bonus=0.5)
+    far = jnp.full((1, 2, 1), math.log(1.5))
+    batch = make_batch([[1, 1]], 1, demonstrated=jnp.array([[False, True]]), reference_logprobs=far.at[0, 1].add(8.0))
+    gradient = jax.grad(lambda x: grpo_loss(TokenLogprobs(x, jnp.ones_like(x)), batch, cfg, False).sum)(far)
+    np.testing.assert_allclose(gradient[0, :, 0], [0.0, -1.5], rtol=1e-6)  # ratio 1.5: clipped, and not
+    found = grpo_loss(TokenLogprobs(far, jnp.ones_like(far)), batch, cfg, False)
+    assert float(found.sum) == pytest.approx(-1.2 - 1.5 - 0.5)
+    assert [float(x) for x in found.metrics["policy/kl"]] == [0.0, 1.0]
+    in_reward = dataclasses.replace(cfg, kl_in="reward", advantage="none")
+    rewarded = dataclasses.replace(batch, reward=jnp.array([[0.0, 1.0]]), old_logprobs=far)
+    fields, _ = compared(rewarded, in_reward, partial(advantages, kind="none"))
+    np.testing.assert_allclose(fields["advantage"][0, :, 0], [-0.5, 0.5], atol=1e-6)
 
 
 def test_trap_importance_weight_is_detached_and_capped() -> None:

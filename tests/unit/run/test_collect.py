@@ -85,6 +85,11 @@ def test_a_gold_takes_the_last_place_where_no_answer_is_right(rights: list[int])
     assert np.asarray(batch.trained())[0, 2].sum() == 2
     again = from_arrays(to_arrays([batch]))[0]
     np.testing.assert_array_equal(again.demonstrated, batch.demonstrated)
+    # Right SQL in a form that is not paid is no right answer; what is paid no better is not shown.
+    unpaid = [one._replace(reward=Reward(-1.0, {"correct": 1.0})) for one in scored]
+    assert made._replace(scored=unpaid).learned().rewards == [-1.0, -1.0, 1.0]
+    ill = Demonstration(gold, right._replace(reward=Reward(-1.0, {"correct": 1.0})))
+    assert made._replace(demonstration=ill).learned().rewards == [0.0] * 3
     with pytest.raises(InputError, match=r"grpo\.demonstrations: the recipe's reward has no part 'correct'"):
         group([0.0, 0.0])._replace(demonstration=Demonstration(gold, right)).learned()
 

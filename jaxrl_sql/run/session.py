@@ -30,6 +30,7 @@ from jaxrl_sql.models.spec import count_params
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.watch import watched
+from jaxrl_sql.planning.chips import machine_memory
 from jaxrl_sql.planning.workload import with_parts
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.report.html import write_report
@@ -83,7 +84,7 @@ class Session:
     health: Health
     rollouts: RolloutWriter = dataclasses.field(default_factory=lambda: RolloutWriter(None, 0))
     request: StopRequest = dataclasses.field(default_factory=StopRequest)
-    surplus: Surplus = dataclasses.field(default_factory=Surplus)
+    surplus: Surplus = dataclasses.field(default_factory=lambda: Surplus(machine_memory()))
     evaluation: tuple[int, dict[str, float]] | None = None
     stop_reason: str = ""
     stop: bool = False

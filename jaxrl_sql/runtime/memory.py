@@ -5,7 +5,8 @@ the quickstart's size that was a fifth of the step's time, spent in 300,000 page
 
 What is kept fits the next step of the same shapes. Temporaries of another shape may find no hole that is large enough,
 and stand behind those that are free: twenty shapes of one model held 20 GB where each needed 14. So the pages of what
-is free go back when a program was compiled, and when steps hold clearly more than what some of them alone needed.
+is free go back when a program was compiled, when steps hold clearly more than what some of them alone needed, and when
+what the machine has left is too little for another step that finds no hole.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ ALONE = 2
 """Steps after which what is held is what they needed: the last of them may be under way still."""
 SURPLUS = 1.1
 """How many times that may be held."""
+FULL = 0.9
+"""The share of the machine's memory that another step may come to."""
 
 
 def keep_freed_memory() -> bool:
@@ -48,10 +51,15 @@ def release_freed_memory() -> None:
 
 
 class Surplus:
-    """Releases what steps of many shapes leave in the heap beyond what those of the largest need."""
+    """Releases what steps of many shapes leave in the heap beyond what those of the largest need.
 
-    def __init__(self) -> None:
-        self._most = self._steps = 0
+    What some steps alone needed is those of two shapes, of which one may stand behind the other, and the most that was
+    seen: near a machine's `memory` (bytes; 0: unknown) that alone is no bound.
+    """
+
+    def __init__(self, memory: int = 0) -> None:
+        self._memory = memory
+        self._most = self._least = self._steps = 0
 
     def made_step(self) -> bool:
         """Hear of a step; return whether freed memory was released for it."""
@@ -60,10 +68,11 @@ class Surplus:
         if self._steps <= ALONE:
             self._most = max(self._most, held) if self._steps == ALONE else self._most
             return False
-        if held <= SURPLUS * self._most:
+        has_room = not self._memory or held + self._most - self._least <= FULL * self._memory
+        if held <= SURPLUS * self._most and has_room:
             return False
         release_freed_memory()
-        self._steps = 0
+        self._steps, self._least = 0, _resident()
         return True
 
 

@@ -50,6 +50,17 @@ released = resident()
 print(released - before)
 """
 
+FULL = """
+from jaxrl_sql.runtime.memory import Surplus
+
+surplus, held = Surplus(LEFT and (before + LEFT) << 20), []
+for mib in (200, 300, 300):  # the larger one stands behind the hole of the other: 500 is what two steps needed
+    large = use(mib)
+    held.append(use(1))
+    libc.free(large)
+    print(surplus.made_step())
+"""
+
 COMPILE = """
 import jax
 from jaxrl_sql.runtime import compiling
@@ -86,6 +97,13 @@ def test_what_steps_of_other_shapes_leave_behind_is_released_once() -> None:
     *released, left = printed(MEASURE + STEPS)
     assert released == [*["False"] * 5, "True", "False", "False"]
     assert int(left) < 400
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
+@pytest.mark.parametrize(("left", "is_released"), [(0, False), (900, True), (1500, False)])
+def test_what_steps_leave_is_released_where_the_machine_has_no_room_for_another(left: int, is_released: bool) -> None:
+    """`left` MiB beyond what the process holds; 0: nobody says."""
+    assert printed(MEASURE + f"LEFT = {left}" + FULL) == ["False", "False", str(is_released)]
 
 
 def test_memory_is_released_when_a_program_was_compiled_and_not_when_it_runs_again() -> None:

@@ -46,14 +46,41 @@ SCHEMA = Schema(
     [
         (
             "SELECT t2.year  FROM city AS t1 JOIN Hosting_City AS t2 ON t1.city_id  =  t2.host_city",
-            "SELECT T2.Year FROM city AS T1 JOIN hosting_city AS T2 ON T1.City_ID = T2.Host_City",
+            "SELECT hosting_city.Year FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City",
         ),
         # A name that is none is a text; a column's name is its own table's.
         ('select count ( * ) from CITY where city = "york"', "SELECT COUNT(*) FROM city WHERE City = 'york'"),
         ('SELECT "city" FROM city', 'SELECT "City" FROM city'),
         (
             "SELECT c.NAME FROM city AS c UNION SELECT h.NAME FROM hosting_city AS h",
-            "SELECT c.Name FROM city AS c UNION SELECT h.name FROM hosting_city AS h",
+            "SELECT Name FROM city UNION SELECT name FROM hosting_city",
+        ),
+        # A subquery's tables are its own, and what it reads of the outer ones says so.
+        (
+            (
+                "SELECT T1.City FROM city AS T1 JOIN hosting_city AS T2 ON T1.City_ID = T2.Host_City "
+                "WHERE T2.Year > (SELECT AVG(T1.Year) FROM hosting_city AS T1)"
+            ),
+            (
+                "SELECT city.City FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City "
+                "WHERE hosting_city.Year > (SELECT AVG(Year) FROM hosting_city)"
+            ),
+        ),
+        (
+            (
+                "SELECT T1.Name FROM city AS T1 WHERE EXISTS"
+                "(SELECT 1 FROM hosting_city AS T2 WHERE T2.Host_City = T1.City_ID)"
+            ),
+            "SELECT Name FROM city WHERE EXISTS(SELECT 1 FROM hosting_city WHERE Host_City = city.City_ID)",
+        ),
+        # Joined with itself a table needs its aliases.
+        (
+            "SELECT t1.city FROM city AS t1 JOIN city AS t2 ON t1.city_id = t2.name",
+            "SELECT T1.City FROM city AS T1 JOIN city AS T2 ON T1.City_ID = T2.Name",
+        ),
+        (
+            "SELECT x.city FROM (SELECT T1.city FROM city AS T1) AS x JOIN hosting_city AS T2 ON x.city = T2.name",
+            "SELECT x.City FROM (SELECT City FROM city) AS x JOIN hosting_city ON x.City = hosting_city.name",
         ),
         ("SELECT FROM WHERE", None),
     ],

@@ -85,7 +85,7 @@ def test_a_gold_takes_the_last_place_where_no_answer_is_right(rights: list[int])
     assert np.asarray(batch.trained())[0, 2].sum() == 2
     again = from_arrays(to_arrays([batch]))[0]
     np.testing.assert_array_equal(again.demonstrated, batch.demonstrated)
-    # Right SQL in a form that is not paid is no right answer; what is rewarded no better is not shown.
+    # Right SQL in a form that is not rewarded is no right answer; what is rewarded no better is not shown.
     unpaid = [one._replace(reward=Reward(-1.0, {"correct": 1.0})) for one in scored]
     assert made._replace(scored=unpaid).learned().rewards == [-1.0, -1.0, 1.0]
     ill = Demonstration(gold, right._replace(reward=Reward(-1.0, {"correct": 1.0})))

@@ -8,11 +8,10 @@ of spider_train are dealt by a hash of the seed and their name: 29 of 139 to GRP
 on, the others to the supervised phase. Nothing is chosen on spider_dev.
 
 What is taught is the gold in one spelling, `demonstration`: names as the schema has them, one blank between words,
-keywords in capitals, and columns under their tables' names. `SELECT T2.name FROM singer AS T1 JOIN …` has to say which
-table will be the second before any is named, and a small model takes the wrong one (docs/benchmarks.md). Spider's golds
-are written by many hands (`t1.city_id  =  t2.host_city` for City_ID and Host_City), and a model that copies names from
-the schema has nothing to learn from that. Golds are judged by stay as they are; one whose spelling changes what it
-returns is taught as it is.
+keywords in capitals; and, with `tables` before DATA, columns under their tables' names in place of aliases
+(docs/benchmarks.md: tried, without gain). Spider's golds are written by many hands (`t1.city_id  =  t2.host_city` for
+City_ID and Host_City), and a model that copies names from the schema has nothing to learn from that. Golds are judged
+by stay as they are; one whose spelling changes what it returns is taught as it is.
 """
 
 from __future__ import annotations
@@ -47,13 +46,18 @@ def deal(names: list[str]) -> dict[str, set[str]]:
     return {"grpo": set(dealt[:grpo]), "choose": set(dealt[grpo : grpo + choose]), "sft": set(dealt[grpo + choose :])}
 
 
-def respelled(sql: str, schema: Schema) -> str | None:
-    """Return a query with names as the schema spells them and texts in single quotes; None where it does not parse."""
-    return _respelled(sql, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema)
+def respelled(sql: str, schema: Schema, has_names: bool = False) -> str | None:
+    """Return a query with names as the schema spells them and texts in single quotes; None where it does not parse.
+
+    `has_names`: tables' names stand for their aliases.
+    """
+    return _respelled(
+        sql, has_names, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema
+    )
 
 
 @none_if_it_fails
-def _respelled(sql: str, columns: dict[str, dict[str, str]], schema: Schema) -> str:
+def _respelled(sql: str, has_names: bool, columns: dict[str, dict[str, str]], schema: Schema) -> str:
     tables = {table.name.lower(): table.name for table in schema.tables}
     anywhere = {low: name for of in columns.values() for low, name in of.items()}
     tree = parse_query(sql)
@@ -72,7 +76,8 @@ def _respelled(sql: str, columns: dict[str, dict[str, str]], schema: Schema) -> 
     for name in tree.find_all(exp.Identifier):
         if re.fullmatch(r"[tT]\d+", name.this) and name.this.lower() in read:
             name.set("this", name.this.upper())
-    name_tables(tree)
+    if has_names:
+        name_tables(tree)
     return tree.sql(dialect="sqlite")
 
 
@@ -98,11 +103,16 @@ def name_tables(tree: exp.Expression) -> None:
             table.set("alias", None)
 
 
-def with_one_spelling(questions: list[dict[str, str]], databases: Path) -> list[dict[str, str]]:
+def with_one_spelling(
+    questions: list[dict[str, str]], databases: Path, has_names: bool = False
+) -> list[dict[str, str]]:
     """Return the questions with their golds respelled as `demonstration`, where both return the same."""
     paths = [str(databases / one["db_id"] / f"{one['db_id']}.sqlite") for one in questions]
     schemas = {path: read_schema(path) for path in set(paths)}
-    told = [respelled(one["sql"], schemas[path]) or one["sql"] for one, path in zip(questions, paths, strict=True)]
+    told = [
+        respelled(one["sql"], schemas[path], has_names) or one["sql"]
+        for one, path in zip(questions, paths, strict=True)
+    ]
     with Executor(limits=Limits(timeout_ms=None, vm_steps=200_000_000)) as executor:
         found = executor.score_many(paths, told, [one["sql"] for one in questions], rules=("bird", "refined"))
     is_same = [bool(one) for one in (found["bird"] == 1) & (found["refined"] == 1)]
@@ -115,7 +125,7 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path) -> list[
     ]
 
 
-def split(data: Path, out: Path) -> None:
+def split(data: Path, out: Path, has_names: bool = False) -> None:
     """Write spider_train with its golds in one spelling, sft.ids, grpo.ids and `choose`; link the other splits."""
     out.mkdir(parents=True, exist_ok=True)
     for folder in ("spider_dev", "spider_dev_testsuite", "bird_superhero"):
@@ -123,7 +133,7 @@ def split(data: Path, out: Path) -> None:
             (out / folder).symlink_to((data / folder).resolve())
     lines = (data / "spider_train" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     databases = (data / "spider_train" / "databases").resolve()
-    questions = with_one_spelling([json.loads(line) for line in lines], databases)
+    questions = with_one_spelling([json.loads(line) for line in lines], databases, has_names)
     parts = deal(sorted({question["db_id"] for question in questions}))
     _write(out / "spider_train", questions, databases)
     for name, chosen_databases in parts.items():
@@ -183,9 +193,11 @@ def _write(folder: Path, questions: list[dict[str, str]], databases: Path) -> No
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    asked = sys.argv[1:]
+    has_names = asked[:1] == ["tables"]
+    if len(asked) != 2 + has_names:
         sys.exit(__doc__)
-    if sys.argv[1] == "joins":
-        add_joins(Path(sys.argv[2]))
+    if asked[0] == "joins":
+        add_joins(Path(asked[1]))
     else:
-        split(Path(sys.argv[1]), Path(sys.argv[2]))
+        split(Path(asked[-2]), Path(asked[-1]), has_names)

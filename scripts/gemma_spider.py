@@ -173,7 +173,7 @@ def add_joins(out: Path) -> None:
         for what, most in ADDED.items():
             rng.shuffle(of_kind := found[name, what])
             added += [{**one, "id": f"generated_{one['id']}", "reasoning": ""} for one in of_kind[:most]]
-    _write(out / "mixed_train", [*questions, *with_one_spelling(added, databases)], databases)
+    _write(out / "mixed_train", [*questions, *added], databases)
     text = "".join(f"{uid}\n" for uid in (*ids, *(one["id"] for one in added)))
     (out / "mixed.ids").write_text(text, encoding="utf-8")
     joining = sum("join" in kind(one["sql"]) for one in added)

@@ -64,7 +64,8 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     if cfg.dual_clip > 1.0:
         surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.dual_clip * advantage), surrogate)
     sampled = sampled_tokens(batch, mask)
-    surrogate = jnp.where(mask & ~sampled, ratio * advantage, surrogate)
+    if batch.demonstrated is not None:
+        surrogate = jnp.where(batch.demonstrated[..., None], ratio * advantage, surrogate)
     correction, capped = importance_weight(old, batch.behavior_logprobs, sampled, cfg.tis_clip_max)
     per_token = -correction * surrogate
     if cfg.entropy_bonus:  # a gradient by the entropy costs a product with the vocabulary: none is asked for by 0

@@ -144,10 +144,8 @@ def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[
     cost = jnp.zeros(mask.shape, jnp.float32)
     if cfg.kl_coef > 0 and cfg.kl_in == "reward":
         old = losses.stored(batch.old_logprobs, "old_logprobs")
-        reference, sampled = (
-            losses.stored(batch.reference_logprobs, "reference_logprobs"),
-            losses.sampled_tokens(batch, mask),
-        )
+        reference = losses.stored(batch.reference_logprobs, "reference_logprobs")
+        sampled = losses.sampled_tokens(batch, mask)
         kl = losses.kl_penalty(old, reference, sampled, cfg.kl_kind)
         metrics["policy/kl"], cost = masked.sum_and_count(kl, sampled), cfg.kl_coef * kl
     if cfg.algorithm != "ppo":

@@ -8,10 +8,12 @@ of spider_train are dealt by a hash of the seed and their name: 29 of 139 to GRP
 on, the others to the supervised phase. Nothing is chosen on spider_dev.
 
 What is taught is the gold in one spelling, `demonstration`: names as the schema has them, one blank between words,
-keywords in capitals; and, with `tables` before DATA, columns under their tables' names in place of aliases
-(docs/benchmarks.md: tried, without gain). Spider's golds are written by many hands (`t1.city_id  =  t2.host_city` for
-City_ID and Host_City), and a model that copies names from the schema has nothing to learn from that. Golds are judged
-by stay as they are; one whose spelling changes what it returns is taught as it is.
+keywords in capitals. Spider's golds are of many hands (`t1.city_id  =  t2.host_city` for City_ID and Host_City),
+and a model that copies names from the schema has nothing to learn from that. Golds are judged by stay as they are; one
+whose spelling changes what it returns is taught as it is. A word before DATA says how columns are written there:
+`aliases` (as they are), `tables` (tables' names in place of aliases; docs/benchmarks.md: tried, without gain), or
+`columns`: alone where only one of the query's tables has them, since a small model puts columns under the wrong one of
+the tables that it joins; a join's condition has tables' names, the joined one's last.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import re
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Literal, get_args
 
 from sqlglot import exp
 
@@ -39,6 +42,10 @@ ADDED = {"joins": 8, "join": 18, "subquery": 3, "one": 1}
 """How many of them are added at most, by what they read: more than two tables, two, a subquery's, or one."""
 
 
+Form = Literal["aliases", "tables", "columns"]
+"""How columns are taught: under their tables' aliases, under their names, or alone where one table has them."""
+
+
 def deal(names: list[str]) -> dict[str, set[str]]:
     """Return which databases each part has."""
     dealt = sorted(names, key=lambda name: hashlib.sha256(f"{SEED} {name}".encode()).hexdigest())
@@ -46,18 +53,15 @@ def deal(names: list[str]) -> dict[str, set[str]]:
     return {"grpo": set(dealt[:grpo]), "choose": set(dealt[grpo : grpo + choose]), "sft": set(dealt[grpo + choose :])}
 
 
-def respelled(sql: str, schema: Schema, has_names: bool = False) -> str | None:
-    """Return a query with names as the schema spells them and texts in single quotes; None where it does not parse.
-
-    `has_names`: tables' names stand for their aliases.
-    """
+def respelled(sql: str, schema: Schema, form: Form = "aliases") -> str | None:
+    """Return a query with names as the schema spells them and texts in single quotes; None where it does not parse."""
     return _respelled(
-        sql, has_names, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema
+        sql, form, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema
     )
 
 
 @none_if_it_fails
-def _respelled(sql: str, has_names: bool, columns: dict[str, dict[str, str]], schema: Schema) -> str:
+def _respelled(sql: str, form: Form, columns: dict[str, dict[str, str]], schema: Schema) -> str:
     tables = {table.name.lower(): table.name for table in schema.tables}
     anywhere = {low: name for of in columns.values() for low, name in of.items()}
     tree = parse_query(sql)
@@ -76,13 +80,16 @@ def _respelled(sql: str, has_names: bool, columns: dict[str, dict[str, str]], sc
     for name in tree.find_all(exp.Identifier):
         if re.fullmatch(r"[tT]\d+", name.this) and name.this.lower() in read:
             name.set("this", name.this.upper())
-    if has_names:
-        name_tables(tree)
+    if form != "aliases":
+        name_tables(tree, columns if form == "columns" else None)
     return tree.sql(dialect="sqlite")
 
 
-def name_tables(tree: exp.Expression) -> None:
-    """Write tables' own names for their aliases, none where there is one table; one joined with itself keeps them."""
+def name_tables(tree: exp.Expression, columns: dict[str, dict[str, str]] | None) -> None:
+    """Write tables' own names for their aliases, none where there is one table; one joined with itself keeps them.
+
+    `columns`: each table's, by names in small letters, for the form "columns".
+    """
     selects = list(tree.find_all(exp.Select))
     own = {id(one): [table for table in one.find_all(exp.Table) if table.parent_select is one] for one in selects}
     named = {
@@ -96,22 +103,55 @@ def name_tables(tree: exp.Expression) -> None:
             scope = scope.parent_select
         if scope is None or id(scope) not in named:
             continue
-        is_alone = len(own[id(scope)]) == 1 and column.parent_select is scope and not scope.args.get("joins")
-        column.set("table", None if is_alone else named[id(scope)][column.table.lower()].this.copy())
+        tables = named[id(scope)]
+        is_alone = len(tables) == 1 and not scope.args.get("joins")
+        if columns is not None and not _computes_a_table(scope) and not _is_in_condition(column, scope):
+            is_alone |= sum(column.name.lower() in columns.get(of.name.lower(), {}) for of in tables.values()) == 1
+        is_alone &= column.parent_select is scope
+        column.set("table", None if is_alone else tables[column.table.lower()].this.copy())
     for tables in named.values():
         for table in tables.values():
             table.set("alias", None)
+    if columns is not None:
+        order_conditions(tree)
 
 
-def with_one_spelling(
-    questions: list[dict[str, str]], databases: Path, has_names: bool = False
-) -> list[dict[str, str]]:
+def order_conditions(tree: exp.Expression) -> None:
+    """Write the joined table's column last in the equalities of a join's condition."""
+    for join in tree.find_all(exp.Join):
+        joined, condition = join.alias_or_name.lower(), join.args.get("on")
+        for equal in condition.find_all(exp.EQ) if condition else ():
+            left, right = equal.left, equal.right
+            are_columns = isinstance(left, exp.Column) and isinstance(right, exp.Column)
+            if are_columns and left.table.lower() == joined != right.table.lower():
+                equal.set("this", right)
+                equal.set("expression", left)
+
+
+def _computes_a_table(scope: exp.Select) -> bool:
+    """Return whether a query reads from a subquery: what columns that has isn't known here."""
+    return any(
+        isinstance(one.parent, exp.From | exp.Join) and one.parent_select is scope
+        for one in scope.find_all(exp.Subquery)
+    )
+
+
+def _is_in_condition(column: exp.Column, scope: exp.Select) -> bool:
+    """Return whether a column stands in the condition of one of a query's joins."""
+    above = column.parent
+    while above is not None and above is not scope:
+        if isinstance(above, exp.Join):
+            return True
+        above = above.parent
+    return False
+
+
+def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Form = "aliases") -> list[dict[str, str]]:
     """Return the questions with their golds respelled as `demonstration`, where both return the same."""
     paths = [str(databases / one["db_id"] / f"{one['db_id']}.sqlite") for one in questions]
     schemas = {path: read_schema(path) for path in set(paths)}
     told = [
-        respelled(one["sql"], schemas[path], has_names) or one["sql"]
-        for one, path in zip(questions, paths, strict=True)
+        respelled(one["sql"], schemas[path], form) or one["sql"] for one, path in zip(questions, paths, strict=True)
     ]
     with Executor(limits=Limits(timeout_ms=None, vm_steps=200_000_000)) as executor:
         found = executor.score_many(paths, told, [one["sql"] for one in questions], rules=("bird", "refined"))
@@ -125,7 +165,7 @@ def with_one_spelling(
     ]
 
 
-def split(data: Path, out: Path, has_names: bool = False) -> None:
+def split(data: Path, out: Path, form: Form = "aliases") -> None:
     """Write spider_train with its golds in one spelling, sft.ids, grpo.ids and `choose`; link the other splits."""
     out.mkdir(parents=True, exist_ok=True)
     for folder in ("spider_dev", "spider_dev_testsuite", "bird_superhero"):
@@ -133,7 +173,7 @@ def split(data: Path, out: Path, has_names: bool = False) -> None:
             (out / folder).symlink_to((data / folder).resolve())
     lines = (data / "spider_train" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     databases = (data / "spider_train" / "databases").resolve()
-    questions = with_one_spelling([json.loads(line) for line in lines], databases, has_names)
+    questions = with_one_spelling([json.loads(line) for line in lines], databases, form)
     parts = deal(sorted({question["db_id"] for question in questions}))
     _write(out / "spider_train", questions, databases)
     for name, chosen_databases in parts.items():
@@ -194,10 +234,10 @@ def _write(folder: Path, questions: list[dict[str, str]], databases: Path) -> No
 
 if __name__ == "__main__":
     asked = sys.argv[1:]
-    has_names = asked[:1] == ["tables"]
-    if len(asked) != 2 + has_names:
+    form: Form = next((one for one in get_args(Form) if asked[:1] == [one]), "aliases")
+    if len(asked) != 2 + (asked[:1] == [form]):
         sys.exit(__doc__)
     if asked[0] == "joins":
         add_joins(Path(asked[1]))
     else:
-        split(Path(asked[-2]), Path(asked[-1]), has_names)
+        split(Path(asked[-2]), Path(asked[-1]), form)

@@ -107,7 +107,53 @@ def test_a_gold_is_taught_in_the_schemas_spelling(script: ModuleType, sql: str, 
     ],
 )
 def test_a_gold_may_be_taught_under_its_tables_names(script: ModuleType, sql: str, told: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, has_names=True) == told
+    assert script.respelled(sql, SCHEMA, "tables") == told
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        # Both tables have a Name; what stands in a join's condition says whose it is.
+        (
+            "SELECT t2.year, T1.name FROM city AS t1 JOIN Hosting_City AS t2 ON t1.city_id  =  t2.host_city",
+            "SELECT Year, city.Name FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City",
+        ),
+        (
+            (
+                "SELECT T1.City FROM city AS T1 JOIN hosting_city AS T2 ON T1.City_ID = T2.Host_City "
+                "WHERE T2.Year > (SELECT AVG(T1.Year) FROM hosting_city AS T1) GROUP BY T2.name ORDER BY MAX(T2.Year)"
+            ),
+            (
+                "SELECT City FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City "
+                "WHERE Year > (SELECT AVG(Year) FROM hosting_city) GROUP BY hosting_city.name ORDER BY MAX(Year)"
+            ),
+        ),
+        (
+            "SELECT t2.year FROM city AS t1 JOIN Hosting_City AS t2 ON t2.host_city = t1.city_id AND t2.year",
+            "SELECT Year FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City AND hosting_city.Year",
+        ),
+        # An outer table's column says so, and so does one beside a table that is computed.
+        (
+            (
+                "SELECT T1.Name FROM city AS T1 WHERE EXISTS"
+                "(SELECT 1 FROM hosting_city AS T2 WHERE T2.Host_City = T1.City_ID)"
+            ),
+            "SELECT Name FROM city WHERE EXISTS(SELECT 1 FROM hosting_city WHERE Host_City = city.City_ID)",
+        ),
+        (
+            "SELECT T2.year FROM (SELECT T1.city FROM city AS T1) AS x JOIN hosting_city AS T2 ON x.city = 'a'",
+            "SELECT hosting_city.Year FROM (SELECT City FROM city) AS x JOIN hosting_city ON x.City = 'a'",
+        ),
+        (
+            "SELECT t1.city FROM city AS t1 JOIN city AS t2 ON t1.city_id = t2.name",
+            "SELECT T1.City FROM city AS T1 JOIN city AS T2 ON T1.City_ID = T2.Name",
+        ),
+    ],
+)
+def test_a_gold_may_be_taught_with_tables_only_where_two_have_the_column(
+    script: ModuleType, sql: str, told: str
+) -> None:
+    assert script.respelled(sql, SCHEMA, "columns") == told
 
 
 @pytest.mark.parametrize(

@@ -186,15 +186,21 @@ test-docs: docs ## build the site and look at it in Chromium
 # --- checks
 
 .PHONY: check
-check: setup-dev ## lint, format, types; Python, Rust, and the stubs between them
+check: check-python check-rust ## lint, format, types; Python, Rust, and the stubs between them; --jobs=2 for both at a time
+
+.PHONY: check-python
+check-python: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/check_stubs.py
+	$(BIN)/python scripts/check_words.py
+
+.PHONY: check-rust
+check-rust: setup-dev
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	cargo clippy --quiet -p sqlexec_core --no-default-features -- -D warnings
-	$(BIN)/python scripts/check_stubs.py
-	$(BIN)/python scripts/check_words.py
 
 .PHONY: fix
 fix: setup-dev ## format the code and mend what the linter can

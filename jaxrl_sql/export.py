@@ -84,7 +84,7 @@ def of_step(run: Path, step: int) -> Exported:
         raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
     own, named = run / "tokenizer", config.data.tokenizer or config.model.checkpoint
     tokenizer = load_tokenizer(named or (own if own.exists() else Path(config.data.dir) / "tokenizer"))
-    with Checkpoints(run / CHECKPOINTS, sys.maxsize) as checkpoints:
+    with Checkpoints(run / CHECKPOINTS, is_read_only=True) as checkpoints:
         params = parameters(checkpoints.arrays(step))
     if config.model.frozen:
         if not config.model.checkpoint:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,26 +21,39 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from jaxrl_sql.parallel.processes import wait_for_all
 from jaxrl_sql.runtime.folder import RunFolderError, cannot_write
 from jaxrl_sql.types import InputError
 
 PyTree = Any
 Arrays = Mapping[str, np.ndarray]
 
+REPLACED = ".replaced"
+"""A step that is saved again keeps what was saved before under its name with this ending until the new one is whole."""
+
 
 class Checkpoints:
     """The checkpoints of a run folder: the newest `keep` stay, and the `keep_best` best of those with metrics.
 
-    Use it as a context manager or `close` it.
+    Use it as a context manager or `close` it. `is_read_only`: nothing is removed or put right, for who reads beside a
+    run that may save.
     """
 
-    def __init__(self, folder: str | Path, keep: int = 2, keep_best: int = 0) -> None:
+    def __init__(self, folder: str | Path, keep: int = 2, keep_best: int = 0, is_read_only: bool = False) -> None:
         self.folder = Path(folder).absolute()
+        self._has_aside = False
+        if not is_read_only:
+            _put_back(self.folder)
+            wait_for_all("checkpoints that were set aside")
         logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every save there, over our display
         best = checkpoint_managers.BestN(get_metric_fn=_rating, n=keep_best, keep_checkpoints_without_metrics=False)
         stay = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(keep), best])
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=stay, best_fn=_rating, create=True, cleanup_tmp_directories=True
+            preservation_policy=stay,
+            best_fn=_rating,
+            create=not is_read_only,
+            cleanup_tmp_directories=not is_read_only,
+            read_only=is_read_only,
         )
         handlers = {
             "state": ocp.StandardCheckpointHandler(),
@@ -80,7 +94,7 @@ class Checkpoints:
         if step in self._manager.all_steps():
             if not is_rated or self._rating_of(step) is not None:
                 return
-            self._manager.delete(step)
+            self._set_aside(step)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(_named(state)),
             host=ocp.args.JsonSave(dict(host)),
@@ -146,6 +160,9 @@ class Checkpoints:
         """Block until the save that runs in the background is complete; raises RunFolderError when it failed."""
         with self._told():
             self._manager.wait_until_finished()
+            if self._has_aside:
+                _put_back(self.folder)
+            self._has_aside = False
 
     def close(self) -> None:
         """Finish the save in flight and let the threads go."""
@@ -153,6 +170,15 @@ class Checkpoints:
         with self._told():  # a thread of orbax's still looks for what a killed run left, and has no other wait
             self._manager._maybe_await_cleanup_tmp_directory()  # noqa: SLF001
             self._manager.close()  # which raises what a save raised once more
+
+    def _set_aside(self, step: int) -> None:
+        """Make way for a step that is saved again, so that a process killed before it is whole loses nothing."""
+        with self._told():
+            if jax.process_index() == 0:
+                (self.folder / str(step)).rename(self.folder / f"{step}{REPLACED}")
+            wait_for_all("a checkpoint that is saved again")
+            self._manager.reload()
+        self._has_aside = True
 
     def _place(self, step: int) -> Path:
         """Return the folder of a step that is complete."""
@@ -195,6 +221,15 @@ class Checkpoints:
         if metadata is None:
             raise ValueError("it has no state")
         return dict(getattr(metadata, "tree", metadata))
+
+
+def _put_back(folder: Path) -> None:
+    """Remove what was set aside where the new one is whole, and give it its name back where that never came to be."""
+    for aside in folder.glob(f"*{REPLACED}") if jax.process_index() == 0 else ():
+        if (place := aside.with_suffix("")).exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(place)
 
 
 def _named(tree: PyTree) -> dict[str, Any]:

@@ -215,3 +215,41 @@ def test_a_step_that_is_rated_later_is_a_candidate_for_the_best(tmp_path: Path) 
         state, host, _ = checkpoints.restore(2, make_state(0))
     assert_same(state, make_state(2))
     assert host["late"] is True
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["2", "3"]  # nothing is left of what was saved first
+
+
+@pytest.mark.parametrize("when", ["while it is written", "when it is whole"])
+def test_a_kill_while_a_step_is_saved_again_loses_nothing(tmp_path: Path, when: str) -> None:
+    saver = """
+        import os, signal, sys, jax.numpy as jnp
+        from jaxrl_sql.runtime.checkpoint import Checkpoints
+        checkpoints = Checkpoints(sys.argv[1], keep=1, keep_best=1)
+        state = {"w": jnp.full((3000, 1000), 7.0)}
+        checkpoints.save(5, state, {})
+        checkpoints.save(5, state, {}, metrics={"best_by": 0.5})
+        if sys.argv[2] == "when it is whole":
+            checkpoints._manager.wait_until_finished()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(saver), str(tmp_path), when]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    with Checkpoints(tmp_path, keep=1, keep_best=1) as checkpoints:
+        assert checkpoints.latest() == 5
+        restored, _, _ = checkpoints.restore(5, {"w": jnp.zeros((3000, 1000))})
+        assert when != "when it is whole" or checkpoints.best() == 5
+    assert (restored["w"] == 7).all()
+    assert [one.name for one in tmp_path.iterdir()] == ["5"]
+
+
+def test_who_only_reads_leaves_alone_what_a_run_is_writing(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(3, make_state(), HOST)
+    (tmp_path / "4.orbax-checkpoint-tmp").mkdir()
+    (tmp_path / "2.replaced").mkdir()
+    with Checkpoints(tmp_path, is_read_only=True) as reader:
+        assert reader.latest() == 3
+        assert reader.arrays(3)["step"] == 3
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["2.replaced", "3", "4.orbax-checkpoint-tmp"]
+    (tmp_path / "2.replaced").rmdir()
+    Checkpoints(tmp_path).close()
+    assert [one.name for one in tmp_path.iterdir()] == ["3"]

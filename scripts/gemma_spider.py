@@ -11,9 +11,10 @@ What is taught is the gold in one spelling, `demonstration`: names as the schema
 keywords in capitals. Spider's golds are of many hands (`t1.city_id  =  t2.host_city` for City_ID and Host_City),
 and a model that copies names from the schema has nothing to learn from that. Golds are judged by stay as they are; one
 whose spelling changes what it returns is taught as it is. A word before DATA says how columns are written there:
-`aliases` (as they are), `tables` (tables' names in place of aliases; docs/benchmarks.md: tried, without gain), or
-`columns`: alone where only one of the query's tables has them, since a small model puts columns under the wrong one of
-the tables that it joins; a join's condition has tables' names, the joined one's last.
+`aliases` (as they are), `tables` (tables' names in place of aliases), `columns` (alone where only one of the query's
+tables has them, since a small model puts columns under the wrong one of the tables that it joins; a join's condition
+has tables' names, the joined one's last) or `full` (all of them under their tables' names, also where there is one
+table, so that a column says what to read). docs/benchmarks.md says what came of the forms that were tried.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ ADDED = {"joins": 8, "join": 18, "subquery": 3, "one": 1}
 """How many of them are added at most, by what they read: more than two tables, two, a subquery's, or one."""
 
 
-Form = Literal["aliases", "tables", "columns"]
-"""How columns are taught: under their tables' aliases, under their names, or alone where one table has them."""
+Form = Literal["aliases", "tables", "columns", "full"]
+"""How columns are taught: under their tables' aliases or names, alone where one table has them, never alone."""
 
 
 def deal(names: list[str]) -> dict[str, set[str]]:
@@ -81,14 +82,14 @@ def _respelled(sql: str, form: Form, columns: dict[str, dict[str, str]], schema:
         if re.fullmatch(r"[tT]\d+", name.this) and name.this.lower() in read:
             name.set("this", name.this.upper())
     if form != "aliases":
-        name_tables(tree, columns if form == "columns" else None)
+        name_tables(tree, form, columns)
     return tree.sql(dialect="sqlite")
 
 
-def name_tables(tree: exp.Expression, columns: dict[str, dict[str, str]] | None) -> None:
-    """Write tables' own names for their aliases, none where there is one table; one joined with itself keeps them.
+def name_tables(tree: exp.Expression, form: Form, columns: dict[str, dict[str, str]]) -> None:
+    """Write columns as `form` has them, which is not "aliases"; a table joined with itself keeps its aliases.
 
-    `columns`: each table's, by names in small letters, for the form "columns".
+    `columns`: each table's, by names in small letters.
     """
     selects = list(tree.find_all(exp.Select))
     own = {id(one): [table for table in one.find_all(exp.Table) if table.parent_select is one] for one in selects}
@@ -99,20 +100,24 @@ def name_tables(tree: exp.Expression, columns: dict[str, dict[str, str]] | None)
     }
     for column in tree.find_all(exp.Column):
         scope = column.parent_select
+        tables = named.get(id(scope), {})
+        having = [name for name, of in tables.items() if column.name.lower() in columns.get(of.name.lower(), {})]
+        if form == "full" and not column.table and len(having) == 1:
+            column.set("table", tables[having[0]].this.copy())
+            continue
         while scope and column.table.lower() not in {table.alias_or_name.lower() for table in own[id(scope)]}:
             scope = scope.parent_select
         if scope is None or id(scope) not in named:
             continue
-        tables = named[id(scope)]
-        is_alone = len(tables) == 1 and not scope.args.get("joins")
-        if columns is not None and not _computes_a_table(scope) and not _is_in_condition(column, scope):
-            is_alone |= sum(column.name.lower() in columns.get(of.name.lower(), {}) for of in tables.values()) == 1
+        is_alone = form != "full" and len(tables) == 1 and not scope.args.get("joins")
+        if form == "columns" and not _computes_a_table(scope) and not _is_in_condition(column, scope):
+            is_alone |= len(having) == 1
         is_alone &= column.parent_select is scope
-        column.set("table", None if is_alone else tables[column.table.lower()].this.copy())
+        column.set("table", None if is_alone else named[id(scope)][column.table.lower()].this.copy())
     for tables in named.values():
         for table in tables.values():
             table.set("alias", None)
-    if columns is not None:
+    if form != "tables":
         order_conditions(tree)
 
 

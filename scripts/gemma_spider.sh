@@ -18,7 +18,7 @@ RUN=${RUN:-runs/gemma_spider}
 CONFIG=${CONFIG:-configs/gemma_spider.yaml}
 SEED=${SEED:-0}
 SETS=${SETS:-spider_dev bird_superhero}  # what `score` answers
-FORM=${FORM:-aliases}  # of columns in what `prepare` writes to be taught: aliases, tables or columns
+FORM=${FORM:-aliases}  # of columns in what `prepare` writes to be taught: aliases, tables, columns or full
 ROWS=${ROWS:-64}  # answers that are written side by side there
 CONTROL_STEPS=${CONTROL_STEPS:-400}  # of SFT, in the minutes that 48 steps of GRPO took
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1

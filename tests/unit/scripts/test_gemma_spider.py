@@ -157,6 +157,40 @@ def test_a_gold_may_be_taught_with_tables_only_where_two_have_the_column(
 
 
 @pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        (
+            "SELECT t2.year, T1.name FROM city AS t1 JOIN Hosting_City AS t2 ON t2.host_city = t1.city_id",
+            "SELECT hosting_city.Year, city.Name FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City",
+        ),
+        ("SELECT count(*), name FROM city GROUP BY name", "SELECT COUNT(*), city.Name FROM city GROUP BY city.Name"),
+        # What isn't a column of the query's tables has none; neither has what two of them have.
+        (
+            "SELECT year, count(*) AS n FROM hosting_city GROUP BY year ORDER BY n",
+            "SELECT hosting_city.Year, COUNT(*) AS n FROM hosting_city GROUP BY hosting_city.Year ORDER BY n",
+        ),
+        (
+            "SELECT city FROM city JOIN hosting_city USING (name) ORDER BY name",
+            "SELECT city.City FROM city JOIN hosting_city USING (name) ORDER BY Name",
+        ),
+        (
+            "SELECT name FROM city WHERE city_id NOT IN (SELECT host_city FROM hosting_city WHERE year > city_id)",
+            (
+                "SELECT city.Name FROM city WHERE NOT city.City_ID IN "
+                "(SELECT hosting_city.Host_City FROM hosting_city WHERE hosting_city.Year > City_ID)"
+            ),
+        ),
+        (
+            "SELECT t1.city FROM city AS t1 JOIN city AS t2 ON t1.city_id = t2.name",
+            "SELECT T1.City FROM city AS T1 JOIN city AS T2 ON T1.City_ID = T2.Name",
+        ),
+    ],
+)
+def test_a_gold_may_be_taught_with_all_columns_under_their_tables(script: ModuleType, sql: str, told: str) -> None:
+    assert script.respelled(sql, SCHEMA, "full") == told
+
+
+@pytest.mark.parametrize(
     ("sql", "reads"),
     [
         ("SELECT a FROM t", "one"),

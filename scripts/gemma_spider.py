@@ -14,7 +14,7 @@ whose spelling changes what it returns is taught as it is. A word before DATA sa
 `aliases` (as they are), `tables` (tables' names in place of aliases), `columns` (alone where only one of the query's
 tables has them, since a small model puts columns under the wrong one of the tables that it joins; a join's condition
 has tables' names, the joined one's last) or `full` (all of them under their tables' names, also where there is one
-table, so that a column says what to read). docs/benchmarks.md says what came of the forms that were tried.
+table, so that a column says what to read); `columns` where there is none. docs/benchmarks.md says what came of them.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Fo
     ]
 
 
-def split(data: Path, out: Path, form: Form = "aliases") -> None:
+def split(data: Path, out: Path, form: Form = "columns") -> None:
     """Write spider_train with its golds in one spelling, sft.ids, grpo.ids and `choose`; link the other splits."""
     out.mkdir(parents=True, exist_ok=True)
     for folder in ("spider_dev", "spider_dev_testsuite", "bird_superhero"):
@@ -239,7 +239,7 @@ def _write(folder: Path, questions: list[dict[str, str]], databases: Path) -> No
 
 if __name__ == "__main__":
     asked = sys.argv[1:]
-    form: Form = next((one for one in get_args(Form) if asked[:1] == [one]), "aliases")
+    form: Form = next((one for one in get_args(Form) if asked[:1] == [one]), "columns")
     if len(asked) != 2 + (asked[:1] == [form]):
         sys.exit(__doc__)
     if asked[0] == "joins":

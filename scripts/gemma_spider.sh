@@ -4,7 +4,7 @@
 #   scripts/gemma_spider.sh [STAGE…]   all stages, or those named: prepare zero few sft grpo control scores own
 #
 # Only run when they are named: `sft-all`, SFT on all of spider_train's databases, and its scores; `sft-joins`, SFT as it is
-# with 2,465 generated questions beside Spider's, most of which join, and its scores; `rates`, a tenth of a
+# with 2,465 generated questions beside Spider's, most of which join (FORM=aliases is their form), and its scores; `rates`, a tenth of a
 # pass at each of four rates, and with the table of tokens trained: `choose` and the loss of the last five steps.
 # `own` walks docs/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
 #
@@ -18,7 +18,7 @@ RUN=${RUN:-runs/gemma_spider}
 CONFIG=${CONFIG:-configs/gemma_spider.yaml}
 SEED=${SEED:-0}
 SETS=${SETS:-spider_dev bird_superhero}  # what `score` answers
-FORM=${FORM:-aliases}  # of columns in what `prepare` writes to be taught: aliases, tables, columns or full
+FORM=${FORM:-columns}  # of columns in what `prepare` writes to be taught: aliases, tables, columns or full
 ROWS=${ROWS:-64}  # answers that are written side by side there
 CONTROL_STEPS=${CONTROL_STEPS:-400}  # of SFT, in the minutes that 48 steps of GRPO took
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1

@@ -54,7 +54,7 @@ def deal(names: list[str]) -> dict[str, set[str]]:
     return {"grpo": set(dealt[:grpo]), "choose": set(dealt[grpo : grpo + choose]), "sft": set(dealt[grpo + choose :])}
 
 
-def respelled(sql: str, schema: Schema, form: Form = "aliases") -> str | None:
+def respelled(sql: str, schema: Schema, form: Form) -> str | None:
     """Return a query with names as the schema spells them and texts in single quotes; None where it does not parse."""
     return _respelled(
         sql, form, {t.name.lower(): {c.name.lower(): c.name for c in t.columns} for t in schema.tables}, schema
@@ -151,7 +151,7 @@ def _is_in_condition(column: exp.Column, scope: exp.Select) -> bool:
     return False
 
 
-def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Form = "aliases") -> list[dict[str, str]]:
+def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Form) -> list[dict[str, str]]:
     """Return the questions with their golds respelled as `demonstration`, where both return the same."""
     paths = [str(databases / one["db_id"] / f"{one['db_id']}.sqlite") for one in questions]
     schemas = {path: read_schema(path) for path in set(paths)}
@@ -170,7 +170,7 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Fo
     ]
 
 
-def split(data: Path, out: Path, form: Form = "columns") -> None:
+def split(data: Path, out: Path, form: Form) -> None:
     """Write spider_train with its golds in one spelling, sft.ids, grpo.ids and `choose`; link the other splits."""
     out.mkdir(parents=True, exist_ok=True)
     for folder in ("spider_dev", "spider_dev_testsuite", "bird_superhero"):

@@ -18,7 +18,7 @@ RUN=${RUN:-runs/gemma_spider}
 CONFIG=${CONFIG:-configs/gemma_spider.yaml}
 SEED=${SEED:-0}
 SETS=${SETS:-spider_dev bird_superhero}  # what `score` answers
-FORM=${FORM:-columns}  # of columns in what `prepare` writes to be taught: aliases, tables, columns or full
+FORM=${FORM:-}  # of columns in what `prepare` writes to be taught: see gemma_spider.py
 ROWS=${ROWS:-64}  # answers that are written side by side there
 CONTROL_STEPS=${CONTROL_STEPS:-400}  # of SFT, in the minutes that 48 steps of GRPO took
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1
@@ -75,7 +75,7 @@ for name in "${stages[@]}"; do
         prepare)
             mkdir -p "$RUN"
             [ -e "$RUN/gemma.gguf" ] || "$PY" scripts/gpu_spider.py weights "$RUN/gemma.gguf"
-            "$PY" scripts/gemma_spider.py "$FORM" "$source_data" "$JAXRL_SQL_DATA"
+            "$PY" scripts/gemma_spider.py ${FORM:+"$FORM"} "$source_data" "$JAXRL_SQL_DATA"
             ;;
         zero) score zero "$RUN/gemma.gguf" ;;
         few) score few "$RUN/gemma.gguf" data.shots=3 data.max_prompt_tokens=2048 ;;

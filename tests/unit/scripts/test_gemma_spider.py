@@ -59,7 +59,7 @@ SCHEMA = Schema(
     ],
 )
 def test_a_gold_is_taught_in_the_schemas_spelling(script: ModuleType, sql: str, told: str | None) -> None:
-    assert script.respelled(sql, SCHEMA) == told
+    assert script.respelled(sql, SCHEMA, "aliases") == told
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_generated_joins_are_about_the_databases_of_the_supervised_phase(
     script: ModuleType, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script, "GENERATED", 30)
-    script.split(real_data, tmp_path)
+    script.split(real_data, tmp_path, "aliases")
     script.add_joins(tmp_path)
     found = [
         json.loads(line) for line in (tmp_path / "mixed_train" / "questions.jsonl").read_text("utf-8").splitlines()
@@ -229,8 +229,8 @@ def test_generated_joins_are_about_the_databases_of_the_supervised_phase(
 
 @pytest.mark.data
 def test_a_question_is_where_its_database_is(script: ModuleType, real_data: Path, tmp_path: Path) -> None:
-    script.split(real_data, tmp_path)
-    script.split(real_data, tmp_path)  # again changes nothing
+    script.split(real_data, tmp_path, "columns")
+    script.split(real_data, tmp_path, "columns")  # again changes nothing
     lines = (real_data / "spider_train" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     database = {one["id"]: one["db_id"] for one in map(json.loads, lines)}
     sft, grpo = ((tmp_path / f"{name}.ids").read_text(encoding="utf-8").split() for name in ("sft", "grpo"))

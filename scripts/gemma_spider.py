@@ -3,9 +3,10 @@
 `python scripts/gemma_spider.py joins OUT` adds a set to OUT that has generated questions, too: the split mixed_train,
 spider_train with questions about the supervised phase's databases, most of which join, and the list mixed.ids.
 
-DATA's splits are laid into OUT by links, the split `choose` and the lists sft.ids and grpo.ids beside them. Databases
-of spider_train are dealt by a hash of the seed and their name: 29 of 139 to GRPO, 10 to choose a checkpoint and rates
-on, the others to the supervised phase. Nothing is chosen on spider_dev.
+DATA's splits are laid into OUT by links, the split `choose` and the lists sft.ids, grpo.ids and grpo-joins.ids beside
+them. Databases of spider_train are dealt by a hash of the seed and their name: 29 of 139 to GRPO, 10 to choose a
+checkpoint and rates on, the others to the supervised phase. Nothing is chosen on spider_dev. Of GRPO's questions
+grpo-joins.ids has those whose golds join tables, and half as many of the others, likewise by a hash.
 
 What is taught is the gold in one spelling, `demonstration`: names as the schema has them, one blank between words,
 keywords in capitals. Spider's golds are of many hands (`t1.city_id  =  t2.host_city` for City_ID and Host_City),
@@ -49,7 +50,7 @@ Form = Literal["aliases", "tables", "columns", "full"]
 
 def deal(names: list[str]) -> dict[str, set[str]]:
     """Return which databases each part has."""
-    dealt = sorted(names, key=lambda name: hashlib.sha256(f"{SEED} {name}".encode()).hexdigest())
+    dealt = sorted(names, key=_hash)
     grpo, choose = (max(round(share * len(names)), 1) for share in (GRPO, CHOOSE))
     return {"grpo": set(dealt[:grpo]), "choose": set(dealt[grpo : grpo + choose]), "sft": set(dealt[grpo + choose :])}
 
@@ -171,7 +172,7 @@ def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Fo
 
 
 def split(data: Path, out: Path, form: Form) -> None:
-    """Write spider_train with its golds in one spelling, sft.ids, grpo.ids and `choose`; link the other splits."""
+    """Write spider_train with its golds in one spelling, the lists of ids and `choose`; link the other splits."""
     out.mkdir(parents=True, exist_ok=True)
     for folder in ("spider_dev", "spider_dev_testsuite", "bird_superhero"):
         if (data / folder).is_dir() and not (out / folder).exists():
@@ -186,9 +187,18 @@ def split(data: Path, out: Path, form: Form) -> None:
         if name == "choose":
             _write(out / name, chosen, databases)
         else:
-            ids = "".join(f"{question['id']}\n" for question in chosen)
-            (out / f"{name}.ids").write_text(ids, encoding="utf-8")
+            _write_ids(out / f"{name}.ids", chosen)
+        if name == "grpo":
+            _write_ids(out / "grpo-joins.ids", mostly_joins(chosen))
         print(f"{name}: {len(chosen_databases)} databases, {len(chosen)} questions")
+
+
+def mostly_joins(questions: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the questions whose golds join tables, and half as many of the others, in their order."""
+    join = {one["id"] for one in questions if "join" in kind(one["sql"])}
+    others = sorted({one["id"] for one in questions} - join, key=_hash)
+    kept = join.union(others[: len(join) // 2])
+    return [one for one in questions if one["id"] in kept]
 
 
 def kind(sql: str) -> str:
@@ -223,6 +233,14 @@ def add_joins(out: Path) -> None:
     (out / "mixed.ids").write_text(text, encoding="utf-8")
     joining = sum("join" in kind(one["sql"]) for one in added)
     print(f"mixed_train: {len(added)} generated questions beside {len(ids)}, {joining} of them join")
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(f"{SEED} {name}".encode()).hexdigest()
+
+
+def _write_ids(file: Path, questions: list[dict[str, str]]) -> None:
+    file.write_text("".join(f"{question['id']}\n" for question in questions), encoding="utf-8")
 
 
 def _lines(path: Path) -> list[dict[str, str]]:

@@ -244,5 +244,10 @@ def test_a_question_is_where_its_database_is(script: ModuleType, real_data: Path
     held = [{database[uid] for uid in part} for part in (sft, grpo, choose)]
     assert [len(part) for part in held] == [100, 29, 10]
     assert not (held[0] & held[1] | held[0] & held[2] | held[1] & held[2])
+    joins = (tmp_path / "grpo-joins.ids").read_text(encoding="utf-8").split()
+    sql = {one["id"]: one["sql"].lower() for one in map(json.loads, lines)}
+    assert {uid for uid in grpo if " join " in sql[uid]} < set(joins) < set(grpo)
+    assert joins == [uid for uid in grpo if uid in set(joins)]
+    assert sum(" join " not in sql[uid] for uid in joins) == sum(" join " in sql[uid] for uid in joins) // 2 > 100
     for name in held[2]:
         assert (tmp_path / "choose" / "databases" / name).is_dir()

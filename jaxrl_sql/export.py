@@ -1,7 +1,8 @@
 """Take a model elsewhere: `python -m jaxrl_sql.export RUN` writes a Hugging Face folder with a card.
 
 RUN is a run's folder or a model's. The weights are those of the run's end, or with `--step` those of a checkpoint, of
-any phase and also of a run that never came to its end. `--gguf f16|q8_0` adds a file for llama.cpp and what is built on
+any phase and also of a run that never came to its end; with `--average MODEL …` the mean of these and of other models'
+of its shape, as of the one that the run began with. `--gguf f16|q8_0` adds a file for llama.cpp and what is built on
 it; `--hub` uploads the folder to a repository of the Hugging Face hub.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxrl_sql.config import TrainConfig, load_config
@@ -97,12 +99,37 @@ def of_step(run: Path, step: int) -> Exported:
 
 def of_model(given: str) -> Exported:
     """Open the model of a run's end or of a folder; raises InputError for what is neither."""
-    source, config = find_model(given)
-    if not source.exists():
-        raise InputError(f"{given}: no such folder here; a model of the hub is exported from the folder it lies in")
+    source, config = _folder_of(given)
     run = source.resolve().parent if config is not None else None
     asked = config or find_asked(given)[1]
     return Exported(load_model_config(source), None, load_tokenizer(source), source, config, run, asked)
+
+
+def _folder_of(given: str) -> tuple[Path, TrainConfig | None]:
+    source, config = find_model(given)
+    if not source.exists():
+        raise InputError(f"{given}: no such folder here; a model of the hub is exported from the folder it lies in")
+    return source, config
+
+
+def averaged(one: Exported, others: Sequence[str]) -> Exported:
+    """Return the model with the mean of its weights and those of other models of its shape, in float32.
+
+    Source: model soups (Wortsman et al. 2022); with the model that RL began with, WARP's last step (Ramé et al. 2024).
+    Raises InputError for a model of another shape, or with other tokens.
+    """
+    params = one.params if one.params is not None else load_checkpoint(str(one.source), "float32")[1]
+    mean = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
+    for count, given in enumerate(others, start=2):
+        source = _folder_of(given)[0]
+        model, params = load_checkpoint(source, "float32")
+        shapes = [jax.tree.map(np.shape, tree) for tree in (params, mean)]
+        if model.family != one.model.family or shapes[0] != shapes[1]:
+            raise InputError(f"--average {given}: another model than {one.source}: its weights have other shapes")
+        if load_tokenizer(source).get_vocab() != one.tokenizer.get_vocab():
+            raise InputError(f"--average {given}: its tokens are not those of {one.source}")
+        mean = jax.tree.map(lambda so_far, leaf, n=count: so_far + (np.asarray(leaf) - so_far) / n, mean, params)
+    return one._replace(params=mean)
 
 
 def remove_earlier(out: Path, source: Path | None) -> None:
@@ -120,9 +147,15 @@ def gguf_path(out: Path, kind: str) -> Path:
     return out / f"{out.resolve().name}-{kind}.gguf"
 
 
-def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) -> list[Path]:
-    """Write folder, GGUF file if any, and card in place of an earlier export's; return the files that matter."""
-    if one.source is not None and one.params is None and out.resolve() == one.source.resolve():
+def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None, others: Sequence[str]) -> list[Path]:
+    """Write folder, GGUF file if any, and card in place of an earlier export's; return the files that matter.
+
+    others: the models whose weights are averaged in, for the card.
+    """
+    read = [_folder_of(given)[0] for given in others]
+    if one.source is not None and (one.params is None or others):
+        read.append(one.source)
+    if out.resolve() in [folder.resolve() for folder in read]:
         raise InputError(f"--out {out}: is the model itself; name another folder")
     params = one.params if one.params is not None else load_checkpoint(str(one.source), dtype)[1]
     ends = end_tokens(one.tokenizer) if one.config is not None else ()  # what others trained ends as they say
@@ -140,16 +173,19 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
                 "ids, or it reads prompts otherwise than the model was taught\n"
             )
         written.append(path)
-    written.append(write_card(out, one.config, one.run, step))
+    written.append(write_card(out, one.config, one.run, step, others))
     return written
 
 
 def run(given: argparse.Namespace) -> int:
     """Export what the command line names."""
     found = of_model(given.model) if given.step is None else of_step(Path(given.model), given.step)
+    if given.average:
+        found = averaged(found, given.average)
     beside = found.run or Path(given.model)
-    out = given.out or beside / ("export" if given.step is None else f"export-{given.step}")
-    for path in export(found, out, given.dtype, given.gguf, given.step):
+    name = "averaged" if given.average else "export"
+    out = given.out or beside / (name if given.step is None else f"{name}-{given.step}")
+    for path in export(found, out, given.dtype, given.gguf, given.step, given.average):
         sys.stdout.write(f"{path}\n")
     if given.hub:
         sys.stdout.write(f"{upload(out, given.hub, given.private)}\n")
@@ -161,7 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog=None, description=__doc__)
     parser.add_argument("model", metavar="RUN", help="a run's folder, or a model's of Hugging Face form")
     parser.add_argument("--step", type=int, metavar="N", help="the run's checkpoint of step N, not its end")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (RUN/export)")
+    parser.add_argument("--average", nargs="+", default=(), metavar="MODEL", help="the mean of its and their weights")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (RUN/export, RUN/averaged)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the folder's weights (bfloat16)")
     parser.add_argument("--gguf", choices=tuple(KINDS), default="", help="write a GGUF file beside them")
     parser.add_argument("--hub", metavar="REPO", default="", help="upload the folder to this repository of the hub")

@@ -25,11 +25,14 @@ _LONGEST_LINEAGE = 9
 _HASHED = (".safetensors", ".gguf", ".json", ".jinja", ".yaml")
 
 
-def write_card(folder: Path, config: TrainConfig | None, run: Path | None, step: int | None = None) -> Path:
+def write_card(
+    folder: Path, config: TrainConfig | None, run: Path | None, step: int | None = None, averaged: Sequence[str] = ()
+) -> Path:
     """Write README.md beside an exported model and return its path.
 
-    config and run: of the training, None where it is not known; step: the checkpoint's, None for the end. What a path
-    of this machine would say is left out: of folders only the last name is told.
+    config and run: of the training, None where it is not known; step: the checkpoint's, None for the end; averaged:
+    the models whose weights are in the mean, so that the run's accuracies are not this model's. What a path of this
+    machine would say is left out: of folders only the last name is told.
     """
     bases = _lineage(config.model.checkpoint) if config is not None else []
     front = _front(bases)
@@ -38,6 +41,10 @@ def write_card(folder: Path, config: TrainConfig | None, run: Path | None, step:
         lines += ["How this model was trained is not known to who wrote this card.", ""]
     else:
         lines += _training(config, bases, step)
+    if averaged:
+        names_of = ", ".join(_name(one) for one in averaged)
+        lines += [f"The weights are the mean of these and of {names_of}. No run measured its accuracy.", ""]
+    elif config is not None:
         lines += _accuracies(run, step)
     lines += ["## Files", "", "| file | bytes | SHA-256 |", "|---|---|---|"]
     files = sorted(one for one in folder.iterdir() if one.suffix in _HASHED)
@@ -86,9 +93,14 @@ def _front(bases: Sequence[str]) -> list[str]:
     return [*front, f"base_model: {repo}"] if repo else front
 
 
+def _name(model: str) -> str:
+    """Return a model's name on the hub, or of its folder."""
+    return repo_of(model) or Path(model.removesuffix("/model")).name
+
+
 def _training(config: TrainConfig, bases: Sequence[str], step: int | None) -> list[str]:
     """Return what was trained, on what and how, as a table."""
-    names_of = [repo_of(base) or Path(base.removesuffix("/model")).name for base in bases]
+    names_of = [_name(base) for base in bases]
     data, grpo, sft, again = config.data, config.grpo, config.sft, config.second_stage.steps
     rows: dict[str, Any] = {
         "made by": f"jaxrl-sql {version('jaxrl-sql')}",

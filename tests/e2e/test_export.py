@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.export import main as export
@@ -85,6 +87,48 @@ def test_a_run_leaves_as_folder_card_and_gguf(finished: Path, capsys: pytest.Cap
     assert f"`{hashlib.sha256(file.read_bytes()).hexdigest()}`" in text
     assert str(finished.parent) not in text, "no path of this machine"
     assert (out / "jaxrl_sql.yaml").read_text() == (finished / "model" / "jaxrl_sql.yaml").read_text()
+
+
+def test_the_mean_of_weights_is_exported(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = dict(read_tensors(finished / "model"))
+    shift, others = {}, [tmp_path / name for name in ("up", "down")]
+    for other, factor in zip(others, (1.0, -2.0), strict=True):
+        shutil.copytree(finished / "model", other)
+        shift[other] = {name: factor * np.random.default_rng(0).normal(size=one.shape) for name, one in policy.items()}
+        moved = {name: (one + shift[other][name]).astype(np.float32) for name, one in policy.items()}
+        save_file(moved, other / "model.safetensors")
+    assert export([str(finished), "--average", str(others[0]), "--dtype", "float32"]) == 0
+    assert capsys.readouterr().out.split()[0] == str(finished / "averaged")
+    step = ["--step", "2", "--average", *map(str, others), "--dtype", "float32"]
+    assert export([str(finished), *step]) == 0
+    for count, folder in enumerate((finished / "averaged", finished / "averaged-2"), start=1):
+        mean = dict(read_tensors(folder))
+        assert mean.keys() == policy.keys()
+        for name, one in policy.items():
+            wanted = one + sum(shift[other][name] for other in others[:count]) / (count + 1)
+            np.testing.assert_allclose(mean[name], wanted, atol=1e-6, err_msg=name)
+    card = (finished / "averaged-2" / "README.md").read_text()
+    assert "The weights are the mean of these and of up, down. No run measured its accuracy." in card
+    assert "before and after" not in card
+    assert export([str(finished), "--average", str(others[0]), "--out", str(others[0])]) == 2
+    assert "is the model itself; name another folder" in capsys.readouterr().err
+
+
+def test_only_models_of_one_shape_and_tokens_are_averaged(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export([str(finished), "--average", str(START), "--out", str(tmp_path / "none")]) == 2
+    assert "its weights have other shapes" in capsys.readouterr().err
+    other = tmp_path / "other"
+    shutil.copytree(START, other)
+    tokens = json.loads((other / "tokenizer.json").read_text())
+    last = max(tokens["model"]["vocab"], key=tokens["model"]["vocab"].__getitem__)
+    tokens["model"]["vocab"]["another"] = tokens["model"]["vocab"].pop(last)
+    tokens["model"]["merges"] = [one for one in tokens["model"]["merges"] if "".join(one).replace(" ", "") != last]
+    (other / "tokenizer.json").write_text(json.dumps(tokens))
+    assert export([str(START), "--average", str(other), "--out", str(tmp_path / "none")]) == 2
+    assert "its tokens are not those of" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -168,6 +212,7 @@ def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path) -> None:
         (["run"], "the run has no model/ yet; `jaxrl-sql export run --step N` writes a checkpoint's"),
         (["run", "--step", "3"], "no checkpoint of step 3; it has none"),
         (["empty", "--step", "3"], "so it is no run folder"),
+        ([str(START), "--average", "nowhere"], "model nowhere: no such folder or file"),
         ([str(START), "--out", str(START)], "is the model itself; name another folder"),
     ],
 )

@@ -107,6 +107,10 @@ def read(words: list[str]) -> None:
         run_script(script, words)
     elif program == "bash":
         script, *words = rest
+        if "--" in words:  # settings of the runs that it starts
+            with stopped():
+                assert main(["train", *words[words.index("--") + 1 :]]) == 0
+            words = words[: words.index("--")]
         known = re.findall(r"^ +([a-z|]+)\)", (ROOT / script).read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert set(words) <= {word for each in known for word in each.split("|")}, f"{script}: {words} of {known}"
         assert subprocess.run(["bash", "-n", str(ROOT / script)], check=False).returncode == 0  # noqa: S607

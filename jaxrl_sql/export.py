@@ -125,7 +125,7 @@ def averaged(one: Exported, others: Sequence[str]) -> Exported:
         model, params = load_checkpoint(source, "float32")
         shapes = [jax.tree.map(np.shape, tree) for tree in (params, mean)]
         if model.family != one.model.family or shapes[0] != shapes[1]:
-            raise InputError(f"--average {given}: another model than {one.run or one.source}: its weights have other shapes")
+            raise InputError(f"--average {given}: its weights have other shapes than those of {one.run or one.source}")
         if load_tokenizer(source).get_vocab() != one.tokenizer.get_vocab():
             raise InputError(f"--average {given}: its tokens are not those of {one.run or one.source}")
         mean = jax.tree.map(lambda so_far, leaf, n=count: so_far + (np.asarray(leaf) - so_far) / n, mean, params)

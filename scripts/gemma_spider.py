@@ -5,8 +5,9 @@ spider_train with questions about the supervised phase's databases, most of whic
 
 DATA's splits are laid into OUT by links, the split `choose` and the lists sft.ids, grpo.ids and grpo-joins.ids beside
 them. Databases of spider_train are dealt by a hash of the seed and their name: 29 of 139 to GRPO, 10 to choose a
-checkpoint and rates on, the others to the supervised phase. Nothing is chosen on spider_dev. Of GRPO's questions
-grpo-joins.ids has those whose golds join tables, and half as many of the others, likewise by a hash.
+checkpoint and rates on, the others to the supervised phase. No rate and no checkpoint is chosen on spider_dev; the form
+of columns below was. Of GRPO's questions grpo-joins.ids has those whose golds join tables, and half as many of the
+others, likewise by a hash.
 
 What is taught is the gold in one spelling, `demonstration`: names as the schema has them, one blank between words,
 keywords in capitals. Spider's golds are of many hands (`t1.city_id  =  t2.host_city` for City_ID and Host_City),

@@ -41,7 +41,8 @@ from jaxrl_sql.types import InputError
 class Exported(NamedTuple):
     """A model to export: its shape, its weights (None: they are read from `source`), and where it comes from.
 
-    `config` is its run's, `asked` how it is asked; None where that is not known.
+    `config` is its run's, `asked` how it is asked; None where that is not known. `others`: whose weights `params`, a
+    mean, holds beside its own.
     """
 
     model: ModelConfig
@@ -51,6 +52,7 @@ class Exported(NamedTuple):
     config: TrainConfig | None
     run: Path | None
     asked: TrainConfig | None
+    others: tuple[Path, ...] = ()
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (Hugging Face's name, tensor) as exactly as they are kept."""
@@ -120,8 +122,8 @@ def averaged(one: Exported, others: Sequence[str]) -> Exported:
     """
     params = one.params if one.params is not None else load_checkpoint(str(one.source), "float32")[1]
     mean = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
-    for count, given in enumerate(others, start=2):
-        source = _folder_of(given)[0]
+    sources = tuple(_folder_of(given)[0] for given in others)
+    for count, (given, source) in enumerate(zip(others, sources, strict=True), start=2):
         model, params = load_checkpoint(source, "float32")
         shapes = [jax.tree.map(np.shape, tree) for tree in (params, mean)]
         if model.family != one.model.family or shapes[0] != shapes[1]:
@@ -129,7 +131,7 @@ def averaged(one: Exported, others: Sequence[str]) -> Exported:
         if load_tokenizer(source).get_vocab() != one.tokenizer.get_vocab():
             raise InputError(f"--average {given}: its tokens are not those of {one.run or one.source}")
         mean = jax.tree.map(lambda so_far, leaf, n=count: so_far + (np.asarray(leaf) - so_far) / n, mean, params)
-    return one._replace(params=mean)
+    return one._replace(params=mean, others=sources)
 
 
 def remove_earlier(out: Path, source: Path | None) -> None:
@@ -147,13 +149,10 @@ def gguf_path(out: Path, kind: str) -> Path:
     return out / f"{out.resolve().name}-{kind}.gguf"
 
 
-def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None, others: Sequence[str]) -> list[Path]:
-    """Write folder, GGUF file if any, and card in place of an earlier export's; return the files that matter.
-
-    others: the models whose weights are averaged in, for the card.
-    """
-    read = [_folder_of(given)[0] for given in others]
-    if one.source is not None and (one.params is None or others):
+def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) -> list[Path]:
+    """Write folder, GGUF file if any, and card in place of an earlier export's; return the files that matter."""
+    read = list(one.others)
+    if one.source is not None and (one.params is None or one.others):
         read.append(one.source)
     if out.resolve() in [folder.resolve() for folder in read]:
         raise InputError(f"--out {out}: is the model itself; name another folder")
@@ -173,7 +172,7 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None, ot
                 "ids, or it reads prompts otherwise than the model was taught\n"
             )
         written.append(path)
-    written.append(write_card(out, one.config, one.run, step, others))
+    written.append(write_card(out, one.config, one.run, step, tuple(map(str, one.others))))
     return written
 
 
@@ -185,7 +184,7 @@ def run(given: argparse.Namespace) -> int:
     beside = found.run or Path(given.model)
     name = "averaged" if given.average else "export"
     out = given.out or beside / (name if given.step is None else f"{name}-{given.step}")
-    for path in export(found, out, given.dtype, given.gguf, given.step, given.average):
+    for path in export(found, out, given.dtype, given.gguf, given.step):
         sys.stdout.write(f"{path}\n")
     if given.hub:
         sys.stdout.write(f"{upload(out, given.hub, given.private)}\n")

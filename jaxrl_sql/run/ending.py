@@ -31,7 +31,7 @@ def next_commands(s: Session) -> Iterator[str]:
     run, data = str(s.folder), s.config.data
     split = data.evals[0] if data.evals else data.train
     yield shlex.join(["jaxrl-sql", "report", run])
-    one = next(iter(s.evals.get(split, s.train).examples))
+    one = next(iter(next(iter(s.evals.values()), s.train).examples))
     yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_asked(one)])
     folder = Path(data.dir) / split
     questions = ["--data", str(folder)] if folder.is_dir() else ["--data", data.dir, "--split", split]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -13,10 +14,12 @@ import pytest
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, ExecutorConfig, TrainConfig, load_config
 from jaxrl_sql.filter_data import ask
-from jaxrl_sql.run.questions import load_questions
+from jaxrl_sql.run.questions import load_questions, set_names
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.display import make_display
+from jaxrl_sql.runtime.metrics import best_by
 from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.types import InputError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = CONFIGS / "quickstart_start"
@@ -49,6 +52,34 @@ def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp
     assert list(chosen) == list(trained)
     asked = {prompt.uid: "MySQL" in prompt.text for prompt in ask(config, chosen).prompts}
     assert asked == {one.uid: one.dialect == "mysql" for one in trained}
+
+
+@pytest.mark.parametrize(
+    ("splits", "names"),
+    [
+        (["dev", "dev_unseen"], ["dev", "dev_unseen"]),
+        (["sub/dev"], ["dev"]),
+        (["dev", "/copies/pg/dev", "/copies/my/dev"], ["dev", "pg_dev", "my_dev"]),
+        (["/a/dev", "/b/a/dev", "../x"], ["a_dev", "b_a_dev", "x"]),
+    ],
+)
+def test_a_set_of_a_path_has_a_name_without_a_slash(splits: list[str], names: list[str]) -> None:
+    assert list(set_names(splits).values()) == names
+
+
+def test_sets_of_one_name_are_refused() -> None:
+    with pytest.raises(InputError, match=r"data\.evals: x/dev and x_dev are the same set, or would have one name"):
+        set_names(["x/dev", "y/dev", "x_dev"])
+
+
+def test_a_set_elsewhere_is_evaluated_under_its_last_name(data: DataConfig, tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "train", tmp_path / "copies" / "dev")
+    evals = [str(tmp_path / "copies" / "dev")]
+    config = TrainConfig(data=dataclasses.replace(data, evals=evals, dialects=DialectsConfig()))
+    with make_executor(ExecutorConfig(threads=1)) as executor:
+        _, found = load_questions(config, executor, make_display("none", 0, ""))
+    assert {name: len(one.examples) for name, one in found.items()} == {"dev": 12}
+    assert best_by("accuracy", {f"eval/{name}/accuracy": 0.5 for name in found}) == 0.5
 
 
 def test_a_split_that_is_trained_on_is_evaluated_as_far_as_its_limit(data: DataConfig) -> None:

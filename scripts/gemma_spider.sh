@@ -6,7 +6,7 @@
 # Only run when they are named: `sft-all`, SFT on all of spider_train's databases, and its scores; `sft-joins`, SFT as it is
 # with 2,465 generated questions beside Spider's, most of which join (FORM=aliases is their form), and its scores; `rates`, a tenth of a
 # pass at each of four rates, and with the table of tokens trained: `choose` and the loss of the last five steps; `rounds`, ROUNDS
-# times twelve steps of GRPO, mostly on questions that join, each from the mean of the weights before and after the last (WARP,
+# times ROUND_STEPS steps of GRPO, mostly on questions that join, each from the mean of the weights before and after the last (WARP,
 # Ramé et al. 2024), and the scores of the last mean; `rounds-control`, the control's weights averaged in the same way.
 # `own` walks docs/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
 #
@@ -24,6 +24,7 @@ FORM=${FORM:-}  # of columns in what `prepare` writes to be taught: see gemma_sp
 ROWS=${ROWS:-64}  # answers that are written side by side there
 CONTROL_STEPS=${CONTROL_STEPS:-400}  # of SFT, in the minutes that 48 steps of GRPO took
 ROUNDS=${ROUNDS:-3}
+ROUND_STEPS=${ROUND_STEPS:-12}
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONUNBUFFERED=1
 source_data=${JAXRL_SQL_DATA:?names the folder with spider_train and spider_dev}
 export JAXRL_SQL_DATA=$RUN/data
@@ -113,7 +114,7 @@ for name in "${stages[@]}"; do
             start=$RUN/sft/model
             for ((round = 0; round < ROUNDS; round++)); do
                 stage "rounds-$SEED/$round" train "$start" "data.include_ids=$JAXRL_SQL_DATA/grpo-joins.ids" sft.steps=0 \
-                    grpo.steps=12 validation.every=12 "seed=$((100 * SEED + round))"
+                    "grpo.steps=$ROUND_STEPS" "validation.every=$ROUND_STEPS" "seed=$((100 * SEED + round))"
                 average "rounds-$SEED/$round" "$start"
                 start=$RUN/rounds-$SEED/$round/averaged
             done

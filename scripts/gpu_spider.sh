@@ -113,7 +113,7 @@ go() {
         side_by_side "$((LIMIT - GRACE - SECONDS + began))" ${stages//+/ } || rc=$?
         [ $rc -eq 0 ] || break
     done
-    tar -C "$RUN" --exclude model --exclude averaged --exclude checkpoints --exclude samples -czf "$OUT/kept.tgz" \
+    tar -C "$RUN" --exclude model --exclude 'averaged*' --exclude checkpoints --exclude samples -czf "$OUT/kept.tgz" \
         $(cd "$RUN" && ls -d scores sft grpo-* control sft-all rounds-* 2>/dev/null)
     case $rc in
         0) echo "gpu_spider: done" ;;

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateConfig, TrainConfig
-from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, skipped_lines
+from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, skipped_lines, unused_name
 from jaxrl_sql.data.dialects import placed
 from jaxrl_sql.data.filters import keep_only
 from jaxrl_sql.evals.numbers import Counts
@@ -55,7 +55,7 @@ def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
 def _name_of(benchmark: Benchmark, folder: Path, split: str, taken: Sequence[str]) -> str:
     name = folder.resolve().name if benchmark.name == "plain" else benchmark.name
     name = f"{name}_{split}" if split else name
-    return name if name not in taken else f"{name}_{len(taken) + 1}"
+    return unused_name(name, taken)
 
 
 def _set(config: TrainConfig, name: str, benchmark: Benchmark, predictions: str, notes: list[str]) -> Set:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.data.benchmarks import Benchmark, skipped_lines
+from jaxrl_sql.data.benchmarks import Benchmark, skipped_lines, unused_name
 from jaxrl_sql.data.filters import usable_golds
 from jaxrl_sql.data.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
 from jaxrl_sql.data.stream import SAMPLE, Streamed, stream_prompts
@@ -30,10 +30,10 @@ def load_questions(
 ) -> tuple[Sequence[Example], dict[str, Benchmark]]:
     """Read the splits (the synthetic ones are made first) and leave out questions whose gold cannot teach.
 
-    A huge training set is opened to be read as its questions are asked. Sets to evaluate on go by `set_names`.
+    A huge training set is opened to be read as its questions are asked. A set to evaluate on goes by
+    the last part of its path, as `evaluate` has it.
     """
     data = config.data
-    names = set_names(data.evals)
     if data.source == "synth":
         with display.work(f"generating databases and questions in {data.dir}"):
             report = generate(Path(data.dir), SynthSpec(seed=data.seed))
@@ -46,7 +46,9 @@ def load_questions(
     for name, found in loaded.items():
         for note in found.notes:
             display.note(f"{name}: {note}")
-    evals = {names[split]: loaded[split] for split in data.evals}
+    evals: dict[str, Benchmark] = {}
+    for split in dict.fromkeys(data.evals):
+        evals[unused_name(Path(split).name or split, evals)] = loaded[split]
     if data.limit_eval:  # of a split that is trained on, too
         evals = {name: one._replace(examples=one.examples[: data.limit_eval]) for name, one in evals.items()}
     if streamed is not None:
@@ -60,24 +62,6 @@ def load_questions(
             f"{data.dir}/{data.train}: no question is left whose gold runs within executor.vm_steps and returns rows"
         )
     return train, evals
-
-
-def set_names(splits: Sequence[str]) -> dict[str, str]:
-    """Return what each split is called in a run's numbers, `eval/<name>/accuracy`: itself, or of a path its last parts.
-
-    So many of them as no other split ends with, joined by `_`. Raises InputError where two come to the same.
-    """
-    parts = {split: Path(split).parts for split in splits}
-    names = {}
-    for split, own in parts.items():
-        others = [other for name, other in parts.items() if name != split]
-        depths = range(1, len(own) + 1)
-        depth = next((d for d in depths if all(other[-d:] != own[-d:] for other in others)), len(own))
-        names[split] = "_".join(part.strip("/\\") for part in own[-depth:]).lstrip("_")
-    twice = [split for split, name in names.items() if list(names.values()).count(name) > 1]
-    if twice:
-        raise InputError(f"data.evals: {' and '.join(twice)} are the same set, or would have one name")
-    return names
 
 
 def _read_splits(config: TrainConfig) -> tuple[dict[str, Benchmark], Streamed | None]:

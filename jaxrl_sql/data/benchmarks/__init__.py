@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from itertools import chain, count
 from pathlib import Path
 
 from jaxrl_sql.data.benchmarks.benchmark import Benchmark, skipped_lines
@@ -9,7 +11,16 @@ from jaxrl_sql.data.benchmarks.detect import FORMATS, located
 from jaxrl_sql.data.benchmarks.folder import PLAIN, plain_record
 from jaxrl_sql.data.benchmarks.gather import Format, gather
 
-__all__ = ["FORMATS", "Benchmark", "load_benchmark", "load_folder", "load_split", "plain_record", "skipped_lines"]
+__all__ = [
+    "FORMATS",
+    "Benchmark",
+    "load_benchmark",
+    "load_folder",
+    "load_split",
+    "plain_record",
+    "skipped_lines",
+    "unused_name",
+]
 
 
 def load_benchmark(folder: str | Path, split: str = "", limit: int = 0) -> Benchmark:
@@ -40,6 +51,11 @@ def load_split(root: str | Path, split: str, limit: int = 0) -> Benchmark:
     mute = tuple((one.uid, "has no answer") for one in found.examples if not one.answerable)
     usable = tuple(one for one in found.examples if one.answerable)
     return found._replace(examples=usable, skipped=found.skipped + mute)
+
+
+def unused_name(name: str, taken: Container[str]) -> str:
+    """Return what a set goes by in numbers: its name, with the least number from 2 on where it is taken."""
+    return next(one for one in chain([name], (f"{name}_{n}" for n in count(2))) if one not in taken)
 
 
 def _load(form: Format, folder: Path, split: str, limit: int) -> Benchmark:

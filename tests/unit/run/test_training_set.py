@@ -14,12 +14,11 @@ import pytest
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, ExecutorConfig, TrainConfig, load_config
 from jaxrl_sql.filter_data import ask
-from jaxrl_sql.run.questions import load_questions, set_names
+from jaxrl_sql.run.questions import load_questions
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.metrics import best_by
 from jaxrl_sql.sqlenv.executor import make_executor
-from jaxrl_sql.types import InputError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = CONFIGS / "quickstart_start"
@@ -55,30 +54,24 @@ def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp
 
 
 @pytest.mark.parametrize(
-    ("splits", "names"),
+    ("evals", "names"),
     [
-        (["dev", "dev_unseen"], ["dev", "dev_unseen"]),
-        (["sub/dev"], ["dev"]),
-        (["dev", "/copies/pg/dev", "/copies/my/dev"], ["dev", "pg_dev", "my_dev"]),
-        (["/a/dev", "/b/a/dev", "../x"], ["a_dev", "b_a_dev", "x"]),
+        (["train", "train"], ["train"]),
+        (["copies/dev"], ["dev"]),
+        (["{here}/copies/dev", "train"], ["dev", "train"]),
+        (["train", "copies/train", "copies/train_2"], ["train", "train_2", "train_2_2"]),
     ],
 )
-def test_a_set_of_a_path_has_a_name_without_a_slash(splits: list[str], names: list[str]) -> None:
-    assert list(set_names(splits).values()) == names
-
-
-def test_sets_of_one_name_are_refused() -> None:
-    with pytest.raises(InputError, match=r"data\.evals: x/dev and x_dev are the same set, or would have one name"):
-        set_names(["x/dev", "y/dev", "x_dev"])
-
-
-def test_a_set_elsewhere_is_evaluated_under_its_last_name(data: DataConfig, tmp_path: Path) -> None:
-    shutil.copytree(tmp_path / "train", tmp_path / "copies" / "dev")
-    evals = [str(tmp_path / "copies" / "dev")]
+def test_a_set_to_evaluate_on_goes_by_the_last_part_of_its_path(
+    data: DataConfig, tmp_path: Path, evals: list[str], names: list[str]
+) -> None:
+    for name in ("dev", "train", "train_2"):
+        shutil.copytree(tmp_path / "train", tmp_path / "copies" / name)
+    evals = [split.format(here=tmp_path) for split in evals]
     config = TrainConfig(data=dataclasses.replace(data, evals=evals, dialects=DialectsConfig()))
     with make_executor(ExecutorConfig(threads=1)) as executor:
         _, found = load_questions(config, executor, make_display("none", 0, ""))
-    assert {name: len(one.examples) for name, one in found.items()} == {"dev": 12}
+    assert {name: len(one.examples) for name, one in found.items()} == dict.fromkeys(names, 12)
     assert best_by("accuracy", {f"eval/{name}/accuracy": 0.5 for name in found}) == 0.5
 
 

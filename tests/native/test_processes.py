@@ -205,24 +205,25 @@ def burst(database: Path, salt: str) -> list[tuple[Path, str]]:
 
 
 def test_a_worker_that_stands_still_in_a_burst_costs_one_query(database: Path) -> None:
+    """One that is late with what was taken back is replaced, too, which costs none: a busy machine has more kills."""
     with Executor(threads=1, isolation="process", limits=Limits(timeout_ms=400)) as ex:
-        pid, n_timeouts = only_worker(ex, database), 0
+        n_timeouts = 0
         for salt in range(30):
             job = ex.submit(burst(database, f"{salt}"))
             wait_until(lambda job=job: job.progress()[0] > 100)
+            (pid,) = (pid for pid in workers(os.getpid()) if not is_gone(pid))
             stop(pid)
             outcomes = job.result()
             wrong = [i for i, outcome in enumerate(outcomes) if outcome.rows != [(i,)]]
             assert [outcomes[i].status for i in wrong] in [["timeout"], []]
             n_timeouts += len(wrong)
+            if n_timeouts == 3:
+                break
             if not wrong:  # the burst was over before the worker stood still
                 os.kill(pid, signal.SIGCONT)
-            elif n_timeouts == 3:
-                break
-            else:
-                pid = only_worker(ex, database)
-        assert n_timeouts == 3
-        assert ex.stats()["workers_killed"] == 3
+        stats = ex.stats()
+        assert (n_timeouts, stats["timeout"], stats["workers_crashed"]) == (3, 3, 0)
+        assert stats["workers_killed"] >= 3
 
 
 def test_workers_killed_in_a_burst_cost_a_query_each_at_most(database: Path) -> None:
@@ -253,8 +254,9 @@ def test_a_query_that_takes_its_time_gives_back_those_behind_it(database: Path) 
             job = ex.submit(queries)
             wait_until(lambda job=job: job.progress()[0] == N_BURST - 1)
             job.cancel()
+            assert [outcome.status for outcome in job.result() if outcome.status != "ok"] == ["cancelled"]
             assert ex.execute(database, "SELECT count(*) FROM t").rows == [(3,)]
-        wait_until(lambda: ex.stats()["workers_killed"] == 5)
+        wait_until(lambda: ex.stats()["workers_killed"] >= 5)  # more on a busy machine, as above
 
 
 def test_a_burst_has_the_outcomes_that_its_queries_have_alone(database: Path) -> None:

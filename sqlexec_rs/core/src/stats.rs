@@ -106,7 +106,8 @@ impl Stats {
         self.workers_started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a worker process that we killed: its run was over its time, or was cancelled.
+    /// Counts a worker process that we killed: its run was over its time or was cancelled, or it was late with what had
+    /// been taken back from it.
     pub(crate) fn worker_killed(&self) {
         self.workers_killed.fetch_add(1, Ordering::Relaxed);
     }

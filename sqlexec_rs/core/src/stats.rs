@@ -21,6 +21,7 @@ pub struct Stats {
     copied_bytes: AtomicU64,
     workers_started: AtomicU64,
     workers_killed: AtomicU64,
+    workers_late: AtomicU64,
     workers_crashed: AtomicU64,
     by_status: [AtomicU64; Status::ALL.len()],
 }
@@ -106,10 +107,14 @@ impl Stats {
         self.workers_started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a worker process that we killed: its run was over its time or was cancelled, or it was late with what had
-    /// been taken back from it.
+    /// Counts a worker process that we killed: its run was over its time, or was cancelled.
     pub(crate) fn worker_killed(&self) {
         self.workers_killed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a worker process that we killed for being late with what had been taken back from it; no run is lost.
+    pub(crate) fn worker_late(&self) {
+        self.workers_late.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a worker process that died of itself.
@@ -135,6 +140,7 @@ impl Stats {
             ("copied_bytes", load(&self.copied_bytes)),
             ("workers_started", load(&self.workers_started)),
             ("workers_killed", load(&self.workers_killed)),
+            ("workers_late", load(&self.workers_late)),
             ("workers_crashed", load(&self.workers_crashed)),
         ];
         reading.extend(Status::ALL.iter().map(|status| (status.name(), load(&self.by_status[*status as usize]))));

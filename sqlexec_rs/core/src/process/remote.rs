@@ -109,7 +109,8 @@ impl Remote {
                 Err(failure) if !(is_sent && matches!(failure, Failure::Gone)) => Err(failure),
                 _ => {
                     if !self.skip(&mut worker, bounds) {
-                        self.kill_and_count(worker);
+                        self.stats.worker_late();
+                        self.kill(worker);
                         is_sent = false;
                         continue;
                     }
@@ -182,7 +183,8 @@ impl Remote {
             if self.skip(&mut worker, bounds) {
                 self.worker = Some(worker);
             } else {
-                self.kill_and_count(worker);
+                self.stats.worker_late();
+                self.kill(worker);
             }
         }
     }

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,8 +15,6 @@ from types import ModuleType
 import pytest
 
 from jaxrl_sql.data.cache_folder import processor
-from sqlexec_rs import servers
-from sqlexec_rs.servers import Server, ServerError
 
 # Tests run on the CPU unless somebody says otherwise, so that they mean the same on every machine.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -51,6 +48,7 @@ def _compiled_folder() -> Path:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep what XLA compiles for the other processes of the tests and for the next time, unless a folder is named."""
+    config.pluginmanager.register(_module("server_fixtures"))
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     folder = _compiled_folder()
@@ -91,38 +89,6 @@ def real_data() -> Path:
     if not path.is_dir():
         pytest.fail(f"JAXRL_SQL_DATA names {folder}, which is no folder")
     return path
-
-
-@pytest.fixture(scope="session")
-def servers_folder() -> Iterator[Path]:
-    """Return a folder that the users may enter who run servers."""
-    folder = Path(tempfile.mkdtemp(prefix="sqlexec-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="session")
-def start_server(servers_folder: Path) -> Iterator[Callable[[str, str], Server]]:
-    """Return what starts a server of an engine and runs a script there; they are stopped at the end."""
-    started: list[Server] = []
-
-    def start(engine: str, script: str) -> Server:
-        folder = servers_folder / f"{engine}-{len(started)}"
-        try:
-            server = servers.start(engine, folder)
-        except ServerError as error:
-            if os.environ.get("SQLEXEC_SERVERS") != "required":
-                pytest.skip(str(error))
-            # MariaDB's installer failed once among hundreds of starts on a busy machine; a fault of ours fails twice.
-            server = servers.start(engine, folder.with_name(f"{folder.name}-again"))
-        started.append(server)
-        server.run(script)
-        return server
-
-    yield start
-    for server in started:
-        server.stop()
 
 
 @pytest.fixture(scope="session")

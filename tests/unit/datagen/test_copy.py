@@ -79,14 +79,14 @@ class Place(NamedTuple):
                 cursor.execute(script)
 
 
-@pytest.fixture(scope="session")
-def copy_server(start_server: Callable[[str, str], Server]) -> Callable[[str], Server]:
-    """Return what starts a server of an engine once, or skips."""
+@pytest.fixture(scope="module")
+def copy_server(server_database: Callable[[str, str], Server]) -> Callable[[str], Server]:
+    """Return what makes a database of an engine once, or skips."""
     started: dict[str, Server] = {}
 
     def get(engine: str) -> Server:
         if engine not in started:
-            started[engine] = start_server(engine, "SELECT 1;")
+            started[engine] = server_database(engine, "SELECT 1;")
         return started[engine]
 
     return get

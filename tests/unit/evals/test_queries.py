@@ -155,7 +155,7 @@ TIES_ELSEWHERE = {
 
 @pytest.mark.parametrize("dialect", TIES_ELSEWHERE)
 def test_ties_of_other_engines_are_looked_for_in_their_dialect(
-    dialect: str, executor: Executor, start_server: Callable[[str, str], Server], tmp_path: Path
+    dialect: str, executor: Executor, server_database: Callable[[str, str], Server], tmp_path: Path
 ) -> None:
     if dialect == "duckdb":
         duckdb = pytest.importorskip("duckdb")
@@ -163,7 +163,7 @@ def test_ties_of_other_engines_are_looked_for_in_their_dialect(
             connection.execute(ELSEWHERE)
         database = f"duckdb:{tmp_path / 't.duckdb'}"
     else:
-        database = start_server("mariadb" if dialect == "mysql" else dialect, ELSEWHERE).reader
+        database = server_database("mariadb" if dialect == "mysql" else dialect, ELSEWHERE).reader
     cases = TIES_ELSEWHERE[dialect]
     found = cuts_through_ties(executor, [(database, sql, dialect) for sql, _ in cases])
     assert [sql for (sql, expected), is_cut in zip(cases, found, strict=True) if is_cut != expected] == []

@@ -184,7 +184,7 @@ ON_ENGINES = {
 
 @pytest.fixture
 def place(
-    request: pytest.FixtureRequest, tmp_path: Path, start_server: Callable[[str, str], Any], monkeypatch: Any
+    request: pytest.FixtureRequest, tmp_path: Path, server_database: Callable[[str, str], Any], monkeypatch: Any
 ) -> tuple[str, str]:
     """Return an engine's dialect and where its database is; the password is in the environment alone."""
     dialect: str = request.param
@@ -194,7 +194,7 @@ def place(
         with pytest.importorskip("duckdb").connect(str(tmp_path / "shop.duckdb")) as connection:
             connection.execute(script)
         return dialect, f"duckdb:{tmp_path / 'shop.duckdb'}"
-    url: str = start_server("mariadb" if dialect == "mysql" else dialect, script).reader
+    url: str = server_database("mariadb" if dialect == "mysql" else dialect, script).reader
     monkeypatch.setenv({"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}[dialect], parse_address(url).password)
     return dialect, url
 

@@ -1,0 +1,43 @@
+"""Stop the database servers of a test run and delete their files: `python stop_servers.py PID FOLDER`.
+
+The command waits until the process PID has ended, so that no server outlives a run that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+FORCED = {"*/data/postmaster.pid": signal.SIGQUIT, "*/pid": signal.SIGKILL}
+"""Where PostgreSQL and MariaDB write their process ids, and the signal that ends each at once."""
+
+
+def stop(folder: Path) -> None:
+    """End the servers whose folders are in a folder, and delete it."""
+    for pattern, number in FORCED.items():
+        for file in folder.glob(pattern):
+            with suppress(OSError, ValueError, IndexError):
+                os.kill(int(file.read_text(encoding="ascii").split()[0]), number)
+    end = time.monotonic() + 10  # a server that is about to end may still write a file
+    while folder.exists() and time.monotonic() < end:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.02)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    while _is_alive(int(sys.argv[1])):
+        time.sleep(0.5)
+    stop(Path(sys.argv[2]))

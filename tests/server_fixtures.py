@@ -138,7 +138,7 @@ def shared_server(pytestconfig: pytest.Config, servers_folder: Path) -> Callable
 class Database(Server):
     """A database on the run's server of an engine: `owner` may do everything there, `reader` may only read."""
 
-    def restart(self, *options: str) -> None:
+    def restart(self, *_options: str) -> None:
         raise AssertionError("other tests use this server: restart one that start_server started")
 
     def stop(self) -> None:

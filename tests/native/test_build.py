@@ -10,6 +10,8 @@ import tarfile
 from importlib.metadata import files
 from pathlib import Path
 
+import pytest
+
 import sqlexec_rs
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,7 @@ def test_sqlite_is_built_for_many_threads() -> None:
     assert "ENABLE_LOAD_EXTENSION" not in names
 
 
+@pytest.mark.slow
 def test_a_source_distribution_holds_what_decides_the_build(tmp_path: Path) -> None:
     code = f"import build_backend; build_backend.build_sdist({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT / "sqlexec_rs", check=True, capture_output=True)

@@ -132,13 +132,14 @@ def await_write(writer: subprocess.Popen[str]) -> None:
     assert writer.stdout.readline() == "done\n"
 
 
+@pytest.mark.parametrize("n_turns", [2, pytest.param(10, marks=pytest.mark.nightly)])
 def test_a_writer_that_comes_and_goes_during_a_scan_is_seen_whole_or_not_at_all(
-    logged: Path, writer: subprocess.Popen[str], isolation: str
+    logged: Path, writer: subprocess.Popen[str], isolation: str, n_turns: int
 ) -> None:
     slow = "SELECT min(x), max(x), count(*) FROM t WHERE length(replace(pad || x, '0', 'ab')) > 0"
     seen = []
     with Executor(threads=2, isolation=isolation, limits=Limits(timeout_ms=60_000)) as ex:
-        for turn in range(5):
+        for turn in range(n_turns):
             assert ex.execute(logged, f"SELECT min(x) = max(x) FROM t -- {turn}").rows == [(1,)]
             jobs = [ex.submit([(logged, f"{slow} -- {turn} {i}")]) for i in range(2)]
             write_once(writer)
@@ -207,8 +208,9 @@ def test_a_kept_connection_keeps_the_log(small: Path, isolation: str) -> None:
         assert ex.execute(small, "SELECT x FROM t WHERE id = 1").rows == [(2,)]
 
 
-def test_small_files_that_writers_visit_are_seen_whole(small: Path, isolation: str) -> None:
-    n_writes, seen = 500, set()
+@pytest.mark.parametrize("n_writes", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
+def test_small_files_that_writers_visit_are_seen_whole(small: Path, isolation: str, n_writes: int) -> None:
+    seen = set()
     with (
         Executor(threads=2, isolation=isolation, limits=Limits(timeout_ms=60_000)) as ex,
         subprocess.Popen(visiting(small, n_writes)) as visitor,

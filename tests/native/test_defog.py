@@ -18,8 +18,6 @@ from pandas.testing import assert_frame_equal, assert_series_equal
 
 from sqlexec_rs import Executor
 
-N_PAIRS = 1000
-
 
 class Case(NamedTuple):
     """Two queries, and whether the question asks for rows in an order."""
@@ -225,12 +223,13 @@ def runs(connection: sqlite3.Connection, case: Case) -> bool:
     return True
 
 
+@pytest.mark.parametrize("n_pairs", [200, pytest.param(3_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("cells", CELLS)
-def test_defog_is_its_scorer(executor: Executor, database: Path, cells: str) -> None:
+def test_defog_is_its_scorer(executor: Executor, database: Path, cells: str, n_pairs: int) -> None:
     draw, connection = random.Random(11), sqlite3.connect(":memory:")
-    drawn = [case_of(draw, CELLS[cells]) for _ in range(N_PAIRS)]
+    drawn = [case_of(draw, CELLS[cells]) for _ in range(n_pairs)]
     given = [case for case in drawn if runs(connection, case)]
-    assert len(given) > N_PAIRS / 2
+    assert len(given) > n_pairs / 2
     options = [{"asks_for_order": case.asks_for_order} for case in given]
     predicted, golds = [case.predicted for case in given], [case.gold for case in given]
     found = executor.score_many([str(database)] * len(given), predicted, golds, rules=("defog",), options=options)

@@ -31,7 +31,7 @@ def database(tmp_path: Path) -> Path:
 
 def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,9 @@ def test_a_new_executor_in_a_forks_child_works_or_raises_but_never_hangs(databas
         ex = Executor(threads=2, limits=Limits(timeout_ms=None))
         assert ex.execute(sys.argv[1], "SELECT 1").status == "ok"
         job = ex.submit([(sys.argv[1], endless)]) if sys.argv[2] == "True" else None
-        time.sleep(0.3)  # a thread takes the query, or rests after the one before
+        while ex.stats()["queued"]:
+            time.sleep(0.001)
+        time.sleep(0.3)  # a thread runs the query, or rests after the one before
         pid = os.fork()
         if pid == 0:
             try:

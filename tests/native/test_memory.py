@@ -12,6 +12,8 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_memory.py"
 # With 256 MiB for kept results instead of one, 60,000 queries take 30 MiB more.
 MOST_MIB = 8
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads its memory from /proc")
 def test_memory_does_not_grow_with_the_queries() -> None:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from sqlexec_rs import RULE_NAMES, Executor
 
 # A busy machine is no failure.
-SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+N_EXAMPLES = pytest.mark.parametrize("n_examples", [80, pytest.param(1_000, marks=pytest.mark.nightly)])
 
 Row = tuple[Any, ...]
 Rows = list[Row]
@@ -238,19 +239,25 @@ SIMPLE: dict[str, Callable[[Rows, Rows, tuple[int, int]], float]] = {
 
 
 @pytest.mark.parametrize("rule", SIMPLE)
-@settings(SETTINGS)
-@given(pair=pairs())
-def test_a_rule_is_its_description(executor: Executor, database: Path, rule: str, pair: Pair) -> None:
-    width, left, other, right = pair
-    assert ours(executor, database, rule, pair) == pytest.approx(SIMPLE[rule](left, right, (width, other)), abs=1e-12)
+@N_EXAMPLES
+def test_a_rule_is_its_description(executor: Executor, database: Path, rule: str, n_examples: int) -> None:
+    @settings(SETTINGS, max_examples=n_examples)
+    @given(pair=pairs())
+    def check(pair: Pair) -> None:
+        width, left, other, right = pair
+        expected = pytest.approx(SIMPLE[rule](left, right, (width, other)), abs=1e-12)
+        assert ours(executor, database, rule, pair) == expected
+
+    check()
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("cells", [CELLS, FEW], ids=["many", "few"])
+@N_EXAMPLES
 def test_test_suite_is_its_description(
-    executor: Executor, database: Path, cells: st.SearchStrategy[Any], ordered: bool
+    executor: Executor, database: Path, cells: st.SearchStrategy[Any], ordered: bool, n_examples: int
 ) -> None:
-    @settings(SETTINGS)
+    @settings(SETTINGS, max_examples=n_examples)
     @given(pair=pairs(cells, 5))
     @example(pair=(2, [(1, 10)], 2, [(1.0, 10.0)]))
     @example(pair=(2, [(1, 2)], 2, [(2.0, 1.0)]))
@@ -265,12 +272,16 @@ def test_test_suite_is_its_description(
 numbers = st.one_of(st.none(), st.integers(0, 3), st.sampled_from([0.0, 1.0, 1.004, 1.006, 2.5, "1", "x", ""]))
 
 
-@settings(SETTINGS)
-@given(pair=pairs(numbers, 3), slack=st.sampled_from([0, 1, 5, 30]))
-def test_paverl_filters_by_key(executor: Executor, database: Path, pair: Pair, slack: int) -> None:
-    width, left, other, right = pair
-    expected = paverl(left, right, (width, other), slack)
-    assert ours(executor, database, "paverl", pair, row_slack=slack) == pytest.approx(expected, abs=1e-12)
+@N_EXAMPLES
+def test_paverl_filters_by_key(executor: Executor, database: Path, n_examples: int) -> None:
+    @settings(SETTINGS, max_examples=n_examples)
+    @given(pair=pairs(numbers, 3), slack=st.sampled_from([0, 1, 5, 30]))
+    def check(pair: Pair, slack: int) -> None:
+        width, left, other, right = pair
+        expected = paverl(left, right, (width, other), slack)
+        assert ours(executor, database, "paverl", pair, row_slack=slack) == pytest.approx(expected, abs=1e-12)
+
+    check()
 
 
 def test_paverls_example_is_capped(executor: Executor, database: Path) -> None:
@@ -289,22 +300,24 @@ def repeated(draw: st.DrawFn) -> Pair:
     return width, draw(st.permutations(gold + again + rest)), width, gold
 
 
-@settings(SETTINGS, max_examples=500)
-@given(
-    pair=st.one_of(pairs(numbers, 3), repeated()),
-    slack=st.sampled_from([0, 5, 30]),
-    surplus=st.sampled_from([None, 1, 2]),
-    drop=st.booleans(),
-)
-def test_ex_b_is_all_of_paverl(
-    executor: Executor, database: Path, pair: Pair, slack: int, surplus: int | None, drop: bool
-) -> None:
-    width, left, other, right = pair
-    share = paverl(left, right, (width, other), slack, drop=drop)
-    expected = float(share == pytest.approx(1.0, abs=1e-12) and (surplus is None or width - other < surplus))
-    options = {"row_slack": slack, "drop_duplicates": drop}
-    assert ours(executor, database, "paverl", pair, **options) == pytest.approx(share, abs=1e-12)
-    assert ours(executor, database, "ex_b", pair, surplus_columns=surplus, **options) == expected
+@N_EXAMPLES
+def test_ex_b_is_all_of_paverl(executor: Executor, database: Path, n_examples: int) -> None:
+    @settings(SETTINGS, max_examples=2 * n_examples)
+    @given(
+        pair=st.one_of(pairs(numbers, 3), repeated()),
+        slack=st.sampled_from([0, 5, 30]),
+        surplus=st.sampled_from([None, 1, 2]),
+        drop=st.booleans(),
+    )
+    def check(pair: Pair, slack: int, surplus: int | None, drop: bool) -> None:
+        width, left, other, right = pair
+        share = paverl(left, right, (width, other), slack, drop=drop)
+        expected = float(share == pytest.approx(1.0, abs=1e-12) and (surplus is None or width - other < surplus))
+        options = {"row_slack": slack, "drop_duplicates": drop}
+        assert ours(executor, database, "paverl", pair, **options) == pytest.approx(share, abs=1e-12)
+        assert ours(executor, database, "ex_b", pair, surplus_columns=surplus, **options) == expected
+
+    check()
 
 
 def test_a_forgotten_distinct_is_right_in_the_evaluation_alone(executor: Executor, database: Path) -> None:
@@ -329,12 +342,16 @@ def test_ex_b_counts_columns_beyond_the_golds(executor: Executor, database: Path
         ours(executor, database, "ex_b", pair, surplus_columns=0)
 
 
-@settings(SETTINGS)
-@given(pair=pairs())
-def test_results_share_a_digest_when_they_are_equal_sets(executor: Executor, database: Path, pair: Pair) -> None:
-    width, left, other, right = pair
-    one, two = (executor.execute(database, as_sql(*side)) for side in ((width, left), (other, right)))
-    assert (one.set_digest == two.set_digest) == (set(left) == set(right))
+@N_EXAMPLES
+def test_results_share_a_digest_when_they_are_equal_sets(executor: Executor, database: Path, n_examples: int) -> None:
+    @settings(SETTINGS, max_examples=n_examples)
+    @given(pair=pairs())
+    def check(pair: Pair) -> None:
+        width, left, other, right = pair
+        first, second = (executor.execute(database, as_sql(*side)) for side in ((width, left), (other, right)))
+        assert (first.set_digest == second.set_digest) == (set(left) == set(right))
+
+    check()
 
 
 def test_what_failed_has_no_digest(executor: Executor, database: Path) -> None:

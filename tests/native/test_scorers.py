@@ -16,7 +16,7 @@ import pytest
 from sqlexec_rs import Executor
 
 Row = tuple[Any, ...]
-N_PAIRS = 4000
+N_PAIRS = pytest.mark.parametrize("n_pairs", [800, pytest.param(4_000, marks=pytest.mark.nightly)])
 
 
 class Pair(NamedTuple):
@@ -144,9 +144,9 @@ def text_of(value: Any) -> str:
 # --- Random pairs: alike more often than not. ---
 
 
-def pairs(seed: int, cells: Sequence[Any], max_rows: int = 5) -> list[Pair]:
+def pairs(seed: int, cells: Sequence[Any], n_pairs: int, max_rows: int = 5) -> list[Pair]:
     draw = random.Random(seed)
-    return [pair(draw, cells, max_rows) for _ in range(N_PAIRS)]
+    return [pair(draw, cells, max_rows) for _ in range(n_pairs)]
 
 
 def pair(draw: random.Random, cells: Sequence[Any], max_rows: int) -> Pair:
@@ -301,15 +301,17 @@ def differing(given: Sequence[Pair], ours: Sequence[float], theirs: Sequence[flo
 REFERENCES: dict[str, Callable[[Pair], float]] = {"soft_f1": soft_f1, "spider2": spider2, "ehrsql": ehrsql}
 
 
+@N_PAIRS
 @pytest.mark.parametrize("cells", CELLS)
 @pytest.mark.parametrize("rule", REFERENCES)
-def test_a_rule_is_its_scorers(executor: Executor, database: str, rule: str, cells: str) -> None:
-    given = pairs(7, CELLS[cells])
+def test_a_rule_is_its_scorers(executor: Executor, database: str, rule: str, cells: str, n_pairs: int) -> None:
+    given = pairs(7, CELLS[cells], n_pairs)
     assert not differing(given, verdicts(executor, database, rule, given), [REFERENCES[rule](one) for one in given])
 
 
-def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str) -> None:
-    given, draw = pairs(8, CELLS["numbers and their texts"]), random.Random(9)
+@N_PAIRS
+def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str, n_pairs: int) -> None:
+    given, draw = pairs(8, CELLS["numbers and their texts"], n_pairs), random.Random(9)
     wanted = [draw.sample(range(one.gold_width), draw.randint(0, one.gold_width)) for one in given]
     ignored = [draw.random() < 0.5 for _ in given]
     options = [{"condition_cols": a, "ignore_order": b} for a, b in zip(wanted, ignored, strict=True)]
@@ -317,11 +319,12 @@ def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str)
     assert not differing(given, verdicts(executor, database, "spider2", given, options), theirs)
 
 
-def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str) -> None:
+@N_PAIRS
+def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pairs: int) -> None:
     """Tables of about a hundred rows, which differ in a row that may stand before or behind the hundredth."""
     draw = random.Random(10)
     given = []
-    for _ in range(N_PAIRS // 10):
+    for _ in range(n_pairs // 10):
         gold = [(i, draw.choice("ab")) for i in draw.sample(range(400), draw.choice([90, 99, 100, 101, 120, 150]))]
         predicted = draw.sample(gold, len(gold))
         if draw.random() < 0.7:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlexec_rs import RULE_NAMES, STATUS_NAMES, Executor, Limits
 
 # A busy machine is no failure.
-SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 cells = st.one_of(
     st.none(),

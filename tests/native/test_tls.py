@@ -90,7 +90,8 @@ def test_a_slow_query_over_tls_ends_in_time(server: Server, authority: trustme.C
         url = f"{server.reader}?sslrootcert={known}"
         assert executor.execute(url, f"SELECT {sleep}", limits=Limits(timeout_ms=100)).status == "timeout"
         job = executor.submit([(url, f"SELECT {sleep}")])
-        time.sleep(0.1)
+        while executor.stats()["queued"]:
+            time.sleep(0.001)
         job.cancel()
         assert job.result()[0].status == "cancelled"
         assert executor.execute(url, "SELECT 1").rows == [(1,)]

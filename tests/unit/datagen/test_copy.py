@@ -750,10 +750,9 @@ def test_golds_are_kept_where_both_say_the_same(
         assert sorted(executor.execute(url, one["sql"]).rows) == [("AL",), ("Ann",), ("Cy",)]
 
 
-def test_other_golds_that_hold_at_the_engine_go_with_the_question(
-    tmp_path: Path, place_of: Callable[[str], Place]
-) -> None:
-    place, folder = place_of("duckdb"), make_questions(tmp_path)
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_other_golds_that_hold_at_the_engine_go_with_the_question(tmp_path: Path, place: Place) -> None:
+    folder = make_questions(tmp_path)
     others = ["SELECT Name FROM Person WHERE Team = 'a'", "SELECT nothing FROM Person", "SELECT rowid FROM far"]
     line = {"id": "one", "db_id": "club", "question": "?", "sql": "SELECT Name FROM Person", "other_sql": others}
     (folder / "questions.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
@@ -764,8 +763,9 @@ def test_other_golds_that_hold_at_the_engine_go_with_the_question(
         assert sorted(executor.execute(example.database, other).rows) == [("Ann",), ("Cy",), ("bob",)]
 
 
-def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place_of: Callable[[str], Place]) -> None:
-    place, folder = place_of("duckdb"), make_questions(tmp_path)
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place: Place) -> None:
+    folder = make_questions(tmp_path)
     assert main(place.arguments(folder)) == 0
     folder = folder.rename(tmp_path / "moved")
     assert main(place.arguments(folder, "--questions", str(folder))) == 0

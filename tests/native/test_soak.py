@@ -20,7 +20,7 @@ def run(*command: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_short_soak_finds_nothing_wrong(tmp_path: Path) -> None:
     said = run(str(SOAK), "--minutes=0.3", "--seed=7", folder=tmp_path)
     counts = {what: int(n.replace(",", "")) for n, what in re.findall(r"([\d,]+) ([a-z ]+)", said)}

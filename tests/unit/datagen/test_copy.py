@@ -790,8 +790,14 @@ def test_questions_that_cannot_be_asked_are_refused(
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("folder", "count", "questions"),
-    [pytest.param("spider_dev", 19, 972, marks=pytest.mark.slow), ("bird_superhero", 1, 129)],
+    ("place", "folder", "count", "questions"),
+    [
+        *((engine, "bird_superhero", 1, 129) for engine in ENGINES),
+        pytest.param("duckdb", "spider_dev", 19, 972, marks=pytest.mark.slow),
+        pytest.param("postgresql", "spider_dev", 19, 972, marks=pytest.mark.slow),
+        pytest.param("mariadb", "spider_dev", 19, 972, marks=pytest.mark.nightly),
+    ],
+    indirect=["place"],
 )
 def test_real_databases_arrive(real_data: Path, place: Place, folder: str, count: int, questions: int) -> None:
     reader = ["--reader", place.reader] if place.reader else []

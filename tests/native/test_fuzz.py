@@ -14,12 +14,12 @@ FUZZER = Path(__file__).with_name("fuzz_executor.py")
 
 @pytest.mark.slow
 def test_a_short_run_finds_no_difference() -> None:
-    command = [sys.executable, str(FUZZER), "--minutes=0.5", "--seed=7"]
+    command = [sys.executable, str(FUZZER), "--minutes=0.25", "--seed=7"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 7, no difference: " in done.stdout
     (results,) = re.findall(r"([\d,]+) equal results", done.stdout)
-    assert int(results.replace(",", "")) > 5_000
+    assert int(results.replace(",", "")) > 500
 
 
 def test_the_fuzzer_sees_differences(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
--- What people who mean harm ask of a server, a text a line; tests/native/test_postgresql.py asks it.
+-- Hostile texts for a server, one per line; tests/native/engines/test_read_only.py runs them.
 INSERT INTO item VALUES (1)
 UPDATE item SET id = 0
 TRUNCATE item

@@ -1,0 +1,700 @@
+"""Samples of PostgreSQL and MariaDB databases: rows and their parents, values, names, omissions, locks and commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg2
+import pymysql
+import pytest
+from pymysql.constants import CLIENT
+
+from jaxrl_sql.ask import database_of
+from jaxrl_sql.ask import main as ask
+from jaxrl_sql.data.schema.describe import read_descriptions
+from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.datagen.copy.__main__ import main as copy
+from jaxrl_sql.datagen.sample import postgresql as postgresql_module
+from jaxrl_sql.datagen.sample.mysql import MysqlSource
+from jaxrl_sql.datagen.sample.postgresql import PostgresqlSource
+from jaxrl_sql.datagen.sample.sample import SampleReport, sample
+from jaxrl_sql.datagen.sample.served import open_served
+from jaxrl_sql.datagen.synth.__main__ import main as synth
+from jaxrl_sql.mcp import Database as McpDatabase
+from jaxrl_sql.mcp import main as mcp
+from jaxrl_sql.sqlenv.address import parse_address
+from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.types import InputError
+from sqlexec_rs.servers import Server
+
+
+def insert(table: str, count: int, row: Callable[[int], str]) -> str:
+    """Return the statement that inserts rows 1 to `count`."""
+    return f"INSERT INTO {table} VALUES {', '.join(f'({row(i)})' for i in range(1, count + 1))};"
+
+
+# Sale 1 references customer 900, sale 2 customer 899: parents of first rows are no first rows.
+SHOP = (
+    "CREATE TABLE customer(id int PRIMARY KEY, name varchar(30) NOT NULL, email varchar(40) UNIQUE);"
+    "CREATE TABLE item(id int PRIMARY KEY, code varchar(8) UNIQUE, price numeric(8, 2));"
+    "CREATE TABLE sale(id bigint PRIMARY KEY, customer_id int NOT NULL REFERENCES customer(id),"
+    " code varchar(8) REFERENCES item(code));"
+    "CREATE TABLE line(sale_id bigint REFERENCES sale(id), place int, note varchar(30), PRIMARY KEY (sale_id, place));"
+    "CREATE TABLE remark(id int PRIMARY KEY, sale_id bigint, place int, txt varchar(30),"
+    " FOREIGN KEY (sale_id, place) REFERENCES line(sale_id, place));"
+    + insert("customer", 900, lambda i: f"{i}, 'name {i}', 'c{i}@shop.example'")
+    + insert("item", 300, lambda i: f"{i}, 'I-{i}', {i / 4}")
+    + insert("sale", 800, lambda i: f"{i}, {901 - i}, " + (f"'I-{1 + i % 300}'" if i % 5 else "NULL"))
+    + insert("line", 800, lambda i: f"{801 - i}, {i % 3}, 'note {i}'")
+    + insert("remark", 800, lambda i: f"{i}, {801 - i}, {i % 3 if i % 4 else 'NULL'}, 'remark {i}'")
+)
+
+
+class Database:
+    """A database of a server, with the URLs of its owner and of a role that can only SELECT."""
+
+    def __init__(self, server: Server, engine: str, name: str) -> None:
+        self.engine, self.name = engine, name
+        self.schema = "public" if engine == "postgresql" else name
+        self.owner = server.owner.rpartition("/")[0] + f"/{name}"
+        self.reader = server.reader.rpartition("/")[0] + f"/{name}"
+        if engine == "mariadb":
+            server.run(f"CREATE DATABASE {name}; GRANT SELECT ON {name}.* TO reader")
+            return
+        with closing(psycopg2.connect(server.owner)) as connection:
+            connection.autocommit = True
+            connection.cursor().execute(f"CREATE DATABASE {name}")
+        self.run("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO reader")
+        self.run("ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO reader")
+
+    def connect(self) -> Any:
+        """Return a connection of the owner; names are in double quotes, and a lock is awaited for 2 s."""
+        if self.engine == "postgresql":
+            connection = psycopg2.connect(self.owner, options="-c lock_timeout=2s")
+            connection.autocommit = True
+            return connection
+        parts = urlsplit(self.owner)
+        return pymysql.connect(
+            host=parts.hostname or "", port=parts.port or 0, user=parts.username, password=parts.password or "",
+            database=self.name, autocommit=True, charset="utf8mb4", client_flag=CLIENT.MULTI_STATEMENTS,
+            init_command="SET SESSION sql_mode = 'ANSI_QUOTES', lock_wait_timeout = 2",
+        )  # fmt: skip
+
+    def run(self, script: str) -> list[Any]:
+        """Run statements as the owner and return the rows of the last."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(script)
+            while self.engine == "mariadb" and cursor.nextset():
+                pass
+            return list(cursor.fetchall()) if cursor.description else []
+
+    @contextmanager
+    def locked(self, table: str) -> Iterator[None]:
+        """Lock a table in another session."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            if self.engine == "postgresql":
+                cursor.execute(f"BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            else:
+                cursor.execute(f"LOCK TABLES {table} WRITE")
+            yield
+
+
+Make = Callable[..., Database]
+
+
+@pytest.fixture(scope="module")
+def servers(start_server: Callable[[str, str], Server]) -> Callable[[str], Server]:
+    """Return a function that returns the server of an engine."""
+    started: dict[str, Server] = {}
+
+    def server(engine: str) -> Server:
+        if engine not in started:
+            started[engine] = start_server(engine, "SELECT 1")
+        return started[engine]
+
+    return server
+
+
+@pytest.fixture
+def make_database(servers: Callable[[str], Server]) -> Make:
+    """Return a function that makes a database by a script."""
+
+    def make(engine: str, script: str) -> Database:
+        database = Database(servers(engine), engine, f"test_{os.urandom(6).hex()}")
+        database.run(script)
+        return database
+
+    return make
+
+
+@pytest.fixture(scope="module", params=("postgresql", "mariadb"))
+def engine(request: pytest.FixtureRequest) -> str:
+    """Return the name of an engine."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def shop(engine: str, servers: Callable[[str], Server]) -> Database:
+    """Return a shop that no test changes."""
+    database = Database(servers(engine), engine, "shop")
+    database.run(SHOP)
+    return database
+
+
+@pytest.fixture
+def pair(engine: str, make_database: Make) -> Database:
+    """Return a database with one foreign key, of b 1 to 60 to a 60 to 1."""
+    script = "CREATE TABLE a(id int PRIMARY KEY); CREATE TABLE b(id int PRIMARY KEY, a int REFERENCES a(id));"
+    return make_database(engine, script + insert("a", 60, str) + insert("b", 60, lambda i: f"{i}, {61 - i}"))
+
+
+def rows_of(path: Path, sql: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def tables_of(report: SampleReport) -> dict[str, list[Any]]:
+    """Return all rows of a sample by table."""
+    return {name: rows_of(report.path, f'SELECT * FROM "{name}"') for name in report.rows}
+
+
+def ids(report: SampleReport, table: str) -> set[int]:
+    return {number for (number,) in rows_of(report.path, f'SELECT id FROM "{table}"')}
+
+
+# Types of keys with an expression of their values.
+KEYS = {
+    "postgresql": [
+        ("text", "'it''s \\ \"' || i || ',{}'"),
+        ("char(9)", "'ü' || i"),
+        ("bytea", "decode(lpad(to_hex(i * 1000), 8, '0'), 'hex')"),
+        ("date", "date '0001-01-01' - 20 + i"),
+        ("timestamptz", "timestamptz '2000-01-01' + i * interval '1001 us'"),
+        ("numeric(30, 3)", "i / 8.0 - 20"),
+        ("uuid", "('00000000-0000-0000-0000-' || lpad(i::text, 12, '0'))::uuid"),
+        ("int, k2 text", "i / 10, 'x' || i % 10"),
+    ],
+    "mariadb": [
+        ("varchar(20)", "concat('it''s \\\\ \"', i)"),
+        ("char(9) CHARACTER SET latin1", "concat('ü', i)"),
+        ("varchar(20) COLLATE utf8mb4_bin", "concat(if(i % 2, 'a', 'A'), i DIV 2)"),
+        ("binary(8)", "unhex(lpad(hex(i * 1000), 16, '0'))"),
+        ("date", "DATE '2000-01-01' + INTERVAL i DAY"),
+        ("datetime(6)", "TIMESTAMP '2000-01-01 00:00:00' + INTERVAL i * 1001 MICROSECOND"),
+        ("timestamp(6)", "TIMESTAMP '2001-01-01 00:00:00' + INTERVAL i * 1001 MICROSECOND"),
+        ("decimal(30, 3)", "i / 8 - 20"),
+        ("bigint unsigned", "9000000000000000000 + i"),
+        ("int(5) unsigned zerofill", "i"),
+        ("enum('c', 'b', 'a') NOT NULL, k2 int NOT NULL", "1 + i % 3, i"),
+        ("uuid", "concat('00000000-0000-0000-0000-', lpad(hex(i), 12, '0'))"),
+        ("int, k2 varchar(9) DEFAULT 'x'", "i DIV 10, concat('x', i % 10)"),
+    ],
+}
+
+
+class TestParents:
+    def test_sample_holds_first_rows_and_their_parents_recursively(self, shop: Database, tmp_path: Path) -> None:
+        report = sample(shop.reader, tmp_path, 20)
+        assert report.path == tmp_path / "shop" / "shop.sqlite"
+        assert report.notes == ()
+        assert rows_of(report.path, "PRAGMA foreign_key_check") == []
+        assert rows_of(report.path, "PRAGMA integrity_check") == [("ok",)]
+        assert report.rows == {name: len(rows) for name, rows in tables_of(report).items()}
+        first = set(range(1, 21))
+        assert ids(report, "remark") == first
+        lines = {(sale, place) for sale, place, _ in tables_of(report)["line"]}
+        by_remarks = {(801 - i, i % 3) for i in first if i % 4}  # a key with a NULL references nothing
+        assert lines == by_remarks | {(i, (801 - i) % 3) for i in first}
+        sales = first | {sale for sale, _ in lines}
+        assert ids(report, "sale") == sales
+        assert ids(report, "customer") == first | {901 - i for i in sales}
+        assert ids(report, "item") == first | {1 + i % 300 for i in sales if i % 5}
+
+    def test_sample_of_an_unchanged_database_is_the_same(self, shop: Database, tmp_path: Path) -> None:
+        reports = [sample(shop.reader, tmp_path / str(number), 30) for number in range(2)]
+        assert tables_of(reports[0]) == tables_of(reports[1])
+
+    def test_small_tables_are_complete(self, shop: Database, tmp_path: Path) -> None:
+        report = sample(shop.reader, tmp_path, 10_000)
+        assert report.rows == {"customer": 900, "item": 300, "sale": 800, "line": 800, "remark": 800}
+        assert sorted(tables_of(report)["line"]) == sorted(shop.run("SELECT * FROM line"))
+
+    def test_equal_rows_without_a_key_are_all_sampled(self, engine: str, make_database: Make, tmp_path: Path) -> None:
+        script = "CREATE TABLE a(x int, y varchar(9));" + insert("a", 90, lambda i: f"{i % 2}, NULL")
+        report = sample(make_database(engine, script).reader, tmp_path, 30)
+        assert tables_of(report)["a"] == [(1, None), (0, None)] * 15
+
+    def test_levels_of_a_self_reference_are_bounded_and_the_cut_is_counted(
+        self, engine: str, make_database: Make, tmp_path: Path
+    ) -> None:
+        script = "CREATE TABLE staff(id int PRIMARY KEY, boss int REFERENCES staff(id));"
+        script += insert("staff", 40, lambda i: f"{41 - i}, {42 - i if i > 1 else 'NULL'}")
+        report = sample(make_database(engine, script).reader, tmp_path, 2)
+        assert ids(report, "staff") == set(range(1, 11))  # two first rows, eight levels
+        assert report.notes == ("staff: the sample lacks the parent in staff of 1 rows",)
+
+    def test_circles_of_tables_are_followed(self, engine: str, make_database: Make, tmp_path: Path) -> None:
+        script = (
+            "CREATE TABLE a(id int PRIMARY KEY, b int); CREATE TABLE b(id int PRIMARY KEY, a int REFERENCES a(id));"
+        )
+        script += insert("a", 30, lambda i: f"{i}, {31 - i}") + insert("b", 30, lambda i: f"{i}, {(i + 2) // 3}")
+        report = sample(
+            make_database(engine, script + "ALTER TABLE a ADD FOREIGN KEY (b) REFERENCES b(id)").reader, tmp_path, 2
+        )
+        # a 1, 2 -> b 30, 29 -> a 10 -> b 21 -> a 7 -> b 24 -> a 8 -> b 23 -> a 8
+        assert ids(report, "a") == {1, 2, 7, 8, 10}
+        assert ids(report, "b") == {1, 2, 21, 23, 24, 29, 30}
+        assert report.notes == ()
+
+    def test_keys_without_a_parent_on_the_server_are_counted(
+        self, engine: str, make_database: Make, tmp_path: Path
+    ) -> None:
+        script = "CREATE TABLE a(id int PRIMARY KEY); CREATE TABLE b(id int PRIMARY KEY, a int);"
+        script += insert("a", 50, lambda i: f"{i}") + insert("b", 20, lambda i: f"{i}, {i + 40}")
+        script += "" if engine == "postgresql" else "SET foreign_key_checks = 0;"
+        script += "ALTER TABLE b ADD FOREIGN KEY (a) REFERENCES a(id)" + " NOT VALID" * (engine == "postgresql")
+        report = sample(make_database(engine, script).reader, tmp_path, 30)
+        assert report.rows == {"a": 40, "b": 20}
+        assert report.notes == ("b: the sample lacks the parent in a of 10 rows",)
+
+    def test_parents_are_looked_up_by_keys_of_each_type(self, engine: str, make_database: Make, tmp_path: Path) -> None:
+        numbers = "generate_series(1, 100) i" if engine == "postgresql" else "(SELECT seq i FROM seq_1_to_100) s"
+        script = ""
+        for number, (kind, value) in enumerate(KEYS[engine]):
+            key = "k, k2" if "k2" in kind else "k"
+            script += (
+                f"CREATE TABLE parent{number}(k {kind}, v int, PRIMARY KEY ({key}));"
+                f"INSERT INTO parent{number}({key}, v) SELECT {value}, i FROM {numbers};"
+                f"CREATE TABLE child{number}(id int PRIMARY KEY, k {kind},"
+                f" FOREIGN KEY ({key}) REFERENCES parent{number}({key}));"
+                f"INSERT INTO child{number}(id, {key}) SELECT (37 * v) % 101, {key} FROM parent{number};"
+            )
+        report = sample(make_database(engine, script).reader, tmp_path, 5)
+        assert report.notes == ()
+        wanted = [(i, v) for i in range(1, 6) for v in range(1, 101) if 37 * v % 101 == i]
+        for number, (kind, _) in enumerate(KEYS[engine]):
+            on = " AND ".join(f"p.{column} = c.{column}" for column in (("k", "k2") if "k2" in kind else ("k",)))
+            joined = f"SELECT id, v FROM child{number} c JOIN parent{number} p ON {on} ORDER BY id"
+            assert (rows_of(report.path, joined), report.rows[f"parent{number}"] <= 10) == (wanted, True), kind
+
+    def test_a_key_references_its_parent_in_another_case(self, make_database: Make, tmp_path: Path) -> None:
+        script = "CREATE TABLE a(id int PRIMARY KEY, code varchar(9) UNIQUE);"
+        script += "CREATE TABLE b(id int PRIMARY KEY, code varchar(9), FOREIGN KEY (code) REFERENCES a(code));"
+        script += insert("a", 30, lambda i: f"{i}, 'I-{i}'") + insert("b", 5, lambda i: f"{i}, 'i-{i + 20}'")
+        report = sample(make_database("mariadb", script).reader, tmp_path, 2)
+        assert ids(report, "a") == {1, 2, 21, 22}
+        assert report.notes == ()
+
+
+POSTGRESQL_VALUES = r"""
+CREATE TYPE mood AS ENUM ('sad', 'happy');
+CREATE DOMAIN euros AS numeric(10, 2);
+CREATE TABLE v(
+    id int PRIMARY KEY, a smallint, b bigint, c numeric(6, 2), d numeric, e numeric(20, 0), f real, g float8, h boolean,
+    i text, j varchar(9), k char(4), l date, m time, n timestamp, o interval, p uuid, q json, r jsonb, s bytea, t int[],
+    u mood, w euros, x inet, y text[], z int4range, oid oid, money money, bit bit(3), tz time with time zone
+);
+INSERT INTO v(id) VALUES (0);
+INSERT INTO v VALUES
+ (1, -32768, 9223372036854775807, 1.50, 0.1, 12345678901234567890, 0.1, 1e300, true,
+  E'tab\tline\nback\\slash\\N"''\r', 'é%s', 'ab',
+  '2024-02-29', '10:00:00.5', '2024-01-01 10:00:00.123456', '1 day 02:00', '00000000-0000-0000-0000-00000000000a',
+  '{"a" : 1}', '{"b": [1, null]}', '\x00ff5c', '{1,NULL,3}', 'happy', 3.00, '10.0.0.1/8', '{"a,b","c\\d"}', '[1,5)',
+  4294967295, 1.5, '101', '10:00:00+02'),
+ (2, 0, -9223372036854775808, 3.00, 7, 42, 'Infinity', '-Infinity', false, '\N', '', '',
+  'infinity', '24:00', '0044-03-15 00:00:00 BC',
+  '-3 months', 'ffffffff-ffff-ffff-ffff-ffffffffffff', 'null', '"x"', '', '{}', 'sad',
+  -0.01, '::1', '{}', 'empty', 0, -1, '000',
+  '00:00:00+00');
+"""
+MARIADB_VALUES = r"""
+CREATE TABLE v(
+    id int PRIMARY KEY, a tinyint(1), b bigint, c decimal(6, 2), d decimal(20, 0), e float, f double, g varchar(30),
+    h char(4), i text, j date, k time, l datetime(3), m timestamp NULL, n year, o bit(11), p binary(4), q varbinary(9),
+    r blob, s enum('sad', 'happy'), t set('x', 'y'), u json, w bigint unsigned, x point, y uuid, z inet6,
+    aa varchar(9) CHARACTER SET latin1, ab varchar(9) COLLATE utf8mb4_bin
+);
+INSERT INTO v(id) VALUES (0);
+INSERT INTO v VALUES
+ (1, 1, 9223372036854775807, 1.50, 12345678901234567890, 0.1, 1e300,
+  'tab\tline\nback\\slash\'é%s🙂', 'ab', 'x', '2024-02-29',
+  '-838:59:59', '2024-01-01 10:00:00.5', '2024-01-01 10:00:00', 2024, b'10100000001', 'a', x'00ff5c', x'00',
+  'happy', 'x,y', '{\"a\" : 1}', 18446744073709551615, POINT(1, 2),
+  '00000000-0000-0000-0000-00000000000a', '::1', 'Zürich', 'A'),
+ (2, -1, -9223372036854775808, 3.00, 42, 1e10, -0.0, '', '', '', '1000-01-01', '00:00:01',
+  '9999-12-31 23:59:59.999', NULL,
+  1999, b'0', '', '', '', 'sad', '', 'null', 0, POINT(0, 0), NULL, 'ffff::', '', 'a')
+"""
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("engine", "script", "columns", "queries"),
+        [
+            (
+                "postgresql", POSTGRESQL_VALUES, 30,
+                [
+                    "SELECT c / 2, w / 2 FROM v ORDER BY id",
+                    "SELECT id FROM v WHERE k = 'ab' OR l > '2024-01-01'",
+                    "SELECT h, count(*) FROM v WHERE h IS NOT NULL GROUP BY h ORDER BY h",
+                    "SELECT id FROM v WHERE h",
+                ],
+            ),
+            (
+                "mariadb", MARIADB_VALUES, 28,
+                [
+                    "SELECT c / 2 FROM v WHERE c > 1 ORDER BY id",
+                    "SELECT id FROM v WHERE h = 'AB' OR j > '2024-01-01'",
+                    "SELECT id FROM v WHERE ab = 'A'",
+                    "SELECT id FROM v WHERE a ORDER BY id",
+                ],
+            ),
+        ],
+    )  # fmt: skip
+    def test_values_equal_those_of_the_executor(
+        self, engine: str, script: str, columns: int, queries: list[str], make_database: Make, tmp_path: Path
+    ) -> None:
+        database = make_database(engine, script)
+        path = sample(database.reader, tmp_path, 10).path
+        names = [column.name for column in read_schema(path).tables[0].columns]
+        assert len(names) == columns
+        queries = [*(f"SELECT {name} FROM v ORDER BY id" for name in names), *queries]
+        with Executor(threads=2) as executor:
+            sampled = executor.execute_many([(str(path), query) for query in queries])
+            served = executor.execute_many([(database.reader, query) for query in queries])
+        for query, outcome, other in zip(queries, sampled, served, strict=True):
+            assert (outcome.status, outcome.rows) == ("ok", other.rows), query
+
+    def test_times_with_a_zone_are_in_utc_and_read_by_date_functions(self, make_database: Make, tmp_path: Path) -> None:
+        script = "CREATE TABLE v(id int PRIMARY KEY, at timestamptz);"
+        script += "INSERT INTO v VALUES (1, '2024-01-01 00:30:00+02'), (2, NULL), (3, '0044-03-15 00:00:00+00 BC')"
+        path = sample(make_database("postgresql", script).reader, tmp_path, 10).path
+        assert rows_of(path, "SELECT at, strftime('%Y', at) FROM v WHERE id < 3") == [
+            ("2023-12-31 22:30:00", "2023"), (None, None),
+        ]  # fmt: skip
+        assert rows_of(path, "SELECT at FROM v WHERE id = 3") == [("0044-03-15 00:00:00 BC",)]
+
+    def test_nan_becomes_null_and_is_counted(self, make_database: Make, tmp_path: Path) -> None:
+        script = "CREATE TABLE v(id int PRIMARY KEY, a float8, b numeric(5, 1), c text);"
+        script += "INSERT INTO v VALUES (1, 'NaN', 'NaN', 'NaN'), (2, 'Infinity', 1, NULL)"
+        database = make_database("postgresql", script)
+        report = sample(database.reader, tmp_path, 10)
+        assert tables_of(report)["v"] == [(1, None, None, "NaN"), (2, float("inf"), 1.0, None)]
+        assert report.notes == ("public.v.a: NaN became NULL 1 times", "public.v.b: NaN became NULL 1 times")
+        database.run("ALTER TABLE v ALTER a SET NOT NULL")
+        with pytest.raises(InputError, match=r"public\.v: .*v\.a.* --leave-out the column"):
+            sample(database.reader, tmp_path / "again", 10)
+        assert not (tmp_path / "again" / database.name).exists()
+
+
+class TestNames:
+    def test_hostile_names_are_sampled(self, engine: str, make_database: Make, tmp_path: Path) -> None:
+        script = (
+            'CREATE TABLE "select"("a b" int PRIMARY KEY, "it\'s ""x`" int, "100%s" int, "größe\\" int, "order" int);'
+        )
+        script += 'CREATE TABLE "Sub.Table"("#" int PRIMARY KEY, "x.y" int REFERENCES "select"("a b"), "%" int);'
+        script += insert('"select"', 50, lambda i: f"{i}, 2, 3, 4, 5")
+        script += insert('"Sub.Table"', 50, lambda i: f"{i}, {51 - i}, 6")
+        report = sample(make_database(engine, script).reader, tmp_path, 10, ["select.order", "Sub.Table.%"])
+        names = [name for name, *_ in rows_of(report.path, "SELECT name FROM pragma_table_info('select')")]
+        assert names == ["a b", "it's \"x`", "100%s", "größe\\"]
+        joined = 'SELECT count(*) FROM "select" s JOIN "Sub.Table" t ON s."a b" = t."x.y"'
+        assert (report.rows, rows_of(report.path, joined)) == ({"select": 20, "Sub.Table": 10}, [(10,)])
+
+    def test_tables_of_two_schemas_have_different_names(self, make_database: Make, tmp_path: Path) -> None:
+        database = make_database(
+            "postgresql",
+            "CREATE SCHEMA crm; CREATE TABLE item(id int PRIMARY KEY); CREATE TABLE crm.item(id int PRIMARY KEY);"
+            "CREATE TABLE crm.note(id int REFERENCES crm.item);"
+            "INSERT INTO crm.item VALUES (1); INSERT INTO crm.note VALUES (1)",
+        )
+        report = sample(database.reader, tmp_path, 10)
+        assert tables_of(report) == {"item": [], "crm_item": [(1,)], "note": [(1,)]}
+        with pytest.raises(InputError, match=r"--leave-out item may mean public\.item, crm\.item"):
+            sample(database.reader, tmp_path / "2", 10, ["item"])
+        assert sample(database.reader, tmp_path / "3", 10, ["public.item"]).rows.keys() == {"item", "note"}
+
+    def test_partitions_and_heirs_are_read_with_their_table(self, make_database: Make, tmp_path: Path) -> None:
+        database = make_database(
+            "postgresql",
+            "CREATE TABLE log(id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);"
+            "CREATE TABLE log_1 PARTITION OF log FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');"
+            "CREATE TABLE log_2 PARTITION OF log FOR VALUES FROM ('2024-02-01') TO ('2024-03-01')"
+            " PARTITION BY HASH (id);"
+            "CREATE TABLE log_2a PARTITION OF log_2 FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+            "CREATE TABLE log_2b PARTITION OF log_2 FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
+            "CREATE TABLE remark(id int PRIMARY KEY, log int, day date, FOREIGN KEY (log, day) REFERENCES log);"
+            "INSERT INTO log SELECT i, date '2024-01-01' + i % 60 FROM generate_series(1, 600) i;"
+            "INSERT INTO remark SELECT 601 - id, id, day FROM log;"
+            "CREATE TABLE base(id int); CREATE TABLE heir(more int) INHERITS (base);"
+            "INSERT INTO base VALUES (1); INSERT INTO heir VALUES (2, 3);",
+        )
+        report = sample(database.reader, tmp_path, 50)
+        assert report.rows == {"log": 100, "remark": 50, "base": 2, "heir": 1}
+        assert ids(report, "log") == {*range(1, 51), *range(551, 601)}
+        assert tables_of(report)["base"] == [(1,), (2,)]
+        assert report.notes == ()
+
+    def test_comments_are_read_as_descriptions(self, engine: str, make_database: Make, tmp_path: Path) -> None:
+        comment = "'weight, in \"kg\"\nor less'"
+        script = "CREATE TABLE other(a int); CREATE TABLE item(id int PRIMARY KEY, "
+        if engine == "postgresql":
+            script += f"wt float8); COMMENT ON COLUMN item.wt IS {comment}"
+        else:
+            script += f"wt double COMMENT {comment})"
+        report = sample(make_database(engine, script).reader, tmp_path, 10)
+        assert read_descriptions(report.path).of("item", "wt") == 'weight, in "kg" or less'
+        assert read_descriptions(report.path).faults == ()
+        assert [file.name for file in (report.path.parent / "database_description").iterdir()] == ["item.csv"]
+
+
+class TestLeavingOut:
+    def test_tables_columns_and_their_keys_are_left_out(self, shop: Database, tmp_path: Path) -> None:
+        schema = shop.schema
+        names = ["customer.email", f"{schema}.item", "sale.id"]
+        report = sample(shop.reader, tmp_path, 30, names)
+        assert report.rows == {"customer": 60, "sale": 30, "line": 53, "remark": 30}
+        assert [name for _, name, *_ in rows_of(report.path, "PRAGMA table_info(sale)")] == ["customer_id", "code"]
+        assert [name for _, name, *_ in rows_of(report.path, "PRAGMA table_info(customer)")] == ["id", "name"]
+        assert rows_of(report.path, "PRAGMA foreign_key_list(line)") == []
+        assert set(report.notes) == {
+            f"{schema}.sale: no primary key (id) in the sample: a column is left out",
+            f"{schema}.sale (code): no foreign key to {schema}.item in the sample: a part of it is left out",
+            f"{schema}.line (sale_id): no foreign key to {schema}.sale in the sample: a part of it is left out",
+        }
+        assert b"@shop.example" not in report.path.read_bytes()
+
+    def test_first_rows_are_the_same_without_a_column(self, shop: Database, tmp_path: Path) -> None:
+        path = sample(shop.reader, tmp_path, 30, ["remark.id"]).path
+        assert rows_of(path, "SELECT txt FROM remark") == [(f"remark {i}",) for i in range(1, 31)]
+
+    def test_a_type_that_sqlite_cannot_hold_is_refused_or_left_out(self, make_database: Make, tmp_path: Path) -> None:
+        script = "CREATE TYPE pair AS (a int, b int); CREATE TABLE t(id int PRIMARY KEY, p pair, ps pair[], d int)"
+        database = make_database("postgresql", script)
+        with pytest.raises(InputError) as caught:
+            sample(database.reader, tmp_path, 10)
+        assert str(caught.value) == (
+            "SQLite cannot hold the type of public.t.p (public.pair), public.t.ps (public.pair[]): "
+            "--leave-out public.t.p public.t.ps"
+        )
+        path = sample(database.reader, tmp_path, 10, ["public.t.p", "t.ps"]).path
+        assert [column.name for column in read_schema(path).tables[0].columns] == ["id", "d"]
+
+    @pytest.mark.parametrize(
+        ("script", "leave_out", "message"),
+        [
+            ('CREATE TABLE t(a int, "A" int)', [], r"public\.t: the columns a and A have one name in SQLite"),
+            ('CREATE TABLE t(a int); CREATE TABLE "T"(a int)', [], r"public\.t and public\.T have one name in SQLite"),
+            ("CREATE TABLE sqlite_x(a int)", [], r"SQLite reserves names that begin with sqlite_"),
+            ("CREATE TABLE t(a int)", ["t.a"], r"public\.t has no columns: --leave-out public\.t"),
+            ("CREATE TABLE tab(a int)", ["tap"], r"--leave-out tap: there is no such table or column; .* is tab$"),
+            ("SELECT 1", [], r"there is no table that the role can read"),
+        ],
+    )
+    def test_unusable_schemas_and_names_are_refused(
+        self, make_database: Make, tmp_path: Path, script: str, leave_out: list[str], message: str
+    ) -> None:
+        with pytest.raises(InputError, match=message) as caught:
+            sample(make_database("postgresql", script).reader, tmp_path, 10, leave_out)
+        assert "\n" not in str(caught.value)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_unreadable_tables_are_left_out_and_reported(self, make_database: Make, tmp_path: Path) -> None:
+        database = make_database(
+            "postgresql",
+            "CREATE TABLE a(id int PRIMARY KEY); CREATE TABLE secret(id int REFERENCES a);"
+            "REVOKE ALL ON secret FROM reader;"
+            "CREATE TABLE part(id int); ALTER TABLE part ENABLE ROW LEVEL SECURITY;"
+            "CREATE POLICY p ON part USING (id > 1); INSERT INTO part VALUES (1), (2), (3)",
+        )
+        report = sample(database.reader, tmp_path, 10)
+        assert tables_of(report) == {"a": [], "part": [(2,), (3,)]}
+        assert report.notes == (
+            "public.secret is left out: the role may not read it",
+            "public.part has row security: only rows that the role may see are sampled",
+        )
+
+    def test_references_to_columns_that_are_no_key_are_reported(self, make_database: Make, tmp_path: Path) -> None:
+        script = "CREATE TABLE a(x int, KEY (x)) ENGINE = InnoDB; CREATE TABLE b(x int REFERENCES a(x));"
+        database = make_database("mariadb", script + "CREATE TABLE old(x int) ENGINE = MyISAM")
+        report = sample(database.reader, tmp_path, 10)
+        note = f"{database.name}.b (x) references columns that are not a key: it is no foreign key in the sample"
+        assert (report.rows.keys(), report.notes) == ({"a", "b", "old"}, (note,))
+
+
+class TestLocks:
+    def test_sessions_only_read_and_bound_locks_and_time(self, shop: Database) -> None:
+        address = parse_address(shop.owner)
+        source: Any
+        if shop.engine == "postgresql":
+            source = PostgresqlSource(address)
+            names = ("lock_timeout", "statement_timeout", "default_transaction_read_only")
+            settings = [source._rows("", f"SHOW {name}")[0][0] for name in names]
+            assert settings == ["1s", "5s", "on"]
+        else:
+            source = MysqlSource(address)
+            (settings,) = source._rows("", "SELECT @@lock_wait_timeout, @@max_statement_time, @@tx_read_only")
+            assert settings == ("1", "5.000000", "1")
+        with closing(source), pytest.raises(InputError, match=r"(?i)read.only transaction"):
+            source._rows("item", f"DELETE FROM {shop.schema}.item")
+
+    def test_tables_can_be_altered_between_reads(self, pair: Database, tmp_path: Path) -> None:
+        lines: list[str] = []
+
+        def alter(line: str) -> None:
+            lines.append(line)
+            for table in ("a", "b"):
+                pair.run(f"ALTER TABLE {table} ADD COLUMN more{len(lines)} int")
+
+        report = sample(pair.reader, tmp_path, 20, report=alter)
+        assert sorted(lines) == [f"{pair.schema}.a: 20 rows", f"{pair.schema}.b: 20 rows"]
+        assert tables_of(report)["a"] == [(i,) for i in (*range(1, 21), *range(41, 61))]
+        assert report.notes == ()
+
+    def test_a_locked_table_is_refused_in_one_line(self, shop: Database, tmp_path: Path) -> None:
+        with shop.locked("sale"), pytest.raises(InputError) as caught:
+            sample(shop.reader, tmp_path, 30)
+        message = f"{shop.schema}.sale is locked by another session for more than 1 s: run it again later"
+        assert (str(caught.value), list(tmp_path.iterdir())) == (message, [])
+
+    def test_a_read_that_takes_too_long_is_stopped(
+        self, make_database: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(postgresql_module, "_SESSION", postgresql_module._SESSION.replace("5s", "100ms"))
+        database = make_database(
+            "postgresql",
+            "CREATE TABLE slow(id int); ALTER TABLE slow ENABLE ROW LEVEL SECURITY; INSERT INTO slow VALUES (1);"
+            "CREATE POLICY p ON slow USING (pg_sleep(20) IS NOT NULL)",
+        )
+        with pytest.raises(InputError, match=r"public\.slow: a read took more than .* s: --leave-out the table"):
+            sample(database.reader, tmp_path, 30)
+
+    @pytest.mark.parametrize("change", ["RENAME TO c", "RENAME COLUMN a TO c"])
+    def test_a_table_that_changes_before_its_read_is_refused(self, pair: Database, tmp_path: Path, change: str) -> None:
+        with pytest.raises(InputError, match=r"\.b was changed while it was sampled: run it again"):
+            sample(pair.reader, tmp_path, 30, report=lambda _: pair.run(f"ALTER TABLE b {change}"))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_parents_that_are_deleted_meanwhile_are_counted(self, pair: Database, tmp_path: Path) -> None:
+        report = sample(
+            pair.reader,
+            tmp_path,
+            20,
+            report=lambda line: ".b:" in line and pair.run("DELETE FROM b WHERE true; DELETE FROM a"),
+        )
+        assert report.notes == ("b: the sample lacks the parent in a of 20 rows",)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda url: url.replace("127.0.0.1", "no-host.invalid") + "?sslmode=disable", r"no-host\.invalid"),
+            (lambda url: re.sub(r":\d+/", ":1/", url), r"://127\.0\.0\.1:1/shop: .*([Rr]efused|Can't connect)"),
+            (lambda url: url.replace(":", ":wrong", 2).replace("wrong//", "//"), r"(authentication failed|denied)"),
+            (lambda url: url + "_none", r"shop_none"),
+            (lambda url: url.removesuffix("/shop"), r"the URL names no database"),
+            (lambda url: re.sub(r"^\w+", "oracle", url), r"oracle"),
+            (lambda _: "duckdb:folder", r"duckdb:folder: only postgresql:// and mysql:// can be sampled"),
+        ],
+    )
+    def test_a_wrong_url_is_refused_in_one_line_without_its_password(
+        self, shop: Database, tmp_path: Path, change: Callable[[str], str], message: str
+    ) -> None:
+        with pytest.raises(InputError, match=message) as caught:
+            sample(change(shop.reader), tmp_path, 10)
+        assert "\n" not in str(caught.value)
+        assert urlsplit(shop.reader).password not in str(caught.value)
+
+    def test_a_missing_driver_is_named(self, shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "psycopg2", None)
+        monkeypatch.setitem(sys.modules, "pymysql", None)
+        with pytest.raises(InputError, match=r"pip install (psycopg2-binary|pymysql)"):
+            sample(shop.reader, tmp_path, 10)
+
+
+class TestCommands:
+    @pytest.fixture(autouse=True)
+    def _cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
+
+    def test_copy_writes_a_sample(self, shop: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        options = ["--rows", "850", "--leave-out", "remark", "line", "--leave-out", "customer.email"]
+        assert copy(["--from", shop.reader, "--to", str(tmp_path), *options]) == 0
+        out, err = capsys.readouterr()
+        assert out == f"{tmp_path}/shop/shop.sqlite: 2000 rows of 3 tables\n"
+        assert "sale: 800 rows" in err
+        assert copy(["--from", shop.reader, "--to", str(tmp_path)]) == 2
+        assert "shop already exists: remove it, or give another folder" in capsys.readouterr().err
+        assert copy(["--from", shop.reader, "--to", str(tmp_path / "2"), "--rows", "0"]) == 2
+        assert capsys.readouterr() == ("", "error: --rows 0: at least 1\n")
+
+    def test_cached_samples_are_separate_by_omissions(self, shop: Database) -> None:
+        lines: list[str] = []
+        shown = [
+            open_served(shop.reader, None, names, lines.append).shown_by
+            for names in ([], ["customer.email"], ["customer.email", "item"], ["item", "customer.email"], [])
+        ]
+        assert shown[0] == shown[4] != shown[1] != shown[2] == shown[3]
+        assert [b"@shop.example" in path.read_bytes() for path in shown[:3]] == [True, False, False]
+        assert sum("an earlier sample" in line for line in lines) == 2
+
+    def test_ask_shows_no_omitted_column(self, shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
+        example = database_of(shop.reader, leave_out=["customer.email", "item"])
+        tables = {
+            table.name: [column.name for column in table.columns] for table in read_schema(example.db_path).tables
+        }
+        assert tables.keys() == {"customer", "sale", "line", "remark"}
+        assert tables["customer"] == ["id", "name"]
+        assert ask(["--model", "none", "--db", shop.reader, "--leave-out", "custmer", "How many?"]) == 2
+        assert (
+            "--leave-out custmer: there is no such table or column; the nearest is customer" in capsys.readouterr().err
+        )
+
+    def test_mcp_shows_no_omitted_column(self, shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
+        with Executor(threads=1) as executor:
+            schema = McpDatabase(shop.reader, None, ["customer.email"], executor, 10).schema(None)
+        assert ("name TEXT" in schema, "email" in schema) == (True, False)
+        assert mcp(["--db", shop.reader, "--leave-out", "customer.mail"]) == 2
+        assert "the nearest is customer.email" in capsys.readouterr().err
+
+    def test_synth_asks_about_no_omitted_column(
+        self, shop: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        command = ["--db", shop.reader, "--out", str(tmp_path / "out"), "--n", "6"]
+        assert synth([*command, "--leave-out", "customer.email", "remark", "line", "item"]) == 0
+        lines = [json.loads(line) for line in (tmp_path / "out" / "questions.jsonl").read_text().splitlines()]
+        assert lines
+        assert "email" not in repr(lines)
+        assert {table.name for table in read_schema(next((tmp_path / "out").rglob("*.sqlite"))).tables} == {
+            "customer", "sale",
+        }  # fmt: skip
+        capsys.readouterr()
+        assert synth([*command, "--leave-out", "sails"]) == 2
+        assert "the nearest is sale" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("command", [ask, mcp, synth])
+    def test_omissions_of_a_file_are_refused(
+        self, command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "shop.sqlite"
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE a(x)")
+        options = {ask: ["--model", "none", "Who?"], mcp: [], synth: ["--out", str(tmp_path / "out")]}[command]
+        assert command(["--db", str(path), *options, "--leave-out", "a"]) == 2
+        assert f"--leave-out a: is for a --db of a server; {path} is shown as it is" in capsys.readouterr().err
+
+    def test_omissions_of_a_stand_in_are_refused(self, shop: Database, tmp_path: Path) -> None:
+        path = tmp_path / "shop.sqlite"
+        path.touch()
+        with pytest.raises(InputError, match=r"--leave-out item: .*--stand-in .*shop\.sqlite is shown as it is"):
+            open_served(shop.reader, path, ["item"], print)

@@ -1,12 +1,9 @@
-"""A server's database as data: tables, columns and keys. `Source` is the interface of an engine."""
+"""The catalog of a server's database: tables, columns and keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
-
-from jaxrl_sql.types import InputError
+from typing import NamedTuple
 
 TablePath = tuple[str, str]
 """The schema of a table (MariaDB: its database), and its name there."""
@@ -16,12 +13,6 @@ Record = tuple[str | None, ...]
 
 Key = tuple[str, ...]
 """The values of a foreign key, as the server writes them."""
-
-LOCK_SECONDS = 1
-"""How long a read waits for a lock of another session."""
-
-READ_SECONDS = 5
-"""How long a read may take. An ALTER TABLE of another session waits at most this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,34 +73,3 @@ class Catalog(NamedTuple):
     tables: tuple[Table, ...]
     foreign_keys: tuple[ForeignKey, ...]
     notes: tuple[str, ...] = ()
-
-
-class Source(Protocol):
-    """A server's database. Each read is a read-only transaction that ends within READ_SECONDS."""
-
-    def catalog(self) -> Catalog:
-        """Return the tables that the role can read."""
-
-    def first_rows(self, table: Table, count: int) -> list[Record]:
-        """Return the first rows of a table by its `order`."""
-
-    def parents(self, parent: Table, key: ForeignKey, keys: Sequence[Key]) -> list[Record]:
-        """Return the rows of `parent` that have the keys; a row may come twice."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
-def locked(title: str) -> InputError:
-    """Return the error for a table that another session locks."""
-    return InputError(f"{title} is locked by another session for more than {LOCK_SECONDS} s: run it again later")
-
-
-def changed(title: str) -> InputError:
-    """Return the error for a table whose definition changed after the catalog was read."""
-    return InputError(f"{title} was changed while it was sampled: run it again")
-
-
-def too_slow(title: str) -> InputError:
-    """Return the error for a read that took too long."""
-    return InputError(f"{title}: a read took more than {READ_SECONDS} s: --leave-out the table, or its large columns")

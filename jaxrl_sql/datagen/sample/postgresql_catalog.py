@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl_sql.datagen.sample.catalog import Catalog, Column, ForeignKey, Table, TablePath
@@ -46,9 +46,6 @@ _KINDS = {
 # Types of extensions, by name.
 _EXTENSIONS = {"citext": "caseless", "hstore": "other", "ltree": "other"}
 
-Select = Callable[..., Sequence[Sequence[Any]]]
-"""Return the rows of a query with its values."""
-
 
 class _Type(NamedTuple):
     schema: str
@@ -60,8 +57,13 @@ class _Type(NamedTuple):
     modifier: int
 
 
-def read_catalog(select: Select) -> Catalog:
+def read_catalog(cursor: Any) -> Catalog:
     """Return the tables that the role can read, their foreign keys, and a line for each omission."""
+
+    def select(sql: str, *values: Any) -> Sequence[Sequence[Any]]:
+        cursor.execute(sql, values or None)
+        return cursor.fetchall()
+
     paths: dict[int, TablePath] = {}
     notes = []
     for oid, schema, name, is_readable, has_policies in select(_TABLES):

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxrl_sql.datagen.sample.catalog import Catalog, ForeignKey, Key, Record, Source, Table, TablePath
+from jaxrl_sql.datagen.sample.catalog import Catalog, ForeignKey, Key, Record, Table, TablePath
 from jaxrl_sql.datagen.sample.choose import choose
 from jaxrl_sql.datagen.sample.file import SampleFile, write_descriptions
 from jaxrl_sql.datagen.sample.mysql import MysqlSource
 from jaxrl_sql.datagen.sample.postgresql import PostgresqlSource
+from jaxrl_sql.datagen.sample.source import Source
 from jaxrl_sql.datagen.sample.values import KINDS, to_cell
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.address import Address, parse_address

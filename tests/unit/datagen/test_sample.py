@@ -538,14 +538,14 @@ class TestLocks:
         if shop.engine == "postgresql":
             source = PostgresqlSource(address)
             names = ("lock_timeout", "statement_timeout", "default_transaction_read_only")
-            settings = [source._rows("", f"SHOW {name}")[0][0] for name in names]
+            settings = [source.run("", f"SHOW {name}")[0][0] for name in names]
             assert settings == ["1s", "5s", "on"]
         else:
             source = MysqlSource(address)
-            (settings,) = source._rows("", "SELECT @@lock_wait_timeout, @@max_statement_time, @@tx_read_only")
+            (settings,) = source.run("", "SELECT @@lock_wait_timeout, @@max_statement_time, @@tx_read_only")
             assert settings == ("1", "5.000000", "1")
         with closing(source), pytest.raises(InputError, match=r"(?i)read.only transaction"):
-            source._rows("item", f"DELETE FROM {shop.schema}.item")
+            source.run("item", f"DELETE FROM {shop.schema}.item")
 
     def test_tables_can_be_altered_between_reads(self, pair: Database, tmp_path: Path) -> None:
         lines: list[str] = []
@@ -575,7 +575,7 @@ class TestLocks:
             "CREATE TABLE slow(id int); ALTER TABLE slow ENABLE ROW LEVEL SECURITY; INSERT INTO slow VALUES (1);"
             "CREATE POLICY p ON slow USING (pg_sleep(20) IS NOT NULL)",
         )
-        with pytest.raises(InputError, match=r"public\.slow: a read took more than .* s: --leave-out the table"):
+        with pytest.raises(InputError, match=r"public\.slow takes more than .* s to read: --leave-out the table"):
             sample(database.reader, tmp_path, 30)
 
     @pytest.mark.parametrize("change", ["RENAME TO c", "RENAME COLUMN a TO c"])

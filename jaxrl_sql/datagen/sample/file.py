@@ -39,7 +39,8 @@ class SampleFile:
             self._connection.executemany(f"INSERT INTO {quote_name(table.name, always=True)} VALUES ({places})", rows)
         except sqlite3.IntegrityError as error:
             raise InputError(
-                f"{table.title}: {error} (SQLite has no NaN, and rounds numbers): --leave-out the column"
+                f"{table.title}: {error}: --leave-out the column (SQLite has no NaN, and rounds numbers), "
+                "or run it again if another session changes the table"
             ) from None
         except (sqlite3.DataError, OverflowError) as error:
             raise InputError(f"{table.title}: a value that SQLite cannot hold ({error})") from None

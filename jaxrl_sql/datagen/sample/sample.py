@@ -92,7 +92,7 @@ def sample(
     if rows < 1:
         raise InputError(f"--rows {rows}: at least 1")
     address = parse_address(url).single
-    target = folder / _db_id(address)
+    target = folder / sample_id(address)
     if target.exists():
         raise InputError(f"{target} already exists: remove it, or give another folder")
     source = _SOURCES[address.engine](address)
@@ -120,7 +120,8 @@ def sample(
     return SampleReport(target / f"{target.name}.sqlite", sampler.counts, tuple(notes))
 
 
-def _db_id(address: Address) -> str:
+def sample_id(address: Address) -> str:
+    """Return the name of a database's sample; raises InputError for an address that cannot be sampled."""
     if address.engine not in _SOURCES:
         raise InputError(f"{address.shown}: only {' and '.join(f'{name}://' for name in _SOURCES)} can be sampled")
     if not address.database:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.data.cache_folder import cache_folder
-from jaxrl_sql.datagen.sample.sample import ROWS, sample
+from jaxrl_sql.datagen.sample.sample import ROWS, sample, sample_id
 from jaxrl_sql.sqlenv.address import is_address, open_url, parse_address
 from jaxrl_sql.types import InputError
 
@@ -62,8 +62,9 @@ def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callabl
     cache = cache_folder() or Path(tempfile.mkdtemp(prefix="jaxrl_sql-"))
     identity = json.dumps([public_url, sorted(set(leave_out))])
     folder = cache / "samples" / hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
-    path = next(folder.glob("*/*.sqlite"), None)
-    if path is not None:
+    name = sample_id(parse_address(url))
+    path = folder / name / f"{name}.sqlite"
+    if path.is_file():
         report(f"an earlier sample shows the database: {path} (delete {path.parent} for a new one)")
         return path
     result = sample(url, folder, ROWS, leave_out)

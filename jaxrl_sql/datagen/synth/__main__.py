@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mysql-share", type=float, default=0.0, help="of questions that ask for MySQL")
     own = parser.add_argument_group("your own databases")
     own.add_argument("--db", nargs="+", metavar="FILE|URL", help="SQLite files, or servers' databases, to ask about")
-    add_leave_out(own)
+    add_leave_out(parser)
     own.add_argument("--n", type=int, default=200, help="questions per file, default 200")
     own.add_argument("--link", action="store_true", help="link to the files instead of copying them")
     return parser

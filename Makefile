@@ -78,12 +78,20 @@ test: setup-dev ## set up, then run the tests of each room's core, Rust's and Py
 	cargo test --quiet --package sqlexec_core
 	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
 
+.PHONY: test-servers
+test-servers: setup-dev ## tests with PostgreSQL and MariaDB, which must be installed (Debian: postgresql, mariadb-server)
+	SQLEXEC_SERVERS=required $(BIN)/python -m pytest -q -m "servers and not slow and not nightly" $(SHARED) $(ARGS) || [ $$? -eq 5 ]
+
 .PHONY: test-slow
-test-slow: setup-dev ## the tests that take long: whole runs, every variant of what `test` tries in one
-	$(BIN)/python -m pytest -q -m slow $(SHARED) $(ARGS) || [ $$? -eq 5 ]
+test-slow: setup-dev ## whole runs and expensive checks, which also run before a change lands
+	$(BIN)/python -m pytest -q -m "slow and not nightly" $(SHARED) $(ARGS) || [ $$? -eq 5 ]
+
+.PHONY: test-nightly
+test-nightly: setup-dev ## long soaks and further variants of slow tests
+	$(BIN)/python -m pytest -q -m nightly $(SHARED) $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: test-all
-test-all: test test-slow test-multidevice ## every test that needs no further installation (test-browser needs Chromium)
+test-all: test test-slow test-nightly test-servers test-multidevice ## all tests except those that need a further installation
 
 .PHONY: fuzz
 fuzz: setup-dev ## random statements beside apsw, random tables beside the scorers; ARGS=--minutes=10

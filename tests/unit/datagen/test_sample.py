@@ -16,6 +16,8 @@ from jaxrl_sql.datagen.sample.sample import SampleReport, sample
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
 
+pytestmark = pytest.mark.servers
+
 Database = Any
 """A database on a server, `ServerDatabase` of conftest.py."""
 

@@ -30,6 +30,8 @@ from jaxrl_sql.sqlenv.address import parse_address
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
 
+pytestmark = pytest.mark.servers
+
 Database = Any
 """A database on a server, `ServerDatabase` of conftest.py."""
 
@@ -265,17 +267,6 @@ class TestCommands:
         capsys.readouterr()
         assert synth([*command, "--leave-out", "sails"]) == 2
         assert "the nearest is sale" in capsys.readouterr().err
-
-    @pytest.mark.parametrize("command", [ask, mcp, synth])
-    def test_omissions_of_a_file_are_refused(
-        self, command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        path = tmp_path / "shop.sqlite"
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("CREATE TABLE a(x)")
-        options = {ask: ["--model", "none", "Who?"], mcp: [], synth: ["--out", str(tmp_path / "out")]}[command]
-        assert command(["--db", str(path), *options, "--leave-out", "a"]) == 2
-        assert f"--leave-out a: is for a --db of a server; {path} is shown as it is" in capsys.readouterr().err
 
     def test_omissions_of_a_stand_in_are_refused(self, shop: Database, tmp_path: Path) -> None:
         path = tmp_path / "shop.sqlite"

@@ -1,7 +1,8 @@
 """Ask a database a question: `python -m jaxrl_sql.ask --model M --db FILE "How many …?"` answers with SQL and a result.
 
 FILE is SQLite's. With the URL of a server in its place the question is asked in the server's dialect and the SQL runs
-there, read-only; what the model is shown of the database comes from a small sample, or from `--stand-in`.
+there, read-only. A small sample, without the tables and columns of `--leave-out`, or the file `--stand-in` shows the
+database to the model.
 
 `--n N` samples N answers, takes the one that most agree on, and says by how much; `--explain` shows the others. Without
 a question one is read after another until an empty line, with the model loaded once: on a terminal the line is edited,
@@ -29,7 +30,8 @@ from jaxrl_sql.config import TrainConfig, changed, load_config
 from jaxrl_sql.data.jsonl import as_windows
 from jaxrl_sql.data.prompts import make_prompt
 from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.datagen.snapshot.stand_in import is_served, open_served
+from jaxrl_sql.datagen.sample.sample import add_leave_out
+from jaxrl_sql.datagen.sample.served import is_served, open_served, refuse_leave_out
 from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.evals.vote import Ballot, ballots, choose
 from jaxrl_sql.run.command import (
@@ -89,16 +91,17 @@ Ask = Callable[[Sequence[Example]], list[Reply]]
 """Answers questions side by side."""
 
 
-def database_of(db: str, stand_in: Path | None = None) -> Example:
+def database_of(db: str, stand_in: Path | None = None, leave_out: Sequence[str] = ()) -> Example:
     """Return a question without words on a database, a SQLite file or the URL of another engine's.
 
     Raises InputError for one that is not there, or has no tables.
     """
     if is_served(db):
-        there = open_served(db, stand_in, lambda line: sys.stderr.write(f"{line}\n"))
-        path, engine, url = there.stand_in, there.engine, there.url
+        served = open_served(db, stand_in, leave_out, lambda line: sys.stderr.write(f"{line}\n"))
+        path, engine, url = served.shown_by, served.engine, served.url
     else:
         path, engine, url = Path(db), "sqlite", ""
+        refuse_leave_out(leave_out, db)
         if stand_in is not None:
             raise InputError(f"--stand-in {stand_in}: is for a --db of another engine; {db} shows itself")
         if not path.is_file():
@@ -283,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
     )
     parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file that shows what the URL's is like")
+    add_leave_out(parser, several=False)
     parser.add_argument("--n", type=int, help="how many answers to sample, of which a vote takes one")
     parser.add_argument("--explain", action="store_true", help="show the whole answer, and all candidates with votes")
     parser.add_argument("--evidence", default="", metavar="TEXT", help="what to know beside the question")
@@ -300,7 +304,7 @@ def _ask(given: argparse.Namespace) -> int:
         raise InputError(f"one question at a time, in quotes: {questions[0]!r} and {questions[1]!r} were given")
     if questions and not questions[0].strip():
         raise InputError("the question is empty")
-    database = database_of(given.db, given.stand_in)  # before a model is fetched for it
+    database = database_of(given.db, given.stand_in, given.leave_out)  # before a model is fetched for it
 
     def answer(config: TrainConfig) -> int:
         with opened(config) as ask:

@@ -22,7 +22,7 @@ from jaxrl_sql.datagen.copy.engines import open_target
 from jaxrl_sql.datagen.copy.golds import check_golds, summary_lines, write_golds
 from jaxrl_sql.datagen.copy.manifest import open_manifest
 from jaxrl_sql.datagen.copy.source import find_files
-from jaxrl_sql.datagen.snapshot.take import copy_out
+from jaxrl_sql.datagen.sample.sample import copy_out
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.address import Address, is_address, parse_address, users_of
 from jaxrl_sql.sqlenv.executor import Executor, Limits

@@ -254,26 +254,6 @@ bench-step: setup ## time of a step and of its update with grouped against repea
 bench-packing: setup ## time of an update with a group's answers in rows of their own and in fewer; ARGS=--quick for a smoke run
 	$(TRAIN) scripts/bench_packing.py $(ARGS)
 
-.PHONY: bench-types
-bench-types: setup ## update, prefill and decoding in float32 and in bfloat16 on this machine; ARGS=--quick for a smoke run
-	$(TRAIN) scripts/bench_types.py $(ARGS)
-
-.PHONY: bench-stacks
-bench-stacks: setup ## a step beside TRL's and Tunix's; ARGS='--trl-python … --tunix-python …', see the script
-	$(BIN)/python scripts/bench_stacks.py $(ARGS)
-
-.PHONY: bench-view
-bench-view: setup-dev ## a folder of 100,000 answers: its size, and how fast Chromium opens and filters it; ARGS=--quick
-	$(BIN)/python scripts/bench_view.py $(ARGS)
-
-.PHONY: bench-environment
-bench-environment: $(TRAINERS)/stamp ## our SQL environment beside skyrl-gym's on the same dialogues; ARGS='--episodes 10000'
-	$(TRAINERS)/bin/python scripts/bench_environment.py $(ARGS)
-
-.PHONY: bench-load
-bench-load: setup ## time to load weights of Qwen2.5-0.5B's shape beside the time to read their file
-	$(BIN)/python scripts/bench_load.py $(ARGS)
-
 .PHONY: gpu-check
 gpu-check: ## tests and timings on this machine's accelerator with PY=…; on a CPU a tiny rehearsal
 	OUT=$(or $(OUT),runs/gpu_check) PY=$(if $(filter python3,$(PY)),$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PY)),$(PY)) scripts/gpu_check.sh $(ARGS)

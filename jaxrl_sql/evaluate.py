@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
-from jaxrl_sql.config.published import PUBLISHED, as_published
+from jaxrl_sql.config.load import SYSTEMS, as_published
 from jaxrl_sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.evals.numbers import Judged, judged, together
 from jaxrl_sql.evals.records import Answered, Judging, Record
@@ -340,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--field", dest="sql_field", metavar="NAME", help=field)
     parser.add_argument("--model", help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file")
     parser.add_argument(
-        "--as", dest="system", metavar="SYSTEM", help=f"asked and judged as its paper evaluates: {', '.join(PUBLISHED)}"
+        "--as", dest="system", metavar="SYSTEM", help=f"asked and judged as its paper evaluates: {', '.join(SYSTEMS)}"
     )
     add_endpoint(parser, "evaluate")
     parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")

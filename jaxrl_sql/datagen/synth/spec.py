@@ -21,9 +21,6 @@ STYLES = ("templates", "grammar")
 # Shares of the grades by style; those of the grammar are the levels of Spider's development set.
 _SHARES = {"templates": (35.0, 30.0, 20.0, 15.0, 0.0), "grammar": (24.0, 43.0, 16.0, 17.0, 0.0)}
 SPLITS = ("train", "dev", "dev_unseen")
-# Fields that were added later: `synth.json` leaves them out while they have their defaults, so that sets made before
-# are recognised.
-LATER_FIELDS = ("splits", "rows", *GRADES, "mysql_share", "style")
 
 Value = str | int | float | None
 _FLAGS = {True: ("1", "-1", "y", "yes", "t", "true"), False: ("0", "n", "no", "f", "false")}
@@ -76,10 +73,8 @@ class SynthSpec:
         return tuple(100 * share / sum(self.shares) for share in self.shares)
 
     def record(self) -> dict[str, Any]:
-        """Return the spec as `synth.json` holds it, without later fields that have their defaults."""
-        values = dataclasses.asdict(self) | {"splits": list(self.splits)}
-        plain = dataclasses.asdict(SynthSpec()) | {"splits": list(SPLITS)}
-        return {name: value for name, value in values.items() if name not in LATER_FIELDS or value != plain[name]}
+        """Return the spec as `synth.json` holds it."""
+        return dataclasses.asdict(self) | {"splits": list(self.splits)}
 
 
 @dataclass(frozen=True)

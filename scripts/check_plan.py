@@ -27,7 +27,6 @@ import numpy as np
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import init_params, load_tokenizer
 from jaxrl_sql.parallel import make_mesh
-from jaxrl_sql.plan import model_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.lengths import StepLengths, between
 from jaxrl_sql.planning.plan import Plan, make_plan
@@ -35,6 +34,7 @@ from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.rollout import Engine, SamplingParams
 from jaxrl_sql.run.command import prepare_process
+from jaxrl_sql.run.plans import model_shape
 
 SIZES = {"data": 1, "fsdp": 1, "tensor": 1}
 MIB = 1 << 20

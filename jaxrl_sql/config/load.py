@@ -48,9 +48,8 @@ def load_config(
     Raises InputError, in one line, for a file that cannot be read, an unknown key, a wrong type or a bad choice.
     """
     merged = OmegaConf.structured(TrainConfig)
-    paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files or ()]
-    sources = [found for path in paths for found in _read_files(shipped(path))]
-    named = [*sources, *map(_read_override, overrides), ("command line", above or {})]
+    paths = _paths(files)
+    named = [*_read_sources(paths, overrides), ("command line", above or {})]
     for origin, values in [("defaults", beneath or {}), *named]:
         _check_keys(values, origin)
         try:
@@ -71,6 +70,15 @@ def load_config(
         )
     check_config(config)
     return config
+
+
+def check_keys(files: Path | str | Sequence[Path | str] | None, overrides: Sequence[str]) -> None:
+    """Reject unknown keys and wrong types of files and overrides, before the values beneath them are known.
+
+    Raises InputError, in one line, as `load_config` does.
+    """
+    for origin, values in _read_sources(_paths(files), overrides):
+        _check_keys(values, origin)
 
 
 def changed(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
@@ -111,6 +119,15 @@ def as_published(system: str, beneath: Mapping[str, Any], judged_only: bool = Fa
 def to_yaml(config: TrainConfig) -> str:
     """Write every value of a configuration as YAML that `load_config` reads back to an equal one."""
     return OmegaConf.to_yaml(OmegaConf.structured(config), resolve=True)
+
+
+def _paths(files: Path | str | Sequence[Path | str] | None) -> list[Path]:
+    return [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files or ()]
+
+
+def _read_sources(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (origin, values) of the files with their bases, and of each override, in order."""
+    return [*(layer for path in paths for layer in _read_files(shipped(path))), *map(_read_override, overrides)]
 
 
 def _read_files(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Mapping[str, Any]]]:

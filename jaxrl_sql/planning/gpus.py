@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 from jaxrl_sql.types import InputError
 
@@ -169,6 +168,8 @@ def run_again(module: str, arguments: Sequence[str]) -> int | None:
 @contextmanager
 def stated_cudnn() -> Iterator[None]:
     """Make JAX compile for the stated version of cuDNN in place of the one that it would look for."""
+    from unittest.mock import patch  # noqa: PLC0415 - slow, and the command line needs other functions
+
     where = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     with patch(where, lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100):
         yield

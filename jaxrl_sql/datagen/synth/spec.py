@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table
-from jaxrl_sql.evals.hardness import spider_level
+if TYPE_CHECKING:  # slow to import: a command reads its arguments before
+    from jaxrl_sql.data.schema.read import Schema
 
 VERSION = 4
 GRADES = ("easy", "medium", "hard", "extra", "advanced")
@@ -204,6 +204,8 @@ class Database:
     @property
     def schema(self) -> Schema:
         """Return names and foreign keys as a prompt shows them; types are left out."""
+        from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table  # noqa: PLC0415 - slow
+
         return Schema(
             tuple(
                 Table(
@@ -229,4 +231,6 @@ class Question:
     @property
     def difficulty(self) -> str:
         """Return Spider's level of the SQL, or that it is of the grade that uses what the others never do."""
+        from jaxrl_sql.evals.hardness import spider_level  # noqa: PLC0415 - slow
+
         return self.grade if self.grade == "advanced" else spider_level(self.sql, self.dialect)

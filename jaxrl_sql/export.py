@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return report_errors(lambda: _export(given))
 
 
-def _export(given: argparse.Namespace) -> int:
+def _export(options: argparse.Namespace) -> int:
     from jaxrl_sql.run.exporting import run
 
-    return run(given)
+    return run(options)
 
 
 if __name__ == "__main__":

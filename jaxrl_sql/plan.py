@@ -55,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return report_errors(work)
 
 
-def _plan(config: TrainConfig, given: argparse.Namespace, programs: tuple[str, ...]) -> int:
+def _plan(config: TrainConfig, options: argparse.Namespace, programs: tuple[str, ...]) -> int:
     from jaxrl_sql.run.plans import plan
 
-    return plan(config, given, programs)
+    return plan(config, options, programs)
 
 
 def _wanted(text: str) -> tuple[str, ...]:

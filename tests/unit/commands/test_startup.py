@@ -45,7 +45,7 @@ WITHOUT_SETTINGS = {
 REFUSALS = {
     "train": ("", "nothing is asked for"),
     "sft": ("data.dir=d", "sft.steps=0 and sft.epochs=0 teach nothing"),
-    "plan": ("--topology h100:8 --compile updates", "'updates' is none of all, none"),
+    "plan": ("--topology h100:8 --compile updates", "--compile updates: 'updates'"),
     "launch": ("slurm --hosts 0 --config configs/quickstart.yaml", "--hosts 0"),
     "evaluate": ("--predictions f", "--data is missing"),
     "evaluate --as artic": ("--data d --predictions f", "the nearest is arctic"),
@@ -117,10 +117,10 @@ def test_unknown_key_is_reported_before_slow_imports(name: str, ends: dict[str, 
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refused_arguments_are_reported_before_slow_imports(name: str, ends: dict[str, End]) -> None:
-    arguments, words = REFUSALS[name]
+    arguments, message = REFUSALS[name]
     end = ends[f"{name} {arguments}"]
     assert (end.code, end.slow) == (2, [])
-    assert words in end.output
+    assert message in end.output
     assert end.output.count("\n") == 1
 
 

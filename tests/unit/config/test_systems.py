@@ -43,19 +43,19 @@ def test_each_system_has_one_file() -> None:
 def test_settings_are_those_of_the_paper(system: str) -> None:
     recipe, data, evaluate = EXPECTED[system]
     expected = {"recipe": recipe, "data": {**CHAT, **data}, "evaluate": {**GREEDY, **evaluate}}
-    found = as_published(system, {})
-    assert found == expected
+    settings = as_published(system, {})
+    assert settings == expected
     for section in ("data", "evaluate"):  # 0 == 0.0 and 1 == True
         types = {name: type(value) for name, value in expected[section].items()}
-        assert {name: type(value) for name, value in found[section].items()} == types
-    load_config(None, ["model.checkpoint=folder"], beneath=found)
+        assert {name: type(value) for name, value in settings[section].items()} == types
+    load_config(None, ["model.checkpoint=folder"], beneath=settings)
 
 
 def test_settings_replace_defaults_by_section_and_drop_the_runs_sampling() -> None:
     beneath = {"seed": 3, "sampling": {"stop": ["x"]}, "data": {"retrieve": 5, "seed": 7}, "executor": {"threads": 2}}
-    found = as_published("omnisql", beneath)
-    assert (found["seed"], found["executor"], "sampling" in found) == (3, {"threads": 2}, False)
-    assert (found["data"]["retrieve"], found["data"]["seed"]) == (20, 7)
+    settings = as_published("omnisql", beneath)
+    assert (settings["seed"], settings["executor"], "sampling" in settings) == (3, {"threads": 2}, False)
+    assert (settings["data"]["retrieve"], settings["data"]["seed"]) == (20, 7)
     assert beneath["data"] == {"retrieve": 5, "seed": 7}
 
 
@@ -63,8 +63,8 @@ def test_settings_replace_defaults_by_section_and_drop_the_runs_sampling() -> No
     ("system", "rules"), [("think2sql", {"rule": "refined"}), ("paverl", {"rules": EXPECTED["paverl"][2]["rules"]})]
 )
 def test_answers_that_exist_take_the_rules_alone(system: str, rules: dict[str, Any]) -> None:
-    found = as_published(system, {"recipe": "arctic", "data": {"retrieve": 5}, "evaluate": {"runs": 2}}, True)
-    assert found == {"recipe": "arctic", "data": {"retrieve": 5}, "evaluate": {"runs": 2, **rules}}
+    settings = as_published(system, {"recipe": "arctic", "data": {"retrieve": 5}, "evaluate": {"runs": 2}}, True)
+    assert settings == {"recipe": "arctic", "data": {"retrieve": 5}, "evaluate": {"runs": 2, **rules}}
 
 
 def test_unknown_system_is_refused_with_the_nearest() -> None:

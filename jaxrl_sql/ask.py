@@ -24,16 +24,12 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.data.jsonl import as_windows
-from jaxrl_sql.data.prompts import make_prompt
-from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.datagen.sample.sample import add_leave_out
-from jaxrl_sql.datagen.sample.served import is_served, open_served, refuse_leave_out
-from jaxrl_sql.evals.records import Answered
-from jaxrl_sql.evals.vote import Ballot, ballots, choose
+from jaxrl_sql.datagen.sample.options import add_leave_out, is_served, refuse_leave_out
 from jaxrl_sql.run.command import (
     ALL,
     EXIT_CODES,
@@ -49,6 +45,10 @@ from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response, whole_text
+
+if TYPE_CHECKING:
+    from jaxrl_sql.evals.records import Answered
+    from jaxrl_sql.evals.vote import Ballot
 
 UNANSWERED = 1
 """Exit code where no answer held SQL that runs."""
@@ -96,6 +96,9 @@ def database_of(db: str, stand_in: Path | None = None, leave_out: Sequence[str] 
 
     Raises InputError for one that is not there, or has no tables.
     """
+    from jaxrl_sql.data.schema.read import read_schema
+    from jaxrl_sql.datagen.sample.served import open_served
+
     if is_served(db):
         served = open_served(db, stand_in, leave_out, lambda line: sys.stderr.write(f"{line}\n"))
         path, engine, url = served.shown_by, served.engine, served.url
@@ -122,8 +125,9 @@ def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
             yield ask_endpoint
         return
     # Slow to import, and what is wrong so far is told before.
-    from jaxrl_sql.ops.rng import Purpose  # noqa: PLC0415
-    from jaxrl_sql.run import policy_client as policy  # noqa: PLC0415
+    from jaxrl_sql.data.prompts import make_prompt
+    from jaxrl_sql.ops.rng import Purpose
+    from jaxrl_sql.run import policy_client as policy
 
     cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
     with (
@@ -156,7 +160,7 @@ def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
 @contextmanager
 def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
     """Open the endpoint of the section `evaluate` and yield what asks it; nothing of it is kept."""
-    from jaxrl_sql.run.endpoint_client import endpoint_answers  # noqa: PLC0415 - needs a package of its own
+    from jaxrl_sql.run.endpoint_client import endpoint_answers
 
     with TemporaryDirectory() as folder, make_executor(config.executor) as executor:
         here = changed(config, {"evaluate.out": folder})
@@ -178,6 +182,8 @@ def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
 
 def _reply(executor: Executor, example: Example, answered: Answered, vote: str) -> Reply:
     """Choose among the answers and run what they hold."""
+    from jaxrl_sql.evals.vote import ballots, choose
+
     ballot = ballots(executor, [example], [answered.sqls], vote)[0]
     choice = choose(ballot)
     counts = Counter(sql for sql in answered.sqls if sql is not None)
@@ -255,8 +261,10 @@ def question_reader(database: Path) -> Callable[[], str]:
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="surrogateescape")  # as arguments are read
         return lambda: sys.stdin.readline().strip()
-    from prompt_toolkit import PromptSession  # noqa: PLC0415 - slow to import, and needed where people type
-    from prompt_toolkit.completion import WordCompleter  # noqa: PLC0415
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+
+    from jaxrl_sql.data.schema.read import read_schema
 
     tables = read_schema(database).tables
     names = {name for table in tables for name in (table.name, *(column.name for column in table.columns))}
@@ -304,6 +312,7 @@ def _ask(given: argparse.Namespace) -> int:
         raise InputError(f"one question at a time, in quotes: {questions[0]!r} and {questions[1]!r} were given")
     if questions and not questions[0].strip():
         raise InputError("the question is empty")
+    check_keys(given.config, overrides)
     database = database_of(given.db, given.stand_in, given.leave_out)  # before a model is fetched for it
 
     def answer(config: TrainConfig) -> int:

@@ -19,10 +19,8 @@ from typing import Any
 
 from jaxrl_sql.ask import Ask, configuration, database_of, opened
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.data.schema.render import ddl, names_only
-from jaxrl_sql.datagen.sample.sample import add_leave_out
-from jaxrl_sql.datagen.sample.served import is_served, refuse_leave_out
+from jaxrl_sql.config.load import check_keys
+from jaxrl_sql.datagen.sample.options import add_leave_out, is_served, refuse_leave_out
 from jaxrl_sql.run.command import (
     ALL,
     EXIT_CODES,
@@ -72,6 +70,9 @@ class Database:
 
     def schema(self, tables: Sequence[str] | None) -> str:
         """Return some tables (None: all) as CREATE TABLE statements; of very many the names of their columns alone."""
+        from jaxrl_sql.data.schema.read import read_schema
+        from jaxrl_sql.data.schema.render import ddl, names_only
+
         whole = read_schema(self.example.db_path)
         wanted = {name.casefold() for name in tables or ()}
         known = {one.name.casefold(): one.name for one in whole.tables}
@@ -133,9 +134,9 @@ class Asker:
 def make_server(database: Database, asker: Asker | None) -> Any:
     """Return the server of a database's tools; without an `asker` none answers questions."""
     try:
-        from mcp.server import MCPServer  # noqa: PLC0415 - an extra
-        from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415
-        from mcp.types import ToolAnnotations  # noqa: PLC0415
+        from mcp.server import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.types import ToolAnnotations
     except ImportError as error:
         raise InputError(NEEDED) from error
     server = MCPServer(
@@ -208,6 +209,7 @@ def opened_database(given: argparse.Namespace, config: TrainConfig) -> Iterator[
 
 def serve(given: argparse.Namespace) -> int:
     """Serve until the client goes away; return the exit code."""
+    check_keys(given.config, given.overrides)  # before a model is looked for on the hub
     limits: Mapping[str, Any] = {"executor": dict(_LIMITS)}
     if given.endpoint and not given.model:
         raise InputError("--endpoint needs --model, the name that the server has for it")

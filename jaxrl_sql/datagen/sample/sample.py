@@ -20,6 +20,7 @@ from jaxrl_sql.datagen.sample.catalog import Catalog, ForeignKey, Key, Record, T
 from jaxrl_sql.datagen.sample.choose import choose
 from jaxrl_sql.datagen.sample.file import SampleFile, write_descriptions
 from jaxrl_sql.datagen.sample.mysql import MysqlSource
+from jaxrl_sql.datagen.sample.options import add_leave_out
 from jaxrl_sql.datagen.sample.postgresql import PostgresqlSource
 from jaxrl_sql.datagen.sample.source import Source
 from jaxrl_sql.datagen.sample.values import KINDS, to_cell
@@ -45,14 +46,6 @@ class SampleReport:
     path: Path
     rows: Mapping[str, int]
     notes: tuple[str, ...]
-
-
-def add_leave_out(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
-    """Add the option --leave-out. It takes `several` names, or one for a command that takes words after it."""
-    parser.add_argument(
-        "--leave-out", nargs="+" if several else 1, action="extend", default=[], metavar="TABLE[.COLUMN]",
-        help="tables and columns of a server's database that the sample does not hold; may be repeated",
-    )  # fmt: skip
 
 
 def copy_out(arguments: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jaxrl_sql.data.cache_folder import cache_folder
 from jaxrl_sql.datagen.sample.sample import ROWS, sample, sample_id
-from jaxrl_sql.sqlenv.address import is_address, open_url, parse_address
+from jaxrl_sql.sqlenv.address import open_url, parse_address
 from jaxrl_sql.types import InputError
 
 
@@ -22,11 +22,6 @@ class ServedDatabase(NamedTuple):
     url: str
     public_url: str
     shown_by: Path
-
-
-def is_served(text: str) -> bool:
-    """Return whether `--db` names a database of another engine, and not a SQLite file."""
-    return is_address(text) or text.startswith("duckdb:")
 
 
 def open_served(
@@ -49,12 +44,6 @@ def open_served(
     address = parse_address(text)
     public_url = address.told(address.database)
     return ServedDatabase(address.engine, url, public_url, stand_in or _sample(text, public_url, leave_out, report))
-
-
-def refuse_leave_out(leave_out: Sequence[str], db: str) -> None:
-    """Raise InputError for --leave-out with a SQLite file, which is shown as it is."""
-    if leave_out:
-        raise InputError(f"--leave-out {leave_out[0]}: is for a --db of a server; {db} is shown as it is")
 
 
 def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callable[[str], object]) -> Path:

@@ -12,18 +12,18 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.datagen.command import exit_code
-from jaxrl_sql.datagen.sample.sample import add_leave_out
-from jaxrl_sql.datagen.sample.served import is_served, open_served, refuse_leave_out
-from jaxrl_sql.datagen.synth.generate import check_spec, generate
-from jaxrl_sql.datagen.synth.on_server import carry_to
+from jaxrl_sql.datagen.sample.options import add_leave_out, is_served, refuse_leave_out
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, RunSql, SynthReport, SynthSpec
-from jaxrl_sql.datagen.synth.user_databases import FileQuestions, Runners, generate_for_files
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
+
+if TYPE_CHECKING:
+    from jaxrl_sql.datagen.synth.user_databases import FileQuestions
 
 # Counting the rows of a large table takes longer than a gold may.
 _READ_MS = 60_000
@@ -94,6 +94,11 @@ def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None
 def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
     if options.n < 1:
         raise InputError(f"synth: n must be at least 1, not {options.n}")
+    from jaxrl_sql.datagen.sample.served import open_served
+    from jaxrl_sql.datagen.synth.dataset import check_spec
+    from jaxrl_sql.datagen.synth.on_server import carry_to
+    from jaxrl_sql.datagen.synth.user_databases import Runners, generate_for_files
+
     check_spec(spec)
     for db in options.db:
         if not is_served(db):
@@ -137,6 +142,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.db:
             _generate_for_files(options, spec)
         else:
+            from jaxrl_sql.datagen.synth.dataset import generate
+
             _print(options.out, generate(options.out, spec))
 
     return exit_code(work)

@@ -46,8 +46,6 @@ from jaxrl_sql.types import InputError
 _CHUNK = 1024
 # What `synth.json` says of what was made, beside its spec and version.
 _COUNTED = ("questions", "databases", "grades", "tokens")
-# Fields of the spec by the names that they had in `synth.json` before.
-_RENAMED = {"talkative_share": "extra_columns_share"}
 
 
 def check_spec(spec: SynthSpec) -> None:
@@ -190,26 +188,21 @@ def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
         return None
     if not (out / "synth.json").exists():
         raise InputError(f"synth: {out} is not empty and holds no synth.json; give another folder")
+    wanted = {**spec.record(), "version": VERSION}
     try:
         found = json.loads((out / "synth.json").read_text(encoding="utf-8"))
-        recorded = {_RENAMED.get(name, name): value for name, value in found["spec"].items()}
-        there = {**_values(SynthSpec()), **recorded, "version": found["version"]}
+        there = {**found["spec"], "version": found["version"]}
+        differ = [f"{name}={there[name]}, not {value}" for name, value in wanted.items() if there[name] != value]
         questions, databases, grades, tokens = (found[name] for name in _COUNTED)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"synth: {out}: its synth.json does not say what was made; name another folder, or remove this one"
         ) from error
-    wanted = {**_values(spec), "version": VERSION}
-    differ = [f"{name}={there[name]}, not {value}" for name, value in wanted.items() if there[name] != value]
     if differ:
         raise InputError(
             f"synth: {out} holds other data: {'; '.join(differ)}; name another folder (data.dir, --out), or remove this"
         )
     return SynthReport(spec, questions, databases, grades, tokens, was_present=True)
-
-
-def _values(spec: SynthSpec) -> dict[str, Any]:
-    return dataclasses.asdict(spec) | {"splits": list(spec.splits)}
 
 
 @contextmanager

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -59,19 +56,13 @@ SHOP = (
 
 
 class ServerDatabase:
-    """A database of a server, with the URLs of its owner and of a role that can only SELECT."""
+    """A database on a server, with the URLs of its owner and of a role that can only SELECT."""
 
-    def __init__(self, server: Server, name: str) -> None:
-        self.engine, self.name = server.engine, name
-        self.schema = "public" if self.engine == "postgresql" else name
-        owner, reader = (f"{url.rpartition('/')[0]}/{name}" for url in (server.owner, server.reader))
-        self.server, self.owner, self.reader = replace(server, owner=owner, reader=reader), owner, reader
-        server.run(f"CREATE DATABASE {name};")
-        if self.engine == "mariadb":
-            server.run(f"GRANT SELECT ON {name}.* TO reader")
-        else:
-            self.run("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO reader;")
-            self.run("ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO reader;")
+    def __init__(self, server: Server) -> None:
+        self.server, self.engine = server, server.engine
+        self.owner, self.reader = server.owner, server.reader
+        self.name, self.role = urlsplit(server.owner).path[1:], urlsplit(server.reader).username
+        self.schema = "public" if self.engine == "postgresql" else self.name
 
     def run(self, script: str) -> None:
         """Run statements as the owner: names are in double quotes, and a lock is awaited for 2 s."""
@@ -96,17 +87,11 @@ class ServerDatabase:
 
 
 @pytest.fixture(scope="module")
-def servers(start_server: Callable[[str, str], Server]) -> Callable[[str], Server]:
-    """Return a function that returns the server of an engine."""
-    return functools.cache(lambda engine: start_server(engine, "SELECT 1"))
-
-
-@pytest.fixture
-def make_database(servers: Callable[[str], Server]) -> Callable[[str, str], ServerDatabase]:
+def make_database(server_database: Callable[[str, str], Server]) -> Callable[[str, str], ServerDatabase]:
     """Return a function that makes a database of an engine by a script."""
 
     def make(engine: str, script: str) -> ServerDatabase:
-        database = ServerDatabase(servers(engine), f"test_{os.urandom(6).hex()}")
+        database = ServerDatabase(server_database(engine, "SELECT 1;"))
         database.run(script)
         return database
 
@@ -120,11 +105,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def shop(engine: str, servers: Callable[[str], Server]) -> ServerDatabase:
+def shop(engine: str, make_database: Callable[[str, str], ServerDatabase]) -> ServerDatabase:
     """Return a shop that no test changes."""
-    database = ServerDatabase(servers(engine), "shop")
-    database.run(SHOP)
-    return database
+    return make_database(engine, SHOP)
 
 
 @pytest.fixture

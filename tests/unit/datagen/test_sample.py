@@ -77,7 +77,7 @@ KEYS = {
 class TestParents:
     def test_sample_holds_first_rows_and_their_parents_recursively(self, shop: Database, tmp_path: Path) -> None:
         report = sample(shop.reader, tmp_path, 20)
-        assert report.path == tmp_path / "shop" / "shop.sqlite"
+        assert report.path == tmp_path / shop.name / f"{shop.name}.sqlite"
         assert report.notes == ()
         assert rows_of(report.path, "PRAGMA foreign_key_check") == []
         assert rows_of(report.path, "PRAGMA integrity_check") == [("ok",)]

@@ -169,7 +169,11 @@ NUMBERED = {
     "postgresql": "CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE {reader};",
     "mariadb": "CREATE USER {role} IDENTIFIED BY '{password}'; GRANT SELECT ON {name}.* TO {role};",
 }
-DROP = {"postgresql": "DROP DATABASE {name} WITH (FORCE);", "mariadb": "DROP DATABASE {name};"}
+# A session in a transaction ends on PostgreSQL, and is an error after a while on MariaDB.
+DROP = {
+    "postgresql": "DROP DATABASE {name} WITH (FORCE);",
+    "mariadb": "SET SESSION lock_wait_timeout = 30; DROP DATABASE {name};",
+}
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +182,7 @@ def server_database(shared_server: Callable[[str], Server]) -> Iterator[Callable
 
     It has readers of its own. It is dropped after the module; its roles end with the server.
     """
-    dropped: list[tuple[Server, str]] = []
+    scripts: dict[Server, str] = {}
 
     def create(engine: str, script: str) -> Server:
         server = shared_server(engine)
@@ -187,7 +191,7 @@ def server_database(shared_server: Callable[[str], Server]) -> Iterator[Callable
         roles = [f"{names['reader']}_{i}" for i in range(1, servers.ROLES + 1)]
         numbered = "\n".join(NUMBERED[engine].format(role=role, **names) for role in roles)
         server.run(CREATE[engine].format(numbered=numbered, **names))
-        dropped.append((server, DROP[engine].format(**names)))
+        scripts[server] = scripts.get(server, "") + DROP[engine].format(**names) + "\n"
         owner = server.owner.rpartition("/")[0] + f"/{names['name']}"
         scheme, place = owner.partition("//")[0], owner.rpartition("@")[2]
         reader = f"{scheme}//{names['reader']}:{password}@{place}"
@@ -196,5 +200,5 @@ def server_database(shared_server: Callable[[str], Server]) -> Iterator[Callable
         return database
 
     yield create
-    for server, script in dropped:
+    for server, script in scripts.items():
         server.run(script)

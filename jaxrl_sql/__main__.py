@@ -129,8 +129,8 @@ class Commands(click.Group):
 
 def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return what a word may become: a setting, a configuration that the package brings, or a file."""
-    from jaxrl_sql.config.load import SHIPPED  # noqa: PLC0415 - a shell that asks for a command's name need not wait
-    from jaxrl_sql.config.settings import sections  # noqa: PLC0415
+    from jaxrl_sql.config.load import SHIPPED
+    from jaxrl_sql.config.settings import sections
 
     keys = [f"{setting.key}=" for section in sections() for setting in section.settings]
     words = [*keys, *sorted(f"configs/{path.name}" for path in SHIPPED.glob("*.yaml"))]

@@ -76,7 +76,7 @@ def train(config: Files = None, *overrides: str) -> Run:
     RunFolderError where its folder cannot be written.
     """
     from jaxrl_sql.run.command import prepare_process  # noqa: PLC0415 - JAX loads when it is needed
-    from jaxrl_sql.train import train as run  # noqa: PLC0415
+    from jaxrl_sql.run.grpo import train as run  # noqa: PLC0415
 
     prepare_process()
     chosen = fetched(_config(config, overrides))
@@ -150,7 +150,9 @@ def evaluate(
     `predictions` are SQL by question id, or a file of any form that the command takes. With `out` the command's files
     stay there, and work that was broken off goes on. Raises InputError for an input that cannot be used.
     """
-    judging = import_module("jaxrl_sql.evaluate")  # of this name the package has this function
+    command = import_module("jaxrl_sql.evaluate")  # of this name the package has this function
+    from jaxrl_sql.evals.side_by_side import METRICS, RECORDS  # noqa: PLC0415 - slow, and needed when work begins
+    from jaxrl_sql.run import benchmark_evaluation  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="jaxrl_sql-") as scratch:
         file = predictions
@@ -164,10 +166,12 @@ def evaluate(
             split=split, config=None, overrides=["run.display=none", *overrides], recipe=None, system=None,
             sql_field="pred_sql" if isinstance(predictions, Mapping) else None, allow_missing=False, allow_extra=False,
         )  # fmt: skip
+        config = command.configuration(given)
+        command.check_answerer(config)
         with redirect_stdout(io.StringIO()):
-            judging.evaluate(fetched(judging.configuration(given)))
-        numbers = json.loads((folder / judging.METRICS).read_text(encoding="utf-8"))
-        return Evaluation(numbers, _rows(folder / judging.RECORDS))
+            benchmark_evaluation.evaluate(fetched(config))
+        numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        return Evaluation(numbers, _rows(folder / RECORDS))
 
 
 def _config(config: Files, overrides: Sequence[str]) -> TrainConfig:

@@ -1,7 +1,8 @@
 """Ask a database a question: `python -m jaxrl_sql.ask --model M --db FILE "How many …?"` answers with SQL and a result.
 
 FILE is SQLite's. With the URL of a server in its place the question is asked in the server's dialect and the SQL runs
-there, read-only; what the model is shown of the database comes from a small sample, or from `--stand-in`.
+there, read-only. A small sample, without the tables and columns of `--leave-out`, or the file `--stand-in` shows the
+database to the model.
 
 `--n N` samples N answers, takes the one that most agree on, and says by how much; `--explain` shows the others. Without
 a question one is read after another until an empty line, with the model loaded once: on a terminal the line is edited,
@@ -23,15 +24,12 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.data.jsonl import as_windows
-from jaxrl_sql.data.prompts import make_prompt
-from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.datagen.snapshot.stand_in import is_served, open_served
-from jaxrl_sql.evals.records import Answered
-from jaxrl_sql.evals.vote import Ballot, ballots, choose
+from jaxrl_sql.datagen.sample.options import add_leave_out, is_served, refuse_leave_out
 from jaxrl_sql.run.command import (
     ALL,
     EXIT_CODES,
@@ -47,6 +45,10 @@ from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response, whole_text
+
+if TYPE_CHECKING:
+    from jaxrl_sql.evals.records import Answered
+    from jaxrl_sql.evals.vote import Ballot
 
 UNANSWERED = 1
 """Exit code where no answer held SQL that runs."""
@@ -89,16 +91,20 @@ Ask = Callable[[Sequence[Example]], list[Reply]]
 """Answers questions side by side."""
 
 
-def database_of(db: str, stand_in: Path | None = None) -> Example:
+def database_of(db: str, stand_in: Path | None = None, leave_out: Sequence[str] = ()) -> Example:
     """Return a question without words on a database, a SQLite file or the URL of another engine's.
 
     Raises InputError for one that is not there, or has no tables.
     """
+    from jaxrl_sql.data.schema.read import read_schema
+    from jaxrl_sql.datagen.sample.served import open_served
+
     if is_served(db):
-        there = open_served(db, stand_in, lambda line: sys.stderr.write(f"{line}\n"))
-        path, engine, url = there.stand_in, there.engine, there.url
+        served = open_served(db, stand_in, leave_out, lambda line: sys.stderr.write(f"{line}\n"))
+        path, engine, url = served.shown_by, served.engine, served.url
     else:
         path, engine, url = Path(db), "sqlite", ""
+        refuse_leave_out(leave_out, db)
         if stand_in is not None:
             raise InputError(f"--stand-in {stand_in}: is for a --db of another engine; {db} shows itself")
         if not path.is_file():
@@ -119,8 +125,9 @@ def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
             yield ask_endpoint
         return
     # Slow to import, and what is wrong so far is told before.
-    from jaxrl_sql.ops.rng import Purpose  # noqa: PLC0415
-    from jaxrl_sql.run import policy_client as policy  # noqa: PLC0415
+    from jaxrl_sql.data.prompts import make_prompt
+    from jaxrl_sql.ops.rng import Purpose
+    from jaxrl_sql.run import policy_client as policy
 
     cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
     with (
@@ -153,7 +160,7 @@ def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
 @contextmanager
 def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
     """Open the endpoint of the section `evaluate` and yield what asks it; nothing of it is kept."""
-    from jaxrl_sql.run.endpoint_client import endpoint_answers  # noqa: PLC0415 - needs a package of its own
+    from jaxrl_sql.run.endpoint_client import endpoint_answers
 
     with TemporaryDirectory() as folder, make_executor(config.executor) as executor:
         here = changed(config, {"evaluate.out": folder})
@@ -175,6 +182,8 @@ def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
 
 def _reply(executor: Executor, example: Example, answered: Answered, vote: str) -> Reply:
     """Choose among the answers and run what they hold."""
+    from jaxrl_sql.evals.vote import ballots, choose
+
     ballot = ballots(executor, [example], [answered.sqls], vote)[0]
     choice = choose(ballot)
     counts = Counter(sql for sql in answered.sqls if sql is not None)
@@ -252,8 +261,10 @@ def question_reader(database: Path) -> Callable[[], str]:
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="surrogateescape")  # as arguments are read
         return lambda: sys.stdin.readline().strip()
-    from prompt_toolkit import PromptSession  # noqa: PLC0415 - slow to import, and needed where people type
-    from prompt_toolkit.completion import WordCompleter  # noqa: PLC0415
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+
+    from jaxrl_sql.data.schema.read import read_schema
 
     tables = read_schema(database).tables
     names = {name for table in tables for name in (table.name, *(column.name for column in table.columns))}
@@ -283,6 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
     )
     parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file that shows what the URL's is like")
+    add_leave_out(parser, several=False)
     parser.add_argument("--n", type=int, help="how many answers to sample, of which a vote takes one")
     parser.add_argument("--explain", action="store_true", help="show the whole answer, and all candidates with votes")
     parser.add_argument("--evidence", default="", metavar="TEXT", help="what to know beside the question")
@@ -300,7 +312,8 @@ def _ask(given: argparse.Namespace) -> int:
         raise InputError(f"one question at a time, in quotes: {questions[0]!r} and {questions[1]!r} were given")
     if questions and not questions[0].strip():
         raise InputError("the question is empty")
-    database = database_of(given.db, given.stand_in)  # before a model is fetched for it
+    check_keys(given.config, overrides)
+    database = database_of(given.db, given.stand_in, given.leave_out)  # before a model is fetched for it
 
     def answer(config: TrainConfig) -> int:
         with opened(config) as ask:

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from jaxrl_sql.planning.memory import in_bytes
+from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.run.command import prepare_process
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.tables import show_table
@@ -65,7 +65,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _executor() -> str:
-    from sqlexec_rs import Executor, sqlite_version  # noqa: PLC0415 - what does not load is a finding
+    from sqlexec_rs import Executor, sqlite_version
 
     with TemporaryDirectory() as folder:
         path = Path(folder, "one.sqlite")
@@ -79,7 +79,7 @@ def _executor() -> str:
 
 
 def _devices() -> str:
-    import jax  # noqa: PLC0415 - slow, and what does not load is a finding
+    import jax
 
     devices = jax.devices()
     memory = (devices[0].memory_stats() or {}).get("bytes_limit", 0)
@@ -100,7 +100,7 @@ def _driver() -> Finding:
 
 
 def _processor() -> Finding:
-    from jaxrl_sql.ops.cpu import has_bfloat16_products  # noqa: PLC0415 - loads jax
+    from jaxrl_sql.ops.cpu import has_bfloat16_products
 
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     has = has_bfloat16_products()

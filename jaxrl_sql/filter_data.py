@@ -1,168 +1,29 @@
 """Choose what to train on: `python -m jaxrl_sql.filter_data --config FILE key.sub=value …` (section `filter`).
 
-Filters go from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers sampled from a model, and
-a subsample of what is left. The folder `filter.out` gets `kept.jsonl`, whose ids `data.include_ids` takes,
+Filters run from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers sampled from a model, and
+a subsample of the rest. The folder `filter.out` gets `kept.jsonl`, whose ids `data.include_ids` takes,
 `dropped.jsonl` with reasons and their numbers, and `counts.json`. Sampled answers are counted in `rates.jsonl`, from
-which a second run goes on.
+which a second run resumes.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.data.filters import Dropped, Filtered, by_choice, by_gold, by_prompt, by_rate, by_text, without_repeats
-from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.prompts import PromptSet, Pruning, make_prompts
-from jaxrl_sql.data.shares import one_in
-from jaxrl_sql.evals.score_predictions import score_predictions
-from jaxrl_sql.models.formats.hf import load_tokenizer
-from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.run.command import ALL, run_command
-from jaxrl_sql.run.fingerprint import as_asked, changed_since, digests, fingerprint, keys_of
-from jaxrl_sql.run.policy_client import PolicyClient, answers, longest_of, open_policy_client, sampling_by, style_for
-from jaxrl_sql.run.training_set import training_questions
-from jaxrl_sql.runtime.compiling import show_compiling
-from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.tables import show_table
-from jaxrl_sql.sqlenv.executor import Executor, make_executor
-from jaxrl_sql.types import Example, InputError
-
-# So many questions are answered at once; a run that is killed loses no more.
-_CHUNK = 128
-
-
-def filter_data(config: TrainConfig) -> int:
-    """Choose questions, write the files and show the table; return the exit code."""
-    cfg, out = config.filter, Path(config.filter.out)
-    loaded = training_questions(config.data, config.executor.databases)
-    out.mkdir(parents=True, exist_ok=True)
-    dropped = [Dropped(uid, f"cannot be read: {reason}") for uid, reason in loaded.skipped]
-    rates: dict[str, tuple[int, int]] = {}
-
-    def left(filtered: Filtered) -> list[Example]:
-        kept, others = filtered
-        dropped.extend(others)
-        return kept
-
-    with make_executor(config.executor) as executor:
-        kept = left(by_text(loaded.examples, cfg))
-        kept = left(by_gold(executor, kept, cfg))
-        if cfg.repeats:
-            kept = left(without_repeats(kept))
-        if cfg.long_prompts or cfg.samples:
-            questions = ask(config, kept)
-            kept = left(by_prompt(questions, config.data.max_prompt_tokens))
-            if cfg.samples and kept:
-                rates = sample_rates(config, executor, chosen_of(questions, kept))
-                kept = left(by_rate(kept, rates, cfg.low, cfg.high))
-        kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
-    write(out, kept, dropped, rates)
-    total = len(loaded.examples) + len(loaded.skipped)
-    show(config.data.train, total, kept, dropped)
-    sys.stdout.write(f"{out / 'kept.jsonl'}\n")
-    return 0
-
-
-def ask(config: TrainConfig, examples: Sequence[Example]) -> PromptSet:
-    """Make the prompts of questions, however long, as training would ask them."""
-    data = config.data
-    source = data.tokenizer or config.model.checkpoint
-    if not source:
-        raise InputError("filter: prompts have lengths for a tokenizer: name data.tokenizer or model.checkpoint")
-    tokenizer = load_tokenizer(source)
-    pruning = Pruning(data.max_prompt_tokens, config.seed) if data.prune else None
-    return make_prompts(examples, style_for(config, tokenizer), tokenizer, sys.maxsize, pruning)
-
-
-def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
-    """Return the part of a set of prompts whose examples were kept."""
-    ids = {example.uid for example in kept}
-    pairs = [pair for pair in zip(questions.examples, questions.prompts, strict=True) if pair[0].uid in ids]
-    return PromptSet(tuple(example for example, _ in pairs), tuple(prompt for _, prompt in pairs), ())
-
-
-def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> dict[str, tuple[int, int]]:
-    """Sample `filter.samples` answers a question from `model.checkpoint` and count the right ones: id -> (right, of).
-
-    What a file of an earlier run holds is not sampled again. Right is what BIRD's comparison calls so.
-    """
-    asked = digests(questions.examples)
-    with Journal(Path(config.filter.out) / "rates.jsonl", answer_settings(config)) as journal:
-        sys.stderr.write(changed_since(journal.records, asked))
-        known = {record["id"] for record in as_asked(journal.records, asked)}
-        starts = [
-            start
-            for start in range(0, len(questions.examples), _CHUNK)
-            if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
-        ]
-        if starts:
-            with (
-                show_compiling(lambda line: print(line, flush=True)),
-                open_policy_client(
-                    config, executor, config.rollout.max_num_seqs, Purpose.DATA, longest_of(config.sampling)
-                ) as client,
-            ):
-                for start in starts:
-                    for record in _rates_of(config, client, questions, start):
-                        if record["id"] not in known:
-                            journal.add({**record, "asked": asked[record["id"]]})
-                    sys.stdout.write(f"answered {min(start + _CHUNK, len(questions.examples))} questions\n")
-        return {record["id"]: (record["right"], record["of"]) for record in as_asked(journal.records, asked)}
-
-
-def answer_settings(config: TrainConfig) -> dict[str, Any]:
-    """Return what the answers and their verdicts depend on."""
-    data = config.data
-    keys = ["seed", "filter.samples", *keys_of(config, "sampling"), *keys_of(config, "data.dialects"), "data.prune"]
-    keys += ["data.max_prompt_tokens"] if data.prune else []
-    return fingerprint(config, {"questions": f"{data.dir}/{data.train}"}, keys, "checkpoint")
-
-
-def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, start: int) -> list[dict[str, Any]]:
-    """Answer a chunk of the questions and count what is right; a function of the seed and the chunk's number."""
-    cfg = config.sampling
-    examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
-    sampling = sampling_by(cfg, config.filter.samples, config.seed, client.stops(cfg.stop))
-    asked = list(zip(examples, prompts, strict=True))
-    answered = answers(client, asked, sampling, start // _CHUNK, cfg.turns)
-    for fault in (said.fault for said in answered if said.fault):
-        raise InputError(f"sampling: {fault}")
-    found = [(example, sql) for example, said in zip(examples, answered, strict=True) for sql in said.sqls]
-    verdicts = score_predictions(client.executor, [example for example, _ in found], [sql for _, sql in found])
-    right = Counter(one.uid for one in verdicts if one.is_right("bird"))
-    return [{"id": example.uid, "right": right[example.uid], "of": sampling.n} for example in examples]
-
-
-def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates: Mapping[str, tuple[int, int]]) -> None:
-    """Write the three files of a choice."""
-    write_lines(out / "kept.jsonl", [{"id": example.uid} for example in kept])
-    write_lines(out / "dropped.jsonl", [{"id": one.uid, "reason": one.reason, **one.numbers} for one in dropped])
-    right = Counter(f"{right}/{of}" for right, of in rates.values())
-    counts = {
-        "questions": len(kept) + len(dropped),
-        "kept": len(kept),
-        "dropped": dict(Counter(one.reason for one in dropped)),
-        "right": dict(sorted(right.items(), key=lambda pair: int(pair[0].partition("/")[0]))),
-    }
-    (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def show(name: str, total: int, kept: Sequence[Example], dropped: Sequence[Dropped]) -> None:
-    """Show how many questions were left out for each reason, in the order in which they were."""
-    rows = [(f"{name}: questions", total), *Counter(one.reason for one in dropped).items(), ("kept", len(kept))]
-    shown = [(word, f"{count:,}", f"{100 * count / max(total, 1):.1f} %") for word, count in rows]
-    show_table(sys.stdout, "", ("", "count", "share"), shown)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, choose, and return the exit code."""
-    return run_command(filter_data, __doc__ or "", arguments, (*ALL, "filter", "sampling", "rollout", "mesh"))
+    """Read the command line, do the work, and return the exit code."""
+    return run_command(_filter, __doc__ or "", arguments, (*ALL, "filter", "sampling", "rollout", "mesh"))
+
+
+def _filter(config: TrainConfig) -> int:
+    from jaxrl_sql.run.filtering import filter_data
+
+    return filter_data(config)
 
 
 if __name__ == "__main__":

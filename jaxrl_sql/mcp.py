@@ -19,9 +19,8 @@ from typing import Any
 
 from jaxrl_sql.ask import Ask, configuration, database_of, opened
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.data.schema.render import ddl, names_only
-from jaxrl_sql.datagen.snapshot.stand_in import is_served
+from jaxrl_sql.config.load import check_keys
+from jaxrl_sql.datagen.sample.options import add_leave_out, is_served, refuse_leave_out
 from jaxrl_sql.run.command import (
     ALL,
     EXIT_CODES,
@@ -46,8 +45,10 @@ _LONGEST_SCHEMA = 40_000
 class Database:
     """A database that is only read: what runs on it, and what it is like. `name` is a file, or the URL of a server."""
 
-    def __init__(self, name: str, stand_in: Path | None, executor: Executor, max_rows: int) -> None:
-        self.name, self.stand_in, self.executor = name, stand_in, executor
+    def __init__(
+        self, name: str, stand_in: Path | None, leave_out: Sequence[str], executor: Executor, max_rows: int
+    ) -> None:
+        self.name, self.stand_in, self.leave_out, self.executor = name, stand_in, leave_out, executor
         self.address = open_url(name) if is_served(name) else str(Path(name))
         limits = executor.limits
         cut: dict[str, Any] = {"max_rows": max_rows, "on_excess": "cut"}
@@ -57,7 +58,7 @@ class Database:
     @cached_property
     def example(self) -> Example:
         """Return a question without words on it; of a server's a sample is taken, which shows what it is like."""
-        return database_of(self.name, self.stand_in)
+        return database_of(self.name, self.stand_in, self.leave_out)
 
     def query(self, sql: str) -> dict[str, Any]:
         """Run one statement that reads and return its first rows; raises JaxrlSqlError, with a hint, where it fails."""
@@ -69,6 +70,9 @@ class Database:
 
     def schema(self, tables: Sequence[str] | None) -> str:
         """Return some tables (None: all) as CREATE TABLE statements; of very many the names of their columns alone."""
+        from jaxrl_sql.data.schema.read import read_schema
+        from jaxrl_sql.data.schema.render import ddl, names_only
+
         whole = read_schema(self.example.db_path)
         wanted = {name.casefold() for name in tables or ()}
         known = {one.name.casefold(): one.name for one in whole.tables}
@@ -130,9 +134,9 @@ class Asker:
 def make_server(database: Database, asker: Asker | None) -> Any:
     """Return the server of a database's tools; without an `asker` none answers questions."""
     try:
-        from mcp.server import MCPServer  # noqa: PLC0415 - an extra
-        from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415
-        from mcp.types import ToolAnnotations  # noqa: PLC0415
+        from mcp.server import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.types import ToolAnnotations
     except ImportError as error:
         raise InputError(NEEDED) from error
     server = MCPServer(
@@ -191,18 +195,21 @@ def make_server(database: Database, asker: Asker | None) -> Any:
 def opened_database(given: argparse.Namespace, config: TrainConfig) -> Iterator[Database]:
     """Open the database of a command line; raises InputError where it cannot be read."""
     with make_executor(config.executor) as executor:
-        database = Database(given.db, given.stand_in, executor, given.max_rows)
+        database = Database(given.db, given.stand_in, given.leave_out, executor, given.max_rows)
         try:
             outcome = executor.execute(database.address, "SELECT 1")
         except ExecutorError as error:
             raise InputError(f"--db: {error}") from error
         if outcome.status != "ok":
             raise InputError(f"--db: {outcome.status}: {outcome.error or ''}")
+        if given.leave_out:
+            database.schema(None)  # an unknown name fails before a client is served
         yield database
 
 
 def serve(given: argparse.Namespace) -> int:
     """Serve until the client goes away; return the exit code."""
+    check_keys(given.config, given.overrides)  # before a model is looked for on the hub
     limits: Mapping[str, Any] = {"executor": dict(_LIMITS)}
     if given.endpoint and not given.model:
         raise InputError("--endpoint needs --model, the name that the server has for it")
@@ -212,6 +219,8 @@ def serve(given: argparse.Namespace) -> int:
     if not is_served(given.db) and not Path(given.db).is_file():  # before a model is fetched for it
         found = "is a folder: name the file in it" if Path(given.db).is_dir() else "no such file"
         raise InputError(f"--db {given.db}: {found}")
+    if not is_served(given.db):
+        refuse_leave_out(given.leave_out, given.db)
 
     def speak(config: TrainConfig) -> int:
         with opened_database(given, config) as database:
@@ -234,6 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
     )
     parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file that shows what the URL's is like")
+    add_leave_out(parser, several=False)
     parser.add_argument("--model", help="what answers questions: a run, a Hugging Face folder, a hub name, a GGUF file")
     add_endpoint(parser, "evaluate")
     parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")

@@ -1,19 +1,19 @@
 """How long evaluation takes, and whether golds are right by every rule.
 
 Three parts, each on the real sets that `--data` (or JAXRL_SQL_DATA) names: every gold against itself by every rule,
-with the questions that a rule forbids; a file of predictions for Spider's dev set by all rules, databases open; and the
-same by the test suite, twelve variants a database. Exits with 1 when a figure is not the expected one.
+with the golds that a rule refuses; a file of predictions for Spider's dev set by all rules, databases open; and the
+same by the test suite, twelve variants per database. `--quick` has a tenth of Spider's dev set alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from harness import Goal, Report, make_parser, timed
 
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.evals.efficiency import SPEED_RULES
@@ -29,41 +29,23 @@ SETS = ("spider_dev", "spider_train", "bird_superhero")
 # All but what is asked of other databases and what takes time by definition.
 ON_ONE = tuple(rule for rule in RULES if rule not in ("suite", *SPEED_RULES))
 EXECUTOR = {"threads": 2, "isolation": "thread", "limits": Limits(timeout_ms=30_000)}
-MAX_SECONDS = 3.0
-MAX_SUITE_SECONDS = 30.0
+MAX_SECONDS = Goal(3.0, at_most=True)
+MAX_SUITE_SECONDS = Goal(30.0, at_most=True)
 
 
-def main() -> int:
-    """Run the three parts, print their figures and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("JAXRL_SQL_DATA"), help="default: $JAXRL_SQL_DATA")
-    args = parser.parse_args()
-    if args.data is None or not Path(args.data).is_dir():
-        print("bench_evals: give --data DIR or set JAXRL_SQL_DATA to the folder that holds spider_dev")
-        return 2
-    data = Path(args.data)
-    for name in SETS:
-        golds_against_themselves(name, load_split(data, name).examples)
-    examples = load_split(data, "spider_dev").examples
-    # The machine may have other work: the best of three is the nearest to what ours takes.
-    seconds = min(all_rules(examples) for _ in range(3))
-    suite_seconds = suites(examples, data / "spider_dev_testsuite")
-    is_good = seconds < MAX_SECONDS and suite_seconds < MAX_SUITE_SECONDS
-    print("\nbench_evals: as expected" if is_good else "\nbench_evals: NOT as expected")
-    return 0 if is_good else 1
-
-
-def golds_against_themselves(name: str, examples: Sequence[Example]) -> None:
-    """Print each rule's share of a set's golds, and the golds that it refuses."""
+def judge(examples: Sequence[Example], sqls: Sequence[str], rules: Sequence[str]) -> list[Verdict]:
+    """Judge predictions with an executor that has the databases open; return the verdicts."""
     with Executor(**EXECUTOR) as executor:
-        verdicts = score_predictions(executor, examples, again(examples), ON_ONE)
-    failed = [one.uid for one in verdicts if not one.gold_ok]
-    print(f"\n{name}: {len(examples):,} golds against themselves, {len(failed)} do not run {failed}")
+        return score_predictions(executor, examples, sqls, rules)
+
+
+def golds_against_themselves(report: Report, name: str, examples: Sequence[Example]) -> None:
+    """Count the golds that do not run, and those that a rule refuses."""
+    verdicts = judge(examples, again(examples), ON_ONE)
+    report.add(f"{name}, {len(examples):,} golds: do not run", sum(not verdict.gold_ok for verdict in verdicts))
     for rule in ON_ONE:
-        short = [one.uid for one in verdicts if rule in one.scores and not one.is_right(rule)]
-        print(
-            f"  {rule:<11} {len(verdicts) - len(failed) - len(short):>6,} right" + (f", not {short}" if short else "")
-        )
+        refused = [verdict.uid for verdict in verdicts if rule in verdict.scores and not verdict.is_right(rule)]
+        report.add(f"{name}, golds that run and are wrong by {rule} {' '.join(refused)}".rstrip(), len(refused))
 
 
 def again(examples: Sequence[Example]) -> list[str]:
@@ -76,55 +58,53 @@ def predictions(examples: Sequence[Example]) -> list[str]:
     return [(examples[i] if i % 2 else examples[(i + 2) % len(examples)]).gold_sql for i in range(len(examples))]
 
 
-def all_rules(examples: Sequence[Example]) -> float:
-    """Judge and summarize predictions by all rules; return the seconds that judging took."""
+def all_rules(examples: Sequence[Example]) -> tuple[float, float]:
+    """Judge and summarize predictions by all rules; return the seconds of both."""
     parsed.cache_clear()
     features_of.cache_clear()
     with Executor(**EXECUTOR) as executor:
         executor.execute_many([(path, "SELECT 1") for path in {example.db_path for example in examples}])
-        begun = time.perf_counter()
-        verdicts = score_predictions(executor, examples, predictions(examples), ON_ONE)
-        judged, cpu = time.perf_counter(), time.process_time()
-        numbers = summarize(examples, verdicts).metrics()
-        ended, cpu = time.perf_counter(), time.process_time() - cpu
-    print(f"\n{len(examples)} predictions by {len(ON_ONE)} rules: {judged - begun:.2f} s")
-    print(f"  and their numbers by group, with intervals: {ended - judged:.2f} s, {cpu:.2f} s of it CPU time")
-    show(numbers, ON_ONE)
-    return judged - begun
+        judging, verdicts = timed(lambda: score_predictions(executor, examples, predictions(examples), ON_ONE))
+    return judging, timed(lambda: summarize(examples, verdicts).metrics())[0]
 
 
-def suites(examples: Sequence[Example], folder: Path) -> float:
-    """Judge predictions on all variants of their databases; return the seconds."""
-    found = {
-        name: sorted(map(str, (folder / "databases" / name).glob("*.sqlite"))) for name in {e.db_id for e in examples}
+def suites(report: Report, examples: Sequence[Example], folder: Path) -> None:
+    """Judge predictions and golds on all variants of their databases."""
+    variants = {
+        name: tuple(sorted(map(str, (folder / "databases" / name).glob("*.sqlite"))))
+        for name in {example.db_id for example in examples}
     }
-    asked = [dataclasses.replace(example, suite=tuple(found[example.db_id])) for example in examples]
-    with Executor(**EXECUTOR) as executor:
-        begun = time.perf_counter()
-        verdicts = score_predictions(executor, asked, predictions(asked), ("test_suite", "suite"))
-        ended = time.perf_counter()
-    print(f"\nthe same on {sum(map(len, found.values()))} variants of {len(found)} databases: {ended - begun:.2f} s")
-    show(summarize(asked, verdicts, "suite").metrics(), ("test_suite", "suite"))
-    golds = on_suites(asked)
-    refused = [one.uid for one in golds if one.suite_gold_status == "ok" and not one.is_right("suite")]
-    failed = [one.uid for one in golds if one.suite_gold_status != "ok"]
-    print(f"  golds that are not right on their variants: {refused}; that do not run there: {failed}")
-    return ended - begun
+    examples = [dataclasses.replace(example, suite=variants[example.db_id]) for example in examples]
+    judging = timed(lambda: judge(examples, predictions(examples), ("test_suite", "suite")))[0]
+    count = sum(map(len, variants.values()))
+    report.add(f"judging on {count} variants of {len(variants)} databases", judging, "s", MAX_SUITE_SECONDS)
+    golds = judge(examples, again(examples), ("suite",))
+    refused = sum(gold.suite_gold_status == "ok" and not gold.is_right("suite") for gold in golds)
+    report.add("golds that are wrong on their variants", refused)
+    report.add("golds that do not run on their variants", sum(gold.suite_gold_status != "ok" for gold in golds))
 
 
-def on_suites(asked: Sequence[Example]) -> list[Verdict]:
-    """Judge golds on their suites."""
-    with Executor(**EXECUTOR) as executor:
-        return score_predictions(executor, asked, again(asked), ("suite",))
-
-
-def show(numbers: dict[str, float], rules: Sequence[str]) -> None:
-    """Print each rule's share with its interval, and why rules differ."""
-    for rule in rules:
-        low, high = numbers[f"{rule}/low"], numbers[f"{rule}/high"]
-        print(f"  {rule:<11} {100 * numbers[rule]:6.2f} % ({100 * low:.1f} to {100 * high:.1f})")
-    reasons = {name.removeprefix("sensitive/"): int(n) for name, n in numbers.items() if name.startswith("sensitive/")}
-    print(f"  verdicts that hang on: {reasons}")
+def main() -> int:
+    """Measure the three parts; return the exit code."""
+    parser = make_parser(__doc__, turns=3)
+    parser.add_argument("--data", type=Path, default=os.environ.get("JAXRL_SQL_DATA"), help="default: $JAXRL_SQL_DATA")
+    options = parser.parse_args()
+    if options.data is None or not options.data.is_dir():
+        parser.error("--data or JAXRL_SQL_DATA must name the folder that holds spider_dev")
+    every = 10 if options.quick else 1
+    report = Report(options)
+    for name in SETS[:1] if options.quick else SETS:
+        golds_against_themselves(report, name, load_split(options.data, name).examples[::every])
+    examples = load_split(options.data, "spider_dev").examples[::every]
+    pairs = [all_rules(examples) for _ in range(report.turns)]
+    judging, summary = zip(*pairs, strict=True)
+    name = f"{len(examples)} predictions by {len(ON_ONE)} rules"
+    report.add(f"{name}: judging", judging, "s")
+    # The machine may have other work: the quickest is the nearest to what the judging takes.
+    report.add(f"{name}: judging, the quickest", min(judging), "s", MAX_SECONDS)
+    report.add(f"{name}: numbers by group, with intervals", summary, "s")
+    suites(report, examples, options.data / "spider_dev_testsuite")
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,14 @@
 """Measure the executor beside a bare loop over the same SQLite and beside what is done elsewhere, in one run.
 
-`python scripts/bench_executor.py`: loads are drawn from a seed into a temporary folder. The ways to run them (see
-`executor_rivals.py`, and `bare_loop` in the core's examples) take turns, each in a process of its own; a ratio (of ours
-in threads over another way, but for ours in processes, which is over threads) is taken within a turn, and what is
-printed is the median of `--runs` turns. Exit code 1 when a goal is missed, but for
-`--quick`, which only shows that all of it works.
+`python scripts/bench_executor.py`: loads are drawn from a seed into a temporary folder. The variants (see
+`executor_rivals.py`, and `bare_loop` in the core's examples) take turns, each in a process of its own. A ratio is ours
+in threads over another variant; for ours in processes it is processes over threads.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import random
 import shutil
 import sqlite3
@@ -20,7 +17,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+
+from harness import Goal, Report, make_parser, run_turns
 
 ROOT = Path(__file__).resolve().parents[1]
 N_DATABASES = 4
@@ -55,10 +55,6 @@ NAMES = {
     "thread_progress": "threads, kept connections, progress handler",
     "apsw_progress": "the same with apsw",
 }
-HEADER = """
-| load | way | queries a second | ran / failed / late | ratio | goal | |
-|---|---|---|---|---|---|---|"""
-
 Rates = dict[tuple[str, int], float]
 """Queries a second, by (way, threads)."""
 
@@ -82,7 +78,6 @@ class Check:
     label: str
     ratio: Callable[[Rates], float]
     goal: Callable[[Rates], float] | None
-    way: str | None = None  # the one that ours is compared with, when the ratio is that of their rates
 
 
 # --- loads
@@ -144,36 +139,35 @@ def make_checks(load: Load, threads: int) -> Iterator[Check]:
     ours, bare = (load.ours, threads), ("bare", threads)
     least = load.goal_bare
     processes = f"{load.ours}_process"
-    yield Check(NAMES[processes], lambda r: r[processes, threads] / r[ours], None, processes)
-    yield Check(NAMES["bare"], lambda r: r[ours] / r[bare], None if least is None else lambda _: least, "bare")
+    yield Check("ours in processes / in threads", lambda r: r[processes, threads] / r[ours], None)
+    yield Check("ours / bare loop", lambda r: r[ours] / r[bare], None if least is None else lambda _: least)
     for name in RIVALS:
         rival = (name, threads)
         yield Check(
-            NAMES[name],
+            f"ours / {NAMES[name]}",
             lambda r, rival=rival: r[ours] / r[rival],
             lambda r, rival=rival: 0.85 * r[bare] / r[rival],
-            name,
         )
     if load.name in {"tiny", "mix"}:
         yield Check(
-            f"scaling to {threads} threads, over the bare loop's",
+            f"scaling to {threads} threads / the bare loop's",
             lambda r: r[ours] / r[load.ours, 1] / (r[bare] / r["bare", 1]),
             lambda _: 0.95,
         )
         yield Check(
-            "(bare loop with authorizer and deadline over without)",
+            "bare loop with authorizer and deadline / without",
             lambda r: r[bare] / r["bare_unguarded", threads],
             lambda _: 0.9 if load.name == "tiny" else 0.97,
         )
     if load.name == "large":
         yield Check(
-            "Python rows in one thread: over apsw",
+            "Python rows in one thread / apsw",
             lambda r: r["ours_rows", 1] / r["apsw_progress", 1],
             lambda _: 1.0,
         )
     if load.name == "duplicates":
         yield Check(
-            "over ours with a comment that makes all texts differ",
+            "ours / with a comment that makes all texts differ",
             lambda r: r[ours] / r["ours_distinct", threads],
             lambda _: 1.7,
         )
@@ -214,53 +208,39 @@ def measure(load: Load, way: str, threads: int, bare_loop: Path, workload: Path)
     return len(share) / seconds, tuple(int(count) for count in passes[-1][1:])
 
 
-def bench(load: Load, options: argparse.Namespace, workload: Path) -> bool:
-    """Measure a load, print its rows, and tell whether every goal is reached."""
-    ways = ways_of(load, options.threads)
-    turns: list[Rates] = []
+def bench(report: Report, load: Load, options: argparse.Namespace, workload: Path) -> None:
+    """Measure a load in all variants."""
     counts: dict[tuple[str, int], tuple[int, ...]] = {}
-    for turn in range(options.runs):
-        rates: Rates = {}
-        at = turn % len(ways)
-        for way, threads in ways[at:] + ways[:at]:  # nobody is always first
-            rates[way, threads], verdicts = measure(load, way, threads, options.bare_loop, workload)
-            # What is told is the turn with the most timeouts: a false one shows.
-            counts[way, threads] = max(counts.get((way, threads), verdicts), verdicts, key=lambda each: each[2])
-        turns.append(rates)
 
-    def show(label: str, way: str | None, *rest: str) -> None:
-        rate = verdicts = ""
-        if way is not None:
-            median = statistics.median(rates[way, options.threads] for rates in turns)
-            rate = f"{median:,.{0 if median >= 100 else 1}f}"
-            verdicts = " / ".join(f"{count:,}" for count in counts[way, options.threads])
-        print("|", " | ".join((load.name, label, rate, verdicts, *rest)), "|", flush=True)
+    def run(way: str, threads: int) -> float:
+        rate, verdicts = measure(load, way, threads, options.bare_loop, workload)
+        # The turn with the most timeouts counts, so that a false one shows.
+        counts[way, threads] = max(counts.get((way, threads), verdicts), verdicts, key=lambda each: each[2])
+        return rate
 
-    show(NAMES[load.ours], load.ours, "", "", "")
-    is_reached = True
+    variants = {key: partial(run, *key) for key in ways_of(load, options.threads)}
+    rates = run_turns(variants, report.turns, warm_up=0, rotate=True)
+    for (way, threads), values in rates.items():
+        if way in NAMES and threads == options.threads:
+            ran, failed, late = counts[way, threads]
+            name = f"{load.name}, {NAMES[way]} ({ran:,} ran, {failed:,} failed, {late:,} late)"
+            report.add(name, values, "queries/s")
+    turns: list[Rates] = [dict(zip(rates, values, strict=True)) for values in zip(*rates.values(), strict=True)]
     for check in make_checks(load, options.threads):
-        ratio = statistics.median(check.ratio(rates) for rates in turns)
-        goal = None if check.goal is None else statistics.median(check.goal(rates) for rates in turns)
-        is_reached &= goal is None or ratio >= goal
-        word = "" if goal is None else "reached" if ratio >= goal else "missed"
-        show(check.label, check.way, f"{ratio:.2f}", "" if goal is None else f"{goal:.2f}", word)
+        goal = None if check.goal is None else Goal(statistics.median(check.goal(turn) for turn in turns))
+        report.add(f"{load.name}, {check.label}", [check.ratio(turn) for turn in turns], "x", goal)
     ours, bare = counts[load.ours, options.threads], counts["bare", options.threads]
-    if ours != bare:
-        show("verdicts differ from the bare loop's", None, "", "", "missed")
-    return is_reached and ours == bare
+    differences = sum(abs(a - b) for a, b in zip(ours, bare, strict=True))
+    report.add(f"{load.name}, verdicts that differ from the bare loop's", differences, "", Goal(0, at_most=True))
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 when a goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure the loads; return the exit code."""
+    parser = make_parser(__doc__)
     parser.add_argument("--bare-loop", type=Path, default=ROOT / "target" / "release" / "examples" / "bare_loop")
-    parser.add_argument("--runs", type=int, default=5, help="turns of all ways (default: 5)")
-    parser.add_argument("--threads", type=int, default=2, help="threads or processes of each way (default: 2)")
+    parser.add_argument("--threads", type=int, default=2, help="threads or processes of each variant (default: 2)")
     parser.add_argument("--loads", default=",".join(LOADS), help="which, with commas between (default: all)")
-    parser.add_argument("--quick", action="store_true", help="one turn of small loads: a smoke run, no figures")
     options = parser.parse_args()
-    if options.quick:
-        options.runs = 1
     if not options.bare_loop.is_file():
         parser.error(
             f"{options.bare_loop} is not built: make bench-executor, or cargo build --release --example bare_loop"
@@ -268,13 +248,12 @@ def main() -> int:
     wanted = options.loads.split(",")
     if unknown := set(wanted) - set(LOADS):
         parser.error(f"no such load: {', '.join(sorted(unknown))}; there are {', '.join(LOADS)}")
-    busy = os.getloadavg()[0]
-    print(f"{os.cpu_count()} cores, load {busy:.1f} at the start, {options.threads} threads, medians of {options.runs}")
-    print(HEADER)
+    report = Report(options)
     with tempfile.TemporaryDirectory() as folder:
-        loads = make_loads(make_databases(Path(folder)), options.quick)
-        reached = [bench(load, options, Path(folder) / "workload.tsv") for load in loads if load.name in wanted]
-    return 0 if options.quick or all(reached) else 1
+        for load in make_loads(make_databases(Path(folder)), options.quick):
+            if load.name in wanted:
+                bench(report, load, options, Path(folder) / "workload.tsv")
+    return report.finish()
 
 
 if __name__ == "__main__":

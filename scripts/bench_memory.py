@@ -2,25 +2,25 @@
 
 `python scripts/bench_memory.py`: look-ups, results of some rows, errors and duplicates in batches of 10,000, a tenth
 of them scored. Resident memory is read after 10, 50 and 100 % of the queries; what is kept on purpose is bounded (1 MiB
-of results) and full by then. Exit code 1 when it grew by more than `--most-mib` between the first and the last reading.
+of results) and full by then. The goal is a growth of at most `--most-mib` between the first and the last reading.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
 import sqlite3
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from harness import Goal, Report, make_parser, timed
 
 from sqlexec_rs import Executor, Limits
 
 N_ITEMS = 2_000
 BATCH = 10_000
 READINGS = (0.1, 0.5, 1.0)
+QUICK = 60_000
 # Each text holds the number of the query; one in five is that of an earlier query.
 TEXTS = (
     "SELECT name, price FROM item WHERE id = {n} % 2000",
@@ -62,38 +62,40 @@ def run_batch(ex: Executor, path: Path, first: int, size: int, rng: random.Rando
     assert len(scores["bird"]) == len(some)
 
 
+def read_memory(report: Report, ex: Executor, path: Path, queries: int) -> list[float]:
+    """Run all queries and return the readings."""
+    rng = random.Random(0)
+    batch = min(BATCH, queries // 10)
+    n_batches = queries // batch
+    due = {round(n_batches * share) for share in READINGS}
+    readings = []
+    for number in range(n_batches):
+        run_batch(ex, path, number * batch, batch, rng)
+        if number + 1 in due:
+            readings.append(resident_mib())
+            report.add(f"resident memory after {(number + 1) * batch:,} queries", readings[-1], "MiB")
+    return readings
+
+
 def main() -> int:
-    """Print the table; the exit code is 1 when memory grew."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--queries", type=int, default=1_000_000)
+    """Measure the growth; return the exit code."""
+    parser = make_parser(__doc__, turns=1)
+    parser.add_argument("--queries", type=int)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isolation", choices=("process", "thread"), default="process")
     parser.add_argument("--most-mib", type=float, default=16.0, help="growth that is allowed (default: 16)")
     options = parser.parse_args()
-    rng = random.Random(0)
-    batch = min(BATCH, options.queries // 10)
-    n_batches = options.queries // batch
-    wanted = {round(n_batches * share): share for share in READINGS}
-    readings: list[float] = []
-    began = time.perf_counter()
-    print(f"{os.cpu_count()} cores, {options.queries:,} queries, isolation {options.isolation}")
-    print("\n| queries | resident memory |\n|---|---|")
+    queries = options.queries or (QUICK if options.quick else 1_000_000)
+    report = Report(options)
     with tempfile.TemporaryDirectory() as folder:
         path = make_database(Path(folder) / "shop.sqlite")
         limits = Limits(timeout_ms=None, vm_steps=1_000_000)
         with Executor(options.threads, limits, options.isolation, cache_bytes=1 << 20) as ex:
-            for number in range(n_batches):
-                run_batch(ex, path, number * batch, batch, rng)
-                if number + 1 in wanted:
-                    readings.append(resident_mib())
-                    print(f"| {(number + 1) * batch:,} | {readings[-1]:.1f} MiB |", flush=True)
+            taken, readings = timed(lambda: read_memory(report, ex, path, queries))
             assert ex.stats()["cache_bytes"] <= 1 << 20
-    growth = readings[-1] - readings[0]
-    word = "reached" if growth <= options.most_mib else "missed"
-    print(f"| growth from 10 to 100 % | {growth:+.1f} MiB (goal: at most {options.most_mib:g}): {word} |")
-    rate = options.queries / (time.perf_counter() - began)
-    print(f"\n{rate:,.0f} queries a second, with scores and Python rows")
-    return 0 if growth <= options.most_mib else 1
+    report.add("growth of memory", readings[-1] - readings[0], "MiB", Goal(options.most_mib, at_most=True))
+    report.add("queries with scores and Python rows", queries / taken, "per s")
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 `python scripts/bench_packing.py`: the quickstart's model and batch, 12 prompts of 192 tokens with 8 answers of up to
 64, 26 in the mean, as its golds have; then 4 prompts of 1,024. The packed batch goes in one piece, and in `--parts`
-(`grpo.gradient_accumulation_steps`), each of which runs the rows that it needs. All ways compute the same loss, take
-turns within one run, and figures are medians of `--runs`.
+(`grpo.gradient_accumulation_steps`), each of which runs the rows that it needs. All ways compute the same loss.
 
 Last, prompts that have all but 64 tokens in common: 12 of 256 as the quickstart's, two and four of a schema, and 8 of
 1,024, four of a schema. Each alone, the schema once, and that with packed answers.
@@ -11,11 +10,8 @@ Last, prompts that have all but 64 tokens in common: 12 of 256 as the quickstart
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import statistics
 import sys
-import time
 from functools import partial
 from typing import Any
 
@@ -23,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from bench_step import MODEL, Shape, fresh, random_batch
+from harness import Goal, Report, make_parser, ratios, run_turns, timed
 
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer
@@ -30,7 +27,7 @@ from jaxrl_sql.algo.step import make_step
 from jaxrl_sql.batch import GroupBatch, Segment, first_fit
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.data.pack import with_packed_rows, with_schemas_once
-from jaxrl_sql.models import ModelConfig, count_params, init_params
+from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.formats.hf import load_config
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.ops.micro_batches import order_for_parts
@@ -38,14 +35,14 @@ from jaxrl_sql.planning.lengths import between, shuffled
 from jaxrl_sql.runtime.memory import keep_freed_memory
 
 START = "configs/quickstart_start"
-# How many times faster a packed update is to be.
-SHAPES = (Shape(12, 192, 8, 64, 1.7, 0.0), Shape(4, 1024, 8, 64, 0.0, 0.0))
+# The goals: how many times faster the best packed update is.
+SHAPES = (Shape(12, 192, 8, 64, Goal(1.7)), Shape(4, 1024, 8, 64))
 SCHEMAS = (
-    (Shape(12, 256, 8, 64, 1.7, 0.0), 2),
-    (Shape(12, 256, 8, 64, 1.7, 0.0), 4),
-    (Shape(8, 1024, 8, 64, 1.6, 0.0), 4),
+    (Shape(12, 256, 8, 64, Goal(1.7)), 2),
+    (Shape(12, 256, 8, 64, Goal(1.7)), 4),
+    (Shape(8, 1024, 8, 64, Goal(1.6)), 4),
 )
-QUICK = Shape(4, 64, 4, 32, 0.0, 0.0)
+QUICK = Shape(4, 64, 4, 32)
 
 
 def make_batch(shape: Shape, model: ModelConfig, mean: float) -> GroupBatch:
@@ -61,8 +58,8 @@ def _within(batch: GroupBatch, model: ModelConfig) -> Any:
     return tuple(dataclasses.replace(one, tokens=one.tokens % model.vocab_size) for one in batch.shared)
 
 
-def time_updates(shape: Shape, model: ModelConfig, mean: float, runs: int, parts: int) -> float:
-    """Print the seconds of the updates; return how many times faster the best packed one is."""
+def time_updates(report: Report, shape: Shape, model: ModelConfig, mean: float, parts: int) -> None:
+    """Compare updates with packed answers."""
     optimizer = make_optimizer(OptimConfig(lr=1e-5), 100)
     loss = partial(grpo_loss, cfg=GrpoConfig(), on_policy=True)
     policy, params = make_policy(model, attention="auto"), init_params(model, jax.random.key(0))
@@ -75,11 +72,11 @@ def time_updates(shape: Shape, model: ModelConfig, mean: float, runs: int, parts
         f"packed, {parts} parts": (make_step(policy, loss, optimizer, parts), packed),
     }
     need = sum(rows) / len(rows)
-    return compare(f"update {shape}, {need:.1f} rows needed", ways, params, optimizer, runs)
+    compare(report, f"update {shape}, {need:.1f} rows needed", ways, params, optimizer, shape.update_goal)
 
 
-def time_schemas(shape: Shape, model: ModelConfig, mean: float, runs: int, together: int) -> float:
-    """Print the seconds of updates with and without what prompts have in common run once; return the best ratio."""
+def time_schemas(report: Report, shape: Shape, model: ModelConfig, mean: float, together: int) -> None:
+    """Compare updates that compute the common part of prompts once."""
     optimizer = make_optimizer(OptimConfig(lr=1e-5), 100)
     step = make_step(
         make_policy(model, attention="auto"), partial(grpo_loss, cfg=GrpoConfig(), on_policy=True), optimizer
@@ -92,54 +89,50 @@ def time_schemas(shape: Shape, model: ModelConfig, mean: float, runs: int, toget
     once = with_schemas_once(batch, together)
     ways = {"apart": (step, batch), "schema once": (step, once), "and packed": (step, with_packed_rows(once))}
     title = f"update {shape}, {together} questions a schema of {common}"
-    return compare(title, ways, init_params(model, jax.random.key(0)), optimizer, runs)
+    compare(report, title, ways, init_params(model, jax.random.key(0)), optimizer, shape.update_goal)
 
 
-def compare(title: str, ways: dict[str, tuple[Any, GroupBatch]], params: Any, optimizer: Any, runs: int) -> float:
-    """Print the seconds of updates that compute the same; return how many times faster than the first the best is."""
+def compare(
+    report: Report, title: str, ways: dict[str, tuple[Any, GroupBatch]], params: Any, optimizer: Any, goal: Goal | None
+) -> None:
+    """Time updates that compute the same; the goal is for the best of those that are not `apart`."""
     states = {name: fresh(params, optimizer) for name in ways}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
     norms: dict[str, float] = {}
-    for run in range(runs + 1):
-        for name, (step, one) in ways.items():
-            placed = jax.tree.map(jnp.asarray, one)
-            began = time.perf_counter()
-            states[name], metrics = step(states[name], placed)
-            norm = float(metrics["optim/grad_norm"][0])
-            if run:
-                seconds[name].append(time.perf_counter() - began)
-            else:
-                norms[name] = norm
-    median = {name: statistics.median(times) for name, times in seconds.items()}
-    each = ", ".join(f"{name} {one:.3f} s ({median['apart'] / one:.2f}x)" for name, one in median.items())
+
+    def update(name: str) -> float:
+        (step, batch), state = ways[name], states[name]
+        placed = jax.tree.map(jnp.asarray, batch)
+        taken, (states[name], metrics) = timed(lambda: jax.block_until_ready(step(state, placed)))
+        norms.setdefault(name, float(metrics["optim/grad_norm"][0]))
+        return taken
+
+    taken = run_turns({name: partial(update, name) for name in ways}, report.turns)
+    for name, values in taken.items():
+        report.add(f"{title}: {name}", values, "s")
+    figures = [
+        report.add(f"{title}: apart / {name}", ratios(taken["apart"], values), "x")
+        for name, values in taken.items()
+        if name != "apart"
+    ]
+    report.add(f"{title}: the best ratio", max(figure.median for figure in figures), "x", goal)
     off = max(abs(norm / norms["apart"] - 1) for norm in norms.values())
-    print(f"{title}: {each}; norms of gradients within {off:.0e}", flush=True)
-    return median["apart"] / min(one for name, one in median.items() if name != "apart")
+    report.add(f"{title}: difference of gradient norms", off, "", Goal(1e-4, at_most=True))
 
 
 def main() -> int:
-    """Time all shapes; return the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=9)
+    """Measure all shapes; return the exit code."""
+    parser = make_parser(__doc__, turns=9)
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--mean", type=float, default=26.0, help="tokens of a mean answer")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: a small batch, once")
     options = parser.parse_args()
     keep_freed_memory()
     model = MODEL if options.quick else load_config(START)
-    print(f"a model of the quickstart's shape, {count_params(model):,} weights; {jax.default_backend()}")
-    is_reached = True
-    runs, alone, schemas = (1, (QUICK,), ((QUICK, 4),)) if options.quick else (options.runs, SHAPES, SCHEMAS)
-    for shape, together in (*((one, 1) for one in alone), *schemas):
-        mean = min(options.mean, shape.t / 2)
-        if together == 1:
-            found = time_updates(shape, model, mean, runs, options.parts)
-        else:
-            found = time_schemas(shape, model, mean, runs, together)
-        if shape.update_goal:
-            print(f"goal {shape.update_goal}x: {'reached' if found >= shape.update_goal else 'missed'}")
-            is_reached &= found >= shape.update_goal
-    return 0 if is_reached else 1
+    report = Report(options)
+    for shape in (QUICK,) if options.quick else SHAPES:
+        time_updates(report, shape, model, min(options.mean, shape.t / 2), options.parts)
+    for shape, together in ((QUICK, 4),) if options.quick else SCHEMAS:
+        time_schemas(report, shape, model, min(options.mean, shape.t / 2), together)
+    return report.finish()
 
 
 if __name__ == "__main__":

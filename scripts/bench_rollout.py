@@ -2,19 +2,16 @@
 
 `python scripts/bench_rollout.py`: 4 layers, width 256, vocabulary 4,096, float32, random weights. The reference, below,
 is what is done elsewhere, with the same model code: every sample has its own copy of the prompt, computed for it, and
-a batch decodes until its slowest row ends. Both write the same numbers of tokens in each answer. Ways take turns within
-one run, and figures are medians of `--runs`. The reuse of prompts is counted on the 972 questions of Spider's dev set
-when `--data` (or JAXRL_SQL_DATA) names the folder that holds `spider_dev`.
+a batch decodes until its slowest row ends. Both write the same numbers of tokens in each answer. The reuse of prompts
+is counted on the 972 questions of Spider's dev set when `--data` (or JAXRL_SQL_DATA) names the folder that holds
+`spider_dev`.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from harness import Goal, Report, make_parser, ratios, run_turns, seconds
 
 from jaxrl_sql.batch import GroupBatch, pad_tokens
 from jaxrl_sql.data.benchmarks import load_split
@@ -41,6 +39,9 @@ from plain_decode import decode_step, init_decode_cache, prefill
 
 MODEL = ModelConfig("qwen3", 4096, 256, 4, 4, 2, 64, 768, 1e4, 1e-6, True, True, False, 4096)
 CHUNK = 16
+# Prompts, tokens of each, and how many times the speed of the fixed batch is the goal.
+LOADS = ((8, 256, Goal(1.7)), (8, 1024, Goal(3.0)))
+QUICK = ((2, 64, None),)
 
 
 class Endless:
@@ -148,35 +149,19 @@ def long_tail(params: Any, prompts: int, slots: int, end: float) -> tuple[Engine
     return engine, Load(load.prompts, lengths)
 
 
-def turns(ways: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
-    """Run all ways once to compile, then in turns -> the median seconds of each."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for run in range(runs + 1):
-        for name, way in ways.items():
-            began = time.perf_counter()
-            way()
-            if run:
-                taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(values) for name, values in taken.items()}
-
-
-def line(what: str, value: float, goal: float, below: bool = False) -> bool:
-    """Print a figure beside its goal; say whether it is reached."""
-    is_reached = value <= goal if below else value >= goal
-    said = "at most" if below else "at least"
-    print(f"| {what} | {value:.3g} | {said} {goal:g} | {'reached' if is_reached else 'missed'} |", flush=True)
-    return is_reached
-
-
-def beside_fixed(engine: Engine, what: str, load: Load, goal: float, runs: int) -> tuple[bool, RolloutStats]:
-    """Compare the tokens a second of engine and fixed batch -> whether the goal is reached, and the engine's counts."""
+def compare(report: Report, engine: Engine, name: str, load: Load, goal: Goal | None) -> RolloutStats:
+    """Compare the tokens per second of engine and fixed batch; return the engine's counts."""
     params, slots = engine.params, engine.config.max_num_seqs
-    ways = {"fixed": lambda: fixed_batch(params, load, slots), "engine": lambda: engine_run(engine, load)}
-    taken = turns(ways, runs)
+    variants = {
+        "engine": lambda: seconds(lambda: engine_run(engine, load)),
+        "fixed batch": lambda: seconds(lambda: fixed_batch(params, load, slots)),
+    }
+    taken = run_turns(variants, report.turns)
     total = int(load.lengths.sum())
-    rate = {name: total / seconds for name, seconds in taken.items()}
-    words = f"{what}: {rate['engine']:,.0f} tokens/s, fixed batch {rate['fixed']:,.0f}; ratio"
-    return line(words, rate["engine"] / rate["fixed"], goal), engine.stats
+    for variant, values in taken.items():
+        report.add(f"{name}, {variant}", [total / value for value in values], "tokens/s")
+    report.add(f"{name}, engine / fixed batch", ratios(taken["fixed batch"], taken["engine"]), "x", goal)
+    return engine.stats
 
 
 def packed(load: Load, samples: Sequence[Sample]) -> GroupBatch:
@@ -198,55 +183,44 @@ def mismatch(params: Any, load: Load) -> float:
     return float(np.abs(np.asarray(trained) - np.asarray(batch.rollout_logprobs))[mask].mean())
 
 
-def spider_reuse(params: Any, data: str) -> bool:
-    """Answer Spider's dev questions with a few tokens each, and count the prompt tokens that were there already."""
+def spider_reuse(report: Report, params: Any, data: str) -> None:
+    """Answer Spider's dev questions with a few tokens each, and count the prompt tokens that were reused."""
     style = compact_style()
     examples = load_split(data, "spider_dev", 0).examples
     texts = ["".join(prompt_texts(example, style, None)) for example in examples]
     tokenizer = train_tokenizer(texts, MODEL.vocab_size)
-    made = make_prompts(examples, style, tokenizer, 3000)
+    prompts = make_prompts(examples, style, tokenizer, 3000).prompts
     engine = Engine(MODEL, params, tokenizer)
-    began = time.perf_counter()
-    done = list(engine.generate(made.prompts, SamplingParams(temperature=0.0, max_new_tokens=8)))
-    seconds = time.perf_counter() - began
-    print(f"{len(done)} questions, {engine.stats.prompt_tokens:,} prompt tokens, {seconds:.1f} s with compilation")
-    return line("share of prompt tokens reused over Spider's dev questions", engine.stats.reuse, 0.5)
+    list(engine.generate(prompts, SamplingParams(temperature=0.0, max_new_tokens=8)))
+    name = f"prompt tokens reused, {len(prompts)} questions of Spider dev, {engine.stats.prompt_tokens:,} tokens"
+    report.add(name, engine.stats.reuse, "", Goal(0.5))
 
 
 def main() -> int:
-    """Print a table; the exit code is 1 when a goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5)
+    """Measure the loads; return the exit code."""
+    parser = make_parser(__doc__)
     parser.add_argument("--data", default=os.environ.get("JAXRL_SQL_DATA", ""))
-    parser.add_argument(
-        "--quick", action="store_true", help="a smoke run: one run, short answers, never fails on a goal"
-    )
-    given = parser.parse_args()
+    options = parser.parse_args()
     keep_freed_memory()
-    runs, t = (1, 16) if given.quick else (given.runs, 128)
+    t = 16 if options.quick else 128
     params = init_params(MODEL, jax.random.key(0))
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, medians of {runs}\n")
-    print("| what | measured | goal | |\n|---|---|---|---|", flush=True)
-    reached = []
-    for prompts, tokens, goal in ((8, 256, 1.7), (8, 1024, 3.0)):
-        load, engine = make_load(prompts, tokens, np.full((prompts, 8), t)), Engine(MODEL, params, Endless())
-        reached.append(beside_fixed(engine, f"P={tokens} G=8 T={t}, {prompts} prompts", load, goal, runs)[0])
-    engine, tail = long_tail(params, 4, 8, 0.1) if given.quick else long_tail(params, 64, 64, 1 / 41)
+    report = Report(options)
+    for prompts, tokens, goal in QUICK if options.quick else LOADS:
+        load = make_load(prompts, tokens, np.full((prompts, 8), t))
+        engine = Engine(MODEL, params, Endless(), EngineConfig(prompts * 8))
+        compare(report, engine, f"P={tokens} G=8 T={t}, {prompts} prompts", load, goal)
+    engine, tail = long_tail(params, 4, 8, 0.1) if options.quick else long_tail(params, 64, 64, 1 / 41)
     mean, longest = tail.lengths.mean(), tail.lengths.max()
-    words = f"{tail.lengths.size} answers (mean {mean:.0f}, longest {longest}) on {engine.config.max_num_seqs} slots"
-    ok, stats = beside_fixed(engine, words, tail, 2.5, runs)
-    reached.append(ok)
-    reached.append(line("occupancy of slots while completions wait", stats.occupancy, 0.9))
-    reached.append(
-        line("share of the host's work in the time of that", stats.host_seconds / stats.seconds, 0.05, below=True)
-    )
+    name = f"{tail.lengths.size} answers (mean {mean:.0f}, longest {longest}) on {engine.config.max_num_seqs} slots"
+    stats = compare(report, engine, name, tail, Goal(2.5))
+    report.add("occupancy of slots while completions wait", stats.occupancy, "", Goal(0.9))
+    report.add("host's share of that time", stats.host_seconds / stats.seconds, "", Goal(0.05, at_most=True))
     small = make_load(2, 64, np.full((2, 8), 16))
-    reached.append(
-        line("mean difference of sampler's and trainer's log-probabilities", mismatch(params, small), 1e-5, True)
-    )
-    if given.data:
-        reached.append(spider_reuse(params, given.data))
-    return int(not all(reached) and not given.quick)
+    name = "mean difference of sampler's and trainer's log-probabilities"
+    report.add(name, mismatch(params, small), "", Goal(1e-5, at_most=True))
+    if options.data:
+        spider_reuse(report, params, options.data)
+    return report.finish()
 
 
 if __name__ == "__main__":

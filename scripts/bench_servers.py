@@ -1,12 +1,10 @@
 """Measure the executor on other engines, beside a bare loop in Rust and beside Python's drivers, in one run.
 
 `python scripts/bench_servers.py`: a server is started in a temporary folder, filled, and stopped at the end; DuckDB has
-a file there. The ways to run a load take turns; a ratio is taken within a turn, and what is printed is the median of
-`--runs` turns. All ways have `--threads` kept connections and keep every row: drivers one a thread, asyncpg as many in
-an event loop, DuckDB's module a cursor a thread. The bare loop and the drivers send a query and nothing else; "in a
-read-only transaction" is the driver with what a reader needs who has not read the SQL. The goal holds for running and
-for scoring, which compares each result with a gold's. Exit code 1 when a goal is
-missed, but for `--quick`, which only shows that all of it works.
+a file there. All variants have `--threads` open connections and fetch every row: drivers use one per thread, asyncpg as
+many in an event loop, DuckDB's module one cursor per thread. The bare loop and the drivers send a query and nothing
+else; "in a read-only transaction" is the driver with what a reader needs who has not read the SQL. The goal holds for
+running and for scoring, which compares each result with a gold's.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +27,7 @@ from urllib.parse import urlsplit
 import duckdb
 import psycopg2
 import pymysql
+from harness import Goal, Report, make_parser, ratios, run_turns, seconds
 
 from sqlexec_rs import Executor, servers
 
@@ -38,8 +37,8 @@ except ImportError:
     asyncpg = None
 
 ROOT = Path(__file__).resolve().parents[1]
-GOAL = 0.85
-EXECUTED, SCORED = "ours: execute_many", "ours: score_many"
+GOAL = Goal(0.85)
+EXECUTED, SCORED, BARE = "ours: execute_many", "ours: score_many", "bare loop"
 SCHEMAS = {
     "postgresql": """
 CREATE TABLE item(id integer PRIMARY KEY, name text, price numeric(8, 2));
@@ -111,7 +110,7 @@ def share(asks: Sequence[Callable[[str], object]], queries: list[str]) -> float:
         for worker in workers:
             worker.join()
 
-    return timed(run)
+    return seconds(run)
 
 
 def drive(url: str, threads: int, queries: list[str], is_guarded: bool) -> float:
@@ -129,10 +128,10 @@ def drive(url: str, threads: int, queries: list[str], is_guarded: bool) -> float
 
         return ask
 
-    seconds = share([ask_of(connection.cursor()) for connection in connections], queries)
+    taken = share([ask_of(connection.cursor()) for connection in connections], queries)
     for connection in connections:
         connection.close()
-    return seconds
+    return taken
 
 
 def drive_in_a_loop(url: str, n: int, queries: list[str]) -> float:
@@ -149,10 +148,10 @@ def drive_in_a_loop(url: str, n: int, queries: list[str]) -> float:
 
         begun = time.perf_counter()
         await asyncio.gather(*map(work, connections))
-        seconds = time.perf_counter() - begun
+        taken = time.perf_counter() - begun
         for connection in connections:
             await connection.close()
-        return seconds
+        return taken
 
     return asyncio.run(run())
 
@@ -171,28 +170,21 @@ def bare(program: Path, url: str, threads: int, queries: list[str], folder: Path
     return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Return the seconds that a call takes."""
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
-
-
 def make_ways(
     engine: str, executor: Executor, url: str, options: argparse.Namespace, folder: Path
 ) -> dict[str, Callable[[list[str]], float]]:
     """Return what runs queries and gives the seconds, by name."""
     threads = options.threads
     ways: dict[str, Callable[[list[str]], float]] = {
-        EXECUTED: lambda q: timed(lambda: executor.execute_many([(url, sql) for sql in q])),
+        EXECUTED: lambda q: seconds(lambda: executor.execute_many([(url, sql) for sql in q])),
         # The gold is run once a batch.
-        SCORED: lambda q: timed(lambda: executor.score_many([url] * len(q), q, [q[0]] * len(q))),
+        SCORED: lambda q: seconds(lambda: executor.score_many([url] * len(q), q, [q[0]] * len(q))),
     }
     if engine == "duckdb":
         return ways | {"duckdb's module": lambda q: drive_duckdb(url, threads, q)}
     driver = DRIVERS[engine]
     ways |= {
-        "bare loop": lambda q: bare(options.bare_loop, url, threads, q, folder),
+        BARE: lambda q: bare(options.bare_loop, url, threads, q, folder),
         driver: lambda q: drive(url, threads, q, False),
         f"{driver} in a read-only transaction": lambda q: drive(url, threads, q, True),
     }
@@ -201,34 +193,25 @@ def make_ways(
     return ways
 
 
-def bench(engine: str, name: str, ways: dict[str, Callable[[list[str]], float]], options: argparse.Namespace) -> bool:
-    """Measure a load, print its rows, and tell whether the goal is reached."""
-    texts, n = LOADS[name]
-    n = max(2, n // 20) if options.quick else n
+def bench(report: Report, engine: str, load: str, ways: dict[str, Callable[[list[str]], float]]) -> None:
+    """Measure a load in all variants."""
+    texts, n = LOADS[load]
+    n = max(2, n // 20) if report.is_quick else n
     numbers = itertools.count()
-    rates: dict[str, list[float]] = {}
-    for turn in range(1 if options.quick else options.runs):
-        order = list(ways.items())
-        for way, run in order[turn % len(order) :] + order[: turn % len(order)]:  # nobody is always first
-            # Another text each time, so that nothing is answered without the server.
-            queries = [texts[i % len(texts)].format(n=next(numbers)) for i in range(n)]
-            rates.setdefault(way, []).append(n / run(queries))
-    rows = [(way, way, EXECUTED) for way in ways]
-    if "bare loop" in ways:
-        rows.append(("bare loop, and ours scores", "bare loop", SCORED))
-    reached = []
-    for label, way, ours in rows:
-        ratio = statistics.median(a / b for a, b in zip(rates[ours], rates[way], strict=True))
-        goal, word = "", ""
-        if way == "bare loop":
-            reached.append(ratio >= GOAL)
-            goal, word = f"{GOAL:.2f}", "reached" if reached[-1] else "missed"
-        rate = statistics.median(rates[way])
-        print(
-            f"| {engine} | {name} | {label} | {rate:,.{0 if rate >= 100 else 1}f} | {ratio:.2f} | {goal} | {word} |",
-            flush=True,
-        )
-    return all(reached)
+
+    def run(way: str) -> float:
+        # Another text each time, so that every query reaches the server.
+        queries = [texts[i % len(texts)].format(n=next(numbers)) for i in range(n)]
+        return n / ways[way](queries)
+
+    rates = run_turns({way: partial(run, way) for way in ways}, report.turns, warm_up=0, rotate=True)
+    for way, values in rates.items():
+        report.add(f"{engine}, {load}, {way}", values, "queries/s")
+    for way in list(rates)[1:]:
+        goal = GOAL if way == BARE else None
+        report.add(f"{engine}, {load}, {EXECUTED} / {way}", ratios(rates[EXECUTED], rates[way]), "x", goal)
+    if BARE in rates:
+        report.add(f"{engine}, {load}, {SCORED} / {BARE}", ratios(rates[SCORED], rates[BARE]), "x", GOAL)
 
 
 @contextmanager
@@ -249,18 +232,15 @@ def database(engine: str, folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 when a goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure the engines; return the exit code."""
+    parser = make_parser(__doc__)
     default = ROOT / "target" / "release" / "examples" / "bare_server"
     parser.add_argument("--bare-loop", type=Path, default=default)
     parser.add_argument("--engines", nargs="+", choices=SCHEMAS, default=list(SCHEMAS))
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
-    parser.add_argument("--runs", type=int, default=5, help="turns of all ways (default: 5)")
-    parser.add_argument("--threads", type=int, default=2, help="connections of each way (default: 2)")
-    parser.add_argument("--quick", action="store_true", help="one turn of small loads: a smoke run, no figures")
+    parser.add_argument("--threads", type=int, default=2, help="connections of each variant (default: 2)")
     options = parser.parse_args()
-    reached = []
-    print("| engine | load | way | queries a second | ours over it | goal | |\n|---|---|---|---|---|---|---|")
+    report = Report(options)
     with tempfile.TemporaryDirectory(prefix="bench-servers-") as place:
         folder = Path(place)
         folder.chmod(0o755)
@@ -269,8 +249,9 @@ def main() -> int:
                 warm = [(url, f"SELECT {i}, count(*) FROM event") for i in range(4 * options.threads)]
                 executor.execute_many(warm)
                 ways = make_ways(engine, executor, url, options, folder)
-                reached += [bench(engine, name, ways, options) for name in options.loads]
-    return 0 if options.quick or all(reached) else 1
+                for load in options.loads:
+                    bench(report, engine, load, ways)
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -5,14 +5,12 @@ of 1,024, G = 8 completions of 128 tokens, KL to a reference. `repeated` is what
 P + T tokens, logits of the completions alone. `alone` is the grouped code given groups of one: prompts repeated,
 attention still in two parts. First the update by itself, on one batch, where all compute the same loss; then whole
 steps: answers of full length are sampled (by the engine, or by the fixed batch of bench_rollout.py), scored by the
-reference and learned from. Ways take turns within one run, and figures are medians of `--runs`.
+reference and learned from. Goals: how many times faster `grouped` is than `repeated`.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -23,38 +21,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from bench_rollout import MODEL, Endless, Load, engine_run, fixed_batch, make_load, packed
+from harness import Goal, Report, make_parser, ratios, run_turns, timed
 
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
-from jaxrl_sql.models import count_params, init_params
+from jaxrl_sql.models import init_params
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.transformer import hidden_states, unembedding
 from jaxrl_sql.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.rollout import Engine, EngineConfig
 from jaxrl_sql.runtime.memory import keep_freed_memory
 
-PARTS = ("rollout", "reference", "update", "step")
-
 
 class Shape(NamedTuple):
-    """B prompts of P tokens, G answers of T tokens, and how many times faster than repeating prompts is the goal."""
+    """B prompts of P tokens, G answers of T tokens, and how many times faster the update and the step are to be."""
 
     b: int
     p: int
     g: int
     t: int
-    update_goal: float
-    step_goal: float
+    update_goal: Goal | None = None
+    step_goal: Goal | None = None
 
     def __str__(self) -> str:
         return f"B={self.b} P={self.p} G={self.g} T={self.t}"
 
 
-SHAPES = (Shape(8, 256, 8, 128, 2.5, 2.3), Shape(2, 1024, 8, 128, 3.3, 3.0))
-QUICK = (Shape(2, 64, 4, 16, 0.0, 0.0),)
+SHAPES = (Shape(8, 256, 8, 128, Goal(2.5), Goal(2.3)), Shape(2, 1024, 8, 128, Goal(3.3), Goal(3.0)))
+QUICK = (Shape(2, 64, 4, 16),)
 
 # One whole step: the state before -> the state after, and the seconds of each part.
 WholeStep = Callable[[TrainState], tuple[TrainState, dict[str, float]]]
@@ -163,8 +160,8 @@ def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
     return whole_step(shape, rollout, plain_policy, params, optimizer, blank.advantage)
 
 
-def time_updates(shape: Shape, params: Any, optimizer: Any, runs: int) -> bool:
-    """Print the times of updates alone; say whether the goal is reached."""
+def time_updates(report: Report, shape: Shape, params: Any, optimizer: Any) -> None:
+    """Time updates alone on one batch, and check that all variants compute the same loss."""
     loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
     steps = {
         "grouped": make_step(make_policy(MODEL), loss, optimizer),
@@ -174,45 +171,42 @@ def time_updates(shape: Shape, params: Any, optimizer: Any, runs: int) -> bool:
     grouped = random_batch(*shape[:4])
     batches = {"grouped": grouped, "repeated": repeat_prompts(grouped), "alone": repeat_prompts(grouped)}
     states = {name: fresh(params, optimizer) for name in steps}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
     losses: dict[str, float] = {}
-    for run in range(runs + 1):
-        for name, step in steps.items():
-            began = time.perf_counter()
-            states[name], metrics = step(states[name], batches[name])
-            jax.block_until_ready(metrics)
-            if run:
-                seconds[name].append(time.perf_counter() - began)
-            else:
-                losses[name] = float(metrics["policy/loss"][0] / metrics["policy/loss"][1])
+
+    def update(name: str) -> float:
+        step, state, batch = steps[name], states[name], batches[name]
+        taken, (states[name], metrics) = timed(lambda: jax.block_until_ready(step(state, batch)))
+        total, weight = metrics["policy/loss"]
+        losses.setdefault(name, float(total / weight))
+        return taken
+
+    taken = run_turns({name: partial(update, name) for name in steps}, report.turns)
     np.testing.assert_allclose(list(losses.values()), losses["grouped"], rtol=1e-4)
-    median = {name: statistics.median(times) for name, times in seconds.items()}
-    ratio, alone = (median[name] / median["grouped"] for name in ("repeated", "alone"))
-    say(
-        f"{shape}: grouped {median['grouped']:.2f} s, repeated {median['repeated']:.2f} s, "
-        f"{ratio:.2f}x (goal {shape.update_goal}x); alone {median['alone']:.2f} s, {alone:.2f}x"
-    )
-    return ratio >= shape.update_goal
+    for name, values in taken.items():
+        report.add(f"{shape}, update, {name}", values, "s")
+    goals = {"repeated": shape.update_goal, "alone": None}
+    for name, goal in goals.items():
+        report.add(f"{shape}, update, {name} / grouped", ratios(taken[name], taken["grouped"]), "x", goal)
 
 
-def time_steps(shape: Shape, params: Any, optimizer: Any, runs: int) -> bool:
-    """Print the times of whole steps and their parts; say whether the goal is reached."""
-    ways = {
+def time_steps(report: Report, shape: Shape, params: Any, optimizer: Any) -> None:
+    """Time whole steps and their parts."""
+    steps = {
         "grouped": grouped_step(shape, params, optimizer),
         "repeated": repeated_step(shape, params, optimizer),
     }
-    states = {name: fresh(params, optimizer) for name in ways}
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
-    for run in range(runs + 1):
-        for name, way in ways.items():
-            states[name], parts = way(states[name])
-            if run:
-                taken[name].append(parts)
-    median = {name: medians(found) for name, found in taken.items()}
-    ratio = median["repeated"]["step"] / median["grouped"]["step"]
-    told = "; ".join(f"{name} {in_words(parts)}" for name, parts in median.items())
-    say(f"{shape}, whole step: {told}; {ratio:.2f}x (goal {shape.step_goal}x)")
-    return ratio >= shape.step_goal
+    states = {name: fresh(params, optimizer) for name in steps}
+
+    def step(name: str) -> dict[str, float]:
+        states[name], parts = steps[name](states[name])
+        return parts
+
+    taken = run_turns({name: partial(step, name) for name in steps}, report.turns)
+    for name, values in taken.items():
+        for part in values[0]:
+            report.add(f"{shape}, whole step, {name}: {part}", [parts[part] for parts in values], "s")
+    repeated, grouped = ([parts["step"] for parts in taken[name]] for name in ("repeated", "grouped"))
+    report.add(f"{shape}, whole step, repeated / grouped", ratios(repeated, grouped), "x", shape.step_goal)
 
 
 def fresh(params: Any, optimizer: Any) -> TrainState:
@@ -220,38 +214,17 @@ def fresh(params: Any, optimizer: Any) -> TrainState:
     return init_state(jax.tree.map(lambda x: x.copy(), params), optimizer)
 
 
-def medians(taken: list[dict[str, float]]) -> dict[str, float]:
-    """Return each part's median."""
-    return {part: statistics.median(one[part] for one in taken) for part in taken[0]}
-
-
-def in_words(parts: dict[str, float]) -> str:
-    """Say the seconds of a step and of its parts."""
-    listed = ", ".join(f"{part} {parts[part]:.2f}" for part in PARTS[:-1] if part in parts)
-    return f"{parts['step']:.2f} s ({listed})"
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
-    """Print two lines a shape; the exit code is 1 when a goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="a smoke run: one small shape, without goals")
-    given = parser.parse_args()
+    """Measure the shapes; return the exit code."""
+    options = make_parser(__doc__).parse_args()
     keep_freed_memory()  # as the commands do
     optimizer = make_optimizer(OptimConfig(lr=1e-5), 100)
     params = init_params(MODEL, jax.random.key(0))
-    say(f"{jax.devices()[0].device_kind}, {count_params(MODEL):,} parameters, medians of {given.runs}")
-    shapes = QUICK if given.quick else SHAPES
-    reached = [
-        measure(shape, params, optimizer, given.runs) for measure in (time_updates, time_steps) for shape in shapes
-    ]
-    return 0 if all(reached) else 1
+    report = Report(options)
+    for measure in (time_updates, time_steps):
+        for shape in QUICK if options.quick else SHAPES:
+            measure(report, shape, params, optimizer)
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ PHRASES = {
 """Phrases that a reader has to learn first, and what to write instead."""
 
 READ = {".py", ".pyi", ".rs", ".md", ".yaml", ".toml", ".sh"}
-# The table of old configuration keys names them on purpose, as this one does.
-EXEMPT = {"scripts/check_words.py", "tests/unit/scripts/test_check_words.py", "jaxrl_sql/config/renamed.py"}
+# These name the words on purpose.
+EXEMPT = {"scripts/check_words.py", "tests/unit/scripts/test_check_words.py"}
 
 
 def tracked(root: Path) -> list[str]:

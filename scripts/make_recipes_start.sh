@@ -3,9 +3,28 @@
 set -eu
 cd "$(dirname "$0")/.."
 rm -rf runs/recipes_tokens runs/recipes_sft
-.venv/bin/python scripts/add_tokens.py configs/quickstart_start runs/recipes_tokens \
-    '<think>' '</think>' '<answer>' '</answer>' '<reasoning>' '</reasoning>' '<sql>' '</sql>' \
-    '<solution>' '</solution>' '<observation>' '</observation>' '```sql' '```'
+# Each tag becomes a token, which begins as the mean of the tokens that spelt it. The model has tied embeddings.
+.venv/bin/python - <<'EOF'
+import dataclasses
+from pathlib import Path
+
+import jax.numpy as jnp
+from tokenizers import AddedToken
+
+from jaxrl_sql.models import load_checkpoint, load_tokenizer, save_checkpoint
+
+start = Path("configs/quickstart_start")
+tags = ("think", "answer", "reasoning", "sql", "solution", "observation")
+tokens = [text for tag in tags for text in (f"<{tag}>", f"</{tag}>")] + ["```sql", "```"]
+(config, params), tokenizer = load_checkpoint(start), load_tokenizer(start)
+spelt = [tokenizer.encode(token, add_special_tokens=False) for token in tokens]
+tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in tokens])
+rows = params["embed"]
+means = jnp.stack([rows[jnp.array(ids)].mean(axis=0) for ids in spelt])
+params["embed"] = jnp.concatenate([rows[: len(tokenizer) - len(tokens)], means])
+config = dataclasses.replace(config, vocab_size=len(tokenizer))
+save_checkpoint(Path("runs/recipes_tokens"), config, params, tokenizer, dtype="bfloat16", source=start)
+EOF
 .venv/bin/python -m jaxrl_sql.datagen.synth --out data-cache/synth_traces \
     --seed 1 --train-dbs 360 --train-questions 60 --extra-columns-share 0.75
 .venv/bin/python -m jaxrl_sql.sft --config configs/recipes_sft.yaml

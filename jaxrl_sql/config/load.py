@@ -16,11 +16,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxrl_sql.config.check import check_config, flatten
-from jaxrl_sql.config.renamed import RENAMED
 from jaxrl_sql.config.sections import TrainConfig
 from jaxrl_sql.types import InputError
 
 SHIPPED = Path(__file__).with_name("shipped")
+SYSTEMS = tuple(sorted(path.stem for path in SHIPPED.glob("as/[!_]*.yaml")))
+"""The published systems whose evaluation `configs/as/` describes, which `evaluate --as` accepts."""
 
 
 def shipped(path: str | Path) -> Path:
@@ -49,9 +50,8 @@ def load_config(
     Raises InputError, in one line, for a file that cannot be read, an unknown key, a wrong type or a bad choice.
     """
     merged = pickle.loads(_schema())  # noqa: S301 - bytes of this process
-    paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files or ()]
-    sources = [found for path in paths for found in _read_files(shipped(path))]
-    named = [*sources, *map(_read_override, overrides), ("command line", above or {})]
+    paths = _paths(files)
+    named = [*_read_sources(paths, overrides), ("command line", above or {})]
     for origin, values in [("defaults", beneath or {}), *named]:
         _check_keys(values, origin)
         try:
@@ -74,6 +74,15 @@ def load_config(
     return config
 
 
+def check_keys(files: Path | str | Sequence[Path | str] | None, overrides: Sequence[str]) -> None:
+    """Reject unknown keys and wrong types of files and overrides, before the values beneath them are known.
+
+    Raises InputError, in one line, as `load_config` does.
+    """
+    for origin, values in _read_sources(_paths(files), overrides):
+        _check_keys(values, origin)
+
+
 def changed(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
     """Return a configuration with other values by their keys (`section.name`), which are not checked."""
 
@@ -86,9 +95,41 @@ def changed(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
     return config
 
 
+def as_published(system: str, beneath: Mapping[str, Any], judged_only: bool = False) -> dict[str, Any]:
+    """Return a command's defaults with the settings of a system's published evaluation over them.
+
+    With `judged_only` these are the rules alone, for answers that exist already. Raises InputError for an unknown
+    system.
+    """
+    if system not in SYSTEMS:
+        (nearest,) = difflib.get_close_matches(system, SYSTEMS, n=1, cutoff=0.0)
+        raise InputError(f"--as {system}: none of {', '.join(SYSTEMS)}; the nearest is {nearest}")
+    layers = [values for _, values in _read_files(SHIPPED / "as" / f"{system}.yaml")]
+    if judged_only:
+        layers = [
+            {"evaluate": {name: value for name, value in layer["evaluate"].items() if name in ("rule", "rules")}}
+            for layer in layers
+            if "evaluate" in layer
+        ]
+    merged = {name: value for name, value in beneath.items() if name != "sampling"}  # its strings end a run's own form
+    for layer in layers:
+        for section, values in layer.items():
+            merged[section] = {**merged.get(section, {}), **values} if isinstance(values, Mapping) else values
+    return merged
+
+
 def to_yaml(config: TrainConfig) -> str:
     """Write every value of a configuration as YAML that `load_config` reads back to an equal one."""
     return OmegaConf.to_yaml(OmegaConf.structured(config), resolve=True)
+
+
+def _paths(files: Path | str | Sequence[Path | str] | None) -> list[Path]:
+    return [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files or ()]
+
+
+def _read_sources(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (origin, values) of the files with their bases, and of each override, in order."""
+    return [*(layer for path in paths for layer in _read_files(shipped(path))), *map(_read_override, overrides)]
 
 
 def _read_files(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Mapping[str, Any]]]:
@@ -146,8 +187,6 @@ def _check_keys(values: Mapping[str, Any], origin: str) -> None:
     """Refuse a key of one source that is none, with the nearest that is, and a value that is not of its key's type."""
     known = _defaults()
     for key, value in flatten(values):
-        if key in RENAMED:
-            raise InputError(f"{origin}: {key} is called {RENAMED[key]} now")
         if key not in known:
             if any(name.startswith(f"{key}.") for name in known):
                 raise InputError(f"{origin}: {key} is a section and needs keys below it, not {value!r}")

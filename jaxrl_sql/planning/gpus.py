@@ -12,9 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 from jaxrl_sql.types import InputError
 
@@ -134,6 +132,8 @@ def gpu_devices(kind: str, count: int) -> Sequence[Any]:
 
     Raises InputError for a number that no hosts make, and beside another plugin of JAX for GPUs.
     """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and the command line needs other functions
+
     names = {entry.name for entry in entry_points(group="jax_plugins")}
     plugins = sorted(name for name in names if name.startswith(("xla_cuda", "xla_rocm")))
     if len(plugins) > 1:
@@ -169,6 +169,8 @@ def run_again(module: str, arguments: Sequence[str]) -> int | None:
 @contextmanager
 def stated_cudnn() -> Iterator[None]:
     """Make JAX compile for the stated version of cuDNN in place of the one that it would look for."""
+    from unittest.mock import patch  # noqa: PLC0415 - the same
+
     where = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     with patch(where, lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100):
         yield

@@ -11,8 +11,9 @@ from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.parallel.rules import AnyMesh
 from jaxrl_sql.planning.chips import Chip
-from jaxrl_sql.planning.memory import client_weights, estimate, in_bytes, with_kv_budget
+from jaxrl_sql.planning.memory import client_weights, estimate, with_kv_budget
 from jaxrl_sql.planning.roofline import SAMPLING, phases
+from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.planning.workload import find_workload, rollout_grid
 from jaxrl_sql.types import InputError
 

@@ -38,8 +38,6 @@ from jaxrl_sql.planning.workload import (
 )
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget, fit_budget
 
-GIB, MIB = 1 << 30, 1 << 20
-
 
 class MemoryEstimate(NamedTuple):
     """Bytes on the fullest device.
@@ -74,11 +72,6 @@ class MemoryEstimate(NamedTuple):
     def total(self) -> int:
         """Return the most that is there at a time: in an update, or in a rollout."""
         return self.resident + max(self.gradients + self.activations, self.evaluation + self.decoding)
-
-
-def in_bytes(size: float) -> str:
-    """Write a number of bytes as people read it."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / MIB:.1f} MiB"
 
 
 def abstract_mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:

@@ -6,13 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxrl_sql.parallel.rules import batch_ways
-from jaxrl_sql.planning.memory import in_bytes
 from jaxrl_sql.planning.plan import Plan
-
-
-def in_seconds(seconds: float) -> str:
-    """Write a time as people read it."""
-    return f"{seconds:,.1f} s" if seconds >= 1 else f"{1000 * seconds:,.2f} ms"
+from jaxrl_sql.planning.units import in_bytes, in_seconds
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

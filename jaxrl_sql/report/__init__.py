@@ -2,7 +2,3 @@
 
 It reads only what is on disk, so a run that was killed, or one that goes on, can be looked at like a finished one.
 """
-
-from jaxrl_sql.report.html import write_report
-
-__all__ = ["write_report"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.report.html import write_report
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.types import InputError
 
@@ -15,6 +14,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m jaxrl_sql.report", description=__doc__)
     parser.add_argument("run", metavar="RUN", help="run folder, with metrics.jsonl in it")
     folder = parser.parse_args(arguments).run
+    from jaxrl_sql.report.html import write_report
+
     try:
         path = write_report(folder)
     except InputError as error:

@@ -154,7 +154,7 @@ def hardness_of(gold: str, dialect: str = "sqlite") -> str:
 def _why_none(folder: Path) -> str:
     if not (folder / FOLDER).is_dir():
         return (
-            "the run kept no answers (run.keep_rollouts was 0, it has not sampled yet, or it is of an older version): "
+            "the run kept no answers (run.keep_rollouts was 0, or it has not sampled yet): "
             f"its numbers are in {folder / 'report.html'}"
         )
     return f"no piece of answers is left in {folder / FOLDER}"

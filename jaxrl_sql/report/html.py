@@ -98,8 +98,8 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def _sample(one: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("step", "phase", "uid", "question", "sql", "status", "reward", "text")
-    return {name: one.get(name) for name in names} | {"gold": one.get("gold") or one.get("gold_sql")}
+    names = ("step", "phase", "uid", "question", "gold", "sql", "status", "reward", "text")
+    return {name: one.get(name) for name in names}
 
 
 def _shell() -> jinja2.Template:

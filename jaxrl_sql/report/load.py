@@ -21,7 +21,7 @@ class Run:
     """The files of a run; `skipped` counts lines that could not be read (the last one of a killed run is torn).
 
     `config` is the text of its configuration, `settings` what stands in it; `about` is its `about.json`. Both are empty
-    where they cannot be read, as of a run of an older version.
+    where they cannot be read.
     """
 
     folder: Path

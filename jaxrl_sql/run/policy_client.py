@@ -23,7 +23,8 @@ from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import device_memory, known_chip
 from jaxrl_sql.planning.layout import Machine, client_layout
-from jaxrl_sql.planning.memory import client_kv_budget, client_weights, in_bytes, matrix_dtype, sampling_mesh
+from jaxrl_sql.planning.memory import client_kv_budget, client_weights, matrix_dtype, sampling_mesh
+from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rewards.extract import ParsedResponse

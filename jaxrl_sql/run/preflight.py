@@ -21,8 +21,9 @@ from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, known_chip
 from jaxrl_sql.planning.layout import Machine, with_layout
-from jaxrl_sql.planning.memory import checkpoint_bytes, estimate, in_bytes, is_fused, with_kv_budget
+from jaxrl_sql.planning.memory import checkpoint_bytes, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
+from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.planning.workload import kv_budget, longest_answer
 from jaxrl_sql.run.programs import kept_in
 from jaxrl_sql.run.session import Session

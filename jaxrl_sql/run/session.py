@@ -178,7 +178,7 @@ class Session:
             )
         self.metrics.rewind(known["lines"]["metrics"], step)
         self.samples.rewind(known["lines"]["samples"])
-        self.rollouts.rewind(known["lines"].get("rollouts", {}))
+        self.rollouts.rewind(known["lines"]["rollouts"])
         self.health.counts |= known["health"]
         if known["evaluation"]:
             self.evaluation = (known["evaluation"][0], known["evaluation"][1])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.run.command import ALL, EXIT_CODES, add_config, prepare_process, report_errors, run_or_print
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.model_locator import defaults_for
@@ -33,11 +34,11 @@ def opened(config: TrainConfig, adapters: Sequence[tuple[str, Path]], name: str)
     Raises InputError for what cannot be read, and for a name that is given twice.
     """
     # Slow to import, and what is wrong so far is told before.
-    from jaxrl_sql.models.lora import load_adapters, policy_params  # noqa: PLC0415
-    from jaxrl_sql.ops.rng import Purpose  # noqa: PLC0415
-    from jaxrl_sql.rollout import Engine  # noqa: PLC0415
-    from jaxrl_sql.run.policy_client import open_policy_client  # noqa: PLC0415
-    from jaxrl_sql.sqlenv.executor import make_executor  # noqa: PLC0415
+    from jaxrl_sql.models.lora import load_adapters, policy_params
+    from jaxrl_sql.ops.rng import Purpose
+    from jaxrl_sql.rollout import Engine
+    from jaxrl_sql.run.policy_client import open_policy_client
+    from jaxrl_sql.sqlenv.executor import make_executor
 
     cfg = config.evaluate
     with (
@@ -60,10 +61,10 @@ def opened(config: TrainConfig, adapters: Sequence[tuple[str, Path]], name: str)
 def serve(config: TrainConfig, given: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM; return the exit code."""
     try:
-        import uvicorn  # noqa: PLC0415 - an extra
+        import uvicorn
 
-        from jaxrl_sql.serve.app import make_app  # noqa: PLC0415
-        from jaxrl_sql.serve.batcher import Batcher  # noqa: PLC0415
+        from jaxrl_sql.serve.app import make_app
+        from jaxrl_sql.serve.batcher import Batcher
     except ImportError as error:
         raise InputError(NEEDED) from error
     name = given.name or Path(given.model.rstrip("/")).name
@@ -122,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_process()
 
     def work() -> int:
+        check_keys(given.config, given.overrides)  # before the model is looked for on the hub
         beneath = defaults_for(given.model)
         above = {"model": {"checkpoint": beneath["model"]["checkpoint"]}, "rollout": {"mesh": "training"}}
         config = load_config(given.config, given.overrides, beneath, above)

@@ -44,6 +44,6 @@ def parse_statements(sql: str, dialect: str = "sqlite") -> list[exp.Expression]:
 
 def tables_of(select: exp.Select) -> list[exp.Expression]:
     """Return what a SELECT reads from: tables and subqueries, those behind JOINs and commas last."""
-    start = select.args.get("from_") or select.args.get("from")
+    start = select.args.get("from_")
     found = [] if start is None else [start.this]
     return found + [join.this for join in select.args.get("joins") or []]

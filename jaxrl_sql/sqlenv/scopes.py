@@ -151,7 +151,7 @@ class Scopes:
         """Return the query of the common table expression that a name means, if it means one."""
         name, node = table.name.lower(), table.parent
         while node is not None:
-            found = node.args.get("with_") or node.args.get("with")
+            found = node.args.get("with_")
             for common in found.expressions if found is not None else ():
                 if common.alias.lower() == name:
                     return common.this

@@ -14,17 +14,17 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxrl_sql.config import ExecutorConfig, load_config
-from jaxrl_sql.report.groups import RUN, Source, open_source
 from jaxrl_sql.run.command import report_errors
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
-from jaxrl_sql.view.folder import View
-from jaxrl_sql.view.judging import Judge
-from jaxrl_sql.view.serving import follow, serving
+
+if TYPE_CHECKING:
+    from jaxrl_sql.report.groups import Source
 
 MOST_JUDGED, SECONDS, EVERY_S = 20_000, 60.0, 2.0
 
@@ -46,12 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def view(given: argparse.Namespace) -> int:
     """Write the folder, serve it where that is asked for, and return the exit code."""
+    from jaxrl_sql.report.groups import RUN, open_source
+    from jaxrl_sql.view.folder import View
+    from jaxrl_sql.view.judging import Judge
+    from jaxrl_sql.view.serving import follow, serving
+
     sources = [open_source(folder) for folder in (given.run, given.other) if folder]
     out = given.out or sources[0].folder / "view"
     with ExitStack() as stack:
         judge = None
-        if given.judge > 0 and any(one.kind == RUN for one in sources):
-            executor = stack.enter_context(make_executor(executor_config(sources)))
+        runs = [one for one in sources if one.kind == RUN]
+        if given.judge > 0 and runs:
+            executor = stack.enter_context(make_executor(executor_config(runs[0])))
             judge = Judge(executor, given.judge, given.seconds)
         shown = View(sources, out, judge, _tell if sys.stderr.isatty() else None)
         if given.serve is None:
@@ -70,15 +76,12 @@ def view(given: argparse.Namespace) -> int:
     return 0
 
 
-def executor_config(sources: Sequence[Source]) -> ExecutorConfig:
-    """Return the limits of the first run's executor; the usual ones where its configuration is of another version."""
-    for source in sources:
-        if source.kind == RUN:
-            try:
-                return load_config(source.folder / CONFIG).executor
-            except InputError:
-                break
-    return ExecutorConfig()
+def executor_config(run: Source) -> ExecutorConfig:
+    """Return the limits of a run's executor; the usual ones where its configuration cannot be read."""
+    try:
+        return load_config(run.folder / CONFIG).executor
+    except InputError:
+        return ExecutorConfig()
 
 
 def _tell(text: str) -> None:

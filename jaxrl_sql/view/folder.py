@@ -95,7 +95,7 @@ class View:
         self._scan(found)
         if not is_live and not any(scan.steps for scan in self._scans.values()):
             names = ", ".join(sorted({str(path) for _, path, _ in found})[:3])
-            raise InputError(f"no answer can be read in {names}: cut, broken or of an older version of jaxrl_sql")
+            raise InputError(f"no answer can be read in {names}: cut or broken")
         if self._judge is not None:
             self._judge.judge(self._in_order())
         for key in found:

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.evals.side_by_side import side_by_side, write_comparison
-from jaxrl_sql.report import write_report
 from jaxrl_sql.report.groups import open_source
+from jaxrl_sql.report.html import write_report
 from jaxrl_sql.view.__main__ import main
 from jaxrl_sql.view.folder import View
 

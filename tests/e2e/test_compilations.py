@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +121,7 @@ def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
     arguments: list[str], tmp_path: Path, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two parts of unlike prompts; what is answered is the same as with a program for each length."""
-    monkeypatch.setattr(sys.modules["jaxrl_sql.evaluate"], "_MOST_QUESTIONS", 8)
+    monkeypatch.setattr("jaxrl_sql.run.benchmark_evaluation._MOST_QUESTIONS", 8)
     data, start = (one.partition("=")[2] for one in (arguments[0], arguments[4]))
     asked = [
         "--data", f"{data}/dev", "--model", start, "evaluate.max_new_tokens=12", "evaluate.max_num_seqs=8",

@@ -245,7 +245,7 @@ def test_a_server_answers_questions_of_its_own(
     first = ask([*command, one.question])
     said = capsys.readouterr()
     assert first in {0, 1}
-    assert "a sample of 200 rows a table" in said.err
+    assert "a sample of 200 rows per table" in said.err
     shown = next((tmp_path / "cache").rglob("*.sqlite"))
     assert {table.name for table in read_schema(shown).tables} == {
         table.name for table in read_schema(one.db_path).tables

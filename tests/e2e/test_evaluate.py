@@ -357,7 +357,7 @@ def rows(db: Path, sql: str | None) -> object:
 def test_a_model_answers_greedily_and_goes_on(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["jaxrl_sql.evaluate"], "_MOST_QUESTIONS", 4)
+    monkeypatch.setattr("jaxrl_sql.run.benchmark_evaluation._MOST_QUESTIONS", 4)
     out = tmp_path / "out"
     assert ask_model(data / "dev", out, *QUICK) == 0
     found = numbers(out)

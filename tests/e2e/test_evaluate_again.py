@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import load_config
-from jaxrl_sql.evaluate import answer_settings, judge_settings, main
+from jaxrl_sql.evaluate import main
+from jaxrl_sql.run.benchmark_evaluation import answer_settings, judge_settings
 from jaxrl_sql.run.benchmark_sets import open_sets
 
 DOUBLED = "SELECT x FROM t UNION ALL SELECT x FROM t"  # bird compares sets of rows, refined counts them

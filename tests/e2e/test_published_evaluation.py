@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import load_config
-from jaxrl_sql.config.published import PUBLISHED
+from jaxrl_sql.config.load import SYSTEMS
 from jaxrl_sql.evaluate import configuration, main
 from jaxrl_sql.recipes import find_recipe
 from jaxrl_sql.run.session import eval_rule
@@ -217,7 +217,7 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
         )  # fmt: skip
         return configuration(given)
 
-    made = {system: asked(system) for system in PUBLISHED}
+    made = {system: asked(system) for system in SYSTEMS}
     for config in made.values():
         assert (config.data.prompt, config.sampling.stop) == ("chat", []), "nothing of the run's own prompt is left"
         assert config.model.checkpoint == str(run / "model")
@@ -271,5 +271,5 @@ def test_a_system_that_is_none_is_one_line_with_the_nearest(tmp_path: Path, caps
     assert main(asked) == 2
     said = capsys.readouterr()
     assert (said.out + said.err).count("\n") == 1
-    assert said.err.startswith("error: --as artic: none of omnisql, ")
+    assert said.err.startswith("error: --as artic: none of arctic, omnisql, ")
     assert said.err.endswith("the nearest is arctic\n")

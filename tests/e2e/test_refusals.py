@@ -31,9 +31,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view_runs: ModuleType)
     bare = tmp_path / "without_rollouts"
     bare.mkdir()
     (bare / "metrics.jsonl").write_text('{"step": 1}\n')
-    for name in ("run", "older", "broken"):
+    for name in ("run", "bare", "broken"):
         view_runs.write_run(tmp_path / name)
-    for name, content in (("older", gzip.compress(b'{"step": 1, "text": "SELECT 1"}\n')), ("broken", b"no gzip")):
+    for name, content in (("bare", gzip.compress(b'{"step": 1, "text": "SELECT 1"}\n')), ("broken", b"no gzip")):
         for kind in ("train", "eval"):
             for piece in pieces_of(tmp_path / name / FOLDER, kind):
                 piece.path.write_bytes(content)
@@ -52,8 +52,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view_runs: ModuleType)
 # The command, its words ({port} is taken), what it says, and what it says to do.
 CASES: dict[str, tuple[Command, str, str, str]] = {
     "a run without rollouts": (view, "without_rollouts", "the run kept no answers", "report.html"),
-    "a run of an older form": (view, "older", "train-", "an older version"),
-    "a run of broken pieces": (view, "broken", "train-", "an older version"),
+    "a run of records without answers": (view, "bare", "train-", "cut or broken"),
+    "a run of broken pieces": (view, "broken", "train-", "cut or broken"),
     "no run": (view, "nowhere", "neither a run (metrics.jsonl)", "name the folder of one"),
     "a port in use, view": (view, "run --judge 0 --serve {port}", "{port}", "0"),
     "a port in use, serve": (

@@ -251,10 +251,10 @@ def test_signals_while_a_stopped_run_is_closed_break_nothing(
     """Stopped in its first step, and told again while the report is written: as schedulers and impatient people do."""
     run = tmp_path / "run"
     program = (
-        "import os, signal, sys\nimport jaxrl_sql.train\ntrain = sys.modules['jaxrl_sql.train']\n"
-        "whole = train.on_mesh\n"
+        "import os, signal, sys\nfrom jaxrl_sql.run import grpo\nfrom jaxrl_sql.train import main\n"
+        "whole = grpo.on_mesh\n"
         f"def asked(*given): os.kill(os.getpid(), signal.SIG{first}); return whole(*given)\n"
-        "train.on_mesh = asked\nsys.exit(train.main(sys.argv[1:]))\n"
+        "grpo.on_mesh = asked\nsys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", program, *arguments(run)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -275,9 +275,9 @@ def test_a_second_ctrl_c_stops_at_once(arguments: Arguments, tmp_path: Path) -> 
     """A step that never ends is not waited for."""
     run = tmp_path / "run"
     program = (
-        "import sys\nimport jaxrl_sql.train\ntrain = sys.modules['jaxrl_sql.train']\nwhole = train.on_mesh\n"
+        "import sys\nfrom jaxrl_sql.run import grpo\nfrom jaxrl_sql.train import main\nwhole = grpo.on_mesh\n"
         "def forever(*given):\n    print('in a step', flush=True)\n    while True:\n        whole(*given)\n"
-        "train.on_mesh = forever\nsys.exit(train.main(sys.argv[1:]))\n"
+        "grpo.on_mesh = forever\nsys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", program, *arguments(run)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -4,7 +4,7 @@ BM25 over the distinct text values of up to 40 characters, asked with every run 
 of what it finds, values stay whose longest common substring with the question is above 0.85 of their length and is not
 cut out of a word there, but for endings as in "cats" and "African". Values and questions are cut into three characters
 each, word by word: of the literals in the golds of Spider's dev set that are values, 92 % are found so, and 85 % by
-whole words (`scripts/bench_retrieval.py`).
+whole words.
 """
 
 from __future__ import annotations

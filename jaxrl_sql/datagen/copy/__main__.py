@@ -14,15 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jaxrl_sql.data.benchmarks import load_benchmark
 from jaxrl_sql.datagen.command import exit_code
-from jaxrl_sql.datagen.copy.copying import CopyOptions, copy_files
 from jaxrl_sql.datagen.copy.dump import ENDING, load_dump
-from jaxrl_sql.datagen.copy.engines import open_target
-from jaxrl_sql.datagen.copy.golds import check_golds, summary_lines, write_golds
-from jaxrl_sql.datagen.copy.manifest import open_manifest
-from jaxrl_sql.datagen.copy.source import find_files
-from jaxrl_sql.datagen.snapshot.take import copy_out
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.address import Address, is_address, parse_address, users_of
 from jaxrl_sql.sqlenv.executor import Executor, Limits
@@ -73,6 +66,13 @@ def _copy_in(options: argparse.Namespace) -> None:
     address = parse_address(options.to).single
     reader = parse_address(options.reader) if is_address(options.reader) else None
     _check(options, address, reader)
+    from jaxrl_sql.data.benchmarks import load_benchmark
+    from jaxrl_sql.datagen.copy.copying import CopyOptions, copy_files
+    from jaxrl_sql.datagen.copy.engines import open_target
+    from jaxrl_sql.datagen.copy.golds import check_golds, summary_lines, write_golds
+    from jaxrl_sql.datagen.copy.manifest import open_manifest
+    from jaxrl_sql.datagen.copy.source import find_files
+
     copying = CopyOptions(options.prefix, users_of(options.reader), _pairs(options.leave_out), options.replace)
     examples = load_benchmark(options.questions, options.split).examples if options.questions else ()
     files = find_files(Path(options.source))
@@ -112,6 +112,8 @@ def _work_of(arguments: Sequence[str]) -> Callable[[], None]:
     parser.add_argument("--from", dest="source", default="")
     source = parser.parse_known_args(arguments)[0].source
     if is_address(source):
+        from jaxrl_sql.datagen.sample.sample import copy_out
+
         return lambda: copy_out(arguments)
     if source.endswith(ENDING):
         return lambda: load_dump(arguments)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.datagen.copy.target import Target
+from typing import TYPE_CHECKING
+
 from jaxrl_sql.sqlenv.address import Address
 from jaxrl_sql.types import InputError
+
+if TYPE_CHECKING:
+    from jaxrl_sql.datagen.copy.target import Target
 
 
 def open_target(address: Address) -> Target:

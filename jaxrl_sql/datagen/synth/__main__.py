@@ -12,17 +12,18 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.datagen.command import exit_code
-from jaxrl_sql.datagen.snapshot.stand_in import is_served, open_served
-from jaxrl_sql.datagen.synth.generate import check_spec, generate
-from jaxrl_sql.datagen.synth.on_server import carry_to
+from jaxrl_sql.datagen.sample.options import add_leave_out, is_served, refuse_leave_out
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, RunSql, SynthReport, SynthSpec
-from jaxrl_sql.datagen.synth.user_databases import FileQuestions, Runners, generate_for_files
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.sqlenv.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
+
+if TYPE_CHECKING:
+    from jaxrl_sql.datagen.synth.user_databases import FileQuestions
 
 # Counting the rows of a large table takes longer than a gold may.
 _READ_MS = 60_000
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mysql-share", type=float, default=0.0, help="of questions that ask for MySQL")
     own = parser.add_argument_group("your own databases")
     own.add_argument("--db", nargs="+", metavar="FILE|URL", help="SQLite files, or servers' databases, to ask about")
+    add_leave_out(parser)
     own.add_argument("--n", type=int, default=200, help="questions per file, default 200")
     own.add_argument("--link", action="store_true", help="link to the files instead of copying them")
     return parser
@@ -92,16 +94,26 @@ def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None
 def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
     if options.n < 1:
         raise InputError(f"synth: n must be at least 1, not {options.n}")
+    from jaxrl_sql.datagen.sample.served import open_served
+    from jaxrl_sql.datagen.synth.dataset import check_spec
+    from jaxrl_sql.datagen.synth.on_server import carry_to
+    from jaxrl_sql.datagen.synth.user_databases import Runners, generate_for_files
+
     check_spec(spec)
-    served = [open_served(one, None, _tell) if is_served(one) else None for one in options.db]
-    paths = [there.stand_in if there else Path(one) for one, there in zip(options.db, served, strict=True)]
+    for db in options.db:
+        if not is_served(db):
+            refuse_leave_out(options.leave_out, db)
+    served = [open_served(db, None, options.leave_out, _tell) if is_served(db) else None for db in options.db]
+    paths = [database.shown_by if database else Path(db) for db, database in zip(options.db, served, strict=True)]
     with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
         limits = Limits(timeout_ms=_READ_MS)
         runners = {
             path: Runners(
-                _run_on(executor, path, limits), _run_on(executor, path), carry_to(executor, there) if there else None
+                _run_on(executor, path, limits),
+                _run_on(executor, path),
+                carry_to(executor, database) if database else None,
             )
-            for path, there in zip(paths, served, strict=True)
+            for path, database in zip(paths, served, strict=True)
         }
         files = generate_for_files(paths, options.out, runners, options.n, spec, is_linked=options.link)
     _print_files(options.out, files, options.n)
@@ -130,6 +142,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.db:
             _generate_for_files(options, spec)
         else:
+            from jaxrl_sql.datagen.synth.dataset import generate
+
             _print(options.out, generate(options.out, spec))
 
     return exit_code(work)

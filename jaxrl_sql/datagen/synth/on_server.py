@@ -1,4 +1,4 @@
-"""Golds that were made on a server's stand-in, written in the server's dialect and run there."""
+"""Golds that were generated on a sample of a server's database, written in the server's dialect and run there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jaxrl_sql.data.filters import is_trivial
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.copy.kinds import affinity_of
-from jaxrl_sql.datagen.snapshot.stand_in import ServedDatabase
+from jaxrl_sql.datagen.sample.served import ServedDatabase
 from jaxrl_sql.sqlenv.address import parse_address
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.sqlenv.scopes import EngineColumn, EngineSchema, EngineTable
@@ -27,27 +27,27 @@ _KINDS = {
 }
 
 
-def carry_to(executor: Executor, there: ServedDatabase) -> Carry:
+def carry_to(executor: Executor, database: ServedDatabase) -> Carry:
     """Return what carries golds to a server; raises InputError, when it is called, where nobody is let in."""
-    schema = _schema(there)
+    schema = _schema(database)
 
     def carry(sql: str) -> dict[str, str] | None:
-        written = to_engine(sql, there.engine, schema)
-        outcome = executor.execute(there.url, written) if written else None
+        written = to_engine(sql, database.engine, schema)
+        outcome = executor.execute(database.url, written) if written else None
         if outcome is not None and outcome.status == "db_error":
-            raise InputError(f"{there.told}: {parse_address(there.url).redacted(outcome.error)}")
+            raise InputError(f"{database.public_url}: {parse_address(database.url).redacted(outcome.error)}")
         if written is None or outcome is None or outcome.status != "ok" or not outcome.row_count:
             return None
         if outcome.row_count == 1 and is_trivial(outcome.rows):
             return None
-        return {"sql": written, "dialect": there.engine, "db": there.told, "sqlite_sql": sql}
+        return {"sql": written, "dialect": database.engine, "db": database.public_url, "sqlite_sql": sql}
 
     return carry
 
 
-def _schema(there: ServedDatabase) -> EngineSchema:
+def _schema(database: ServedDatabase) -> EngineSchema:
     tables = {}
-    for table in read_schema(there.stand_in).tables:
+    for table in read_schema(database.shown_by).tables:
         columns = {
             one.name.lower(): EngineColumn(one.name, _KINDS.get(one.type, ""), affinity_of(one.type))
             for one in table.columns

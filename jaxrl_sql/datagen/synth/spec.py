@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table
-from jaxrl_sql.evals.hardness import spider_level
+if TYPE_CHECKING:  # slow to import: a command reads its arguments before
+    from jaxrl_sql.data.schema.read import Schema
 
 VERSION = 4
 GRADES = ("easy", "medium", "hard", "extra", "advanced")
@@ -21,9 +21,6 @@ STYLES = ("templates", "grammar")
 # Shares of the grades by style; those of the grammar are the levels of Spider's development set.
 _SHARES = {"templates": (35.0, 30.0, 20.0, 15.0, 0.0), "grammar": (24.0, 43.0, 16.0, 17.0, 0.0)}
 SPLITS = ("train", "dev", "dev_unseen")
-# Fields that were added later: `synth.json` leaves them out while they have their defaults, so that sets made before
-# are recognised.
-LATER_FIELDS = ("splits", "rows", *GRADES, "mysql_share", "style")
 
 Value = str | int | float | None
 _FLAGS = {True: ("1", "-1", "y", "yes", "t", "true"), False: ("0", "n", "no", "f", "false")}
@@ -76,10 +73,8 @@ class SynthSpec:
         return tuple(100 * share / sum(self.shares) for share in self.shares)
 
     def record(self) -> dict[str, Any]:
-        """Return the spec as `synth.json` holds it, without later fields that have their defaults."""
-        values = dataclasses.asdict(self) | {"splits": list(self.splits)}
-        plain = dataclasses.asdict(SynthSpec()) | {"splits": list(SPLITS)}
-        return {name: value for name, value in values.items() if name not in LATER_FIELDS or value != plain[name]}
+        """Return the spec as `synth.json` holds it."""
+        return dataclasses.asdict(self) | {"splits": list(self.splits)}
 
 
 @dataclass(frozen=True)
@@ -209,6 +204,8 @@ class Database:
     @property
     def schema(self) -> Schema:
         """Return names and foreign keys as a prompt shows them; types are left out."""
+        from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table  # noqa: PLC0415 - slow
+
         return Schema(
             tuple(
                 Table(
@@ -234,4 +231,6 @@ class Question:
     @property
     def difficulty(self) -> str:
         """Return Spider's level of the SQL, or that it is of the grade that uses what the others never do."""
+        from jaxrl_sql.evals.hardness import spider_level  # noqa: PLC0415 - slow
+
         return self.grade if self.grade == "advanced" else spider_level(self.sql, self.dialect)

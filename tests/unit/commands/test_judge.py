@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.distill import judge
 from jaxrl_sql.recipes import RECIPES
+from jaxrl_sql.run.distillation import judge
 from jaxrl_sql.runtime.endpoint import Answer
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example

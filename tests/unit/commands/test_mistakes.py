@@ -159,6 +159,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--model @/folder --db @/good.sqlite --explian Who?", "the nearest is --explain"),
         ("--model @/folder --db @/good.sqlite Who? evaluate.smples=3", "the nearest is evaluate.samples"),
         ("--model @/folder --db @/good.sqlite --stand-in @/good.sqlite Who?", "is for a --db of another engine"),
+        ("--model @/folder --db @/good.sqlite --leave-out a Who?", "--leave-out a: is for a --db of a server"),
     ],
     "export": [
         ("", "required: RUN"),
@@ -195,6 +196,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--db @/good.sqlite --model @/none", "model @/none: no such folder or file"),
         ("--db @/good.sqlite --modle x", "the nearest is --model"),
         ("--db @/good.sqlite --stand-in @/good.sqlite", "is for a --db of another engine"),
+        ("--db @/good.sqlite --leave-out a", "a server; @/good.sqlite is shown as it is"),
         ("--db @/good.sqlite evaluate.smples=3", "the nearest is evaluate.samples"),
     ],
     "verbal": [
@@ -236,6 +238,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--out @/new --db @/empty.sqlite", "nothing to ask about: it holds no tables"),
         ("--out @/new --train-dbs -3", "train_dbs must be at least 1, not -3"),
         ("--out @/data", "is not empty and holds no synth.json"),
+        ("--out @/made --db @/good.sqlite --leave-out a", "--leave-out a: is for a --db of a server; @/good.sqlite"),
     ],
     "data prepare": [
         ("", "out is empty: it names the folder that is written (--out)"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
 
 from jaxrl_sql.config import CHOICES, TrainConfig, changed, load_config, to_yaml
-from jaxrl_sql.config.check import flatten
-from jaxrl_sql.config.renamed import RENAMED
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -274,13 +271,6 @@ def test_the_papers_seconds_are_steps_and_the_clock_is_far(name: str, seconds: f
     assert executor.timeout_ms >= 10 * 1000 * seconds
     with make_executor(dataclasses.replace(executor, threads=1)) as running:  # what the native limits can hold
         assert (running.limits.vm_steps, running.limits.timeout_ms) == (executor.vm_steps, executor.timeout_ms)
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_an_old_key_is_refused_by_its_new_name(old: str, new: str) -> None:
-    with pytest.raises(InputError, match=rf"^command line: {re.escape(old)} is called {re.escape(new)} now$"):
-        load_config(None, [f"{old}=1"])
-    assert new in dict(flatten(dataclasses.asdict(TrainConfig())))
 
 
 def test_a_shipped_configuration_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

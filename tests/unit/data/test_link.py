@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import sqlite3
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.prompts import make_prompt, make_prompts, message_texts, prompt_texts
-from jaxrl_sql.data.schema import Schema, compact, link, read_schema
+from jaxrl_sql.data.schema import Schema, compact, ddl, link, quote_name, read_schema, used_by
 from jaxrl_sql.data.schema.link import name_words
 from jaxrl_sql.data.schema.prune import largest
 from jaxrl_sql.data.sft_batches import supervise
@@ -28,7 +29,6 @@ from jaxrl_sql.types import Example
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the package bm25s is not installed")
 
-SCRIPT = Path(__file__).parents[3] / "scripts/bench_linking.py"
 # Two databases' worth of tables, one of them with names of an outer schema, and what has nothing to do with either.
 TABLES = """
 CREATE TABLE singer(singer_id INTEGER PRIMARY KEY, "Song Name" TEXT, country TEXT, age INT, is_male TEXT);
@@ -210,16 +210,49 @@ def test_an_endpoint_s_tokens_are_taken_for_three_characters(path: str) -> None:
     assert 100 < len(schema.strip()) <= 150
 
 
+def merged(examples: Sequence[Example], target: Path) -> list[tuple[Example, frozenset[str]]]:
+    """Write the databases of examples into one -> examples on it and the tables of their golds.
+
+    A table whose name several databases have is called `database.table`. Golds that cannot be parsed are left out.
+    """
+    schemas = {example.db_path: read_schema(example.db_path) for example in examples}
+    count = Counter(table.name.lower() for schema in schemas.values() for table in schema.tables)
+
+    def rename(path: str, table: str) -> str:
+        return f"{Path(path).stem}.{table}" if count[table.lower()] > 1 else table
+
+    tables = []
+    for path, schema in schemas.items():
+        for table in schema.tables:
+            keys = tuple(replace(key, table=rename(path, key.table)) for key in table.foreign_keys)
+            tables.append(replace(table, name=rename(path, table.name), foreign_keys=keys))
+    with closing(sqlite3.connect(target)) as connection:
+        connection.executescript(ddl(Schema(tuple(tables))))
+        for path, schema in schemas.items():
+            connection.execute("ATTACH ? AS source", (path,))
+            for table in schema.tables:
+                names = ", ".join(quote_name(column.name, always=True) for column in table.columns)
+                new, old = (quote_name(text, always=True) for text in (rename(path, table.name), table.name))
+                connection.execute(f"INSERT OR IGNORE INTO main.{new} ({names}) SELECT {names} FROM source.{old}")
+            connection.commit()
+            connection.execute("DETACH source")
+    pairs = [(example, used_by(example.gold_sql, schemas[example.db_path])) for example in examples]
+    return [
+        (replace(example, db_path=str(target)), frozenset(rename(example.db_path, table) for table in used.tables))
+        for example, used in pairs
+        if used is not None
+    ]
+
+
 @pytest.mark.data
 def test_recall_of_the_golds_tables_over_merged_databases(real_data: Path, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("bench_linking", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    bench = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(bench)
-    examples = load_split(real_data, "spider_dev").examples
-    merged = bench.merge(examples, tmp_path / "merged.sqlite", qualified=False)
-    assert len(read_schema(tmp_path / "merged.sqlite").tables) == 77
-    found = bench.measure(merged[::10], 1000, bench.RENDERERS["ddl"], bench.characters)
-    assert found.tables > 100
-    assert found.tables_shown / found.tables >= 0.97
+    examples = merged(load_split(real_data, "spider_dev").examples, tmp_path / "merged.sqlite")
+    schema = read_schema(tmp_path / "merged.sqlite")
+    assert len(schema.tables) == 77
+    total = shown = 0
+    for example, used in examples[::10]:
+        part = link(example, schema, lambda part: len(ddl(part)) <= 3 * 1000)
+        total += len(used)
+        shown += len(used & {table.name for table in part.tables})
+    assert total > 100
+    assert shown / total >= 0.97

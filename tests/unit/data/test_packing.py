@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jaxrl_sql.batch import GroupBatch, Segment, bucket
 from jaxrl_sql.data.pack import order_by_rows, with_packed_rows
 from jaxrl_sql.ops.micro_batches import MicroBatches, order_for_parts, row_counts
-from jaxrl_sql.sft import positions
+from jaxrl_sql.run.sft import positions
 from jaxrl_sql.types import InputError, Prompt, Trajectory, Turn
 
 T = 16

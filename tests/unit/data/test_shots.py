@@ -12,8 +12,8 @@ from jaxrl_sql.config import DataConfig, TrainConfig, load_config
 from jaxrl_sql.data.prompts import compact_style, make_prompts
 from jaxrl_sql.data.sft_batches import supervise
 from jaxrl_sql.data.shots import Shots
-from jaxrl_sql.filter_data import ask
 from jaxrl_sql.recipes import RECIPES
+from jaxrl_sql.run.filtering import ask
 from jaxrl_sql.run.training_set import choose_shots
 from jaxrl_sql.runtime.model_locator import asked_by
 from jaxrl_sql.types import Example, InputError

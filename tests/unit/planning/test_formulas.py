@@ -14,10 +14,11 @@ from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.ops.micro_batches import row_counts
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
 from jaxrl_sql.planning.lengths import Lengths, StepLengths, between
-from jaxrl_sql.planning.memory import abstract_mesh, estimate, in_bytes, params_here
+from jaxrl_sql.planning.memory import abstract_mesh, estimate, params_here
 from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
 from jaxrl_sql.planning.suggestions import suggest
+from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.planning.workload import Update, find_workload, pieces_of_logits, with_packing, with_parts, with_schemas
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.types import InputError

@@ -17,7 +17,7 @@ from jaxrl_sql.datagen.command import exit_code
 from jaxrl_sql.datagen.synth.__main__ import main as synth
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.run.command import prepare_process, report_errors
-from jaxrl_sql.sft import sft
+from jaxrl_sql.sft import alone
 from jaxrl_sql.types import InputError
 
 
@@ -52,7 +52,7 @@ def test_a_command_that_is_given_nothing_says_how_to_begin(command: list[str], t
 
 def test_a_supervised_phase_of_no_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0 teach nothing"):
-        sft(load_config(None, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
+        alone(load_config(None, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql import augment, distill, filter_data
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.evaluate import answer_settings as evaluate_settings
+from jaxrl_sql.run import augmentation, distillation, filtering
+from jaxrl_sql.run.benchmark_evaluation import answer_settings as evaluate_settings
 from jaxrl_sql.run.fingerprint import as_asked, changed_since, digests, fingerprint, set_digest
 from jaxrl_sql.runtime.model_locator import files_identity
 from jaxrl_sql.types import Example
-from jaxrl_sql.verbal import __main__ as verbal
+from jaxrl_sql.verbal import choosing
 
 MODEL = Path(__file__).parents[3] / "configs" / "quickstart_start"
 SETTINGS: dict[str, Callable[[TrainConfig], dict[str, Any]]] = {
-    "filter_data": filter_data.answer_settings,
-    "distill": distill.answer_settings,
-    "augment": lambda config: augment.answer_settings(config, []),
+    "filter_data": filtering.answer_settings,
+    "distill": distillation.answer_settings,
+    "augment": lambda config: augmentation.answer_settings(config, []),
     "evaluate": lambda config: evaluate_settings(config, []),
-    "verbal": verbal.answer_settings,
+    "verbal": choosing.answer_settings,
 }
 HERE = [f"model.checkpoint={MODEL}"]
 THERE = ["verbal.base_url=http://localhost/v1", "verbal.model=m"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, ExecutorConfig, TrainConfig, load_config
-from jaxrl_sql.filter_data import ask
+from jaxrl_sql.run.filtering import ask
 from jaxrl_sql.run.questions import load_questions
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.display import make_display

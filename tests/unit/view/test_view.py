@@ -390,7 +390,7 @@ def test_a_folder_that_holds_something_else_is_never_served(
     (tmp_path / "home").mkdir()
     (tmp_path / "home/secret").write_text("")
     served: list[Path] = []
-    monkeypatch.setattr("jaxrl_sql.view.__main__.serving", lambda folder, _port: served.append(folder))
+    monkeypatch.setattr("jaxrl_sql.view.serving.serving", lambda folder, _port: served.append(folder))
     assert main([str(run), "--out", str(tmp_path / "home"), "--serve", "0"]) == 2
     assert "home holds other files" in line_of(capsys)
     assert served == []

@@ -1,0 +1,75 @@
+"""The SQLite values of a server's values: one table of kinds for all servers.
+
+A value arrives as the text that the server writes for it, and becomes the value that the executor returns for it
+(docs/executor.md). A query therefore has the same result on the sample. SQLite requires three exceptions. A numeric
+with decimals is a real even for whole values, so that 3.00 / 2 is not a division of integers. A time with a zone is in
+UTC without the zone, because SQLite's date functions do not read it. NaN is NULL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jaxrl_sql.types import Cell
+
+_UTC = re.compile(r"\+00(?= BC$|$)")
+
+
+class Kind(NamedTuple):
+    """A type that SQLite declares, and the function from a value's text to a cell."""
+
+    declared: str
+    convert: Callable[[str], Cell]
+
+
+def _whole(text: str) -> Cell:
+    """Return an integer of at most 64 bits, else the nearest real."""
+    if text.lstrip("-").isdigit() and -(2**63) <= (number := int(text)) < 2**63:
+        return number
+    return _real(text)
+
+
+def _real(text: str) -> Cell:
+    number = float(text)
+    return number if number == number else None  # noqa: PLR0124 - NaN, which SQLite does not hold
+
+
+def _boolean(text: str) -> Cell:
+    return int(text in ("t", "1"))
+
+
+def _blob(text: str) -> Cell:
+    return bytes.fromhex(text.removeprefix("\\x"))
+
+
+def _without_zone(text: str) -> Cell:
+    return _UTC.sub("", text)
+
+
+KINDS = {
+    "integer": Kind("INTEGER", int),
+    "whole": Kind("NUMERIC", _whole),  # a numeric without decimals
+    "numeric": Kind("REAL", _real),
+    "float": Kind("REAL", _real),
+    "boolean": Kind("BOOLEAN", _boolean),
+    "text": Kind("TEXT", str),
+    "padded": Kind("TEXT COLLATE RTRIM", str),  # char(n): comparisons ignore trailing spaces
+    "caseless": Kind("TEXT COLLATE NOCASE", str),
+    "date": Kind("DATE", str),
+    "time": Kind("TIME", str),
+    "timestamp": Kind("TIMESTAMP", str),
+    "zoned": Kind("TIMESTAMP", _without_zone),
+    "bytes": Kind("BLOB", _blob),
+    "other": Kind("TEXT", str),  # the server's text
+}
+"""The kinds of values, by name."""
+
+NUMBERS = frozenset({"integer", "whole", "numeric", "float"})
+"""The kinds whose texts are numbers."""
+
+
+def to_cell(kind: str, text: str | None) -> Cell:
+    """Return the cell for the text of a value; NULL stays NULL."""
+    return None if text is None else KINDS[kind].convert(text)

@@ -1,0 +1,264 @@
+"""Generate the synthetic data set: databases, questions, tokenizer, and `synth.json` that says what was made.
+
+Each database has random generators of its own, seeded by (seed, split, db_id), so that the others do not matter to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import itertools
+import json
+import math
+import os
+import random
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.data.schema.render import compact
+from jaxrl_sql.datagen.reasoning import reason
+from jaxrl_sql.datagen.synth.databases import generate_database
+from jaxrl_sql.datagen.synth.extra_columns import add_demonstrations
+from jaxrl_sql.datagen.synth.grammar.naming import rename
+from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
+from jaxrl_sql.datagen.synth.questions import ask_in_mysql, generate_questions, run_on
+from jaxrl_sql.datagen.synth.spec import (
+    GRADES,
+    SPLITS,
+    STYLES,
+    VERSION,
+    Database,
+    Domain,
+    Question,
+    SynthReport,
+    SynthSpec,
+)
+from jaxrl_sql.datagen.synth.store import write_database
+from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
+from jaxrl_sql.types import InputError
+
+# How many questions are tokenized at once to measure them.
+_CHUNK = 1024
+# What `synth.json` says of what was made, beside its spec and version.
+_COUNTED = ("questions", "databases", "grades", "tokens")
+
+
+def check_spec(spec: SynthSpec) -> None:
+    """Raise InputError when a number cannot be used."""
+    for name in ("train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions"):
+        if getattr(spec, name) < 1:
+            raise InputError(f"synth: {name} must be at least 1, not {getattr(spec, name)}")
+    for name in ("decorated_share", "extra_columns_share", "mysql_share"):
+        if not 0 <= getattr(spec, name) <= 1:
+            raise InputError(f"synth: {name} must lie in [0, 1], not {getattr(spec, name)}")
+    _check_choices(spec)
+    if spec.vocab_size < 300:
+        raise InputError(f"synth: vocab_size must be at least 300 (bytes and special tokens), not {spec.vocab_size}")
+
+
+def _check_choices(spec: SynthSpec) -> None:
+    unknown = [split for split in spec.splits if split not in SPLITS]
+    if unknown or not spec.splits or len(set(spec.splits)) < len(spec.splits):
+        raise InputError(f"synth: splits {', '.join(spec.splits) or '(none)'} must be some of {', '.join(SPLITS)}")
+    if spec.rows < 0 or 0 < spec.rows < 8:
+        raise InputError(f"synth: rows must be at least 8 per table, or 0 for the default, not {spec.rows}")
+    if spec.style not in STYLES:
+        raise InputError(f"synth: style {spec.style!r} must be one of {', '.join(STYLES)}")
+    shares = list(spec.shares)
+    if any(share < 0 or not math.isfinite(share) for share in shares) or not sum(shares):
+        raise InputError(f"synth: the shares of {', '.join(GRADES)} are 0 or more and not all 0, not {shares}")
+
+
+def _plan(spec: SynthSpec, split: str) -> Iterator[tuple[str, Domain, bool]]:
+    """Yield (db_id, domain, is decorated) of every database of a split; domains take turns."""
+    sizes = {"train": spec.train_dbs, "dev": spec.dev_dbs, "dev_unseen": spec.unseen_dbs}
+    domains = UNSEEN_DOMAINS if split == "dev_unseen" else SEEN_DOMAINS
+    offset = spec.train_dbs if split == "dev" else 0
+    for index in range(sizes[split]):
+        domain = domains[(index + offset) % len(domains)]
+        # The carry of the share's multiples spreads decorated databases evenly.
+        carry = int((index + 1) * spec.decorated_share) > int(index * spec.decorated_share)
+        is_decorated = split == "train" and carry and spec.style == "templates"
+        yield f"{domain.name}_{split}_{index:03d}", domain, is_decorated
+
+
+def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Database, list[Question]]]:
+    """Generate the databases of a split one after another: none is held when the next is generated."""
+    count = spec.train_questions if split == "train" else spec.dev_questions
+    for db_id, domain, is_decorated in _plan(spec, split):
+        seed = f"{spec.seed}/{split}/{db_id}"
+        database = generate_database(random.Random(f"{seed}/rows"), domain, db_id, is_decorated, spec.rows)
+        if spec.style == "grammar":
+            database = rename(random.Random(f"{seed}/names"), database)
+        path = out / split / "databases" / db_id / f"{db_id}.sqlite"
+        write_database(database, path)
+        with closing(sqlite3.connect(path)) as connection:
+            run = run_on(connection)
+            questions = generate_questions(
+                random.Random(f"{seed}/questions"), database, run, count, spec.mix, spec.style
+            )
+            if spec.mysql_share:
+                questions = ask_in_mysql(random.Random(f"{seed}/dialects"), questions, run, spec.mysql_share)
+        if split == "train" and spec.extra_columns_share:
+            rng = random.Random(f"{seed}/demonstrations")
+            questions = add_demonstrations(rng, questions, spec.extra_columns_share)
+        yield database, questions
+
+
+@dataclasses.dataclass
+class _Tally:
+    """What is kept of a split: schemas as text with their numbers of questions, and questions by grade."""
+
+    schemas: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    grades: Counter[str] = dataclasses.field(default_factory=Counter)
+
+
+def _write_split(out: Path, spec: SynthSpec, split: str) -> _Tally:
+    """Generate a split and write it database by database."""
+    tally = _Tally()
+    (out / split).mkdir()
+    with (out / split / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
+        for database, questions in _generate_split(out, spec, split):
+            tally.schemas.append((compact(database.schema), len(questions)))
+            for index, question in enumerate(questions):
+                tally.grades[question.grade] += 1
+                line = {
+                    "id": f"{database.db_id}_{index:03d}",
+                    "db_id": database.db_id,
+                    "question": question.text,
+                    "evidence": "",
+                    "sql": question.sql,
+                    "split": split,
+                    "difficulty": question.difficulty,
+                }
+                if question.demonstration:
+                    line["demonstration"] = question.demonstration
+                if question.dialect != "sqlite":
+                    line["dialect"] = question.dialect
+                if split == "train":
+                    line["reasoning"] = reason(question.demonstration or question.sql)
+                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+    return tally
+
+
+def _asked(path: Path) -> Iterator[tuple[str, str]]:
+    """Read the question and the SQL of each line back."""
+    with path.open(encoding="utf-8", newline="\n") as stream:
+        for text in stream:
+            line = json.loads(text)
+            yield line["question"], line["sql"]
+
+
+def _texts(out: Path, tally: _Tally) -> Iterator[str]:
+    asked = _asked(out / "train/questions.jsonl")
+    for schema, questions in tally.schemas:
+        yield from (schema for _ in range(8))
+        for question, sql in itertools.islice(asked, questions):
+            yield question
+            yield sql
+
+
+def _lengths(tokenizer: Any, path: Path, tally: _Tally) -> dict[str, float]:
+    """Return the mean tokens of schema, question and SQL, and the longest of each."""
+    sizes: dict[str, list[int]] = {"schema": [], "question": [], "sql": []}
+
+    def measure(names: Sequence[str], texts: Sequence[str]) -> None:
+        for name, ids in zip(itertools.cycle(names), tokenizer(texts)["input_ids"], strict=False):
+            sizes[name].append(len(ids))
+
+    measure(("schema",), [schema for schema, _ in tally.schemas])
+    asked = _asked(path)
+    while chunk := [text for pair in itertools.islice(asked, _CHUNK) for text in pair]:
+        measure(("question", "sql"), chunk)
+    means = {f"{name}_mean": round(sum(size) / max(len(size), 1), 1) for name, size in sizes.items()}
+    return means | {f"{name}_max": float(max(size, default=0)) for name, size in sizes.items()}
+
+
+def _present(out: Path, spec: SynthSpec) -> SynthReport | None:
+    """Return the report of what the folder holds, None where it is empty or not there.
+
+    Raises InputError where it holds something else: data of another spec or version, or a stranger's files.
+    """
+    if not out.exists() or not any(out.iterdir()):
+        return None
+    if not (out / "synth.json").exists():
+        raise InputError(f"synth: {out} is not empty and holds no synth.json; give another folder")
+    wanted = {**spec.record(), "version": VERSION}
+    try:
+        found = json.loads((out / "synth.json").read_text(encoding="utf-8"))
+        there = {**found["spec"], "version": found["version"]}
+        differ = [f"{name}={there[name]}, not {value}" for name, value in wanted.items() if there[name] != value]
+        questions, databases, grades, tokens = (found[name] for name in _COUNTED)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"synth: {out}: its synth.json does not say what was made; name another folder, or remove this one"
+        ) from error
+    if differ:
+        raise InputError(
+            f"synth: {out} holds other data: {'; '.join(differ)}; name another folder (data.dir, --out), or remove this"
+        )
+    return SynthReport(spec, questions, databases, grades, tokens, was_present=True)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder: one process at a time makes data there, and the others find it made."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def generate(out: Path, spec: SynthSpec) -> SynthReport:
+    """Write the data set to `out`, or do nothing when it is there; InputError when spec or folder cannot be used.
+
+    It is made beside `out` and moved there when it is whole; nothing that lies there is removed or changed.
+    """
+    check_spec(spec)
+    if report := _present(out, spec):
+        return report
+    place = out.resolve()
+    with _alone_in(place.parent):
+        if report := _present(out, spec):
+            return report
+        scratch = place.with_name(f"{place.name}.unfinished")
+        shutil.rmtree(scratch, ignore_errors=True)  # of a process that was stopped midway
+        scratch.mkdir()
+        report = _make(scratch, spec)
+        scratch.replace(place)
+    return report
+
+
+def _make(out: Path, spec: SynthSpec) -> SynthReport:
+    """Write the data set to a folder that is empty."""
+    tallies = {split: _write_split(out, spec, split) for split in SPLITS if split in spec.splits}
+    tokens: dict[str, dict[str, float]] = {}
+    if "train" in tallies:
+        tokenizer = train_tokenizer(_texts(out, tallies["train"]), spec.vocab_size)
+        tokenizer.save_pretrained(out / "tokenizer")
+        tokens = {
+            split: _lengths(tokenizer, out / split / "questions.jsonl", tally) for split, tally in tallies.items()
+        }
+    report = SynthReport(
+        spec=spec,
+        questions={split: sum(asked for _, asked in tally.schemas) for split, tally in tallies.items()},
+        databases={split: len(tally.schemas) for split, tally in tallies.items()},
+        grades=dict(sum((tally.grades for tally in tallies.values()), Counter())),
+        tokens=tokens,
+        was_present=False,
+    )
+    kept = {
+        "spec": spec.record(),
+        **{name: getattr(report, name) for name in _COUNTED},
+    }
+    (out / "synth.json").write_text(json.dumps({"version": VERSION, **kept}, indent=1) + "\n", encoding="utf-8")
+    return report

@@ -371,14 +371,14 @@ def prepared(path: Path) -> PrepareConfig:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 def test_every_paper_s_mix_can_be_read(path: Path) -> None:
-    found = prepared(path)
-    assert found.out.startswith("data/")
-    assert found.sources
+    config = prepared(path)
+    assert config.out.startswith("data/")
+    assert config.sources
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_trains_on_what_is_prepared_for_it(name: str) -> None:
     data = load_config(ROOT / f"configs/{name}.yaml").data
-    (made,) = (settings for path in CONFIGS if (settings := prepared(path)).out == data.dir)
-    assert set(data.evals) <= {*made.evals, *(["validation"] if made.validation.questions else [])}
+    (mix,) = (settings for path in CONFIGS if (settings := prepared(path)).out == data.dir)
+    assert set(data.evals) <= {*mix.evals, *(["validation"] if mix.validation.questions else [])}
     assert data.train == "train"

@@ -28,6 +28,11 @@ os.environ.setdefault("XLA_FLAGS", " ".join(_QUICK if _JAXLIB < (0, 11) else _QU
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Bytecode is kept for the other processes of the tests and for the next time, as what XLA compiles is: without it each
+# process compiles the package, and each process of the tests their assertions.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # What is found out about databases is kept on disk in the tests of that alone.
 os.environ.setdefault("JAXRL_SQL_CACHE", "off")
 

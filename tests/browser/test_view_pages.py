@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -23,11 +24,11 @@ from jaxrl_sql.report.html import write_report
 from jaxrl_sql.view.__main__ import main
 from jaxrl_sql.view.folder import View
 
-sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="needs playwright"),
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # playwright's own event loop
 ]
@@ -35,9 +36,18 @@ pytestmark = [
 Open = Callable[..., Any]
 
 
+def expect(locator: Any) -> Any:
+    """Return the claims about a part of a page, which wait until they hold."""
+    from playwright.sync_api import expect as expect_of
+
+    return expect_of(locator)
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
+    from playwright.sync_api import sync_playwright  # half a second, which no other test needs
+
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -109,30 +119,30 @@ def test_the_first_page_opens_from_disk(opened: Open, index: str) -> None:
 def test_filters_and_links(opened: Open, index: str, view_runs: ModuleType) -> None:
     page = opened(f"{index}#/groups")
     status = page.get_by_role("status")
-    sync_api.expect(status).to_have_text("12 of 12 groups")
+    expect(status).to_have_text("12 of 12 groups")
     for label, choice, count in (("phase", "grpo", 8), ("status", "no_sql", 4), ("hardness", "hard", 4)):
         page.get_by_label(label, exact=True).select_option(choice)
-        sync_api.expect(status).to_have_text(f"{count} of 12 groups")
+        expect(status).to_have_text(f"{count} of 12 groups")
     page.get_by_label("steps from").fill("3")
-    sync_api.expect(status).to_have_text("2 of 12 groups")
+    expect(status).to_have_text("2 of 12 groups")
     shot(page, "groups")
     page.get_by_role("button", name="all").click()
-    sync_api.expect(status).to_have_text("12 of 12 groups")
+    expect(status).to_have_text("12 of 12 groups")
     page.get_by_role("searchbox").fill("ITEMS, Q2")
-    sync_api.expect(status).to_have_text("1 of 12 groups")
+    expect(status).to_have_text("1 of 12 groups")
     page.get_by_role("searchbox").fill(view_runs.HARM[:40])
-    sync_api.expect(status).to_have_text("5 of 12 groups")
+    expect(status).to_have_text("5 of 12 groups")
     page.get_by_role("searchbox").fill("")
     for only, count in (("suspicious", 4), ("constant", 4), ("flipped", 4), ("better", 2), ("nosignal", 0)):
         page.get_by_label("only").select_option(only)
-        sync_api.expect(status).to_have_text(f"{count} of 12 groups")
+        expect(status).to_have_text(f"{count} of 12 groups")
     page.goto(f"{index}#/groups?phase=grpo&hardness=easy")
     page.get_by_role("link", name="Which items, q1?").click()
     page.get_by_role("heading", name="q1").wait_for()
     page.get_by_role("link", name="next").click()
     page.get_by_role("heading", name="q2").wait_for()
     page.get_by_role("link", name="all of this question").click()
-    sync_api.expect(status).to_have_text("1 of 12 groups of question q2")
+    expect(status).to_have_text("1 of 12 groups of question q2")
 
 
 def test_a_group_shows_answers_side_by_side(opened: Open, index: str) -> None:
@@ -168,7 +178,7 @@ def test_hostile_texts_are_shown_as_they_are(opened: Open, index: str, view_runs
 
 def test_two_evaluations_question_by_question(opened: Open, index: str) -> None:
     page = opened(f"{index}#/compare")
-    sync_api.expect(page.get_by_role("link", name="worse in b: 1")).to_be_visible()
+    expect(page.get_by_role("link", name="worse in b: 1")).to_be_visible()
     page.get_by_role("link", name="better in b: 1").click()
     page.get_by_role("link", name="Which items, e2?").click()
     page.get_by_role("article", name="dev, step 9").wait_for()
@@ -183,7 +193,7 @@ def test_two_runs_are_compared(opened: Open, run: Path, tmp_path: Path, view_run
     page.get_by_role("heading", name="run and other").wait_for()
     page.get_by_role("link", name="compare", exact=True).click()
     assert "run: dev, step 9" in page.get_by_label("a", exact=True).inner_text()
-    sync_api.expect(page.get_by_role("link", name="right in both: 1")).to_be_visible()
+    expect(page.get_by_role("link", name="right in both: 1")).to_be_visible()
     shot(page, "two")
 
 
@@ -205,11 +215,11 @@ def test_a_comparison_opens(opened: Open, tmp_path: Path, view_runs: ModuleType)
     assert main([str(tmp_path / "compared"), "--out", str(tmp_path / "out")]) == 0
     page = opened(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups?only=flipped")
     status = page.get_by_role("status")
-    sync_api.expect(status).to_have_text("2 of 2 groups")
+    expect(status).to_have_text("2 of 2 groups")
     page.get_by_label("only").select_option("worse")
-    sync_api.expect(status).to_have_text("1 of 2 groups")
+    expect(status).to_have_text("1 of 2 groups")
     page.get_by_role("link", name="compare", exact=True).click()
-    sync_api.expect(page.get_by_role("link", name="worse in b: 1")).to_be_visible()
+    expect(page.get_by_role("link", name="worse in b: 1")).to_be_visible()
     assert page.locator(".list tbody .number").all_inner_texts() == ["1", "0"]
     page.locator(".list tbody a").click()
     page.get_by_role("article", name="second: second").wait_for()
@@ -248,17 +258,17 @@ def test_the_keyboard_goes_everywhere(opened: Open, index: str) -> None:
     page = opened(index)
     page.get_by_role("heading", name="run", exact=True).wait_for()
     page.keyboard.press("Tab")
-    sync_api.expect(page.get_by_role("link", name="to the content")).to_be_focused()
+    expect(page.get_by_role("link", name="to the content")).to_be_focused()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
     page.keyboard.press("?")
     page.get_by_role("heading", name="Keys").wait_for()
     page.keyboard.press("g")
     page.keyboard.press("a")
-    sync_api.expect(page.get_by_role("status")).to_have_text("12 of 12 groups")
+    expect(page.get_by_role("status")).to_have_text("12 of 12 groups")
     page.keyboard.press("/")
     page.keyboard.type("q3?")
-    sync_api.expect(page.get_by_role("status")).to_have_text("1 of 12 groups")
+    expect(page.get_by_role("status")).to_have_text("1 of 12 groups")
     page.keyboard.press("Escape")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
@@ -284,11 +294,11 @@ def test_a_folder_that_grows_is_read_on(opened: Open, view_runs: ModuleType, tmp
     shown.update(is_live=True)
     page = opened(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups")
     status = page.get_by_role("status")
-    sync_api.expect(status).to_have_text("6 of 6 groups")
+    expect(status).to_have_text("6 of 6 groups")
     view_runs.add_step(run, 2)
     shown.update(is_live=True)
-    sync_api.expect(status).to_have_text("8 of 8 groups", timeout=15_000)
-    sync_api.expect(page.get_by_text("● live")).to_be_visible()
+    expect(status).to_have_text("8 of 8 groups", timeout=15_000)
+    expect(page.get_by_text("● live")).to_be_visible()
 
 
 def test_a_run_that_goes_on_is_served(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
@@ -300,9 +310,9 @@ def test_a_run_that_goes_on_is_served(opened: Open, view_runs: ModuleType, tmp_p
             address = server.stdout.readline().strip()
             page = opened(f"{address}#/groups")
             status = page.get_by_role("status")
-            sync_api.expect(status).to_have_text("6 of 6 groups")
+            expect(status).to_have_text("6 of 6 groups")
             view_runs.add_step(run, 2)
-            sync_api.expect(status).to_have_text("8 of 8 groups", timeout=20_000)
+            expect(status).to_have_text("8 of 8 groups", timeout=20_000)
             page.get_by_role("link", name="Which items, q2?").click()
             assert "✓ bird" in page.get_by_role("article", name="answer 1").inner_text()
             page.goto("about:blank")  # else it asks on, and says that nobody answers

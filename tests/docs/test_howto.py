@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
     lines = commands(page)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import load_config
-from jaxrl_sql.config.prepare import load_prepare
+from jaxrl_sql.config.prepare import PrepareConfig, load_prepare
 from jaxrl_sql.data.benchmarks import load_benchmark, load_split
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.datagen.prepare.__main__ import main
@@ -37,10 +39,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.fixture
-def synsql(tmp_path: Path) -> Path:
-    """Return SynSQL in small, as it is published: 60 questions on ten databases, of three complexities."""
-    folder = tmp_path / "SynSQL-2.5M"
+@pytest.fixture(scope="module")
+def synsql(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return SynSQL in small, as it is published: 60 questions on ten databases, of three complexities. Read-only."""
+    folder = tmp_path_factory.mktemp("source") / "SynSQL-2.5M"
     records = [
         {
             "db_id": f"d{i % 10}",
@@ -112,6 +114,7 @@ def test_groups_are_balanced_as_far_as_they_go(synsql: Path, prepare: Prepare, t
 
 
 def test_golds_levels_ids_and_pass_rates(synsql: Path, prepare: Prepare, tmp_path: Path) -> None:
+    synsql = shutil.copytree(synsql, tmp_path / "SynSQL-2.5M")
     records = json.loads((synsql / "data.json").read_text())
     records[1]["sql"], records[2]["sql"], records[3]["db_id"] = EMPTY, WRONG, "lost"
     (synsql / "data.json").write_text(json.dumps(records))
@@ -361,16 +364,21 @@ def test_a_strange_folder_or_file_is_refused(synsql: Path, prepare: Prepare, tmp
     assert "nowhere.yaml: No such file" in prepare(config=tmp_path / "nowhere.yaml")[1]
 
 
+@functools.cache
+def prepared(path: Path) -> PrepareConfig:
+    return load_prepare(path)
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 def test_every_paper_s_mix_can_be_read(path: Path) -> None:
-    found = load_prepare(path)
-    assert found.out.startswith("data/")
-    assert found.sources
+    config = prepared(path)
+    assert config.out.startswith("data/")
+    assert config.sources
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_trains_on_what_is_prepared_for_it(name: str) -> None:
     data = load_config(ROOT / f"configs/{name}.yaml").data
-    (made,) = (one for path in CONFIGS if (one := load_prepare(path)).out == data.dir)
-    assert set(data.evals) <= {*made.evals, *(["validation"] if made.validation.questions else [])}
+    (mix,) = (settings for path in CONFIGS if (settings := prepared(path)).out == data.dir)
+    assert set(data.evals) <= {*mix.evals, *(["validation"] if mix.validation.questions else [])}
     assert data.train == "train"

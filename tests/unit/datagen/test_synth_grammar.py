@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import random
@@ -31,13 +32,17 @@ from jaxrl_sql.evals.hardness import spider_level
 from jaxrl_sql.types import InputError
 
 DOMAINS = (*SEEN_DOMAINS, *UNSEEN_DOMAINS)
-DATABASES = [
-    rename(random.Random(index), generate_database(random.Random(domain.name), domain, domain.name, mean_rows=60))
-    for index, domain in enumerate(DOMAINS)
-]
 ConnectAll = Callable[[Sequence[Database]], dict[str, sqlite3.Connection]]
-FORMS = {form.make.__name__: form for forms in GRAMMAR.values() for form in forms if isinstance(form, Form)}
 SMALL = {"seed": 5, "train_dbs": 4, "dev_dbs": 1, "unseen_dbs": 2, "train_questions": 30, "dev_questions": 12}
+FORMS = {form.make.__name__: form for forms in GRAMMAR.values() for form in forms if isinstance(form, Form)}
+
+
+@functools.cache
+def databases() -> list[Database]:
+    return [
+        rename(random.Random(index), generate_database(random.Random(domain.name), domain, domain.name, mean_rows=60))
+        for index, domain in enumerate(DOMAINS)
+    ]
 
 
 def lines(out: Path, split: str) -> list[dict[str, str]]:
@@ -53,14 +58,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def connections(connect_all: ConnectAll) -> dict[str, sqlite3.Connection]:
-    return connect_all(DATABASES)
+    return connect_all(databases())
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_form_asks_in_a_sentence_and_its_queries_run(form: Form, connections: dict[str, sqlite3.Connection]) -> None:
     found = 0
-    for number in range(4 * len(DATABASES)):
-        database = DATABASES[number % len(DATABASES)]
+    for number in range(4 * len(DOMAINS)):
+        database = databases()[number % len(DOMAINS)]
         try:
             candidate = form.build(random.Random(number), database)
         except NoFit:
@@ -140,7 +145,7 @@ def test_every_foreign_key_of_the_domains_has_words() -> None:
 
 def test_names_are_written_in_one_way_a_database_and_stay_apart() -> None:
     ways = set()
-    for database in DATABASES:
+    for database in databases():
         names = [table.name for table in database.tables]
         assert len({name.lower() for name in names}) == len(names)
         for table in database.tables:

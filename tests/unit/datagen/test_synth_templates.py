@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -14,17 +15,21 @@ from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template, parse_templates
 from jaxrl_sql.datagen.synth.spec import Database
 
-DATABASES = [
-    generate_database(random.Random(domain.name), domain, domain.name, mean_rows=100) for domain in UNSEEN_DOMAINS
-]
 ConnectAll = Callable[[Sequence[Database]], dict[str, sqlite3.Connection]]
 ALL = [template for templates in TEMPLATES.values() for template in templates]
+
+
+@functools.cache
+def databases() -> list[Database]:
+    return [
+        generate_database(random.Random(domain.name), domain, domain.name, mean_rows=100) for domain in UNSEEN_DOMAINS
+    ]
 
 
 def build(template: Template, tries: int = 60) -> list[tuple[str, QuestionCandidate]]:
     found = []
     for number in range(tries):
-        database = DATABASES[number % len(DATABASES)]
+        database = databases()[number % len(UNSEEN_DOMAINS)]
         try:
             found.append((database.db_id, template.build(random.Random(number), database)))
         except NoFit:
@@ -34,7 +39,7 @@ def build(template: Template, tries: int = 60) -> list[tuple[str, QuestionCandid
 
 @pytest.fixture(scope="module")
 def connections(connect_all: ConnectAll) -> dict[str, sqlite3.Connection]:
-    return connect_all(DATABASES)
+    return connect_all(databases())
 
 
 @pytest.mark.parametrize("template", ALL, ids=lambda template: template.name)

@@ -61,9 +61,16 @@ PIECES = st.sampled_from(
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.lists(PIECES).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=ANY_TEXT)
 def test_decoding_gives_back_every_text(loaded: PreTrainedTokenizerFast, text: str) -> None:
+    assert loaded.decode(ids(loaded, text)) == text
+
+
+@pytest.mark.nightly
+@settings(max_examples=2000, deadline=None)
+@given(text=ANY_TEXT)
+def test_decoding_gives_back_thousands_of_texts(loaded: PreTrainedTokenizerFast, text: str) -> None:
     assert loaded.decode(ids(loaded, text)) == text
 
 

@@ -153,7 +153,9 @@ TIES_ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("dialect", TIES_ELSEWHERE)
+@pytest.mark.parametrize(
+    "dialect", ["duckdb", *(pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mysql"))]
+)
 def test_ties_of_other_engines_are_looked_for_in_their_dialect(
     dialect: str, executor: Executor, server_database: Callable[[str, str], Server], tmp_path: Path
 ) -> None:

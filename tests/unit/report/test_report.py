@@ -6,14 +6,13 @@ import base64
 import hashlib
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jaxrl_sql.report.__main__ import main
 from jaxrl_sql.report.charts import chart_data, charts, smooth, thinned
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.report.load import load_run, series, split_results
@@ -266,19 +265,18 @@ def test_smooth_by_hand() -> None:
     assert smooth([1.0, 2.0, 6.0, 10.0], 3) == [1.0, 1.5, 3.0, 6.0]
 
 
-def test_command_writes_the_page_or_says_in_one_line_why_not(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "jaxrl_sql.report"]
-    missing = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert missing.returncode == 2
-    assert missing.stderr == f"error: {tmp_path}: no metrics.jsonl there, so it is no run folder\n"
+def test_command_writes_the_page_or_says_in_one_line_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path}: no metrics.jsonl there, so it is no run folder\n"
     write_run(tmp_path, FULL, [])
-    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{tmp_path / 'report.html'}\n"
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'report.html'}\n"
     assert (tmp_path / "report.html").exists()
     (tmp_path / "report.html.tmp").symlink_to("/dev/full")
-    full = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert full.returncode == 1
-    assert full.stderr == f"error: the report of {tmp_path} cannot be written: No space left on device\n"
+    assert main([str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"error: the report of {tmp_path} cannot be written: No space left on device\n"
 
 
 def test_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:

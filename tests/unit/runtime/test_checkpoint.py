@@ -218,7 +218,7 @@ def test_a_step_that_is_rated_later_is_a_candidate_for_the_best(tmp_path: Path) 
     assert sorted(one.name for one in tmp_path.iterdir()) == ["2", "3"]  # nothing is left of what was saved first
 
 
-@pytest.mark.parametrize("when", ["while it is written", "when it is whole"])
+@pytest.mark.parametrize("when", ["while it is written", pytest.param("when it is whole", marks=pytest.mark.slow)])
 def test_a_kill_while_a_step_is_saved_again_loses_nothing(tmp_path: Path, when: str) -> None:
     saver = """
         import os, signal, sys, jax.numpy as jnp

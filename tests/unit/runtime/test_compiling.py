@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_sql.runtime import compiling
 from jaxrl_sql.runtime.compiling import drop_programs, hear_compiling, show_compiling
 from jaxrl_sql.runtime.memory import mappings_taken
 from jaxrl_sql.runtime.progress import Compiled
@@ -49,28 +50,42 @@ def test_a_long_compilation_is_one_line(wait_s: float, is_told: bool) -> None:
 def test_programs_that_crowd_a_process_are_dropped_and_compiled_again() -> None:
     @jax.jit
     def layers(x: jax.Array) -> jax.Array:
-        for _ in range(30):
+        for _ in range(3):
             x = jax.nn.softmax(jnp.sin(x @ x)) + x
         return x
 
     compiled, before = Compiled(), mappings_taken()
     assert 0 < before < 1
     with hear_compiling(compiled):
-        found = [layers(jnp.ones((n, n))) for n in range(2, 12)]
-        assert compiled.programs >= 10
+        found = [layers(jnp.ones((n, n))) for n in range(2, 8)]
+        assert compiled.programs >= 6
         full = mappings_taken()
         assert full > before
         compiled.crowded = 1.0
         assert not drop_programs(compiled)
         compiled.crowded = full
         assert not drop_programs(compiled)  # nothing was compiled since
-        again = layers(jnp.ones((12, 12)))
+        again = layers(jnp.ones((8, 8)))
         assert drop_programs(compiled)
         assert mappings_taken() < full
         count = compiled.programs
-        np.testing.assert_array_equal(layers(jnp.ones((12, 12))), again)
+        np.testing.assert_array_equal(layers(jnp.ones((8, 8))), again)
         np.testing.assert_array_equal(layers(jnp.ones((2, 2))), found[0])
         assert compiled.programs >= count + 2
         taken = mappings_taken()
         assert not drop_programs(compiled)  # what a step compiles anew is what it needs
         assert compiled.crowded == pytest.approx((1 + taken) / 2, abs=0.01)
+
+
+def test_memory_is_released_when_a_program_was_compiled_and_not_when_it_runs_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(compiling, "release_freed_memory", lambda: calls.append(None))
+    double, is_released = jax.jit(lambda x: 2 * x), []
+    with hear_compiling(Compiled()):
+        for x in (np.float32(1), np.float32(2), np.ones(3, np.float32)):
+            before = len(calls)
+            double(x)
+            is_released.append(len(calls) > before)
+    assert is_released == [True, False, True]

@@ -127,20 +127,22 @@ def test_the_key_does_not_follow_a_redirect(client: Client, chat_server: ModuleT
         assert stolen == []
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "what?", "[]", "7", "null", "{}", '{"choices": 7}', '{"choices": [7]}', '{"choices": [{"message": 7}]}',
-        '{"choices": [{"message": {"content": 7}}]}', '{"choices": [{"message": {"content": ["a"]}}], "usage": 7}',
-    ],
-)  # fmt: skip
+MALFORMED = [
+    "what?", "[]", "7", "null", "{}", '{"choices": 7}', '{"choices": [7]}', '{"choices": [{"message": 7}]}',
+    '{"choices": [{"message": {"content": 7}}]}', '{"choices": [{"message": {"content": ["a"]}}], "usage": 7}',
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
 def test_a_reply_of_another_form_is_an_error_and_not_an_exception(
-    reply: str, kind: str, client: Client, chat_server: ModuleType
+    kind: str, client: Client, chat_server: ModuleType
 ) -> None:
-    with chat_server.serving(lambda _, __: (200, {"Content-Type": kind}, reply)) as (url, _seen):
-        answer = ask_once(client(url, retries=1)[0], ASKED)
-    assert (answer.error, answer.requests) == ("the reply holds no answer", 2)
+    replies = [reply for reply in MALFORMED for _ in range(2)]  # each request has one retry
+    with chat_server.serving(lambda number, _: (200, {"Content-Type": kind}, replies[number])) as (url, _seen):
+        endpoint, _ = client(url, retries=1)
+        for reply in MALFORMED:
+            answer = ask_once(endpoint, ASKED)
+            assert (answer.error, answer.requests) == ("the reply holds no answer", 2), reply
 
 
 def test_without_a_key_none_is_sent(client: Client, chat_server: ModuleType) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +20,17 @@ from jaxrl_sql.runtime.hub import is_hub_name
 MODEL = Path(__file__).parents[3] / "configs/quickstart_start"
 SHA = "5" * 40
 CODE = """
-import sys
+import json, os, sys
 from jaxrl_sql.config import load_config
 from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.types import InputError
-try:
-    config = fetched(load_config(None, sys.argv[2:]), sys.argv[1] == "weights")
-    print(config.model.checkpoint, config.data.tokenizer)
-except InputError as error:
-    print(f"refused: {error}")
+for has_weights, *overrides in json.loads(sys.argv[1]):
+    try:
+        config = fetched(load_config(None, overrides), has_weights)
+        folder = config.model.checkpoint
+        print(json.dumps([folder, config.data.tokenizer, sorted(os.listdir(folder))]))
+    except InputError as error:
+        print(json.dumps(f"refused: {error}"))
 """
 
 
@@ -75,33 +78,35 @@ def endpoint() -> Iterator[str]:
         server.shutdown()
 
 
-def fetch(endpoint: str, home: Path, weights: str, *overrides: str) -> str:
+def fetch(endpoint: str, home: Path, *calls: tuple[bool | str, ...]) -> list[Any]:
+    """Return (folder, tokenizer, names of files) or the refusal of each call, which is (with weights, overrides).
+
+    A process of its own makes them: the hub's package reads its environment once.
+    """
     there = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "NO_PROXY": "127.0.0.1"}
-    command = [sys.executable, "-W", "error", "-c", CODE, weights, *overrides]
+    command = [sys.executable, "-W", "error", "-c", CODE, json.dumps(calls)]
     done = subprocess.run(command, env=there, cwd=home, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_a_model_of_the_hub_is_fetched_once_and_kept(endpoint: str, tmp_path: Path) -> None:
-    about, tokenizer = fetch(endpoint, tmp_path, "none", "model.checkpoint=org/tiny", "data.tokenizer=org/tiny").split()
-    assert about == tokenizer
-    names = {path.name for path in MODEL.iterdir()}
-    assert {path.name for path in Path(about).iterdir()} == names - {"model.safetensors"}
-    folder = Path(fetch(endpoint, tmp_path, "weights", "model.checkpoint=org/tiny"))
-    assert folder == Path(about)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
-        path.name: path.read_bytes() for path in MODEL.iterdir()
-    }
-    assert fetch("http://127.0.0.1:9", tmp_path, "weights", "model.checkpoint=org/tiny") == str(folder), "kept"
-    refused = fetch("http://127.0.0.1:9", tmp_path, "weights", "model.checkpoint=org/other")
+    tiny, other = "model.checkpoint=org/tiny", "model.checkpoint=org/other"
+    calls = ((False, tiny, "data.tokenizer=org/tiny"), (True, tiny), (True, other))
+    about, whole, refused = fetch(endpoint, tmp_path, *calls)
+    files = {path.name: path.read_bytes() for path in MODEL.iterdir()}
+    folder = Path(about[0])
+    assert about == [str(folder), str(folder), sorted(files.keys() - {"model.safetensors"})]
+    assert (whole[0], whole[2]) == (str(folder), sorted(files))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+    assert refused.startswith("refused: model org/other: no such folder here, and it was not fetched from the hub: ")
+    assert "\n" not in refused
+    cached, refused = fetch("http://127.0.0.1:9", tmp_path, (True, tiny), (True, other))
+    assert cached[0] == str(folder)
     assert refused == (
         "refused: model org/other: no such folder here, and it was not fetched from the hub: the hub cannot be "
         "reached, and no copy of it is in the cache"
     )
-    refused = fetch(endpoint, tmp_path, "weights", "model.checkpoint=org/other")
-    assert refused.startswith("refused: model org/other: no such folder here, and it was not fetched from the hub: ")
-    assert "\n" not in refused
 
 
 def test_a_path_is_never_asked_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

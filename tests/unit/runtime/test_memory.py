@@ -61,23 +61,6 @@ for mib in (200, 300, 300):  # the larger one stands behind the hole of the othe
     print(surplus.made_step())
 """
 
-COMPILE = """
-import jax
-from jaxrl_sql.runtime import compiling
-from jaxrl_sql.runtime.progress import Compiled
-
-asked = []
-compiling.release_freed_memory = lambda: asked.append(1)
-double = jax.jit(lambda x: 2 * x)
-told = []
-with compiling.hear_compiling(Compiled()):
-    for x in (1.0, 2.0, jax.numpy.ones(3)):
-        before = len(asked)
-        double(x)
-        told.append(len(asked) > before)
-print(*told)
-"""
-
 
 def printed(script: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -104,7 +87,3 @@ def test_what_steps_of_other_shapes_leave_behind_is_released_once() -> None:
 def test_what_steps_leave_is_released_where_the_machine_has_no_room_for_another(left: int, is_released: bool) -> None:
     """`left` MiB beyond what the process holds; 0: nobody says."""
     assert printed(MEASURE + f"LEFT = {left}" + FULL) == ["False", "False", str(is_released)]
-
-
-def test_memory_is_released_when_a_program_was_compiled_and_not_when_it_runs_again() -> None:
-    assert printed(COMPILE) == ["True", "False", "True"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 from typing import Any
 
@@ -14,7 +15,6 @@ from jaxrl_sql.serve.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.types import Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
-PARAMS = init_params(CONFIG, jax.random.key(3))
 IDS = tuple(range(10))
 
 
@@ -30,8 +30,13 @@ class Letters:
         return "".join(chr(97 + i) for i in ids)
 
 
+@functools.cache
+def engine() -> Engine:
+    return Engine(CONFIG, init_params(CONFIG, jax.random.key(3)), Letters(), EngineConfig(8))
+
+
 def make_batcher(capacity: int) -> Batcher:
-    return Batcher({"m": Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))}, capacity)
+    return Batcher({"m": engine()}, capacity)
 
 
 def texts(*asked: tuple[int, int]) -> list[dict[tuple[int, int], str]]:

@@ -199,7 +199,11 @@ def place(
     return dialect, url
 
 
-@pytest.mark.parametrize("place", ON_ENGINES, indirect=True)
+@pytest.mark.parametrize(
+    "place",
+    ["duckdb", *(pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mysql"))],
+    indirect=True,
+)
 def test_answers_that_a_server_ran_have_verdicts_and_rows(
     view_runs: ModuleType, run: Path, place: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -243,6 +247,7 @@ def test_a_server_that_is_gone_is_told_without_where_it_was(view_runs: ModuleTyp
     assert "someone" not in json.dumps([found, data(tmp_path / "out", "head")])
 
 
+@pytest.mark.servers
 def test_a_server_that_goes_away_meanwhile_is_no_verdict(start_server: Callable[[str, str], Any]) -> None:
     server = start_server("postgresql", "CREATE TABLE item(id int); INSERT INTO item VALUES (1);")
     gold = "SELECT id FROM item"

@@ -31,7 +31,7 @@ Start = Callable[..., list[str]]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    generate(folder, SynthSpec(seed=5, train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=2))
+    generate(folder, SynthSpec(seed=5, train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=5, dev_questions=2))
     return folder
 
 
@@ -94,7 +94,8 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
 
 SAMPLED = (
     f"model.checkpoint={MODEL}", "filter.samples=4", "filter.low=0.25", "filter.high=0.75",
-    "sampling.max_new_tokens=64", "rollout.max_num_seqs=32",
+    "sampling.max_new_tokens=48", "rollout.max_num_seqs=8", "run.pad_to_max=true",
+    "data.max_prompt_tokens=320",
 )  # fmt: skip
 
 
@@ -106,8 +107,8 @@ def by_hand(data: Path) -> dict[str, int]:
     tokenizer = load_tokenizer(MODEL)
     prompts = make_prompts(examples, style, tokenizer, 10_000).prompts
     right: Counter[str] = Counter()
-    for sample in Engine(config, params, tokenizer, EngineConfig(32, Purpose.DATA)).generate(
-        prompts, SamplingParams(temperature=1.0, max_new_tokens=64, n=4, seed=0)
+    for sample in Engine(config, params, tokenizer, EngineConfig(8, Purpose.DATA)).generate(
+        prompts, SamplingParams(temperature=1.0, max_new_tokens=48, n=4, seed=0)
     ):
         example = examples[sample.prompt_index]
         right[example.uid] += rows(example.db_path, sample.text) == rows(example.db_path, example.gold_sql)

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import yaml
 
-from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.launch import main
 
 ROOT = Path(__file__).parents[2]
@@ -283,13 +282,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         log.close()
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    generate(folder, SynthSpec(train_dbs=4, dev_dbs=1, unseen_dbs=2, train_questions=16, dev_questions=4))
-    return folder
-
-
 def settings(data: Path, run: Path, cache: Path) -> list[str]:
     return [
         "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
@@ -339,12 +331,12 @@ class Job:
 
 @pytest.fixture
 def submit(
-    slurm: Slurm, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    slurm: Slurm, small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], Job]:
     """Return what submits a run of a name."""
     for name, value in (("PYTHONPATH", str(ROOT)), ("JAX_PLATFORMS", "cpu"), ("JAX_NUM_CPU_DEVICES", "1")):
         monkeypatch.setenv(name, value)  # a job is given the environment
-    return lambda name: Job(slurm, name, tmp_path, data, capsys)
+    return lambda name: Job(slurm, name, tmp_path, small_data, capsys)
 
 
 def test_a_job_runs_in_a_folder_whose_name_has_blanks(
@@ -360,7 +352,7 @@ def test_a_job_runs_in_a_folder_whose_name_has_blanks(
     assert (folder / f"here-{job}.log").read_text() == f"{folder}\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_preempted_run_is_queued_again_and_ends_as_one_that_was_not(
     slurm: Slurm, submit: Callable[[str], Job], tmp_path: Path
 ) -> None:

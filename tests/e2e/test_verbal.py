@@ -309,7 +309,7 @@ def test_what_cannot_work_is_one_line(
     assert error.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_of_our_own_chooses_among_its_candidates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,10 +93,18 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
 
 
 SAMPLED = (
-    f"model.checkpoint={MODEL}", "filter.samples=4", "filter.low=0.25", "filter.high=0.75",
+    f"model.checkpoint={MODEL}", "filter.samples=4", "filter.low=0.25", "filter.high=0.75", "filter.repeats=false",
     "sampling.max_new_tokens=48", "rollout.max_num_seqs=8", "run.pad_to_max=true",
     "data.max_prompt_tokens=320",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished choice, whose answers were sampled."""
+    out = tmp_path_factory.mktemp("rated") / "out"
+    assert main(["data.source=folder", f"data.dir={data}", f"filter.out={out}", *SAMPLED]) == 0
+    return out
 
 
 def by_hand(data: Path) -> dict[str, int]:
@@ -124,10 +132,9 @@ def rows(db: str, sql: str) -> object:
 
 
 def test_pass_rates_are_counted_kept_and_gone_on_from(
-    arguments: Start, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: Start, data: Path, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments(*SAMPLED)) == 0
-    out = tmp_path / "out"
+    out = shutil.copytree(rated, tmp_path / "out")
     rates = {one["id"]: one["right"] for one in lines(out / "rates.jsonl")[1:]}
     expected = by_hand(data)
     assert rates == {uid: expected[uid] for uid in rates}
@@ -155,28 +162,30 @@ def test_pass_rates_are_counted_kept_and_gone_on_from(
 
 
 def test_rates_of_questions_that_have_changed_are_not_taken(
-    arguments: Start, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: Start, data: Path, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    split = tmp_path / "data/train"
-    shutil.copytree(data / "train", split)
-    command = arguments(*SAMPLED, f"data.dir={tmp_path}/data", "filter.low=0", "filter.high=1", "filter.repeats=false")
-    assert main(command) == 0
-    questions = lines(split / "questions.jsonl")
+    asked = data / "train/questions.jsonl"
+    before, questions = asked.read_text(), lines(asked)
+    shutil.copytree(rated, tmp_path / "out")
+    command = arguments(*SAMPLED, "filter.low=0", "filter.high=1")
     first = questions[0]["id"]
     questions[0]["question"] = "How many?"
-    (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions[:-1]))
     rates = tmp_path / "out/rates.jsonl"
     forged = [{**one, "right": 4} if one.get("id") == first else one for one in lines(rates)]
     rates.write_text("".join(json.dumps(one) + "\n" for one in forged))
-    capsys.readouterr()
-    assert main(command) == 0
-    assert "asked again: 1 questions of which the text, a gold or the database has changed\n" in capsys.readouterr().err
-    assert [one["id"] for one in lines(rates)[1:]] == [*(one["id"] for one in forged[1:]), first]
-    assert [one["right"] for one in lines(rates)[1:] if one["id"] == first] == [4, 0]
-    counts = json.loads((tmp_path / "out/counts.json").read_text())
-    assert sum(counts["right"].values()) == counts["kept"] == len(forged) - 2, "one is asked no more"
-    assert main(command) == 0
-    assert "answered" not in capsys.readouterr().out, "what is known was drawn again"
+    try:
+        asked.write_text("".join(json.dumps(one) + "\n" for one in questions[:-1]))
+        assert main(command) == 0
+        error = capsys.readouterr().err
+        assert "asked again: 1 questions of which the text, a gold or the database has changed\n" in error
+        assert [one["id"] for one in lines(rates)[1:]] == [*(one["id"] for one in forged[1:]), first]
+        assert [one["right"] for one in lines(rates)[1:] if one["id"] == first] == [4, 0]
+        counts = json.loads((tmp_path / "out/counts.json").read_text())
+        assert sum(counts["right"].values()) == counts["kept"] == len(forged) - 2, "one is asked no more"
+        assert main(command) == 0
+        assert "answered" not in capsys.readouterr().out, "known rates were drawn again"
+    finally:
+        asked.write_text(before)
 
 
 def test_answers_are_read_with_the_thought_that_the_template_opened() -> None:

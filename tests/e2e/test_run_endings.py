@@ -108,7 +108,7 @@ def test_groups_with_equal_rewards_stop_the_run_with_a_checkpoint(
     assert "sft.steps" in error
     assert saved_steps(run) == [1, 2, 3, 4, 5, 6]
     assert yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["grpo"]["steps"] == 6
-    assert [(row["step"], row["phase"]) for row in lines(run / "metrics.jsonl")][-2:] == [(5, "grpo"), (6, "grpo")]
+    assert [(row["step"], row["phase"]) for row in lines(run / "metrics.jsonl")][-2:] == [(5, "eval"), (6, "grpo")]
 
 
 @pytest.mark.slow

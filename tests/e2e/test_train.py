@@ -137,21 +137,21 @@ def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
 
 
 def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
-    arguments: Start, whole: Path, tmp_path: Path, untimed: Untimed, monkeypatch: pytest.MonkeyPatch
+    arguments: Start, whole: Path, stopped: Stopped, tmp_path: Path, untimed: Untimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The signal comes within the first GRPO step, after which the run saves a checkpoint and a report."""
-    run = tmp_path / "stopped"
-    module = sys.modules["jaxrl_sql.train"]
+    """The signal comes within the second GRPO step, after which the run saves a checkpoint and a report."""
+    run = stopped(whole, tmp_path / "stopped", 3)
+    (run / "report.html").unlink()
+
+    def interrupt(*batch: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return on_mesh(*batch)
+
     with monkeypatch.context() as patch:
-
-        def interrupt(*batch: Any) -> Any:
-            os.kill(os.getpid(), signal.SIGINT)
-            return on_mesh(*batch)
-
-        patch.setattr(module, "on_mesh", interrupt)
-        assert main(arguments(run, "run.checkpoint_every=99")) == 130
-    assert [(row["step"], row["phase"]) for row in lines(run / "metrics.jsonl")][-1] == (3, "grpo")
-    assert saved_steps(run)[-1] == 3
+        patch.setattr(sys.modules["jaxrl_sql.train"], "on_mesh", interrupt)
+        assert main(arguments(run, "run.checkpoint_every=99", "run.resume=true")) == 130
+    assert [(row["step"], row["phase"]) for row in lines(run / "metrics.jsonl")][-1] == (4, "grpo")
+    assert saved_steps(run) == [1, 2, 3, 4]
     assert (run / "report.html").exists()
     assert main(arguments(run, "run.resume=true")) == 0
     assert_equal_runs(run, whole, untimed)

@@ -177,7 +177,7 @@ def test_questions_are_typed_with_line_editing(tmp_path: Path) -> None:
         while more := os.read(here, 4096):
             said += more
     os.close(here)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     assert "read ['How many customers', 'How many customers?', '']" in said.decode()
 
 

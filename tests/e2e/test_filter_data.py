@@ -94,8 +94,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
 
 SAMPLED = (
     f"model.checkpoint={MODEL}", "filter.samples=4", "filter.low=0.25", "filter.high=0.75", "filter.repeats=false",
-    "sampling.max_new_tokens=48", "rollout.max_num_seqs=8", "run.pad_to_max=true",
-    "data.max_prompt_tokens=320",
+    "sampling.max_new_tokens=32", "rollout.max_num_seqs=8",
 )  # fmt: skip
 
 
@@ -116,7 +115,7 @@ def by_hand(data: Path) -> dict[str, int]:
     prompts = make_prompts(examples, style, tokenizer, 10_000).prompts
     right: Counter[str] = Counter()
     for sample in Engine(config, params, tokenizer, EngineConfig(8, Purpose.DATA)).generate(
-        prompts, SamplingParams(temperature=1.0, max_new_tokens=48, n=4, seed=0)
+        prompts, SamplingParams(temperature=1.0, max_new_tokens=32, n=4, seed=0)
     ):
         example = examples[sample.prompt_index]
         right[example.uid] += rows(example.db_path, sample.text) == rows(example.db_path, example.gold_sql)

@@ -176,7 +176,7 @@ esac
     )
     gcloud.chmod(0o755)
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([BASH, str(tmp_path / "file")], env={**os.environ, **path}, timeout=60, check=False)
+    done = subprocess.run([BASH, str(tmp_path / "file")], env={**os.environ, **path}, timeout=300, check=False)
     assert done.returncode == 0
     calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
     assert [one for one in calls if one != "describe"] == ["create", "ssh", "delete", "create", "ssh"]
@@ -252,7 +252,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         return subprocess.Popen([str(programs[name]), *words], env=env, stdout=log, stderr=log, start_new_session=True)
 
     def ask(*words: str) -> str:
-        return subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+        return subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=300).stdout
 
     def logs() -> str:
         files = [folder / name for name in ("out", "slurmctld.log", "slurmd.log")]
@@ -267,16 +267,16 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     ]
     started = [start("munged", "--foreground", "--force", f"--key-file={folder}/key", *place)]
     try:
-        wait((folder / "munge.socket").exists, logs, 30)
+        wait((folder / "munge.socket").exists, logs, 300)
         started += [start("slurmctld", "-D", "-c"), start("slurmd", "-D", "-N", "localhost")]
-        wait(is_idle, logs, 60)
+        wait(is_idle, logs, 300)
         yield ask
     finally:
         for one in reversed(started):
             one.send_signal(signal.SIGTERM)
         for one in reversed(started):
             try:
-                one.wait(20)
+                one.wait(60)
             except subprocess.TimeoutExpired:
                 one.kill()
         log.close()
@@ -348,7 +348,7 @@ def test_a_job_runs_in_a_folder_whose_name_has_blanks(
     asked = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
     (tmp_path / "here.sh").write_text(printed(shlex.join([*asked, "run.dir=run"]), capsys))
     job = slurm("sbatch", "--parsable", str(tmp_path / "here.sh")).strip()
-    wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 60)
+    wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 300)
     assert (folder / f"here-{job}.log").read_text() == f"{folder}\n"
 
 
@@ -383,7 +383,7 @@ def test_a_run_that_is_cancelled_is_not_queued_again(slurm: Slurm, submit: Calla
     job.wait_for_steps(2)
     slurm("scancel", job.id)
     assert job.wait_for_end() == "CANCELLED", job.log()
-    wait(lambda: "stopped; go on with --resume" in job.log(), job.log, 60)
+    wait(lambda: "stopped; go on with --resume" in job.log(), job.log, 300)
     time.sleep(3)
     assert "JobState=CANCELLED" in job.shown()
     assert "Restarts=0" in job.shown()

@@ -347,7 +347,7 @@ def test_nothing_is_written_on_sqlite(ships: Path, tool: str) -> None:
 
 def test_work_without_end_is_stopped_and_the_next_query_runs(ships: Path) -> None:
     endless = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT sum(x) FROM t"
-    limits = ["executor.timeout_ms=1000", "executor.vm_steps=1000000"]
+    limits = ["executor.timeout_ms=60000", "executor.vm_steps=1000000"]
     stopped, next_ = talk(called("query", {"sql": endless}, {"sql": "SELECT 1"}), str(ships), *limits)
     assert stopped[0]
     assert not next_[0]

@@ -257,7 +257,7 @@ def test_signals_while_a_stopped_run_is_closed_break_nothing(
             assert saved_steps(run) == [1], "it is told when it is so"
             process.send_signal(getattr(signal, f"SIG{second}"))
             break
-    _, error = process.communicate(timeout=240)
+    _, error = process.communicate(timeout=600)
     assert (process.returncode, error) == (code, "")
     assert (run / "report.html").exists()
     assert [row["phase"] for row in lines(run / "metrics.jsonl")] == ["eval", "grpo"]
@@ -275,7 +275,7 @@ def test_a_second_ctrl_c_stops_at_once(alone: Start, tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, *alone(run)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
-    output, bound = "", threading.Timer(240, process.kill)  # who is not heard in time ends, and with it what it says
+    output, bound = "", threading.Timer(600, process.kill)  # who is not heard in time ends, and with it what it says
     bound.start()
     try:
         for awaited in ("in a step", "Ctrl-C again to stop at once"):

@@ -49,7 +49,7 @@ def serving(*arguments: str) -> Iterator[str]:
             yield line.split()[0]
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.wait(300)
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def serving_here(*arguments: str) -> Iterator[str]:
         finally:
             for server in servers:
                 server.should_exit = True
-            thread.join(60)
+            thread.join(300)
     assert codes == [0]
 
 
@@ -276,7 +276,7 @@ def post(url: str, body: Any) -> tuple[int, Any]:
 def send(method: str, url: str, body: bytes = b"", host: str = "") -> tuple[int, Any, Any]:
     """Return the status, the headers and the JSON of an answer."""
     parts = urlsplit(url)
-    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)) as connection:
+    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=300)) as connection:
         connection.request(method, parts.path, body, {"Host": host} if host else {})
         reply = connection.getresponse()
         return reply.status, reply.headers, json.loads(reply.read())

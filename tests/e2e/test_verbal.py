@@ -215,6 +215,7 @@ def test_answers_to_a_question_that_has_changed_are_refused(
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -14,18 +15,23 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import anyio
+import mcp
 import pytest
 
 from jaxrl_sql.ask import Reply, _reply, main, show
 from jaxrl_sql.config import load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.records import Answered
+from jaxrl_sql.mcp import Asker, make_server, opened_database
 from jaxrl_sql.models.formats.hf import load_checkpoint
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import Example
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+MODEL = CONFIGS / "quickstart_start"
 QUICK = ["data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16"]
 
 
@@ -39,7 +45,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder / f"dev/databases/{db_id}/{db_id}.sqlite", [one["question"] for one in found]
 
 
-def command(db: Path, *more: str, model: Path = CONFIGS / "quickstart_start") -> list[str]:
+def command(db: Path, *more: str, model: Path = MODEL) -> list[str]:
     return ["--model", str(model), "--db", str(db), *more, *(QUICK if model.parent == CONFIGS else [])]
 
 
@@ -74,6 +80,7 @@ def rows_of(db: Path, sql: str) -> list[tuple[object, ...]] | str:
             return str(error)
 
 
+@pytest.mark.slow
 def test_candidates_are_shown_with_their_votes(
     asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,7 +177,7 @@ def test_questions_are_typed_with_line_editing(tmp_path: Path) -> None:
         while more := os.read(here, 4096):
             said += more
     os.close(here)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     assert "read ['How many customers', 'How many customers?', '']" in said.decode()
 
 
@@ -206,6 +213,7 @@ def _counted(calls: list[object]) -> object:
     return load
 
 
+@pytest.mark.slow
 def test_a_dialogue_is_held_as_the_run_taught_it(
     asked: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,6 +229,28 @@ def test_a_dialogue_is_held_as_the_run_taught_it(
     shown = capsys.readouterr().out
     assert "<observation>" in shown
     assert "<solution>" in shown
+
+
+def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> None:
+    db, questions = asked
+    config = load_config(None, [f"model.checkpoint={MODEL}", *QUICK])
+
+    async def call() -> list[tuple[bool, str]]:
+        replies = []
+        with opened_database(argparse.Namespace(db=str(db), stand_in=None, max_rows=200), config) as database:
+            asker = Asker(config)
+            async with mcp.Client(make_server(database, asker)) as client:
+                for question in (questions[0], " "):
+                    reply: Any = await client.call_tool("ask", {"question": question})
+                    replies.append((bool(reply.is_error), reply.content[0].text))
+            asker.close()
+        return replies
+
+    (is_error, text), empty = anyio.run(call)
+    assert "SELECT" in text
+    assert is_error or set(json.loads(text)) == {"sql", "columns", "rows", "is_cut"}
+    assert empty[0]
+    assert "the question is empty" in empty[1]
 
 
 @pytest.mark.parametrize(

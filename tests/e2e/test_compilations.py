@@ -53,7 +53,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_compilation_a_bucket(arguments: list[str], tmp_path: Path, compiled: Counter[str]) -> None:
     """The quickstart's path in small: a checkpoint, more answers than are learned from, greedy on two splits."""
     data = Path(arguments[0].partition("=")[2])
@@ -84,7 +84,8 @@ def test_one_compilation_a_bucket(arguments: list[str], tmp_path: Path, compiled
     assert per_step == {}, "these are compiled in every step"
 
 
-@pytest.mark.parametrize("is_exact", [True, False])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_exact", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_exact_compares_with_the_engines_own_log_probabilities(
     is_exact: bool, arguments: list[str], tmp_path: Path, compiled: Counter[str]
 ) -> None:
@@ -99,6 +100,7 @@ def test_exact_compares_with_the_engines_own_log_probabilities(
     assert first["policy/ratio_mean"] == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_padded_to_the_most_supervised_steps_and_held_out_loss_have_one_program_each(
     arguments: list[str], tmp_path: Path, compiled: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,6 +119,7 @@ def test_padded_to_the_most_supervised_steps_and_held_out_loss_have_one_program_
     assert "compiles up to 1 updates" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
     arguments: list[str], tmp_path: Path, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

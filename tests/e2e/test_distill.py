@@ -7,7 +7,6 @@ import re
 import resource
 import sqlite3
 import threading
-import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -38,7 +37,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [
         "data.source=folder", f"data.dir={tmp_path}/data", "recipe=arctic", f"distill.out={tmp_path}/out",
         "distill.model=teacher", "distill.key_env=TEACHER_KEY", "distill.wait_s=0.01", "distill.retries=2",
-        "distill.timeout_s=2", "distill.concurrency=3", "distill.samples=2",
+        "distill.timeout_s=5", "distill.concurrency=3", "distill.samples=2",
     ]  # fmt: skip
 
 
@@ -47,6 +46,7 @@ class Teacher:
 
     def __init__(self, chat_server: ModuleType) -> None:
         self.said, self.times, self.lock, self.is_well = chat_server.said, Counter[str](), threading.Lock(), False
+        self.is_slow_again = threading.Event()
 
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
         (message,) = body["messages"]
@@ -61,8 +61,10 @@ class Teacher:
             name = "right"
         if name == "down" or (name == "busy" and time_asked == 1):
             return (500 if name == "down" else 429), {}, f"no {KEY}"
-        if name == "slow" and time_asked == 1:
-            time.sleep(3)
+        if name == "slow":
+            if time_asked > 1:
+                self.is_slow_again.set()
+            self.is_slow_again.wait(120)  # the first request ends when its client has asked again
         sql = {"wrong": "SELECT 7", "fails": "SELECT z FROM t"}.get(name, "SELECT x FROM t")
         if name == "late" and time_asked == 1:
             sql = "SELECT 8"

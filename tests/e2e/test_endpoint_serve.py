@@ -36,7 +36,7 @@ from jaxrl_sql.evaluate import main as evaluate
 from jaxrl_sql.models import forward, load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.verbal.__main__ import main as verbal
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
 Dialogue = tuple[list[dict[str, str]], str]
@@ -229,7 +229,7 @@ def serving(model: Path) -> Iterator[str]:
             yield line.split()[0]
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.wait(300)
 
 
 def test_every_command_comes_to_the_same_end_with_our_own_server(

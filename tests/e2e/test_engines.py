@@ -33,6 +33,8 @@ from jaxrl_sql.types import Example
 from jaxrl_sql.view.judging import Judge, asked_of
 from sqlexec_rs.servers import Server
 
+pytestmark = pytest.mark.servers
+
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "configs" / "quickstart_start"
 DIALECTS = ("duckdb", "postgresql", "mysql")

@@ -1,4 +1,4 @@
-"""The command that judges, from end to end: predictions of others without jax, and small shipped models' answers."""
+"""The command that judges, from end to end: predictions without jax, and folders that are judged again or compared."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.data.prompts import make_prompts
+from jaxrl_sql.config import load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.submission import NOTHING
 from jaxrl_sql.evaluate import main
-from jaxrl_sql.models.formats.hf import load_tokenizer
-from jaxrl_sql.recipes import RECIPES
+from jaxrl_sql.run.benchmark_evaluation import answer_settings, judge_settings
+from jaxrl_sql.run.benchmark_sets import open_sets
 from sqlexec_rs import cli
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-MODEL = CONFIGS / "quickstart_start"
 LIMITS = ("executor.vm_steps=100000", "executor.timeout_ms=60000", "run.display=plain")
+DOUBLED = "SELECT x FROM t UNION ALL SELECT x FROM t"  # bird compares sets of rows, refined counts them
+GOLD = "SELECT x FROM t"
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT count(*) FROM c"
 Write = Callable[[dict[str, str | None]], Path]
 
@@ -92,7 +92,9 @@ def test_golds_are_right_without_jax(data: Path, golds: dict[str, str | None], w
     assert (out / "config.yaml").is_file()
 
 
-@pytest.mark.parametrize("name", ["generated_sql", "model_output", "query"])
+@pytest.mark.parametrize(
+    "name", ["generated_sql", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("model_output", "query"))]
+)
 def test_golds_are_scored_for_nobody(
     name: str, data: Path, golds: dict[str, str | None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,9 +207,12 @@ def test_several_benchmarks_are_weighted_by_their_size(
     assert found["dev_unseen/accuracy"] == 0.0
     assert found["count"] == 10 + len(unseen)
     assert found["accuracy"] == pytest.approx(10 / (10 + len(unseen)))
+    assert (found["macro/accuracy"], found["macro/refined"]) == (0.5, 0.5)
     assert {one["set"] for one in lines(out / "records.jsonl")} == {"dev", "dev_unseen"}
     assert len(lines(out / "dev_unseen/predictions.jsonl")) == len(unseen)
-    assert "weighted by size" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "mean, weighted by size" in shown
+    assert "mean of the benchmarks" in shown
 
 
 def test_two_evaluations_side_by_side(
@@ -339,142 +344,113 @@ def test_no_folder_is_named(write: Write, capsys: pytest.CaptureFixture[str]) ->
     assert "--data is missing" in capsys.readouterr().err
 
 
-QUICK = ("data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16")
-
-
-def ask_model(folder: Path, out: Path, *more: str, model: Path = MODEL) -> int:
-    return main(["--data", str(folder), "--model", str(model), "--out", str(out), *LIMITS, *more])
-
-
-def rows(db: Path, sql: str | None) -> object:
-    with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as connection:
-        try:
-            return set(connection.execute(sql or "").fetchall())
-        except sqlite3.Error as error:
-            return repr(error)
-
-
-def test_a_model_answers_greedily_and_goes_on(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jaxrl_sql.run.benchmark_evaluation._MOST_QUESTIONS", 4)
-    out = tmp_path / "out"
-    assert ask_model(data / "dev", out, *QUICK) == 0
-    found = numbers(out)
-    records = lines(out / "records.jsonl")
-    for one in records:
-        db = data / f"dev/databases/{one['db_id']}/{one['db_id']}.sqlite"
-        is_right = rows(db, one["sql"]) == rows(db, one["gold_sql"])
-        assert one["scores"]["bird"] == float(is_right), one["sql"]
-        assert one["answer"].strip() == one["sql"]
-        assert one["question"] in one["prompt"]
-    assert found["accuracy"] == sum(one["scores"]["bird"] for one in records) / 10
-    assert found["accuracy"] > 0
-    speed = json.loads((out / "speed.json").read_text())
-    assert speed["questions"] == 10
-    assert speed["tokens"] > sum(len(one["sql"].split()) for one in records)
-    assert speed["speed/tokens_per_s"] == pytest.approx(speed["tokens"] / speed["time/answering"])
-    assert speed["time/total"] > speed["time/answering"]
-    assert speed["memory/peak"] > 100 << 20
-    shown = capsys.readouterr().out
-    assert all(word in shown for word in ("tokens written", "tokens/s", "peak memory, GiB"))
-
-    written = (out / "journal.jsonl").read_text().splitlines()
-    (out / "journal.jsonl").write_text("\n".join(written[:6]) + "\n" + written[6][:9])
-    before = {name: (out / name).read_bytes() for name in ("metrics.json", "predictions.jsonl")}
-    (out / "metrics.json").unlink()
-    capsys.readouterr()
-    assert ask_model(data / "dev", out, *QUICK) == 0
-    assert "5 answers are judged already" in capsys.readouterr().out
-    assert {name: (out / name).read_bytes() for name in before} == before
-
-    assert judge(data / "dev", out / "predictions.jsonl", tmp_path / "again") == 0
-    assert numbers(tmp_path / "again")["accuracy"] == found["accuracy"]
-
-
-def test_a_model_is_shown_as_much_of_a_schema_as_was_asked_for(data: Path, tmp_path: Path) -> None:
-    shown = {}
-    for name, budget in (("whole", ()), ("part", ("data.schema_budget=40",))):
-        assert ask_model(data / "dev", tmp_path / name, *QUICK, *budget) == 0
-        shown[name] = {one["id"]: one["prompt"] for one in lines(tmp_path / name / "records.jsonl")}
-    asks = {one["id"]: one["question"] for one in lines(tmp_path / "part/records.jsonl")}
-    tokenizer = load_tokenizer(str(MODEL))
-    schemas = {
-        name: {key: prompt[: prompt.index(asks[key])] for key, prompt in of.items()} for name, of in shown.items()
-    }
-    assert max(len(tokenizer.encode(text)) for text in schemas["whole"].values()) > 60
-    assert all(len(tokenizer.encode(text)) <= 45 for text in schemas["part"].values())
-    assert len(set(schemas["part"].values())) > len(set(schemas["whole"].values()))
-
-
-@pytest.mark.slow
-def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    warm = ("evaluate.temperature=1.0", "evaluate.samples=4", "evaluate.runs=2", "evaluate.limit=6")
-    assert ask_model(data / "dev", out, *QUICK, *warm) == 0
-    found = numbers(out)
-    assert (found["count"], found["runs"]) == (6, 2)
-    assert found["pass/1"] == pytest.approx(found["vote/1"], abs=0.35)  # both the mean of one sample, one by drawing
-    assert found["pass/1"] <= found["pass/2"] <= found["pass/4"]
-    assert found["vote/4"] == pytest.approx(found["bird"])
-    records = lines(out / "records.jsonl")
-    assert {one["run"] for one in records} == {0, 1}
-    assert all(one["samples"] == 4 and len(one["votes"]) <= 4 for one in records)
-    means = [sum(one["scores"]["bird"] for one in records if one["run"] == run) / 6 for run in (0, 1)]
-    assert found["accuracy"] == pytest.approx(sum(means) / 2)
-    assert found["accuracy/std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
-    assert "votes by their size" in capsys.readouterr().out
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """Return the folder of a run that was trained in dialogues, as training leaves it."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    shutil.copytree(CONFIGS / "recipes_start", folder / "model")
-    (folder / "config.yaml").write_text(
-        "recipe: skyrl_sql\ndata: {prompt: tagged, max_prompt_tokens: 320}\n"
-        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\n"
-        "validation: {max_new_tokens: 96, max_num_seqs: 16}\n"
+def make_set(folder: Path, sqls: tuple[str, str], asks: str = "") -> list[str]:
+    """Make a benchmark of two questions and their predictions; return what to call `evaluate` with."""
+    (folder / "databases/d").mkdir(parents=True)
+    with closing(sqlite3.connect(folder / "databases/d/d.sqlite")) as connection:
+        connection.executescript("CREATE TABLE t (x INT); INSERT INTO t VALUES (1), (2);")
+    records = [
+        {"id": str(i), "db_id": "d", "question": f"{asks}{i}?", "sql": GOLD, "pred_sql": sql}
+        for i, sql in enumerate(sqls)
+    ]
+    write_lines(folder / "questions.jsonl", [{k: v for k, v in line.items() if k != "pred_sql"} for line in records])
+    write_lines(
+        folder.with_suffix(".predictions"), [{"id": line["id"], "pred_sql": line["pred_sql"]} for line in records]
     )
-    return folder
+    return ["--data", str(folder), "--predictions", str(folder.with_suffix(".predictions"))]
 
 
-def test_a_run_is_asked_as_it_was_trained(
-    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def judge_sets(out: Path, *arguments: str) -> int:
+    return main([*arguments, "--field", "pred_sql", "--out", str(out), *LIMITS])
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return lines(out / "records.jsonl")
+
+
+def test_sets_in_another_order_keep_their_own_answers(tmp_path: Path) -> None:
+    right, wrong = make_set(tmp_path / "right", (GOLD, GOLD)), make_set(tmp_path / "wrong", ("SELECT 9", "SELECT 8"))
+    assert judge_sets(tmp_path / "out", *right, *wrong) == 0
+    before = numbers(tmp_path / "out")
+    assert (before["right/accuracy"], before["wrong/accuracy"]) == (1.0, 0.0)
+    assert judge_sets(tmp_path / "out", *wrong, *right) == 0
+    assert numbers(tmp_path / "out") == before
+    assert {(one["set"], one["sql"]) for one in records(tmp_path / "out")} == {
+        ("right", GOLD), ("wrong", "SELECT 9"), ("wrong", "SELECT 8"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", [pytest.param("delete", marks=pytest.mark.nightly), "wal"])
+def test_verdicts_on_a_database_that_was_written_to_are_not_taken(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
-    assert ask_model(data / "dev", out, "evaluate.limit=4", model=run) == 0
-    found, records = numbers(out), lines(out / "records.jsonl")
-    dialogues = [one for one in records if isinstance(one["answer"], list)]
-    assert dialogues, "no answer asked the database"
-    assert any(role == "environment" for role, _ in dialogues[0]["answer"])
-    assert found["turns/mean"] > 1
-    assert found["dialogue/queries"] > 0
-    assert sum(value for name, value in found.items() if name.startswith("count/turns/")) == 4
-    assert "turns" in capsys.readouterr().out
-    assert ask_model(data / "dev", tmp_path / "one", "evaluate.limit=4", "--recipe", "arctic", model=run / "model") == 2
-    assert "arctic answers in one turn" in capsys.readouterr().err
+    asked = make_set(tmp_path / "a", (GOLD, "SELECT x FROM t WHERE x < 3"))
+    with closing(sqlite3.connect(tmp_path / "a/databases/d/d.sqlite")) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        assert judge_sets(tmp_path / "out", *asked) == 0
+        assert numbers(tmp_path / "out")["accuracy"] == 1.0
+        assert judge_sets(tmp_path / "out", *asked) == 0
+        capsys.readouterr()
+        connection.execute("INSERT INTO t VALUES (3)")
+        connection.commit()
+        assert judge_sets(tmp_path / "out", *asked) == 2
+        assert "was begun with sets=" in capsys.readouterr().err
+        assert judge_sets(tmp_path / "new", *asked) == 0
+        assert numbers(tmp_path / "new")["accuracy"] == 0.5
 
 
-@pytest.mark.slow
-def test_questions_that_are_too_long_are_wrong_and_told(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lengths = "data.max_prompt_tokens=10"
-    assert ask_model(data / "dev", tmp_path / "out", *QUICK, lengths) == 2
-    assert "no prompt fits data.max_prompt_tokens=10" in capsys.readouterr().err
-    made = make_prompts(
-        load_split(data, "dev").examples, RECIPES["arctic"].style("compact"), load_tokenizer(MODEL), 9999
-    ).prompts
-    longest = max(len(prompt.token_ids) for prompt in made)
-    fitting = [prompt.uid for prompt in made if len(prompt.token_ids) < longest]
-    assert ask_model(data / "dev", tmp_path / "some", *QUICK, f"data.max_prompt_tokens={longest - 1}") == 0
-    found, records = numbers(tmp_path / "some"), lines(tmp_path / "some/records.jsonl")
-    assert [one["id"] for one in records if one["status"] != "not_asked"] == fitting
-    assert found["status/not_asked"] == 10 - len(fitting)
-    assert all(one["scores"]["bird"] == 0.0 for one in records if one["status"] == "not_asked")
-    assert "prompts that are too long count as wrong" in capsys.readouterr().out
+@pytest.mark.parametrize("rule", ["r_ves", "r_ves_alternate"])
+def test_a_rule_of_speed_may_be_the_benchmarks_own(rule: str, tmp_path: Path) -> None:
+    asked = make_set(tmp_path / "a", (GOLD, "SELECT 9"))
+    assert judge_sets(tmp_path / "out", *asked, f"evaluate.rule={rule}") == 0
+    one, other = records(tmp_path / "out")
+    assert (one["own"], other["own"]) == (rule, rule)
+    assert one["scores"][rule] > other["scores"][rule] == 0.0
+
+
+def test_another_rule_of_the_same_answers_is_the_records_own(tmp_path: Path) -> None:
+    asked = make_set(tmp_path / "a", (GOLD, DOUBLED))
+    assert judge_sets(tmp_path / "out", *asked, "evaluate.rule=bird") == 0
+    assert (numbers(tmp_path / "out")["accuracy"], records(tmp_path / "out")[0]["own"]) == (1.0, "bird")
+    assert judge_sets(tmp_path / "out", *asked, "evaluate.rule=refined") == 0
+    assert (numbers(tmp_path / "out")["accuracy"], records(tmp_path / "out")[0]["own"]) == (0.5, "refined")
+
+
+def test_several_answers_are_judged_by_the_rule_that_they_were_begun_with(tmp_path: Path) -> None:
+    make_set(tmp_path / "a", (GOLD, GOLD))
+
+    def settings(rule: str, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        asked = [f"evaluate.data=[{tmp_path / 'a'}]", f"evaluate.rule={rule}", f"evaluate.samples={samples}"]
+        config = load_config(None, [*asked, "evaluate.temperature=1.0"])
+        sets = open_sets(config, [])
+        return answer_settings(config, sets), judge_settings(config, sets)
+
+    assert settings("bird", 1) == settings("refined", 1)
+    (answers, judged), (same, others) = settings("bird", 4), settings("refined", 4)
+    assert answers == same
+    assert judged != others
+
+
+def test_questions_that_share_an_id_alone_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert judge_sets(tmp_path / "one", *make_set(tmp_path / "a", (GOLD, GOLD))) == 0
+    assert judge_sets(tmp_path / "two", *make_set(tmp_path / "b", ("SELECT 9", "SELECT 9"), "Reworded ")) == 0
+    capsys.readouterr()
+    assert main(["--compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 0  # golds and databases are the same
+    assert "2 questions changed by bird" in capsys.readouterr().out
+
+    first, second = records(tmp_path / "two")
+    write_lines(tmp_path / "two/records.jsonl", [first, {**second, "gold_sql": "SELECT 9"}])
+    assert main(["--compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 0
+    shown = capsys.readouterr().out
+    assert f"1 questions are others in {tmp_path / 'two'} and not compared (1)" in shown
+    assert "1 questions changed by bird" in shown
+    write_lines(tmp_path / "two/records.jsonl", [{**one, "db_id": "another"} for one in (first, second)])
+    assert main(["--compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 2
+    assert "have no question in common, only ids: 0, 1" in capsys.readouterr().err
 
 
 @pytest.mark.data

@@ -5,12 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,32 +16,23 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.config import load_config
 from jaxrl_sql.export import main as export
 from jaxrl_sql.models import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.formats.hf import read_tensors
+from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.train import main
 
 START = Path(__file__).parents[2] / "configs" / "recipes_start"
+Start = Callable[..., list[str]]
+TEMPLATE = "{% block user %}{{ schema }}{{ question }}{% endblock %}"
 COMMITS: list[dict[str, bytes]] = []
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of one supervised step and one of PPO, so that a checkpoint holds a value head."""
-    folder = tmp_path_factory.mktemp("export")
-    data, run = folder / "data", folder / "run"
-    generate(data, SynthSpec(train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=8, dev_questions=4))
-    common = [
-        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
-        "data.max_prompt_tokens=320", "model.d_model=16", "model.n_layers=1", "model.n_heads=1", "model.n_kv_heads=1",
-        "model.head_dim=16", "model.d_ff=16", "sft.steps=1", "sft.databases=2", "sft.questions=2", "grpo.steps=1",
-        "grpo.prompts=2", "grpo.num_generations=2", "grpo.algorithm=ppo", "sampling.max_new_tokens=8",
-        "rollout.max_num_seqs=4",
-        "validation.max_num_seqs=4", "validation.max_new_tokens=8", "run.checkpoint_every=1", "run.display=none",
-    ]  # fmt: skip
-    assert main(common) == 0
-    return run
+def finished(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of a finished run, into which tests may export."""
+    return shutil.copytree(whole, tmp_path_factory.mktemp("export") / "run")
 
 
 def same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
@@ -56,17 +44,26 @@ def same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
 def test_what_is_exported_is_the_policy_of_that_step(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for step in (1, 2):  # supervised, and with a value head
+    for step in (2, 5):  # supervised, and of GRPO
         out = tmp_path / str(step)
         assert export([str(finished), "--step", str(step), "--out", str(out)]) == 0
         config, params = load_checkpoint(out)
         assert len(load_tokenizer(out)) == config.vocab_size
         # Before GRPO is after the supervised phase, before which nothing was measured.
-        assert ("| not measured |" in (out / "README.md").read_text()) == (step == 1)
-        if step == 2:
+        assert ("| not measured |" in (out / "README.md").read_text()) == (step == 2)
+        if step == 5:
             same(load_checkpoint(finished / "model")[1], params)
     assert export([str(finished), "--step", "7", "--out", str(tmp_path / "none")]) == 2
-    assert "no checkpoint of step 7; it has 1, 2" in capsys.readouterr().err
+    assert "no checkpoint of step 7; it has 1, 2, 3, 4, 5" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_a_value_head_is_exported_without_it(arguments: Start, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    ppo = ("grpo.algorithm=ppo", "grpo.steps=1", "sft.steps=0", "run.display=none")
+    assert main(arguments(run, *ppo)) == 0
+    assert export([str(run), "--step", "1", "--out", str(out)]) == 0
+    same(load_checkpoint(run / "model")[1], load_checkpoint(out)[1])
 
 
 def test_a_run_leaves_as_folder_card_and_gguf(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +78,7 @@ def test_a_run_leaves_as_folder_card_and_gguf(finished: Path, capsys: pytest.Cap
         np.testing.assert_array_equal(kept[name], as_kept, err_msg=name)
     text = card.read_text()
     assert text.startswith("---\nlicense: other\n")
-    for said in ("| recipe | arctic |", "| GRPO steps | 1 |", "| seed | 0 (data 0) |", "| base | none: new weights |"):
+    for said in ("| recipe | arctic |", "| GRPO steps | 3 |", "| seed | 0 (data 0) |", "| base | none: new weights |"):
         assert said in text
     assert "[0.0%, " in text, "an interval of an accuracy of nothing"
     assert f"`{hashlib.sha256(file.read_bytes()).hexdigest()}`" in text
@@ -99,15 +96,15 @@ def test_the_mean_of_weights_is_exported(finished: Path, tmp_path: Path, capsys:
         save_file(moved, other / "model.safetensors")
     assert export([str(finished), "--average", str(others[0]), "--dtype", "float32"]) == 0
     assert capsys.readouterr().out.split()[0] == str(finished / "averaged")
-    step = ["--step", "2", "--average", *map(str, others), "--dtype", "float32"]
+    step = ["--step", "5", "--average", *map(str, others), "--dtype", "float32"]
     assert export([str(finished), *step]) == 0
-    for count, folder in enumerate((finished / "averaged", finished / "averaged-2"), start=1):
+    for count, folder in enumerate((finished / "averaged", finished / "averaged-5"), start=1):
         mean = dict(read_tensors(folder))
         assert mean.keys() == policy.keys()
         for name, one in policy.items():
             wanted = one + sum(shift[other][name] for other in others[:count]) / (count + 1)
             np.testing.assert_allclose(mean[name], wanted, atol=1e-6, err_msg=name)
-    card = (finished / "averaged-2" / "README.md").read_text()
+    card = (finished / "averaged-5" / "README.md").read_text()
     assert "The weights are the mean of these and of up, down. No run measured its accuracy." in card
     assert "before and after" not in card
     assert export([str(finished), "--average", str(others[0]), "--out", str(others[0])]) == 2
@@ -167,41 +164,44 @@ class Hub(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def endpoint() -> Iterator[str]:
+def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Serve the hub, and yield its address, which this process's client has."""
     COMMITS.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        for name, value in (("HF_TOKEN", "hf_of_a_test"), ("NO_PROXY", "127.0.0.1"), ("HF_HOME", str(tmp_path))):
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield url
         server.shutdown()
 
 
-def upload(endpoint: str, home: Path, repo: str) -> subprocess.CompletedProcess[str]:
-    there = os.environ | {
-        "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_TOKEN": "hf_of_a_test", "NO_PROXY": "127.0.0.1",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "jaxrl_sql.export", str(START), "--out", str(home / "out"), "--hub", repo]
-    return subprocess.run(command, env=there, capture_output=True, text=True, check=False)
+def upload(out: Path, repo: str) -> int:
+    return export([str(START), "--out", str(out), "--hub", repo])
 
 
-def test_a_folder_goes_to_the_hub_whole_and_nothing_beside_it(endpoint: str, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "diary.log").write_text("not for others")
-    done = upload(endpoint, tmp_path, "org/tiny")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"{endpoint}/org/tiny/commit/1"
+def test_a_folder_is_uploaded_to_the_hub_whole_and_nothing_else(
+    endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "diary.log").write_text("not for others")
+    assert upload(out, "org/tiny") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{endpoint}/org/tiny/commit/1"
     (sent,) = COMMITS
-    assert sent.keys() == {one.name for one in (tmp_path / "out").iterdir()} - {"diary.log", ".cache"}
+    assert sent.keys() == {path.name for path in out.iterdir()} - {"diary.log", ".cache"}
     assert {"README.md", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= sent.keys()
     for name, body in sent.items():
-        assert body == (tmp_path / "out" / name).read_bytes()
+        assert body == (out / name).read_bytes()
 
 
-@pytest.mark.slow
-def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path) -> None:
-    for repo, said in (("org/forbidden", "not uploaded: "), ("nothing", "a repository's name is expected")):
-        done = upload(endpoint, tmp_path, repo)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert said in done.stderr
+def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for repo, message in (("org/forbidden", "not uploaded: "), ("nothing", "a repository's name is expected")):
+        assert upload(tmp_path / "out", repo) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert message in error
 
 
 @pytest.mark.parametrize(
@@ -227,3 +227,63 @@ def test_what_cannot_be_exported_is_one_line(
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    """Return a model's folder that says how it is asked, by a template of its own."""
+    folder = tmp_path / "asked"
+    shutil.copytree(START, folder)
+    (tmp_path / "own.jinja").write_text(TEMPLATE)
+    keep_asked(folder, load_config(None, [f"data.template={tmp_path / 'own.jinja'}", "data.prompt=chat"]))
+    return folder
+
+
+def names(folder: Path) -> set[str]:
+    return {one.name for one in folder.iterdir()}
+
+
+def listed(folder: Path) -> set[str]:
+    lines = (folder / "README.md").read_text().splitlines()
+    return {line.split("`")[1] for line in lines if line.startswith("| `")}
+
+
+def test_what_the_first_wrote_and_the_second_does_not_is_gone(asked: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    out = tmp_path / "out"
+    assert export([str(asked), "--out", str(out), "--gguf", "f16"]) == 0
+    first = {"out-f16.gguf", "prompt.jinja", "jaxrl_sql.yaml", "chat_template.jinja"}
+    assert first <= names(out)
+    assert first <= listed(out)
+    assert export([str(asked), "--out", str(out), "--gguf", "q8_0"]) == 0
+    assert names(out) & {*first, "out-q8_0.gguf"} == first - {"out-f16.gguf"} | {"out-q8_0.gguf"}
+    plain = tmp_path / "plain"
+    shutil.copytree(START, plain)
+    (plain / "chat_template.jinja").unlink()
+    assert load_tokenizer(plain).chat_template is None
+    assert export([str(plain), "--out", str(out)]) == 0
+    assert export([str(plain), "--out", str(tmp_path / "fresh")]) == 0
+    assert names(out) == names(tmp_path / "fresh")
+    assert listed(out) == listed(tmp_path / "fresh")
+    assert load_tokenizer(out).chat_template is None
+
+
+def test_what_the_export_did_not_make_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    others = {"out-q4_k_m.gguf", "out-f16.gguf.bak", "other-f16.gguf", "prompt.jinja", "out-q8_0.gguf", "notes.json"}
+    for name in others:
+        (out / name).write_text(json.dumps(name))
+    (out / "README.md").write_text("# Of someone else\n")
+    assert export([str(START), "--out", str(out)]) == 0
+    for name in others:
+        assert (out / name).read_text() == json.dumps(name)
+
+
+def test_the_file_that_is_exported_stays(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    out = tmp_path / "out"
+    assert export([str(START), "--out", str(out), "--gguf", "f16"]) == 0
+    kept = (out / "out-f16.gguf").read_bytes()
+    assert export([str(out / "out-f16.gguf"), "--out", str(out)]) == 0
+    assert (out / "out-f16.gguf").read_bytes() == kept

@@ -31,7 +31,7 @@ Start = Callable[..., list[str]]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    generate(folder, SynthSpec(seed=5, train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=2))
+    generate(folder, SynthSpec(seed=5, train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=5, dev_questions=2))
     return folder
 
 
@@ -93,9 +93,17 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
 
 
 SAMPLED = (
-    f"model.checkpoint={MODEL}", "filter.samples=4", "filter.low=0.25", "filter.high=0.75",
-    "sampling.max_new_tokens=64", "rollout.max_num_seqs=32",
+    f"model.checkpoint={MODEL}", "filter.samples=4", "filter.low=0.25", "filter.high=0.75", "filter.repeats=false",
+    "sampling.max_new_tokens=32", "rollout.max_num_seqs=8",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished choice, whose answers were sampled."""
+    out = tmp_path_factory.mktemp("rated") / "out"
+    assert main(["data.source=folder", f"data.dir={data}", f"filter.out={out}", *SAMPLED]) == 0
+    return out
 
 
 def by_hand(data: Path) -> dict[str, int]:
@@ -106,8 +114,8 @@ def by_hand(data: Path) -> dict[str, int]:
     tokenizer = load_tokenizer(MODEL)
     prompts = make_prompts(examples, style, tokenizer, 10_000).prompts
     right: Counter[str] = Counter()
-    for sample in Engine(config, params, tokenizer, EngineConfig(32, Purpose.DATA)).generate(
-        prompts, SamplingParams(temperature=1.0, max_new_tokens=64, n=4, seed=0)
+    for sample in Engine(config, params, tokenizer, EngineConfig(8, Purpose.DATA)).generate(
+        prompts, SamplingParams(temperature=1.0, max_new_tokens=32, n=4, seed=0)
     ):
         example = examples[sample.prompt_index]
         right[example.uid] += rows(example.db_path, sample.text) == rows(example.db_path, example.gold_sql)
@@ -123,10 +131,9 @@ def rows(db: str, sql: str) -> object:
 
 
 def test_pass_rates_are_counted_kept_and_gone_on_from(
-    arguments: Start, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: Start, data: Path, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments(*SAMPLED)) == 0
-    out = tmp_path / "out"
+    out = shutil.copytree(rated, tmp_path / "out")
     rates = {one["id"]: one["right"] for one in lines(out / "rates.jsonl")[1:]}
     expected = by_hand(data)
     assert rates == {uid: expected[uid] for uid in rates}
@@ -154,28 +161,30 @@ def test_pass_rates_are_counted_kept_and_gone_on_from(
 
 
 def test_rates_of_questions_that_have_changed_are_not_taken(
-    arguments: Start, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: Start, data: Path, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    split = tmp_path / "data/train"
-    shutil.copytree(data / "train", split)
-    command = arguments(*SAMPLED, f"data.dir={tmp_path}/data", "filter.low=0", "filter.high=1", "filter.repeats=false")
-    assert main(command) == 0
-    questions = lines(split / "questions.jsonl")
+    asked = data / "train/questions.jsonl"
+    before, questions = asked.read_text(), lines(asked)
+    shutil.copytree(rated, tmp_path / "out")
+    command = arguments(*SAMPLED, "filter.low=0", "filter.high=1")
     first = questions[0]["id"]
     questions[0]["question"] = "How many?"
-    (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions[:-1]))
     rates = tmp_path / "out/rates.jsonl"
     forged = [{**one, "right": 4} if one.get("id") == first else one for one in lines(rates)]
     rates.write_text("".join(json.dumps(one) + "\n" for one in forged))
-    capsys.readouterr()
-    assert main(command) == 0
-    assert "asked again: 1 questions of which the text, a gold or the database has changed\n" in capsys.readouterr().err
-    assert [one["id"] for one in lines(rates)[1:]] == [*(one["id"] for one in forged[1:]), first]
-    assert [one["right"] for one in lines(rates)[1:] if one["id"] == first] == [4, 0]
-    counts = json.loads((tmp_path / "out/counts.json").read_text())
-    assert sum(counts["right"].values()) == counts["kept"] == len(forged) - 2, "one is asked no more"
-    assert main(command) == 0
-    assert "answered" not in capsys.readouterr().out, "what is known was drawn again"
+    try:
+        asked.write_text("".join(json.dumps(one) + "\n" for one in questions[:-1]))
+        assert main(command) == 0
+        error = capsys.readouterr().err
+        assert "asked again: 1 questions of which the text, a gold or the database has changed\n" in error
+        assert [one["id"] for one in lines(rates)[1:]] == [*(one["id"] for one in forged[1:]), first]
+        assert [one["right"] for one in lines(rates)[1:] if one["id"] == first] == [4, 0]
+        counts = json.loads((tmp_path / "out/counts.json").read_text())
+        assert sum(counts["right"].values()) == counts["kept"] == len(forged) - 2, "one is asked no more"
+        assert main(command) == 0
+        assert "answered" not in capsys.readouterr().out, "known rates were drawn again"
+    finally:
+        asked.write_text(before)
 
 
 def test_answers_are_read_with_the_thought_that_the_template_opened() -> None:

@@ -172,7 +172,9 @@ POINTS = {
 """Where each phase is waited for before the clock strikes: a line of the metrics, or the beginning of a save."""
 
 
-@pytest.mark.parametrize("phase", POINTS)
+@pytest.mark.parametrize(
+    "phase", [pytest.param(name, marks=() if name == "update" else pytest.mark.nightly) for name in POINTS]
+)
 def test_trap_a_killed_run_is_bit_equal_to_one_never_killed(
     phase: str, start: Start, whole: Path, tmp_path: Path
 ) -> None:
@@ -187,6 +189,7 @@ def test_trap_a_killed_run_is_bit_equal_to_one_never_killed(
     assert_same(run, whole)
 
 
+@pytest.mark.nightly
 def test_a_killed_run_whose_pools_fill_up_is_bit_equal_too(tight: Start, tmp_path: Path) -> None:
     """Completions wait and are preempted; what was computed again is the same in a run that goes on."""
     whole, run = tmp_path / "whole", tmp_path / "killed"
@@ -199,6 +202,7 @@ def test_a_killed_run_whose_pools_fill_up_is_bit_equal_too(tight: Start, tmp_pat
     assert_same(run, whole)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", [7, 8])
 def test_a_run_that_is_asked_to_end_saves_and_goes_on(step: int, start: Start, whole: Path, tmp_path: Path) -> None:
     """SIGTERM, as a preempted machine sends it, before a draw or an evaluation: nothing is lost or made twice."""

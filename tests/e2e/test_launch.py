@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import yaml
 
-from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.launch import main
 
 ROOT = Path(__file__).parents[2]
@@ -177,7 +176,7 @@ esac
     )
     gcloud.chmod(0o755)
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([BASH, str(tmp_path / "file")], env={**os.environ, **path}, timeout=60, check=False)
+    done = subprocess.run([BASH, str(tmp_path / "file")], env={**os.environ, **path}, timeout=300, check=False)
     assert done.returncode == 0
     calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
     assert [one for one in calls if one != "describe"] == ["create", "ssh", "delete", "create", "ssh"]
@@ -253,7 +252,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         return subprocess.Popen([str(programs[name]), *words], env=env, stdout=log, stderr=log, start_new_session=True)
 
     def ask(*words: str) -> str:
-        return subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+        return subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=300).stdout
 
     def logs() -> str:
         files = [folder / name for name in ("out", "slurmctld.log", "slurmd.log")]
@@ -268,26 +267,19 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     ]
     started = [start("munged", "--foreground", "--force", f"--key-file={folder}/key", *place)]
     try:
-        wait((folder / "munge.socket").exists, logs, 30)
+        wait((folder / "munge.socket").exists, logs, 300)
         started += [start("slurmctld", "-D", "-c"), start("slurmd", "-D", "-N", "localhost")]
-        wait(is_idle, logs, 60)
+        wait(is_idle, logs, 300)
         yield ask
     finally:
         for one in reversed(started):
             one.send_signal(signal.SIGTERM)
         for one in reversed(started):
             try:
-                one.wait(20)
+                one.wait(60)
             except subprocess.TimeoutExpired:
                 one.kill()
         log.close()
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    generate(folder, SynthSpec(train_dbs=4, dev_dbs=1, unseen_dbs=2, train_questions=16, dev_questions=4))
-    return folder
 
 
 def settings(data: Path, run: Path, cache: Path) -> list[str]:
@@ -339,12 +331,12 @@ class Job:
 
 @pytest.fixture
 def submit(
-    slurm: Slurm, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    slurm: Slurm, small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], Job]:
     """Return what submits a run of a name."""
     for name, value in (("PYTHONPATH", str(ROOT)), ("JAX_PLATFORMS", "cpu"), ("JAX_NUM_CPU_DEVICES", "1")):
         monkeypatch.setenv(name, value)  # a job is given the environment
-    return lambda name: Job(slurm, name, tmp_path, data, capsys)
+    return lambda name: Job(slurm, name, tmp_path, small_data, capsys)
 
 
 def test_a_job_runs_in_a_folder_whose_name_has_blanks(
@@ -356,11 +348,11 @@ def test_a_job_runs_in_a_folder_whose_name_has_blanks(
     asked = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
     (tmp_path / "here.sh").write_text(printed(shlex.join([*asked, "run.dir=run"]), capsys))
     job = slurm("sbatch", "--parsable", str(tmp_path / "here.sh")).strip()
-    wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 60)
+    wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 300)
     assert (folder / f"here-{job}.log").read_text() == f"{folder}\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_preempted_run_is_queued_again_and_ends_as_one_that_was_not(
     slurm: Slurm, submit: Callable[[str], Job], tmp_path: Path
 ) -> None:
@@ -391,7 +383,7 @@ def test_a_run_that_is_cancelled_is_not_queued_again(slurm: Slurm, submit: Calla
     job.wait_for_steps(2)
     slurm("scancel", job.id)
     assert job.wait_for_end() == "CANCELLED", job.log()
-    wait(lambda: "stopped; go on with --resume" in job.log(), job.log, 60)
+    wait(lambda: "stopped; go on with --resume" in job.log(), job.log, 300)
     time.sleep(3)
     assert "JobState=CANCELLED" in job.shown()
     assert "Restarts=0" in job.shown()

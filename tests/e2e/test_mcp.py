@@ -1,4 +1,4 @@
-"""The tools that agents get, over stdio and by the mcp package's own client; above all, that nothing can be written.
+"""The tools that agents get, by the mcp package's own client, once over stdio; above all, that nothing can be written.
 
 The texts below are of the kinds by which published servers' read-only modes were left: a second statement behind an
 allowed one, a COMMIT that ends a read-only transaction, writes inside of WITH, EXPLAIN that runs, functions with side
@@ -7,6 +7,7 @@ effects, comments before or within the first word, PRAGMA, ATTACH, VACUUM INTO, 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -25,7 +26,8 @@ import psycopg2
 import pymysql
 import pytest
 
-from jaxrl_sql.mcp import cell, main
+from jaxrl_sql.config import load_config
+from jaxrl_sql.mcp import cell, main, make_server, opened_database
 from sqlexec_rs.servers import Server
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
@@ -244,8 +246,20 @@ ANALYZE
 Work = Callable[[mcp.Client], Awaitable[Any]]
 
 
-def talk(work: Work, *arguments: str) -> Any:
-    """Start the command, let a client do its work, and return what it found."""
+def talk(work: Work, db: str, *overrides: str) -> Any:
+    """Let a client call the tools of a database in this process, and return what its work returns."""
+
+    async def run() -> Any:
+        database = argparse.Namespace(db=db, stand_in=None, max_rows=200)
+        with opened_database(database, load_config(None, overrides)) as opened:
+            async with mcp.Client(make_server(opened, None)) as client:
+                return await work(client)
+
+    return anyio.run(run)
+
+
+def talk_over_stdio(work: Work, *arguments: str) -> Any:
+    """Start the command, let a client do its work, and return what its work returns."""
 
     async def run() -> Any:
         server = mcp.StdioServerParameters(
@@ -287,7 +301,7 @@ def state(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
-def test_tools_and_what_they_say(ships: Path) -> None:
+def test_the_command_serves_its_tools_over_stdio(ships: Path) -> None:
     async def work(client: mcp.Client) -> Any:
         tools = (await client.list_tools()).tools
         schema = await client.call_tool("schema", {})
@@ -296,7 +310,7 @@ def test_tools_and_what_they_say(ships: Path) -> None:
         plan = await client.call_tool("explain", {"sql": "SELECT * FROM ship WHERE id = 3"})
         return tools, schema, part, rows, plan
 
-    tools, schema, part, rows, plan = talk(work, "--db", str(ships), "--max-rows", "3")
+    tools, schema, part, rows, plan = talk_over_stdio(work, "--db", str(ships), "--max-rows", "3")
     assert [tool.name for tool in tools] == ["schema", "query", "explain"]
     assert all(tool.annotations.read_only_hint for tool in tools)
     assert "CREATE TABLE" in schema.content[0].text
@@ -309,13 +323,13 @@ def test_tools_and_what_they_say(ships: Path) -> None:
 
 def test_what_fails_says_why(ships: Path) -> None:
     queries = [{"sql": "SELECT nam FROM ship"}, {"sql": ""}, {"sql": "SELEC 1"}]
-    (failed, said), empty, wrong = talk(called("query", *queries), "--db", str(ships))
+    (failed, said), empty, wrong = talk(called("query", *queries), str(ships))
     assert failed
     assert "nam" in said
     assert "name" in said.replace("nam ", "")
     assert empty[0]
     assert wrong[0]
-    ((failed, said),) = talk(called("schema", {"tables": ["ships"]}), "--db", str(ships))
+    ((failed, said),) = talk(called("schema", {"tables": ["ships"]}), str(ships))
     assert failed
     assert "port, ship" in said.replace("ship, port", "port, ship")
 
@@ -325,7 +339,7 @@ def test_nothing_is_written_on_sqlite(ships: Path, tool: str) -> None:
     out = ships.parent / "written"
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_SQLITE.splitlines()]
     before = state(ships.parent)
-    found = talk(called(tool, *({"sql": text} for text in texts)), "--db", str(ships))
+    found = talk(called(tool, *({"sql": text} for text in texts)), str(ships))
     ran = [text for text, (failed, _) in zip(texts, found, strict=True) if not failed]
     assert ran == (["SELECT * FROM pragma_journal_mode('WAL')"] if tool == "explain" else [])  # a plan calls nothing
     assert state(ships.parent) == before
@@ -333,8 +347,8 @@ def test_nothing_is_written_on_sqlite(ships: Path, tool: str) -> None:
 
 def test_work_without_end_is_stopped_and_the_next_query_runs(ships: Path) -> None:
     endless = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT sum(x) FROM t"
-    limits = ["executor.timeout_ms=1000", "executor.vm_steps=1000000"]
-    stopped, next_ = talk(called("query", {"sql": endless}, {"sql": "SELECT 1"}), "--db", str(ships), *limits)
+    limits = ["executor.timeout_ms=60000", "executor.vm_steps=1000000"]
+    stopped, next_ = talk(called("query", {"sql": endless}, {"sql": "SELECT 1"}), str(ships), *limits)
     assert stopped[0]
     assert not next_[0]
 
@@ -378,6 +392,7 @@ def held(server: Server) -> Any:
         return cursor.fetchall()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("tool", ["query", "explain"])
 @pytest.mark.parametrize("engine", ON_SERVERS)
 def test_nothing_is_written_on_a_server(engine: str, tool: str, serve: Callable[[str], Server], tmp_path: Path) -> None:
@@ -388,10 +403,7 @@ def test_nothing_is_written_on_a_server(engine: str, tool: str, serve: Callable[
     server = serve(engine)
     before = held(server)
     found = talk(
-        called(tool, *({"sql": one} for one in (*texts, *more))),
-        "--db",
-        server.reader,
-        "executor.engine_timeout_ms=1000",
+        called(tool, *({"sql": text} for text in (*texts, *more))), server.reader, "executor.engine_timeout_ms=1000"
     )
     assert held(server) == before
     ran = {text for text, (failed, _) in zip((*texts, *more), found, strict=True) if not failed}
@@ -400,21 +412,26 @@ def test_nothing_is_written_on_a_server(engine: str, tool: str, serve: Callable[
     assert not any("root:" in said for _, said in found)
 
 
-@pytest.mark.parametrize("tool", ["query", "explain"])
-def test_nothing_is_written_on_duckdb(tmp_path: Path, tool: str) -> None:
+@pytest.mark.parametrize(
+    ("tool", "is_hostile"),
+    [("query", False), ("explain", False), pytest.param("query", True, marks=pytest.mark.nightly)],
+)
+def test_nothing_is_written_on_duckdb(tmp_path: Path, tool: str, is_hostile: bool) -> None:
+    """The file of hostile statements is nightly here: the tests of the executor run it too."""
     duckdb = pytest.importorskip("duckdb")
     folder, out = tmp_path / "shop", tmp_path / "written"
     folder.mkdir()
     with duckdb.connect(str(folder / "shop.db")) as connection:
         connection.execute("CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT); CREATE SEQUENCE numbers")
         connection.execute("INSERT INTO item VALUES (1, 'a'), (2, 'b')")
-    harm = (HOSTILE / "hostile_duckdb.sql").read_text().splitlines()[1:] if tool == "query" else []
+    hostile = (HOSTILE / "hostile_duckdb.sql").read_text().splitlines()[1:]
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_DUCKDB.splitlines()]
+    statements = hostile if is_hostile else texts
     before = state(folder)
-    calls = ({"sql": one} for one in (*texts, *harm))
-    found = talk(called(tool, *calls), "--db", f"duckdb:{folder / 'shop.db'}", "executor.engine_timeout_ms=1000")
+    calls = ({"sql": text} for text in statements)
+    found = talk(called(tool, *calls), f"duckdb:{folder / 'shop.db'}", "executor.engine_timeout_ms=1000")
     assert state(folder) == before
-    ran = {text for text, (failed, _) in zip((*texts, *harm), found, strict=True) if not failed}
+    ran = {text for text, (failed, _) in zip(statements, found, strict=True) if not failed}
     assert ran & {*texts} <= (READS if tool == "explain" else set())
     assert not out.exists()
     assert not any("root:" in said for _, said in found)
@@ -434,18 +451,6 @@ READS = HARMLESS | {
     "SELECT 'x' INTO DUMPFILE '{out}'",
     "SELECT name INTO @a FROM item LIMIT 1",
 }
-
-
-def test_a_question_is_answered_by_a_model(ships: Path) -> None:
-    arguments = ["--db", str(ships), "--model", str(START), "data.prompt=compact", "evaluate.max_new_tokens=48"]
-    ((failed, said), empty) = talk(
-        called("ask", {"question": "How many ships are there?"}, {"question": " "}), *arguments
-    )
-    assert "SELECT" in said
-    if not failed:
-        assert set(json.loads(said)) == {"sql", "columns", "rows", "is_cut"}
-    assert empty == (True, empty[1])
-    assert "the question is empty" in empty[1]
 
 
 def test_cells_are_what_json_has() -> None:

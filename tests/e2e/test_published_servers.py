@@ -82,6 +82,7 @@ def judged(folder: Path, split: str, sql: str, out: Path, *more: str) -> int:
     return evaluate(["--data", str(folder), "--split", split, *files, "run.display=none", *more])
 
 
+@pytest.mark.servers
 def test_mini_dev_is_judged_on_its_server(
     loaded: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +106,7 @@ def test_mini_dev_is_judged_on_its_server(
         assert password not in (out / "config.yaml").read_text()
 
 
+@pytest.mark.servers
 def test_a_dump_is_loaded_whole_or_not_at_all(
     loaded: tuple[str, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

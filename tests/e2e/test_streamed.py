@@ -13,7 +13,7 @@ from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_chec
 from jaxrl_sql.train import main
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_streamed_run_draws_what_a_loaded_one_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
     generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=2))

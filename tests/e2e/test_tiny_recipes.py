@@ -32,7 +32,13 @@ def system_of(path: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem == "arctic-tiny" else pytest.mark.nightly)
+        for path in CONFIGS
+    ],
+)
 def test_a_system_runs_in_small(path: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # where a config's own paths begin
     run = tmp_path / "run"

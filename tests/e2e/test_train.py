@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shlex
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -23,58 +18,20 @@ import pytest
 from safetensors.numpy import load_file
 
 from jaxrl_sql.__main__ import main as jaxrl_sql
-from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_specs, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, Pair, merge
 from jaxrl_sql.report.groups import add_advantages, chunks, open_source, read_chunk, read_tokens
+from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.runtime.rollouts import unpack_ids, unpack_logprobs
-from jaxrl_sql.train import main
+from jaxrl_sql.train import main, on_mesh
 
 Start = Callable[..., list[str]]
-Rewind = Callable[[Path, int], None]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    generate(folder, SynthSpec(train_dbs=4, dev_dbs=1, unseen_dbs=2, train_questions=16, dev_questions=4))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def arguments(data: Path) -> Start:
-    """Return a function (run folder, overrides…) -> command line of a run of 2 supervised and 3 GRPO steps."""
-
-    def build(run: Path, *overrides: str) -> list[str]:
-        return [
-            "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
-            "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
-            "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "sft.steps=2", "sft.databases=2",
-            "sft.questions=4", "sft.log_every=1", "sft.max_completion_tokens=128", "grpo.steps=3", "grpo.prompts=2",
-            "grpo.num_generations=2", "grpo.kl_coef=0.01", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4",
-            "validation.max_num_seqs=4",
-            "validation.max_new_tokens=12", "run.checkpoint_every=1", "run.keep_checkpoints=9", "run.display=plain",
-            *overrides,
-        ]  # fmt: skip
-
-    return build
+Stopped = Callable[[Path, Path, int], Path]
+Untimed = Callable[[Path], list[dict[str, Any]]]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
-
-
-@pytest.fixture(scope="module")
-def whole(arguments: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("runs") / "whole"
-    with redirect_stdout(io.StringIO()) as shown:
-        assert main(arguments(run)) == 0
-    (run.parent / "shown.txt").write_text(shown.getvalue())
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +39,12 @@ def shown(whole: Path) -> list[str]:
     return (whole.parent / "shown.txt").read_text().splitlines()
 
 
-def test_every_phase_says_that_it_begins_and_how_much_there_is_to_do(shown: list[str], data: Path, whole: Path) -> None:
+def test_every_phase_says_that_it_begins_and_how_much_there_is_to_do(
+    shown: list[str], small_data: Path, whole: Path
+) -> None:
     begins = [
-        "whole", f"reading dev_unseen, train from {data}", "running the golds: 64 questions", "opening the tokenizer",
-        "opening the devices", "tokenizing the prompts of train: 64 questions",
+        "whole", f"reading dev_unseen, train from {small_data}", "running the golds: 64 questions",
+        "opening the tokenizer", "opening the devices", "tokenizing the prompts of train: 64 questions",
         "tokenizing the prompts of dev_unseen: 8 questions", "prompts: ", "memory a device",
         "tokenizing what sft teaches: 64 questions", "making new weights", "sft: 2 steps", "step 1/5 sft ",
         "step 2/5 sft ", "evaluating dev_unseen: 8 questions", "step 2/5 eval ", "grpo: 3 steps", "step 3/5 grpo ",
@@ -94,9 +53,9 @@ def test_every_phase_says_that_it_begins_and_how_much_there_is_to_do(shown: list
         f"report: {whole}/report.html", f"next: jaxrl-sql report {whole}", "next: jaxrl-sql ask ",
         "next: jaxrl-sql evaluate ",
     ]  # fmt: skip
-    told = iter(shown)  # between them a slow machine says where it stands
+    rest = iter(shown)  # a slow machine reports progress in between
     for begin in begins:
-        assert any(line.startswith(begin) for line in told), begin
+        assert any(line.startswith(begin) for line in rest), begin
 
 
 @pytest.mark.slow
@@ -161,11 +120,13 @@ def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_answers_are_kept_where_none_are_wanted(arguments: Start, whole: Path, tmp_path: Path) -> None:
+def test_no_answers_are_kept_where_none_are_wanted(
+    arguments: Start, whole: Path, tmp_path: Path, untimed: Untimed
+) -> None:
     assert main(arguments(tmp_path / "run", "run.keep_rollouts=0", "run.trackers=[]")) == 0
     assert not (tmp_path / "run" / "rollouts").exists()
     assert not (tmp_path / "run" / "tb").exists()
-    assert untimed(lines(tmp_path / "run" / "metrics.jsonl")) == untimed(lines(whole / "metrics.jsonl"))
+    assert untimed(tmp_path / "run" / "metrics.jsonl") == untimed(whole / "metrics.jsonl")
 
 
 def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
@@ -174,16 +135,41 @@ def test_the_exported_model_is_the_last_policy(whole: Path) -> None:
     assert all(np.isfinite(np.asarray(leaf)).all() for leaf in params["layers"].values())
 
 
-@pytest.mark.parametrize("stop_at", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_trap_resume_is_bit_equal_to_a_run_that_was_not_stopped(
-    stop_at: int, arguments: Start, whole: Path, tmp_path: Path, rewind: Rewind
+def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
+    arguments: Start, whole: Path, stopped: Stopped, tmp_path: Path, untimed: Untimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tmp_path / "resumed"
-    assert main(arguments(run)) == 0
-    rewind(run, stop_at)
+    """The signal comes within the second GRPO step, after which the run saves a checkpoint and a report."""
+    run = stopped(whole, tmp_path / "stopped", 3)
+    (run / "report.html").unlink()
+
+    def interrupt(*batch: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return on_mesh(*batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxrl_sql.run.grpo.on_mesh", interrupt)
+        assert main(arguments(run, "run.checkpoint_every=99", "run.resume=true")) == 130
+    assert [(row["step"], row["phase"]) for row in lines(run / "metrics.jsonl")][-1] == (4, "grpo")
+    assert saved_steps(run) == [1, 2, 3, 4]
+    assert (run / "report.html").exists()
     assert main(arguments(run, "run.resume=true")) == 0
-    assert untimed(lines(run / "metrics.jsonl")) == untimed(lines(whole / "metrics.jsonl"))
-    kept = [{path.name: path.read_bytes() for path in (one / "rollouts").iterdir()} for one in (run, whole)]
+    assert_equal_runs(run, whole, untimed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stop_at", [1, 4])
+def test_trap_resume_is_bit_equal_from_any_step(
+    stop_at: int, arguments: Start, whole: Path, tmp_path: Path, stopped: Stopped, untimed: Untimed
+) -> None:
+    run = stopped(whole, tmp_path / "resumed", stop_at)
+    assert main(arguments(run, "run.resume=true")) == 0
+    assert_equal_runs(run, whole, untimed)
+
+
+def assert_equal_runs(run: Path, whole: Path, untimed: Untimed) -> None:
+    """Compare metrics, rollouts and weights of two runs bit for bit."""
+    assert untimed(run / "metrics.jsonl") == untimed(whole / "metrics.jsonl")
+    kept = [{path.name: path.read_bytes() for path in (folder / "rollouts").iterdir()} for folder in (run, whole)]
     assert kept[0] == kept[1]
     got, want = load_checkpoint(run / "model")[1], load_checkpoint(whole / "model")[1]
     assert (np.asarray(got["embed"]) == np.asarray(want["embed"])).all()
@@ -214,10 +200,15 @@ def adapters_of(folder: Path, config: ModelConfig) -> Adapters:
     return Adapters(pairs, fields["lora_alpha"] / rank)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("steps", [0, 2])
 def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
-    steps: int, arguments: Start, whole: Path, tmp_path: Path, rewind: Rewind
+    steps: int,
+    arguments: Start,
+    whole: Path,
+    tmp_path: Path,
+    rewind: Callable[[Path, int], None],
+    untimed: Untimed,
 ) -> None:
     """From a checkpoint: without a cold start; and with one of adapters, then resumed after the first GRPO step.
 
@@ -245,10 +236,10 @@ def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
     assert biggest < base["embed"].nbytes, "a checkpoint holds the base"
     if not steps:
         return
-    kept, rows = (run / "adapters/adapter_model.safetensors").read_bytes(), lines(run / "metrics.jsonl")
+    kept, rows = (run / "adapters/adapter_model.safetensors").read_bytes(), untimed(run / "metrics.jsonl")
     rewind(run, steps + 1)
     assert main([*command, "run.resume=true"]) == 0
-    assert untimed(lines(run / "metrics.jsonl")) == untimed(rows)
+    assert untimed(run / "metrics.jsonl") == rows
     assert (run / "adapters/adapter_model.safetensors").read_bytes() == kept
 
 
@@ -264,24 +255,6 @@ def test_an_unknown_adapter_target_is_one_line(
 def test_a_used_folder_is_refused(arguments: Start, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(whole)) == 2
     assert "run.resume=true" in capsys.readouterr().err
-
-
-def test_ctrl_c_leaves_a_checkpoint_and_readable_metrics(arguments: Start, tmp_path: Path) -> None:
-    run = tmp_path / "stopped"
-    command = [sys.executable, "-m", "jaxrl_sql.train", *arguments(run, "grpo.steps=5000", "run.checkpoint_every=9999")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    deadline = time.monotonic() + 300
-    metrics = run / "metrics.jsonl"
-    while not (metrics.exists() and '"grpo"' in metrics.read_text(encoding="utf-8")):
-        assert process.poll() is None, process.stdout and process.stdout.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130, output
-    last = lines(metrics)[-1]["step"]
-    assert (run / "checkpoints" / str(last)).is_dir()
-    assert (run / "report.html").exists()
 
 
 def _without_template(data: Path, folder: Path) -> Path:
@@ -354,9 +327,9 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(
-    kind: str, words: str, data: Path, arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, words: str, small_data: Path, arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = _make_bad(kind, data, tmp_path)
+    bad = _make_bad(kind, small_data, tmp_path)
     compiled: list[str] = []
 
     def note(event: str, _seconds: float, **names: Any) -> None:
@@ -372,23 +345,6 @@ def test_bad_input_is_one_line_and_exit_code_two(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["mesh.tensor=8"], "mesh: layers/q: dimension heads of size 2 is not divided by tensor=8; valid: 1, 2\n"),
-        ([], "grpo.prompts=2 in grpo.minibatches=1: dimension batch of size 2 is not divided by data=1 x fsdp=8"),
-    ],
-)
-def test_a_mesh_that_does_not_divide_is_refused_at_once(
-    overrides: list[str], words: str, arguments: Start, tmp_path: Path
-) -> None:
-    command = [sys.executable, "-m", "jaxrl_sql.train", *arguments(tmp_path / "run", *overrides)]
-    env = os.environ | {"JAX_NUM_CPU_DEVICES": "8"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert words in done.stderr
 
 
 def test_a_checkpoint_of_another_model_is_refused(

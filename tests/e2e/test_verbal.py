@@ -215,6 +215,7 @@ def test_answers_to_a_question_that_has_changed_are_refused(
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path
 ) -> None:
@@ -309,7 +310,7 @@ def test_what_cannot_work_is_one_line(
     assert error.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_of_our_own_chooses_among_its_candidates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

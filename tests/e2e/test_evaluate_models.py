@@ -1,13 +1,14 @@
-"""Evaluation as the papers report it: chosen questions, means over sets, a model behind an endpoint, `--as SYSTEM`."""
+"""Models that are evaluated: small shipped ones, one behind an endpoint, and published systems by `--as SYSTEM`."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,12 +16,17 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import load_config
-from jaxrl_sql.config.load import SYSTEMS
+from jaxrl_sql.config.published import PUBLISHED
+from jaxrl_sql.data.benchmarks import load_split
+from jaxrl_sql.data.prompts import make_prompts
+from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evaluate import configuration, main
-from jaxrl_sql.recipes import find_recipe
+from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.recipes import RECIPES, find_recipe
 from jaxrl_sql.run.session import eval_rule
 
-MODEL = Path(__file__).parents[2] / "configs" / "quickstart_start"
+CONFIGS = Path(__file__).parents[2] / "configs"
+MODEL = CONFIGS / "quickstart_start"
 LIMITS = ("executor.vm_steps=100000", "executor.timeout_ms=60000", "run.display=plain")
 RIGHT, OTHER, WIDE = "SELECT x FROM t", "SELECT 7", "SELECT x, y, x + y FROM t"
 
@@ -36,8 +42,13 @@ def write_set(folder: Path, names: tuple[str, ...]) -> Path:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def four(tmp_path: Path) -> Path:
+    """Return a set of four questions."""
     return write_set(tmp_path / "data", ("q1", "q2", "q3", "q4"))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def numbers(out: Path) -> dict[str, float]:
@@ -53,23 +64,23 @@ def judge(folder: Path, sqls: dict[str, str], out: Path, *more: str) -> int:
     )
 
 
-def test_a_list_of_ids_chooses_what_is_asked(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_ids_chooses_what_is_asked(four: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A sample as CHESS publishes BIRD's: the questions' records in one JSON list."""
     ids, every = tmp_path / "sub_sampled.json", {"q1": RIGHT, "q2": OTHER, "q3": OTHER, "q4": RIGHT}
     ids.write_text(json.dumps([{"question_id": "q4", "db_id": "a"}, {"question_id": "q2"}, {"question_id": "none"}]))
     chosen = f"evaluate.include_ids={ids}"
-    assert judge(data, every, tmp_path / "all", chosen) == 0
+    assert judge(four, every, tmp_path / "all", chosen) == 0
     assert "2 of 4 questions are asked (evaluate.include_ids)" in capsys.readouterr().out
     found = numbers(tmp_path / "all")
     assert (found["count"], found["accuracy"], found["missing"]) == (2, 0.5, 0)
-    assert judge(data, {"q4": RIGHT, "q2": RIGHT}, tmp_path / "some", chosen) == 0, "no more than is asked is needed"
+    assert judge(four, {"q4": RIGHT, "q2": RIGHT}, tmp_path / "some", chosen) == 0, "no more than is asked is needed"
     assert numbers(tmp_path / "some")["accuracy"] == 1.0
-    assert judge(data, {"q4": RIGHT}, tmp_path / "few", chosen) == 2
+    assert judge(four, {"q4": RIGHT}, tmp_path / "few", chosen) == 2
     assert "1 of the 2 questions that are asked for have no prediction, such as q2" in capsys.readouterr().err
-    assert judge(data, {"q4": RIGHT}, tmp_path / "few", chosen, "--allow-missing") == 0
+    assert judge(four, {"q4": RIGHT}, tmp_path / "few", chosen, "--allow-missing") == 0
     assert (numbers(tmp_path / "few")["missing"], numbers(tmp_path / "few")["count"]) == (1, 1)
     ids.write_text("q9\n")
-    assert judge(data, every, tmp_path / "none", chosen) == 2
+    assert judge(four, every, tmp_path / "none", chosen) == 2
     assert "none of its 1 ids is a question of this set" in capsys.readouterr().err
 
 
@@ -90,25 +101,175 @@ def test_questions_with_an_answer_alone(tmp_path: Path) -> None:
     assert "reliability/0" not in some
 
 
-def test_sets_are_averaged_by_size_and_plainly(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps({"r1": RIGHT}))
-    more = ("--data", str(write_set(tmp_path / "small", ("r1",))), "--predictions", str(other))
-    assert judge(data, dict.fromkeys(("q1", "q2", "q3", "q4"), OTHER), tmp_path / "out", *more) == 0
-    found = numbers(tmp_path / "out")
-    assert (found["accuracy"], found["macro/accuracy"], found["macro/refined"]) == (pytest.approx(0.2), 0.5, 0.5)
-    shown = capsys.readouterr().out
-    assert "mean, weighted by size" in shown
-    assert "mean of the benchmarks" in shown
-
-
-def test_a_bound_on_columns_beside_the_gold_s(data: Path, tmp_path: Path) -> None:
+def test_a_bound_on_columns_beside_the_gold_s(four: Path, tmp_path: Path) -> None:
     sqls, shares = dict.fromkeys(("q1", "q2", "q3", "q4"), WIDE), []
     for k in (0, 2, 3):
         more = (f"evaluate.surplus_columns={k}", "evaluate.rules=[bird, ex_b]")
-        assert judge(data, sqls, tmp_path / f"k{k}", *more) == 0
+        assert judge(four, sqls, tmp_path / f"k{k}", *more) == 0
         shares.append(numbers(tmp_path / f"k{k}")["ex_b"])
     assert shares == [1.0, 0.0, 1.0], "two columns beside the gold's are fewer than three"
+
+
+QUICK = ("data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16")
+
+
+def ask_model(folder: Path, out: Path, *more: str, model: Path = MODEL) -> int:
+    return main(["--data", str(folder), "--model", str(model), "--out", str(out), *LIMITS, *more])
+
+
+def rows(db: Path, sql: str | None) -> object:
+    with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as connection:
+        try:
+            return set(connection.execute(sql or "").fetchall())
+        except sqlite3.Error as error:
+            return repr(error)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return generated questions, 10 on known databases."""
+    folder = tmp_path_factory.mktemp("data")
+    generate(folder, SynthSpec(seed=5, train_dbs=2, dev_dbs=2, unseen_dbs=1, train_questions=4, dev_questions=5))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answered(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished evaluation in two parts; `shown.txt` next to it has its output."""
+    out = tmp_path_factory.mktemp("answered") / "out"
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as shown:
+        patch.setattr("jaxrl_sql.run.benchmark_evaluation._MOST_QUESTIONS", 5)
+        assert ask_model(data / "dev", out, *QUICK) == 0
+    (out.parent / "shown.txt").write_text(shown.getvalue())
+    return out
+
+
+def test_a_model_answers_greedily(data: Path, answered: Path) -> None:
+    found = numbers(answered)
+    records = lines(answered / "records.jsonl")
+    for one in records:
+        db = data / f"dev/databases/{one['db_id']}/{one['db_id']}.sqlite"
+        is_right = rows(db, one["sql"]) == rows(db, one["gold_sql"])
+        assert one["scores"]["bird"] == float(is_right), one["sql"]
+        assert one["answer"].strip() == one["sql"]
+        assert one["question"] in one["prompt"]
+    assert found["accuracy"] == sum(one["scores"]["bird"] for one in records) / 10
+    assert found["accuracy"] > 0
+    speed = json.loads((answered / "speed.json").read_text())
+    assert speed["questions"] == 10
+    assert speed["tokens"] > sum(len(one["sql"].split()) for one in records)
+    assert speed["speed/tokens_per_s"] == pytest.approx(speed["tokens"] / speed["time/answering"])
+    assert speed["time/total"] > speed["time/answering"]
+    assert speed["memory/peak"] > 100 << 20
+    shown = (answered.parent / "shown.txt").read_text()
+    assert all(word in shown for word in ("tokens written", "tokens/s", "peak memory, GiB"))
+
+
+@pytest.mark.slow
+def test_an_interrupted_evaluation_resumes_to_the_same_numbers(
+    data: Path, answered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shutil.copytree(answered, tmp_path / "out")
+    written = (out / "journal.jsonl").read_text().splitlines()
+    (out / "journal.jsonl").write_text("\n".join(written[:6]) + "\n" + written[6][:9])
+    before = {name: (out / name).read_bytes() for name in ("metrics.json", "predictions.jsonl")}
+    (out / "metrics.json").unlink()
+    assert ask_model(data / "dev", out, *QUICK) == 0
+    assert "5 answers are judged already" in capsys.readouterr().out
+    assert {name: (out / name).read_bytes() for name in before} == before
+    assert (
+        judge(data / "dev", {one["id"]: one["sql"] for one in lines(out / "predictions.jsonl")}, tmp_path / "again")
+        == 0
+    )
+    assert numbers(tmp_path / "again")["accuracy"] == numbers(answered)["accuracy"]
+
+
+@pytest.mark.slow
+def test_a_model_is_shown_as_much_of_a_schema_as_was_asked_for(data: Path, answered: Path, tmp_path: Path) -> None:
+    part = ("data.schema_budget=40", "evaluate.max_new_tokens=8")
+    assert ask_model(data / "dev", tmp_path / "part", *QUICK, *part) == 0
+    shown = {
+        name: {one["id"]: one["prompt"] for one in lines(out / "records.jsonl")}
+        for name, out in (("whole", answered), ("part", tmp_path / "part"))
+    }
+    asks = {one["id"]: one["question"] for one in lines(tmp_path / "part/records.jsonl")}
+    tokenizer = load_tokenizer(str(MODEL))
+    schemas = {
+        name: {key: prompt[: prompt.index(asks[key])] for key, prompt in of.items()} for name, of in shown.items()
+    }
+    assert max(len(tokenizer.encode(text)) for text in schemas["whole"].values()) > 60
+    assert all(len(tokenizer.encode(text)) <= 45 for text in schemas["part"].values())
+    assert len(set(schemas["part"].values())) > len(set(schemas["whole"].values()))
+
+
+@pytest.mark.slow
+def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    warm = ("evaluate.temperature=1.0", "evaluate.samples=4", "evaluate.runs=2", "evaluate.limit=6")
+    assert ask_model(data / "dev", out, *QUICK, *warm) == 0
+    found = numbers(out)
+    assert (found["count"], found["runs"]) == (6, 2)
+    assert found["pass/1"] == pytest.approx(found["vote/1"], abs=0.35)  # both the mean of one sample, one by drawing
+    assert found["pass/1"] <= found["pass/2"] <= found["pass/4"]
+    assert found["vote/4"] == pytest.approx(found["bird"])
+    records = lines(out / "records.jsonl")
+    assert {one["run"] for one in records} == {0, 1}
+    assert all(one["samples"] == 4 and len(one["votes"]) <= 4 for one in records)
+    means = [sum(one["scores"]["bird"] for one in records if one["run"] == run) / 6 for run in (0, 1)]
+    assert found["accuracy"] == pytest.approx(sum(means) / 2)
+    assert found["accuracy/std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+    assert "votes by their size" in capsys.readouterr().out
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return the folder of a run that was trained in dialogues, as training leaves it."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copytree(CONFIGS / "recipes_start", folder / "model")
+    (folder / "config.yaml").write_text(
+        "recipe: skyrl_sql\ndata: {prompt: tagged, max_prompt_tokens: 320}\n"
+        "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\n"
+        "validation: {max_new_tokens: 96, max_num_seqs: 16}\n"
+    )
+    return folder
+
+
+def test_a_run_is_asked_as_it_was_trained(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert ask_model(data / "dev", out, "evaluate.limit=4", model=run) == 0
+    found, records = numbers(out), lines(out / "records.jsonl")
+    dialogues = [one for one in records if isinstance(one["answer"], list)]
+    assert dialogues, "no answer asked the database"
+    assert any(role == "environment" for role, _ in dialogues[0]["answer"])
+    assert found["turns/mean"] > 1
+    assert found["dialogue/queries"] > 0
+    assert sum(value for name, value in found.items() if name.startswith("count/turns/")) == 4
+    assert "turns" in capsys.readouterr().out
+    assert ask_model(data / "dev", tmp_path / "one", "evaluate.limit=4", "--recipe", "arctic", model=run / "model") == 2
+    assert "arctic answers in one turn" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_questions_that_are_too_long_are_wrong_and_told(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths = "data.max_prompt_tokens=10"
+    assert ask_model(data / "dev", tmp_path / "out", *QUICK, lengths) == 2
+    assert "no prompt fits data.max_prompt_tokens=10" in capsys.readouterr().err
+    made = make_prompts(
+        load_split(data, "dev").examples, RECIPES["arctic"].style("compact"), load_tokenizer(MODEL), 9999
+    ).prompts
+    longest = max(len(prompt.token_ids) for prompt in made)
+    fitting = [prompt.uid for prompt in made if len(prompt.token_ids) < longest]
+    assert ask_model(data / "dev", tmp_path / "some", *QUICK, f"data.max_prompt_tokens={longest - 1}") == 0
+    found, records = numbers(tmp_path / "some"), lines(tmp_path / "some/records.jsonl")
+    assert [one["id"] for one in records if one["status"] != "not_asked"] == fitting
+    assert found["status/not_asked"] == 10 - len(fitting)
+    assert all(one["scores"]["bird"] == 0.0 for one in records if one["status"] == "not_asked")
+    assert "prompts that are too long count as wrong" in capsys.readouterr().out
 
 
 class Server:
@@ -136,22 +297,22 @@ class Server:
         return self.said(f"<think>look</think><sql>SELECT y FROM t</sql><observation>9</observation>{solution}")
 
 
-def ask_endpoint(url: str, data: Path, out: Path, *more: str) -> int:
+def ask_endpoint(url: str, four: Path, out: Path, *more: str) -> int:
     to = (f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''", "evaluate.retries=0")
-    return main(["--data", str(data), "--out", str(out), "--as", "skyrl_sql", *to, *LIMITS, *more])
+    return main(["--data", str(four), "--out", str(out), "--as", "skyrl_sql", *to, *LIMITS, *more])
 
 
 def test_an_endpoint_s_model_is_evaluated_in_several_turns(
-    data: Path, tmp_path: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
+    four: Path, tmp_path: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, script = tmp_path / "out", Server(chat_server)
     with chat_server.serving(script) as (url, seen):
         script.busy = True
-        assert ask_endpoint(url, data, out, "evaluate.turns=3") == 1
+        assert ask_endpoint(url, four, out, "evaluate.turns=3") == 1
         assert "given again, the command goes on" in capsys.readouterr().err
         asked = len(seen)
         script.busy = False
-        assert ask_endpoint(url, data, out, "evaluate.turns=3", "evaluate.max_requests=10") == 0
+        assert ask_endpoint(url, four, out, "evaluate.turns=3", "evaluate.max_requests=10") == 0
         assert len(seen) == asked + 2, "what had ended is not asked again"
         assert "10 of 10 requests" in capsys.readouterr().out
         assert {one["temperature"] for one in seen} == {0.0}
@@ -169,11 +330,11 @@ def test_an_endpoint_s_model_is_evaluated_in_several_turns(
     assert "HTTP 400 too long" in records["q4"]["fault"]
 
 
-def test_a_model_that_takes_no_temperature_is_asked_anew(data: Path, tmp_path: Path, chat_server: ModuleType) -> None:
+def test_a_model_that_takes_no_temperature_is_asked_anew(four: Path, tmp_path: Path, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said(f"```sql\n{RIGHT}\n```")) as (url, seen):
         more = ("evaluate.send_temperature=false", "evaluate.runs=2", "evaluate.token_limit=max_completion_tokens")
         to = (f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''")
-        assert main(["--data", str(data), "--out", str(tmp_path / "out"), "--as", "omnisql", *to, *LIMITS, *more]) == 0
+        assert main(["--data", str(four), "--out", str(tmp_path / "out"), "--as", "omnisql", *to, *LIMITS, *more]) == 0
     assert len(seen) == 8
     assert not any("temperature" in one for one in seen)
     assert {one["max_completion_tokens"] for one in seen} == {2048}
@@ -191,11 +352,11 @@ def test_a_model_that_takes_no_temperature_is_asked_anew(data: Path, tmp_path: P
         (["evaluate.include_ids=nowhere"], "nowhere: No such file"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(
-    more: list[str], words: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_question_that_cannot_be_asked_is_one_line(
+    more: list[str], words: str, four: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = ("evaluate.base_url=http://127.0.0.1:9/v1", "evaluate.model=m", "evaluate.key_env=''")
-    assert main(["--data", str(data), "--out", str(tmp_path / "out"), *to, *LIMITS, *more]) == 2
+    assert main(["--data", str(four), "--out", str(tmp_path / "out"), *to, *LIMITS, *more]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert words in said
@@ -217,7 +378,7 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
         )  # fmt: skip
         return configuration(given)
 
-    made = {system: asked(system) for system in SYSTEMS}
+    made = {system: asked(system) for system in PUBLISHED}
     for config in made.values():
         assert (config.data.prompt, config.sampling.stop) == ("chat", []), "nothing of the run's own prompt is left"
         assert config.model.checkpoint == str(run / "model")
@@ -237,11 +398,11 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_small_model_is_evaluated_as_a_system(data: Path, tmp_path: Path) -> None:
+def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     small = ("evaluate.max_new_tokens=8", "evaluate.runs=2", "evaluate.max_num_seqs=4", "evaluate.limit=2")
     model = ["--model", str(MODEL), "data.thinking=template"]
-    assert main(["--data", str(data), *model, "--as", "think2sql", "--out", str(out), *LIMITS, *small]) == 0
+    assert main(["--data", str(four), *model, "--as", "think2sql", "--out", str(out), *LIMITS, *small]) == 0
     found, written = numbers(out), load_config(out / "config.yaml")
     assert (found["runs"], found["count"], "refined/std" in found) == (2, 2, True)
     assert (written.recipe, written.evaluate.rule, written.evaluate.repetition_penalty) == ("think2sql", "refined", 1.1)
@@ -271,5 +432,5 @@ def test_a_system_that_is_none_is_one_line_with_the_nearest(tmp_path: Path, caps
     assert main(asked) == 2
     said = capsys.readouterr()
     assert (said.out + said.err).count("\n") == 1
-    assert said.err.startswith("error: --as artic: none of arctic, omnisql, ")
+    assert said.err.startswith("error: --as artic: none of omnisql, ")
     assert said.err.endswith("the nearest is arctic\n")

@@ -22,7 +22,7 @@ from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.ops.token_distribution import TokenLogprobs, penalize, truncate
 
 PLAIN = GrpoConfig(tis_clip_max=0.0)
-# One program per shape; operation by operation each would be a program of its own. Arrays are NumPy's for the same reason.
+# One program per shape: operation by operation each would be a program of its own. Arrays are NumPy's therefore.
 aggregate = jax.jit(losses.aggregate, static_argnames="cfg")
 grpo_loss = jax.jit(losses.grpo_loss, static_argnames=("cfg", "on_policy"))
 importance_weight = jax.jit(losses.importance_weight, static_argnames="cap")

@@ -103,8 +103,14 @@ def is_whole(run: Path, whole: Path) -> bool:
 @pytest.mark.parametrize(
     "phase",
     [
-        "running the golds", "making new weights", "sft: 3 steps", "evaluating dev", "grpo: 4 steps", "step 5/7",
-        "writing the model",
+        "sft: 3 steps",
+        *(
+            pytest.param(phase, marks=pytest.mark.nightly)
+            for phase in (
+                "running the golds", "making new weights", "evaluating dev", "grpo: 4 steps", "step 5/7",
+                "writing the model",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_of_a_process_that_dies_the_other_says_so_and_ends(
@@ -119,6 +125,7 @@ def test_of_a_process_that_dies_the_other_says_so_and_ends(
     assert is_whole(tmp_path / "run", whole)
 
 
+@pytest.mark.nightly
 def test_a_process_that_stands_still_is_waited_for(arguments: list[str], whole: Path, tmp_path: Path) -> None:
     """The other says meanwhile what it is at."""
 
@@ -145,6 +152,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
+@pytest.mark.nightly
 def test_storage_that_becomes_full_ends_both_and_with_room_they_go_on(
     arguments: list[str], whole: Path, small_disk: Path
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.multidevice
+pytestmark = [pytest.mark.multidevice, pytest.mark.nightly]
 
 GRIDS = ("4x2", "2x4", "8x1")
 SAMPLED = [

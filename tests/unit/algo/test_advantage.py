@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.algo.advantage import EPSILON, advantages, choose_groups, gae, pay_last, zero_variance
+from jaxrl_sql.algo import advantage
+from jaxrl_sql.algo.advantage import EPSILON, choose_groups, pay_last, zero_variance
+
+# One program per shape; operation by operation each would be a program of its own.
+advantages = jax.jit(advantage.advantages, static_argnames=("kind", "ddof"))
+gae = jax.jit(advantage.gae)
+
 
 ONES = np.ones((1, 4), np.float32)
 

@@ -12,18 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.algo.advantage import advantages
-from jaxrl_sql.algo.loss import (
-    aggregate,
-    grpo_loss,
-    importance_weight,
-    kl_penalty,
-    merge,
-    policy_ratio,
-    ppo_loss,
-    sampler_metrics,
-    sft_loss,
-)
+from jaxrl_sql.algo.loss import merge
 from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.algo.updates import compared
 from jaxrl_sql.batch import GroupBatch, Segment
@@ -31,31 +22,44 @@ from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.ops.token_distribution import TokenLogprobs, penalize, truncate
 
 PLAIN = GrpoConfig(tis_clip_max=0.0)
+# One program per shape: operation by operation each would be a program of its own. Arrays are NumPy's therefore.
+aggregate = jax.jit(losses.aggregate, static_argnames="cfg")
+grpo_loss = jax.jit(losses.grpo_loss, static_argnames=("cfg", "on_policy"))
+importance_weight = jax.jit(losses.importance_weight, static_argnames="cap")
+kl_penalty = jax.jit(losses.kl_penalty, static_argnames="kind")
+policy_ratio = jax.jit(losses.policy_ratio, static_argnames="kind")
+ppo_loss = jax.jit(losses.ppo_loss, static_argnames=("cfg", "on_policy"))
+sampler_metrics = jax.jit(losses.sampler_metrics)
+sft_loss = jax.jit(losses.sft_loss)
 
 
 def make_batch(lengths: list[list[int]], width: int, **given: Any) -> GroupBatch:
     b, g = np.shape(lengths)
-    per_token = jnp.zeros((b, g, width))
+    per_token = np.zeros((b, g, width), np.float32)
     batch = GroupBatch(
-        shared=(Segment(jnp.zeros((b, 4), jnp.int32), jnp.full((b,), 4)),),
-        completion=jnp.zeros((b, g, width), jnp.int32),
-        completion_len=jnp.array(lengths),
-        loss_mask=jnp.ones((b, g, width), bool),
+        shared=(Segment(np.zeros((b, 4), np.int32), np.full((b,), 4)),),
+        completion=np.zeros((b, g, width), np.int32),
+        completion_len=np.array(lengths),
+        loss_mask=np.ones((b, g, width), bool),
         behavior_logprobs=per_token,
         rollout_logprobs=per_token,
         old_logprobs=per_token,
         reference_logprobs=per_token,
-        advantage=jnp.ones((b, g, 1)),
-        reward=jnp.zeros((b, g)),
-        weight=jnp.ones((b, g)),
-        truncated=jnp.zeros((b, g), bool),
+        advantage=np.ones((b, g, 1), np.float32),
+        reward=np.zeros((b, g), np.float32),
+        weight=np.ones((b, g), np.float32),
+        truncated=np.zeros((b, g), bool),
     )
-    return dataclasses.replace(batch, **given)
+    return dataclasses.replace(jax.tree.map(jnp.asarray, batch), **given)
 
 
 def scored(logprob: Any) -> TokenLogprobs:
     x = jnp.asarray(logprob, jnp.float32)
-    return TokenLogprobs(x, jnp.zeros_like(x))
+    return TokenLogprobs(x, jnp.asarray(np.zeros(x.shape, np.float32)))
+
+
+def grad_of(function: Any, x: Any) -> jax.Array:
+    return jax.jit(jax.grad(function))(x)  # type: ignore[no-any-return]
 
 
 def value(logprob: Any, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool = False) -> float:
@@ -64,7 +68,7 @@ def value(logprob: Any, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool = Fa
 
 
 def test_sft_loss_is_the_mean_over_tokens_within_length_and_mask() -> None:
-    mask = jnp.array([[[False, True, True]], [[True, True, True]]])
+    mask = np.array([[[False, True, True]], [[True, True, True]]])
     batch = make_batch([[3], [1]], 3, loss_mask=mask)
     result = sft_loss(scored([[[-9.0, -1.0, -2.0]], [[-3.0, -9.0, -9.0]]]), batch)
     assert float(result.sum) == pytest.approx(6.0)
@@ -74,33 +78,33 @@ def test_sft_loss_is_the_mean_over_tokens_within_length_and_mask() -> None:
 def test_the_surrogate_takes_the_worse_of_ratio_and_clip() -> None:
     # A = 1: ratio 1.5 is clipped to 1.2; ratio 0.5 stays. A = -1: 1.5 stays, 0.5 is clipped to 0.8.
     logprob = [[[math.log(1.5), math.log(0.5)], [math.log(1.5), math.log(0.5)]]]
-    batch = make_batch([[2, 2]], 2, advantage=jnp.array([[[1.0], [-1.0]]]))
+    batch = make_batch([[2, 2]], 2, advantage=np.array([[[1.0], [-1.0]]]))
     assert value(logprob, batch, PLAIN) == pytest.approx(-(1.2 + 0.5 - 1.5 - 0.8) / 4)
 
 
 def test_clip_bounds_are_separate() -> None:
     cfg = dataclasses.replace(PLAIN, clip_low=0.1, clip_high=0.3)
-    batch = make_batch([[1, 1]], 1, advantage=jnp.array([[[1.0], [-1.0]]]))
+    batch = make_batch([[1, 1]], 1, advantage=np.array([[[1.0], [-1.0]]]))
     assert value([[[math.log(2.0)], [math.log(0.2)]]], batch, cfg) == pytest.approx(-(1.3 - 0.9) / 2)
 
 
 def test_dual_clip_bounds_the_loss_of_a_bad_answer() -> None:
-    batch = make_batch([[1]], 1, advantage=jnp.array([[[-1.0]]]))
+    batch = make_batch([[1]], 1, advantage=np.array([[[-1.0]]]))
     far = [[[math.log(50.0)]]]
     assert value(far, batch, PLAIN) == pytest.approx(50.0, rel=1e-5)
     assert value(far, batch, dataclasses.replace(PLAIN, dual_clip=3.0)) == pytest.approx(3.0)
 
 
 def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_score_function() -> None:
-    batch = make_batch([[2]], 2, advantage=jnp.array([[[2.0]]]))
-    x = jnp.array([[[-0.3, -4.0]]])
+    batch = make_batch([[2]], 2, advantage=np.array([[[2.0]]]))
+    x = np.array([[[-0.3, -4.0]]])
 
     def objective(logprob: jax.Array) -> jax.Array:
         result = grpo_loss(scored(logprob), batch, PLAIN, on_policy=True)
         return result.sum / result.weight
 
     assert float(objective(x)) == pytest.approx(-2.0)
-    np.testing.assert_allclose(jax.grad(objective)(x), [[[-1.0, -1.0]]], rtol=1e-6)
+    np.testing.assert_allclose(grad_of(objective, x), [[[-1.0, -1.0]]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +118,10 @@ def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_score_function() -> 
 )
 def test_aggregations_by_hand(kind: str, length: int, expected: float) -> None:
     # one completion of three tokens (1, 2, 3), one of a single token 4, a masked one, and one that counts for nothing
-    values = jnp.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5, [9.0] * 5]])
-    mask = jnp.arange(5) < jnp.array([[3, 1, 0, 0]])[..., None]
+    values = np.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5, [9.0] * 5]])
+    mask = np.arange(5) < np.array([[3, 1, 0, 0]])[..., None]
     cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind, max_completion_tokens=length)
-    total, weight = aggregate(values, mask, jnp.array([[True, True, True, False]]), cfg)
+    total, weight = aggregate(values, mask, np.array([[True, True, True, False]]), cfg)
     assert float(total / weight) == pytest.approx(expected)
 
 
@@ -126,7 +130,7 @@ def test_the_constant_depends_on_neither_padding_nor_masked_answers() -> None:
     cfg = dataclasses.replace(PLAIN, loss_agg_mode="constant", max_completion_tokens=6, mask_truncated=True)
     weights = []
     for width, truncated in ((8, [[True, False]]), (12, [[False, False]])):
-        batch = dataclasses.replace(make_batch([[3, 2]], width), truncated=jnp.array(truncated))
+        batch = dataclasses.replace(make_batch([[3, 2]], width), truncated=np.array(truncated))
         weights.append(float(grpo_loss(scored(np.zeros((1, 2, width))), batch, cfg, on_policy=True).weight))
     assert weights == [2 * 6, 2 * 6]
 
@@ -163,7 +167,7 @@ def test_the_sampler_is_compared_by_position() -> None:
     length = 600
     rollout = np.full((1, 1, length), -1.0)
     old = rollout + np.where(np.arange(length) < 256, 0.01, -0.2)
-    mask = jnp.arange(length) < jnp.array([[500]])[..., None]
+    mask = np.arange(length) < np.array([[500]])[..., None]
     found = {name: float(total / weight) for name, (total, weight) in sampler_metrics(old, rollout, mask).items()}
     assert found.keys() == {
         "policy/sampler_delta_mean", "policy/sampler_delta_max", "policy/sampler_kl",
@@ -177,37 +181,37 @@ def test_the_sampler_is_compared_by_position() -> None:
 
 
 def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
-    batch = make_batch([[0, 0]], 3, weight=jnp.zeros((1, 2)))
+    batch = make_batch([[0, 0]], 3, weight=np.zeros((1, 2)))
 
     def objective(logprob: jax.Array) -> jax.Array:
         result = grpo_loss(scored(logprob), batch, dataclasses.replace(PLAIN, kl_coef=0.1), False)
         return result.sum / jnp.maximum(result.weight, 1.0)
 
-    x = jnp.full((1, 2, 3), -jnp.inf)
+    x = np.full((1, 2, 3), -jnp.inf)
     assert float(objective(x)) == 0.0
-    assert np.isfinite(np.asarray(jax.grad(objective)(x))).all()
+    assert np.isfinite(np.asarray(grad_of(objective, x))).all()
 
 
 def test_truncated_answers_can_be_left_out() -> None:
-    batch = make_batch([[1, 1]], 1, truncated=jnp.array([[True, False]]), advantage=jnp.array([[[5.0], [1.0]]]))
+    batch = make_batch([[1, 1]], 1, truncated=np.array([[True, False]]), advantage=np.array([[[5.0], [1.0]]]))
     cfg = dataclasses.replace(PLAIN, mask_truncated=True)
     assert value([[[0.0], [0.0]]], batch, cfg) == pytest.approx(-1.0)
 
 
 def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_sampler() -> None:
     """Zeros stand where a demonstration's log-probabilities would: as a sampler's they would take 0.9 of its weight."""
-    logprob = jnp.log(jnp.array([[[0.5, 0.5], [0.1, 0.1]]]))
-    same = logprob.at[:, 1].set(0.0)
+    logprob = np.log(np.array([[[0.5, 0.5], [0.1, 0.1]]]))
+    same = logprob * np.array([[[1.0], [0.0]]])
     cfg = dataclasses.replace(PLAIN, tis_clip_max=2.0)
     told = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
-    for shown, weight in ((jnp.array([[False, True]]), 1.0), (None, 0.1)):
+    for shown, weight in ((np.array([[False, True]]), 1.0), (None, 0.1)):
         batch = make_batch([[2, 2]], 2, demonstrated=shown, **told)
 
         def loss(x: jax.Array, batch: GroupBatch = batch) -> jax.Array:
-            return grpo_loss(TokenLogprobs(x, jnp.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).sum
+            return grpo_loss(TokenLogprobs(x, np.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).sum
 
-        np.testing.assert_allclose(jax.grad(loss)(logprob)[0, :, 0], [-1.0, -weight], rtol=1e-6)
-        found = grpo_loss(TokenLogprobs(logprob, jnp.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).metrics
+        np.testing.assert_allclose(grad_of(loss, logprob)[0, :, 0], [-1.0, -weight], rtol=1e-6)
+        found = grpo_loss(TokenLogprobs(logprob, np.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).metrics
         means = {
             name: float(found[f"policy/{name}"][0] / found[f"policy/{name}"][1])
             for name in ("entropy", "sampler_delta_mean")
@@ -221,36 +225,39 @@ def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_s
 def test_what_nobody_sampled_is_not_clipped_and_costs_no_kl() -> None:
     """The reference finds a gold likelier than the policy does: as an estimate of the KL exp(8) would outweigh all."""
     cfg = dataclasses.replace(PLAIN, kl_coef=0.1, entropy_bonus=0.5)
-    far = jnp.full((1, 2, 1), math.log(1.5))
-    batch = make_batch([[1, 1]], 1, demonstrated=jnp.array([[False, True]]), reference_logprobs=far.at[0, 1].add(8.0))
-    gradient = jax.grad(lambda x: grpo_loss(TokenLogprobs(x, jnp.ones_like(x)), batch, cfg, False).sum)(far)
+    far = np.full((1, 2, 1), math.log(1.5))
+    batch = make_batch(
+        [[1, 1]], 1, demonstrated=np.array([[False, True]]), reference_logprobs=np.add(far, [[[0.0], [8.0]]])
+    )
+    gradient = grad_of(lambda x: grpo_loss(TokenLogprobs(x, np.ones((1, 2, 1))), batch, cfg, False).sum, far)
     np.testing.assert_allclose(gradient[0, :, 0], [0.0, -1.5], rtol=1e-6)  # ratio 1.5: clipped, and not
-    found = grpo_loss(TokenLogprobs(far, jnp.ones_like(far)), batch, cfg, False)
+    found = grpo_loss(TokenLogprobs(far, np.ones_like(far)), batch, cfg, False)
     assert float(found.sum) == pytest.approx(-1.2 - 1.5 - 0.5)
     assert [float(x) for x in found.metrics["policy/kl"]] == [0.0, 1.0]
     in_reward = dataclasses.replace(cfg, kl_in="reward", advantage="none")
-    rewarded = dataclasses.replace(batch, reward=jnp.array([[0.0, 1.0]]), old_logprobs=far)
+    rewarded = dataclasses.replace(batch, reward=np.array([[0.0, 1.0]]), old_logprobs=far)
     fields, _ = compared(rewarded, in_reward, partial(advantages, kind="none"))
     np.testing.assert_allclose(fields["advantage"][0, :, 0], [-0.5, 0.5], atol=1e-6)
 
 
 def test_trap_importance_weight_is_detached_and_capped() -> None:
-    old, drawn = jnp.array([0.0, -1.0, -3.0]), jnp.array([-5.0, -1.2, -1.0])
-    mask = jnp.array([True, True, False])
+    old, drawn = np.array([0.0, -1.0, -3.0]), np.array([-5.0, -1.2, -1.0])
+    mask = np.array([True, True, False])
     weight, capped = importance_weight(old, drawn, mask, 2.0)
     np.testing.assert_allclose(weight, [2.0, math.exp(0.2), 1.0], rtol=1e-6)
     assert capped.tolist() == [True, False, False]
-    gradient = jax.grad(lambda x: importance_weight(x, drawn, mask, 2.0)[0].sum())(old)
+    gradient = grad_of(lambda x: importance_weight(x, drawn, mask, 2.0)[0].sum(), old)
     assert (np.asarray(gradient) == 0.0).all()
 
 
+@partial(jax.jit, static_argnames="kind")
 def _expected_gradient(kind: str, theta: jax.Array, reference: jax.Array) -> jax.Array:
     """Take E over tokens drawn from the policy of the estimator's gradient, exactly, for a categorical."""
     probabilities = jax.nn.softmax(theta)
 
     def one(token: int) -> jax.Array:
         def estimate(t: jax.Array) -> jax.Array:
-            return kl_penalty(jax.nn.log_softmax(t)[token], jax.nn.log_softmax(reference)[token], jnp.array(True), kind)
+            return kl_penalty(jax.nn.log_softmax(t)[token], jax.nn.log_softmax(reference)[token], np.array(True), kind)
 
         return jax.grad(estimate)(theta)
 
@@ -259,9 +266,9 @@ def _expected_gradient(kind: str, theta: jax.Array, reference: jax.Array) -> jax
 
 def test_the_share_that_each_bound_stops_is_told_apart() -> None:
     # A = 1 is stopped above 1.2 (one of its three tokens), A = -1 below 0.8 (one); the others' ratios are free to move.
-    batch = make_batch([[3, 3]], 3, advantage=jnp.array([[[1.0], [-1.0]]]))
-    ratios = jnp.array([[[1.5, 0.5, 1.1], [1.5, 0.5, 1.1]]])
-    metrics = grpo_loss(scored(jnp.log(ratios)), batch, PLAIN, False).metrics
+    batch = make_batch([[3, 3]], 3, advantage=np.array([[[1.0], [-1.0]]]))
+    ratios = np.array([[[1.5, 0.5, 1.1], [1.5, 0.5, 1.1]]])
+    metrics = grpo_loss(scored(np.log(ratios)), batch, PLAIN, False).metrics
     assert [float(metrics[f"policy/clip_fraction_{side}"][0]) for side in ("low", "high")] == [1.0, 1.0]
     assert float(metrics["policy/ratio_max"][0]) == pytest.approx(1.5)
     assert float(metrics["policy/ratio_mean"][0]) == pytest.approx(6.2)
@@ -269,9 +276,9 @@ def test_the_share_that_each_bound_stops_is_told_apart() -> None:
 
 def test_a_sequence_has_one_ratio_the_geometric_mean_of_its_tokens() -> None:
     # Token ratios 4 and 1 make 2, whatever the masked third one is; 0.5, 0.5, 0.5 make 0.5; none make 1.
-    log_ratio = jnp.log(jnp.array([[[4.0, 1.0, 1e9], [0.5, 0.5, 0.5], [7.0, 7.0, 7.0]]]))
-    mask = jnp.array([[[True, True, False], [True, True, True], [False, False, False]]])
-    got = policy_ratio(log_ratio, jnp.zeros((1, 3, 3)), mask, "sequence")
+    log_ratio = np.log(np.array([[[4.0, 1.0, 1e9], [0.5, 0.5, 0.5], [7.0, 7.0, 7.0]]]))
+    mask = np.array([[[True, True, False], [True, True, True], [False, False, False]]])
+    got = policy_ratio(log_ratio, np.zeros((1, 3, 3)), mask, "sequence")
     np.testing.assert_allclose(got, [[[2.0] * 3, [0.5] * 3, [1.0] * 3]], rtol=1e-6)
 
 
@@ -282,43 +289,43 @@ def test_the_sequence_ratio_is_clipped_as_one_and_has_gspos_gradient() -> None:
     gradient s / n at each of them: 0 for the first, 0.9 / 3 / 3 for the second's, -1.1 / 3 for the third's.
     """
     cfg = dataclasses.replace(PLAIN, importance_sampling_level="sequence", loss_agg_mode="sequence_mean")
-    batch = make_batch([[2, 3, 1]], 3, advantage=jnp.array([[[1.0], [-1.0], [1.0]]]))
-    shares = jnp.array([[[0.5, 1.5, 9.0], [3.0, 0.0, 0.0], [1.0, 9.0, 9.0]]])
-    logs = jnp.log(jnp.array([2.0, 0.9, 1.1]))[None, :, None] * shares
+    batch = make_batch([[2, 3, 1]], 3, advantage=np.array([[[1.0], [-1.0], [1.0]]]))
+    shares = np.array([[[0.5, 1.5, 9.0], [3.0, 0.0, 0.0], [1.0, 9.0, 9.0]]])
+    logs = np.log(np.array([2.0, 0.9, 1.1]))[None, :, None] * shares
 
     def objective(logprob: jax.Array) -> jax.Array:
         result = grpo_loss(scored(logprob), batch, cfg, on_policy=False)
         return result.sum / result.weight
 
-    loss, gradient = jax.value_and_grad(objective)(logs)
+    loss, gradient = jax.jit(jax.value_and_grad(objective))(logs)
     assert float(loss) == pytest.approx(-(1.2 - 0.9 + 1.1) / 3)
     np.testing.assert_allclose(gradient, [[[0, 0, 0], [0.1, 0.1, 0.1], [-1.1 / 3, 0, 0]]], atol=1e-6)
 
 
 def test_a_tokens_importance_weight_is_its_own_under_a_sequence_ratio_too() -> None:
     cfg = GrpoConfig(importance_sampling_level="sequence", tis_clip_max=3.0)
-    drawn = -jnp.log(jnp.array([[[1.0, 0.5, 5.0]]]))  # weights exp(0 - drawn) = 1, 0.5, and 5, capped at 3
+    drawn = -np.log(np.array([[[1.0, 0.5, 5.0]]]))  # weights exp(0 - drawn) = 1, 0.5, and 5, capped at 3
     batch = make_batch([[3]], 3, behavior_logprobs=drawn)
 
     def objective(logprob: jax.Array) -> jax.Array:
         return grpo_loss(scored(logprob), batch, cfg, on_policy=False).sum
 
-    np.testing.assert_allclose(jax.grad(objective)(jnp.zeros((1, 1, 3))), [[[-1.0, -0.5, -3.0]]], rtol=1e-6)
+    np.testing.assert_allclose(grad_of(objective, np.zeros((1, 1, 3), np.float32)), [[[-1.0, -0.5, -3.0]]], rtol=1e-6)
 
 
 def test_the_entropy_bonus_is_a_mean_over_the_trained_tokens() -> None:
-    batch = make_batch([[2, 1]], 2, advantage=jnp.zeros((1, 2, 1)))
-    told = TokenLogprobs(jnp.zeros((1, 2, 2)), jnp.array([[[1.0, 2.0], [3.0, 50.0]]]))
+    batch = make_batch([[2, 1]], 2, advantage=np.zeros((1, 2, 1)))
+    told = TokenLogprobs(np.zeros((1, 2, 2)), np.array([[[1.0, 2.0], [3.0, 50.0]]]))
     result = grpo_loss(told, batch, dataclasses.replace(PLAIN, entropy_bonus=0.1), False)
     assert float(result.sum / result.weight) == pytest.approx(-0.1 * 6.0 / 3)
 
 
 def test_the_kl_loss_is_added_with_its_coefficient() -> None:
     # d = reference - logprob = ln 2 and 0: k3 is 2 - ln 2 - 1 and 0; the surrogate is 0 with A = 0.
-    batch = make_batch([[2]], 2, advantage=jnp.zeros((1, 1, 1)), reference_logprobs=jnp.array([[[math.log(2), 0.0]]]))
+    batch = make_batch([[2]], 2, advantage=np.zeros((1, 1, 1)), reference_logprobs=np.array([[[math.log(2), 0.0]]]))
     cfg = dataclasses.replace(PLAIN, kl_coef=0.3, kl_kind="k3")
-    assert value(jnp.zeros((1, 1, 2)), batch, cfg) == pytest.approx(0.3 * (1 - math.log(2)) / 2)
-    assert value(jnp.zeros((1, 1, 2)), batch, dataclasses.replace(cfg, kl_in="reward")) == 0.0
+    assert value(np.zeros((1, 1, 2)), batch, cfg) == pytest.approx(0.3 * (1 - math.log(2)) / 2)
+    assert value(np.zeros((1, 1, 2)), batch, dataclasses.replace(cfg, kl_in="reward")) == 0.0
 
 
 def test_k1_as_a_loss_is_refused_with_what_to_take_instead() -> None:
@@ -333,37 +340,38 @@ def test_the_value_loss_takes_the_worse_of_value_and_clipped_value() -> None:
     """
     per_token = (1, 1, 3)
     batch = make_batch(
-        [[3]], 3, advantage=jnp.zeros((1, 1, 1)), returns=jnp.ones(per_token), old_values=jnp.zeros(per_token)
+        [[3]], 3, advantage=np.zeros((1, 1, 1)), returns=np.ones(per_token), old_values=np.zeros(per_token)
     )
     cfg = dataclasses.replace(PLAIN, algorithm="ppo", value_coef=2.0, value_clip=0.2)
 
     def objective(values: jax.Array, cfg: GrpoConfig) -> jax.Array:
-        result = ppo_loss(scored(jnp.zeros(per_token))._replace(value=values), batch, cfg, on_policy=False)
+        result = ppo_loss(scored(np.zeros(per_token))._replace(value=values), batch, cfg, on_policy=False)
         return result.sum / result.weight
 
-    values = jnp.array([[[0.5, 0.1, 3.0]]])
+    values = np.array([[[0.5, 0.1, 3.0]]])
     assert float(objective(values, cfg)) == pytest.approx(2 * (0.64 + 0.81 + 4) / 6)
     # Clipped, the first value has gone far enough; the others have the gradient 2 · (v - 1) / 3.
-    np.testing.assert_allclose(jax.grad(objective)(values, cfg), [[[0.0, -0.6, 4 / 3]]], rtol=1e-5)
+    np.testing.assert_allclose(grad_of(partial(objective, cfg=cfg), values), [[[0.0, -0.6, 4 / 3]]], rtol=1e-5)
     free = dataclasses.replace(cfg, value_clip=0.0)
     assert float(objective(values, free)) == pytest.approx(2 * (0.25 + 0.81 + 4) / 6)
 
 
-THETA, REWARDS = jnp.array([0.3, -1.0, 0.8, 0.1, -0.4]), jnp.array([1.0, 0.0, 0.5, -1.0, 2.0])
+THETA, REWARDS = np.array([0.3, -1.0, 0.8, 0.1, -0.4]), np.array([1.0, 0.0, 0.5, -1.0, 2.0])
 SAMPLERS = {
     "another temperature": lambda logits: jax.nn.log_softmax(logits / 0.7),
-    "another policy": lambda logits: jax.nn.log_softmax(logits + jnp.array([0.3, -0.2, 0.0, 0.1, -0.4])),
+    "another policy": lambda logits: jax.nn.log_softmax(logits + np.array([0.3, -0.2, 0.0, 0.1, -0.4])),
     "a repetition penalty": lambda logits: jax.nn.log_softmax(
-        penalize(logits[None], jnp.array([[True, False, True, False, False]]), jnp.array([1.3]))[0]
+        penalize(logits[None], np.array([[True, False, True, False, False]]), np.array([1.3]))[0]
     ),
-    "top-k": lambda logits: truncate(jax.nn.log_softmax(logits), jnp.array(3), jnp.array(1.0), jnp.array(0.0)),
-    "top-p": lambda logits: truncate(jax.nn.log_softmax(logits), jnp.array(0), jnp.array(0.6), jnp.array(0.0)),
-    "min-p": lambda logits: truncate(jax.nn.log_softmax(logits), jnp.array(0), jnp.array(1.0), jnp.array(0.5)),
+    "top-k": lambda logits: truncate(jax.nn.log_softmax(logits), np.array(3), np.array(1.0), np.array(0.0)),
+    "top-p": lambda logits: truncate(jax.nn.log_softmax(logits), np.array(0), np.array(0.6), np.array(0.0)),
+    "min-p": lambda logits: truncate(jax.nn.log_softmax(logits), np.array(0), np.array(1.0), np.array(0.5)),
 }
 
 
-def _expected_update(drawn: jax.Array, cap: float) -> jax.Array:
-    """Take E over tokens as the sampler draws them (`drawn`, log-probabilities) of the loss's gradient, exactly."""
+@partial(jax.jit, static_argnames="cap")
+def _gradients(drawn: jax.Array, cap: float) -> jax.Array:
+    """Return the gradient of the loss of each token, which the sampler drew with `drawn` (log-probabilities)."""
     cfg = dataclasses.replace(PLAIN, tis_clip_max=cap)
     everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], behavior_logprobs=drawn[:, None, None])
 
@@ -371,55 +379,64 @@ def _expected_update(drawn: jax.Array, cap: float) -> jax.Array:
         batch = slice_prompts(everything, token, token + 1)
         return grpo_loss(scored(jax.nn.log_softmax(theta)[token].reshape(1, 1, 1)), batch, cfg, on_policy=True).sum
 
-    chances = jnp.exp(drawn)
-    return sum(chances[i] * jax.grad(one)(THETA, i) for i in range(5) if chances[i] > 0)  # type: ignore[return-value]
+    return jnp.stack([jax.grad(one)(jnp.asarray(THETA), i) for i in range(5)])
+
+
+def _expected_update(drawn: np.ndarray, cap: float) -> np.ndarray:
+    """Take E over tokens as the sampler draws them (`drawn`, log-probabilities) of the loss's gradient, exactly."""
+    gradients, chances = np.asarray(_gradients(drawn, cap)), np.exp(drawn)
+    return sum(chances[i] * gradients[i] for i in range(5) if chances[i] > 0)  # type: ignore[return-value]
+
+
+@jax.jit
+def _exact_update(reachable: jax.Array) -> jax.Array:
+    def mean_reward(theta: jax.Array) -> jax.Array:
+        return -jnp.sum(jnp.where(reachable, jax.nn.softmax(theta) * REWARDS, 0.0))
+
+    return jax.grad(mean_reward)(jnp.asarray(THETA))
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_trap_a_sampler_that_differs_is_corrected_to_the_exact_gradient(sampler: str) -> None:
     """The exact one is that of the mean reward under the full policy, of what the sampler can draw at all."""
-    drawn = SAMPLERS[sampler](THETA)
-    reachable = jnp.isfinite(drawn)
-
-    def mean_reward(theta: jax.Array) -> jax.Array:
-        return -jnp.sum(jnp.where(reachable, jax.nn.softmax(theta) * REWARDS, 0.0))
-
-    exact = jax.grad(mean_reward)(THETA)
+    drawn = np.asarray(jax.jit(SAMPLERS[sampler])(THETA))
+    exact = np.asarray(_exact_update(np.isfinite(drawn)))
     np.testing.assert_allclose(_expected_update(drawn, cap=100.0), exact, atol=1e-6)
     assert np.abs(_expected_update(drawn, cap=0.0) - exact).max() > 0.02, "the sampler does not differ"
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
 def test_trap_kl_estimators_as_losses_have_the_gradients_they_claim(kind: str) -> None:
-    theta, reference = jnp.array([0.3, -1.0, 0.8, 0.1]), jnp.array([-0.5, 0.4, 0.2, 0.9])
+    theta, reference = np.array([0.3, -1.0, 0.8, 0.1]), np.array([-0.5, 0.4, 0.2, 0.9])
 
     def divergence(t: jax.Array) -> jax.Array:
         p, q = jax.nn.log_softmax(t), jax.nn.log_softmax(reference)
         return jnp.sum(jnp.exp(q) * (q - p)) if kind == "k3" else jnp.sum(jnp.exp(p) * (p - q))
 
-    expected = jnp.zeros(4) if kind == "k1" else jax.grad(divergence)(theta)
+    exact = grad_of(divergence, theta)
+    expected = np.zeros(4) if kind == "k1" else exact
     np.testing.assert_allclose(_expected_gradient(kind, theta, reference), expected, atol=1e-6)
-    assert np.abs(jax.grad(divergence)(theta)).max() > 0.1
+    assert np.abs(exact).max() > 0.1
 
 
 @pytest.mark.parametrize("kind", ["k1", "k3"])
 def test_k1_and_k3_are_unbiased_values_of_the_kl(kind: str) -> None:
-    p, q = jax.nn.log_softmax(jnp.array([0.3, -1.0, 0.8])), jax.nn.log_softmax(jnp.array([0.0, 0.5, 0.1]))
-    estimate = jnp.sum(jnp.exp(p) * kl_penalty(p, q, jnp.ones(3, bool), kind))
-    assert float(estimate) == pytest.approx(float(jnp.sum(jnp.exp(p) * (p - q))), rel=1e-5)
+    p, q = (logits - np.log(np.exp(logits).sum()) for logits in np.array([[0.3, -1.0, 0.8], [0.0, 0.5, 0.1]]))
+    estimate = np.sum(np.exp(p) * kl_penalty(p, q, np.ones(3, bool), kind))
+    assert float(estimate) == pytest.approx(float(np.sum(np.exp(p) * (p - q))), rel=1e-5)
 
 
 def test_unknown_choices_are_refused() -> None:
     with pytest.raises(ValueError, match="k2 or k3"):
-        kl_penalty(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), "k4")
+        kl_penalty(np.zeros(1), np.zeros(1), np.ones(1, bool), "k4")
     with pytest.raises(ValueError, match="token or sequence"):
-        policy_ratio(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), "group")
+        policy_ratio(np.zeros(1), np.zeros(1), np.ones(1, bool), "group")
     cfg = dataclasses.replace(PLAIN, loss_agg_mode="mean")
     with pytest.raises(ValueError, match="token_mean"):
-        aggregate(jnp.zeros((1, 1, 1)), jnp.ones((1, 1, 1), bool), jnp.ones((1, 1), bool), cfg)
+        aggregate(np.zeros((1, 1, 1)), np.ones((1, 1, 1), bool), np.ones((1, 1), bool), cfg)
 
 
 def test_metrics_one_after_another_are_summed_and_maxima_are_the_largest() -> None:
-    stacked = {"loss": (jnp.array([2.0, 3.0]), jnp.array([1.0, 9.0])), "x_max": (jnp.array([-3.0, -2.0]), jnp.ones(2))}
+    stacked = {"loss": (np.array([2.0, 3.0]), np.array([1.0, 9.0])), "x_max": (np.array([-3.0, -2.0]), np.ones(2))}
     merged = jax.tree.map(float, merge(stacked))
     assert merged == {"loss": (5.0, 10.0), "x_max": (-2.0, 1.0)}

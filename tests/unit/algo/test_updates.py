@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -35,6 +35,10 @@ def table(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
     return scored if values is None else scored._replace(value=jnp.broadcast_to(values, batch.completion.shape))
 
 
+score_table = jax.jit(table)
+compare_answers = jax.jit(compared, static_argnames=("cfg", "advantage"))
+
+
 def make_theta(seed: int) -> dict[str, Any]:
     return {"theta": jnp.asarray(np.random.default_rng(seed).normal(size=(T, V)), jnp.float32)}
 
@@ -43,15 +47,15 @@ def make_batch(seed: int = 0, b: int = B, **given: Any) -> GroupBatch:
     r = np.random.default_rng(seed)
     shape = (b, G, T)
     batch = GroupBatch(
-        shared=(Segment(jnp.zeros((b, 2), jnp.int32), jnp.full((b,), 2)),),
+        shared=(Segment(jnp.asarray(np.zeros((b, 2), np.int32)), jnp.asarray(np.full((b,), 2))),),
         completion=jnp.asarray(r.integers(0, V, shape)),
         completion_len=jnp.asarray(r.integers(1, T + 1, shape[:2])),
         loss_mask=jnp.asarray(r.random(shape) < 0.8),
-        behavior_logprobs=jnp.full(shape, -1.8),
-        rollout_logprobs=jnp.full(shape, -1.8),
+        behavior_logprobs=jnp.asarray(np.full(shape, -1.8, np.float32)),
+        rollout_logprobs=jnp.asarray(np.full(shape, -1.8, np.float32)),
         reward=jnp.asarray(r.random(shape[:2]), jnp.float32),
-        weight=jnp.ones(shape[:2]),
-        truncated=jnp.zeros(shape[:2], bool),
+        weight=jnp.asarray(np.ones(shape[:2], np.float32)),
+        truncated=jnp.asarray(np.zeros(shape[:2], bool)),
     )
     return dataclasses.replace(batch, **given)
 
@@ -62,8 +66,9 @@ def learn(cfg: GrpoConfig, batch: GroupBatch, start: Any = None, reference: Any 
     return grpo_step(cfg, **own)(state, batch)
 
 
+@cache
 def grpo_step(cfg: GrpoConfig, loss: Any = None, advantage: Any = None) -> Any:
-    """Return a step's comparison and updates, in order."""
+    """Return a step's comparison and updates, in order; equal configs have the same programs."""
     compare, update = make_advantage_fn(table, cfg, advantage), make_updates(table, cfg, SGD, loss)
 
     def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
@@ -92,7 +97,7 @@ def test_one_update_is_the_gradient_of_the_clipped_loss_at_ratio_one() -> None:
         return -jnp.sum(jnp.where(mask, logprob * unit[..., None], 0.0)) / mask.sum()
 
     state, metrics = learn(PLAIN, batch)
-    assert_same(state.trainable["theta"], start["theta"] - 0.5 * jax.grad(by_hand)(start["theta"]))
+    assert_same(state.trainable["theta"], start["theta"] - 0.5 * jax.jit(jax.grad(by_hand))(start["theta"]))
     assert int(state.step) == 1
     assert float(metrics["policy/ratio_max"][0]) == 1.0
     assert float(metrics["policy/advantage_size"][0]) == pytest.approx(np.abs(unit[..., None] * mask).sum(), rel=1e-5)
@@ -104,7 +109,7 @@ def test_trap_several_updates_all_compare_with_the_policy_before_the_first() -> 
     state, metrics = learn(cfg, batch)
     known = dataclasses.replace(
         batch,
-        old_logprobs=table(start, None, batch).logprob,
+        old_logprobs=score_table(start, None, batch).logprob,
         advantage=advantages(batch.reward, batch.weight, "group")[..., None],
     )
     step = make_step(table, partial(grpo_loss, cfg=cfg, on_policy=False), SGD)
@@ -122,7 +127,7 @@ def test_trap_several_updates_all_compare_with_the_policy_before_the_first() -> 
 def test_trap_several_updates_without_stored_old_logprobs_are_an_error() -> None:
     batch = make_batch(advantage=jnp.ones((B, G, 1)))
     with pytest.raises(ValueError, match="holds no old_logprobs, which several updates need"):
-        grpo_loss(table(make_theta(1), None, batch), batch, PLAIN, on_policy=False)
+        grpo_loss(score_table(make_theta(1), None, batch), batch, PLAIN, on_policy=False)
 
 
 def test_a_batch_that_brings_its_old_logprobs_is_learned_against_them() -> None:
@@ -134,7 +139,7 @@ def test_a_batch_that_brings_its_old_logprobs_is_learned_against_them() -> None:
     updates = grpo_step(cfg)
     state, first = updates(state, kept[0])
     state, second = updates(state, kept[1])
-    np.testing.assert_array_equal(kept[1].old_logprobs, table(drawer, None, blocks[1]).logprob)
+    np.testing.assert_array_equal(kept[1].old_logprobs, score_table(drawer, None, blocks[1]).logprob)
     assert float(first["policy/ratio_max"][0]) == pytest.approx(1.0, abs=1e-6)
     assert float(second["policy/ratio_max"][0]) > 1.001
     # The KL is that of the policy that drew, so the policy's move between the calls does not show in it.
@@ -167,7 +172,7 @@ def test_kl_in_the_reward_comes_off_before_answers_are_compared(kind: str) -> No
         weight=jnp.ones((1, 2)), truncated=jnp.zeros((1, 2), bool),
         reference_logprobs=jnp.full((1, 2, 2), -1.0), old_logprobs=jnp.array([[[-0.8, -0.8], [-1.3, -0.8]]]),
     )  # fmt: skip
-    found, metrics = compared(batch, cfg, partial(advantages, kind="none"))
+    found, metrics = compare_answers(batch, cfg, partial(advantages, kind="none"))
     half = (1 - 0.5 * (sums[0] - sums[1])) / 2
     np.testing.assert_allclose(found["advantage"], [[[half], [-half]]], rtol=1e-5)
     assert float(metrics["policy/kl"][0]) == pytest.approx(sum(sums), rel=1e-5)
@@ -178,7 +183,7 @@ def test_kl_in_the_reward_is_a_smaller_reward_and_nothing_else() -> None:
     batch, start, reference = make_batch(), make_theta(1), make_theta(2)
     cfg = dataclasses.replace(PLAIN, kl_coef=0.2, kl_in="reward", kl_kind="k1", advantage="leave_one_out")
     mask = np.asarray(batch.trained())
-    gap = np.asarray(table(start, None, batch).logprob - table(reference, None, batch).logprob)
+    gap = np.asarray(score_table(start, None, batch).logprob - score_table(reference, None, batch).logprob)
     less = dataclasses.replace(batch, reward=batch.reward - 0.2 * np.where(mask, gap, 0).sum(-1))
     got, _ = learn(cfg, batch, reference=reference)
     want, _ = learn(dataclasses.replace(cfg, kl_coef=0.0), less)
@@ -266,7 +271,7 @@ def test_ppo_compares_with_its_values_and_not_with_the_group() -> None:
         loss_mask=jnp.ones((2, 1, 2), bool), reward=jnp.array([[1.0], [0.0]]), weight=jnp.ones((2, 1)),
         truncated=jnp.zeros((2, 1), bool), old_values=jnp.array([[[0.5, 0.2]], [[0.5, 0.2]]]),
     )  # fmt: skip
-    found, metrics = compared(batch, PPO, partial(advantages, kind="group"))
+    found, metrics = compare_answers(batch, PPO, partial(advantages, kind="group"))
     std = math.sqrt(0.2725)
     np.testing.assert_allclose(found["advantage"][:, 0] * std, [[0.35, 0.65], [-0.65, -0.35]], atol=1e-5)
     np.testing.assert_allclose(found["returns"][:, 0], [[1, 1], [0, 0]], atol=1e-6)
@@ -315,7 +320,7 @@ def test_every_number_that_tells_of_an_update_is_there() -> None:
     }  # fmt: skip
     batch = make_batch()
     mask = np.asarray(batch.trained())
-    gap = np.asarray(table(start, None, batch).logprob) + 1.8
+    gap = np.asarray(score_table(start, None, batch).logprob) + 1.8
     weights = np.minimum(np.exp(gap), 1.5)[mask]
     assert float(metrics["policy/importance_weight"][0]) == pytest.approx(weights.sum(), rel=1e-5)
     assert float(metrics["policy/importance_capped"][0]) == (np.exp(gap)[mask] > 1.5).sum()

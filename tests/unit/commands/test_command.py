@@ -115,6 +115,7 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_the_doctor_says_what_does_not_work() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert {extra for _, extra, _ in OPTIONAL} <= set(extras)

@@ -81,6 +81,8 @@ TREES: dict[str, Any] = {
     ),
 }
 MIXED = TREES["short-prompts-and-empty-completions"]
+ALWAYS = {"short-prompts-and-empty-completions", "three-levels", "many-tiles"}
+SOME_TREES = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in TREES]
 
 
 def inside(level: Level) -> jax.Array:
@@ -124,7 +126,7 @@ def assert_same(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
         )
 
 
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("tree", SOME_TREES)
 def test_values_and_gradients_are_those_of_plain_attention(tree: str, here: dict[str, Callable[..., Any]]) -> None:
     levels = make_levels(*TREES[tree])
     expected = value_and_gradient(xla.attend_tree, levels)
@@ -152,7 +154,12 @@ def packed_levels() -> tuple[Level, ...]:
 
 @pytest.mark.parametrize(
     ("backend", "cap", "size"),
-    [("splash", None, None), ("splash", 2.0, None), ("cudnn", None, None), ("cudnn", None, 5)],
+    [
+        pytest.param("splash", None, None, marks=pytest.mark.slow),
+        ("splash", 2.0, None),
+        pytest.param("cudnn", None, None, marks=pytest.mark.slow),
+        ("cudnn", None, 5),
+    ],
 )
 def test_answers_that_share_a_row_see_the_prompt_and_themselves(
     backend: str, cap: float | None, size: int | None, here: dict[str, Callable[..., Any]]
@@ -171,13 +178,16 @@ def test_a_mask_of_packed_answers_that_has_no_room_for_its_numbers_is_refused() 
 @pytest.mark.skipif(
     cpu.cpu_flags().isdisjoint({"amx_bf16", "avx512_bf16"}), reason="needs a CPU with instructions for bfloat16"
 )
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize(
+    "tree",
+    [pytest.param(name, marks=() if name in {"three-levels", "many-tiles"} else pytest.mark.slow) for name in TREES],
+)
 def test_a_cpu_s_unit_rounds_what_it_multiplies_alone(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)  # slow ones compute the same
     levels = jax.tree.map(
-        lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, make_levels(*TREES[tree], size=64)
+        lambda x: np.asarray(x, jnp.bfloat16) if x.dtype == jnp.float32 else x, make_levels(*TREES[tree], size=64)
     )
-    wide = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, levels)
+    wide = jax.tree.map(lambda x: np.asarray(x, np.float32) if x.dtype == jnp.bfloat16 else x, levels)
     assert_same(value_and_gradient(amx.attend_tree, levels), value_and_gradient(xla.attend_tree, wide), 2e-2)
 
 
@@ -193,6 +203,7 @@ def test_the_backend_of_a_cpu_is_chosen_by_what_it_has(monkeypatch: pytest.Monke
         for_platform("amx", CONFIG, jnp.bfloat16, "cpu")
 
 
+@pytest.mark.slow
 def test_splash_caps_scores_as_plain_attention_does(here: dict[str, Callable[..., Any]]) -> None:
     levels = make_levels(*MIXED)
     expected = value_and_gradient(xla.attend_tree, levels, cap=0.5)
@@ -292,8 +303,10 @@ def loss_and_gradients(config: ModelConfig, attention: Any, batch: GroupBatch, r
 
 @pytest.mark.parametrize(
     ("name", "config", "remat"),
-    [("splash", CONFIG, "full"), ("cudnn", SLIDING, "query,key,value,attended")],
-    ids=["splash", "cudnn-sliding"],
+    [
+        pytest.param("splash", CONFIG, "full", marks=pytest.mark.slow, id="splash"),
+        pytest.param("cudnn", SLIDING, "query,key,value,attended", id="cudnn-sliding"),
+    ],
 )
 def test_the_update_of_a_whole_model_is_the_same(
     name: str, config: ModelConfig, remat: str, here: dict[str, Callable[..., Any]]

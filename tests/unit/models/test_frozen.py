@@ -31,7 +31,15 @@ def batch() -> GroupBatch:
     return GroupBatch((prompt,), tokens, length, np.ones((2, 3, 8), bool), zeros, zeros, blank, blank + 1, blank > 0)
 
 
-@pytest.mark.parametrize("frozen", [["embed"], ["embed", "*_norm"], ["q", "k", "v", "o"]], ids=",".join)
+@pytest.mark.parametrize(
+    "frozen",
+    [
+        pytest.param(["embed"], marks=pytest.mark.slow),
+        ["embed", "*_norm"],
+        pytest.param(["q", "k", "v", "o"], marks=pytest.mark.slow),
+    ],
+    ids=",".join,
+)
 def test_an_update_moves_the_rest_as_if_nothing_else_were_there(frozen: list[str]) -> None:
     """By plain gradient descent a weight's change depends on its own gradient alone."""
     params, rate = init_params(CONFIG, jax.random.key(0)), optax.sgd(0.1)

@@ -52,7 +52,7 @@ CONFIGS = pytest.mark.parametrize(
 
 def make_params(config: ModelConfig, dtype: Any = jnp.float32) -> Any:
     shapes, rng = jax.eval_shape(lambda: init_params(config, jax.random.key(0))), np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), dtype), shapes)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape).astype(dtype)), shapes)
 
 
 def edit_config(folder: Path, **changes: Any) -> None:
@@ -91,7 +91,7 @@ def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str
 
 
 @CONFIGS
-@pytest.mark.parametrize("kept", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kept", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_what_is_loaded_and_saved_again_has_the_same_bytes(tmp_path: Path, config: ModelConfig, kept: str) -> None:
     save_checkpoint(tmp_path / "source", config, make_params(config, kept), dtype=kept, shard_bytes=3000)
     for read_as in {kept, "float32"}:  # float32 holds every bfloat16
@@ -283,7 +283,12 @@ def test_tokenizer_travels_with_the_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("named", "asks"),
-    [("TokenizersBackend", False), ("PreTrainedTokenizerFast", False), ("Qwen2TokenizerFast", True), (None, True)],
+    [
+        pytest.param("TokenizersBackend", False, marks=pytest.mark.slow),
+        ("PreTrainedTokenizerFast", False),
+        pytest.param("Qwen2TokenizerFast", True, marks=pytest.mark.slow),
+        pytest.param(None, True, marks=pytest.mark.slow),
+    ],
 )
 def test_a_tokenizer_of_the_general_class_is_read_without_asking_for_its_class(
     tmp_path: Path, named: str | None, asks: bool

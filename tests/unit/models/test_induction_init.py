@@ -16,6 +16,9 @@ from jaxrl_sql.types import InputError
 CONFIG = ModelConfig("qwen3", 512, 128, 3, 2, 2, 64, 64, 1e4, 1e-6, True, True, False, 256)
 
 
+FORWARD = jax.jit(forward, static_argnums=1)
+
+
 def gain(copying: bool) -> float:
     """Return by how many nats the second half of a sequence, which repeats the first, is likelier than the first."""
     params = init_params(CONFIG, jax.random.key(0))
@@ -23,7 +26,7 @@ def gain(copying: bool) -> float:
         params = init_induction(params, CONFIG, jax.random.key(1))
     half = np.random.default_rng(0).permutation(512)[:80]
     tokens = np.concatenate([half, half])
-    logprobs = jax.nn.log_softmax(forward(params, CONFIG, jnp.array([tokens]), jnp.array([160]))[0])
+    logprobs = jax.nn.log_softmax(FORWARD(params, CONFIG, jnp.array([tokens]), jnp.array([160]))[0])
     seen = np.asarray(logprobs)[np.arange(159), tokens[1:]]
     return float(seen[80:].mean() - seen[:79].mean())
 

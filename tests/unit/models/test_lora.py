@@ -31,7 +31,9 @@ GEMMA3 = dataclasses.replace(
     norms_from_one=True, post_norms=True, scale_embeddings=True,
 )  # fmt: skip
 CONFIGS = pytest.mark.parametrize(
-    "config", [QWEN3, pytest.param(QWEN2, marks=pytest.mark.slow), GEMMA3], ids=["qwen3", "qwen2", "gemma3"]
+    "config",
+    [QWEN3, pytest.param(QWEN2, marks=pytest.mark.nightly), pytest.param(GEMMA3, marks=pytest.mark.slow)],
+    ids=["qwen3", "qwen2", "gemma3"],
 )
 ALL = ("q", "k", "v", "o", "gate", "up", "down")
 RANK, ALPHA = 3, 6.0
@@ -49,10 +51,14 @@ def fresh(config: ModelConfig, targets: tuple[str, ...] = ("*",)) -> tuple[Adapt
     return init_adapters(config, RANK, ALPHA, targets, jax.random.key(1)), base
 
 
+def to_host(tree: Any) -> Any:
+    return jax.tree.map(np.asarray, tree)
+
+
 def trained(adapters: Adapters) -> Adapters:
     """Move B away from zero, as training would."""
     r = np.random.default_rng(2)
-    return jax.tree.map(lambda x: x + 0.05 * jnp.asarray(r.normal(size=x.shape), x.dtype), adapters)
+    return jax.tree.map(lambda x: jnp.asarray(x + (0.05 * r.normal(size=x.shape)).astype(x.dtype)), to_host(adapters))
 
 
 @CONFIGS
@@ -85,23 +91,29 @@ def test_adapters_compute_what_merged_weights_compute(config: ModelConfig, plain
     adapters = trained(adapters)
     apart, merged = policy_params(adapters, base), merge(adapters, base)
     expected = FORWARD(merged, config, TOKENS, LENGTHS)
-    assert np.abs(expected - FORWARD(base, config, TOKENS, LENGTHS)).max() > 0.1, "the adapters do nothing"
+    plain = np.asarray(FORWARD(base, config, TOKENS, LENGTHS))
+    assert np.abs(np.asarray(expected) - plain).max() > 0.1, "the adapters do nothing"
     np.testing.assert_allclose(FORWARD(apart, config, TOKENS, LENGTHS), expected, atol=2e-5)
     # The sampler's way: the same tokens from a prefix and a cache.
     fill, step = (jit(one, static_argnums=1) for one in (plain_decode.prefill, plain_decode.decode_step))
     prefix, last = fill(apart, config, TOKENS[:1, :6], np.array([6]))
-    np.testing.assert_allclose(unembed(apart, config, last)[0], expected[0, 5], atol=2e-5)
+    expected, read_out = np.asarray(expected), jit(unembed, static_argnums=1)
+    np.testing.assert_allclose(read_out(apart, config, last)[0], expected[0, 5], atol=2e-5)
     cache = plain_decode.init_decode_cache(config, 1, 2, 4, jnp.float32)
     for t in range(6, 9):
         token = jnp.full((1, 2), int(TOKENS[0, t]))
         hidden, cache = step(apart, config, prefix, cache, token, jnp.ones((1, 2), bool))
-        for row in np.asarray(unembed(apart, config, hidden))[0]:
+        for row in np.asarray(read_out(apart, config, hidden))[0]:
             np.testing.assert_allclose(row, expected[0, t], atol=2e-5)
 
 
 @pytest.mark.parametrize(
     ("config", "remat"),
-    [(QWEN3, "query,key"), pytest.param(QWEN2, "none", marks=pytest.mark.slow), (GEMMA3, "full")],
+    [
+        pytest.param(QWEN3, "query,key", marks=pytest.mark.slow),
+        pytest.param(QWEN2, "none", marks=pytest.mark.nightly),
+        (GEMMA3, "full"),
+    ],
     ids=["qwen3", "qwen2", "gemma3"],
 )
 def test_gradients_are_the_projections_of_the_full_gradient(config: ModelConfig, remat: str) -> None:
@@ -150,10 +162,11 @@ def test_adapters_stay_in_float32_beside_a_bfloat16_base() -> None:
     base = init_params(QWEN3, jax.random.key(0), jnp.bfloat16)
     adapters = trained(fresh(QWEN3)[0])
     logits = FORWARD(policy_params(adapters, base), QWEN3, TOKENS, LENGTHS)
-    wide = jax.tree.map(lambda x: x.astype(jnp.float32), base)
+    wide = jax.tree.map(lambda x: np.asarray(x, np.float32), base)
     expected = FORWARD(policy_params(adapters, wide), QWEN3, TOKENS, LENGTHS)
-    assert 0 < np.abs(logits - expected).mean() < 0.05 * np.abs(expected).mean()
-    grads = jit(jax.grad(lambda a: forward(policy_params(a, base), QWEN3, TOKENS, LENGTHS).mean()))(adapters)
+    assert 0 < np.abs(np.asarray(logits) - np.asarray(expected)).mean() < 0.05 * np.abs(expected).mean()
+    gradient = jax.grad(lambda a: forward(policy_params(a, base), QWEN3, TOKENS, LENGTHS).mean())
+    grads = jax.eval_shape(gradient, adapters)
     assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
     assert merge(adapters, base)["layers"]["q"].dtype == np.float32
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -60,12 +61,35 @@ def scored(
 SPLASH = partial(splash.attend_tree, interpret=True)
 
 
+@cache
+def differentiated(config: ModelConfig, remat: str, attention: str | TreeAttention) -> Callable[..., Any]:
+    """Return the compiled (loss, scores) and gradient of a batch."""
+
+    def loss(params: Any, batch: GroupBatch) -> Any:
+        found = scored(config, params, batch, remat, attention)
+        result = grpo_loss(found, batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False)
+        return result.sum / result.weight, found
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def assert_gradients(found: Any, wanted: Any) -> None:
+    for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(wanted), strict=True):
+        scale = np.abs(b).max()
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
+
+
 @pytest.mark.parametrize(
-    ("config", "attention"),
-    [(PLAIN, "xla"), (SLIDING, "xla"), (PLAIN, SPLASH)],
-    ids=["plain", "sliding", "splash"],
+    ("config", "attention", "remat"),
+    [
+        pytest.param(PLAIN, "xla", "full", id="full-plain"),
+        pytest.param(PLAIN, SPLASH, "full", id="full-splash"),
+        pytest.param(SLIDING, "xla", "full", id="full-sliding", marks=pytest.mark.slow),
+        pytest.param(PLAIN, "xla", "none", id="none-plain", marks=pytest.mark.nightly),
+        pytest.param(PLAIN, SPLASH, "none", id="none-splash", marks=pytest.mark.nightly),
+        pytest.param(SLIDING, "xla", "none", id="none-sliding", marks=pytest.mark.nightly),
+    ],
 )
-@pytest.mark.parametrize("remat", [pytest.param("none", marks=pytest.mark.slow), "full"])
 def test_packed_answers_score_as_those_in_rows_of_their_own(
     config: ModelConfig, attention: str | TreeAttention, remat: str
 ) -> None:
@@ -76,24 +100,18 @@ def test_packed_answers_score_as_those_in_rows_of_their_own(
     assert packed.packed_length.shape == (B, 3)
     inside = np.arange(T) < batch.completion_len[..., None]
     critic = add_value_head(params, config)
-    critic = dataclasses.replace(critic, value={"weight": jnp.linspace(-1, 1, 32), "bias": jnp.ones(())})
-    want, got = (scored(config, critic, one, remat, by) for one, by in ((batch, "xla"), (packed, attention)))
-    for a, b in zip(got, want, strict=True):
+    critic = dataclasses.replace(critic, value={"weight": jnp.linspace(-1, 1, 32), "bias": np.ones((), np.float32)})
+    (want, scores), wanted = differentiated(config, remat, "xla")(critic, batch)
+    (got, packed_scores), found = differentiated(config, remat, attention)(critic, packed)
+    for a, b in zip(packed_scores, scores, strict=True):
         np.testing.assert_allclose(np.asarray(a)[inside], np.asarray(b)[inside], rtol=1e-5, atol=1e-5)
         assert np.all(np.asarray(a)[~inside] == 0)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert_gradients(found, wanted)
 
-    def loss(params: Any, batch: GroupBatch, by: str | TreeAttention) -> jax.Array:
-        found = grpo_loss(
-            scored(config, params, batch, remat, by), batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False
-        )
-        return found.sum / found.weight
 
-    gradient = jax.jit(jax.value_and_grad(loss), static_argnums=2)
-    wanted, found = gradient(params, batch, "xla"), gradient(params, packed, attention)
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
-    for (path, a), b in zip(jax.tree.leaves_with_path(found[1]), jax.tree.leaves(wanted[1]), strict=True):
-        scale = np.abs(b).max()
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
+POLICY = make_policy(PLAIN, 0.7)
+OBJECTIVE = partial(grpo_loss, cfg=GrpoConfig(entropy_bonus=0.1, loss_agg_mode="sequence_mean"), on_policy=False)
 
 
 def conditionals(jaxpr: Any) -> list[int]:
@@ -106,32 +124,37 @@ def conditionals(jaxpr: Any) -> list[int]:
     return found
 
 
-def test_a_part_runs_the_rows_that_its_prompts_need() -> None:
+@pytest.mark.parametrize("by_rows", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_a_part_runs_the_rows_that_its_prompts_need(by_rows: bool) -> None:
     """Of three parts one needs two rows and the others three: the same sums as in one piece of rows of their own."""
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
-    packed, policy, rate = with_packed_rows(batch), make_policy(PLAIN, 0.7), optax.sgd(1.0)
+    packed, rate = with_packed_rows(batch), optax.sgd(1.0)
     assert packed.packed_length is not None
     assert (np.asarray(packed.packed_length) > 0).sum(axis=1).tolist() == [3, 2, 3]
-    objective = partial(grpo_loss, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False)
-
-    def learned(batch: GroupBatch, parts: int, by_rows: bool) -> Any:
-        step = make_step(policy, objective, rate, parts, by_rows)
-        state = init_state(jax.tree.map(lambda x: x.copy(), params), rate)
-        ways = conditionals(jax.make_jaxpr(step)(state, batch).jaxpr)
-        return ways, step(state, batch)
-
-    _, (want, wanted) = learned(batch, 1, by_rows=False)
-    one_size, _ = learned(packed, 3, by_rows=False)
-    ways, (got, metrics) = learned(packed, 3, by_rows=True)
-    assert ways == [*one_size, 2] == [2]
-    assert_sums(got.trainable, want.trainable, params)
+    step, before = make_step(POLICY, OBJECTIVE, rate, 3, by_rows), jax.tree.map(np.array, params)
+    state = init_state(params, rate)
+    assert conditionals(jax.make_jaxpr(step)(state, packed).jaxpr) == ([2] if by_rows else [])
+    got, metrics = step(state, packed)
+    want, wanted, alone = whole()
+    assert_sums(got.trainable, want, before)
     for name, (total, weight) in wanted.items():
         np.testing.assert_allclose(metrics[name], (total, weight), rtol=1e-4, atol=1e-5, err_msg=name)
     inside = np.arange(T) < batch.completion_len[..., None]
-    scored_alone, scored_packed = (
-        np.asarray(make_scorer(policy, parts)(params, None, one)[0]) for one, parts in ((batch, 1), (packed, 3))
-    )
-    np.testing.assert_allclose(scored_packed, np.where(inside, scored_alone, 0), rtol=1e-5, atol=1e-5)
+    scores = np.asarray(make_scorer(POLICY, 3)(before, None, packed)[0])
+    np.testing.assert_allclose(scores, np.where(inside, alone, 0), rtol=1e-5, atol=1e-5)
+
+
+def learned_in(batch: GroupBatch, micro_batches: int | MicroBatches) -> tuple[Any, Any, np.ndarray]:
+    """Return a batch's updated parameters, the update's metrics, and the scores before it, run in such parts."""
+    params, rate = init_params(PLAIN, jax.random.key(3)), optax.sgd(1.0)
+    scores = np.asarray(make_scorer(POLICY, micro_batches)(params, None, batch)[0])
+    state, metrics = make_step(POLICY, OBJECTIVE, rate, micro_batches)(init_state(params, rate), batch)
+    return state.trainable, metrics, scores
+
+
+@cache
+def whole() -> tuple[Any, Any, np.ndarray]:
+    return learned_in(make_batch(), 1)
 
 
 # Tokens that may run at a time, of three prompts of 8 with three packed rows of 16, or six that are not: what fits.
@@ -148,25 +171,26 @@ BUDGETS = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in {"two-rows", "four-answers"} else [pytest.mark.slow]) for name in BUDGETS],
+    [
+        "two-rows",
+        pytest.param("four-answers", marks=pytest.mark.slow),
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in BUDGETS
+            if name not in {"two-rows", "four-answers"}
+        ),
+    ],
 )
 def test_a_budget_of_tokens_changes_no_sum(name: str) -> None:
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
     is_packed, tokens = BUDGETS[name]
-    policy, rate, micro_batches = make_policy(PLAIN, 0.7), optax.sgd(1.0), MicroBatches(1, tokens)
     within = with_packed_rows(batch) if is_packed else batch
-    objective = partial(grpo_loss, cfg=GrpoConfig(entropy_bonus=0.1, loss_agg_mode="sequence_mean"), on_policy=False)
-    (want, wanted), (got, metrics) = (
-        make_step(policy, objective, rate, by)(init_state(jax.tree.map(lambda x: x.copy(), params), rate), one)
-        for one, by in ((batch, 1), (within, micro_batches))
-    )
-    assert_sums(got.trainable, want.trainable, params)
+    want, wanted, alone = whole()
+    got, metrics, here = learned_in(within, MicroBatches(1, tokens))
+    assert_sums(got, want, params)
     for key, (total, weight) in wanted.items():
         np.testing.assert_allclose(metrics[key], (total, weight), rtol=1e-4, atol=1e-5, err_msg=key)
     inside = np.arange(T) < batch.completion_len[..., None]
-    alone, here = (
-        np.asarray(make_scorer(policy, by)(params, None, one)[0]) for one, by in ((batch, 1), (within, micro_batches))
-    )
     np.testing.assert_allclose(here[inside], alone[inside], rtol=1e-5, atol=1e-5)
 
 
@@ -183,11 +207,15 @@ def assert_sums(got: Any, want: Any, before: Any) -> None:
     ):
         moved = np.asarray(b) - np.asarray(old)
         np.testing.assert_allclose(
-            a - old, moved, rtol=0, atol=2e-5 * np.abs(moved).max(), err_msg=jax.tree_util.keystr(path)
+            np.asarray(a) - np.asarray(old),
+            moved,
+            rtol=0,
+            atol=2e-5 * np.abs(moved).max(),
+            err_msg=jax.tree_util.keystr(path),
         )
 
 
-@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_scoring_learned_tokens_alone_changes_no_sum_of_theirs(few: bool) -> None:
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
     if few:
@@ -196,17 +224,17 @@ def test_scoring_learned_tokens_alone_changes_no_sum_of_theirs(few: bool) -> Non
     assert packed.scored is not None
     assert packed.scored.shape == (B, 24 if few else 32)  # of 48 places
     learned = batch.loss_mask & (np.arange(T) < batch.completion_len[..., None])
-    want, got = (np.asarray(scored(PLAIN, params, one).logprob) for one in (batch, packed))
-    np.testing.assert_allclose(got, np.where(learned, want, 0), rtol=1e-5, atol=1e-5)
 
-    def loss(params: Any, batch: GroupBatch) -> jax.Array:
-        found = sft_loss(scored(PLAIN, params, batch), batch)
-        return found.sum / found.weight
+    def loss(params: Any, batch: GroupBatch) -> Any:
+        scores = scored(PLAIN, params, batch)
+        found = sft_loss(scores, batch)
+        return found.sum / found.weight, scores.logprob
 
-    wanted, found = (jax.jit(jax.value_and_grad(loss))(params, one) for one in (batch, packed))
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
-    for (path, a), b in zip(jax.tree.leaves_with_path(found[1]), jax.tree.leaves(wanted[1]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max(), err_msg=jax.tree_util.keystr(path))
+    gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    ((want, wanted_scores), wanted), ((got, scores), found) = (gradient(params, one) for one in (batch, packed))
+    np.testing.assert_allclose(scores, np.where(learned, wanted_scores, 0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert_gradients(found, wanted)
 
 
 def test_rows_hold_the_tokens_of_their_answers() -> None:
@@ -215,7 +243,7 @@ def test_rows_hold_the_tokens_of_their_answers() -> None:
     assert rows.tokens.shape == (B, 3, T)
     assert rows.owner is not None
     assert rows.offset is not None
-    back = of_completions(rows.tokens.astype(jnp.float32), packed)
+    back = of_completions(np.asarray(rows.tokens, np.float32), packed)
     inside = np.arange(T) < packed.completion_len[..., None]
     np.testing.assert_array_equal(back, np.where(inside, packed.completion, 0))
     held = np.arange(T) < np.asarray(packed.packed_length)[..., None]

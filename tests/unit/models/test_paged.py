@@ -35,6 +35,10 @@ SIZE = 4
 decode_tokens = jax.jit(paged.decode_tokens, static_argnums=1)
 extend_completions = jax.jit(paged.extend_completions, static_argnums=1)
 prefill_prompts = jax.jit(paged.prefill_prompts, static_argnums=(1, 5))
+FORWARD, read_out = (jax.jit(function, static_argnums=1) for function in (forward, unembed))
+CONFIGS = pytest.mark.parametrize(
+    "config", [pytest.param(PLAIN, marks=pytest.mark.slow), WINDOW], ids=["plain", "window"]
+)
 LENGTHS = (5, 13, 8)
 COMPLETION = 9
 
@@ -42,7 +46,7 @@ COMPLETION = 9
 @functools.cache
 def params_of(config: ModelConfig) -> Any:
     # Larger than a new model's, so that attention looks at single tokens and a wrong one is seen.
-    return jax.tree.map(lambda x: 3 * x, init_params(config, jax.random.key(1)))
+    return jax.tree.map(lambda x: 3 * np.asarray(x), init_params(config, jax.random.key(1)))
 
 
 def sequences(seed: int, *lengths: int) -> list[np.ndarray]:
@@ -51,7 +55,9 @@ def sequences(seed: int, *lengths: int) -> list[np.ndarray]:
 
 
 def logits_of(config: ModelConfig, tokens: np.ndarray) -> np.ndarray:
-    return np.asarray(forward(params_of(config), config, tokens[None], jnp.array([len(tokens)])))[0]
+    """Return the logits of each token; all lengths have one program."""
+    row = np.pad(tokens, (0, 32 - len(tokens)))[None]
+    return np.asarray(FORWARD(params_of(config), config, row, np.array([len(tokens)])))[0, : len(tokens)]
 
 
 def padded(rows: list[np.ndarray], width: int) -> np.ndarray:
@@ -75,7 +81,7 @@ def prompt_table(r: np.random.Generator, blocks: int, j: int) -> np.ndarray:
 
 def prefilled(config: ModelConfig, prompts: list[np.ndarray], table: np.ndarray, width: int) -> tuple[Any, KVPool]:
     """Prefill prompts in chunks of `width` tokens -> the last state of each, and the pool."""
-    pool = jax.tree.map(lambda x: x + 7.0, init_pool(config, 16, SIZE, jnp.float32))
+    pool = jax.tree.map(lambda x: np.full(x.shape, 7.0, np.float32), init_pool(config, 16, SIZE, jnp.float32))
     hidden = np.zeros((len(prompts), config.d_model), np.float32)
     for start in range(0, max(LENGTHS), width):
         parts = [p[start : start + width] for p in prompts]
@@ -89,25 +95,25 @@ def prefilled(config: ModelConfig, prompts: list[np.ndarray], table: np.ndarray,
     return hidden, pool
 
 
-@pytest.mark.parametrize("config", [PLAIN, WINDOW], ids=["plain", "window"])
+@CONFIGS
 @pytest.mark.parametrize(
-    "width", [4, pytest.param(8, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)]
+    "width", [4, pytest.param(8, marks=pytest.mark.nightly), pytest.param(16, marks=pytest.mark.nightly)]
 )
 def test_prompts_in_chunks_are_prompts_in_one(config: ModelConfig, width: int) -> None:
     prompts = sequences(0, *LENGTHS)
     hidden, _ = prefilled(config, prompts, prompt_table(np.random.default_rng(1), 16, 4), width)
     for row, prompt in zip(hidden, prompts, strict=True):
-        got = np.asarray(unembed(params_of(config), config, jnp.array(row)))
+        got = np.asarray(read_out(params_of(config), config, row))
         np.testing.assert_allclose(got, logits_of(config, prompt)[-1], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("config", [PLAIN, WINDOW], ids=["plain", "window"])
+@CONFIGS
 @pytest.mark.parametrize(
     ("at_once", "kernel"),
     [
-        pytest.param(0, None, marks=pytest.mark.slow),
+        pytest.param(0, None, marks=pytest.mark.nightly),
         (3, None),
-        pytest.param(6, None, marks=pytest.mark.slow),
+        pytest.param(6, None, marks=pytest.mark.nightly),
         (6, TRITON_INTERPRETED),
     ],
     ids=["0", "3", "6", "kernel"],
@@ -119,7 +125,7 @@ def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, ker
     r = np.random.default_rng(3)
     table = prompt_table(r, 16, 4)
     hidden, prompt_pool = prefilled(config, prompts, table, 16)
-    own = jax.tree.map(lambda x: x + 5.0, init_pool(config, 14, SIZE, jnp.float32))
+    own = jax.tree.map(lambda x: np.full(x.shape, 5.0, np.float32), init_pool(config, 14, SIZE, jnp.float32))
     own_table = r.permutation(14)[:12].reshape(4, 3)
     group_index = np.array([2, 0, 0, 1])
     group_slots = np.full((3, 3), 4, np.int32)
@@ -141,7 +147,7 @@ def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, ker
         state = np.asarray(out)
     expected = [logits_of(config, np.concatenate([prompts[p], d])) for p, d in zip(prompt_of, done, strict=True)]
     for t in range(at_once, COMPLETION):
-        got = np.asarray(unembed(params_of(config), config, jnp.array(state)))
+        got = np.asarray(read_out(params_of(config), config, state))
         for n in range(4):
             np.testing.assert_allclose(got[n], expected[n][LENGTHS[prompt_of[n]] - 1 + t], rtol=2e-4, atol=2e-4)
         active = np.array([True, True, t < 5, True])
@@ -153,7 +159,7 @@ def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, ker
         )  # fmt: skip
         if not active[2]:
             held = own_table[2]
-            np.testing.assert_array_equal(own.k[0][held], before.k[0][held])
+            np.testing.assert_array_equal(np.asarray(own.k[0])[held], np.asarray(before.k[0])[held])
             expected[2] = np.zeros((0, 24))
             break
         length += active

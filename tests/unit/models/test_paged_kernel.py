@@ -78,6 +78,14 @@ def by_kernel(kernel: Kernel, case: Case, score: Score, window: int | None) -> n
 
 def by_reference(case: Case, score: Score, window: int | None) -> np.ndarray:
     """Attend by what XLA does, over pools without the blocks that are no numbers."""
+
+    def attended(q: jax.Array, pools: Any, groups: Groups, length: jax.Array) -> jax.Array:
+        return _by_reference(Case(q, pools, case.tables, groups, length), score, window)
+
+    return np.asarray(jax.jit(attended)(case.q, case.pools, case.groups, case.length))
+
+
+def _by_reference(case: Case, score: Score, window: int | None) -> jax.Array:
     accesses, pools = [], []
     for (k, v), table, which in zip(case.pools, case.tables, "pc", strict=True):
         owner, start = np.full(len(k), len(table), np.int32), np.zeros(len(k), np.int32)
@@ -98,7 +106,7 @@ def by_reference(case: Case, score: Score, window: int | None) -> np.ndarray:
         for access in accesses
     ]
     keys = [PagedKeys(*kv, access, one) for kv, access, one in zip(pools, accesses, seen, strict=True)]
-    return np.asarray(paged_attention(case.q, keys, score))
+    return paged_attention(case.q, keys, score)
 
 
 CASES = {
@@ -111,7 +119,12 @@ CASES = {
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 @pytest.mark.parametrize(
-    "name", ["groups", "nobody", *(pytest.param(name, marks=pytest.mark.slow) for name in ("many heads", "long"))]
+    "name",
+    [
+        pytest.param("groups", marks=pytest.mark.slow),
+        "nobody",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("many heads", "long")),
+    ],
 )
 def test_a_kernel_reads_what_the_reference_reads(kernel: Kernel, name: str) -> None:
     case = make_case(*CASES[name])
@@ -122,7 +135,9 @@ def test_a_kernel_reads_what_the_reference_reads(kernel: Kernel, name: str) -> N
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-@pytest.mark.parametrize(("window", "score"), [(3, Score(0.5, 3.0)), (24, Score(0.2, None))])
+@pytest.mark.parametrize(
+    ("window", "score"), [(3, Score(0.5, 3.0)), pytest.param(24, Score(0.2, None), marks=pytest.mark.slow)]
+)
 def test_windows_and_caps_are_the_references(kernel: Kernel, window: int, score: Score) -> None:
     case = make_case(*CASES["groups"])
     got, wanted = by_kernel(kernel, case, score, window), by_reference(case, score, window)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.extend.core import jaxprs_in_params
 
@@ -31,13 +32,15 @@ B, Q, G, P, T = 4, 2, 5, 64, 16
 SPLASH = partial(splash.attend_tree, interpret=True)
 
 
-def either_way(**cases: tuple[Any, ...]) -> list[Any]:
-    """Return each case with answers apart and packed: in turns one of the two always, the other as a slow test."""
-    return [
-        pytest.param(*case, is_packed, id=f"{name}-{way}", marks=pytest.mark.slow if (at + is_packed) % 2 else ())
-        for at, (name, case) in enumerate(cases.items())
-        for is_packed, way in ((False, "apart"), (True, "packed"))
-    ]
+def either_way(always: set[str], **cases: tuple[Any, ...]) -> list[Any]:
+    """Return each case with answers apart and packed: some always, one of each pair as slow, the other as nightly."""
+    found = []
+    for at, (name, case) in enumerate(cases.items()):
+        for is_packed, way in ((False, "apart"), (True, "packed")):
+            label = f"{name}-{way}"
+            mark = pytest.mark.nightly if (at + is_packed) % 2 else pytest.mark.slow
+            found.append(pytest.param(*case, is_packed, id=label, marks=() if label in always else mark))
+    return found
 
 
 def make_batch() -> GroupBatch:
@@ -74,9 +77,27 @@ def test_of_equal_prompts_each_keeps_its_last_token() -> None:
     assert (begin.length.tolist(), rest.length.tolist()) == ([63, 63], [1, 1])
 
 
+@cache
+def differentiated(config: ModelConfig, attention: str | TreeAttention) -> Callable[..., Any]:
+    """Return the compiled (loss, scores) and gradient of a batch."""
+
+    def loss(params: Any, batch: GroupBatch) -> tuple[jax.Array, jax.Array]:
+        scored = make_policy(config, 0.7, "full", attention=attention)(params, None, batch)
+        found = grpo_loss(scored, batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False)
+        return found.sum / found.weight, scored.logprob
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
 @pytest.mark.parametrize(
     ("config", "attention", "is_packed"),
-    either_way(plain=(MODEL, "xla"), sliding=(SLIDING, "xla"), splash=(MODEL, SPLASH), cudnn=(MODEL, "cudnn")),
+    either_way(
+        {"plain-apart", "cudnn-packed"},
+        plain=(MODEL, "xla"),
+        sliding=(SLIDING, "xla"),
+        splash=(MODEL, SPLASH),
+        cudnn=(MODEL, "cudnn"),
+    ),
 )
 def test_scores_and_gradients_are_those_of_prompts_each_alone(
     config: ModelConfig, attention: str | TreeAttention, is_packed: bool, plain_kernel: ModuleType
@@ -88,18 +109,12 @@ def test_scores_and_gradients_are_those_of_prompts_each_alone(
     once = with_schemas_once(alone, Q)
     once = with_packed_rows(once) if is_packed else once
 
-    def loss(params: Any, batch: GroupBatch, by: str | TreeAttention) -> tuple[jax.Array, jax.Array]:
-        scored = make_policy(config, 0.7, "full", attention=by)(params, None, batch)
-        found = grpo_loss(scored, batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False)
-        return found.sum / found.weight, scored.logprob
-
-    gradient = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=2)
     if is_packed and attention is SPLASH:
         with pytest.raises(InputError, match="tell several questions"):
-            gradient(params, once, attention)
+            differentiated(config, attention)(params, once)
         return
-    (want, scores), wanted = gradient(params, alone, "xla")
-    (got, found), gradients = gradient(params, once, attention)
+    (want, scores), wanted = differentiated(config, "xla")(params, alone)
+    (got, found), gradients = differentiated(config, attention)(params, once)
     inside = np.arange(T) < alone.completion_len[..., None]
     np.testing.assert_allclose(np.asarray(found)[inside], np.asarray(scores)[inside], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got, want, rtol=1e-5)
@@ -126,25 +141,36 @@ def test_what_is_in_common_is_run_once() -> None:
     assert tokens == {B // Q * P, B * 64, B * G * T}
 
 
+def updated(batch: GroupBatch, parts: MicroBatches) -> tuple[Any, np.ndarray]:
+    """Return a batch's updated parameters, and the scores of its tokens before, run in such parts."""
+    policy, loss = make_policy(MODEL), partial(grpo_loss, cfg=GrpoConfig(), on_policy=False)
+    params = init_params(MODEL, jax.random.key(3))
+    scores, _ = make_scorer(policy, parts)(params, None, batch)
+    state, _ = make_step(policy, loss, optax.sgd(0.1), parts)(init_state(params, optax.sgd(0.1)), batch)
+    return state.trainable, np.where(np.arange(T) < make_batch().completion_len[..., None], scores, 0)
+
+
+@cache
+def whole() -> tuple[Any, np.ndarray]:
+    """Return those of prompts each alone, in one part."""
+    return updated(make_batch(), MicroBatches())
+
+
 @pytest.mark.parametrize(
     ("micro_batches", "is_packed"),
-    either_way(tokens=(MicroBatches(1, 360),), parts=(MicroBatches(2),), whole=(MicroBatches(1, 720),)),
+    either_way(
+        {"tokens-apart", "parts-packed"},
+        tokens=(MicroBatches(1, 360),),
+        parts=(MicroBatches(2),),
+        whole=(MicroBatches(1, 720),),
+    ),
 )
 def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is_packed: bool) -> None:
     """What is in common stays in one part; each part's answers come back to their places."""
-    import optax
-
-    params, alone = init_params(MODEL, jax.random.key(3)), make_batch()
-    once = with_schemas_once(alone, Q)
+    once = with_schemas_once(make_batch(), Q)
     once = with_packed_rows(once) if is_packed else once
-    policy, loss = make_policy(MODEL), partial(grpo_loss, cfg=GrpoConfig(), on_policy=False)
-    found = []
-    for batch, parts in ((alone, MicroBatches()), (once, micro_batches)):
-        state = init_state(jax.tree.map(jnp.copy, params), optax.sgd(0.1))
-        state, _ = make_step(policy, loss, optax.sgd(0.1), parts)(state, batch)
-        scores, _ = make_scorer(policy, parts)(params, None, batch)
-        found.append((state.trainable, np.where(np.arange(T) < alone.completion_len[..., None], scores, 0)))
-    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+    found = updated(once, micro_batches)
+    for a, b in zip(*map(jax.tree.leaves, (found, whole())), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 

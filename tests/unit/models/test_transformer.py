@@ -62,7 +62,7 @@ GEMMA3 = dataclasses.replace(
 )
 CONFIGS = pytest.mark.parametrize(
     "config",
-    [QWEN3, pytest.param(QWEN2, marks=pytest.mark.slow), GEMMA3],
+    [pytest.param(QWEN3, marks=pytest.mark.slow), pytest.param(QWEN2, marks=pytest.mark.nightly), GEMMA3],
     ids=["qwen3-tied-gqa", "qwen2-untied", "gemma3-sliding"],
 )
 B, P, G, T = 3, 9, 4, 6
@@ -72,7 +72,7 @@ PROMPT_LEN = np.array([9, 4, 1])
 def make_params(config: ModelConfig) -> Any:
     """Move every leaf away from its special initial value, so that norms and biases count too."""
     params, rng = init_params(config, jax.random.key(0)), np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: leaf + jnp.asarray(0.1 * rng.normal(size=leaf.shape), leaf.dtype), params)
+    return jax.tree.map(lambda leaf: np.asarray(leaf) + (0.1 * rng.normal(size=leaf.shape)).astype(leaf.dtype), params)
 
 
 def make_batch(config: ModelConfig) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -136,9 +136,9 @@ def assert_trees_close(got: Any, expected: Any, rtol: float) -> None:
     got_leaves, expected_leaves = jax.tree.leaves_with_path(got), jax.tree.leaves(expected)
     assert len(got_leaves) == len(expected_leaves)
     for (path, leaf), other in zip(got_leaves, expected_leaves, strict=True):
-        scale = float(jnp.abs(other).max())
+        scale = float(np.abs(other).max())
         assert scale > 0, f"{jax.tree_util.keystr(path)} is zero: the comparison would say nothing"
-        error = float(jnp.abs(leaf - other).max())
+        error = float(np.abs(np.asarray(leaf) - np.asarray(other)).max())
         assert error <= rtol * scale, f"{jax.tree_util.keystr(path)}: {error} of {scale}"
 
 
@@ -153,16 +153,16 @@ def test_grouped_equals_repeated_in_value_and_every_gradient_leaf(config: ModelC
     assert_trees_close(grouped, REPEATED_GRAD(params, config, batch, rows), 1e-5)
 
 
-@pytest.mark.parametrize("remat", ["full", pytest.param("query,key,value", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("remat", ["full", pytest.param("query,key,value", marks=pytest.mark.nightly)])
 def test_remat_changes_no_gradient(remat: str) -> None:
-    params, batch = make_params(QWEN3), make_batch(QWEN3)
-    plain = GROUPED_GRAD(params, QWEN3, batch, "none")
-    assert_trees_close(GROUPED_GRAD(params, QWEN3, batch, remat), plain, 1e-6)
+    params, batch = make_params(GEMMA3), make_batch(GEMMA3)
+    plain = GROUPED_GRAD(params, GEMMA3, batch, "none")
+    assert_trees_close(GROUPED_GRAD(params, GEMMA3, batch, remat), plain, 1e-6)
 
 
 def test_unknown_remat_name_is_refused_with_the_choices() -> None:
     with pytest.raises(InputError, match=r"'qeury'.*query, key"):
-        grouped_nll(make_params(QWEN3), QWEN3, make_batch(QWEN3), "qeury")
+        jax.eval_shape(lambda: grouped_nll(make_params(QWEN3), QWEN3, make_batch(QWEN3), "qeury"))
 
 
 @CONFIGS
@@ -171,12 +171,15 @@ def test_decode_from_the_prompts_cache_equals_forward(config: ModelConfig, plain
     params, (prompt, prompt_len, completion, completion_len) = make_params(config), make_batch(config)
     expected = STATES(params, config, (Segment(prompt, prompt_len),), completion, completion_len)
     prefix, last = fill(params, config, prompt, prompt_len)
-    np.testing.assert_allclose(jnp.broadcast_to(last[:, None], (B, G, config.d_model)), expected[:, :, 0], atol=1e-5)
+    np.testing.assert_allclose(
+        np.broadcast_to(np.asarray(last)[:, None], (B, G, config.d_model)), np.asarray(expected)[:, :, 0], atol=1e-5
+    )
     cache = plain_decode.init_decode_cache(config, B, G, T, jnp.float32)
     for t in range(T - 1):
-        hidden, cache = step(params, config, prefix, cache, completion[:, :, t], t < completion_len)
-        predicts = np.asarray(t + 1 < completion_len)
-        np.testing.assert_allclose(hidden[predicts], expected[:, :, t + 1][predicts], atol=1e-5)
+        token, active = np.asarray(completion)[:, :, t], t < np.asarray(completion_len)
+        hidden, cache = step(params, config, prefix, cache, token, active)
+        predicts = t + 1 < np.asarray(completion_len)
+        np.testing.assert_allclose(np.asarray(hidden)[predicts], np.asarray(expected)[:, :, t + 1][predicts], atol=1e-5)
     np.testing.assert_array_equal(cache.length, np.minimum(completion_len, T - 1))
 
 
@@ -193,9 +196,9 @@ def test_right_padding_changes_nothing(config: ModelConfig) -> None:
         jnp.pad(completion, ((0, 0), (0, 0), (0, 3)), constant_values=7),
         completion_len,
     )
-    inside = jnp.arange(T) < completion_len[..., None]
-    padded = jnp.where(inside, nll(unembed(params, config, hidden[:, :, :T]), completion), 0.0)
-    np.testing.assert_allclose(padded, plain, atol=2e-6)
+    inside = np.arange(T) < np.asarray(completion_len)[..., None]
+    score = jit(lambda params, hidden: nll(unembed(params, config, hidden[:, :, :T]), completion))
+    np.testing.assert_allclose(np.where(inside, score(params, hidden), 0.0), plain, atol=2e-6)
     other = jnp.where(jnp.arange(P) < prompt_len[:, None], prompt, (prompt + 11) % config.vocab_size)
     np.testing.assert_array_equal(
         GROUPED(params, config, (other, prompt_len, completion, completion_len), "none"), plain
@@ -203,17 +206,17 @@ def test_right_padding_changes_nothing(config: ModelConfig) -> None:
 
 
 def test_batch_mates_change_nothing() -> None:
-    params, (prompt, prompt_len, completion, completion_len) = make_params(QWEN3), make_batch(QWEN3)
-    plain = GROUPED(params, QWEN3, (prompt, prompt_len, completion, completion_len), "none")
+    params, (prompt, prompt_len, completion, completion_len) = make_params(GEMMA3), make_batch(GEMMA3)
+    plain = GROUPED(params, GEMMA3, (prompt, prompt_len, completion, completion_len), "none")
     changed = (prompt.at[1:].add(1) % 61, prompt_len.at[1:].set(2), completion.at[1:].add(3) % 61, completion_len)
-    np.testing.assert_array_equal(GROUPED(params, QWEN3, changed, "none")[0], plain[0])
+    np.testing.assert_array_equal(GROUPED(params, GEMMA3, changed, "none")[0], plain[0])
     siblings = completion.at[:, 1:].add(3) % 61
     np.testing.assert_array_equal(
-        GROUPED(params, QWEN3, (prompt, prompt_len, siblings, completion_len), "none")[:, 0], plain[:, 0]
+        GROUPED(params, GEMMA3, (prompt, prompt_len, siblings, completion_len), "none")[:, 0], plain[:, 0]
     )
 
 
-@pytest.mark.parametrize("config", [QWEN3, pytest.param(GEMMA3, marks=pytest.mark.slow)], ids=["full", "sliding"])
+@pytest.mark.parametrize("config", [QWEN3, pytest.param(GEMMA3, marks=pytest.mark.nightly)], ids=["full", "sliding"])
 def test_a_tree_of_three_levels_equals_the_concatenation(config: ModelConfig) -> None:
     """Schema (1 row) -> questions (2 rows) -> answers (6 rows), each with its own lengths."""
     params, rng = make_params(config), np.random.default_rng(3)
@@ -252,12 +255,12 @@ def test_blocks_that_are_no_tree_are_refused() -> None:
     blocks = (Segment(jnp.zeros((1, 2, 3), jnp.int32), jnp.ones((1, 2), jnp.int32)),)
     blocks += (Segment(jnp.zeros((1, 3, 3), jnp.int32), jnp.ones((1, 3), jnp.int32)),)
     with pytest.raises(ValueError, match="3 rows"):
-        hidden_states(make_params(QWEN3), QWEN3, blocks)
+        jax.eval_shape(lambda: hidden_states(make_params(QWEN3), QWEN3, blocks))
 
 
 def test_more_tokens_than_positions_are_refused_before_compilation() -> None:
     with pytest.raises(InputError, match=r"129 tokens.*max_positions"):
-        forward(make_params(QWEN3), QWEN3, jnp.zeros((1, 129), jnp.int32), jnp.array([129]))
+        jax.eval_shape(lambda: forward(make_params(QWEN3), QWEN3, jnp.zeros((1, 129), jnp.int32), jnp.array([129])))
 
 
 def test_empty_rows_have_finite_states_and_gradients() -> None:
@@ -270,7 +273,7 @@ def test_empty_rows_have_finite_states_and_gradients() -> None:
 
     value, grads = jit(jax.value_and_grad(total))(params)
     assert np.isfinite(value)
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(grads))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
 
 @pytest.mark.parametrize("t", [1, 5], ids=["multiply-and-sum", "matrix-product"])
@@ -299,7 +302,7 @@ def test_attention_is_softmax_over_all_parts_and_zero_where_nothing_is_seen(t: i
     np.testing.assert_allclose(jit(run)(q, ks, vs), expected, atol=1e-5)
     assert not expected[0, 1].any()
     grads = jit(jax.grad(lambda *a: jnp.sum(run(*a) ** 2), argnums=(0, 1, 2)))(q, ks, vs)
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(grads))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
     assert not np.asarray(grads[0][0, 1]).any()
 
 
@@ -309,9 +312,10 @@ def test_a_token_of_sliding_layers_sees_as_many_tokens_as_the_windows_together_r
     params, (prompt, prompt_len, completion, completion_len) = make_params(config), make_batch(config)
     plain = STATES(params, config, (Segment(prompt, prompt_len),), completion, completion_len)
     for changed in range(P):
-        other = prompt.at[:, changed].add(1) % config.vocab_size
+        other = np.array(prompt)
+        other[:, changed] = (other[:, changed] + 1) % config.vocab_size
         states = STATES(params, config, (Segment(other, prompt_len),), completion, completion_len)
-        moved = np.abs(np.asarray(states - plain))[0, 1].max(axis=-1) > 1e-6
+        moved = np.abs(np.asarray(states) - np.asarray(plain))[0, 1].max(axis=-1) > 1e-6
         # State t is that of position P - 1 + t: the first prompt and its second row are whole.
         np.testing.assert_array_equal(moved, P - 1 + np.arange(T) - changed <= 6)
 
@@ -320,7 +324,7 @@ def test_scores_far_beyond_the_range_of_exp_stay_finite() -> None:
     q = 1e4 * jnp.ones((1, 1, 1, 1, 4))
     k = jnp.stack([jnp.ones(4), -jnp.ones(4)])[None, None, None]
     v = jnp.arange(8.0).reshape(1, 1, 1, 2, 4)
-    out = attend(q, [(k, v, jnp.ones((1, 1, 1, 2), bool))])
+    out = jit(lambda q, k, v: attend(q, [(k, v, jnp.ones((1, 1, 1, 2), bool))]))(q, k, v)
     np.testing.assert_allclose(out[0, 0, 0, 0], v[0, 0, 0, 0])
 
 
@@ -329,8 +333,8 @@ def test_bfloat16_compute_keeps_float32_masters_and_stays_near() -> None:
     exact = FORWARD(params, QWEN3, prompt, prompt_len)
     rough = FORWARD(params, QWEN3, prompt, prompt_len, jnp.bfloat16)
     assert rough.dtype == jnp.float32
-    error = float(jnp.abs(rough - exact)[0].max())
-    assert 1e-4 < error < 0.05 * float(jnp.abs(exact).max())
+    error = float(np.abs(np.asarray(rough) - np.asarray(exact))[0].max())
+    assert 1e-4 < error < 0.05 * float(np.abs(exact).max())
     grads = jax.eval_shape(jax.grad(lambda p: forward(p, QWEN3, prompt, prompt_len, jnp.bfloat16).sum()), params)
     assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
 

@@ -45,8 +45,11 @@ def with_head(trainable: Any) -> ActorCritic:
 def test_values_are_of_the_states_that_predict_each_token() -> None:
     params, batch = init_params(CONFIG, jax.random.key(0)), make_batch()
     trainable, policy = with_head(params), make_policy(CONFIG, 0.8)
-    scored, plain = policy(trainable, None, batch), policy(params, None, batch)
-    hidden = prediction_states(params, CONFIG, batch.shared, batch.completion, batch.completion_len)
+    score = jax.jit(policy)
+    scored, plain = score(trainable, None, batch), score(params, None, batch)
+    hidden = jax.jit(prediction_states, static_argnums=1)(
+        params, CONFIG, batch.shared, batch.completion, batch.completion_len
+    )
     expected = np.asarray(hidden) @ np.asarray(trainable.value["weight"]) + 0.5
     np.testing.assert_allclose(scored.value, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(scored.logprob, plain.logprob)
@@ -55,7 +58,7 @@ def test_values_are_of_the_states_that_predict_each_token() -> None:
 
 def test_a_new_head_values_everything_at_nothing_and_moves_no_policy() -> None:
     params = init_params(CONFIG, jax.random.key(0))
-    scored = make_policy(CONFIG)(add_value_head(params, CONFIG), None, make_batch())
+    scored = jax.jit(make_policy(CONFIG))(add_value_head(params, CONFIG), None, make_batch())
     assert scored.value is not None
     assert (np.asarray(scored.value) == 0).all()
 
@@ -76,10 +79,11 @@ def test_weight_decay_leaves_norms_and_biases_alone_with_a_head_and_without() ->
     cfg = OptimConfig(lr=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5)
     optimizer = make_optimizer(cfg, 10, decay_mask(CONFIG))
     for trainable in (params, with_head(params)):
-        nothing = jax.tree.map(jnp.zeros_like, trainable)
-        updates, _ = optimizer.update(nothing, optimizer.init(trainable), trainable)
+        nothing = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), trainable)
+        updates, _ = jax.jit(optimizer.update)(nothing, jax.jit(optimizer.init)(trainable), trainable)
         policy = policy_part(updates)
-        assert float(jnp.abs(policy["final_norm"]).max()) == 0.0
-        np.testing.assert_allclose(policy["layers"]["q"], -0.05 * params["layers"]["q"], rtol=1e-5)
-    np.testing.assert_allclose(updates.value["weight"], -0.05 * with_head(params).value["weight"], rtol=1e-5)
+        assert float(np.abs(policy["final_norm"]).max()) == 0.0
+        np.testing.assert_allclose(policy["layers"]["q"], -0.05 * np.asarray(params["layers"]["q"]), rtol=1e-5)
+    head = np.asarray(with_head(params).value["weight"])
+    np.testing.assert_allclose(updates.value["weight"], -0.05 * head, rtol=1e-5)
     assert float(updates.value["bias"]) == 0.0

@@ -24,13 +24,18 @@ from jaxrl_sql.ops.linear import Turned, linear
     ],
 )
 def test_values_and_gradients(x_shape: tuple[int, ...], w_shape: tuple[int, ...], n_in: int, formula: str) -> None:
-    a, b, c = jax.random.split(jax.random.key(0), 3)
-    x, w = jax.random.normal(a, x_shape), jax.random.normal(b, w_shape)
-    expected = jnp.einsum(formula, x, w)
-    out = jax.random.normal(c, expected.shape)
-    np.testing.assert_allclose(linear(x, w, n_in), expected, rtol=1e-5, atol=1e-5)
-    got = jax.grad(lambda x, w: jnp.sum(jnp.sin(linear(x, w, n_in)) * out), (0, 1))(x, w)
-    want = jax.grad(lambda x, w: jnp.sum(jnp.sin(jnp.einsum(formula, x, w)) * out), (0, 1))(x, w)
+    r = np.random.default_rng(0)
+    x, w = (r.normal(size=shape).astype(np.float32) for shape in (x_shape, w_shape))
+    expected = np.einsum(formula, x, w)
+    out = r.normal(size=expected.shape).astype(np.float32)
+
+    def summed(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        product = linear(x, w, n_in)
+        return jnp.sum(jnp.sin(product) * out), product
+
+    got, product = jax.jit(jax.grad(summed, (0, 1), has_aux=True))(x, w)
+    np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-5)
+    want = jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(jnp.einsum(formula, x, w)) * out), (0, 1)))(x, w)
     for g, e in zip(got, want, strict=True):
         assert g.shape == e.shape
         np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,29 +11,34 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from jaxrl_sql.ops.token_distribution import (
-    KEPT_BYTES,
-    SamplingMetadata,
-    first_of_largest,
-    penalize,
-    sample_by_mass,
-    sample_tokens,
-    token_logprobs,
-    truncate,
-)
+from jaxrl_sql.ops import token_distribution
+from jaxrl_sql.ops.token_distribution import KEPT_BYTES, SamplingMetadata, first_of_largest, token_logprobs
 
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
+# One program per shape: operation by operation each would be a program of its own.
+truncate, penalize, sample_tokens, sample_by_mass = map(
+    jax.jit,
+    (
+        token_distribution.truncate, token_distribution.penalize, token_distribution.sample_tokens,
+        token_distribution.sample_by_mass,
+    ),
+)  # fmt: skip
 
 
 def sampling(rows: int = 1, **given: float) -> SamplingMetadata:
     """The same sampling parameters for all rows: the whole distribution, but for what is given."""
     plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
-    return SamplingMetadata(**{name: jnp.full(rows, value) for name, value in (plain | given).items()})
+    return SamplingMetadata(
+        **{
+            name: np.full(rows, value, np.int32 if name == "top_k" else np.float32)
+            for name, value in (plain | given).items()
+        }
+    )
 
 
 def truncated(logprobs: jax.Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> jax.Array:
     rows = logprobs.shape[:-1]
-    return truncate(logprobs, jnp.full(rows, top_k), jnp.full(rows, top_p), jnp.full(rows, min_p))
+    return truncate(logprobs, *(np.full(rows, limit) for limit in (top_k, top_p, min_p)))
 
 
 def test_temperature_divides_the_logits() -> None:
@@ -103,7 +109,7 @@ def test_what_is_kept_is_what_a_sort_keeps(digits: int) -> None:
 
 def test_no_vocabulary_is_sorted() -> None:
     rows = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 100), (4,), (4,), (4,))]
-    assert " sort(" not in jax.jit(truncate).lower(*rows).compile().as_text()
+    assert " sort(" not in truncate.lower(*rows).compile().as_text()
 
 
 def test_rows_are_cut_each_in_their_own_way() -> None:
@@ -160,9 +166,20 @@ def test_a_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
     assert float(got.logprob[0]) == pytest.approx(float(jax.nn.log_softmax(logits)[0, 2]), rel=1e-5)
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 900, 1 << 20])  # a token at a time, three, all
-@pytest.mark.parametrize(("steps", "cap"), [(5, None), (16, None), (32, None), (32, 1.5)])
-def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, kept_bytes: int, cap: float | None) -> None:
+def some(always: set[tuple[Any, ...]], cases: list[tuple[Any, ...]]) -> list[Any]:
+    """Return the cases with logits of a token at a time, of three and of all kept; those not always run are slow."""
+    every = [(*case, kept) for case in cases for kept in (0, 900, 1 << 20)]
+    return [pytest.param(*case, marks=() if case in always else pytest.mark.slow) for case in every]
+
+
+@pytest.mark.parametrize(
+    ("steps", "cap", "kept_bytes"),
+    some(
+        {(5, None, 0), (16, None, 1 << 20), (32, None, 900), (32, 1.5, 0), (32, 1.5, 900)},
+        [(5, None), (16, None), (32, None), (32, 1.5)],
+    ),
+)
+def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, cap: float | None, kept_bytes: int) -> None:
     keys = jax.random.split(jax.random.key(2), 3)
     hidden, matrix = jax.random.normal(keys[0], (2, 3, steps, 8)), jax.random.normal(keys[1], (8, 11))
     targets = jax.random.randint(keys[2], (2, 3, steps), 0, 11)
@@ -177,16 +194,22 @@ def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, kept
         entropy = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
         return jnp.sum(jnp.take_along_axis(logprobs, targets[..., None], -1)) + 0.3 * jnp.sum(entropy)
 
-    np.testing.assert_allclose(scored(hidden, matrix), whole(hidden, matrix), rtol=1e-5)
-    for got, want in zip(
-        jax.grad(scored, (0, 1))(hidden, matrix), jax.grad(whole, (0, 1))(hidden, matrix), strict=True
-    ):
+    (value, slopes), (wanted, wanted_slopes) = (
+        jax.jit(jax.value_and_grad(function, (0, 1)))(hidden, matrix) for function in (scored, whole)
+    )
+    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+    for got, want in zip(slopes, wanted_slopes, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 900, 1 << 20])
-@pytest.mark.parametrize(("cap", "bonus"), [(None, 0.0), (1.5, 0.0), (1.5, 0.3)])
-def test_a_frozen_table_scores_and_moves_states_alike(kept_bytes: int, cap: float | None, bonus: float) -> None:
+@pytest.mark.parametrize(
+    ("cap", "bonus", "kept_bytes"),
+    some(
+        {(None, 0.0, 0), (1.5, 0.0, 900), (1.5, 0.3, 900), (None, 0.0, 1 << 20)},
+        [(None, 0.0), (1.5, 0.0), (1.5, 0.3)],
+    ),
+)
+def test_a_frozen_table_scores_and_moves_states_alike(cap: float | None, bonus: float, kept_bytes: int) -> None:
     keys = jax.random.split(jax.random.key(2), 4)
     hidden, matrix = jax.random.normal(keys[0], (2, 3, 16, 8)), jax.random.normal(keys[1], (8, 11))
     targets, factor = jax.random.randint(keys[2], (2, 3, 16), 0, 11), jax.random.normal(keys[3], (2, 3, 16))
@@ -195,7 +218,9 @@ def test_a_frozen_table_scores_and_moves_states_alike(kept_bytes: int, cap: floa
         got = token_logprobs(h, matrix, targets, 0.7, kept_bytes=kept_bytes, logit_cap=cap, is_frozen=is_frozen)
         return jnp.sum(got.logprob * factor) + (bonus * jnp.sum(got.entropy * factor) if bonus else 0.0)
 
-    (got, got_slope), (want, want_slope) = (jax.value_and_grad(loss)(hidden, is_frozen) for is_frozen in (True, False))
+    (got, got_slope), (want, want_slope) = (
+        jax.jit(jax.value_and_grad(partial(loss, is_frozen=is_frozen)))(hidden) for is_frozen in (True, False)
+    )
     assert float(got) == pytest.approx(float(want), rel=1e-6)
     np.testing.assert_allclose(got_slope, want_slope, rtol=1e-5, atol=1e-6)
 

@@ -67,7 +67,13 @@ def run(*case: str) -> Any:
 
 @pytest.mark.slow
 @NEEDS_PLUGIN
-@pytest.mark.parametrize("key_heads", ["2", "1"], ids=["heads-split", "key-heads-repeated"])
+@pytest.mark.parametrize(
+    "key_heads",
+    [
+        pytest.param("2", id="heads-split"),
+        pytest.param("1", id="key-heads-repeated", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_update_compiles_for_four_gpus_with_heads_split(key_heads: str) -> None:
     found = run("h100", "update", key_heads)
     assert found["kernels"] == [3, 3], "prompts to prompts, completions to both: a kernel each way"
@@ -95,6 +101,7 @@ def test_a_packed_update_compiles_for_four_gpus_with_a_way_for_each_number_of_ro
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @NEEDS_LIBTPU
 def test_a_packed_update_compiles_for_four_tpus_with_a_way_for_each_number_of_rows() -> None:
     """Forward twice (remat), and back to queries and to keys: a kernel each, in each of three ways."""
@@ -108,6 +115,7 @@ def test_a_packed_update_compiles_for_four_tpus_with_a_way_for_each_number_of_ro
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @NEEDS_PLUGIN
 def test_what_attention_read_is_kept_where_remat_names_it() -> None:
     assert run("h100", "update", "2", "model.remat=query,key,value,attended")["kernels"] == [3, 3]

@@ -21,7 +21,8 @@ from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.planning.workload import Update, find_workload, pieces_of_logits, with_packing, with_parts, with_schemas
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
-from jaxrl_sql.types import InputError
+from jaxrl_sql.rollout.sampling import GenerationRequest
+from jaxrl_sql.types import InputError, Prompt
 
 MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 1024)
 
@@ -93,8 +94,8 @@ def test_an_engine_that_begins_at_its_largest_has_those_pages() -> None:
     assert load is not None
     sizes = EngineConfig(max_num_seqs=4, max_prompt_bucket=100)
     engine = Engine(MODEL, init_params(MODEL, jax.random.key(0)), Letters(), sizes)
-    prompts = [[1 + i] * 100 for i in range(4)]
-    list(engine.generate(prompts, SamplingParams(max_new_tokens=40, n=4)))
+    prompts = [Prompt(str(i), (1 + i,) * 100, "") for i in range(4)]
+    engine.begin(GenerationRequest(prompts, [SamplingParams(max_new_tokens=40, n=4)] * 4, 0, None))
     pools = engine.runner.prompt_pool, engine.runner.completion_pool
     assert [pool and pool.num_blocks for pool in pools] == [load.sizes.prompt_blocks, load.sizes.completion_blocks]
 

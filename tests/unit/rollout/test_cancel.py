@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.scheduler import Scheduler
 from jaxrl_sql.types import Prompt
 
-CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 Key = tuple[int, int]
 
@@ -34,15 +35,15 @@ class Letters:
 
 
 def make_engine(slots: int = 6, budget: KVBudget | None = None) -> Engine:
-    return Engine(
-        CONFIG,
-        PARAMS,
-        Letters(),
-        EngineConfig(slots, completion_block_size=4, block_size=8, chunk_steps=4, budget=budget),
-    )
+    """Return an engine whose pools are whole from the start: one decode program serves a call to its end."""
+    config = EngineConfig(
+        slots, completion_block_size=4, block_size=8, chunk_steps=4, budget=budget, max_prompt_bucket=9,
+        prefix_cache_tokens=64, prefill_tokens=64,
+    )  # fmt: skip
+    return Engine(CONFIG, PARAMS, Letters(), config)
 
 
-def make_request(*lengths: int, n: int = 1) -> GenerationRequest:
+def make_request(*lengths: int, n: int = 4) -> GenerationRequest:
     """Return a call of prompts of 9 tokens, whose completions have so many."""
     r = np.random.default_rng(0)
     prompts = [Prompt(f"p{i}", tuple(r.integers(0, 24, 9).tolist()), "") for i in range(len(lengths))]
@@ -66,16 +67,24 @@ def drive(scheduler: Scheduler, cancel: Mapping[int, Sequence[int]]) -> dict[Key
     return found
 
 
+REQUEST = make_request(40, 60, 40, 24, 60)
+
+
+@cache
+def uncancelled(budget: KVBudget | None) -> dict[Key, Sample]:
+    """Return the samples of `REQUEST` when nothing is given up."""
+    return drive(make_engine(budget=budget).begin(REQUEST), {})
+
+
 def assert_all_free(engine: Engine) -> None:
     cache = engine.runner.prefix_cache
     assert sorted(cache.free_blocks) == list(range(cache.num_blocks)), "a block of a prompt was lost"
 
 
 @pytest.mark.parametrize("budget", [None, KVBudget(8, 30, 0)], ids=["roomy", "preempting"])
-@pytest.mark.parametrize("turn", [0, 4, *(pytest.param(turn, marks=pytest.mark.slow) for turn in (1, 2, 9))])
+@pytest.mark.parametrize("turn", [0, 4, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in (1, 2, 9))])
 def test_the_others_have_the_tokens_of_a_call_in_which_nothing_is_given_up(turn: int, budget: KVBudget | None) -> None:
-    request = make_request(40, 60, 40, 24, 60, n=4)
-    whole = drive(make_engine(budget=budget).begin(request), {})
+    request, whole = REQUEST, uncancelled(budget)
     assert len(whole) == 20
     engine = make_engine(budget=budget)
     found = drive(engine.begin(request), {turn: [1, 4]})
@@ -96,19 +105,20 @@ def test_the_others_have_the_tokens_of_a_call_in_which_nothing_is_given_up(turn:
 
 def test_a_slot_is_taken_by_the_next_before_the_given_up_answer_would_have_ended() -> None:
     """One slot, which the first completion would have kept for 100 tokens."""
-    request = make_request(100, 100)
+    request = make_request(100, 100, n=1)
     engine = make_engine(slots=1)
     scheduler = engine.begin(request)
     first = scheduler.queue.groups[0].prompt
     found = drive(scheduler, {3: [first]})
     assert sorted(found) == [(1 - first, 0)]
-    assert found[1 - first, 0].token_ids == drive(make_engine().begin(request), {})[1 - first, 0].token_ids
+    whole = drive(make_engine(slots=1).begin(request), {})
+    assert found[1 - first, 0].token_ids == whole[1 - first, 0].token_ids
     assert engine.stats.tokens <= 100 + 4 * 4
 
 
 def test_blocks_of_what_is_given_up_are_had_by_others() -> None:
     """There are blocks for one completion of 60 tokens and no more, so the second waits for the first's."""
-    request = make_request(60, 60)
+    request = make_request(60, 60, n=1)
     engine = make_engine(slots=2, budget=KVBudget(8, 15, 0))
     whole = drive(engine.begin(request), {})
     assert engine.stats.preemptions
@@ -121,14 +131,14 @@ def test_blocks_of_what_is_given_up_are_had_by_others() -> None:
 
 def test_a_call_whose_prompts_are_all_given_up_ends() -> None:
     engine = make_engine()
-    found = drive(engine.begin(make_request(*[100] * 12, n=3)), {2: range(12)})
+    found = drive(engine.begin(make_request(*[60] * 12)), {2: range(12)})
     assert all(len(sample.token_ids) == 1 for sample in found.values())
     assert engine.stats.chunks < 6
     assert_all_free(engine)
 
 
 def test_what_is_finished_is_not_given_up_again() -> None:
-    request = make_request(4, 40)
+    request = make_request(4, 60)
     expected = drive(make_engine().begin(request), {})
-    found = drive(make_engine().begin(request), {6: [0], 7: [0]})
+    found = drive(make_engine().begin(request), {9: [0], 10: [0]})
     assert found == expected

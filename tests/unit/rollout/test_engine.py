@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, forward, init_params
+from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.decode import DecodeState, copy_blocks, decode_chunk, prefill_chunk
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.scheduler import Scheduler
-from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.types import InputError, Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 END = 5
+GREEDY = SamplingParams(temperature=0.0, max_new_tokens=4)
 
 
 class Letters:
@@ -49,21 +50,22 @@ def make_prompts(*lengths: int) -> list[Prompt]:
     return [Prompt(f"p{i}", tuple(r.integers(0, 24, n).tolist()), "") for i, n in enumerate(lengths)]
 
 
-def run(prompts: list[Prompt], slots: int = 16, step: int = 0, **sampling: Any) -> dict[tuple[int, int], Sample]:
+def run(prompts: list[Prompt], slots: int = 8, step: int = 0, **sampling: Any) -> dict[tuple[int, int], Sample]:
+    """Draw samples, four per prompt and 32 tokens each at most: the programs are those of the other tests."""
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(slots))
-    samples = list(engine.generate(prompts, SamplingParams(**sampling), step))
+    samples = list(engine.generate(prompts, SamplingParams(n=4, **sampling), step))
     found = {(s.prompt_index, s.index): s for s in samples}
     assert len(found) == len(samples)
     return found
 
 
 def test_every_prompt_gets_its_samples_once() -> None:
-    found = run(make_prompts(5, 17, 9, 3, 30), slots=7, n=3, max_new_tokens=20)
-    assert sorted(found) == [(i, g) for i in range(5) for g in range(3)]
+    found = run(make_prompts(5, 17, 9, 3, 30), slots=3, max_new_tokens=20)
+    assert sorted(found) == [(i, g) for i in range(5) for g in range(4)]
 
 
 def test_samples_end_at_the_end_token_or_at_the_limit() -> None:
-    for sample in run(make_prompts(5, 9), n=8, max_new_tokens=20).values():
+    for sample in run(make_prompts(5, 9), max_new_tokens=20).values():
         assert END not in sample.token_ids[:-1]
         if sample.finish_reason == "stop":
             assert sample.token_ids[-1] == END
@@ -76,20 +78,17 @@ def test_samples_end_at_the_end_token_or_at_the_limit() -> None:
 @pytest.mark.parametrize(
     "sampling",
     [
-        pytest.param({"temperature": 1.3}, marks=pytest.mark.slow),
+        pytest.param({"temperature": 1.3}, marks=pytest.mark.nightly),
         {"temperature": 0.7, "top_k": 4},
-        pytest.param({"top_p": 0.6}, marks=pytest.mark.slow),
+        pytest.param({"top_p": 0.6}, marks=pytest.mark.nightly),
     ],
 )
-def test_logprobs_are_those_of_the_model(sampling: dict[str, Any]) -> None:
+def test_logprobs_are_those_of_the_model(sampling: dict[str, Any], logprobs_of: Callable[..., np.ndarray]) -> None:
     prompts = make_prompts(5, 12)
     temperature = sampling.get("temperature", 1.0)
-    for (i, _), sample in run(prompts, n=4, max_new_tokens=12, **sampling).items():
-        tokens = (*prompts[i].token_ids, *sample.token_ids)
-        logits = forward(PARAMS, CONFIG, jnp.array([tokens]), jnp.array([len(tokens)]))[0]
-        start = len(prompts[i].token_ids) - 1
-        full = jax.nn.log_softmax(logits[start : start + len(sample.token_ids)] / temperature)
-        picked = np.asarray(full)[np.arange(len(sample.token_ids)), list(sample.token_ids)]
+    for (i, _), sample in run(prompts, max_new_tokens=12, **sampling).items():
+        full = logprobs_of(PARAMS, CONFIG, prompts[i].token_ids, sample.token_ids, temperature)
+        picked = full[np.arange(len(sample.token_ids)), list(sample.token_ids)]
         np.testing.assert_allclose(sample.logprobs, picked, atol=1e-4)
         gap = np.array(sample.behavior_logprobs) - picked
         if len(sampling) == 1 and temperature != 1.0:
@@ -97,18 +96,15 @@ def test_logprobs_are_those_of_the_model(sampling: dict[str, Any]) -> None:
         else:
             assert (gap > -1e-4).all()
         if "top_k" in sampling:
-            rank = (np.asarray(full) > picked[:, None]).sum(axis=-1)
+            rank = (full > picked[:, None]).sum(axis=-1)
             assert (rank < 4).all()
 
 
-def test_greedy_is_the_argmax_of_the_forward_pass() -> None:
+def test_greedy_is_the_argmax_of_the_forward_pass(logits_of: Callable[..., np.ndarray]) -> None:
     (prompt,) = make_prompts(6)
     sample = run([prompt], temperature=0.0, max_new_tokens=10)[0, 0]
-    tokens = list(prompt.token_ids)
-    for token in sample.token_ids:
-        logits = forward(PARAMS, CONFIG, jnp.array([tokens]), jnp.array([len(tokens)]))
-        assert token == int(jnp.argmax(logits[0, -1]))
-        tokens.append(token)
+    logits = logits_of(PARAMS, CONFIG, (*prompt.token_ids, *sample.token_ids))
+    assert list(sample.token_ids) == logits[len(prompt.token_ids) - 1 : -1].argmax(axis=-1).tolist()
 
 
 def test_trap_slots_tokens_do_not_depend_on_slots_or_batch_mates() -> None:
@@ -117,29 +113,29 @@ def test_trap_slots_tokens_do_not_depend_on_slots_or_batch_mates() -> None:
     for i, _ in enumerate(prompts):
         # An answer's key holds its prompt's number: the first i prompts stand before it, one token long.
         before = [Prompt(f"x{j}", (1,), "") for j in range(i)]
-        alone |= {k: s.token_ids for k, s in run([*before, prompts[i]], n=2, max_new_tokens=16).items() if k[0] == i}
-    for slots in (2, 8, 13):
-        together = run(prompts, slots=slots, n=2, max_new_tokens=16)
+        alone |= {k: s.token_ids for k, s in run([*before, prompts[i]], max_new_tokens=16).items() if k[0] == i}
+    for slots in (3, 8):
+        together = run(prompts, slots=slots, max_new_tokens=16)
         assert {key: sample.token_ids for key, sample in together.items()} == alone
 
 
 def test_steps_and_seeds_sample_differently_and_replay_exactly() -> None:
     prompts = make_prompts(5, 9)
-    first = run(prompts, n=4, max_new_tokens=16, seed=1, step=7)
-    assert first == run(prompts, n=4, max_new_tokens=16, seed=1, step=7)
-    assert first != run(prompts, n=4, max_new_tokens=16, seed=1, step=8)
-    assert first != run(prompts, n=4, max_new_tokens=16, seed=2, step=7)
+    first = run(prompts, max_new_tokens=16, seed=1, step=7)
+    assert first == run(prompts, max_new_tokens=16, seed=1, step=7)
+    assert first != run(prompts, max_new_tokens=16, seed=1, step=8)
+    assert first != run(prompts, max_new_tokens=16, seed=2, step=7)
 
 
 def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
     prompts = [*make_prompts(120, 5), Prompt("empty", (), ""), Prompt("odd", (1, 99), "")]
     samplings = [
         SamplingParams(max_new_tokens=20),
-        SamplingParams(max_new_tokens=4),
+        SamplingParams(n=4, max_new_tokens=4),
         SamplingParams(),
         SamplingParams(max_new_tokens=4),
     ]
-    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4))
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
     samplings.append(SamplingParams(stop=("ab", "%"), max_new_tokens=4))
     found = {s.prompt_index: s for s in engine.generate([*prompts, prompts[1]], samplings)}
     assert [found[i].finish_reason == "refused" for i in range(5)] == [True, False, True, True, True]
@@ -159,7 +155,7 @@ def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
         list(engine.generate("abc", SamplingParams()))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_that_diverged_or_are_of_another_type_leave_nothing_behind() -> None:
     prompts, sampling = make_prompts(20, 9), SamplingParams(temperature=0.0, max_new_tokens=8)
     engine = Engine(CONFIG, jax.tree.map(lambda x: x * jnp.nan, PARAMS), NoEnd(), EngineConfig(2, block_size=8))
@@ -172,7 +168,7 @@ def test_weights_that_diverged_or_are_of_another_type_leave_nothing_behind() -> 
     assert len(list(engine.generate(prompts, sampling))) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_prefix_cache_gives_the_same_completions() -> None:
     r = np.random.default_rng(2)
     shared = tuple(r.integers(0, 24, 17).tolist())
@@ -186,9 +182,9 @@ def test_a_small_prefix_cache_gives_the_same_completions() -> None:
 
 
 def test_stop_strings_end_a_completion_wherever_tokens_are_cut() -> None:
-    prompts = make_prompts(5, 9)
-    free = run(prompts, n=8, max_new_tokens=40)
-    stopped = run(prompts, n=8, max_new_tokens=40, stop=("k", "ab", "ba"))
+    prompts = make_prompts(5, 9, 7)
+    free = run(prompts, max_new_tokens=32)
+    stopped = run(prompts, max_new_tokens=32, stop=("k", "ab", "ba"))
     ends = 0
     for key, sample in stopped.items():
         text = Letters().decode(free[key].token_ids)
@@ -205,34 +201,36 @@ def test_completions_are_sampled_each_with_their_own_parameters() -> None:
     """Greedy, truncated, penalised and free completions side by side are what they are alone."""
     (prompt,) = make_prompts(7)
     samplings = [
-        SamplingParams(temperature=0.0, max_new_tokens=8), SamplingParams(temperature=1.7, max_new_tokens=12, seed=3),
-        SamplingParams(top_k=3, max_new_tokens=12), SamplingParams(min_p=0.5, max_new_tokens=12),
-        SamplingParams(repetition_penalty=1.8, temperature=0.0, max_new_tokens=12),
-        SamplingParams(stop=("k",), max_new_tokens=30),
+        SamplingParams(n=4, temperature=0.0, max_new_tokens=8),
+        SamplingParams(n=4, temperature=1.7, max_new_tokens=12, seed=3),
+        SamplingParams(n=4, top_k=3, max_new_tokens=12), SamplingParams(n=4, min_p=0.5, max_new_tokens=12),
+        SamplingParams(n=4, repetition_penalty=1.8, temperature=0.0, max_new_tokens=12),
+        SamplingParams(n=4, stop=("k", "ab", "ba"), max_new_tokens=30),
     ]  # fmt: skip
-    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4))
-    together = {s.prompt_index: s for s in engine.generate([prompt] * len(samplings), samplings)}
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
+    together = {(s.prompt_index, s.index): s for s in engine.generate([prompt] * len(samplings), samplings)}
     for i, sampling in enumerate(samplings):
         # A sample's key holds its prompt's number.
         refused = [Prompt("", (), "")] * i
         alone = [s for s in engine.generate([*refused, prompt], sampling) if s.finish_reason != "refused"]
-        assert alone[0].token_ids == together[i].token_ids
-        np.testing.assert_allclose(alone[0].logprobs, together[i].logprobs, atol=1e-5)
+        assert len(alone) == 4
+        for sample in alone:
+            assert sample.token_ids == together[i, sample.index].token_ids
+            np.testing.assert_allclose(sample.logprobs, together[i, sample.index].logprobs, atol=1e-5)
 
 
-def test_a_repetition_penalty_is_on_prompt_and_completion() -> None:
+def test_a_repetition_penalty_is_on_prompt_and_completion(logits_of: Callable[..., np.ndarray]) -> None:
     (prompt,) = make_prompts(6)
     sample = run([prompt], temperature=0.0, max_new_tokens=12, repetition_penalty=2.5)[0, 0]
-    tokens = list(prompt.token_ids)
-    for token in sample.token_ids:
-        logits = np.asarray(forward(PARAMS, CONFIG, jnp.array([tokens]), jnp.array([len(tokens)])))[0, -1].copy()
-        seen = np.isin(np.arange(24), tokens)
+    tokens = [*prompt.token_ids, *sample.token_ids]
+    rows = logits_of(PARAMS, CONFIG, tokens)
+    for at in range(len(prompt.token_ids), len(tokens)):
+        logits, seen = rows[at - 1].copy(), np.isin(np.arange(24), tokens[:at])
         logits[seen] = np.where(logits[seen] > 0, logits[seen] / 2.5, logits[seen] * 2.5)
-        assert token == int(np.argmax(logits))
-        tokens.append(token)
+        assert tokens[at] == int(np.argmax(logits))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_long_queue_keeps_all_slots_busy_and_reserves_little() -> None:
     """A slot takes the next completion in the next step, and blocks follow the actual lengths."""
     r = np.random.default_rng(0)
@@ -252,29 +250,41 @@ def test_a_long_queue_keeps_all_slots_busy_and_reserves_little() -> None:
 
 def test_long_prompts_are_prefilled_in_chunks() -> None:
     prompts = make_prompts(61, 5, 40)
-    whole = run(prompts, n=2, max_new_tokens=6)
-    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, block_size=8, prefill_tokens=16))
+    whole = run(prompts, max_new_tokens=6)
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8, block_size=8, prefill_tokens=16))
     found = {
-        (s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, SamplingParams(n=2, max_new_tokens=6))
+        (s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, SamplingParams(n=4, max_new_tokens=6))
     }
     assert found == {key: s.token_ids for key, s in whole.items()}
 
 
+def begin(engine: Engine, prompts: list[Prompt], **sampling: Any) -> Scheduler:
+    return engine.begin(GenerationRequest(prompts, [SamplingParams(**sampling)] * len(prompts), 0, None))
+
+
 def test_short_prompts_are_not_padded_to_a_long_one() -> None:
-    """Rows and their padding are bounded together; 15 prompts of 8 tokens beside one of 100 would be 16 x 128."""
+    """Rows and their padding are bounded together; 15 prompts of 8 tokens with one of 100 would be 16 x 128."""
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, block_size=8, prefill_tokens=128))
-    list(engine.generate(make_prompts(*[8] * 7, 100, *[8] * 8), SamplingParams(max_new_tokens=2)))
-    assert engine.stats.padded_tokens <= 128 + 2 * 16 * 8
+    prompts = make_prompts(*[8] * 7, 100, *[8] * 8)
+    call = begin(engine, prompts, max_new_tokens=2, repetition_penalty=1.1)
+    assert call.queue.admit(16)
+    assert call.stats.prompt_tokens == 15 * 8 + 100
+    assert call.stats.padded_tokens <= 128 + 2 * 16 * 8
+    # All tokens of each prompt are marked, for the penalty.
+    seen = np.asarray(call.queue.seen)
+    assert len(call.queue.sequences) == 16
+    for slot, sequence in call.queue.sequences.items():
+        assert set(np.flatnonzero(seen[slot])) == set(prompts[sequence.group.prompt].token_ids)
+    call.close()
 
 
 @pytest.mark.usefixtures("on_cpu")
 def test_no_step_copies_a_prompt_for_its_samples() -> None:
     """What a chunk holds beside its arguments is less than one layer's keys with a copy of the prompt in every slot."""
-    n, p, size = 32, 4096, 64
-    config = dataclasses.replace(CONFIG, max_positions=8192)
+    n, p, size = 32, 1024, 64
+    config = dataclasses.replace(CONFIG, max_positions=2048)
     engine = Engine(config, PARAMS, Letters(), EngineConfig(n, block_size=size))
-    request = GenerationRequest(make_prompts(p, p), [SamplingParams(n=16, max_new_tokens=16)] * 2, 0, None)
-    call, runner = Scheduler(engine.runner, engine.vocabulary, request, RolloutStats()), engine.runner
+    call, runner = begin(engine, make_prompts(p, p), n=16, max_new_tokens=16), engine.runner
     call.queue.admit(n)
     assert call._has_room(None)
     program = decode_chunk.lower(
@@ -286,25 +296,32 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
 
 
 def test_a_prompt_stands_once_for_all_its_samples() -> None:
-    engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(16, block_size=8))
-    list(engine.generate(make_prompts(16), SamplingParams(n=16, max_new_tokens=4)))
+    engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8))
+    list(engine.generate(make_prompts(16), SamplingParams(n=8, max_new_tokens=4)))
     cache = engine.runner.prefix_cache
     assert cache.num_blocks == len(cache.free_blocks), "a block was lost"
     assert len(cache.cached) == 1, "the first of its two blocks is cached, the one with its last token is not"
     assert engine.stats.padded_tokens == 16
 
 
-@pytest.mark.parametrize("padded_to", [0, 32])
-def test_where_one_program_serves_all_a_call_of_fewer_prompts_keeps_the_pool(padded_to: int) -> None:
-    engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8, max_prompt_bucket=padded_to))
-    blocks, found = [], []
-    for count in (8, 2):
-        samples = engine.generate(make_prompts(*[20] * count), SamplingParams(temperature=0.0, max_new_tokens=4))
-        found.append({sample.prompt_index: sample.token_ids for sample in samples})
-        pool = engine.runner.prompt_pool
+def test_where_one_program_serves_all_a_call_of_fewer_prompts_keeps_the_pool() -> None:
+    def blocks(padded_to: int, count: int) -> int:
+        call = begin(engines[padded_to], make_prompts(*[20] * count), max_new_tokens=4)
+        call.close()
+        pool = engines[padded_to].runner.prompt_pool
         assert pool is not None
-        blocks.append(pool.num_blocks)
-    assert (blocks[0] == blocks[1]) == bool(padded_to)
+        return pool.num_blocks
+
+    engines = {
+        padded_to: Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8, max_prompt_bucket=padded_to))
+        for padded_to in (0, 32)
+    }
+    assert blocks(0, 8) > blocks(0, 2)
+    assert blocks(32, 8) == blocks(32, 2)
+    found = [
+        {sample.prompt_index: sample.token_ids for sample in engines[32].generate(make_prompts(*[20] * count), GREEDY)}
+        for count in (8, 2)
+    ]
     assert found[1] == {i: found[0][i] for i in range(2)}
 
 
@@ -316,7 +333,7 @@ def test_a_shared_prefix_is_computed_once_and_nothing_changes() -> None:
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(2, block_size=4))
     first = {s.prompt_index: s.token_ids for s in engine.generate(prompts, sampling)}
     assert engine.stats.reuse > 0.5
-    assert first == {i: s.token_ids for (i, _), s in run(prompts, slots=16, temperature=0.0, max_new_tokens=10).items()}
+    assert first == {i: s.token_ids for (i, _), s in run(prompts, temperature=0.0, max_new_tokens=10).items()}
     again = {s.prompt_index: s.token_ids for s in engine.generate(prompts, sampling)}
     assert again == first
     before = engine.stats.reuse
@@ -330,10 +347,10 @@ def test_a_shared_prefix_is_computed_once_and_nothing_changes() -> None:
 
 def test_a_call_under_way_finishes_with_the_weights_it_began_with() -> None:
     prompts = make_prompts(5, 9, 7, 8)
-    sampling = SamplingParams(max_new_tokens=20)
-    first = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(2)).generate(prompts, sampling)
+    sampling = SamplingParams(temperature=0.0, max_new_tokens=20)
+    first = Engine(CONFIG, PARAMS, Letters(), EngineConfig(2, block_size=4)).generate(prompts, sampling)
     whole = {s.prompt_index: s.token_ids for s in first}
-    engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(2, block_size=4))
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(2, block_size=4))
     running = engine.generate(prompts, sampling)
     found = [next(running)]
     with pytest.raises(InputError, match="generating"):
@@ -347,20 +364,20 @@ def test_a_call_under_way_finishes_with_the_weights_it_began_with() -> None:
 
 def test_a_caller_that_stops_early_leaves_a_working_engine() -> None:
     prompts = make_prompts(5, 9, 7)
-    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4))
-    running = engine.generate(prompts, SamplingParams(n=2, max_new_tokens=12))
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
+    running = engine.generate(prompts, SamplingParams(n=4, max_new_tokens=12))
     next(running)
     running.close()
     again = {
-        (s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, SamplingParams(n=2, max_new_tokens=12))
+        (s.prompt_index, s.index): s.token_ids for s in engine.generate(prompts, SamplingParams(n=4, max_new_tokens=12))
     }
-    expected = run(prompts, n=2, max_new_tokens=12)
+    expected = run(prompts, max_new_tokens=12)
     assert again == {key: s.token_ids for key, s in expected.items()}
 
 
 def test_no_more_programs_are_compiled_than_there_are_shapes() -> None:
-    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4, block_size=16))
-    sampling = SamplingParams(n=2, max_new_tokens=12)
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(8))
+    sampling = SamplingParams(n=4, max_new_tokens=12)
     list(engine.generate(make_prompts(9, 11, 14, 9), sampling))
     before = decode_chunk._cache_size(), prefill_chunk._cache_size()
     for step in range(3):
@@ -368,9 +385,9 @@ def test_no_more_programs_are_compiled_than_there_are_shapes() -> None:
     assert (decode_chunk._cache_size(), prefill_chunk._cache_size()) == before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fixed_shapes_compile_one_program_of_each_kind_and_sample_the_same() -> None:
-    sampling: dict[str, Any] = {"n": 2, "max_new_tokens": 30}
+    sampling: dict[str, Any] = {"max_new_tokens": 30}
     calls = [make_prompts(9, 5, 9, 8, 7), make_prompts(40, 3, 17, 20, 9), make_prompts(70, 41, 61, 2, 66)]
     usual = [run(prompts, 4, step, **sampling) for step, prompts in enumerate(calls)]
     programs = decode_chunk, prefill_chunk, copy_blocks
@@ -380,7 +397,7 @@ def test_fixed_shapes_compile_one_program_of_each_kind_and_sample_the_same() -> 
     engine = Engine(CONFIG, PARAMS, Letters(), config)
     sizes = set()
     for step, prompts in enumerate(calls):
-        samples = engine.generate(prompts, SamplingParams(**sampling), step)
+        samples = engine.generate(prompts, SamplingParams(n=4, **sampling), step)
         found = {(s.prompt_index, s.index): s.token_ids for s in samples}
         assert found == {key: s.token_ids for key, s in usual[step].items()}
         pools = engine.runner.prompt_pool, engine.runner.completion_pool

@@ -15,9 +15,13 @@ from jaxrl_sql.rollout.engine_config import KVBudget, fit_budget
 from jaxrl_sql.sqlenv.turns import Observation, PendingObservation
 from jaxrl_sql.types import InputError, Prompt
 
-CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 SMALL: dict[str, Any] = {"completion_block_size": 4, "block_size": 8, "chunk_steps": 4}
+# Pools that are whole from the start: one decode program serves a call to its end.
+WHOLE: dict[str, Any] = {**SMALL, "max_prompt_bucket": 30, "prefix_cache_tokens": 64, "prefill_tokens": 64}
+# Calls with the same number of samples, the same longest answer and the same stop strings have the same programs.
+SAMPLING: dict[str, Any] = {"n": 4, "max_new_tokens": 60, "stop": ("ab", "kq")}
 Found = dict[tuple[int, int], Sample]
 
 
@@ -54,8 +58,10 @@ def make_prompts(*lengths: int) -> list[Prompt]:
     return [Prompt(f"p{i}", tuple(r.integers(0, 24, n).tolist()), "") for i, n in enumerate(lengths)]
 
 
-def sampled(budget: KVBudget | None, turns: bool = False, **sampling: Any) -> tuple[Found, Engine]:
-    engine = Engine(CONFIG, PARAMS, Letters("end"), EngineConfig(6, budget=budget, **SMALL))
+def sampled(
+    budget: KVBudget | None, turns: bool = False, sizes: dict[str, Any] = WHOLE, **sampling: Any
+) -> tuple[Found, Engine]:
+    engine = Engine(CONFIG, PARAMS, Letters("end"), EngineConfig(6, budget=budget, **sizes))
     begin = (lambda prompt, sample: Echo(prompt + sample)) if turns else None
     samples = engine.generate(make_prompts(9, 21, 14, 30, 3), SamplingParams(**sampling), turns=begin)
     return {(s.prompt_index, s.index): s for s in samples}, engine
@@ -74,25 +80,29 @@ def assert_same(found: Found, expected: Found) -> None:
 @pytest.mark.parametrize(
     "sampling",
     [
-        {"temperature": 0.0, "n": 4, "max_new_tokens": 60},
-        pytest.param({"n": 4, "max_new_tokens": 60, "stop": ("ab", "kk", "cq")}, marks=pytest.mark.slow),
-        pytest.param({"n": 4, "max_new_tokens": 60, "repetition_penalty": 1.3, "top_k": 9}, marks=pytest.mark.slow),
+        SAMPLING,
+        pytest.param({"temperature": 0.0, "n": 4, "max_new_tokens": 60}, marks=pytest.mark.nightly),
+        pytest.param({"n": 4, "max_new_tokens": 60, "stop": ("ab", "kk", "cq")}, marks=pytest.mark.nightly),
+        pytest.param({"n": 4, "max_new_tokens": 60, "repetition_penalty": 1.3, "top_k": 9}, marks=pytest.mark.nightly),
     ],
 )
 def test_a_third_of_the_blocks_gives_the_same_answers(sampling: dict[str, Any]) -> None:
+    """The pool of completions grows to that third; a second call gives the same to the last bit."""
     expected, roomy = sampled(None, **sampling)
     assert roomy.stats.preemptions == 0
     # 6 slots of 15 blocks would be 90 of completions.
-    found, engine = sampled(KVBudget(8, 30, 0), **sampling)
+    found, engine = sampled(KVBudget(8, 30, 0), sizes=SMALL, **sampling)
     assert engine.stats.preemptions > 3
     assert_same(found, expected)
+    again, _ = sampled(KVBudget(8, 30, 0), sizes=SMALL, **sampling)
+    assert list(found.items()) == list(again.items())
     pools = engine.runner.prompt_pool, engine.runner.completion_pool
     assert [pool and pool.num_blocks for pool in pools] == [8, 30]
     assert engine.runner.prefix_pool is None
 
 
 def test_dialogues_are_preempted_between_and_within_their_turns() -> None:
-    sampling: dict[str, Any] = {"n": 3, "max_new_tokens": 14, "max_total_tokens": 60, "stop": ("k", "ab")}
+    sampling = {**SAMPLING, "max_new_tokens": 14, "max_total_tokens": 60}
     expected, _ = sampled(None, turns=True, **sampling)
     found, engine = sampled(KVBudget(8, 16, 0), turns=True, **sampling)
     assert engine.stats.preemptions > 3
@@ -100,19 +110,16 @@ def test_dialogues_are_preempted_between_and_within_their_turns() -> None:
 
 
 def test_room_for_one_answer_is_enough_and_less_is_refused_in_words() -> None:
-    sampling: dict[str, Any] = {"temperature": 0.0, "n": 2, "max_new_tokens": 32}
-    expected, _ = sampled(None, **sampling)
-    found, _ = sampled(KVBudget(8, 8, 0), **sampling)
-    assert_same(found, expected)
-    found, _ = sampled(KVBudget(3, 8, 0), **sampling)
+    expected, _ = sampled(None, **SAMPLING)
+    found, _ = sampled(KVBudget(3, 15, 0), **SAMPLING)
     assert found[3, 0].finish_reason == "refused"
     assert "the prompt of 30 tokens needs more than the 3 KV blocks" in found[3, 0].error
     assert_same({key: s for key, s in found.items() if key[0] != 3}, {k: s for k, s in expected.items() if k[0] != 3})
-    found, _ = sampled(KVBudget(8, 7, 0), **sampling)
-    assert "its completion of 32 tokens needs more than the 7 KV blocks" in found[0, 0].error
+    found, _ = sampled(KVBudget(8, 14, 0), **SAMPLING)
+    assert "its completion of 60 tokens needs more than the 14 KV blocks" in found[0, 0].error
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_an_engine_computed_before_does_not_matter_to_the_last_bit() -> None:
     """The sizes of its pools are those of the call, not of the largest one so far."""
     sampling = SamplingParams(n=8, max_new_tokens=60)
@@ -124,13 +131,7 @@ def test_what_an_engine_computed_before_does_not_matter_to_the_last_bit() -> Non
     assert list(used.generate(prompts, sampling, 3)) == list(fresh.generate(prompts, sampling, 3))
 
 
-def test_answers_under_a_budget_are_the_same_to_the_last_bit_each_time() -> None:
-    sampling: dict[str, Any] = {"n": 4, "max_new_tokens": 60}
-    once, again = (sampled(KVBudget(8, 30, 0), **sampling)[0] for _ in range(2))
-    assert list(once.items()) == list(again.items())
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_call_compiles_three_decode_programs_at_most() -> None:
     decode_chunk.clear_cache()
     engine = Engine(CONFIG, PARAMS, Letters("end"), EngineConfig(16, **SMALL))
@@ -142,12 +143,21 @@ def test_a_call_compiles_three_decode_programs_at_most() -> None:
 
 
 def test_released_pools_are_made_again() -> None:
-    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4, **SMALL))
-    prompts, sampling = make_prompts(9, 21), SamplingParams(n=2, max_new_tokens=20)
+    engine = Engine(CONFIG, PARAMS, Letters("end"), EngineConfig(6, **WHOLE))
+    prompts, sampling = make_prompts(9, 21, 14, 30, 3), SamplingParams(**SAMPLING)
     first = list(engine.generate(prompts, sampling))
     engine.release()
     assert engine.runner.completion_pool is None
     assert list(engine.generate(prompts, sampling)) == first
+
+
+def test_a_pool_of_completions_grows_by_a_quarter_a_half_and_all() -> None:
+    config = EngineConfig(16, **SMALL)
+    sizes = config.sizes(groups=5, samples=4, prompt=30, completion=60)
+    assert (sizes.completion_blocks, sizes.completion_columns) == (256, 16)
+    assert config.levels(sizes) == [(64, 4), (128, 16), (256, 16)]
+    assert EngineConfig(16, **WHOLE).levels(sizes) == [(256, 16)]
+    assert config.levels(sizes._replace(completion_blocks=8)) == [(8, 16)]
 
 
 def test_a_budget_in_bytes_gives_all_or_shrinks_the_cache_first() -> None:

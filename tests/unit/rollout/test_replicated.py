@@ -25,7 +25,7 @@ from jaxrl_sql.rollout.replicated import deal, pack_samples, unpack_samples
 from jaxrl_sql.rollout.sampling import GenerationRequest, Part
 from jaxrl_sql.types import InputError, Prompt, Turn
 
-CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 
 
@@ -84,9 +84,16 @@ def test_a_part_of_a_call_has_the_samples_of_the_whole() -> None:
     assert all(one.token_ids == whole[place].token_ids for place, one in found.items())
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(None, marks=pytest.mark.slow), "bfloat16"])
-@pytest.mark.parametrize("lora", [False, True])
-def test_a_copy_samples_what_the_trainer_s_own_weights_do(dtype: str | None, lora: bool) -> None:
+@pytest.mark.parametrize(
+    ("lora", "dtype"),
+    [
+        (True, "bfloat16"),
+        pytest.param(False, "bfloat16", marks=pytest.mark.nightly),
+        pytest.param(True, None, marks=pytest.mark.nightly),
+        pytest.param(False, None, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_copy_samples_what_the_trainer_s_own_weights_do(lora: bool, dtype: str | None) -> None:
     """The copy is in the compute dtype and by layer: each bit of the log-probabilities is the same."""
     params = PARAMS
     if lora:

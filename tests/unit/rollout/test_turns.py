@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, forward, init_params
+from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.rollout import SQL_STOPS, Action, Engine, EngineConfig, Sample, SamplingParams, SqlTurns
 from jaxrl_sql.run.policy_client import EnvStates
 from jaxrl_sql.sqlenv.executor import Executor, Limits
@@ -20,8 +20,14 @@ from jaxrl_sql.sqlenv.observe import observe
 from jaxrl_sql.sqlenv.turns import Observation, PendingObservation
 from jaxrl_sql.types import InputError, Prompt
 
-CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 256)
+CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
+# Pools that are whole from the start, and a call's longest answer: with them calls have the same decode program.
+SIZES: dict[str, Any] = {
+    "completion_block_size": 8, "block_size": 8, "chunk_steps": 4, "prefill_tokens": 64, "max_prompt_bucket": 16,
+    "prefix_cache_tokens": 64,
+}  # fmt: skip
+LONGEST = 60
 
 
 class Letters:
@@ -77,15 +83,16 @@ def converse(
     def begin(prompt: int, sample: int) -> Echo:
         return policies.setdefault((prompt, sample), Echo(prompt + sample, 1 + (prompt + sample) % 3, seconds))
 
-    config = EngineConfig(slots, completion_block_size=8, block_size=8, chunk_steps=4)
-    engine = Engine(CONFIG, PARAMS, Letters(), config)
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(slots, **SIZES))
     found = {(s.prompt_index, s.index): s for s in engine.generate(prompts, sampling, turns=begin)}
     return prompts, found, policies
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.slow), 0.05])
-def test_turns_are_one_sequence_with_the_model_s_own_logprobs(seconds: float) -> None:
-    sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
+@pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.nightly), 0.05])
+def test_turns_are_one_sequence_with_the_model_s_own_logprobs(
+    seconds: float, logprobs_of: Callable[..., np.ndarray]
+) -> None:
+    sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=LONGEST, stop=("k", "ab"))
     prompts, found, policies = converse(sampling, seconds)
     assert len(found) == 9
     for (i, g), sample in found.items():
@@ -98,18 +105,16 @@ def test_turns_are_one_sequence_with_the_model_s_own_logprobs(seconds: float) ->
         assert len(said) == policy.turns - 1
         assert all(Letters().decode(turn.token_ids).endswith("abc") for turn in said)
         assert sample.token_ids == tuple(t for turn in sample.turns for t in turn.token_ids)
-        tokens = (*prompts[i].token_ids, *sample.token_ids)
-        logits = forward(PARAMS, CONFIG, jnp.array([tokens]), jnp.array([len(tokens)]))[0]
-        full = np.asarray(jax.nn.log_softmax(logits[len(prompts[i].token_ids) - 1 : -1]))
+        full = logprobs_of(PARAMS, CONFIG, prompts[i].token_ids, sample.token_ids)
         picked = full[np.arange(len(sample.token_ids)), list(sample.token_ids)]
         mask = np.array(sample.written)
         np.testing.assert_allclose(np.array(sample.logprobs)[mask], picked[mask], atol=1e-4)
         assert not np.array(sample.logprobs)[~mask].any()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_when_observations_arrive_changes_nothing() -> None:
-    sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=60, stop=("k", "ab"))
+    sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=LONGEST, stop=("k", "ab"))
     at_once, late = (converse(sampling, seconds, slots=3)[1] for seconds in (0.0, 0.02))
     assert list(at_once) == list(late)  # in the order in which they finished
     assert at_once == late  # to the last bit
@@ -132,14 +137,16 @@ def test_an_environment_that_fails_fails_its_answer_alone(tmp_path: Path) -> Non
     def begin(prompt: int, _sample: int) -> Any:
         return Asks() if prompt == 1 else Echo(prompt, 2)
 
-    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(2))
-    found = {
-        s.prompt_index: s
-        for s in engine.generate(prompts, SamplingParams(max_new_tokens=6, max_total_tokens=40), turns=begin)
-    }
-    assert found[1].finish_reason == "failed"
-    assert "closed" in found[1].error
-    assert [len(found[i].turns) for i in (0, 2)] == [3, 3]
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4, **SIZES))
+    sampling = SamplingParams(n=3, max_new_tokens=6, max_total_tokens=LONGEST)
+    samples = list(engine.generate(prompts, sampling, turns=begin))
+    assert len(samples) == 9
+    for sample in samples:
+        if sample.prompt_index == 1:
+            assert sample.finish_reason == "failed"
+            assert "closed" in sample.error
+        else:
+            assert len(sample.turns) == 3
 
 
 def test_an_observation_of_nothing_adds_nothing() -> None:
@@ -150,32 +157,43 @@ def test_an_observation_of_nothing_adds_nothing() -> None:
             return None if super().next(written) is None else Observation("")
 
     prompts = [Prompt("p", (3, 1, 4, 1, 5), "")]
-    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(2, chunk_steps=4))
-    (whole,) = engine.generate(prompts, SamplingParams(temperature=0.0, max_new_tokens=12))
-    sampling = SamplingParams(temperature=0.0, max_new_tokens=6, max_total_tokens=12)
-    (cut,) = engine.generate(prompts, sampling, turns=lambda *_: Silent(0, 2))
-    assert cut.token_ids == whole.token_ids
-    np.testing.assert_allclose(cut.logprobs, whole.logprobs, atol=1e-5)
+    engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(4, **SIZES))
+    whole, cut = (
+        {
+            s.index: s
+            for s in engine.generate(
+                prompts, SamplingParams(n=3, max_new_tokens=tokens, max_total_tokens=LONGEST),
+                turns=lambda *_: Silent(0, turns),  # noqa: B023 (the call ends before the next)
+            )
+        }
+        for tokens, turns in ((12, 1), (6, 2))
+    )  # fmt: skip
+    for index, sample in cut.items():
+        assert len(sample.token_ids) == 12
+        assert sample.token_ids == whole[index].token_ids
+        np.testing.assert_allclose(sample.logprobs, whole[index].logprobs, atol=1e-5)
 
 
 def test_long_observations_are_appended_in_chunks() -> None:
     class Talks(Echo):
         def next(self, written: Action) -> PendingObservation | None:
-            return None if super().next(written) is None else Observation("abcdefgh" * (4 + self.number))
+            return None if super().next(written) is None else Observation("abcdefgh" * (2 + self.number))
 
     prompts = [Prompt(str(i), (3, 1, 4, i), "") for i in range(5)]
-    sampling = SamplingParams(temperature=0.0, max_new_tokens=4, max_total_tokens=120)
+    sampling = SamplingParams(n=3, max_new_tokens=4, max_total_tokens=LONGEST)
     found = []
-    for tokens, longest in ((16, 0), (1024, 0), (16, 4)):
-        config = EngineConfig(5, block_size=8, prefill_tokens=tokens, max_prompt_bucket=longest)
+    for tokens, longest in ((64, 16), (256, 64)):  # in pieces of 16 tokens, and whole
+        config = EngineConfig(4, **SIZES | {"prefill_tokens": tokens, "max_prompt_bucket": longest})
         engine = Engine(CONFIG, PARAMS, Letters(), config)
         samples = engine.generate(prompts, sampling, turns=lambda prompt, _: Talks(prompt, 2))
-        found.append({s.prompt_index: s.token_ids for s in samples})
-    assert found[0] == found[1] == found[2]
-    assert sorted(len(ids) for ids in found[0].values()) == [40 + 8 * i for i in range(5)]
+        found.append({(s.prompt_index, s.index): s.token_ids for s in samples})
+    assert found[0] == found[1]
+    assert {place: len(ids) for place, ids in found[0].items()} == {
+        (i, g): 24 + 8 * i for i in range(5) for g in range(3)
+    }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_turns_together_are_bounded() -> None:
     sampling = SamplingParams(n=2, max_new_tokens=10, max_total_tokens=16)
     for sample in converse(sampling)[1].values():
@@ -267,9 +285,9 @@ def test_a_policy_explores_a_database_in_several_turns(shop: str) -> None:
             heard.append(text)
             return super().encode(text)
 
-    sampling = SamplingParams(n=4, temperature=1.5, max_new_tokens=6, max_total_tokens=80, stop=SQL_STOPS)
+    sampling = SamplingParams(n=4, temperature=1.5, max_new_tokens=6, max_total_tokens=64, stop=SQL_STOPS)
     with Executor(limits=Limits(vm_steps=10_000_000)) as executor:
-        engine = Engine(CONFIG, PARAMS, Listening(), EngineConfig(8))
+        engine = Engine(CONFIG, PARAMS, Listening(), EngineConfig(4))
         samples = list(engine.generate(prompts, sampling, turns=lambda *_: SqlTurns(executor, shop, 4)))
     assert len(samples) == 24
     counts = [sum(turn.role == "assistant" for turn in sample.turns) for sample in samples]

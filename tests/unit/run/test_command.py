@@ -18,6 +18,8 @@ from jaxrl_sql.datagen.synth.__main__ import main as synth
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.run.command import prepare_process, report_errors
 from jaxrl_sql.sft import alone
+from jaxrl_sql.sft import main as sft_main
+from jaxrl_sql.train import main as train_main
 from jaxrl_sql.types import InputError
 
 
@@ -35,8 +37,25 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "error: audit: name sets with --train and --eval\n"
 
 
+@pytest.mark.parametrize("main", [train_main, sft_main])
+def test_a_command_that_is_given_nothing_says_how_to_begin(
+    main: Callable[[list[str]], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error: nothing is asked for: begin with --config FILE")
+    assert told.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["-m", "jaxrl_sql.train"], ["-m", "jaxrl_sql.sft"], ["docs/own_recipe.py"]])
-def test_a_command_that_is_given_nothing_says_how_to_begin(command: list[str], tmp_path: Path) -> None:
+def test_a_process_that_is_given_nothing_says_how_to_begin(command: list[str], tmp_path: Path) -> None:
     here = Path(__file__).parents[3]
     if command[0] != "-m":
         command = [str(here / command[0])]
@@ -91,7 +110,7 @@ def test_memory_that_runs_out_is_one_line(capsys: pytest.CaptureFixture[str]) ->
         report_errors(other)
 
 
-@pytest.mark.parametrize("end", [report_errors, exit_code])
+@pytest.mark.parametrize("end", [pytest.param(report_errors, marks=pytest.mark.slow), exit_code])
 def test_a_reader_that_goes_is_no_traceback(end: Callable[..., int]) -> None:
     program = (
         f"import sys\nfrom {end.__module__} import {end.__name__} as end\n"

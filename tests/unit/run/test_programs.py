@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl_sql.run import programs
 
@@ -36,6 +40,29 @@ def compiled(named: str, **variables: str) -> tuple[str, bool]:
     return where, int(hits) > 0
 
 
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Return a function that keeps programs in this process as a command would, compiles one -> its folder."""
+    names = ("jax_compilation_cache_dir", programs.SHORTEST.lower(), "jax_persistent_cache_min_entry_size_bytes")
+    before = {name: getattr(jax.config, name) for name in names}
+
+    def choose(named: str, **variables: str) -> str:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        for name, setting in zip(names, (variables.get("JAX_COMPILATION_CACHE_DIR"), 0.0, -1), strict=True):
+            jax.config.update(name, setting)
+        compilation_cache.reset_cache()
+        programs.keep_programs(named)
+        jax.jit(lambda x: x @ x)(np.ones((8, 8), np.float32))
+        return str(programs.kept_in())
+
+    yield choose
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.slow
 def test_a_second_command_finds_what_the_first_compiled(tmp_path: Path) -> None:
     where, found = compiled("auto", JAXRL_SQL_CACHE=str(tmp_path))
     assert Path(where).parent == tmp_path / "programs"
@@ -44,6 +71,7 @@ def test_a_second_command_finds_what_the_first_compiled(tmp_path: Path) -> None:
     assert compiled("auto", JAXRL_SQL_CACHE=str(tmp_path)) == (where, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shortest", "kept"), [("1000", False), ("0", True)])
 def test_a_variable_says_how_short_a_program_is_kept(shortest: str, kept: bool, tmp_path: Path) -> None:
     for found in (False, kept):
@@ -60,10 +88,20 @@ def test_a_variable_says_how_short_a_program_is_kept(shortest: str, kept: bool, 
     ],
 )
 def test_what_names_a_folder_goes_before_the_users(
-    named: str, variables: dict[str, str], where: str, tmp_path: Path
+    named: str, variables: dict[str, str], where: str, tmp_path: Path, chosen: Callable[..., str]
 ) -> None:
     filled = {name: text.format(folder=tmp_path) for name, text in variables.items()}
-    assert compiled(named.format(folder=tmp_path), **filled) == (where.format(folder=tmp_path), False)
+    found = chosen(named.format(folder=tmp_path), **filled)
+    assert found == where.format(folder=tmp_path)
+    assert found == "None" or list(Path(found).iterdir())
+
+
+def test_by_itself_a_folder_of_the_processor_in_the_users_cache_is_taken(
+    tmp_path: Path, chosen: Callable[..., str]
+) -> None:
+    where = Path(chosen("auto", JAXRL_SQL_CACHE=str(tmp_path)))
+    assert where.parent == tmp_path / "programs"
+    assert list(where.iterdir())
 
 
 def test_runs_of_several_processes_keep_none_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

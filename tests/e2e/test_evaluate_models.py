@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import load_config
-from jaxrl_sql.config.published import PUBLISHED
+from jaxrl_sql.config.load import SYSTEMS
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.prompts import make_prompts
 from jaxrl_sql.datagen.synth import SynthSpec, generate
@@ -378,7 +378,7 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
         )  # fmt: skip
         return configuration(given)
 
-    made = {system: asked(system) for system in PUBLISHED}
+    made = {system: asked(system) for system in SYSTEMS}
     for config in made.values():
         assert (config.data.prompt, config.sampling.stop) == ("chat", []), "nothing of the run's own prompt is left"
         assert config.model.checkpoint == str(run / "model")

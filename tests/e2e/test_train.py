@@ -21,9 +21,10 @@ from jaxrl_sql.__main__ import main as jaxrl_sql
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_specs, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, Pair, merge
 from jaxrl_sql.report.groups import add_advantages, chunks, open_source, read_chunk, read_tokens
+from jaxrl_sql.run.grpo import on_mesh
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.runtime.rollouts import unpack_ids, unpack_logprobs
-from jaxrl_sql.train import main, on_mesh
+from jaxrl_sql.train import main
 
 Start = Callable[..., list[str]]
 Stopped = Callable[[Path, Path, int], Path]

@@ -170,8 +170,8 @@ def test_trap_resume_is_bit_equal_from_any_step(
 def assert_equal_runs(run: Path, whole: Path, untimed: Untimed) -> None:
     """Compare metrics, rollouts and weights of two runs bit for bit."""
     assert untimed(run / "metrics.jsonl") == untimed(whole / "metrics.jsonl")
-    kept = [{path.name: path.read_bytes() for path in (folder / "rollouts").iterdir()} for folder in (run, whole)]
-    assert kept[0] == kept[1]
+    rollouts = [{path.name: path.read_bytes() for path in (folder / "rollouts").iterdir()} for folder in (run, whole)]
+    assert rollouts[0] == rollouts[1]
     got, want = load_checkpoint(run / "model")[1], load_checkpoint(whole / "model")[1]
     assert (np.asarray(got["embed"]) == np.asarray(want["embed"])).all()
     for name, leaf in want["layers"].items():

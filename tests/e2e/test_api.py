@@ -40,7 +40,7 @@ def test_a_run_has_its_metrics_samples_and_configuration(run: jx.Run) -> None:
 def test_a_run_is_repeated_from_its_configuration(run: jx.Run, tmp_path: Path) -> None:
     again = jx.train(run.config, f"run.dir={tmp_path / 'again'}")
     losses = [
-        [row.get("policy/loss") for row in rows_of(one.metrics) if row["phase"] == "grpo"] for one in (run, again)
+        [row.get("policy/loss") for row in rows_of(each.metrics) if row["phase"] == "grpo"] for each in (run, again)
     ]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 3

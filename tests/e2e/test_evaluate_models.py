@@ -145,19 +145,18 @@ def answered(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_answers_greedily(data: Path, answered: Path) -> None:
-    found = numbers(answered)
-    records = lines(answered / "records.jsonl")
-    for one in records:
-        db = data / f"dev/databases/{one['db_id']}/{one['db_id']}.sqlite"
-        is_right = rows(db, one["sql"]) == rows(db, one["gold_sql"])
-        assert one["scores"]["bird"] == float(is_right), one["sql"]
-        assert one["answer"].strip() == one["sql"]
-        assert one["question"] in one["prompt"]
-    assert found["accuracy"] == sum(one["scores"]["bird"] for one in records) / 10
-    assert found["accuracy"] > 0
+    accuracy, records = numbers(answered)["accuracy"], lines(answered / "records.jsonl")
+    for record in records:
+        db = data / f"dev/databases/{record['db_id']}/{record['db_id']}.sqlite"
+        is_right = rows(db, record["sql"]) == rows(db, record["gold_sql"])
+        assert record["scores"]["bird"] == float(is_right), record["sql"]
+        assert record["answer"].strip() == record["sql"]
+        assert record["question"] in record["prompt"]
+    assert accuracy == sum(record["scores"]["bird"] for record in records) / 10
+    assert accuracy > 0
     speed = json.loads((answered / "speed.json").read_text())
     assert speed["questions"] == 10
-    assert speed["tokens"] > sum(len(one["sql"].split()) for one in records)
+    assert speed["tokens"] > sum(len(record["sql"].split()) for record in records)
     assert speed["speed/tokens_per_s"] == pytest.approx(speed["tokens"] / speed["time/answering"])
     assert speed["time/total"] > speed["time/answering"]
     assert speed["memory/peak"] > 100 << 20
@@ -178,7 +177,7 @@ def test_an_interrupted_evaluation_resumes_to_the_same_numbers(
     assert "5 answers are judged already" in capsys.readouterr().out
     assert {name: (out / name).read_bytes() for name in before} == before
     assert (
-        judge(data / "dev", {one["id"]: one["sql"] for one in lines(out / "predictions.jsonl")}, tmp_path / "again")
+        judge(data / "dev", {line["id"]: line["sql"] for line in lines(out / "predictions.jsonl")}, tmp_path / "again")
         == 0
     )
     assert numbers(tmp_path / "again")["accuracy"] == numbers(answered)["accuracy"]
@@ -189,7 +188,7 @@ def test_a_model_is_shown_as_much_of_a_schema_as_was_asked_for(data: Path, answe
     part = ("data.schema_budget=40", "evaluate.max_new_tokens=8")
     assert ask_model(data / "dev", tmp_path / "part", *QUICK, *part) == 0
     shown = {
-        name: {one["id"]: one["prompt"] for one in lines(out / "records.jsonl")}
+        name: {record["id"]: record["prompt"] for record in lines(out / "records.jsonl")}
         for name, out in (("whole", answered), ("part", tmp_path / "part"))
     }
     asks = {one["id"]: one["question"] for one in lines(tmp_path / "part/records.jsonl")}

@@ -130,24 +130,16 @@ def rows(db: str, sql: str) -> object:
             return repr(error)
 
 
-def test_pass_rates_are_counted_kept_and_gone_on_from(
-    arguments: Start, data: Path, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_pass_rates_are_counted_and_kept(
+    arguments: Start, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = shutil.copytree(rated, tmp_path / "out")
     rates = {one["id"]: one["right"] for one in lines(out / "rates.jsonl")[1:]}
-    expected = by_hand(data)
-    assert rates == {uid: expected[uid] for uid in rates}
     assert 0 < sum(rates.values()) < 4 * len(rates), "a model that is always right or wrong shows nothing"
     kept = [one["id"] for one in lines(out / "kept.jsonl")]
     assert kept == [uid for uid, right in rates.items() if 1 <= right <= 3]
     reasons = {one["id"]: one["reason"] for one in lines(out / "dropped.jsonl")}
     assert {reasons[uid] for uid, right in rates.items() if right == 0} <= {"seldom right"}
-
-    written = (out / "rates.jsonl").read_text().splitlines()
-    (out / "rates.jsonl").write_text("\n".join(written[:5]) + "\n" + written[5][:9])
-    assert main(arguments(*SAMPLED)) == 0
-    assert (out / "rates.jsonl").read_text().splitlines() == written
-    assert [one["id"] for one in lines(out / "kept.jsonl")] == kept
 
     capsys.readouterr()
     assert main(arguments(*SAMPLED, "filter.samples=5")) == 2
@@ -160,11 +152,29 @@ def test_pass_rates_are_counted_kept_and_gone_on_from(
     assert "answered" not in capsys.readouterr().out, "what is known was drawn again"
 
 
+@pytest.mark.slow
+def test_pass_rates_are_those_of_the_engine_called_alone(data: Path, rated: Path) -> None:
+    rates = {rate["id"]: rate["right"] for rate in lines(rated / "rates.jsonl")[1:]}
+    expected = by_hand(data)
+    assert rates == {uid: expected[uid] for uid in rates}
+
+
+@pytest.mark.slow
+def test_an_interrupted_choice_resumes_to_the_same_rates(arguments: Start, rated: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(rated, tmp_path / "out")
+    chosen = (out / "kept.jsonl").read_bytes()
+    written = (out / "rates.jsonl").read_text().splitlines()
+    (out / "rates.jsonl").write_text("\n".join(written[:5]) + "\n" + written[5][:9])
+    assert main(arguments(*SAMPLED)) == 0
+    assert (out / "rates.jsonl").read_text().splitlines() == written
+    assert (out / "kept.jsonl").read_bytes() == chosen
+
+
 def test_rates_of_questions_that_have_changed_are_not_taken(
     arguments: Start, data: Path, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = data / "train/questions.jsonl"
-    before, questions = asked.read_text(), lines(asked)
+    file = data / "train/questions.jsonl"
+    before, questions = file.read_text(), lines(file)
     shutil.copytree(rated, tmp_path / "out")
     command = arguments(*SAMPLED, "filter.low=0", "filter.high=1")
     first = questions[0]["id"]
@@ -173,7 +183,7 @@ def test_rates_of_questions_that_have_changed_are_not_taken(
     forged = [{**one, "right": 4} if one.get("id") == first else one for one in lines(rates)]
     rates.write_text("".join(json.dumps(one) + "\n" for one in forged))
     try:
-        asked.write_text("".join(json.dumps(one) + "\n" for one in questions[:-1]))
+        file.write_text("".join(json.dumps(one) + "\n" for one in questions[:-1]))
         assert main(command) == 0
         error = capsys.readouterr().err
         assert "asked again: 1 questions of which the text, a gold or the database has changed\n" in error
@@ -184,7 +194,7 @@ def test_rates_of_questions_that_have_changed_are_not_taken(
         assert main(command) == 0
         assert "answered" not in capsys.readouterr().out, "known rates were drawn again"
     finally:
-        asked.write_text(before)
+        file.write_text(before)
 
 
 def test_answers_are_read_with_the_thought_that_the_template_opened() -> None:

@@ -62,15 +62,16 @@ def test_every_phase_says_that_it_begins_and_how_much_there_is_to_do(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "ask", "evaluate"])
 def test_the_commands_that_a_run_ends_with_do_what_they_say(
-    command: str, shown: list[str], whole: Path, capsys: pytest.CaptureFixture[str]
+    command: str, shown: list[str], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
     (line,) = [line for line in shown if line.startswith(f"next: jaxrl-sql {command} ")]
-    code = jaxrl_sql(shlex.split(line)[2:])
-    said, wrong = capsys.readouterr()
-    made = {"report": f"{whole}/report.html", "evaluate": f"{whole}/evaluated/metrics.json"}
-    assert wrong == ""
-    assert made.get(command, "\n") in said
-    assert code == 0 or (command, code) == ("ask", 1)  # what the model wrote need be no SQL
+    code = jaxrl_sql(shlex.split(line.replace(str(whole), str(run)))[2:])
+    output, error = capsys.readouterr()
+    files = {"report": f"{run}/report.html", "evaluate": f"{run}/evaluated/metrics.json"}
+    assert error == ""
+    assert files.get(command, "\n") in output
+    assert code == 0 or (command, code) == ("ask", 1)  # the model need not write SQL
 
 
 def test_a_run_leaves_everything_it_promises(whole: Path) -> None:
@@ -170,8 +171,8 @@ def test_trap_resume_is_bit_equal_from_any_step(
 def assert_equal_runs(run: Path, whole: Path, untimed: Untimed) -> None:
     """Compare metrics, rollouts and weights of two runs bit for bit."""
     assert untimed(run / "metrics.jsonl") == untimed(whole / "metrics.jsonl")
-    kept = [{path.name: path.read_bytes() for path in (folder / "rollouts").iterdir()} for folder in (run, whole)]
-    assert kept[0] == kept[1]
+    rollouts = [{path.name: path.read_bytes() for path in (folder / "rollouts").iterdir()} for folder in (run, whole)]
+    assert rollouts[0] == rollouts[1]
     got, want = load_checkpoint(run / "model")[1], load_checkpoint(whole / "model")[1]
     assert (np.asarray(got["embed"]) == np.asarray(want["embed"])).all()
     for name, leaf in want["layers"].items():

@@ -277,7 +277,6 @@ def test_questions_are_made_on_a_server(dialect: str, copies: Copies, tmp_path: 
         (["data.dialects={sqlite: 0.5, mysql: 0.5}"], "executor.databases.mysql says where it runs"),
         (["data.dialects={sqlite: 0.5, duckdb: 0.5}", "executor.databases.duckdb=DATA"], "no questions.jsonl there"),
         (["data.dialects={sqlite: 0.5, duckdb: 0.5}", "executor.databases.duckdb=MYSQL"], "asks for mysql"),
-        (["data.mysql_share=0.5"], "data.mysql_share is called data.dialects.mysql now"),
     ],
 )  # fmt: skip
 def test_dialects_without_a_place_are_refused(

@@ -83,7 +83,7 @@ def assert_gradients(found: Any, wanted: Any) -> None:
     ("config", "attention", "remat"),
     [
         pytest.param(PLAIN, "xla", "full", id="full-plain"),
-        pytest.param(PLAIN, SPLASH, "full", id="full-splash"),
+        pytest.param(PLAIN, SPLASH, "full", id="full-splash", marks=pytest.mark.slow),
         pytest.param(SLIDING, "xla", "full", id="full-sliding", marks=pytest.mark.slow),
         pytest.param(PLAIN, "xla", "none", id="none-plain", marks=pytest.mark.nightly),
         pytest.param(PLAIN, SPLASH, "none", id="none-splash", marks=pytest.mark.nightly),

@@ -92,7 +92,7 @@ def differentiated(config: ModelConfig, attention: str | TreeAttention) -> Calla
 @pytest.mark.parametrize(
     ("config", "attention", "is_packed"),
     either_way(
-        {"plain-apart", "cudnn-packed"},
+        {"plain-apart"},
         plain=(MODEL, "xla"),
         sliding=(SLIDING, "xla"),
         splash=(MODEL, SPLASH),
@@ -159,7 +159,7 @@ def whole() -> tuple[Any, np.ndarray]:
 @pytest.mark.parametrize(
     ("micro_batches", "is_packed"),
     either_way(
-        {"tokens-apart", "parts-packed"},
+        set(),
         tokens=(MicroBatches(1, 360),),
         parts=(MicroBatches(2),),
         whole=(MicroBatches(1, 720),),

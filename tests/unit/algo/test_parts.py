@@ -32,7 +32,7 @@ def make_batch() -> GroupBatch:
 
 
 def cut_and_rejoined(cut: Any, batch: GroupBatch, *sizes: int) -> tuple[GroupBatch, np.ndarray]:
-    """Return the parts, and what is rejoined of each part's rewards [B,G]."""
+    """Return the parts, and the rewards [B,G] that are rejoined from them."""
 
     def both(batch: GroupBatch) -> tuple[GroupBatch, jax.Array]:
         parts, rejoin = cut(batch, *sizes)

@@ -81,7 +81,7 @@ TREES: dict[str, Any] = {
     ),
 }
 MIXED = TREES["short-prompts-and-empty-completions"]
-ALWAYS = {"short-prompts-and-empty-completions", "three-levels", "many-tiles"}
+ALWAYS = {"short-prompts-and-empty-completions", "three-levels"}
 SOME_TREES = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in TREES]
 
 
@@ -180,7 +180,7 @@ def test_a_mask_of_packed_answers_that_has_no_room_for_its_numbers_is_refused() 
 )
 @pytest.mark.parametrize(
     "tree",
-    [pytest.param(name, marks=() if name in {"three-levels", "many-tiles"} else pytest.mark.slow) for name in TREES],
+    [pytest.param(name, marks=() if name == "three-levels" else pytest.mark.slow) for name in TREES],
 )
 def test_a_cpu_s_unit_rounds_what_it_multiplies_alone(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)  # slow ones compute the same
@@ -305,7 +305,7 @@ def loss_and_gradients(config: ModelConfig, attention: Any, batch: GroupBatch, r
     ("name", "config", "remat"),
     [
         pytest.param("splash", CONFIG, "full", marks=pytest.mark.slow, id="splash"),
-        pytest.param("cudnn", SLIDING, "query,key,value,attended", id="cudnn-sliding"),
+        pytest.param("cudnn", SLIDING, "query,key,value,attended", marks=pytest.mark.slow, id="cudnn-sliding"),
     ],
 )
 def test_the_update_of_a_whole_model_is_the_same(

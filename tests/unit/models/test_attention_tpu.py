@@ -36,7 +36,13 @@ def run(tensor: str, remat: str) -> list[int]:
 
 
 @NEEDS_LIBTPU
-@pytest.mark.parametrize("tensor", ["2", "4"], ids=["heads-split", "key-heads-repeated"])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        pytest.param("2", id="heads-split"),
+        pytest.param("4", id="key-heads-repeated", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_gradient_of_a_grouped_pass_compiles_for_four_chips(tensor: str) -> None:
     again, kept = run(tensor, "full"), run(tensor, "query,key,value,attended")
     assert min(again) > 0, "a kernel is missing from the compiled program"

@@ -23,6 +23,14 @@ KERNELS = {
     "tpu": {"mosaic": paged_kernel.MOSAIC},
 }[jax.default_backend()]
 HEADS, SIZE, DEPTH = 2, 16, 64
+# The last kernel of this machine's always, the others as slow tests.
+ONE_KERNEL = pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, id=name, marks=() if name == list(KERNELS)[-1] else pytest.mark.slow)
+        for name, kernel in KERNELS.items()
+    ],
+)
 
 
 class Case(NamedTuple):
@@ -117,7 +125,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+@ONE_KERNEL
 @pytest.mark.parametrize(
     "name",
     [
@@ -144,7 +152,7 @@ def test_windows_and_caps_are_the_references(kernel: Kernel, window: int, score:
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+@ONE_KERNEL
 def test_bfloat16_is_summed_in_float32(kernel: Kernel) -> None:
     case = make_case(*CASES["groups"], dtype=jnp.bfloat16)
     score = Score(DEPTH**-0.5, None)

@@ -34,13 +34,13 @@ SPLASH = partial(splash.attend_tree, interpret=True)
 
 def either_way(always: set[str], **cases: tuple[Any, ...]) -> list[Any]:
     """Return each case with answers apart and packed: some always, one of each pair as slow, the other as nightly."""
-    found = []
+    params = []
     for at, (name, case) in enumerate(cases.items()):
         for is_packed, way in ((False, "apart"), (True, "packed")):
             label = f"{name}-{way}"
             mark = pytest.mark.nightly if (at + is_packed) % 2 else pytest.mark.slow
-            found.append(pytest.param(*case, is_packed, id=label, marks=() if label in always else mark))
-    return found
+            params.append(pytest.param(*case, is_packed, id=label, marks=() if label in always else mark))
+    return params
 
 
 def make_batch() -> GroupBatch:
@@ -92,7 +92,7 @@ def differentiated(config: ModelConfig, attention: str | TreeAttention) -> Calla
 @pytest.mark.parametrize(
     ("config", "attention", "is_packed"),
     either_way(
-        {"plain-apart", "cudnn-packed"},
+        {"plain-apart"},
         plain=(MODEL, "xla"),
         sliding=(SLIDING, "xla"),
         splash=(MODEL, SPLASH),
@@ -159,7 +159,7 @@ def whole() -> tuple[Any, np.ndarray]:
 @pytest.mark.parametrize(
     ("micro_batches", "is_packed"),
     either_way(
-        {"tokens-apart", "parts-packed"},
+        set(),
         tokens=(MicroBatches(1, 360),),
         parts=(MicroBatches(2),),
         whole=(MicroBatches(1, 720),),

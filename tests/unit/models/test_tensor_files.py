@@ -172,7 +172,7 @@ def large_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", ["one", "mesh"])
 def test_loading_holds_the_model_once(large_folder: Path, what: str) -> None:
     grown, model = measure(large_folder, what)
@@ -182,7 +182,7 @@ def test_loading_holds_the_model_once(large_folder: Path, what: str) -> None:
     assert grown > 0.8 * model, "the measurement does not see the model"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_saving_holds_one_file_of_the_model(large_folder: Path) -> None:
     grown, model = measure(large_folder, "save")
     assert len(list((large_folder / "again").glob("model-*.safetensors"))) > 3

@@ -16,13 +16,9 @@ from jaxrl_sql.ops.token_distribution import KEPT_BYTES, SamplingMetadata, first
 
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
 # One program per shape: operation by operation each would be a program of its own.
-truncate, penalize, sample_tokens, sample_by_mass = map(
-    jax.jit,
-    (
-        token_distribution.truncate, token_distribution.penalize, token_distribution.sample_tokens,
-        token_distribution.sample_by_mass,
-    ),
-)  # fmt: skip
+truncate, penalize = jax.jit(token_distribution.truncate), jax.jit(token_distribution.penalize)
+sample_tokens = jax.jit(token_distribution.sample_tokens, static_argnames=("truncates", "samples"))
+sample_by_mass = jax.jit(token_distribution.sample_by_mass)
 
 
 def sampling(rows: int = 1, **given: float) -> SamplingMetadata:

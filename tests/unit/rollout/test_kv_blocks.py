@@ -62,7 +62,7 @@ def test_too_few_blocks_take_none() -> None:
     assert len(cache.free_blocks) == 2
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_blocks_of_prompts_are_held_once_and_hold_their_tokens(data: st.DataObject) -> None:
     """A model of the cache: what each block and each cached block holds, written when a prompt is allocated."""
@@ -98,7 +98,7 @@ def test_blocks_of_prompts_are_held_once_and_hold_their_tokens(data: st.DataObje
         assert len({entry.block for entry in cache.cached.values()}) == len(cache.cached)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=12))
 def test_slots_hold_what_they_need_and_no_block_twice(needs: list[list[int]]) -> None:
     levels = [(4, 2), (8, 6), (13, 6)]

@@ -26,7 +26,7 @@ def first_end(stops: Stops, strings: tuple[str, ...], tokens: list[int]) -> int 
     return None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.integers(0, len(PIECES) - 1), max_size=12),
     st.sampled_from([("</sql>",), ("</sql>", "<<"), ("ss", "sql", "a</"), ("</s", "</sql>")]),
@@ -120,7 +120,7 @@ def statement_in(text: str) -> str:
     return cut
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.text("a'\"`[]-/*; \né", max_size=16))
 def test_a_statement_ends_where_sqlite_says(more: str) -> None:
     text = f"a{more}"  # SQLite also calls a semicolon alone complete

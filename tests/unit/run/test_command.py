@@ -46,10 +46,10 @@ def test_a_command_that_is_given_nothing_says_how_to_begin(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("error: nothing is asked for: begin with --config FILE")
-    assert told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: nothing is asked for: begin with --config FILE")
+    assert printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

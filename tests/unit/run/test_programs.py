@@ -91,9 +91,9 @@ def test_what_names_a_folder_goes_before_the_users(
     named: str, variables: dict[str, str], where: str, tmp_path: Path, chosen: Callable[..., str]
 ) -> None:
     filled = {name: text.format(folder=tmp_path) for name, text in variables.items()}
-    found = chosen(named.format(folder=tmp_path), **filled)
-    assert found == where.format(folder=tmp_path)
-    assert found == "None" or list(Path(found).iterdir())
+    folder = chosen(named.format(folder=tmp_path), **filled)
+    assert folder == where.format(folder=tmp_path)
+    assert folder == "None" or list(Path(folder).iterdir())
 
 
 def test_by_itself_a_folder_of_the_processor_in_the_users_cache_is_taken(

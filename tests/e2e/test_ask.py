@@ -237,7 +237,8 @@ def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> No
 
     async def call() -> list[tuple[bool, str]]:
         replies = []
-        with opened_database(argparse.Namespace(db=str(db), stand_in=None, max_rows=200), config) as database:
+        arguments = argparse.Namespace(db=str(db), stand_in=None, leave_out=(), max_rows=200)
+        with opened_database(arguments, config) as database:
             asker = Asker(config)
             async with mcp.Client(make_server(database, asker)) as client:
                 for question in (questions[0], " "):

@@ -250,7 +250,7 @@ def talk(work: Work, db: str, *overrides: str) -> Any:
     """Let a client call the tools of a database in this process, and return what its work returns."""
 
     async def run() -> Any:
-        database = argparse.Namespace(db=db, stand_in=None, max_rows=200)
+        database = argparse.Namespace(db=db, stand_in=None, leave_out=(), max_rows=200)
         with opened_database(database, load_config(None, overrides)) as opened:
             async with mcp.Client(make_server(opened, None)) as client:
                 return await work(client)

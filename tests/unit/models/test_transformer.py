@@ -162,7 +162,7 @@ def test_remat_changes_no_gradient(remat: str) -> None:
 
 def test_unknown_remat_name_is_refused_with_the_choices() -> None:
     with pytest.raises(InputError, match=r"'qeury'.*query, key"):
-        jax.eval_shape(lambda: grouped_nll(make_params(QWEN3), QWEN3, make_batch(QWEN3), "qeury"))
+        jax.eval_shape(lambda params: grouped_nll(params, QWEN3, make_batch(QWEN3), "qeury"), make_params(QWEN3))
 
 
 @CONFIGS
@@ -255,12 +255,13 @@ def test_blocks_that_are_no_tree_are_refused() -> None:
     blocks = (Segment(jnp.zeros((1, 2, 3), jnp.int32), jnp.ones((1, 2), jnp.int32)),)
     blocks += (Segment(jnp.zeros((1, 3, 3), jnp.int32), jnp.ones((1, 3), jnp.int32)),)
     with pytest.raises(ValueError, match="3 rows"):
-        jax.eval_shape(lambda: hidden_states(make_params(QWEN3), QWEN3, blocks))
+        jax.eval_shape(lambda params: hidden_states(params, QWEN3, blocks), make_params(QWEN3))
 
 
 def test_more_tokens_than_positions_are_refused_before_compilation() -> None:
     with pytest.raises(InputError, match=r"129 tokens.*max_positions"):
-        jax.eval_shape(lambda: forward(make_params(QWEN3), QWEN3, jnp.zeros((1, 129), jnp.int32), jnp.array([129])))
+        tokens, length = jnp.zeros((1, 129), jnp.int32), jnp.array([129])
+        jax.eval_shape(lambda params: forward(params, QWEN3, tokens, length), make_params(QWEN3))
 
 
 def test_empty_rows_have_finite_states_and_gradients() -> None:

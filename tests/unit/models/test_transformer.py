@@ -259,8 +259,8 @@ def test_blocks_that_are_no_tree_are_refused() -> None:
 
 
 def test_more_tokens_than_positions_are_refused_before_compilation() -> None:
+    tokens, length = jnp.zeros((1, 129), jnp.int32), jnp.array([129])
     with pytest.raises(InputError, match=r"129 tokens.*max_positions"):
-        tokens, length = jnp.zeros((1, 129), jnp.int32), jnp.array([129])
         jax.eval_shape(lambda params: forward(params, QWEN3, tokens, length), make_params(QWEN3))
 
 

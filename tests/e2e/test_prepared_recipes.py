@@ -23,7 +23,7 @@ from jaxrl_sql.datagen.prepare.__main__ import main as prepare
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.train import main as train
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 Questions = list[dict[str, Any]]

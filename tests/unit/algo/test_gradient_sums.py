@@ -74,7 +74,7 @@ def delivered(params: Any, scored: Any, loss: str, batch: GroupBatch, parts: int
     ("config", "loss", "remat", "parts"),
     [
         pytest.param(TIED, "sft", "none", 1, marks=pytest.mark.nightly),
-        pytest.param(TIED, "grpo", "full", 2, marks=pytest.mark.slow),
+        pytest.param(TIED, "grpo", "full", 2, marks=pytest.mark.nightly),
         pytest.param(UNTIED, "grpo", "none", 1, marks=pytest.mark.nightly),
         pytest.param(GEMMA, "sft", "query,key", 1, marks=pytest.mark.nightly),
     ],

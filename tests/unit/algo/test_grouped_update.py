@@ -58,7 +58,7 @@ def repeated(batch: GroupBatch) -> GroupBatch:
 @pytest.mark.parametrize(
     ("objective", "remat"),
     [
-        pytest.param("grpo", "none", marks=pytest.mark.slow),
+        pytest.param("grpo", "none", marks=pytest.mark.nightly),
         pytest.param("sft", "none", marks=pytest.mark.nightly),
         pytest.param("grpo", "full", marks=pytest.mark.nightly),
         pytest.param("sft", "full", marks=pytest.mark.nightly),
@@ -188,7 +188,7 @@ def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: s
         np.testing.assert_allclose(weight, expected[key][1], rtol=1e-4, err_msg=key)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("name", MARKED)
 def test_scores_and_gradients_run_each_prompt_once_with_every_option(name: str) -> None:

@@ -72,7 +72,7 @@ def assert_close(got: Any, want: Any, tolerance: float) -> None:
     ("loss", "cuts"),
     [
         pytest.param("sft", (4,), marks=pytest.mark.nightly),
-        pytest.param("token_mean", (4,), marks=pytest.mark.slow),
+        pytest.param("token_mean", (4,), marks=pytest.mark.nightly),
         pytest.param("token_mean", (2,), marks=pytest.mark.nightly),
         pytest.param("sequence_mean", (2,), marks=pytest.mark.nightly),
         pytest.param("constant", (4,), marks=pytest.mark.nightly),

@@ -305,7 +305,7 @@ def test_the_judge_says_what_the_references_say(world: list[Example]) -> None:
     assert counts["fails"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.data
 @pytest.mark.skipif("JAXRL_SQL_DATA" not in os.environ, reason="JAXRL_SQL_DATA does not name the real sets' folder")
 def test_the_judge_says_what_the_references_say_of_spider() -> None:
@@ -315,7 +315,7 @@ def test_the_judge_says_what_the_references_say_of_spider() -> None:
     assert counts["bird wrong"] > 1_000 < counts["test_suite wrong"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.data
 @pytest.mark.skipif("JAXRL_SQL_DATA" not in os.environ, reason="JAXRL_SQL_DATA does not name the real sets' folder")
 def test_a_suite_says_what_the_reference_says_of_each_of_its_databases() -> None:

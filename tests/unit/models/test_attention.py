@@ -82,7 +82,7 @@ TREES: dict[str, Any] = {
 }
 MIXED = TREES["short-prompts-and-empty-completions"]
 ALWAYS = {"short-prompts-and-empty-completions", "three-levels"}
-SOME_TREES = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in TREES]
+SOME_TREES = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.nightly) for name in TREES]
 
 
 def inside(level: Level) -> jax.Array:
@@ -155,9 +155,9 @@ def packed_levels() -> tuple[Level, ...]:
 @pytest.mark.parametrize(
     ("backend", "cap", "size"),
     [
-        pytest.param("splash", None, None, marks=pytest.mark.slow),
+        pytest.param("splash", None, None, marks=pytest.mark.nightly),
         ("splash", 2.0, None),
-        pytest.param("cudnn", None, None, marks=pytest.mark.slow),
+        pytest.param("cudnn", None, None, marks=pytest.mark.nightly),
         ("cudnn", None, 5),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_mask_of_packed_answers_that_has_no_room_for_its_numbers_is_refused() 
 )
 @pytest.mark.parametrize(
     "tree",
-    [pytest.param(name, marks=() if name == "three-levels" else pytest.mark.slow) for name in TREES],
+    [pytest.param(name, marks=() if name == "three-levels" else pytest.mark.nightly) for name in TREES],
 )
 def test_a_cpu_s_unit_rounds_what_it_multiplies_alone(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)  # slow ones compute the same
@@ -203,7 +203,7 @@ def test_the_backend_of_a_cpu_is_chosen_by_what_it_has(monkeypatch: pytest.Monke
         for_platform("amx", CONFIG, jnp.bfloat16, "cpu")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_splash_caps_scores_as_plain_attention_does(here: dict[str, Callable[..., Any]]) -> None:
     levels = make_levels(*MIXED)
     expected = value_and_gradient(xla.attend_tree, levels, cap=0.5)
@@ -304,8 +304,8 @@ def loss_and_gradients(config: ModelConfig, attention: Any, batch: GroupBatch, r
 @pytest.mark.parametrize(
     ("name", "config", "remat"),
     [
-        pytest.param("splash", CONFIG, "full", marks=pytest.mark.slow, id="splash"),
-        pytest.param("cudnn", SLIDING, "query,key,value,attended", marks=pytest.mark.slow, id="cudnn-sliding"),
+        pytest.param("splash", CONFIG, "full", marks=pytest.mark.nightly, id="splash"),
+        pytest.param("cudnn", SLIDING, "query,key,value,attended", marks=pytest.mark.nightly, id="cudnn-sliding"),
     ],
 )
 def test_the_update_of_a_whole_model_is_the_same(

@@ -34,9 +34,9 @@ def batch() -> GroupBatch:
 @pytest.mark.parametrize(
     "frozen",
     [
-        pytest.param(["embed"], marks=pytest.mark.slow),
+        pytest.param(["embed"], marks=pytest.mark.nightly),
         ["embed", "*_norm"],
-        pytest.param(["q", "k", "v", "o"], marks=pytest.mark.slow),
+        pytest.param(["q", "k", "v", "o"], marks=pytest.mark.nightly),
     ],
     ids=",".join,
 )

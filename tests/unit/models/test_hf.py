@@ -91,7 +91,7 @@ def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str
 
 
 @CONFIGS
-@pytest.mark.parametrize("kept", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kept", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
 def test_what_is_loaded_and_saved_again_has_the_same_bytes(tmp_path: Path, config: ModelConfig, kept: str) -> None:
     save_checkpoint(tmp_path / "source", config, make_params(config, kept), dtype=kept, shard_bytes=3000)
     for read_as in {kept, "float32"}:  # float32 holds every bfloat16
@@ -284,10 +284,10 @@ def test_tokenizer_travels_with_the_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "asks"),
     [
-        pytest.param("TokenizersBackend", False, marks=pytest.mark.slow),
+        pytest.param("TokenizersBackend", False, marks=pytest.mark.nightly),
         ("PreTrainedTokenizerFast", False),
-        pytest.param("Qwen2TokenizerFast", True, marks=pytest.mark.slow),
-        pytest.param(None, True, marks=pytest.mark.slow),
+        pytest.param("Qwen2TokenizerFast", True, marks=pytest.mark.nightly),
+        pytest.param(None, True, marks=pytest.mark.nightly),
     ],
 )
 def test_a_tokenizer_of_the_general_class_is_read_without_asking_for_its_class(

@@ -32,7 +32,7 @@ GEMMA3 = dataclasses.replace(
 )  # fmt: skip
 CONFIGS = pytest.mark.parametrize(
     "config",
-    [QWEN3, pytest.param(QWEN2, marks=pytest.mark.nightly), pytest.param(GEMMA3, marks=pytest.mark.slow)],
+    [QWEN3, pytest.param(QWEN2, marks=pytest.mark.nightly), pytest.param(GEMMA3, marks=pytest.mark.nightly)],
     ids=["qwen3", "qwen2", "gemma3"],
 )
 ALL = ("q", "k", "v", "o", "gate", "up", "down")
@@ -110,7 +110,7 @@ def test_adapters_compute_what_merged_weights_compute(config: ModelConfig, plain
 @pytest.mark.parametrize(
     ("config", "remat"),
     [
-        pytest.param(QWEN3, "query,key", marks=pytest.mark.slow),
+        pytest.param(QWEN3, "query,key", marks=pytest.mark.nightly),
         pytest.param(QWEN2, "none", marks=pytest.mark.nightly),
         (GEMMA3, "full"),
     ],

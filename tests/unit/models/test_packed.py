@@ -83,8 +83,8 @@ def assert_gradients(found: Any, wanted: Any) -> None:
     ("config", "attention", "remat"),
     [
         pytest.param(PLAIN, "xla", "full", id="full-plain"),
-        pytest.param(PLAIN, SPLASH, "full", id="full-splash", marks=pytest.mark.slow),
-        pytest.param(SLIDING, "xla", "full", id="full-sliding", marks=pytest.mark.slow),
+        pytest.param(PLAIN, SPLASH, "full", id="full-splash", marks=pytest.mark.nightly),
+        pytest.param(SLIDING, "xla", "full", id="full-sliding", marks=pytest.mark.nightly),
         pytest.param(PLAIN, "xla", "none", id="none-plain", marks=pytest.mark.nightly),
         pytest.param(PLAIN, SPLASH, "none", id="none-splash", marks=pytest.mark.nightly),
         pytest.param(SLIDING, "xla", "none", id="none-sliding", marks=pytest.mark.nightly),
@@ -173,7 +173,7 @@ BUDGETS = {
     "name",
     [
         "two-rows",
-        pytest.param("four-answers", marks=pytest.mark.slow),
+        pytest.param("four-answers", marks=pytest.mark.nightly),
         *(
             pytest.param(name, marks=pytest.mark.nightly)
             for name in BUDGETS
@@ -215,7 +215,7 @@ def assert_sums(got: Any, want: Any, before: Any) -> None:
         )
 
 
-@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_scoring_learned_tokens_alone_changes_no_sum_of_theirs(few: bool) -> None:
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
     if few:

@@ -37,7 +37,7 @@ extend_completions = jax.jit(paged.extend_completions, static_argnums=1)
 prefill_prompts = jax.jit(paged.prefill_prompts, static_argnums=(1, 5))
 FORWARD, read_out = (jax.jit(function, static_argnums=1) for function in (forward, unembed))
 CONFIGS = pytest.mark.parametrize(
-    "config", [pytest.param(PLAIN, marks=pytest.mark.slow), WINDOW], ids=["plain", "window"]
+    "config", [pytest.param(PLAIN, marks=pytest.mark.nightly), WINDOW], ids=["plain", "window"]
 )
 LENGTHS = (5, 13, 8)
 COMPLETION = 9

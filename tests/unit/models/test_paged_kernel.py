@@ -27,7 +27,7 @@ HEADS, SIZE, DEPTH = 2, 16, 64
 ONE_KERNEL = pytest.mark.parametrize(
     "kernel",
     [
-        pytest.param(kernel, id=name, marks=() if name == list(KERNELS)[-1] else pytest.mark.slow)
+        pytest.param(kernel, id=name, marks=() if name == list(KERNELS)[-1] else pytest.mark.nightly)
         for name, kernel in KERNELS.items()
     ],
 )
@@ -129,7 +129,7 @@ CASES = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("groups", marks=pytest.mark.slow),
+        pytest.param("groups", marks=pytest.mark.nightly),
         "nobody",
         *(pytest.param(name, marks=pytest.mark.nightly) for name in ("many heads", "long")),
     ],
@@ -144,7 +144,7 @@ def test_a_kernel_reads_what_the_reference_reads(kernel: Kernel, name: str) -> N
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 @pytest.mark.parametrize(
-    ("window", "score"), [(3, Score(0.5, 3.0)), pytest.param(24, Score(0.2, None), marks=pytest.mark.slow)]
+    ("window", "score"), [(3, Score(0.5, 3.0)), pytest.param(24, Score(0.2, None), marks=pytest.mark.nightly)]
 )
 def test_windows_and_caps_are_the_references(kernel: Kernel, window: int, score: Score) -> None:
     case = make_case(*CASES["groups"])

@@ -92,7 +92,7 @@ def reference(params: Any, config: ModelConfig, tokens: Array) -> Array:
 @pytest.mark.parametrize(
     ("window", "caps"),
     [
-        pytest.param(window, caps, id=f"{name}-{window}", marks=() if (window, name) in ALWAYS else pytest.mark.slow)
+        pytest.param(window, caps, id=f"{name}-{window}", marks=() if (window, name) in ALWAYS else pytest.mark.nightly)
         for name, caps in (("capped", (1.5, 2.0)), ("plain", (None, None)))
         for window in (1, 3, 40)
     ],

@@ -38,7 +38,7 @@ def either_way(always: set[str], **cases: tuple[Any, ...]) -> list[Any]:
     for at, (name, case) in enumerate(cases.items()):
         for is_packed, way in ((False, "apart"), (True, "packed")):
             label = f"{name}-{way}"
-            mark = pytest.mark.nightly if (at + is_packed) % 2 else pytest.mark.slow
+            mark = pytest.mark.nightly if (at + is_packed) % 2 else pytest.mark.nightly
             params.append(pytest.param(*case, is_packed, id=label, marks=() if label in always else mark))
     return params
 

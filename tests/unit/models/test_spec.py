@@ -113,7 +113,7 @@ def test_impossible_windows_and_scalings_are_refused_by_name(make: Callable[[], 
         make()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_room_loads_without_torch_and_transformers() -> None:
     code = (
         "import sys, jaxrl_sql.models; print([m for m in ('torch', 'transformers', 'tokenizers') if m in sys.modules])"

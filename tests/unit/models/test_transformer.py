@@ -62,7 +62,7 @@ GEMMA3 = dataclasses.replace(
 )
 CONFIGS = pytest.mark.parametrize(
     "config",
-    [pytest.param(QWEN3, marks=pytest.mark.slow), pytest.param(QWEN2, marks=pytest.mark.nightly), GEMMA3],
+    [pytest.param(QWEN3, marks=pytest.mark.nightly), pytest.param(QWEN2, marks=pytest.mark.nightly), GEMMA3],
     ids=["qwen3-tied-gqa", "qwen2-untied", "gemma3-sliding"],
 )
 B, P, G, T = 3, 9, 4, 6

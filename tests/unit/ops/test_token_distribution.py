@@ -165,7 +165,7 @@ def test_a_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
 def some(always: set[tuple[Any, ...]], cases: list[tuple[Any, ...]]) -> list[Any]:
     """Return the cases with logits of a token at a time, of three and of all kept; those not always run are slow."""
     every = [(*case, kept) for case in cases for kept in (0, 900, 1 << 20)]
-    return [pytest.param(*case, marks=() if case in always else pytest.mark.slow) for case in every]
+    return [pytest.param(*case, marks=() if case in always else pytest.mark.nightly) for case in every]
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[Path, Path], list[str]], int]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "arctic" else pytest.mark.nightly) for name in SYSTEMS]
-)
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_a_recipe_runs_on_its_prepared_data_through_its_own_template(
     name: str, made: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,7 +145,9 @@ def test_a_table_without_columns_is_used_too(path: Path) -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["spider_dev", "bird_superhero", pytest.param("spider_train", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "name", ["spider_dev", "bird_superhero", pytest.param("spider_train", marks=pytest.mark.nightly)]
+)
 def test_every_gold_of_the_real_sets(real_data: Path, name: str) -> None:
     unknown = []
     for example in load_split(real_data, name).examples:

@@ -33,13 +33,14 @@ SPLASH = partial(splash.attend_tree, interpret=True)
 
 
 def either_way(always: set[str], **cases: tuple[Any, ...]) -> list[Any]:
-    """Return each case with answers apart and packed: some always, one of each pair as slow, the other as nightly."""
+    """Return each case with answers apart and packed; those that are not in `always` are marked nightly."""
     params = []
-    for at, (name, case) in enumerate(cases.items()):
+    for name, case in cases.items():
         for is_packed, way in ((False, "apart"), (True, "packed")):
             label = f"{name}-{way}"
-            mark = pytest.mark.nightly if (at + is_packed) % 2 else pytest.mark.nightly
-            params.append(pytest.param(*case, is_packed, id=label, marks=() if label in always else mark))
+            params.append(
+                pytest.param(*case, is_packed, id=label, marks=() if label in always else pytest.mark.nightly)
+            )
     return params
 
 

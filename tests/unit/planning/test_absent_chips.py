@@ -91,7 +91,7 @@ def test_no_gradient_is_added_up_in_bfloat16(chip: str) -> None:
 PACKED = ["grpo.packing=true", "grpo.num_generations=8", "grpo.prompts=4", "grpo.gradient_accumulation_steps=2"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @NEEDS_PLUGIN
 def test_a_packed_update_compiles_for_four_gpus_with_a_way_for_each_number_of_rows() -> None:
     found = run("h100", "update", "2", *PACKED)
@@ -145,7 +145,13 @@ def test_a_decode_step_reads_the_cache_by_kernels(chip: str) -> None:
 
 
 @pytest.mark.slow
-@CHIP
+@pytest.mark.parametrize(
+    "chip",
+    [
+        pytest.param("h100", marks=[NEEDS_PLUGIN, pytest.mark.nightly]),
+        pytest.param("v5e", marks=NEEDS_LIBTPU),
+    ],
+)
 def test_a_copy_over_two_chips_reads_the_cache_by_kernels_and_meets_no_other_copy(chip: str) -> None:
     """Each chip runs the kernels on its heads; what crosses chips are states of the copy's own two, and no weights."""
     found = run(chip, "decode", "split", "rollout.attention=pallas", "rollout.mesh=2x2")

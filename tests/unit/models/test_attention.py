@@ -81,8 +81,8 @@ TREES: dict[str, Any] = {
     ),
 }
 MIXED = TREES["short-prompts-and-empty-completions"]
-ALWAYS = {"short-prompts-and-empty-completions", "three-levels"}
-SOME_TREES = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.nightly) for name in TREES]
+TREE_MARKS: dict[str, Any] = {"short-prompts-and-empty-completions": pytest.mark.slow, "three-levels": ()}
+SOME_TREES = [pytest.param(name, marks=TREE_MARKS.get(name, pytest.mark.nightly)) for name in TREES]
 
 
 def inside(level: Level) -> jax.Array:

@@ -57,7 +57,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
     ("prompts", "answers", "of", "heads", "per_key", "dtype"),
     [
         pytest.param([40, 5, 33], [17, 1, 32, 3, 16], [0, 0, 1, 2, 0], 2, 2, jnp.float32, marks=pytest.mark.nightly),
-        ([20, 64], [0, 3, 0], [0, 1, 0], 1, 7, jnp.bfloat16),
+        pytest.param([20, 64], [0, 3, 0], [0, 1, 0], 1, 7, jnp.bfloat16, marks=pytest.mark.slow),
     ],
     ids=["groups", "nobody-reads-the-first"],
 )

@@ -124,6 +124,7 @@ def conditionals(jaxpr: Any) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_rows", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_part_runs_the_rows_that_its_prompts_need(by_rows: bool) -> None:
     """Of three parts one needs two rows and the others three: the same sums as in one piece of rows of their own."""
@@ -215,6 +216,7 @@ def assert_sums(got: Any, want: Any, before: Any) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_scoring_learned_tokens_alone_changes_no_sum_of_theirs(few: bool) -> None:
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()

@@ -87,7 +87,7 @@ def test_a_part_of_a_call_has_the_samples_of_the_whole() -> None:
 @pytest.mark.parametrize(
     ("lora", "dtype"),
     [
-        (True, "bfloat16"),
+        pytest.param(True, "bfloat16", marks=pytest.mark.slow),
         pytest.param(False, "bfloat16", marks=pytest.mark.nightly),
         pytest.param(True, None, marks=pytest.mark.nightly),
         pytest.param(False, None, marks=pytest.mark.nightly),

@@ -29,10 +29,3 @@ SPEC.loader.exec_module(check_words)
 )
 def test_old_words_are_found(name: str, text: str, found: list[str]) -> None:
     assert list(check_words.findings(name, text)) == found
-
-
-def test_the_project_keeps_to_the_fields_words(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["check_words.py"])
-    assert check_words.main() == 0, capsys.readouterr().out

@@ -339,6 +339,7 @@ def submit(
     return lambda name: Job(slurm, name, tmp_path, small_data, capsys)
 
 
+@pytest.mark.slow
 def test_a_job_runs_in_a_folder_whose_name_has_blanks(
     slurm: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -414,7 +414,11 @@ def test_nothing_is_written_on_a_server(engine: str, tool: str, serve: Callable[
 
 @pytest.mark.parametrize(
     ("tool", "is_hostile"),
-    [("query", False), ("explain", False), pytest.param("query", True, marks=pytest.mark.nightly)],
+    [
+        ("query", False),
+        pytest.param("explain", False, marks=pytest.mark.slow),
+        pytest.param("query", True, marks=pytest.mark.nightly),
+    ],
 )
 def test_nothing_is_written_on_duckdb(tmp_path: Path, tool: str, is_hostile: bool) -> None:
     """The file of hostile statements is nightly here: the tests of the executor run it too."""

@@ -126,7 +126,10 @@ def gradient(remat: str, compute_dtype: Any = None) -> Any:
 
 @pytest.mark.parametrize(
     "named",
-    [("query,key",), pytest.param(("query,key,value,attended,gate,up", "query,key"), marks=pytest.mark.nightly)],
+    [
+        pytest.param(("query,key",), marks=pytest.mark.slow),
+        pytest.param(("query,key,value,attended,gate,up", "query,key"), marks=pytest.mark.nightly),
+    ],
     ids=len,
 )
 def test_recomputation_changes_what_is_kept_and_no_gradient(named: tuple[str, ...]) -> None:

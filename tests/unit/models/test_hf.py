@@ -285,7 +285,7 @@ def test_tokenizer_travels_with_the_checkpoint(tmp_path: Path) -> None:
     ("named", "asks"),
     [
         pytest.param("TokenizersBackend", False, marks=pytest.mark.nightly),
-        ("PreTrainedTokenizerFast", False),
+        pytest.param("PreTrainedTokenizerFast", False, marks=pytest.mark.slow),
         pytest.param("Qwen2TokenizerFast", True, marks=pytest.mark.nightly),
         pytest.param(None, True, marks=pytest.mark.nightly),
     ],

@@ -173,7 +173,7 @@ BUDGETS = {
 @pytest.mark.parametrize(
     "name",
     [
-        "two-rows",
+        pytest.param("two-rows", marks=pytest.mark.slow),
         pytest.param("four-answers", marks=pytest.mark.nightly),
         *(
             pytest.param(name, marks=pytest.mark.nightly)

@@ -144,7 +144,11 @@ def test_a_kernel_reads_what_the_reference_reads(kernel: Kernel, name: str) -> N
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 @pytest.mark.parametrize(
-    ("window", "score"), [(3, Score(0.5, 3.0)), pytest.param(24, Score(0.2, None), marks=pytest.mark.nightly)]
+    ("window", "score"),
+    [
+        pytest.param(3, Score(0.5, 3.0), marks=pytest.mark.slow),
+        pytest.param(24, Score(0.2, None), marks=pytest.mark.nightly),
+    ],
 )
 def test_windows_and_caps_are_the_references(kernel: Kernel, window: int, score: Score) -> None:
     case = make_case(*CASES["groups"])

@@ -46,7 +46,11 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
 
 @pytest.mark.parametrize(
     ("dtype", "compute", "kept"),
-    [("float32", "bfloat16", "bfloat16"), ("float32", "same", "float32"), ("bfloat16", "float32", "bfloat16")],
+    [
+        ("float32", "bfloat16", "bfloat16"),
+        pytest.param("float32", "same", "float32", marks=pytest.mark.slow),
+        pytest.param("bfloat16", "float32", "bfloat16", marks=pytest.mark.slow),
+    ],
 )
 def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept: str) -> None:
     """Nothing else changes: answers and their log-probabilities are those of the weights as they are read."""

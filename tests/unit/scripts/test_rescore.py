@@ -70,6 +70,7 @@ def test_predictions_are_run_as_the_set_s_scorer_runs_them(folder: Path) -> None
     assert "| spaced | 100.0 " in done.stdout
 
 
+@pytest.mark.slow
 def test_files_that_do_not_fit_are_one_line(folder: Path) -> None:
     (folder / "short.jsonl").write_text('{"id": "q0", "pred_sql": "SELECT 1"}', encoding="utf-8")
     done = rescore(folder, "first.jsonl", "short.jsonl")

@@ -93,7 +93,7 @@ def test_what_once_could_not_be_stopped_is(notes: Path, sql: str) -> None:
         begun = time.monotonic()
         outcome = ex.execute(notes, sql)
         assert outcome.status in {"timeout", "too_large", "ok"}, outcome.error  # a fast machine may end one in time
-        assert time.monotonic() - begun < 30.0
+        assert time.monotonic() - begun < 5.0
     assert hashlib.sha256(notes.read_bytes()).hexdigest() == before
     assert [path.name for path in notes.parent.iterdir()] == ["notes.sqlite"]
 

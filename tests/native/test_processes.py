@@ -25,7 +25,7 @@ ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELEC
 NO_LIMITS = Limits(timeout_ms=None)
 # Generous, for a machine that is busy with other things.
 PATIENCE_S = 60.0
-OVERSHOOT_MS = 5_000.0  # about 30 on a machine that is not; without a kill these queries take ten seconds and more
+OVERSHOOT_MS = 1_000.0  # about 30 on a machine that is not; without a kill these queries take ten seconds and more
 
 
 def parent_and_state(pid: int) -> tuple[int, str]:

@@ -110,7 +110,7 @@ def test_answers_are_right_or_db_error_while_sessions_are_killed(dialect: Dialec
             assert outcome.status in {"ok", "db_error"}, outcome
             assert outcome.status != "ok" or outcome.rows[0][0] == i
         # A query is lost where its session is killed twice.
-        assert sum(outcome.status == "ok" for outcome in outcomes) > N_QUERIES // 2
+        assert sum(outcome.status == "ok" for outcome in outcomes) > N_QUERIES * 13 // 15
         assert executor.execute(db, "SELECT 1").rows == [(1,)]
         assert executor.stats()["connections_open"] <= 2
 

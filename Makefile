@@ -40,13 +40,19 @@ $(STAMPS)/sqlexec: $(STAMPS)/venv $(EXECUTOR)/stamp
 	@touch $@
 
 # The executor is installed by then, so it is not built again with each extra.
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings executor=installed --editable
-
 $(STAMPS)/run: pyproject.toml $(STAMPS)/venv | $(STAMPS)/sqlexec
-	$(INSTALL) .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings executor=installed --editable .
 	@touch $@
 
-$(STAMPS)/dev: pyproject.toml $(STAMPS)/venv | $(STAMPS)/sqlexec
+# Development installs with uv, in a quarter of pip's time. An index other than PyPI: UV_DEFAULT_INDEX=URL.
+$(STAMPS)/uv: $(STAMPS)/venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@touch $@
+
+UV := $(BIN)/uv pip install --quiet --no-sources --config-settings executor=installed
+INSTALL := $(UV) --python $(BIN)/python --editable
+
+$(STAMPS)/dev: pyproject.toml $(STAMPS)/uv | $(STAMPS)/sqlexec
 	$(INSTALL) '.[dev]'
 	@touch $(STAMPS)/run $@
 
@@ -139,11 +145,9 @@ test-tpu-plan: setup-dev $(STAMPS)/tpu-plan ## install the compiler for TPUs and
 # JAX with the CUDA plugin beside it complains wherever it finds no GPU: hence an environment of its own.
 GPU_PLAN := .venv-gpu-plan
 
-$(GPU_PLAN)/stamp: pyproject.toml $(EXECUTOR)/stamp
-	$(PY) -m venv $(GPU_PLAN)
-	$(GPU_PLAN)/bin/python -m pip install --quiet --disable-pip-version-check $(EXECUTOR)/*.whl
-	$(GPU_PLAN)/bin/python -m pip install --quiet --disable-pip-version-check \
-		--config-settings executor=installed --editable '.[dev,gpu-plan]'
+$(GPU_PLAN)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(GPU_PLAN)
+	$(UV) --python $(GPU_PLAN)/bin/python $(EXECUTOR)/*.whl --editable '.[dev,gpu-plan]'
 	@touch $@
 
 .PHONY: test-gpu-plan
@@ -163,11 +167,9 @@ test-llama-cpp: setup-dev $(STAMPS)/llama-cpp ## compile llama.cpp and compare w
 # Other trainers want their own versions of much.
 TRAINERS := .venv-trainers
 
-$(TRAINERS)/stamp: pyproject.toml $(EXECUTOR)/stamp
-	$(PY) -m venv $(TRAINERS)
-	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check $(EXECUTOR)/*.whl
-	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check \
-		--config-settings executor=installed --editable '.[trainers]'
+$(TRAINERS)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(TRAINERS)
+	$(UV) --python $(TRAINERS)/bin/python $(EXECUTOR)/*.whl --editable '.[trainers]'
 	@touch $@
 
 .PHONY: test-trainers
@@ -177,11 +179,9 @@ test-trainers: $(TRAINERS)/stamp ## make .venv-trainers with verifiers, OpenEnv 
 # The lowest versions that pyproject.toml allows; what they need in turn is the newest that fits.
 LOWEST := .venv-lowest
 
-$(LOWEST)/stamp: pyproject.toml $(EXECUTOR)/stamp
-	$(PY) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv $(EXECUTOR)/*.whl
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --no-sources \
-		--config-settings executor=installed --editable '.[dev]'
+$(LOWEST)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(LOWEST)
+	$(UV) --python $(LOWEST)/bin/python --resolution lowest-direct $(EXECUTOR)/*.whl --editable '.[dev]'
 	@touch $@
 
 # The tests of what calls the dependencies most.

@@ -64,12 +64,21 @@ def run_together(
     return said
 
 
+def measure(folder: Path, *meshes: str) -> Measured:
+    run_together([str(Path(__file__).with_name("measure_meshes.py")), str(folder), *meshes], 1)
+    return Measured(folder, json.loads((folder / "told.json").read_text(encoding="utf-8")))
+
+
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """Measure all meshes in one process."""
-    folder = tmp_path_factory.mktemp("measured")
-    run_together([str(Path(__file__).with_name("measure_meshes.py")), str(folder)], 1)
-    return Measured(folder, json.loads((folder / "told.json").read_text(encoding="utf-8")))
+    """Measure a mesh of all axes and a mesh of tensors alone, in one process."""
+    return measure(tmp_path_factory.mktemp("measured"), "2x2x2", "1x1x8")
+
+
+@pytest.fixture(scope="session")
+def further_measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Measure meshes of one axis, of data and of weights."""
+    return measure(tmp_path_factory.mktemp("further"), "8x1x1", "1x8x1")
 
 
 @pytest.fixture(scope="session")

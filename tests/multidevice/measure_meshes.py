@@ -15,11 +15,9 @@ import steps
 from jaxrl_sql.models import load_checkpoint, save_checkpoint
 from jaxrl_sql.parallel import make_mesh
 
-MESHES = ((2, 2, 2), (1, 8, 1), (8, 1, 1), (1, 1, 8))
 
-
-def main(folder: Path) -> None:
-    """Write `start/` (the weights), `<mesh>.npz`, `ppo.<mesh>.npz` and `told.json`."""
+def main(folder: Path, shapes: list[str]) -> None:
+    """Write `start/` (the weights), and per mesh such as `2x2x2` `<mesh>.npz`, for the first `ppo.<mesh>.npz`."""
     compiled: Counter[str] = Counter()
 
     def count(event: str, _seconds: float, **names: Any) -> None:
@@ -33,9 +31,9 @@ def main(folder: Path) -> None:
     expected, _ = steps.measure(alone, steps.place_params(alone, params))
     np.savez(folder / "alone.npz", **expected)
     told: dict[str, Any] = {"devices": len(jax.devices())}
-    for shape in MESHES:
+    meshes = {shape: make_mesh(*map(int, shape.split("x"))) for shape in shapes}
+    for name, mesh in meshes.items():
         compiled.clear()
-        mesh, name = make_mesh(*shape), "x".join(map(str, shape))
         placed = steps.place_params(mesh, params)
         got, misplaced = steps.measure(mesh, placed)
         np.savez(folder / f"{name}.npz", **got)
@@ -50,10 +48,10 @@ def main(folder: Path) -> None:
             "compiled": dict(compiled),
             "loaded_equal": all(jax.tree.leaves(same)),
         }
-    for mesh, name in ((alone, "ppo.alone"), (make_mesh(*MESHES[0]), "ppo.2x2x2")):
+    for mesh, name in ((alone, "ppo.alone"), (meshes[shapes[0]], f"ppo.{shapes[0]}")):
         np.savez(folder / f"{name}.npz", **steps.measure_ppo(mesh, steps.place_params(mesh, params)))
     (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

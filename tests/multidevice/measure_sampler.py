@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,17 +53,14 @@ def measure(mesh: jax.sharding.Mesh, dtype: str, prompts: list[Prompt]) -> dict[
         return reduce_metrics(jax.device_get(found))
 
 
-def main(folder: Path) -> None:
-    """Write `sampler.json`: metrics by type and mesh."""
+def main(folder: Path, shape: str) -> None:
+    """Write `sampler.json`: metrics by type, on a mesh such as `1x2x2`."""
     prompts = prompts_of(folder / "data", load_tokenizer(START))
-    meshes = {"alone": make_mesh(1, 1, 1, jax.devices()[:1]), "1x2x2": make_mesh(1, 2, 2, jax.devices()[:4])}
-    found = {
-        f"{dtype} {name}": measure(mesh, dtype, prompts)
-        for dtype in ("float32", "bfloat16")
-        for name, mesh in meshes.items()
-    }
-    (folder / "sampler.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    sizes = [int(size) for size in shape.split("x")]
+    mesh = make_mesh(*sizes, jax.devices()[: math.prod(sizes)])
+    metrics = {dtype: measure(mesh, dtype, prompts) for dtype in ("float32", "bfloat16")}
+    (folder / "sampler.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ def _measure() -> dict[str, list[float]]:
         inside = jnp.arange(t) < completion_len[..., None]
         return jnp.where(inside[..., None], jnp.sin(jnp.arange(32.0)) * states, 0.0).sum()
 
+    @cache
     def value_and_gradient(config: Any, attention: Any) -> Any:
         return jax.jit(jax.value_and_grad(partial(loss, config=config, attention=attention)))
 

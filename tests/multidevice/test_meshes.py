@@ -9,24 +9,34 @@ import pytest
 
 pytestmark = pytest.mark.multidevice
 
-MESHES = ("2x2x2", "1x8x1", "8x1x1", "1x1x8")
 TOLERANCE = 1e-5
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-def test_a_mesh_computes_what_one_device_computes(measured: Any, mesh: str) -> None:
+@pytest.fixture(
+    params=[
+        "2x2x2", "1x1x8", *(pytest.param(mesh, marks=pytest.mark.nightly) for mesh in ("8x1x1", "1x8x1"))
+    ]
+)  # fmt: skip
+def mesh(request: pytest.FixtureRequest) -> Any:
+    """A mesh: its name and its measurements."""
+    further = request.param in ("8x1x1", "1x8x1")
+    return request.param, request.getfixturevalue("further_measured" if further else "measured")
+
+
+def test_a_mesh_computes_what_one_device_computes(mesh: Any) -> None:
     """Losses, parameters and moments (the first is the gradient) after SFT and GRPO updates, and greedy tokens."""
+    name, measured = mesh
     assert measured.told["devices"] == 8
-    want, got = (dict(np.load(measured.folder / f"{name}.npz")) for name in ("alone", mesh))
+    want, got = (dict(np.load(measured.folder / f"{name}.npz")) for name in ("alone", name))
     assert want.keys() == got.keys()
     for part in ("['sft']['parameters']", "['grpo']['parameters']", "['grpo']['optimizer']", "['tokens']"):
-        assert any(name.startswith(part) for name in want)
-    for name, leaf in want.items():
-        if name.startswith(("['tokens']", "['drawn']")):
-            np.testing.assert_array_equal(got[name], leaf, err_msg=name)
+        assert any(key.startswith(part) for key in want)
+    for key, leaf in want.items():
+        if key.startswith(("['tokens']", "['drawn']")):
+            np.testing.assert_array_equal(got[key], leaf, err_msg=key)
         else:
-            assert np.abs(got[name] - leaf).max() <= TOLERANCE * np.abs(leaf).max(), name
-    assert measured.told[mesh]["loaded_equal"], "a folder read straight to the mesh differs"
+            assert np.abs(got[key] - leaf).max() <= TOLERANCE * np.abs(leaf).max(), key
+    assert measured.told[name]["loaded_equal"], "a folder read straight to the mesh differs"
 
 
 def test_a_mesh_computes_the_steps_of_ppo_that_one_device_computes(measured: Any) -> None:
@@ -38,16 +48,16 @@ def test_a_mesh_computes_the_steps_of_ppo_that_one_device_computes(measured: Any
         assert np.abs(got[name] - leaf).max() <= TOLERANCE * np.abs(leaf).max(), name
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-def test_parameters_moments_caches_and_batches_are_split(measured: Any, mesh: str) -> None:
-    assert measured.told[mesh]["misplaced"] == []
-    copies = int(mesh[0])
-    assert measured.told[mesh]["pieces"] == {"layers/q": 8 // copies, "embed": 8 // copies}
+def test_parameters_moments_caches_and_batches_are_split(mesh: Any) -> None:
+    name, measured = mesh
+    assert measured.told[name]["misplaced"] == []
+    copies = int(name[0])
+    assert measured.told[name]["pieces"] == {"layers/q": 8 // copies, "embed": 8 // copies}
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-def test_an_update_and_a_chunk_compile_once(measured: Any, mesh: str) -> None:
+def test_an_update_and_a_chunk_compile_once(mesh: Any) -> None:
     """Two updates and many chunks of one shape: what comes out lies as it went in."""
-    compiled = measured.told[mesh]["compiled"]
+    name, measured = mesh
+    compiled = measured.told[name]["compiled"]
     assert compiled["update"] == 2, "one for SFT, one for GRPO"
     assert compiled["decode_chunk"] == 2, "one that draws, one that does not"

@@ -5,6 +5,7 @@ Run as a test it starts itself as a script: a plugin stays in the process that h
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -56,8 +57,9 @@ def test_a_second_plugin_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.
         gpus.gpu_devices("h100", 8)
 
 
+@functools.cache
 def run(*case: str) -> Any:
-    """Run this file as a script, and return what it says."""
+    """Run this file as a script, once per case, and return its result."""
     env = os.environ | {"JAX_PLATFORMS": "cpu"} | QUIET
     env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run([sys.executable, __file__, *case], capture_output=True, text=True, env=env, check=False)

@@ -82,7 +82,8 @@ quickstart: setup ## set up, then train on generated data: GRPO, accuracy before
 
 # --- tests and checks (pytest's exit code 5: no test carries the mark)
 
-# Most tests trace and compile on one thread, so test files are distributed over a few processes. Compiled programs are
+# Most tests trace and compile on one thread, so files are distributed over one process more than there are processors,
+# as many tests wait for another process (tests/conftest.py). Compiled programs are
 # cached in ~/.cache/jaxrl_sql/tests (tests/conftest.py), which makes a second run faster.
 SHARED := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 

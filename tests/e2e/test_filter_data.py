@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import DatabasesConfig, DataConfig, load_config
 from jaxrl_sql.data.benchmarks import load_split
 from jaxrl_sql.data.prompts import make_prompts
 from jaxrl_sql.datagen.synth import SynthSpec, generate
@@ -23,6 +23,7 @@ from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.run.policy_client import style_for
+from jaxrl_sql.run.training_set import training_questions
 
 MODEL = Path(__file__).parents[2] / "configs/quickstart_start"
 Start = Callable[..., list[str]]
@@ -90,6 +91,8 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
     again = (tmp_path / "out/kept.jsonl").read_bytes()
     assert main(command) == 0
     assert (tmp_path / "out/kept.jsonl").read_bytes() == again
+    chosen = DataConfig("folder", f"{tmp_path}/data", include_ids=f"{tmp_path}/out/kept.jsonl")
+    assert [example.uid for example in training_questions(chosen, DatabasesConfig()).examples] == kept
 
 
 SAMPLED = (

@@ -96,6 +96,7 @@ def test_a_run_that_is_driven_to_nan_keeps_its_last_good_checkpoint(
     assert (last["step"], last["optim/param_norm"]) == (5, None), "JSON has no other word for it"
 
 
+@pytest.mark.slow
 def test_groups_with_equal_rewards_stop_the_run_with_a_checkpoint(
     whole: Path, stopped: Stopped, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -41,7 +41,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "copies" else pytest.mark.nightly) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind == "the mesh" else pytest.mark.nightly) for kind in KINDS]
 )
 def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path: Path, kind: str) -> None:
     """Cold start, greedy answers, GRPO with the SQL shared out, checkpoints and the model, written once.

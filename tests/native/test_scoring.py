@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlexec_rs import RULE_NAMES, STATUS_NAMES, Executor, Limits
 
 # A busy machine is no failure.
-SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 cells = st.one_of(
     st.none(),
@@ -88,15 +88,20 @@ def as_sql(width: int, rows: list[tuple[object, ...]]) -> str:
     return "VALUES " + ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
 
 
-@settings(SETTINGS)
-@given(pairs())
-def test_bird_is_pythons_set_equality(thread_executor: Executor, database: Path, pair: Pair) -> None:
-    width, left, other, right = pair
-    expected = float(set(left) == set(right))
-    names = [f"c{i}" for i in range(other)]
-    score = thread_executor.score(database, as_sql(width, left), [as_sql(other, right)])
-    assert (score["pred_status"], score["gold_status"], score["bird"]) == ("ok", "ok", expected)
-    assert thread_executor.score(database, as_sql(width, left), (names, right))["bird"] == expected
+@pytest.mark.parametrize("n_examples", [100, pytest.param(2_000, marks=pytest.mark.nightly)])
+def test_bird_is_pythons_set_equality(thread_executor: Executor, database: Path, n_examples: int) -> None:
+
+    @settings(SETTINGS, max_examples=n_examples)
+    @given(pairs())
+    def holds_for(pair: Pair) -> None:
+        width, left, other, right = pair
+        expected = float(set(left) == set(right))
+        names = [f"c{i}" for i in range(other)]
+        score = thread_executor.score(database, as_sql(width, left), [as_sql(other, right)])
+        assert (score["pred_status"], score["gold_status"], score["bird"]) == ("ok", "ok", expected)
+        assert thread_executor.score(database, as_sql(width, left), (names, right))["bird"] == expected
+
+    holds_for()
 
 
 def test_score_many_gives_arrays_in_order(executor: Executor, database: Path) -> None:

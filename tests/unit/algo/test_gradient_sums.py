@@ -97,6 +97,7 @@ def test_trap_a_gradient_summed_in_bfloat16_stands_still(
         assert error.max() <= 0.01, (name, int(error.argmax()))
 
 
+@pytest.mark.slow
 def test_trap_nothing_is_scattered_in_bfloat16_and_no_table_added_up(batch: GroupBatch) -> None:
     optimizer = make_optimizer(OptimConfig(), 10)
     for config in (TIED, UNTIED):

@@ -156,6 +156,7 @@ def several_turns(width: int = P) -> GroupBatch:
     return dataclasses.replace(batch, loss_mask=mask, truncated=truncated, old_logprobs=None, reference_logprobs=None)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MARKED)
 def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: str) -> None:
     """Old and reference log-probabilities, values and gradients, by plain descent: no optimizer hides a factor."""

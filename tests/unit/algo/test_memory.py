@@ -143,6 +143,7 @@ def test_recomputation_changes_what_is_kept_and_no_gradient(named: tuple[str, ..
     assert all(more > less for more, less in itertools.pairwise(kept.values())), kept
 
 
+@pytest.mark.slow
 def test_bfloat16_activations_leave_weights_gradients_moments_and_losses_in_float32() -> None:
     optimizer = make_optimizer(OPTIM, 10)
     params, batch = init_params(CONFIG, jax.random.key(0)), random_batch()

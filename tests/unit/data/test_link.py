@@ -244,6 +244,7 @@ def merged(examples: Sequence[Example], target: Path) -> list[tuple[Example, fro
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_recall_of_the_golds_tables_over_merged_databases(real_data: Path, tmp_path: Path) -> None:
     examples = merged(load_split(real_data, "spider_dev").examples, tmp_path / "merged.sqlite")

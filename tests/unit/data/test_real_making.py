@@ -63,6 +63,7 @@ def test_empty_golds_of_spider_dev_get_rows(tmp_path: Path) -> None:
     assert len(failed) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["car_1", "flight_2", "world_1", "orchestra"])
 def test_real_databases_are_asked(tmp_path: Path, name: str) -> None:
     path = ROOT / f"spider_dev/databases/{name}/{name}.sqlite"

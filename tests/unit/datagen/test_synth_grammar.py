@@ -110,6 +110,7 @@ def test_the_advanced_grade_uses_what_the_others_never_do(tmp_path: Path, style:
     assert not beyond & found[False]
 
 
+@pytest.mark.slow
 def test_a_database_of_one_s_own_is_asked_in_the_grammar_too(tmp_path: Path) -> None:
     path = tmp_path / "shop.sqlite"
     with closing(sqlite3.connect(path)) as connection:

@@ -79,6 +79,7 @@ def assert_gradients(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "attention", "remat"),
     [

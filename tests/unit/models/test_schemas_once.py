@@ -90,6 +90,7 @@ def differentiated(config: ModelConfig, attention: str | TreeAttention) -> Calla
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "attention", "is_packed"),
     either_way(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,67 +63,79 @@ def test_too_few_blocks_take_none() -> None:
     assert len(cache.free_blocks) == 2
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.data())
-def test_blocks_of_prompts_are_held_once_and_hold_their_tokens(data: st.DataObject) -> None:
+@pytest.mark.parametrize("n_examples", [60, pytest.param(1_000, marks=pytest.mark.nightly)])
+def test_blocks_of_prompts_are_held_once_and_hold_their_tokens(n_examples: int) -> None:
     """A model of the cache: what each block and each cached block holds, written when a prompt is allocated."""
-    cache = cache_of(9, data.draw(st.integers(0, 5)))
-    holds: dict[int, tuple[int, ...]] = {}
-    cached: dict[int, tuple[int, ...]] = {}
-    live: list[list[int]] = []
-    for _ in range(data.draw(st.integers(1, 25))):
-        what = data.draw(st.sampled_from(["allocate", "allocate", "allocate", "free", "reset"]))
-        if what == "allocate":
-            tokens = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=18))
-            allocation = cache.allocate(tokens)
-            if allocation is None:
-                assert -(-len(tokens) // SIZE) > len(cache.free_blocks)
+
+    @settings(deadline=None, max_examples=n_examples)
+    @given(st.data())
+    def holds_for(data: st.DataObject) -> None:
+        cache = cache_of(9, data.draw(st.integers(0, 5)))
+        holds: dict[int, tuple[int, ...]] = {}
+        cached: dict[int, tuple[int, ...]] = {}
+        live: list[list[int]] = []
+        for _ in range(data.draw(st.integers(1, 25))):
+            what = data.draw(st.sampled_from(["allocate", "allocate", "allocate", "free", "reset"]))
+            if what == "allocate":
+                tokens = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=18))
+                allocation = cache.allocate(tokens)
+                if allocation is None:
+                    assert -(-len(tokens) // SIZE) > len(cache.free_blocks)
+                    continue
+                assert allocation.cached_tokens < len(tokens)
+                for source, target in allocation.copies:
+                    holds[target] = cached[source]
+                for j in range(allocation.cached_tokens // SIZE):
+                    assert holds[allocation.blocks[j]] == tuple(tokens[: (j + 1) * SIZE])
+                for j in range(allocation.cached_tokens // SIZE, len(allocation.blocks)):
+                    holds[allocation.blocks[j]] = tuple(tokens[: (j + 1) * SIZE])
+                for block, place in cache.insert(tokens, allocation.blocks):
+                    assert place < cache.capacity
+                    cached[place] = holds[block]
+                live.append(allocation.blocks)
+            elif what == "free" and live:
+                cache.free(live.pop(data.draw(st.integers(0, len(live) - 1))))
+            elif what == "reset":
+                cache.reset()
+            held = [block for blocks in live for block in blocks]
+            assert sorted([*held, *cache.free_blocks]) == list(range(9))
+            assert len({entry.block for entry in cache.cached.values()}) == len(cache.cached)
+
+    holds_for()
+
+
+@pytest.mark.parametrize("n_examples", [60, pytest.param(1_000, marks=pytest.mark.nightly)])
+def test_slots_hold_what_they_need_and_no_block_twice(n_examples: int) -> None:
+
+    @settings(deadline=None, max_examples=n_examples)
+    @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=12))
+    def holds_for(needs: list[list[int]]) -> None:
+        levels = [(4, 2), (8, 6), (13, 6)]
+        blocks = BlockTable(SIZE, 3, levels)
+        for need in needs:
+            before, level = blocks.table(), blocks.level
+            counts = [min(-(-tokens // SIZE), 6) for tokens in need]
+            fits = blocks.reserve(np.array(need))
+            assert fits == (sum(counts) <= 13)
+            if not fits:
+                np.testing.assert_array_equal(blocks.table(), before)
                 continue
-            assert allocation.cached_tokens < len(tokens)
-            for source, target in allocation.copies:
-                holds[target] = cached[source]
-            for j in range(allocation.cached_tokens // SIZE):
-                assert holds[allocation.blocks[j]] == tuple(tokens[: (j + 1) * SIZE])
-            for j in range(allocation.cached_tokens // SIZE, len(allocation.blocks)):
-                holds[allocation.blocks[j]] = tuple(tokens[: (j + 1) * SIZE])
-            for block, place in cache.insert(tokens, allocation.blocks):
-                assert place < cache.capacity
-                cached[place] = holds[block]
-            live.append(allocation.blocks)
-        elif what == "free" and live:
-            cache.free(live.pop(data.draw(st.integers(0, len(live) - 1))))
-        elif what == "reset":
-            cache.reset()
-        held = [block for blocks in live for block in blocks]
-        assert sorted([*held, *cache.free_blocks]) == list(range(9))
-        assert len({entry.block for entry in cache.cached.values()}) == len(cache.cached)
+            wanted = next(
+                i for i, (most, columns) in enumerate(levels) if most >= sum(counts) and columns >= max(counts)
+            )
+            assert blocks.level == max(level, wanted), "the level rises as far as it must"
+            table = blocks.table()
+            assert table.shape == (3, levels[blocks.level][1])
+            held = table[table < blocks.num_blocks]
+            assert sorted([*held.tolist(), *blocks.free_blocks]) == list(range(blocks.num_blocks))
+            for slot, count in enumerate(counts):
+                assert (table[slot, :count] < blocks.num_blocks).all()
+                assert (table[slot, count:] == blocks.num_blocks).all()
+                # What a slot still holds stays where it is: its keys are there.
+                stays = min(count, int((before[slot] < levels[level][0]).sum()))
+                np.testing.assert_array_equal(table[slot, :stays], before[slot, :stays])
 
-
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=12))
-def test_slots_hold_what_they_need_and_no_block_twice(needs: list[list[int]]) -> None:
-    levels = [(4, 2), (8, 6), (13, 6)]
-    blocks = BlockTable(SIZE, 3, levels)
-    for need in needs:
-        before, level = blocks.table(), blocks.level
-        counts = [min(-(-tokens // SIZE), 6) for tokens in need]
-        fits = blocks.reserve(np.array(need))
-        assert fits == (sum(counts) <= 13)
-        if not fits:
-            np.testing.assert_array_equal(blocks.table(), before)
-            continue
-        wanted = next(i for i, (most, columns) in enumerate(levels) if most >= sum(counts) and columns >= max(counts))
-        assert blocks.level == max(level, wanted), "the level rises as far as it must"
-        table = blocks.table()
-        assert table.shape == (3, levels[blocks.level][1])
-        held = table[table < blocks.num_blocks]
-        assert sorted([*held.tolist(), *blocks.free_blocks]) == list(range(blocks.num_blocks))
-        for slot, count in enumerate(counts):
-            assert (table[slot, :count] < blocks.num_blocks).all()
-            assert (table[slot, count:] == blocks.num_blocks).all()
-            # What a slot still holds stays where it is: its keys are there.
-            stays = min(count, int((before[slot] < levels[level][0]).sum()))
-            np.testing.assert_array_equal(table[slot, :stays], before[slot, :stays])
+    holds_for()
 
 
 def test_each_block_has_its_owner_and_start() -> None:

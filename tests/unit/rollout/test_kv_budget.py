@@ -77,6 +77,7 @@ def assert_same(found: Found, expected: Found) -> None:
             np.testing.assert_allclose(getattr(found[key], name), getattr(sample, name), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [

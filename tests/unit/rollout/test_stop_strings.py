@@ -26,21 +26,26 @@ def first_end(stops: Stops, strings: tuple[str, ...], tokens: list[int]) -> int 
     return None
 
 
-@settings(deadline=None, max_examples=100)
-@given(
-    st.lists(st.integers(0, len(PIECES) - 1), max_size=12),
-    st.sampled_from([("</sql>",), ("</sql>", "<<"), ("ss", "sql", "a</"), ("</s", "</sql>")]),
-)
-def test_the_first_token_that_completes_a_string_ends_the_answer(tokens: list[int], strings: tuple[str, ...]) -> None:
-    stops, refused = make_stops([("q",), strings], PIECES, 20)
-    assert not refused
-    expected = None
-    for at in range(len(tokens)):
-        written = b"".join(PIECES[t] for t in tokens[: at + 1])
-        if any(s.encode() in written for s in strings):
-            expected = at
-            break
-    assert first_end(stops, strings, tokens) == expected
+@pytest.mark.parametrize("n_examples", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
+def test_the_first_token_that_completes_a_string_ends_the_answer(n_examples: int) -> None:
+
+    @settings(deadline=None, max_examples=n_examples)
+    @given(
+        st.lists(st.integers(0, len(PIECES) - 1), max_size=12),
+        st.sampled_from([("</sql>",), ("</sql>", "<<"), ("ss", "sql", "a</"), ("</s", "</sql>")]),
+    )
+    def holds_for(tokens: list[int], strings: tuple[str, ...]) -> None:
+        stops, refused = make_stops([("q",), strings], PIECES, 20)
+        assert not refused
+        expected = None
+        for at in range(len(tokens)):
+            written = b"".join(PIECES[t] for t in tokens[: at + 1])
+            if any(s.encode() in written for s in strings):
+                expected = at
+                break
+        assert first_end(stops, strings, tokens) == expected
+
+    holds_for()
 
 
 def test_no_strings_end_nothing() -> None:
@@ -120,13 +125,18 @@ def statement_in(text: str) -> str:
     return cut
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.text("a'\"`[]-/*; \né", max_size=16))
-def test_a_statement_ends_where_sqlite_says(more: str) -> None:
-    text = f"a{more}"  # SQLite also calls a semicolon alone complete
-    prefixes = (text[: at + 1] for at, character in enumerate(text) if character == ";")
-    expected = next((one for one in prefixes if sqlite3.complete_statement(one)), text)
-    assert statement_in(text) == expected
+@pytest.mark.parametrize("n_examples", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
+def test_a_statement_ends_where_sqlite_says(n_examples: int) -> None:
+
+    @settings(deadline=None, max_examples=n_examples)
+    @given(st.text("a'\"`[]-/*; \né", max_size=16))
+    def holds_for(more: str) -> None:
+        text = f"a{more}"  # SQLite also calls a semicolon alone complete
+        prefixes = (text[: at + 1] for at, character in enumerate(text) if character == ";")
+        expected = next((one for one in prefixes if sqlite3.complete_statement(one)), text)
+        assert statement_in(text) == expected
+
+    holds_for()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from jaxrl_sql.types import InputError
 START = Path(__file__).parents[3] / "configs" / "quickstart_start"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mebibytes", "budget", "refused"),
     [(400, (1192, 12, 400), []), (8, (16, 12, 8), [2000]), (0.1, (0, 0, 0), [100, 2000])],

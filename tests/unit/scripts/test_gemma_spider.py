@@ -205,7 +205,7 @@ def test_queries_are_told_apart_by_what_they_read(script: ModuleType, sql: str, 
 
 
 @pytest.mark.data
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_generated_joins_are_about_the_databases_of_the_supervised_phase(
     script: ModuleType, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +227,7 @@ def test_generated_joins_are_about_the_databases_of_the_supervised_phase(
     assert all((tmp_path / "mixed_train" / "databases" / db / f"{db}.sqlite").is_file() for db in databases)
 
 
+@pytest.mark.nightly
 @pytest.mark.data
 def test_a_question_is_where_its_database_is(script: ModuleType, real_data: Path, tmp_path: Path) -> None:
     script.split(real_data, tmp_path, "columns")

@@ -309,6 +309,6 @@ golds: setup-dev ## run every gold of Spider and compare the rows with apsw's (n
 
 .PHONY: clean
 clean: ## delete the environments, build outputs and caches; runs and data stay
-	rm -rf $(VENV) $(GPU_PLAN) $(TRAINERS) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GPU_PLAN) $(TRAINERS) $(LOWEST) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f sqlexec_rs/python/sqlexec_rs/sqlexec-worker sqlexec_rs/THIRD_PARTY_NOTICES.txt
 	find jaxrl_sql tests scripts sqlexec_rs -type d -name __pycache__ -prune -exec rm -rf {} +

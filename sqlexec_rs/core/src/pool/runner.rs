@@ -58,7 +58,8 @@ impl Runner {
         Ok(Self {
             sqlite,
             duckdb,
-            servers: Servers::new(number, cap.min(share(MAX_SESSIONS)), is_unchanging, stats),
+            // A thread has a session for golds and one for other texts.
+            servers: Servers::new(number, cap.min(share(MAX_SESSIONS).max(2)), is_unchanging, stats),
             is_unchanging,
         })
     }

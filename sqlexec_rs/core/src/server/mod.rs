@@ -64,6 +64,8 @@ pub(crate) struct Servers {
 
 struct Kept {
     path: Arc<Path>,
+    /// Its role runs golds, or other texts; `None` where it runs both.
+    is_for_golds: Option<bool>,
     session: Box<dyn Session>,
     last_used: u64,
 }
@@ -85,8 +87,8 @@ impl Servers {
         let mut begun = Instant::now();
         let mut is_retry = false;
         let mut outcome = loop {
-            let mut session = match self.take(query) {
-                Ok(found) => found,
+            let (mut session, is_for_golds) = match self.take(query) {
+                Ok(session) => session,
                 Err(outcome) => return *outcome,
             };
             if !is_retry {
@@ -95,7 +97,7 @@ impl Servers {
             let watch = Watch::new(begun, query.limits.timeout, &query.cancel);
             match session.run(&asked, &watch) {
                 Ok(outcome) => {
-                    self.give_back(query, session);
+                    self.give_back(query, is_for_golds, session);
                     break outcome;
                 }
                 Err(why) => {
@@ -122,27 +124,32 @@ impl Servers {
         self.sessions.clear();
     }
 
-    fn take(&mut self, query: &InFlightQuery) -> Result<Box<dyn Session>, Box<Outcome>> {
+    /// Returns a session of the query's role, and whether that role runs golds.
+    fn take(&mut self, query: &InFlightQuery) -> Result<(Box<dyn Session>, Option<bool>), Box<Outcome>> {
         // Within a batch the path is the very same.
-        let is_of =
-            |kept: &Kept| Arc::ptr_eq(&kept.path, &query.path) || kept.path.as_os_str() == query.path.as_os_str();
+        let is_of = |session: &Kept| {
+            session.is_for_golds.is_none_or(|is_for_golds| is_for_golds == query.is_gold)
+                && (Arc::ptr_eq(&session.path, &query.path) || session.path.as_os_str() == query.path.as_os_str())
+        };
         if let Some(place) = self.sessions.iter().position(is_of) {
-            return Ok(self.sessions.swap_remove(place).session);
+            let Kept { session, is_for_golds, .. } = self.sessions.swap_remove(place);
+            return Ok((session, is_for_golds));
         }
-        let url = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread));
+        let url = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold));
         let url = url.map_err(|why| Box::new(Outcome::failed(Status::DbError, why)))?;
+        let is_for_golds = url.has_role_of_golds().then_some(query.is_gold);
         let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
         match connect(query.engine, &url, &watch) {
             Ok(session) => {
                 self.stats.opened(1);
-                Ok(session)
+                Ok((session, is_for_golds))
             }
             Err(_) if watch.stop() == Some(Stop::Cancelled) => Err(Box::new(Outcome::cancelled())),
             Err(why) => Err(Box::new(Outcome::failed(Status::DbError, format!("{url}: {why}")))),
         }
     }
 
-    fn give_back(&mut self, query: &InFlightQuery, session: Box<dyn Session>) {
+    fn give_back(&mut self, query: &InFlightQuery, is_for_golds: Option<bool>, session: Box<dyn Session>) {
         if !session.is_usable() {
             self.stats.closed(1);
             return;
@@ -155,7 +162,7 @@ impl Servers {
             }
         }
         self.clock += 1;
-        self.sessions.push(Kept { path: Arc::clone(&query.path), session, last_used: self.clock });
+        self.sessions.push(Kept { path: Arc::clone(&query.path), is_for_golds, session, last_used: self.clock });
     }
 }
 

@@ -3,8 +3,8 @@
 //! A host that begins with a slash (`%2Frun%2Fpostgresql`) is the folder of a socket. What is shown of a URL, in messages
 //! and to callbacks, never holds its password.
 //!
-//! `?roles=16` says that there are `USER_1` to `USER_16` of one password, of which each thread is another: sessions of one role
-//! can end each other.
+//! `?roles=16` says that there are `USER_1` to `USER_16` of one password: sessions of one role can end and read each other.
+//! The last role is that of golds; each thread runs other texts as one of the others.
 
 use std::fmt;
 use std::path::Path;
@@ -62,14 +62,20 @@ impl Url {
         Ok(url)
     }
 
-    /// Returns the URL by which a thread logs in, of the number that it has among those of the pool.
-    pub(crate) fn of_thread(mut self, number: usize) -> Result<Self, String> {
+    /// Returns the URL by which a thread logs in for golds or for other texts; the thread's number is that in the pool.
+    pub(crate) fn of_thread(mut self, number: usize, is_gold: bool) -> Result<Self, String> {
         if let Some(roles) = self.option("roles") {
             let n = roles.parse().ok().filter(|n| (1..=MAX_ROLES).contains(n));
             let n: usize = n.ok_or_else(|| format!("roles={roles}: it is a number from 1 to {MAX_ROLES}"))?;
-            self.user = format!("{}_{}", self.user, number % n + 1);
+            let role = if is_gold { n } else { number % (n - 1).max(1) + 1 };
+            self.user = format!("{}_{role}", self.user);
         }
         Ok(self)
+    }
+
+    /// Returns whether golds have a role of their own.
+    pub(crate) fn has_role_of_golds(&self) -> bool {
+        self.option("roles").is_some_and(|roles| roles != "1")
     }
 
     /// Returns the value of an option.
@@ -143,10 +149,20 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_is_a_role_of_its_own() {
-        let user = |text: &str, number| parse(text).unwrap().of_thread(number).map(|url| url.user);
-        let users: Vec<_> = (0..4).map(|number| user("postgresql://ann@h/d?roles=3", number).unwrap()).collect();
+    fn each_thread_is_a_role_of_its_own_and_golds_are_another() {
+        let user = |text: &str, number| parse(text).unwrap().of_thread(number, false).map(|url| url.user);
+        let gold = |text: &str, number| parse(text).unwrap().of_thread(number, true).map(|url| url.user);
+        let users: Vec<_> = (0..4).map(|number| user("postgresql://ann@h/d?roles=4", number).unwrap()).collect();
         assert_eq!(users, ["ann_1", "ann_2", "ann_3", "ann_1"]);
+        let golds: Vec<_> = (0..4).map(|number| gold("postgresql://ann@h/d?roles=4", number).unwrap()).collect();
+        assert_eq!(golds, ["ann_4"; 4]);
+        assert_eq!(["1", "2"].map(|n| user(&format!("mysql://a@h/d?roles={n}"), 5).unwrap()), ["a_1", "a_1"]);
+        assert_eq!(["1", "2"].map(|n| gold(&format!("mysql://a@h/d?roles={n}"), 5).unwrap()), ["a_1", "a_2"]);
+        assert_eq!(
+            ["?roles=2", "?roles=1", ""]
+                .map(|options| { parse(&format!("mysql://a@h/d{options}")).unwrap().has_role_of_golds() }),
+            [true, false, false]
+        );
         assert_eq!(user("mysql://ann@h/d?sslmode=disable", 7).unwrap(), "ann");
         for wrong in ["0", "-1", "1025", "many", ""] {
             let error = user(&format!("mysql://ann:secret@h/d?roles={wrong}"), 0).unwrap_err();

@@ -49,11 +49,24 @@ REVOKED = (
 """The functions that setting up readers revokes from PUBLIC."""
 
 
+_CATALOG = "pronamespace = 'pg_catalog'::regnamespace AND proname IN ({})"
+
+
+def _condition() -> str:
+    return _CATALOG.format(", ".join(f"'{name}'" for group in REVOKED for name in group.names))
+
+
+def executable_query() -> str:
+    """Return a query for the names of those functions that the session's role may execute."""
+    return (
+        f"SELECT DISTINCT proname FROM pg_catalog.pg_proc WHERE {_condition()} "
+        "AND pg_catalog.has_function_privilege(oid, 'EXECUTE') ORDER BY 1"
+    )
+
+
 def revoke_script() -> str:
     """Return a statement for a superuser that revokes the functions in the session's database."""
-    names = ", ".join(f"'{name}'" for group in REVOKED for name in group.names)
     return f"""DO $$ DECLARE signature regprocedure; BEGIN
-    FOR signature IN SELECT oid FROM pg_catalog.pg_proc
-        WHERE pronamespace = 'pg_catalog'::regnamespace AND proname IN ({names})
+    FOR signature IN SELECT oid FROM pg_catalog.pg_proc WHERE {_condition()}
     LOOP EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || signature || ' FROM PUBLIC'; END LOOP;
 END $$;"""

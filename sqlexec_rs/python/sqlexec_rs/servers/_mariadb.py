@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -67,11 +68,18 @@ def resume(root: Path, port: int, *options: str) -> None:
     _programs.run(["/bin/sh", "-c", '"$@" &', "sh", *server, *options], root, _programs.find_user(USERS))
 
 
-def make_readers(password: str, numbered: Sequence[str]) -> str:
-    """Return the statements that make who may only read."""
-    users = ["reader", *numbered]
+def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
+    """Return the statements that make who may only read a database."""
+    users = [_quoted(user) for user in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
     made = ", ".join(f"{user} IDENTIFIED BY '{password}'" for user in users)
-    return f"CREATE USER {made}; GRANT SELECT ON {DATABASE}.* TO {', '.join(users)};"
+    # In a GRANT the name of a database is a pattern.
+    pattern = _quoted(re.sub(r"([_%\\])", r"\\\1", database))
+    return f"CREATE USER {made};\nGRANT SELECT ON {pattern}.* TO {', '.join(users)};\n"
+
+
+def prepare(password: str, n_roles: int) -> str:
+    """Return the statements that set up a new server."""
+    return make_readers(DATABASE, "reader", password, n_roles)
 
 
 def ask(url: str, script: str) -> None:
@@ -92,7 +100,7 @@ def end(root: Path) -> None:
     _programs.wait(lambda: not file.exists(), f"the server in {root} did not end")
 
 
-def tell(facts: tuple[str, ...]) -> list[str]:
+def tell(facts: tuple[str, ...], _ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
     """Return lines that say what an executor can hold the server to."""
     version, user, connections, limit, memory, disk, packet = facts
     most = limit if int(limit) > 0 else connections
@@ -103,6 +111,7 @@ def tell(facts: tuple[str, ...]) -> list[str]:
         f"temporary tables on disk: {int(disk) >> 20} MiB each, and there may be several",
         f"a function of long texts may outlive its run; max_allowed_packet bounds them, {int(packet) >> 20} MiB",
         f"sessions of {user} can end each other; with ?roles=N each thread has a user of its own",
+        "routines: none that the user may execute, which a session is refused for",
     ]
 
 
@@ -116,3 +125,7 @@ def _answers(url: str) -> bool:
 
 def _program(name: str) -> str:
     return _programs.find_program(name, "mariadb-server", "opt/mariadb/*/bin/{name}")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,10 +13,27 @@ SCHEME = "postgresql"
 DATABASE = "postgres"
 USERS = ("postgres",)
 
+# What a role may take of the disk; only a superuser can set or lift it. The log gets no text of a reader, and no part of
+# one in a message: `debug_print_plan` and its like write below `fatal`, too.
+_BOUNDS = (
+    "temp_file_limit = '1GB'",
+    "log_min_messages = 'fatal'",
+    "log_min_error_statement = 'panic'",
+    "log_parameter_max_length = 0",
+    "log_min_duration_statement = -1",
+    "log_statement = 'none'",
+)
+
 FACTS = """
 SELECT current_setting('server_version'), current_user, current_setting('temp_file_limit'), current_setting('work_mem'),
        current_setting('max_connections'),
        (SELECT rolconnlimit FROM pg_catalog.pg_roles WHERE rolname = current_user)
+"""
+
+_DEFINERS = """
+SELECT pg_proc.oid::regprocedure::text, rolname, rolsuper FROM pg_catalog.pg_proc
+JOIN pg_catalog.pg_roles ON pg_roles.oid = proowner
+WHERE prosecdef AND pg_catalog.has_function_privilege(pg_proc.oid, 'EXECUTE') ORDER BY 1
 """
 
 
@@ -41,24 +58,33 @@ def resume(root: Path, port: int, *options: str) -> None:
     _control(root, "start", "--options", " ".join([f"-h 127.0.0.1 -p {port} -k '{root}' -F", *options]))
 
 
-def make_readers(password: str, numbered: Sequence[str]) -> str:
-    """Return the statements that make who may only read.
+def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
+    """Return the statements that make who may only read a database, of which a superuser runs all."""
+    quoted = _quoted(name)
+    roles = [quoted, *(_quoted(f"{name}_{i}") for i in range(1, n_roles + 1))]
+    members = [f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE {quoted};" for role in roles[1:]]
+    bounds = [f"ALTER ROLE {role} SET {setting};" for role in roles for setting in _BOUNDS]
+    lines = [
+        f"CREATE ROLE {quoted} LOGIN PASSWORD '{password}';",
+        *members,
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC;",
+        f"REVOKE TEMPORARY ON DATABASE {_quoted(database)} FROM PUBLIC;",
+        f"GRANT CONNECT ON DATABASE {_quoted(database)} TO {quoted};",
+        f"GRANT USAGE ON SCHEMA public TO {quoted};",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {quoted};",
+        f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {quoted};",
+        f"ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {quoted};",
+        "-- Bounds and functions, by a superuser alone.",
+        *bounds,
+        _functions.revoke_script(),
+    ]
+    return "\n".join(lines) + "\n"
 
-    What they revoke in template1 holds in every database that is created from it.
-    """
-    members = "".join(f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE reader;\n" for role in numbered)
-    return f"""
-        REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-        REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC;
-        CREATE ROLE reader LOGIN PASSWORD '{password}';
-        GRANT USAGE ON SCHEMA public TO reader;
-        ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT SELECT ON TABLES TO reader;
-        ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT USAGE ON SCHEMAS TO reader;
-        {members}
-        {_functions.revoke_script()}
-        \\connect template1
-        {_functions.revoke_script()}
-    """
+
+def prepare(password: str, n_roles: int) -> str:
+    """Return the statements that set up a new server; every database that is created there has what template1 has."""
+    readers = make_readers(DATABASE, "reader", password, n_roles)
+    return f"{readers}\\connect template1\n{_functions.revoke_script()}\n"
 
 
 def ask(url: str, script: str) -> None:
@@ -75,8 +101,8 @@ def end(root: Path) -> None:
         _control(root, "stop", "--mode=fast")
 
 
-def tell(facts: tuple[str, ...]) -> list[str]:
-    """Return lines that say what an executor can hold the server to."""
+def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
+    """Return lines that say what an executor can hold the server to; `ask` runs a query as the reader."""
     version, role, temp, memory, connections, limit = facts
     most = connections if int(limit) < 0 else limit
     files = f"bounded by temp_file_limit, {temp}"
@@ -88,6 +114,30 @@ def tell(facts: tuple[str, ...]) -> list[str]:
         f"temporary files: {files}",
         f"memory: not bounded; work_mem is {memory} for each sort and hash table of a query",
         f"sessions of {role} can end each other; with ?roles=N each thread has a role of its own",
+        *_executable(ask),
+        *_definers(ask),
+    ]
+
+
+def _executable(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
+    """Return lines for the functions that the role may execute and that setting up readers revokes."""
+    executable = {name for (name,) in ask(_functions.executable_query())}
+    lines = [
+        f"a reader can {group.effect}: {', '.join(name for name in group.names if name in executable)}"
+        for group in _functions.REVOKED
+        if not executable.isdisjoint(group.names)
+    ]
+    if not lines:
+        return ["functions that write, lock or show other sessions: revoked"]
+    return [*lines, "a superuser revokes them: python -m sqlexec_rs.servers readers postgresql --database NAME"]
+
+
+def _definers(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
+    """Return a line for each function that runs as its owner and that the role may execute."""
+    return [
+        f"{signature} runs as {owner}{', a superuser' if is_superuser else ''}, and the role may execute it: "
+        f"REVOKE EXECUTE ON FUNCTION {signature} FROM PUBLIC"
+        for signature, owner, is_superuser in ask(_DEFINERS)
     ]
 
 
@@ -100,3 +150,7 @@ def _control(root: Path, command: str, *options: str) -> None:
 def _program(name: str) -> str:
     """Return the path of a program; Debian's are not on the search path, but wrappers of theirs are."""
     return _programs.find_program(name, "postgresql", "usr/lib/postgresql/*/bin/{name}")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -13,6 +13,7 @@ mod answer;
 mod errors;
 mod login;
 mod role;
+mod sessions;
 mod text;
 mod values;
 mod wire;

@@ -1,5 +1,6 @@
 //! Finds the one statement in a SQL text, with MariaDB's rules for comments and quotes, and the word with which it begins.
 
+use super::sessions::shows_sessions;
 use crate::outcome::{Outcome, Status};
 use crate::request::Wanted;
 
@@ -36,6 +37,9 @@ pub(super) fn statement(sql: &str, wanted: Wanted) -> Result<&str, Box<Outcome>>
     let bytes = sql.as_bytes();
     if sql.contains("/*!") || sql.contains("/*M!") {
         return refused("comments that a server runs, /*! … */, are not");
+    }
+    if shows_sessions(sql) {
+        return refused("what other sessions run is not read");
     }
     let mut start = skip_blank(bytes, 0);
     if bytes[start..].iter().all(|byte| *byte == b';' || byte.is_ascii_whitespace()) {
@@ -96,7 +100,7 @@ fn quote_end(bytes: &[u8], mut at: usize, quote: u8) -> usize {
 }
 
 /// Goes over white space and comments.
-fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
     let line_end = |at: usize| memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n + 1);
     loop {
         let rest = &bytes[at.min(bytes.len())..];

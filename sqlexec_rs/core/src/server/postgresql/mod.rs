@@ -4,7 +4,8 @@
 //! takes one statement that is SELECT, VALUES, TABLE or WITH and nothing else, `FETCH` of one row more than may come, and
 //! `ROLLBACK`, which undoes settings, with what a rollback leaves: locks that a session holds. The rows come as the server's
 //! texts, so that all its types are told apart by it and none is decoded twice. A query of functions that are known to change
-//! nothing is sent without all of that: a session's transactions only read unless one says otherwise.
+//! nothing is sent without all of that: a session's transactions only read unless one says otherwise. Where other sessions of
+//! the role can read what a session runs, a comment before the text takes all the bytes that the server shows.
 //!
 //! Three clocks end a run: the server's `statement_timeout`, a request to cancel that is sent when the server has not
 //! answered in time, and the end of the connection.
@@ -15,6 +16,7 @@ mod role;
 mod values;
 mod wire;
 
+use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -81,6 +83,8 @@ pub(super) struct Postgresql {
     process: i32,
     secret: i32,
     messages: BytesMut,
+    /// A comment before each text, which takes the bytes that the server shows to other sessions of the role.
+    mask: String,
     /// The milliseconds that a statement may take; zero is no bound.
     time: u128,
     course: Course,
@@ -117,12 +121,14 @@ impl Postgresql {
             process: 0,
             secret: 0,
             messages: BytesMut::new(),
+            mask: String::new(),
             time: 0,
             course: Course::default(),
             is_usable: true,
         };
         let result = session.start(watch).and_then(|()| role::check(&mut session, watch));
-        result.map(|()| session).map_err(Failure::into_text)
+        session.mask = result.map_err(Failure::into_text)?;
+        Ok(session)
     }
 
     /// Says who asks, and waits until the server is ready.
@@ -210,13 +216,14 @@ impl Postgresql {
         // Zero is no bound, and a run that is out of time is ended here.
         let left = watch.left().map_or(0, |left| left.as_millis().clamp(1, i32::MAX as u128));
         frontend::query(&format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {left}"), &mut self.messages)?;
-        let declare = format!("{DECLARE}{}", asked.sql);
+        let mask = &self.mask;
+        let declare = format!("{mask}{DECLARE}{}", asked.sql);
         write_statement(&declare, asked.parameters, 0, &mut self.messages)?;
         // One row more says that there are too many; the grammar's numbers have 32 bits.
         let n_rows = n_rows(asked.limits);
         if asked.wanted == Wanted::Plan {
             // The cursor's grammar has taken the text, and nothing of it is run.
-            let explain = format!("{EXPLAIN}{}", asked.sql);
+            let explain = format!("{mask}{EXPLAIN}{}", asked.sql);
             write_statement(&explain, asked.parameters, n_rows.unwrap_or(0), &mut self.messages)?;
         } else {
             let n_rows = n_rows.map_or("ALL".to_owned(), |n| n.to_string());
@@ -225,7 +232,7 @@ impl Postgresql {
         frontend::sync(&mut self.messages);
         frontend::query(UNDO, &mut self.messages)?;
         // Behind BEGIN, the run, and ROLLBACK.
-        self.course = Course { times_ready: 0, rows_at: 1, end_at: 2, prefix: DECLARE.len() };
+        self.course = Course { times_ready: 0, rows_at: 1, end_at: 2, prefix: self.mask.len() + DECLARE.len() };
         Ok(())
     }
 
@@ -241,9 +248,13 @@ impl Postgresql {
             frontend::query(&format!("SET statement_timeout = {time}"), &mut self.messages)?;
             self.time = time;
         }
-        write_statement(asked.sql, asked.parameters, n_rows(asked.limits).unwrap_or(0), &mut self.messages)?;
+        let sql = match self.mask.as_str() {
+            "" => Cow::from(asked.sql),
+            mask => format!("{mask}{}", asked.sql).into(),
+        };
+        write_statement(&sql, asked.parameters, n_rows(asked.limits).unwrap_or(0), &mut self.messages)?;
         frontend::sync(&mut self.messages);
-        self.course = Course { rows_at: n_before, end_at: n_before, ..Course::default() };
+        self.course = Course { rows_at: n_before, end_at: n_before, prefix: self.mask.len(), ..Course::default() };
         Ok(())
     }
 

@@ -87,17 +87,17 @@ impl Servers {
         let mut begun = Instant::now();
         let mut is_retry = false;
         let mut outcome = loop {
-            let (mut session, is_for_golds) = match self.take(query) {
-                Ok(session) => session,
+            let mut open = match self.take(query) {
+                Ok(open) => open,
                 Err(outcome) => return *outcome,
             };
             if !is_retry {
                 begun = Instant::now();
             }
             let watch = Watch::new(begun, query.limits.timeout, &query.cancel);
-            match session.run(&asked, &watch) {
+            match open.session.run(&asked, &watch) {
                 Ok(outcome) => {
-                    self.give_back(query, is_for_golds, session);
+                    self.give_back(query, open);
                     break outcome;
                 }
                 Err(why) => {
@@ -124,16 +124,15 @@ impl Servers {
         self.sessions.clear();
     }
 
-    /// Returns a session of the query's role, and whether that role runs golds.
-    fn take(&mut self, query: &InFlightQuery) -> Result<(Box<dyn Session>, Option<bool>), Box<Outcome>> {
+    /// Takes a session of the query's role, or opens one.
+    fn take(&mut self, query: &InFlightQuery) -> Result<Kept, Box<Outcome>> {
         // Within a batch the path is the very same.
         let is_of = |session: &Kept| {
             session.is_for_golds.is_none_or(|is_for_golds| is_for_golds == query.is_gold)
                 && (Arc::ptr_eq(&session.path, &query.path) || session.path.as_os_str() == query.path.as_os_str())
         };
         if let Some(place) = self.sessions.iter().position(is_of) {
-            let Kept { session, is_for_golds, .. } = self.sessions.swap_remove(place);
-            return Ok((session, is_for_golds));
+            return Ok(self.sessions.swap_remove(place));
         }
         let url = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold));
         let url = url.map_err(|why| Box::new(Outcome::failed(Status::DbError, why)))?;
@@ -142,15 +141,15 @@ impl Servers {
         match connect(query.engine, &url, &watch) {
             Ok(session) => {
                 self.stats.opened(1);
-                Ok((session, is_for_golds))
+                Ok(Kept { path: Arc::clone(&query.path), is_for_golds, session, last_used: 0 })
             }
             Err(_) if watch.stop() == Some(Stop::Cancelled) => Err(Box::new(Outcome::cancelled())),
             Err(why) => Err(Box::new(Outcome::failed(Status::DbError, format!("{url}: {why}")))),
         }
     }
 
-    fn give_back(&mut self, query: &InFlightQuery, is_for_golds: Option<bool>, session: Box<dyn Session>) {
-        if !session.is_usable() {
+    fn give_back(&mut self, query: &InFlightQuery, open: Kept) {
+        if !open.session.is_usable() {
             self.stats.closed(1);
             return;
         }
@@ -162,7 +161,7 @@ impl Servers {
             }
         }
         self.clock += 1;
-        self.sessions.push(Kept { path: Arc::clone(&query.path), is_for_golds, session, last_used: self.clock });
+        self.sessions.push(Kept { path: Arc::clone(&query.path), last_used: self.clock, ..open });
     }
 }
 

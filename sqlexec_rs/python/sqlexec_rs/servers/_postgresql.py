@@ -13,8 +13,8 @@ SCHEME = "postgresql"
 DATABASE = "postgres"
 USERS = ("postgres",)
 
-# What a role may take of the disk; only a superuser can set or lift it. The log gets no text of a reader, and no part of
-# one in a message: `debug_print_plan` and its like write below `fatal`, too.
+# What a role may take of the disk; only a superuser can set or lift it. The log gets no text of a reader, nor messages
+# with a part of one: `debug_print_plan` and its like write below `fatal`.
 _BOUNDS = (
     "temp_file_limit = '1GB'",
     "log_min_messages = 'fatal'",

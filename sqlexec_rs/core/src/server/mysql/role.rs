@@ -7,6 +7,9 @@ use crate::server::watch::Watch;
 /// What a reader has a need of.
 const READING: [&str; 4] = ["USAGE", "SELECT", "SHOW VIEW", "SHOW DATABASES"];
 
+/// The right to grant a role.
+const ADMIN: &str = "ADMIN OPTION on";
+
 /// Tables in which other sessions' texts are; where the server writes them is found by `LOGS`.
 const TEXTS: [(&str, &str); 5] = [
     ("performance_schema", "performance_schema.threads"),
@@ -27,7 +30,8 @@ pub(super) fn check(session: &mut Mysql, watch: &Watch<'_>) -> Result<(), Failur
     let grants: Vec<String> = session.ask("SHOW GRANTS", watch)?.into_iter().flatten().collect();
     let roles: Vec<&str> = grants.iter().filter_map(|grant| role_of(grant)).collect();
     let mut rights: Vec<String> = grants.iter().flat_map(|grant| rights(grant)).collect();
-    if !roles.is_empty() {
+    rights.sort_by_key(|right| right.starts_with(ADMIN)); // whoever makes a role can grant it
+    if rights.is_empty() {
         rights.extend(rights_of_roles(session, &roles, watch)?);
     }
     let mut known = std::collections::HashSet::new();
@@ -96,7 +100,7 @@ fn rights(grant: &str) -> Vec<String> {
     let Some((names, place)) = grant.split_once(" ON ") else {
         let role = grant.split_once(" TO ").map_or(grant, |(role, _)| role);
         let can_grant = grant.ends_with("WITH ADMIN OPTION");
-        return if can_grant { vec![format!("ADMIN OPTION on the role {role}")] } else { Vec::new() };
+        return if can_grant { vec![format!("{ADMIN} the role {role}")] } else { Vec::new() };
     };
     let place = place.split_once(" TO ").map_or(place, |(place, _)| place);
     let mut rights: Vec<String> = names_of(names)

@@ -21,6 +21,10 @@ MORE_ON_POSTGRESQL = {
         "CREATE ROLE {b}; GRANT INSERT ON item TO {b}; ALTER ROLE {r} NOINHERIT; GRANT {b} TO {r}",
         "can write to public.item",
     ),
+    "other role at login": (
+        "CREATE ROLE {b}; GRANT {b} TO {r}; GRANT INSERT ON item TO {r}; ALTER ROLE {r} SET role = '{b}'",
+        "can write to public.item",
+    ),
     "member of a member": (
         "CREATE ROLE {b}; CREATE ROLE {b}2 NOINHERIT IN ROLE {b}; GRANT DELETE ON item TO {b}; GRANT {b}2 TO {r}",
         "can write to public.item",
@@ -153,13 +157,22 @@ def test_check_lists_what_a_reader_may_execute(database: Any, capsys: pytest.Cap
     database.run("CREATE FUNCTION write_all(x int) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'")
     assert __main__.main(["check", database.url]) == 0
     output = capsys.readouterr().out
-    for part in ("fill the disk", "pg_logical_emit_message", "pg_advisory_lock", "servers readers postgresql"):
+    for part in (
+        "the log holds",
+        "fill the disk",
+        "pg_logical_emit_message",
+        "pg_advisory_lock",
+        "servers readers postgresql",
+    ):
         assert part in output
     assert "write_all(integer) runs as owner, a superuser" in output
+    bounds = ("log_min_messages = fatal", "log_min_error_statement = panic")
+    database.run("; ".join(f"ALTER ROLE {database.user} SET {bound}" for bound in bounds))
     database.run(f"REVOKE EXECUTE ON FUNCTION write_all FROM PUBLIC; {revoke_script()}")
     assert __main__.main(["check", database.url]) == 0
     output = capsys.readouterr().out
     assert "write_all" not in output
+    assert "the log holds" not in output
     assert "functions that write, lock or show other sessions: revoked" in output
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,7 +26,7 @@ _BOUNDS = (
 
 FACTS = """
 SELECT current_setting('server_version'), current_user, current_setting('temp_file_limit'), current_setting('work_mem'),
-       current_setting('max_connections'),
+       current_setting('max_connections'), current_setting('log_min_messages'), current_setting('log_min_error_statement'),
        (SELECT rolconnlimit FROM pg_catalog.pg_roles WHERE rolname = current_user)
 """
 
@@ -103,7 +103,7 @@ def end(root: Path) -> None:
 
 def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
     """Return lines that say what an executor can hold the server to; `ask` runs a query as the reader."""
-    version, role, temp, memory, connections, limit = facts
+    version, role, temp, memory, connections, *logged, limit = facts
     most = connections if int(limit) < 0 else limit
     files = f"bounded by temp_file_limit, {temp}"
     if temp == "-1":
@@ -112,11 +112,20 @@ def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) ->
         f"PostgreSQL {version}: the role {role} can read, and do nothing else",
         f"time: bounded for each run; connections: one a thread of an executor, of {most} that there may be",
         f"temporary files: {files}",
+        *_log(role, logged),
         f"memory: not bounded; work_mem is {memory} for each sort and hash table of a query",
         f"sessions of {role} can end each other; with ?roles=N each thread has a role of its own",
         *_executable(ask),
         *_definers(ask),
     ]
+
+
+def _log(role: str, levels: Sequence[str]) -> list[str]:
+    """Return a line where the server logs a reader's texts or errors; `levels` are those of messages and statements."""
+    if {"fatal", "panic"}.issuperset(levels):
+        return []
+    settings = "; ".join(f"ALTER ROLE {role} SET {bound}" for bound in _BOUNDS if bound.startswith("log_min_"))
+    return [f"the log holds texts and errors of a reader, without a bound; by a superuser: {settings}"]
 
 
 def _executable(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:

@@ -1,28 +1,31 @@
 //! Finds the texts that show what other sessions of the user run: a gold, or another answer to the same question.
 //!
-//! MariaDB lets every user see the texts of its own user's sessions, and no setting changes that. A query has no way to put
-//! the name of a table together, so the name itself is in each text that reads it.
+//! MariaDB lets every user see the texts of its own user's sessions, and no setting changes that. Where the server traces its
+//! optimizer, a session sees its last text, which was another run. A query has no way to put the name of a table together, so
+//! the name itself is in each text that reads it.
 
 use super::text::skip_blank;
 
-/// What is in the name of each table of sessions.
-const TABLE: &[u8] = b"processlist";
+/// Names of the tables that hold texts, or parts of them.
+const TABLES: [&[u8]; 2] = [b"processlist", b"optimizer_trace"];
 
 /// Returns whether a text reads what other sessions run.
 pub(super) fn shows_sessions(sql: &str) -> bool {
     names_table(sql) || explains_session(sql)
 }
 
-/// Returns whether the name of a table of sessions is anywhere, as the server compares names: `İ` is an `i` to it.
+/// Returns whether the name of such a table is anywhere, as the server compares names: `İ` is an `i` to it.
 fn names_table(sql: &str) -> bool {
     if sql.is_ascii() {
-        let (first, length) = (TABLE[0], TABLE.len());
-        return memchr::memchr2_iter(first, first.to_ascii_uppercase(), sql.as_bytes())
-            .any(|at| sql.as_bytes().get(at..at + length).is_some_and(|part| part.eq_ignore_ascii_case(TABLE)));
+        let bytes = sql.as_bytes();
+        return TABLES.iter().any(|table| {
+            memchr::memchr2_iter(table[0], table[0].to_ascii_uppercase(), bytes)
+                .any(|at| bytes.get(at..at + table.len()).is_some_and(|part| part.eq_ignore_ascii_case(table)))
+        });
     }
     let fold = |char: char| char.to_uppercase().next().and_then(|char| char.to_lowercase().next()).unwrap_or(char);
     let folded: String = sql.chars().map(fold).collect();
-    memchr::memmem::find(folded.as_bytes(), TABLE).is_some()
+    TABLES.iter().any(|table| memchr::memmem::find(folded.as_bytes(), table).is_some())
 }
 
 /// Returns whether a text is `SHOW EXPLAIN`, `SHOW ANALYZE` or `EXPLAIN FOR CONNECTION`, with or without a format.
@@ -60,6 +63,7 @@ mod tests {
             "SELECT 'é', info FROM information_schema.ProcessList",
             "SELECT p FROM sys.x$processlist",
             "SHOW PROCESSLIST",
+            "SELECT query FROM information_schema.Optimizer_Trace",
             "show/* full */full\nprocesslist",
             "SHOW EXPLAIN FOR 5",
             "show -- \n analyze FORMAT=JSON FOR 5",

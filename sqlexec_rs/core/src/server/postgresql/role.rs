@@ -7,23 +7,27 @@ use crate::server::watch::Watch;
 /// The version, the bytes of a text that other sessions of the role can read (none where they cannot), and whether texts of
 /// earlier runs can be read.
 const FACTS: &str = "\
-SELECT current_setting('server_version_num'),
-       CASE WHEN current_setting('track_activities')::bool
-                 AND (has_function_privilege('pg_catalog.pg_stat_get_activity(int)', 'EXECUTE')
-                      OR has_function_privilege('pg_catalog.pg_stat_get_backend_activity(int)', 'EXECUTE'))
-            THEN pg_size_bytes(current_setting('track_activity_query_size')) ELSE 0 END,
-       coalesce((SELECT min(oid::regprocedure::text) FROM pg_catalog.pg_proc
-                 WHERE proname IN ('pg_stat_statements', 'pg_stat_monitor', 'pg_stat_statements_internal', 'pg_store_plans')
-                   AND has_function_privilege(oid, 'EXECUTE')), '')";
+WITH reach AS (SELECT oid FROM pg_catalog.pg_roles WHERE pg_catalog.pg_has_role(session_user, oid, 'member')),
+     executable AS (SELECT pg_proc.oid, proname FROM pg_catalog.pg_proc
+                    WHERE proname IN ('pg_stat_get_activity', 'pg_stat_get_backend_activity', 'pg_stat_statements',
+                                      'pg_stat_monitor', 'pg_stat_monitor_internal', 'pg_store_plans')
+                      AND EXISTS (SELECT FROM reach
+                                  WHERE pg_catalog.has_function_privilege(reach.oid, pg_proc.oid, 'EXECUTE')))
+SELECT pg_catalog.current_setting('server_version_num'),
+       CASE WHEN pg_catalog.current_setting('track_activities')::bool
+                 AND EXISTS (SELECT FROM executable WHERE proname ~ '^pg_stat_get_')
+            THEN pg_catalog.pg_size_bytes(pg_catalog.current_setting('track_activity_query_size')) ELSE 0 END,
+       coalesce((SELECT min(oid::regprocedure::text) FROM executable WHERE proname !~ '^pg_stat_get_'), '')";
 
 /// A line for each right that a reader has no need of; at most a few are shown. It looks at every role that the session may
 /// become, whether it inherits that role's rights or not, and at what everybody has.
 const RIGHTS: &str = "\
-WITH own AS (SELECT * FROM pg_catalog.pg_roles WHERE rolname = current_user),
-     reach AS (SELECT pg_roles.*, CASE WHEN rolname = current_user THEN ''
+WITH own AS (SELECT * FROM pg_catalog.pg_roles WHERE rolname = session_user),
+     reach AS (SELECT pg_roles.*, CASE WHEN rolname = session_user THEN ''
                                        ELSE 'is a member of ' || rolname || ', which ' END AS via
                FROM pg_catalog.pg_roles
-               WHERE rolname = current_user OR NOT (SELECT rolsuper FROM own) AND pg_catalog.pg_has_role(oid, 'member')),
+               WHERE rolname = session_user
+                  OR NOT (SELECT rolsuper FROM own) AND pg_catalog.pg_has_role(session_user, oid, 'member')),
      who AS (SELECT oid FROM reach UNION ALL SELECT 0),
      space AS (SELECT * FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(temp|toast)'),
      relation_grant AS (

@@ -49,6 +49,11 @@ REVOKED = (
 """The functions that setting up readers revokes from PUBLIC."""
 
 
+IS_EXECUTABLE = """EXISTS (
+    SELECT FROM pg_catalog.pg_roles WHERE pg_catalog.pg_has_role(session_user, pg_roles.oid, 'member')
+        AND pg_catalog.has_function_privilege(pg_roles.oid, pg_proc.oid, 'EXECUTE'))"""
+"""A condition of a query for functions: a role that the session may become can execute one."""
+
 _CATALOG = "pronamespace = 'pg_catalog'::regnamespace AND proname IN ({})"
 
 
@@ -58,10 +63,7 @@ def _condition() -> str:
 
 def executable_query() -> str:
     """Return a query for the names of those functions that the session's role may execute."""
-    return (
-        f"SELECT DISTINCT proname FROM pg_catalog.pg_proc WHERE {_condition()} "
-        "AND pg_catalog.has_function_privilege(oid, 'EXECUTE') ORDER BY 1"
-    )
+    return f"SELECT DISTINCT proname FROM pg_catalog.pg_proc WHERE {_condition()} AND {IS_EXECUTABLE} ORDER BY 1"
 
 
 def revoke_script() -> str:

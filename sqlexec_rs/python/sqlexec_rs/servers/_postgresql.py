@@ -15,10 +15,10 @@ USERS = ("postgres",)
 
 # What a role may take of the disk; only a superuser can set or lift it. The log gets no text of a reader, nor messages
 # with a part of one: `debug_print_plan` and its like write below `fatal`.
+_LOG_LEVELS = ("log_min_messages = 'fatal'", "log_min_error_statement = 'panic'")
 _BOUNDS = (
     "temp_file_limit = '1GB'",
-    "log_min_messages = 'fatal'",
-    "log_min_error_statement = 'panic'",
+    *_LOG_LEVELS,
     "log_parameter_max_length = 0",
     "log_min_duration_statement = -1",
     "log_statement = 'none'",
@@ -26,14 +26,15 @@ _BOUNDS = (
 
 FACTS = """
 SELECT current_setting('server_version'), current_user, current_setting('temp_file_limit'), current_setting('work_mem'),
-       current_setting('max_connections'), current_setting('log_min_messages'), current_setting('log_min_error_statement'),
+       current_setting('max_connections'), current_setting('log_min_messages'),
+       current_setting('log_min_error_statement'),
        (SELECT rolconnlimit FROM pg_catalog.pg_roles WHERE rolname = current_user)
 """
 
-_DEFINERS = """
-SELECT pg_proc.oid::regprocedure::text, rolname, rolsuper FROM pg_catalog.pg_proc
-JOIN pg_catalog.pg_roles ON pg_roles.oid = proowner
-WHERE prosecdef AND pg_catalog.has_function_privilege(pg_proc.oid, 'EXECUTE') ORDER BY 1
+_DEFINERS = f"""
+SELECT pg_proc.oid::regprocedure::text, owner.rolname, owner.rolsuper FROM pg_catalog.pg_proc
+JOIN pg_catalog.pg_roles AS owner ON owner.oid = proowner
+WHERE prosecdef AND {_functions.IS_EXECUTABLE} ORDER BY 1
 """
 
 
@@ -124,7 +125,7 @@ def _log(role: str, levels: Sequence[str]) -> list[str]:
     """Return a line where the server logs a reader's texts or errors; `levels` are those of messages and statements."""
     if {"fatal", "panic"}.issuperset(levels):
         return []
-    settings = "; ".join(f"ALTER ROLE {role} SET {bound}" for bound in _BOUNDS if bound.startswith("log_min_"))
+    settings = "; ".join(f"ALTER ROLE {role} SET {bound}" for bound in _LOG_LEVELS)
     return [f"the log holds texts and errors of a reader, without a bound; by a superuser: {settings}"]
 
 

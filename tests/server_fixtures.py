@@ -146,9 +146,11 @@ class Database(Server):
 
 
 # The reader's name is part of the statements, as sessions and rights of other databases' readers are others'.
+# A database of template0 is like one on somebody else's server: no function is revoked there. The server's first database
+# (`shared_server(engine).reader`) has what setting up a server revokes.
 CREATE = {
     "postgresql": """
-        CREATE DATABASE {name};
+        CREATE DATABASE {name} TEMPLATE template0;
         REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC;
         CREATE ROLE {reader} LOGIN PASSWORD '{password}';
         {numbered}

@@ -20,7 +20,7 @@ _FORMS = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@H
 _PORTS = {"postgresql": 5432, "mysql": 3306}
 _PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_OPTIONS = ("sslmode", "sslrootcert", "roles")
+_OPTIONS = ("sslmode", "sslrootcert", "roles", "allow")
 _MOST_ROLES = 1024
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sqlexec_rs.servers import _programs
+from sqlexec_rs.servers import _functions, _programs
 from sqlexec_rs.servers._programs import SECONDS
 
 SCHEME = "postgresql"
@@ -42,7 +42,10 @@ def resume(root: Path, port: int, *options: str) -> None:
 
 
 def make_readers(password: str, numbered: Sequence[str]) -> str:
-    """Return the statements that make who may only read."""
+    """Return the statements that make who may only read.
+
+    What they revoke in template1 holds in every database that is created from it.
+    """
     members = "".join(f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE reader;\n" for role in numbered)
     return f"""
         REVOKE CREATE ON SCHEMA public FROM PUBLIC;
@@ -52,6 +55,9 @@ def make_readers(password: str, numbered: Sequence[str]) -> str:
         ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT SELECT ON TABLES TO reader;
         ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT USAGE ON SCHEMAS TO reader;
         {members}
+        {_functions.revoke_script()}
+        \\connect template1
+        {_functions.revoke_script()}
     """
 
 

@@ -11,6 +11,7 @@
 
 mod answer;
 mod errors;
+mod functions;
 mod login;
 mod role;
 mod text;
@@ -255,6 +256,9 @@ impl Session for Mysql {
             Ok(statement) => statement,
             Err(outcome) => return Ok(*outcome),
         };
+        if let Some(outcome) = functions::refusal(statement, self.url.option("allow")) {
+            return Ok(outcome);
+        }
         let statement = match asked.wanted {
             Wanted::Rows => Cow::from(statement),
             Wanted::Plan => format!("EXPLAIN {statement}").into(),

@@ -96,7 +96,7 @@ fn quote_end(bytes: &[u8], mut at: usize, quote: u8) -> usize {
 }
 
 /// Goes over white space and comments.
-fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
     let line_end = |at: usize| memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n + 1);
     loop {
         let rest = &bytes[at.min(bytes.len())..];

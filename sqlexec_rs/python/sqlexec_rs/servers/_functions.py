@@ -1,0 +1,59 @@
+"""Functions of PostgreSQL that everybody may execute and no reader needs: setting up a server revokes them.
+
+PostgreSQL lets every role execute them in each database, and a read-only transaction does not stop them. The list holds
+names, so that one of several signatures, or of another version, is not missed. A name that a version does not have is
+skipped. `servers check` reports those that a role may still execute.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Group(NamedTuple):
+    """Functions with one effect."""
+
+    effect: str
+    """What a reader can do with them: it ends the sentence `a reader can …`."""
+    names: tuple[str, ...]
+
+
+REVOKED = (
+    Group(
+        "fill the disk: a rollback takes back neither the log nor the pages",
+        (
+            "pg_logical_emit_message",
+            # Large objects; from PostgreSQL 16 on a read-only transaction refuses them.
+            "lo_creat", "lo_create", "lo_from_bytea", "lo_put", "lo_truncate", "lo_truncate64", "lo_unlink", "lowrite",
+            "pg_export_snapshot",
+            "pg_notify",
+        ),
+    ),
+    Group(
+        "use up the lock table that all sessions share",
+        (
+            "pg_advisory_lock", "pg_advisory_lock_shared", "pg_advisory_xact_lock", "pg_advisory_xact_lock_shared",
+            "pg_try_advisory_lock", "pg_try_advisory_lock_shared", "pg_try_advisory_xact_lock",
+            "pg_try_advisory_xact_lock_shared",
+        ),
+    ),
+    Group(
+        "end other sessions of its role",
+        ("pg_cancel_backend", "pg_terminate_backend"),
+    ),
+    Group(
+        "read what other sessions run",
+        ("pg_stat_get_activity", "pg_stat_get_backend_activity", "pg_lock_status", "pg_prepared_xact"),
+    ),
+)  # fmt: skip
+"""The functions that setting up readers revokes from PUBLIC."""
+
+
+def revoke_script() -> str:
+    """Return a statement for a superuser that revokes the functions in the session's database."""
+    names = ", ".join(f"'{name}'" for group in REVOKED for name in group.names)
+    return f"""DO $$ DECLARE signature regprocedure; BEGIN
+    FOR signature IN SELECT oid FROM pg_catalog.pg_proc
+        WHERE pronamespace = 'pg_catalog'::regnamespace AND proname IN ({names})
+    LOOP EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || signature || ' FROM PUBLIC'; END LOOP;
+END $$;"""

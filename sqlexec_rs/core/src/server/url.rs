@@ -18,7 +18,7 @@ use strsim::osa_distance;
 const MAX_ROLES: usize = 1024;
 
 /// The options that a URL may have.
-const OPTIONS: [&str; 3] = ["roles", "sslmode", "sslrootcert"];
+const OPTIONS: [&str; 4] = ["allow", "roles", "sslmode", "sslrootcert"];
 
 /// The most edits between an unknown option and the one that is suggested.
 const MAX_EDITS: usize = 3;
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn unknown_and_repeated_options_are_refused() {
         let error = |options: &str| parse(&format!("mysql://ann:secret@h/d?{options}")).unwrap_err();
-        let known = "known: roles, sslmode, sslrootcert.";
+        let known = "known: allow, roles, sslmode, sslrootcert.";
         for (options, expected) in [
             ("sslmod=verify-full", format!("\"sslmod\"; {known} Did you mean sslmode?")),
             ("SSLMODE=verify-full", format!("\"SSLMODE\"; {known} Did you mean sslmode?")),

@@ -3,7 +3,7 @@
 //! The check reads names as the server does: in any case, in quotes, behind a schema, and with blanks or comments before the
 //! parenthesis. `?allow=extractvalue,updatexml` in a URL allows functions by name on that database.
 
-use super::text::skip_blank;
+use super::text::{Escapes, quote_end, skip_blank};
 use crate::outcome::{Outcome, Status};
 
 /// Functions that are refused for one reason.
@@ -73,18 +73,16 @@ const REFUSED: &[Group] = &[
 
 /// Returns the outcome of a text that calls a refused function; `allowed` lists functions and groups by commas.
 pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
-    // With NO_BACKSLASH_ESCAPES a backslash ends no quote, so a text is read in both ways.
-    let readings: &[bool] = if sql.contains('\\') { &[true, false] } else { &[true] };
     let is_allowed =
         |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim().eq_ignore_ascii_case(name)));
-    let find = |has_escapes: &bool| {
-        Calls { sql, at: 0, has_escapes: *has_escapes }.find_map(|name| {
+    let find = |escapes: &Escapes| {
+        Calls { sql, at: 0, escapes: *escapes }.find_map(|name| {
             let name = name.trim_end_matches(' ');
             let group = REFUSED.iter().find(|group| group.has(name))?;
             if is_allowed(name) || is_allowed(group.name) { None } else { Some((name, group)) }
         })
     };
-    let (name, Group { name: group, why, .. }) = readings.iter().find_map(find)?;
+    let (name, Group { name: group, why, .. }) = Escapes::of(sql).iter().find_map(find)?;
     let name = name.to_lowercase();
     let error = format!(
         "the function {name} is refused: {why}. Where all texts are trusted, ?allow={name} or ?allow={group} in the URL \
@@ -121,8 +119,7 @@ fn is_alike(chars: impl Iterator<Item = char>, refused: &str) -> bool {
 struct Calls<'a> {
     sql: &'a str,
     at: usize,
-    /// A backslash in a text takes the next character as it is.
-    has_escapes: bool,
+    escapes: Escapes,
 }
 
 impl<'a> Iterator for Calls<'a> {
@@ -133,9 +130,9 @@ impl<'a> Iterator for Calls<'a> {
         while self.at < bytes.len() {
             let begin = self.at;
             let (name, end) = match bytes[begin] {
-                b'\'' => (None, self.quote_end(begin)),
+                b'\'' => (None, quote_end(bytes, begin, self.escapes)),
                 b'"' | b'`' => {
-                    let end = self.quote_end(begin);
+                    let end = quote_end(bytes, begin, self.escapes);
                     (self.sql.get(begin + 1..end - 1), end)
                 }
                 byte if is_word(byte) => {
@@ -150,23 +147,6 @@ impl<'a> Iterator for Calls<'a> {
             }
         }
         None
-    }
-}
-
-impl Calls<'_> {
-    /// Returns where a quote ends that begins here. A doubled one is two that touch.
-    fn quote_end(&self, begin: usize) -> usize {
-        let bytes = self.sql.as_bytes();
-        let quote = bytes[begin];
-        let mut at = begin + 1;
-        while at < bytes.len() {
-            match bytes[at] {
-                b'\\' if quote != b'`' && self.has_escapes => at += 2,
-                byte if byte == quote => return at + 1,
-                _ => at += 1,
-            }
-        }
-        bytes.len()
     }
 }
 
@@ -191,6 +171,7 @@ mod tests {
             "SELECT 1+extractvalue('<a/>', '/a')",
             "SELECT 'a\\'', extractvalue('<a/>', '/a')",
             "SELECT 'a\\', extractvalue('<a/>', '/a'), ''",
+            "SELECT '\\'', \"a\\\", extractvalue('<a/>', '/a') -- \"",
             "SELECT a FROM t WHERE b IN (SELECT ST_GeomFromGeoJSON(c) FROM t)",
             "SELECT ST_GEOMFROMTEXT('POINT(1 1)'), 1",
             "SELECT pointfromtext('POINT(1 1)')",

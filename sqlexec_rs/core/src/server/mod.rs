@@ -8,6 +8,7 @@
     allow(dead_code, unused_imports, unused_variables, reason = "both servers' modules use it between them")
 )]
 
+mod given_up;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgresql")]
@@ -26,6 +27,8 @@ use crate::request::{InFlightQuery, Key, Limits, Parameters, Wanted};
 use crate::scan::{Scan, scan};
 use crate::stats::Stats;
 use crate::target::Engine;
+pub(crate) use given_up::GivenUp;
+use given_up::Remains;
 use url::Url;
 pub(crate) use url::shown;
 use watch::Watch;
@@ -48,6 +51,9 @@ trait Session: Send {
 
     /// Tells whether the next run may have this connection.
     fn is_usable(&self) -> bool;
+
+    /// Takes a session apart that is not usable: what tells whether it has ended on the server.
+    fn into_remains(self: Box<Self>) -> Box<dyn Remains>;
 }
 
 /// The sessions of one thread, by URL.
@@ -78,6 +84,9 @@ impl Servers {
     pub(crate) fn run(&mut self, query: &InFlightQuery) -> Outcome {
         let sql: &str = &query.key.sql.text;
         if let Some(outcome) = refusal(query) {
+            return outcome;
+        }
+        if let Some(outcome) = self.hold(query) {
             return outcome;
         }
         let Key { parameters, wanted, .. } = &query.key;
@@ -122,6 +131,15 @@ impl Servers {
         self.sessions.clear();
     }
 
+    /// Waits while too many sessions that were given up run on the query's server; returns the outcome where that is in vain.
+    fn hold(&self, query: &InFlightQuery) -> Option<Outcome> {
+        if self.stats.given_up.is_empty() {
+            return None;
+        }
+        let url = Url::parse(&query.path).ok()?;
+        self.stats.given_up.wait(&url, &query.cancel).err().map(|outcome| *outcome)
+    }
+
     fn take(&mut self, query: &InFlightQuery) -> Result<Box<dyn Session>, Box<Outcome>> {
         // Within a batch the path is the very same.
         let is_of =
@@ -145,6 +163,9 @@ impl Servers {
     fn give_back(&mut self, query: &InFlightQuery, session: Box<dyn Session>) {
         if !session.is_usable() {
             self.stats.closed(1);
+            if let Ok(url) = Url::parse(&query.path) {
+                self.stats.given_up.add(&url, session.into_remains());
+            }
             return;
         }
         if self.sessions.len() >= self.cap {

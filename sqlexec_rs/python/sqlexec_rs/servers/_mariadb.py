@@ -21,6 +21,12 @@ SELECT version(), current_user(), @@max_connections, @@max_user_connections, @@m
        @@tmp_disk_table_size, @@max_allowed_packet
 """
 
+LONG_QUERIES = """
+SELECT COUNT(*) FROM information_schema.processlist
+WHERE id <> CONNECTION_ID() AND (command = 'Killed' OR (command IN ('Query', 'Execute') AND time > 60))
+"""
+"""Counts the user's queries that were killed and work on, or run for more than a minute."""
+
 
 def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
     """Make a server's files, and start it."""
@@ -98,7 +104,7 @@ def tell(facts: tuple[str, ...]) -> list[str]:
     most = limit if int(limit) > 0 else connections
     return [
         f"MariaDB {version}: the user {user} can read, and do nothing else",
-        f"time: bounded for each run; connections: one a thread of an executor, of {most} that there may be",
+        f"time: each run is answered in time, and some functions work on; connections: one a thread of an executor, of {most} that there may be",
         f"memory: {int(memory) >> 20} MiB a run",
         f"temporary tables on disk: {int(disk) >> 20} MiB each, and there may be several",
         f"a function of long texts may outlive its run; max_allowed_packet bounds them, {int(packet) >> 20} MiB",

@@ -19,6 +19,14 @@ SELECT current_setting('server_version'), current_user, current_setting('temp_fi
        (SELECT rolconnlimit FROM pg_catalog.pg_roles WHERE rolname = current_user)
 """
 
+LONG_QUERIES = """
+SELECT count(*) FROM pg_catalog.pg_stat_get_backend_idset() AS id
+WHERE pg_catalog.pg_stat_get_backend_pid(id) <> pg_catalog.pg_backend_pid()
+  AND pg_catalog.pg_stat_get_backend_activity_start(id) < pg_catalog.now() - interval '60 s'
+  AND pg_catalog.pg_stat_get_backend_wait_event_type(id) IS DISTINCT FROM 'Client'
+"""
+"""Counts the role's queries that run for more than a minute; a session without a query waits for its client."""
+
 
 def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
     """Make a server's files, and start it."""
@@ -84,7 +92,7 @@ def tell(facts: tuple[str, ...]) -> list[str]:
         files = f"not bounded, but by a superuser: ALTER ROLE {role} SET temp_file_limit = '1GB'"
     return [
         f"PostgreSQL {version}: the role {role} can read, and do nothing else",
-        f"time: bounded for each run; connections: one a thread of an executor, of {most} that there may be",
+        f"time: each run is answered in time, and some functions work on; connections: one a thread of an executor, of {most} that there may be",
         f"temporary files: {files}",
         f"memory: not bounded; work_mem is {memory} for each sort and hash table of a query",
         f"sessions of {role} can end each other; with ?roles=N each thread has a role of its own",

@@ -69,7 +69,31 @@ const REFUSED: &[Group] = &[
         begins: &["st_", "mbr"],
         ends: &["fromtext", "fromwkb"],
     },
+    // They look neither at the clock nor at KILL, whatever the length of their arguments, or take memory that
+    // `max_session_mem_used` does not count.
+    Group {
+        name: "endless",
+        why: "a call does not end with its run's time",
+        functions: &["encrypt", "json_overlaps", "sformat"],
+        begins: &[],
+        ends: &[],
+    },
 ]; // fmt: skip
+
+/// Refuses a list of allowed functions that holds an unknown name.
+pub(super) fn check_allowed(allowed: &str) -> Result<(), String> {
+    let is_known = |name: &&str| {
+        let name = name.to_ascii_lowercase();
+        REFUSED.iter().any(|group| group.name == name || group.has(&name))
+    };
+    match allowed.split(',').map(str::trim).find(|name| !is_known(name)) {
+        Some(name) => {
+            let groups: Vec<&str> = REFUSED.iter().map(|group| group.name).collect();
+            Err(format!("allow={name}: no such function is refused; the groups are {}", groups.join(", ")))
+        }
+        None => Ok(()),
+    }
+}
 
 /// Returns the outcome of a text that calls a refused function; `allowed` lists functions and groups by commas.
 pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
@@ -156,7 +180,7 @@ fn is_word(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::refusal;
+    use super::{check_allowed, refusal};
 
     #[test]
     fn calls_of_refused_functions_are_found() {
@@ -179,6 +203,9 @@ mod tests {
             "SELECT ST_Area(x'00'), 1",
             "SELECT `ſT_X`(x'00')",
             "SELECT area (g) FROM t WHERE Within(g, g)",
+            "SELECT Encrypt('x', '$6$rounds=999999999$abc')",
+            "SELECT json_overlaps(a, b), 1",
+            "SELECT SFORMAT('{:>2000000000}', 'x')",
         ];
         for sql in calls {
             assert!(refusal(sql, None).is_some(), "{sql}");
@@ -211,5 +238,7 @@ mod tests {
         assert!(error(Some("extractvalue")).is_some_and(|error| error.contains("?allow=st_geomfromtext")));
         assert_eq!(error(Some("st_geomfromtext,ExtractValue")), None);
         assert_eq!(error(Some("xml, spatial")), None);
+        assert!(check_allowed("xml, ST_X,encrypt").is_ok());
+        assert!(["", "xlm", "encrypt,", "repeat"].iter().all(|list| check_allowed(list).is_err()));
     }
 }

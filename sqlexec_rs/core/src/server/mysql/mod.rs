@@ -30,6 +30,7 @@ use mysql_common::proto::{MyDeserialize, MySerialize};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Wanted};
 use crate::result::value::Value;
+use crate::server::given_up::Remains;
 use crate::server::rows::Excess;
 use crate::server::stream::{Failure, NO_TLS};
 use crate::server::url::Url;
@@ -56,6 +57,9 @@ const SERVER_GRACE: Duration = Duration::from_millis(15);
 
 /// How long it has to take the order, before the connection is closed.
 const KILL_GRACE: Duration = Duration::from_millis(100);
+
+/// How long a look at a session may take that was given up.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// How long the rest of a result is read that nobody wants, before the run is ended.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
@@ -85,6 +89,7 @@ pub(super) struct Mysql {
 impl Mysql {
     /// Connects, and refuses a user that can do more than read.
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+        url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let mut session = Self::open(url, watch)?;
         let settings = session.settings(bounds(&Limits::default(), watch));
         let result = session.ask(&settings, watch).and_then(|_| role::check(&mut session, watch));
@@ -331,6 +336,26 @@ impl Session for Mysql {
 
     fn is_usable(&self) -> bool {
         self.is_usable
+    }
+
+    fn into_remains(self: Box<Self>) -> Box<dyn Remains> {
+        Box::new(Killed { url: self.url.clone(), id: self.id })
+    }
+}
+
+/// A session that was killed: the server closes its connection at once, and works on where a function does not stop.
+struct Killed {
+    url: Url,
+    id: u32,
+}
+
+impl Remains for Killed {
+    fn has_ended(&mut self) -> bool {
+        let never = AtomicBool::new(false);
+        let watch = Watch::grace(LOOK, &never);
+        let Ok(mut session) = Mysql::open(&self.url, &watch) else { return false };
+        let sql = format!("SELECT 1 FROM information_schema.processlist WHERE id = {}", self.id);
+        session.ask(&sql, &watch).is_ok_and(|rows| rows.is_empty())
     }
 }
 

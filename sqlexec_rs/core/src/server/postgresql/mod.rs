@@ -10,6 +10,7 @@
 //! answered in time, and the end of the connection.
 
 mod errors;
+mod functions;
 mod plain;
 mod role;
 mod values;
@@ -30,6 +31,7 @@ use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
+use crate::server::given_up::Remains;
 use crate::server::rows::{Excess, push_row};
 use crate::server::stream::Failure;
 use crate::server::url::Url;
@@ -57,11 +59,17 @@ const SERVER_GRACE: Duration = Duration::from_millis(15);
 /// How long it has to answer when it was asked, before the connection is closed.
 const CANCEL_GRACE: Duration = Duration::from_millis(60);
 
+/// How long a look at a session takes that was given up.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Bytes of a row that are read and thrown away of a session that was given up.
+const MAX_REMAINS: usize = 1 << 20;
+
 /// How long the rest of a result is read that nobody wants, before the connection is closed.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
 
 /// How a session begins: dates, times and numbers have one form, whatever the server's or the role's settings are.
-const SETTINGS: [(&str, &str); 9] = [
+const SETTINGS: [(&str, &str); 10] = [
     ("client_encoding", "UTF8"),
     ("application_name", "sqlexec_rs"),
     ("default_transaction_read_only", "on"),
@@ -70,6 +78,8 @@ const SETTINGS: [(&str, &str); 9] = [
     ("TimeZone", "UTC"),
     ("extra_float_digits", "1"),
     ("bytea_output", "hex"),
+    // A text is read here by the same rules as there.
+    ("standard_conforming_strings", "on"),
     // The whole result is fetched; a cursor is planned for a tenth of it otherwise.
     ("cursor_tuple_fraction", "1"),
 ];
@@ -110,6 +120,7 @@ struct Received {
 impl Postgresql {
     /// Connects, and refuses a role that can do more than read.
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+        url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let wire = Wire::connect(url, watch)?;
         let mut session = Self {
             wire,
@@ -323,6 +334,9 @@ impl Session for Postgresql {
         if asked.parameters.is_some_and(|parameters| !parameters.names.is_empty()) {
             return Ok(Outcome::failed(Status::RuntimeError, "PostgreSQL binds parameters by position: $1, $2"));
         }
+        if let Some(outcome) = functions::refusal(asked.sql, self.url.option("allow")) {
+            return Ok(outcome);
+        }
         let mut received = Received::default();
         let sent = self.write_run(asked, watch).and_then(|()| self.flush());
         let read = sent.and_then(|()| self.read_run(&mut received, asked.limits, watch));
@@ -352,6 +366,28 @@ impl Session for Postgresql {
 
     fn is_usable(&self) -> bool {
         self.is_usable
+    }
+
+    fn into_remains(self: Box<Self>) -> Box<dyn Remains> {
+        self
+    }
+}
+
+impl Remains for Postgresql {
+    /// The server answers when its function has returned, or it closes the connection.
+    fn has_ended(&mut self) -> bool {
+        let never = AtomicBool::new(false);
+        let watch = Watch::grace(LOOK, &never);
+        loop {
+            match self.wire.next(&watch, MAX_REMAINS) {
+                Ok(Message::ReadyForQuery(_)) if self.course.times_ready == self.course.end_at => return true,
+                Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
+                Ok(_) => {}
+                Err(Failure::Stopped) => return false,
+                // A server that sends finds the connection closed.
+                Err(Failure::TooLarge | Failure::Lost(_)) => return true,
+            }
+        }
     }
 }
 

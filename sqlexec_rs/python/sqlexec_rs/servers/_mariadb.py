@@ -56,7 +56,7 @@ GRANT ALL ON *.* TO owner WITH GRANT OPTION;
         said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         end(root)
         raise ServerError(f"{error}: {' '.join(said.split())[-400:]}") from None
-    first.unlink()
+    first.write_text("", encoding="ascii")  # it is read again when the server starts again
 
 
 def resume(root: Path, port: int, *options: str) -> None:
@@ -69,8 +69,7 @@ def resume(root: Path, port: int, *options: str) -> None:
         # REPLACE() of a long text takes the square of its length, and asks nobody meanwhile.
         "--max-allowed-packet=1M",
     ]  # fmt: skip
-    # A server is nobody's child: who starts it need not live as long.
-    _programs.run(["/bin/sh", "-c", '"$@" &', "sh", *server, *options], root, _programs.find_user(USERS))
+    _programs.keep_running([*server, *options], root, _programs.find_user(USERS))
 
 
 def make_readers(password: str, numbered: Sequence[str]) -> str:
@@ -90,12 +89,16 @@ def ask(url: str, script: str) -> None:
 
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
+    _programs.let_end(root)
     file = root / "pid"
     try:
-        os.kill(int(file.read_text(encoding="ascii")), signal.SIGTERM)
-    except (FileNotFoundError, ProcessLookupError):
+        pid = int(file.read_text(encoding="ascii"))
+        os.kill(pid, signal.SIGTERM)
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        file.unlink(missing_ok=True)  # of a server that has crashed
         return
-    _programs.wait(lambda: not file.exists(), f"the server in {root} did not end")
+    _programs.wait(lambda: not (file.exists() and _programs.is_alive(pid)), f"the server in {root} did not end")
+    file.unlink(missing_ok=True)
 
 
 def tell(facts: tuple[str, ...]) -> list[str]:

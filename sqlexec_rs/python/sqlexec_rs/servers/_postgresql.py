@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from sqlexec_rs.servers import _functions, _programs
-from sqlexec_rs.servers._programs import SECONDS
+from sqlexec_rs.servers._programs import ServerError
 
 SCHEME = "postgresql"
 DATABASE = "postgres"
@@ -46,7 +49,17 @@ def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
 def resume(root: Path, port: int, *options: str) -> None:
     """Start the server of a folder."""
     # Unix sockets are put where they disturb nobody, and nothing is written safely to disk.
-    _control(root, "start", "--options", " ".join([f"-h 127.0.0.1 -p {port} -k '{root}' -F", *options]))
+    server = [_program("postgres"), "-D", str(root / "data"), "-h", "127.0.0.1", "-p", str(port), "-k", str(root), "-F"]
+    words = [word for option in options for word in shlex.split(option)]
+    command = ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(root / "log"), *server, *words]
+    _programs.keep_running(command, root, _programs.find_user(USERS))
+    is_ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+    try:
+        _programs.wait(lambda: _programs.succeeds(is_ready), f"the server in {root} did not answer")
+    except ServerError as error:
+        end(root)
+        log = (root / "log").read_text(encoding="utf-8", errors="replace")
+        raise ServerError(f"{error}: {_programs.telling(log)}") from None
 
 
 def make_readers(password: str, numbered: Sequence[str]) -> str:
@@ -79,8 +92,14 @@ def ask(url: str, script: str) -> None:
 
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
-    if (root / "data" / "postmaster.pid").exists():
-        _control(root, "stop", "--mode=fast")
+    _programs.let_end(root)
+    file = root / "data" / "postmaster.pid"
+    try:
+        pid = int(file.read_text(encoding="ascii").split()[0])
+        os.kill(pid, signal.SIGINT)  # a fast shutdown
+    except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
+        return
+    _programs.wait(lambda: not (file.exists() and _programs.is_alive(pid)), f"the server in {root} did not end")
 
 
 def tell(facts: tuple[str, ...]) -> list[str]:
@@ -97,12 +116,6 @@ def tell(facts: tuple[str, ...]) -> list[str]:
         f"memory: not bounded; work_mem is {memory} for each sort and hash table of a query",
         f"sessions of {role} can end each other; with ?roles=N each thread has a role of its own",
     ]
-
-
-def _control(root: Path, command: str, *options: str) -> None:
-    """Start or stop the server of a folder, and wait until it has."""
-    program = [_program("pg_ctl"), command, f"--pgdata={root / 'data'}", f"--log={root / 'log'}", "--wait", "--silent"]
-    _programs.run([*program, f"--timeout={SECONDS}", *options], root, _programs.find_user(USERS))
 
 
 def _program(name: str) -> str:

@@ -1,4 +1,4 @@
-//! Functions that a text may not call, because one call can end the server or outlive its run.
+//! Functions that a text may not call: one call can end the server, or its value depends on another run.
 //!
 //! The check reads names as the server does: in any case, in quotes, behind a schema, and with blanks or comments before the
 //! parenthesis. `?allow=extractvalue,updatexml` in a URL allows functions by name on that database.
@@ -22,6 +22,13 @@ const REFUSED: &[Group] = &[
         name: "xml",
         why: "a nested argument can end the server",
         functions: &["extractvalue", "updatexml"],
+        begins: &[],
+        ends: &[],
+    },
+    Group {
+        name: "diagnostics",
+        why: "its value comes from an earlier statement",
+        functions: &["found_rows", "row_count"],
         begins: &[],
         ends: &[],
     },

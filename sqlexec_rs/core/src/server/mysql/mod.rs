@@ -12,6 +12,7 @@
 mod answer;
 mod errors;
 mod functions;
+mod hidden;
 mod login;
 mod role;
 mod text;
@@ -38,6 +39,7 @@ use crate::server::watch::Watch;
 use crate::server::{Asked, Session, stop_outcome};
 use answer::{Answer, Shape};
 use errors::ServerError;
+use hidden::Views;
 use wire::{MAX_PACKET, Wire};
 
 /// What is used of the protocol: neither several statements in a text, nor files of this machine.
@@ -83,6 +85,7 @@ pub(super) struct Mysql {
     bounds: Option<Bounds>,
     /// The columns of the last result.
     shape: Shape,
+    views: Views,
     is_usable: bool,
 }
 
@@ -106,6 +109,7 @@ impl Mysql {
             is_reset: false,
             bounds: None,
             shape: Shape::default(),
+            views: Views::default(),
             is_usable: true,
         };
         session.start(watch).map(|()| session).map_err(Failure::into_text)
@@ -145,7 +149,7 @@ impl Mysql {
     /// Returns the rows of a query of our own, as texts.
     fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, Failure> {
         self.wire.send(&[(Command::COM_QUERY, sql.as_bytes())])?;
-        let mut answer = Answer::new(0, Shape::default());
+        let mut answer = Answer::new(u8::from(std::mem::take(&mut self.is_reset)), Shape::default());
         self.wire.begin_answer();
         if answer.read(&mut self.wire, &Limits::default(), watch)?.is_some() {
             return Err(Failure::TooLarge);
@@ -180,6 +184,14 @@ impl Mysql {
                  max_execution_time={millis}, cte_max_recursion_depth=4294967295"
             )
         }
+    }
+
+    /// Tells whether a text may name a view, whose functions do not show in it.
+    fn names_view(&mut self, statement: &str, watch: &Watch<'_>) -> Result<bool, Failure> {
+        if self.views.is_old() {
+            self.views = hidden::find(self, watch)?;
+        }
+        Ok(self.views.are_in(statement))
     }
 
     /// Has the server end what it does for this session, and reads to the end of it; where its own clock does not, the
@@ -278,7 +290,7 @@ impl Session for Mysql {
             }
             Some(all) => values::with_parameters(&statement, &all.values).into(),
         };
-        let is_plain = text::is_plain(&statement);
+        let is_plain = text::is_plain(&statement) && !self.names_view(&statement, watch).map_err(Failure::into_text)?;
         let mut commands: Vec<(Command, &[u8])> = Vec::with_capacity(3);
         if !is_plain && self.bounds.take().is_some() {
             commands.push((Command::COM_RESET_CONNECTION, &[]));

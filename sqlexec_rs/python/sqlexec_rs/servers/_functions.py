@@ -45,8 +45,35 @@ REVOKED = (
         "read what other sessions run",
         ("pg_stat_get_activity", "pg_stat_get_backend_activity", "pg_lock_status", "pg_prepared_xact"),
     ),
+    Group(
+        "keep a session at work after its time: they look neither at the clock nor at a request to cancel",
+        (
+            "xpath", "xpath_exists", "xmlexists",
+            "normalize", "is_normalized",
+            "path_distance", "path_inter", "poly_distance", "poly_overlap",
+            # `.datetime()` takes the square of its format's length.
+            "jsonb_path_exists", "jsonb_path_exists_opr", "jsonb_path_exists_tz", "jsonb_path_match",
+            "jsonb_path_match_opr", "jsonb_path_match_tz", "jsonb_path_query", "jsonb_path_query_array",
+            "jsonb_path_query_array_tz", "jsonb_path_query_first", "jsonb_path_query_first_tz", "jsonb_path_query_tz",
+        ),
+    ),
+    Group(
+        "run statements inside of texts, where no check sees them",
+        (
+            "query_to_xml", "query_to_xml_and_xmlschema", "query_to_xmlschema", "cursor_to_xml", "cursor_to_xmlschema",
+            "ts_stat",
+        ),
+    ),
 )  # fmt: skip
 """The functions that setting up readers revokes from PUBLIC."""
+
+REVOKED_SIGNATURES = (
+    # Bytes and bits are searched and trimmed without a look at the clock; searching texts looks at it.
+    "position(bytea, bytea)", "position(bit, bit)", "btrim(bytea, bytea)", "ltrim(bytea, bytea)", "rtrim(bytea, bytea)",
+    # It runs a statement inside of a text.
+    "ts_rewrite(tsquery, text)",
+)  # fmt: skip
+"""Functions that are revoked, too, and share their names with functions that a reader needs."""
 
 
 IS_EXECUTABLE = """EXISTS (
@@ -54,21 +81,26 @@ IS_EXECUTABLE = """EXISTS (
         AND pg_catalog.has_function_privilege(pg_roles.oid, pg_proc.oid, 'EXECUTE'))"""
 """A condition of a query for functions: a role that the session may become can execute one."""
 
-_CATALOG = "pronamespace = 'pg_catalog'::regnamespace AND proname IN ({})"
-
-
-def _condition() -> str:
-    return _CATALOG.format(", ".join(f"'{name}'" for group in REVOKED for name in group.names))
+_IS_NAMED = "pronamespace = 'pg_catalog'::regnamespace AND proname IN ({})".format(
+    ", ".join(f"'{name}'" for group in REVOKED for name in group.names)
+)
+_HAS_SIGNATURE = "pg_proc.oid IN ({})".format(
+    ", ".join(f"to_regprocedure('pg_catalog.{signature}')" for signature in REVOKED_SIGNATURES)
+)
 
 
 def executable_query() -> str:
-    """Return a query for the names of those functions that the session's role may execute."""
-    return f"SELECT DISTINCT proname FROM pg_catalog.pg_proc WHERE {_condition()} AND {IS_EXECUTABLE} ORDER BY 1"
+    """Return a query for the names and signatures of those functions that the session's role may execute."""
+    return (
+        f"SELECT proname::text FROM pg_catalog.pg_proc WHERE {_IS_NAMED} AND {IS_EXECUTABLE} "
+        "UNION SELECT pg_proc.oid::regprocedure::text FROM pg_catalog.pg_proc "
+        f"WHERE {_HAS_SIGNATURE} AND {IS_EXECUTABLE} ORDER BY 1"
+    )
 
 
 def revoke_script() -> str:
     """Return a statement for a superuser that revokes the functions in the session's database."""
     return f"""DO $$ DECLARE signature regprocedure; BEGIN
-    FOR signature IN SELECT oid FROM pg_catalog.pg_proc WHERE {_condition()}
+    FOR signature IN SELECT oid FROM pg_catalog.pg_proc WHERE {_IS_NAMED} OR {_HAS_SIGNATURE}
     LOOP EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || signature || ' FROM PUBLIC'; END LOOP;
 END $$;"""

@@ -22,6 +22,15 @@ SELECT version(), current_user(), @@max_connections, @@max_user_connections, @@m
        @@tmp_disk_table_size, @@max_allowed_packet
 """
 
+LONG_QUERIES = """
+SELECT COUNT(*) FROM information_schema.processlist
+WHERE id <> CONNECTION_ID() AND (command = 'Killed' OR (command IN ('Query', 'Execute') AND time > 60))
+"""
+"""Counts the user's queries that were killed and work on, or run for more than a minute.
+
+The executor runs no other text on the process list (`core/src/server/mysql/sessions.rs`).
+"""
+
 
 def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
     """Make a server's files, and start it."""
@@ -51,7 +60,7 @@ GRANT ALL ON *.* TO owner WITH GRANT OPTION;
         said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         end(root)
         raise ServerError(f"{error}: {' '.join(said.split())[-400:]}") from None
-    first.unlink()
+    first.write_text("", encoding="ascii")  # it is read again when the server starts again
 
 
 def resume(root: Path, port: int, *options: str) -> None:
@@ -64,8 +73,7 @@ def resume(root: Path, port: int, *options: str) -> None:
         # REPLACE() of a long text takes the square of its length, and asks nobody meanwhile.
         "--max-allowed-packet=1M",
     ]  # fmt: skip
-    # A server is nobody's child: who starts it need not live as long.
-    _programs.run(["/bin/sh", "-c", '"$@" &', "sh", *server, *options], root, _programs.find_user(USERS))
+    _programs.keep_running([*server, *options], root, _programs.find_user(USERS))
 
 
 def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
@@ -92,12 +100,16 @@ def ask(url: str, script: str) -> None:
 
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
+    _programs.let_end(root)
     file = root / "pid"
     try:
-        os.kill(int(file.read_text(encoding="ascii")), signal.SIGTERM)
-    except (FileNotFoundError, ProcessLookupError):
+        pid = int(file.read_text(encoding="ascii"))
+        os.kill(pid, signal.SIGTERM)
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        file.unlink(missing_ok=True)  # of a server that has crashed
         return
-    _programs.wait(lambda: not file.exists(), f"the server in {root} did not end")
+    _programs.wait(lambda: not (file.exists() and _programs.is_alive(pid)), f"the server in {root} did not end")
+    file.unlink(missing_ok=True)
 
 
 def tell(facts: tuple[str, ...], _ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
@@ -106,7 +118,8 @@ def tell(facts: tuple[str, ...], _ask: Callable[[str], list[tuple[str, ...]]]) -
     most = limit if int(limit) > 0 else connections
     return [
         f"MariaDB {version}: the user {user} can read, and do nothing else",
-        f"time: bounded for each run; connections: one a thread of an executor, of {most} that there may be",
+        "time: each run is answered in time, and some functions work on",
+        f"connections: one a thread of an executor, two with ?roles=N, of {most} that there may be",
         f"memory: {int(memory) >> 20} MiB a run",
         f"temporary tables on disk: {int(disk) >> 20} MiB each, and there may be several",
         f"a function of long texts may outlive its run; max_allowed_packet bounds them, {int(packet) >> 20} MiB",

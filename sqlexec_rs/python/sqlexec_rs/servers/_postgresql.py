@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from sqlexec_rs.servers import _functions, _programs
-from sqlexec_rs.servers._programs import SECONDS
+from sqlexec_rs.servers._programs import ServerError
 
 SCHEME = "postgresql"
 DATABASE = "postgres"
@@ -36,6 +39,13 @@ SELECT pg_proc.oid::regprocedure::text, owner.rolname, owner.rolsuper FROM pg_ca
 JOIN pg_catalog.pg_roles AS owner ON owner.oid = proowner
 WHERE prosecdef AND {_functions.IS_EXECUTABLE} ORDER BY 1
 """
+LONG_QUERIES = """
+SELECT count(*) FROM pg_catalog.pg_stat_get_backend_idset() AS id
+WHERE pg_catalog.pg_stat_get_backend_pid(id) <> pg_catalog.pg_backend_pid()
+  AND pg_catalog.pg_stat_get_backend_activity_start(id) < pg_catalog.now() - interval '60 s'
+  AND pg_catalog.pg_stat_get_backend_wait_event_type(id) IS DISTINCT FROM 'Client'
+"""
+"""Counts the role's queries that run for more than a minute; a session without a query waits for its client."""
 
 
 def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
@@ -56,7 +66,17 @@ def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
 def resume(root: Path, port: int, *options: str) -> None:
     """Start the server of a folder."""
     # Unix sockets are put where they disturb nobody, and nothing is written safely to disk.
-    _control(root, "start", "--options", " ".join([f"-h 127.0.0.1 -p {port} -k '{root}' -F", *options]))
+    server = [_program("postgres"), "-D", str(root / "data"), "-h", "127.0.0.1", "-p", str(port), "-k", str(root), "-F"]
+    words = [word for option in options for word in shlex.split(option)]
+    command = ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(root / "log"), *server, *words]
+    _programs.keep_running(command, root, _programs.find_user(USERS))
+    is_ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+    try:
+        _programs.wait(lambda: _programs.succeeds(is_ready), f"the server in {root} did not answer")
+    except ServerError as error:
+        end(root)
+        log = (root / "log").read_text(encoding="utf-8", errors="replace")
+        raise ServerError(f"{error}: {_programs.telling(log)}") from None
 
 
 def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
@@ -98,8 +118,14 @@ def ask(url: str, script: str) -> None:
 
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
-    if (root / "data" / "postmaster.pid").exists():
-        _control(root, "stop", "--mode=fast")
+    _programs.let_end(root)
+    file = root / "data" / "postmaster.pid"
+    try:
+        pid = int(file.read_text(encoding="ascii").split()[0])
+        os.kill(pid, signal.SIGINT)  # a fast shutdown
+    except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
+        return
+    _programs.wait(lambda: not (file.exists() and _programs.is_alive(pid)), f"the server in {root} did not end")
 
 
 def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
@@ -111,7 +137,8 @@ def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) ->
         files = f"not bounded, but by a superuser: ALTER ROLE {role} SET temp_file_limit = '1GB'"
     return [
         f"PostgreSQL {version}: the role {role} can read, and do nothing else",
-        f"time: bounded for each run; connections: one a thread of an executor, of {most} that there may be",
+        "time: each run is answered in time, and some functions work on",
+        f"connections: one a thread of an executor, two with ?roles=N, of {most} that there may be",
         f"temporary files: {files}",
         *_log(role, logged),
         f"memory: not bounded; work_mem is {memory} for each sort and hash table of a query",
@@ -137,8 +164,10 @@ def _executable(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
         for group in _functions.REVOKED
         if not executable.isdisjoint(group.names)
     ]
+    signatures = sorted(name for name in executable if "(" in name)
+    lines += [f"a reader can do the last two by {', '.join(signatures)}"] if signatures else []
     if not lines:
-        return ["functions that write, lock or show other sessions: revoked"]
+        return ["functions that write, lock, work on or show other sessions: revoked"]
     return [*lines, "a superuser revokes them: python -m sqlexec_rs.servers readers postgresql --database NAME"]
 
 
@@ -149,12 +178,6 @@ def _definers(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
         f"REVOKE EXECUTE ON FUNCTION {signature} FROM PUBLIC"
         for signature, owner, is_superuser in ask(_DEFINERS)
     ]
-
-
-def _control(root: Path, command: str, *options: str) -> None:
-    """Start or stop the server of a folder, and wait until it has."""
-    program = [_program("pg_ctl"), command, f"--pgdata={root / 'data'}", f"--log={root / 'log'}", "--wait", "--silent"]
-    _programs.run([*program, f"--timeout={SECONDS}", *options], root, _programs.find_user(USERS))
 
 
 def _program(name: str) -> str:

@@ -2,21 +2,25 @@
 //!
 //! A run is one round trip: `BEGIN` of a transaction that only reads, `DECLARE c NO SCROLL CURSOR FOR` the text, whose grammar
 //! takes one statement that is SELECT, VALUES, TABLE or WITH and nothing else, `FETCH` of one row more than may come, and
-//! `ROLLBACK`, which undoes settings, with what a rollback leaves: locks that a session holds. The rows come as the server's
-//! texts, so that all its types are told apart by it and none is decoded twice. A query of functions that are known to change
-//! nothing is sent without all of that: a session's transactions only read unless one says otherwise. Where other sessions of
-//! the role can read what a session runs, a comment before the text takes all the bytes that the server shows.
+//! `ROLLBACK`, which undoes settings, and `DISCARD ALL`, which undoes the rest: locks, prepared statements and the like. The
+//! rows come as the server's texts, so that all its types are told apart by it and none is decoded twice. A query of functions
+//! that are known to change nothing, and of no view or table that may call others, is sent without all of that: a session's
+//! transactions only read unless one says otherwise. Where other sessions of the role can read what a session runs,
+//! a comment before the text takes all the bytes that the server shows.
 //!
 //! Three clocks end a run: the server's `statement_timeout`, a request to cancel that is sent when the server has not
 //! answered in time, and the end of the connection.
 
 mod errors;
+mod functions;
+mod hidden;
 mod plain;
 mod role;
 mod values;
 mod wire;
 
 use std::borrow::Cow;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -32,12 +36,14 @@ use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
+use crate::server::given_up::Remains;
 use crate::server::rows::{Excess, push_row};
 use crate::server::stream::Failure;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 use crate::server::{Asked, Session, stop_outcome};
 use errors::ServerError;
+use hidden::Hidden;
 use values::Kind;
 use wire::Wire;
 
@@ -50,8 +56,11 @@ const DECLARE: &str = "DECLARE sqlexec NO SCROLL CURSOR FOR ";
 /// What stands before a text whose plan is wanted, as many characters: behind its own options a text can bring none.
 const EXPLAIN: &str = "EXPLAIN (ANALYZE FALSE)              ";
 
-/// Undoes what the text did. Locks of the session outlive a transaction.
-const UNDO: &str = "ROLLBACK; SELECT pg_catalog.pg_advisory_unlock_all()";
+/// Undoes what outlives a transaction: locks of the session, prepared statements, channels, cursors, settings.
+const DISCARD: &str = "DISCARD ALL";
+
+/// The time that a statement may take where it is not known.
+const UNKNOWN: u128 = u128::MAX;
 
 /// How long the server has to end a run by its own clock, before it is asked to.
 const SERVER_GRACE: Duration = Duration::from_millis(15);
@@ -59,11 +68,17 @@ const SERVER_GRACE: Duration = Duration::from_millis(15);
 /// How long it has to answer when it was asked, before the connection is closed.
 const CANCEL_GRACE: Duration = Duration::from_millis(60);
 
+/// How long a look at a session takes that was given up.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Bytes of a row that are read and thrown away of a session that was given up.
+const MAX_REMAINS: usize = 1 << 20;
+
 /// How long the rest of a result is read that nobody wants, before the connection is closed.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
 
 /// How a session begins: dates, times and numbers have one form, whatever the server's or the role's settings are.
-const SETTINGS: [(&str, &str); 9] = [
+const SETTINGS: [(&str, &str); 10] = [
     ("client_encoding", "UTF8"),
     ("application_name", "sqlexec_rs"),
     ("default_transaction_read_only", "on"),
@@ -72,6 +87,8 @@ const SETTINGS: [(&str, &str); 9] = [
     ("TimeZone", "UTC"),
     ("extra_float_digits", "1"),
     ("bytea_output", "hex"),
+    // A text is read here by the same rules as there.
+    ("standard_conforming_strings", "on"),
     // The whole result is fetched; a cursor is planned for a tenth of it otherwise.
     ("cursor_tuple_fraction", "1"),
 ];
@@ -85,8 +102,9 @@ pub(super) struct Postgresql {
     messages: BytesMut,
     /// A comment before each text, which takes the bytes that the server shows to other sessions of the role.
     mask: String,
-    /// The milliseconds that a statement may take; zero is no bound.
+    /// The milliseconds that a statement may take, zero for no bound, or `UNKNOWN`.
     time: u128,
+    hidden: Hidden,
     course: Course,
     is_usable: bool,
 }
@@ -114,6 +132,7 @@ struct Received {
 impl Postgresql {
     /// Connects, and refuses a role that can do more than read.
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+        url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let wire = Wire::connect(url, watch)?;
         let mut session = Self {
             wire,
@@ -122,12 +141,14 @@ impl Postgresql {
             secret: 0,
             messages: BytesMut::new(),
             mask: String::new(),
-            time: 0,
+            time: UNKNOWN,
+            hidden: Hidden::default(),
             course: Course::default(),
             is_usable: true,
         };
         let result = session.start(watch).and_then(|()| role::check(&mut session, watch));
         session.mask = result.map_err(Failure::into_text)?;
+        hidden::find(&mut session, watch).map_err(Failure::into_text)?;
         Ok(session)
     }
 
@@ -175,7 +196,10 @@ impl Postgresql {
                     self.secret = body.secret_key();
                 }
                 Message::ReadyForQuery(_) => return Ok(()),
-                Message::ErrorResponse(body) => return Err(Failure::Lost(ServerError::of(&body).text())),
+                Message::ErrorResponse(body) => {
+                    let error = ServerError::of(&body);
+                    return Err(Failure::Lost(format!("{} ({})", error.text(), error.code)));
+                }
                 _ => return Err(unexpected()),
             }
         }
@@ -210,9 +234,10 @@ impl Postgresql {
 
     /// Writes the messages of a run.
     fn write_run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<(), Failure> {
-        if asked.wanted == Wanted::Rows && plain::is_plain(asked.sql) {
+        if asked.wanted == Wanted::Rows && plain::is_plain(asked.sql) && !self.is_hidden(asked.sql, watch)? {
             return self.write_plain_run(asked, watch);
         }
+        self.time = UNKNOWN;
         // Zero is no bound, and a run that is out of time is ended here.
         let left = watch.left().map_or(0, |left| left.as_millis().clamp(1, i32::MAX as u128));
         frontend::query(&format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {left}"), &mut self.messages)?;
@@ -230,10 +255,21 @@ impl Postgresql {
             write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
         }
         frontend::sync(&mut self.messages);
-        frontend::query(UNDO, &mut self.messages)?;
-        // Behind BEGIN, the run, and ROLLBACK.
-        self.course = Course { times_ready: 0, rows_at: 1, end_at: 2, prefix: self.mask.len() + DECLARE.len() };
+        // A seed outlives even what discards everything else, so no text may choose that of the next one.
+        let seed = f64::from(RandomState::new().hash_one(0_u8) as u32) / f64::from(u32::MAX);
+        frontend::query(&format!("ROLLBACK; SELECT pg_catalog.setseed({seed})"), &mut self.messages)?;
+        frontend::query(DISCARD, &mut self.messages)?;
+        // Behind BEGIN, the run, ROLLBACK, and DISCARD.
+        self.course = Course { times_ready: 0, rows_at: 1, end_at: 3, prefix: self.mask.len() + DECLARE.len() };
         Ok(())
+    }
+
+    /// Tells whether a text that looks plain may call what does not show in it.
+    fn is_hidden(&mut self, sql: &str, watch: &Watch<'_>) -> Result<bool, Failure> {
+        if self.hidden.is_old() {
+            hidden::find(self, watch)?;
+        }
+        Ok(self.hidden.is_in(sql))
     }
 
     /// Writes the messages of a run that leaves nothing.
@@ -285,6 +321,8 @@ impl Postgresql {
                     }
                     received.error = Some(error);
                 }
+                // A plain run changes no setting: what did was hidden, and the session is not used again.
+                Message::ParameterStatus(_) if rows_at == end_at => self.is_usable = false,
                 _ => {}
             }
         }
@@ -298,7 +336,7 @@ impl Postgresql {
             let watch = Watch::grace(CANCEL_GRACE, &never);
             self.cancel(&watch) && self.drain(&watch)
         };
-        self.is_usable = is_done;
+        self.is_usable &= is_done;
     }
 
     /// Reads until the server has answered everything; false when that takes too long, or what a run left is not undone.
@@ -309,9 +347,9 @@ impl Postgresql {
             match self.wire.next(watch, usize::MAX) {
                 Ok(Message::ReadyForQuery(_)) if is_last => return is_undone,
                 Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
-                // Behind ROLLBACK it is the release of locks.
+                // The last is the end of all that the session holds.
                 Ok(Message::CommandComplete(body)) => {
-                    is_undone |= is_last && body.tag().is_ok_and(|tag| tag == "SELECT 1");
+                    is_undone |= is_last && body.tag().is_ok_and(|tag| tag == DISCARD);
                 }
                 Ok(_) => {}
                 Err(_) => return false,
@@ -334,9 +372,14 @@ impl Session for Postgresql {
         if asked.parameters.is_some_and(|parameters| !parameters.names.is_empty()) {
             return Ok(Outcome::failed(Status::RuntimeError, "PostgreSQL binds parameters by position: $1, $2"));
         }
+        if let Some(outcome) = functions::refusal(asked.sql, self.url.option("allow")) {
+            return Ok(outcome);
+        }
         let mut received = Received::default();
         let sent = self.write_run(asked, watch).and_then(|()| self.flush());
         let read = sent.and_then(|()| self.read_run(&mut received, asked.limits, watch));
+        // Some languages and extensions keep what nothing discards.
+        self.is_usable &= self.course.rows_at == self.course.end_at || !self.hidden.is_lasting;
         match read {
             Ok(None) => Ok(received.outcome(asked, watch, self.course.prefix)),
             Ok(Some(excess)) => {
@@ -363,6 +406,28 @@ impl Session for Postgresql {
 
     fn is_usable(&self) -> bool {
         self.is_usable
+    }
+
+    fn into_remains(self: Box<Self>) -> Box<dyn Remains> {
+        self
+    }
+}
+
+impl Remains for Postgresql {
+    /// The server answers when its function has returned, or it closes the connection.
+    fn has_ended(&mut self) -> bool {
+        let never = AtomicBool::new(false);
+        let watch = Watch::grace(LOOK, &never);
+        loop {
+            match self.wire.next(&watch, MAX_REMAINS) {
+                Ok(Message::ReadyForQuery(_)) if self.course.times_ready == self.course.end_at => return true,
+                Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
+                Ok(_) => {}
+                Err(Failure::Stopped) => return false,
+                // A server that sends finds the connection closed.
+                Err(Failure::TooLarge | Failure::Lost(_)) => return true,
+            }
+        }
     }
 }
 

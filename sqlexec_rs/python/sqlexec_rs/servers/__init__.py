@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sqlexec_rs._native import Executor
-from sqlexec_rs.servers import _mariadb, _postgresql, _programs
+from sqlexec_rs.servers import _long_queries, _mariadb, _postgresql, _programs
 from sqlexec_rs.servers._programs import ServerError
 
 __all__ = ["ENGINES", "ROLES", "Server", "ServerError", "check", "find", "start"]
@@ -105,31 +105,5 @@ def check(url: str) -> list[str]:
         outcome = executor.execute(url, engine.FACTS)
         if outcome.status != "ok":
             raise ServerError(outcome.error or outcome.status)
-        counts = [executor.execute(role, engine.LONG_QUERIES) for role in _roles(url)]
-    lines: list[str] = engine.tell(outcome.rows[0])
-    return [*lines, _count_of([count.rows[0][0] if count.status == "ok" else None for count in counts])]
-
-
-def _roles(url: str) -> list[str]:
-    """Return the URL of each role that threads of an executor have: a role sees its own sessions."""
-    head, _, query = url.partition("?")
-    options = dict(option.partition("=")[::2] for option in query.split("&") if option)
-    n_roles = int(options.pop("roles", "0"))
-    if not n_roles:
-        return [url]
-    scheme, slashes, rest = head.partition("://")
-    credentials, at, place = rest.rpartition("@")
-    user, colon, password = credentials.partition(":")
-    tail = "&".join(f"{name}={value}" for name, value in options.items())
-    names = [f"{user}_{i}" for i in range(1, n_roles + 1)]
-    return [f"{scheme}{slashes}{name}{colon}{password}{at}{place}" + (f"?{tail}" if tail else "") for name in names]
-
-
-def _count_of(counts: list[int | None]) -> str:
-    """Return the line about queries that were given up, or run for very long; None is a count that is not allowed."""
-    known = [count for count in counts if count is not None]
-    if not known:
-        return "queries that run on after their time: the role cannot count them"
-    count = sum(known)
-    advice = "" if count == 0 else ": they take the server's processors until they end, or it is restarted"
-    return f"queries that run on after their time, or for more than a minute: {count}{advice}"
+        lines: list[str] = engine.tell(outcome.rows[0])
+        return [*lines, _long_queries.count(executor, url, engine.LONG_QUERIES)]

@@ -7,7 +7,7 @@
 //! that are known to change nothing, and of no view or table that may call others, is sent without all of that: a session's
 //! transactions only read unless one says otherwise.
 //!
-//! Three clocks end a run: the server's `statement_timeout`, a request to cancel that is sent when the server has not
+//! Three clocks bound the answer to a run: the server's `statement_timeout`, a request to cancel that is sent when the server has not
 //! answered in time, and the end of the connection.
 
 mod errors;

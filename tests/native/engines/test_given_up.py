@@ -22,6 +22,8 @@ LONG = {
     ),
     "mariadb": "SELECT ENCRYPT('x', '$6$rounds=2000000$a{}')",
 }
+RUNNING = {"postgresql": "", "mariadb": ": they take the server's processors until they end, or until a restart"}
+"""The end of the line of `servers check`, after the count."""
 OPTIONS = {"postgresql": "", "mariadb": "?allow=encrypt"}
 
 
@@ -54,9 +56,6 @@ def test_sessions_that_run_on_are_counted_and_hold_new_runs(database: Any, engin
         wait_for_the_end(executor)
 
 
-RUNNING = {"postgresql": "", "mariadb": ": they take the server's processors until they end, or until a restart"}
-
-
 @pytest.mark.parametrize("engine", LONG, indirect=True)
 def test_an_unknown_name_of_an_allowed_function_is_refused(executor: Executor, database: Any) -> None:
     outcome = executor.execute(f"{database.url}?allow=nothing", "SELECT 1")
@@ -65,8 +64,9 @@ def test_an_unknown_name_of_an_allowed_function_is_refused(executor: Executor, d
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:secret@127.0.0.1:1/d", "mysql://u:secret@127.0.0.1:1/d"])
-def test_an_unknown_option_of_a_url_is_refused_with_the_nearest(executor: Executor, url: str) -> None:
-    outcome = executor.execute(f"{url}?sslmod=verify-full", "SELECT 1")
+def test_an_unknown_option_of_a_url_is_refused_with_the_nearest(url: str) -> None:
+    with Executor(threads=1) as executor:
+        outcome = executor.execute(f"{url}?sslmod=verify-full", "SELECT 1")
     assert outcome.status == "db_error"
     assert (outcome.error or "").endswith("known: allow, roles, sslmode, sslrootcert. Did you mean sslmode?")
     assert "secret" not in repr(outcome)
@@ -117,7 +117,7 @@ def test_comments_that_a_server_runs_are_found_in_each_sql_mode(start_server: Ca
         "": "SELECT '\\\\' /*! , 1 */",
         "NO_BACKSLASH_ESCAPES": "SELECT '\\' /*! , 1 */ -- '",
         "ANSI_QUOTES": "SELECT '\\'', 1 AS \"a\\\" /*! , 2 */ -- \"",
-        "ANSI_QUOTES,NO_BACKSLASH_ESCAPES": "SELECT 1 AS \"\\\" /*! , 2 */ -- \"",
+        "ANSI_QUOTES,NO_BACKSLASH_ESCAPES": 'SELECT 1 AS "\\" /*! , 2 */ -- "',
     }
     for mode in run:
         server.run(f"SET GLOBAL sql_mode = '{mode}'")

@@ -25,7 +25,7 @@ LONG_QUERIES = """
 SELECT COUNT(*) FROM information_schema.processlist
 WHERE id <> CONNECTION_ID() AND (command = 'Killed' OR (command IN ('Query', 'Execute') AND time > 60))
 """
-"""Counts the user's queries that were killed and work on, or run for more than a minute."""
+"""Counts the user's queries that were killed and continue, or run for more than a minute."""
 
 
 def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
@@ -107,7 +107,8 @@ def tell(facts: tuple[str, ...]) -> list[str]:
     most = limit if int(limit) > 0 else connections
     return [
         f"MariaDB {version}: the user {user} can read, and do nothing else",
-        f"time: each run is answered in time, and some functions work on; connections: one a thread of an executor, of {most} that there may be",
+        "time: each run is answered in time, and some functions continue",
+        f"connections: one a thread of an executor, of {most} that there may be",
         f"memory: {int(memory) >> 20} MiB a run",
         f"temporary tables on disk: {int(disk) >> 20} MiB each, and there may be several",
         f"a function of long texts may outlive its run; max_allowed_packet bounds them, {int(packet) >> 20} MiB",

@@ -111,7 +111,8 @@ def tell(facts: tuple[str, ...]) -> list[str]:
         files = f"not bounded, but by a superuser: ALTER ROLE {role} SET temp_file_limit = '1GB'"
     return [
         f"PostgreSQL {version}: the role {role} can read, and do nothing else",
-        f"time: each run is answered in time, and some functions work on; connections: one a thread of an executor, of {most} that there may be",
+        "time: each run is answered in time, and some functions continue",
+        f"connections: one a thread of an executor, of {most} that there may be",
         f"temporary files: {files}",
         f"memory: not bounded; work_mem is {memory} for each sort and hash table of a query",
         f"sessions of {role} can end each other; with ?roles=N each thread has a role of its own",

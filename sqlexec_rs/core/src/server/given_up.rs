@@ -1,7 +1,7 @@
 //! Sessions that were given up and may still run on their server.
 //!
 //! Some functions of a server do not look at its clock or at a request to cancel while they work. Their runs are answered in
-//! time, and the server works on. Each such session is kept here until it has ended on the server. At [`MOST`] of them a
+//! time, and the server continues. Each such session is kept here until it has ended on the server. At [`MOST`] of them a
 //! server gets no new run, as they would take all its processors and memory.
 
 use std::fmt;
@@ -24,9 +24,9 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The time between two looks at the caller's wish to cancel.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is left of a session that was given up.
+/// The remains of a session that was given up.
 pub(super) trait Remains: Send {
-    /// Tells whether the session has ended on the server, without waiting for it.
+    /// Returns whether the session has ended on the server, without waiting for it.
     fn has_ended(&mut self) -> bool;
 }
 
@@ -76,7 +76,7 @@ impl GivenUp {
         sessions.all.len() as u64
     }
 
-    /// Tells whether there is no such session, as nearly always.
+    /// Returns whether there is no such session, as nearly always.
     pub(super) fn is_empty(&self) -> bool {
         self.n_sessions.load(Ordering::Relaxed) == 0
     }

@@ -63,7 +63,7 @@ trait Session: Send {
     /// Tells whether the next run may have this connection.
     fn is_usable(&self) -> bool;
 
-    /// Takes a session apart that is not usable: what tells whether it has ended on the server.
+    /// Turns a session that is not usable into its remains, which know whether it has ended on the server.
     fn into_remains(self: Box<Self>) -> Box<dyn Remains>;
 }
 

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlexec_rs._native import Executor
-from sqlexec_rs.servers import _mariadb, _postgresql, _programs
+from sqlexec_rs.servers import _long_queries, _mariadb, _postgresql, _programs
 from sqlexec_rs.servers._functions import revoke_script
 from sqlexec_rs.servers._programs import ServerError
 
@@ -114,8 +114,7 @@ def check(url: str) -> list[str]:
             return outcome.rows
 
         lines: list[str] = engine.tell(ask(engine.FACTS)[0], ask)
-        counts = [executor.execute(role, engine.LONG_QUERIES) for role in _roles(url)]
-    return [*lines, _count_of([count.rows[0][0] if count.status == "ok" else None for count in counts])]
+        return [*lines, _long_queries.count(executor, url, engine.LONG_QUERIES)]
 
 
 def make_readers(engine: str, database: str, name: str = "reader", n_roles: int = ROLES) -> str:
@@ -124,28 +123,3 @@ def make_readers(engine: str, database: str, name: str = "reader", n_roles: int 
     url = f"{own.SCHEME}://{quote(name, safe='')}:{password}@HOST/{quote(database, safe='')}"
     url += f"?roles={n_roles}" if n_roles else ""
     return f"{own.make_readers(database, name, password, n_roles)}-- {url}\n"
-
-
-def _roles(url: str) -> list[str]:
-    """Return the URL of each role that threads of an executor have: a role sees its own sessions."""
-    head, _, query = url.partition("?")
-    options = dict(option.partition("=")[::2] for option in query.split("&") if option)
-    n_roles = int(options.pop("roles", "0"))
-    if not n_roles:
-        return [url]
-    scheme, slashes, rest = head.partition("://")
-    credentials, at, place = rest.rpartition("@")
-    user, colon, password = credentials.partition(":")
-    tail = "&".join(f"{name}={value}" for name, value in options.items())
-    names = [f"{user}_{i}" for i in range(1, n_roles + 1)]
-    return [f"{scheme}{slashes}{name}{colon}{password}{at}{place}" + (f"?{tail}" if tail else "") for name in names]
-
-
-def _count_of(counts: list[int | None]) -> str:
-    """Return the line about queries that were given up, or run for very long; None is a count that is not allowed."""
-    known = [count for count in counts if count is not None]
-    if not known:
-        return "queries that run on after their time: the role cannot count them"
-    count = sum(known)
-    advice = "" if count == 0 else ": they take the server's processors until they end, or it is restarted"
-    return f"queries that run on after their time, or for more than a minute: {count}{advice}"

@@ -26,7 +26,7 @@ LONG_QUERIES = """
 SELECT COUNT(*) FROM information_schema.processlist
 WHERE id <> CONNECTION_ID() AND (command = 'Killed' OR (command IN ('Query', 'Execute') AND time > 60))
 """
-"""Counts the user's queries that were killed and work on, or run for more than a minute.
+"""Counts the user's queries that were killed and continue, or run for more than a minute.
 
 The executor runs no other text on the process list (`core/src/server/mysql/sessions.rs`).
 """
@@ -118,7 +118,7 @@ def tell(facts: tuple[str, ...], _ask: Callable[[str], list[tuple[str, ...]]]) -
     most = limit if int(limit) > 0 else connections
     return [
         f"MariaDB {version}: the user {user} can read, and do nothing else",
-        "time: each run is answered in time, and some functions work on",
+        "time: each run is answered in time, and some functions continue",
         f"connections: one a thread of an executor, two with ?roles=N, of {most} that there may be",
         f"memory: {int(memory) >> 20} MiB a run",
         f"temporary tables on disk: {int(disk) >> 20} MiB each, and there may be several",

@@ -137,7 +137,7 @@ def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) ->
         files = f"not bounded, but by a superuser: ALTER ROLE {role} SET temp_file_limit = '1GB'"
     return [
         f"PostgreSQL {version}: the role {role} can read, and do nothing else",
-        "time: each run is answered in time, and some functions work on",
+        "time: each run is answered in time, and some functions continue",
         f"connections: one a thread of an executor, two with ?roles=N, of {most} that there may be",
         f"temporary files: {files}",
         *_log(role, logged),

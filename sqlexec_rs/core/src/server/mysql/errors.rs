@@ -86,7 +86,7 @@ impl ServerError {
                 Status::Forbidden
             }
             // Memory, the stack, files, packets, a table on disk, rows of a join, columns and their lengths, tables of a
-            // join, parameters, expressions, depth of what is nested.
+            // join, parameters, expressions, depth of nesting.
             1037
             | 1038
             | 1041
@@ -135,7 +135,7 @@ impl ServerError {
             | 1878
             | 1927
             | 1932 => Status::DbError,
-            // A function that is not there is one that may not be run: the server does not tell which. Then aggregates,
+            // An unknown function, or one that the user may not execute: the server has one error for both. Then aggregates,
             // full-text indexes, variables, collations, broken views, lists of WITH and WINDOW, types and operators.
             1051
             | 1052
@@ -166,7 +166,7 @@ impl ServerError {
     fn status_of_state(&self) -> Status {
         match self.state.as_bytes() {
             [b'4', b'2', ..] | [b'3', b'D', ..] => Status::SchemaError,
-            [b'0', b'A', ..] | [b'2', b'5', ..] | [b'2', b'8', ..] => Status::Forbidden,
+            [b'0', b'A', ..] | [b'2', b'5' | b'8', ..] => Status::Forbidden,
             [b'0', b'8', ..] | [b'4', b'0', ..] => Status::DbError,
             _ => Status::RuntimeError,
         }

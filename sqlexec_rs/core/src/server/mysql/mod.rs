@@ -5,9 +5,10 @@
 //! leave something, or find what another left, the connection is reset, which ends variables, settings and locks; the next
 //! run reads the answer to that.
 //!
-//! Three clocks end a run: the server's `max_statement_time`, a `KILL` by a second connection when the server has not
+//! Three clocks bound the answer to a run: the server's `max_statement_time`, a `KILL` by a second connection when the server has not
 //! answered in time, and the end of the connection. A server that stops a function such as `benchmark()` sends what it has
-//! as an answer, so an answer after its time is a timeout, and a warning that a run was interrupted is one, too.
+//! as an answer, so an answer after its time is a timeout, and a warning that a run was interrupted is one, too. A function
+//! that looks at none of them continues in the server (`given_up`).
 
 mod answer;
 mod errors;
@@ -356,7 +357,7 @@ impl Session for Mysql {
     }
 }
 
-/// A session that was killed: the server closes its connection at once, and works on where a function does not stop.
+/// A session that was killed: the server closes its connection at once, and continues where a function does not stop.
 struct Killed {
     url: Url,
     id: u32,

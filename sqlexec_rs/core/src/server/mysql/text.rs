@@ -107,24 +107,24 @@ impl Escapes {
     }
 }
 
-/// Tells whether some server would run a part of a text that others take for a comment.
+/// Returns whether some server would run a part of a text that others take for a comment.
 fn has_run_comment(sql: &str) -> bool {
     let bytes = sql.as_bytes();
-    let is_one = |at: usize| bytes[at..].starts_with(b"/*!") || bytes[at..].starts_with(b"/*M!");
-    let has_one = |escapes: &Escapes| {
+    let begins_run_comment = |at: usize| bytes[at..].starts_with(b"/*!") || bytes[at..].starts_with(b"/*M!");
+    let has_run_comment = |escapes: &Escapes| {
         let mut at = 0;
         while at < bytes.len() {
             match bytes[at] {
                 b'\'' | b'"' | b'`' => at = quote_end(bytes, at, *escapes),
-                b'/' if is_one(at) => return true,
+                b'/' if begins_run_comment(at) => return true,
                 b'/' | b'-' | b'#' => at = comment_end(bytes, at).unwrap_or(at + 1),
                 _ => at += 1,
             }
         }
         false
     };
-    // As nearly always there is none, wherever it may be.
-    memchr::memmem::find_iter(bytes, b"/*").any(is_one) && Escapes::of(sql).iter().any(has_one)
+    // Most texts have none, wherever it may be.
+    memchr::memmem::find_iter(bytes, b"/*").any(begins_run_comment) && Escapes::of(sql).iter().any(has_run_comment)
 }
 
 /// Returns where a quote ends that begins here. A doubled one is two that touch.
@@ -161,7 +161,7 @@ fn comment_end(bytes: &[u8], at: usize) -> Option<usize> {
     let line_end = || memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n + 1);
     match &bytes[at..] {
         [b'#', ..] => Some(line_end()),
-        // Two hyphens are a comment only before what is white.
+        // Two hyphens begin a comment only before white space.
         [b'-', b'-', byte, ..] if byte.is_ascii_whitespace() || byte.is_ascii_control() => Some(line_end()),
         [b'-', b'-'] => Some(bytes.len()),
         [b'/', b'*', rest @ ..] => Some(memchr::memmem::find(rest, b"*/").map_or(bytes.len(), |n| at + n + 4)),

@@ -85,19 +85,17 @@ impl ServerError {
             "42601" if self.is_of_several() || self.is_into() || !begins_like_a_query(sql) => Status::Forbidden,
             "42601" | "42P02" => Status::SyntaxError,
             // Not built in, such as another database's tables; privileges; a cursor for what writes or locks; settings of the
-            // server's start.
-            "0A000" | "42501" | "42P11" | "55P02" => Status::Forbidden,
+            // server's start; changes inside of a function that only reads.
+            "0A000" | "42501" | "42P11" | "55P02" | "2F002" | "2F003" | "2F004" | "38002" | "38003" | "38004" => {
+                Status::Forbidden
+            }
             // The caller passed a wrong number of values for the parameters.
             "08P01" => Status::RuntimeError,
-            // What a setting or the disk has no room for; memory that no process may take at once has no code of its own.
+            // No setting or disk has room for it; more memory than a process may take at once has no code of its own.
             "53000" | "53100" | "53200" | "53400" => Status::TooLarge,
             "XX000" if self.message.starts_with("invalid memory alloc request size") => Status::TooLarge,
-            // A lock, or old versions of rows, that other sessions took.
-            "55P03" | "72000" => Status::DbError,
-            // An idle session that the server ends.
-            "25P03" | "57P05" => Status::DbError,
-            // Changes in what only reads, and the end of a transaction inside of a function.
-            "2F002" | "2F003" | "2F004" | "38002" | "38003" | "38004" => Status::Forbidden,
+            // A lock, or old versions of rows, that other sessions took; an idle session that the server ends.
+            "55P03" | "72000" | "25P03" => Status::DbError,
             code => status_of_class(code),
         }
     }

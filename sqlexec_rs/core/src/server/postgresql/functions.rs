@@ -67,7 +67,7 @@ fn may_call(bytes: &[u8]) -> bool {
         || memchr::memchr_iter(b'&', bytes).any(|at| at >= 1 && has(at - 1, b"u&\""))
 }
 
-/// Tells whether the arguments behind a parenthesis have no format, or a short literal.
+/// Returns whether the arguments behind a parenthesis have no format, or a short literal.
 fn has_short_format(tokens: &[Token<'_>]) -> bool {
     let mut depth = 1_usize;
     let comma = tokens.iter().position(|token| {
@@ -86,7 +86,7 @@ fn has_short_format(tokens: &[Token<'_>]) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'a> {
     Name(&'a str),
-    /// What is between double quotes.
+    /// The text between double quotes.
     QuotedName(&'a str),
     /// A literal of so many bytes, quotes included.
     Text(usize),

@@ -8,13 +8,15 @@
 //! transactions only read unless one says otherwise. Where other sessions of the role can read what a session runs,
 //! a comment before the text takes all the bytes that the server shows.
 //!
-//! Three clocks end a run: the server's `statement_timeout`, a request to cancel that is sent when the server has not
-//! answered in time, and the end of the connection.
+//! Three clocks bound the answer to a run: the server's `statement_timeout`, a request to cancel that is sent when the server
+//! has not answered in time, and the end of the connection. A function that looks at none of them continues in the server
+//! (`given_up`).
 
 mod errors;
 mod functions;
 mod hidden;
 mod plain;
+mod remains;
 mod role;
 mod values;
 mod wire;
@@ -67,12 +69,6 @@ const SERVER_GRACE: Duration = Duration::from_millis(15);
 
 /// How long it has to answer when it was asked, before the connection is closed.
 const CANCEL_GRACE: Duration = Duration::from_millis(60);
-
-/// How long a look at a session takes that was given up.
-const LOOK: Duration = Duration::from_millis(1);
-
-/// Bytes of a row that are read and thrown away of a session that was given up.
-const MAX_REMAINS: usize = 1 << 20;
 
 /// How long the rest of a result is read that nobody wants, before the connection is closed.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
@@ -410,24 +406,6 @@ impl Session for Postgresql {
 
     fn into_remains(self: Box<Self>) -> Box<dyn Remains> {
         self
-    }
-}
-
-impl Remains for Postgresql {
-    /// The server answers when its function has returned, or it closes the connection.
-    fn has_ended(&mut self) -> bool {
-        let never = AtomicBool::new(false);
-        let watch = Watch::grace(LOOK, &never);
-        loop {
-            match self.wire.next(&watch, MAX_REMAINS) {
-                Ok(Message::ReadyForQuery(_)) if self.course.times_ready == self.course.end_at => return true,
-                Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
-                Ok(_) => {}
-                Err(Failure::Stopped) => return false,
-                // A server that sends finds the connection closed.
-                Err(Failure::TooLarge | Failure::Lost(_)) => return true,
-            }
-        }
     }
 }
 

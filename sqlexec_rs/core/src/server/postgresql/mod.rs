@@ -21,7 +21,6 @@ mod role;
 mod values;
 mod wire;
 
-use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -280,10 +279,7 @@ impl Postgresql {
             frontend::query(&format!("SET statement_timeout = {time}"), &mut self.messages)?;
             self.time = time;
         }
-        let sql = match self.mask.as_str() {
-            "" => Cow::from(asked.sql),
-            mask => format!("{mask}{}", asked.sql).into(),
-        };
+        let sql = format!("{}{}", self.mask, asked.sql);
         write_statement(&sql, asked.parameters, n_rows(asked.limits).unwrap_or(0), &mut self.messages)?;
         frontend::sync(&mut self.messages);
         self.course = Course { rows_at: n_before, end_at: n_before, prefix: self.mask.len(), ..Course::default() };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_candidate_cannot_run_the_gold_that_it_finds(db: str) -> None:
     golds = [f"SELECT name FROM item WHERE id = {i}" for i in range(40)]
     rows: list[str] = []
 
-    def keep(_path: str, sql: str, outcome: Outcome) -> None:
+    def keep(_path: Path, sql: str, outcome: Outcome) -> None:
         if "query_to_xml" in sql:
             rows.append(repr(outcome.rows))
 
@@ -93,7 +94,7 @@ def test_a_candidate_cannot_run_the_gold_that_it_finds(db: str) -> None:
 def test_golds_run_as_a_role_of_their_own(database: Any) -> None:
     user: dict[str, set[str]] = {"gold": set(), "candidate": set()}
 
-    def keep(_path: str, sql: str, outcome: Outcome) -> None:
+    def keep(_path: Path, sql: str, outcome: Outcome) -> None:
         user["gold" if "gold" in sql else "candidate"].add(outcome.rows[0][0].partition("@")[0])
 
     n = 40

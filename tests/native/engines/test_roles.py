@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sqlexec_rs import Executor
+from sqlexec_rs import Executor, Outcome
 from sqlexec_rs.servers import ROLES, Server, __main__, _functions, make_readers, revoke_script
 
 # Statements that give the role `{r}` a right, and the right in the message. `{b}` is another role of the case's.
@@ -127,7 +127,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_role_that_can_become_more_than_a_reader_is_refused(database: Any, engine: str) -> None:
-    wrong = {}
+    wrong: dict[str, Outcome | str | None] = {}
     with Executor(threads=1) as executor:
         for number, (case, (script, right)) in enumerate(MORE[engine].items()):
             names = {"r": f"{database.user}_r{number}", "b": f"{database.user}_b{number}", "d": database.name}

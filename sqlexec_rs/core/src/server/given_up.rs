@@ -170,7 +170,9 @@ mod tests {
             ends[0].store(true, Ordering::Relaxed);
             assert!(waiting.join().unwrap().is_ok());
         });
-        ends.iter().for_each(|end| end.store(true, Ordering::Relaxed));
+        for end in &ends {
+            end.store(true, Ordering::Relaxed);
+        }
         std::thread::sleep(PERIOD);
         assert_eq!((given_up.count(), given_up.is_empty()), (0, true));
     }

@@ -24,7 +24,7 @@ import pytest
 from sqlexec_rs import servers
 from sqlexec_rs.servers import Server, ServerError
 
-FIXTURES = frozenset({"start_server", "server_database"})
+FIXTURES = frozenset({"start_server", "server_database", "shared_server"})
 FILES = frozenset({"duckdb", "sqlite"})
 """Parameters of engines that need no server, in tests of several engines."""
 STOPPER = Path(__file__).with_name("stop_servers.py")
@@ -146,9 +146,11 @@ class Database(Server):
 
 
 # The reader's name is part of the statements, as sessions and rights of other databases' readers are others'.
+# A database of template0 is like one on somebody else's server: no function is revoked there. In the server's first
+# database (`shared_server(engine).reader`) functions are revoked.
 CREATE = {
     "postgresql": """
-        CREATE DATABASE {name};
+        CREATE DATABASE {name} TEMPLATE template0;
         REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC;
         CREATE ROLE {reader} LOGIN PASSWORD '{password}';
         {numbered}

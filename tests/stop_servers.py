@@ -19,6 +19,8 @@ FORCED = {"*/data/postmaster.pid": signal.SIGQUIT, "*/pid": signal.SIGKILL}
 
 def stop(folder: Path) -> None:
     """End the servers whose folders are in a folder, and delete it."""
+    for mark in folder.glob("*/running-*"):  # without it a server is not started again
+        mark.unlink(missing_ok=True)
     for pattern, number in FORCED.items():
         for file in folder.glob(pattern):
             with suppress(OSError, ValueError, IndexError):

@@ -5,6 +5,7 @@ A password that a URL does not hold is taken from where the engine's own program
 
 from __future__ import annotations
 
+import difflib
 import os
 import ssl
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ _FORMS = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@H
 _PORTS = {"postgresql": 5432, "mysql": 3306}
 _PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_OPTIONS = ("sslmode", "sslrootcert", "roles")
+_OPTIONS = ("sslmode", "sslrootcert", "roles", "allow")
 _MOST_ROLES = 1024
 
 
@@ -128,7 +129,15 @@ def parse_address(text: str) -> Address:
     options = tuple(parse_qsl(parts.query, keep_blank_values=True))
     strange = [name for name, _ in options if name not in _OPTIONS]
     if strange:
-        raise InputError(f"{_bare(text)}: no option {strange[0]!r} of a URL is known: there are {', '.join(_OPTIONS)}")
+        near = difflib.get_close_matches(strange[0].lower(), _OPTIONS, n=1, cutoff=0.6)
+        hint = f". Did you mean {near[0]}?" if near else ""
+        known = ", ".join(_OPTIONS)
+        raise InputError(f"{_bare(text)}: no option {strange[0]!r} of a URL is known: there are {known}{hint}")
+    repeated = [name for name in dict(options) if [other for other, _ in options].count(name) > 1]
+    if repeated:
+        raise InputError(f"{_bare(text)}: the option {repeated[0]} occurs twice")
+    if parts.fragment:
+        raise InputError(f"{_bare(text)}: a URL of a database has no part behind #: write %23 in a password or name")
     roles = dict(options).get("roles", "1")
     if roles not in map(str, range(1, _MOST_ROLES + 1)):
         raise InputError(f"{_bare(text)}: roles={roles} is no number from 1 to {_MOST_ROLES}")

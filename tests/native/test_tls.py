@@ -42,6 +42,7 @@ def server(
         file.chmod(0o600)
         os.chown(file, folder.stat().st_uid, folder.stat().st_gid)
     if request.param == "postgresql":
+        server.run("GRANT EXECUTE ON FUNCTION pg_stat_get_activity TO reader")  # pg_stat_ssl calls it
         server.restart("-c ssl=on", f"-c ssl_key_file={key}", f"-c ssl_cert_file={chain}")
     else:
         server.restart(f"--ssl-key={key}", f"--ssl-cert={chain}")

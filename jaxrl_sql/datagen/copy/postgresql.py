@@ -13,6 +13,7 @@ from jaxrl_sql.datagen.copy.planned import PlannedColumn, PlannedTable, Rules
 from jaxrl_sql.datagen.copy.source import CHUNK, Rows
 from jaxrl_sql.datagen.copy.target import State, refused, unreachable
 from jaxrl_sql.sqlenv.address import Address
+from jaxrl_sql.sqlenv.readers import revoke_script
 from jaxrl_sql.types import InputError
 
 try:
@@ -67,11 +68,14 @@ class Postgresql:
         self._ask(f"DROP DATABASE IF EXISTS {_name(name)} WITH (FORCE)")
 
     def let_read(self, name: str, readers: Sequence[str]) -> None:
-        """Let roles read a database."""
+        """Let roles read a database; a superuser takes from everybody the functions that no reader needs."""
         roles = ", ".join(map(_name, readers))
         self._ask(f"GRANT CONNECT ON DATABASE {_name(name)} TO {roles}")
         self._ask(f"GRANT USAGE ON SCHEMA public TO {roles}", database=name)
         self._ask(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {roles}", database=name)
+        ((is_superuser,),) = self._ask("SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user")
+        if is_superuser:
+            self._ask(revoke_script(), database=name)
 
     @contextmanager
     def open(self, name: str) -> Iterator[_Session]:

@@ -31,7 +31,7 @@ pub enum Status {
     Forbidden,
     /// The database is missing, corrupt, locked or not a database.
     DbError,
-    /// The worker process that ran it died of itself, or was killed by somebody else.
+    /// The worker process that ran it died, or the session with its server was lost twice; see [`Stop::Killed`].
     Crashed,
     /// The caller cancelled it.
     Cancelled,
@@ -60,6 +60,8 @@ pub enum Stop {
     Cpu,
     /// The budget of VM steps: the same on every machine.
     VmSteps,
+    /// Somebody else killed the worker process, twice: it says nothing of the query.
+    Killed,
 }
 
 impl Stop {

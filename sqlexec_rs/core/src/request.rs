@@ -239,6 +239,8 @@ pub(crate) struct InFlightQuery {
     pub(crate) cancel: Arc<AtomicBool>,
     /// Its outcome is likely to be kept.
     pub(crate) is_for_cache: bool,
+    /// It was first asked for as a gold.
+    pub(crate) is_gold: bool,
 }
 
 impl InFlightQuery {

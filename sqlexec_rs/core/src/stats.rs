@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::outcome::Status;
+use crate::server::GivenUp;
 
 /// Shared counters.
 #[derive(Debug, Default)]
@@ -17,6 +18,8 @@ pub struct Stats {
     connections_opened: AtomicU64,
     connections_open: AtomicU64,
     connections_lost: AtomicU64,
+    /// Sessions with servers that were given up and have not ended there.
+    pub(crate) given_up: GivenUp,
     databases_copied: AtomicU64,
     copied_bytes: AtomicU64,
     workers_started: AtomicU64,
@@ -136,6 +139,7 @@ impl Stats {
             ("connections_opened", load(&self.connections_opened)),
             ("connections_open", load(&self.connections_open)),
             ("connections_lost", load(&self.connections_lost)),
+            ("sessions_given_up", self.given_up.count()),
             ("databases_copied", load(&self.databases_copied)),
             ("copied_bytes", load(&self.copied_bytes)),
             ("workers_started", load(&self.workers_started)),

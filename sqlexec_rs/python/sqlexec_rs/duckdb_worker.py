@@ -24,16 +24,18 @@ from typing import Any
 STATUSES = {
     "BinderException": "schema_error",
     "CatalogException": "schema_error",
+    "ConnectionException": "db_error",
     "FatalException": "db_error",
     "IOException": "db_error",
     "InternalException": "db_error",
     "InterruptException": "timeout",
     "MemoryError": "too_large",
-    "NotImplementedException": "syntax_error",
+    "NotImplementedException": "forbidden",
     "OutOfMemoryException": "too_large",
     "ParserException": "syntax_error",
     "PermissionException": "forbidden",
     "RecursionError": "too_large",
+    "SerializationException": "db_error",
     "SyntaxException": "syntax_error",
     "TimeoutError": "timeout",
 }
@@ -59,6 +61,8 @@ SETTINGS = {
     "temp_directory": "",
     "errors_as_json": "true",
 }
+
+LONG_INTERVAL = "an INTERVAL has more than 999,999,999 days, the most that is read: cast it to VARCHAR"
 
 EXPLAIN = "EXPLAIN (FORMAT text) "
 
@@ -172,7 +176,10 @@ class Engine:
         """Return the next rows; fewer than were asked for are the last."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise TimeoutError
-        rows: list[tuple[Any, ...]] = self._cursor.fetchmany(n_rows)
+        try:
+            rows: list[tuple[Any, ...]] = self._cursor.fetchmany(n_rows)
+        except OverflowError:  # of all its values, DuckDB makes only an interval of less than Python's timedelta holds
+            raise Refusal("runtime_error", LONG_INTERVAL) from None
         return rows
 
     def end(self) -> None:

@@ -201,3 +201,46 @@ def test_parameters_are_bound_by_position(executor: Executor, db: str, engine: s
         assert executor.execute(db, "SELECT ?, ?", parameters=[1]).status != "ok"
     if engine == "duckdb":
         assert executor.execute(db, "SELECT $a + $b", {"a": 1, "b": 2}).rows == [(3,)]
+
+
+# Values beyond Python's years, times and integers, and the texts that they are.
+WIDE = [
+    ("DATE '10000-01-01'", "10000-01-01"),
+    ("DATE '5877641-06-23'", "5877641-06-23"),
+    ("[DATE '10000-01-01']", '["10000-01-01"]'),
+    ("MAP {DATE '10000-01-01': 1}", '{"10000-01-01": 1}'),
+    ("TIMESTAMP '290309-12-22 (BC) 00:00:00'", "290309-12-22 (BC) 00:00:00"),
+    ("TIMESTAMP_S '290000-01-01 00:00:00'", "290000-01-01 00:00:00"),
+    ("TIMESTAMPTZ '10000-01-01 00:00:00+00'", "10000-01-01 00:00:00+00"),
+    ("'-infinity'::TIMESTAMP", "0001-01-01 00:00:00"),
+    ("TIME '24:00:00'", "24:00:00"),
+    ("TIMETZ '10:00:00-15:59:59'", "10:00:00-15:59:59"),
+    ("340282366920938463463374607431768211455::UHUGEINT", 2.0**128),
+    ("bitstring('1', 8)", "00000001"),
+    ("repeat('9', 5000)::BIGNUM", "9" * 5000),
+    ("union_value(d := DATE '10000-01-01')", "10000-01-01"),
+    ("INTERVAL (999999999) DAY", "999999999 days, 0:00:00"),
+]
+LONG_INTERVALS = [
+    "INTERVAL (2147483647) MONTH",
+    "INTERVAL (-2147483647) MONTH",
+    "INTERVAL (1000000000) DAY",
+    "[INTERVAL (2147483647) MONTH]",
+    "MAP {INTERVAL (2147483647) MONTH: 1}",
+    "union_value(n := INTERVAL (2147483647) MONTH)",
+    "INTERVAL '1 month' * 999999999",
+]
+
+
+@pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
+def test_values_of_duckdb_beyond_pythons_are_texts_or_a_clear_error(executor: Executor, database: Any) -> None:
+    outcome = executor.execute(database.url, "SELECT " + ", ".join(text for text, _ in WIDE))
+    assert outcome.error is None
+    assert outcome.rows == [tuple(value for _, value in WIDE)]
+    for text in LONG_INTERVALS:
+        outcome = executor.execute(database.url, f"SELECT {text}")
+        assert (outcome.status, outcome.error) == (
+            "runtime_error",
+            "an INTERVAL has more than 999,999,999 days, the most that is read: cast it to VARCHAR",
+        )
+        assert executor.execute(database.url, f"SELECT ({text})::VARCHAR").status == "ok"

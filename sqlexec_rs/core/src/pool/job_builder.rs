@@ -265,6 +265,7 @@ impl Begun {
                 limits: Arc::clone(limits.on(engine)),
                 cancel: Arc::default(),
                 is_for_cache: run.is_gold || keeps_candidates,
+                is_gold: run.is_gold,
             };
             match cache.request(key, run.is_gold, waiter, make_query) {
                 Lookup::Kept(outcome) => {

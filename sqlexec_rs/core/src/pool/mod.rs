@@ -4,6 +4,7 @@ pub mod batches;
 pub mod cache;
 pub mod completion_log;
 pub mod csr_groups;
+mod culprits;
 pub mod items;
 pub mod job;
 pub mod job_builder;
@@ -28,7 +29,7 @@ use crate::pool::job::JobState;
 use crate::pool::job_builder::JobBuilder;
 use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::{Queue, Task};
-use crate::pool::runner::Runner;
+use crate::pool::runner::{Risks, Runner};
 use crate::process::{Source, WorkerConfig};
 use crate::request::{InFlightQuery, Limits, Query, Wanted};
 use crate::server;
@@ -89,6 +90,7 @@ pub(crate) struct Shared {
     pub(crate) queue: Queue,
     cache: Mutex<Cache>,
     pub(crate) stats: Arc<Stats>,
+    risks: Arc<Risks>,
     pub(crate) is_closed: Arc<AtomicBool>,
     /// What a server holds is said not to change, as that of an immutable file is.
     pub(crate) servers_are_unchanging: bool,
@@ -125,6 +127,7 @@ impl Pool {
             queue: Queue::new(config.max_queued),
             cache: Mutex::new(Cache::new(config.cache_bytes)),
             stats: Arc::default(),
+            risks: Arc::default(),
             is_closed: Arc::default(),
             servers_are_unchanging: config.access.immutable,
             n_threads,
@@ -137,7 +140,7 @@ impl Pool {
         let copies = Arc::new(InMemoryDbs::new(access, &shared.stats));
         let pool = Self { shared: Arc::clone(&shared), threads: Mutex::default() };
         for number in 0..n_threads {
-            let runner = Runner::new(config, number, n_threads, &copies, &shared.stats)?;
+            let runner = Runner::new(config, number, n_threads, &copies, &shared.stats, &shared.risks)?;
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("sqlexec-{number}")).stack_size(STACK_BYTES);
             let handle = builder.spawn(move || work(&shared, runner)).map_err(|e| Fault::CannotStart(e.to_string()))?;
@@ -384,7 +387,12 @@ struct Spare<'a> {
 
 impl Source for Spare<'_> {
     fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>> {
-        self.shared.queue.take_run(db, n_more * self.shared.n_threads)
+        let query = self.shared.queue.take_run(db, n_more * self.shared.n_threads)?;
+        if self.shared.risks.culprits.refusal(&query.key).is_some() {
+            self.shared.queue.give_back(std::iter::once(query)); // it is not sent, and has its turn
+            return None;
+        }
+        Some(query)
     }
 
     fn give_back(&mut self, queries: VecDeque<Arc<InFlightQuery>>) {

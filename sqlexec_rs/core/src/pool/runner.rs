@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status};
+use crate::pool::culprits::Culprits;
 use crate::pool::{Config, MAX_SESSIONS};
 use crate::process::{NoSource, Remote, Source};
 use crate::request::InFlightQuery;
 use crate::result::table_arena;
-use crate::server::{self, Servers};
+use crate::server::{self, Gates, Servers};
 use crate::sqlite::exec::Asked;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::local::Local;
@@ -21,11 +22,19 @@ use crate::target::Engine;
 const NO_DUCKDB: &str =
     "DuckDB is not installed: pip install \"duckdb>=2.0\" pytz, or the extra `duckdb` of sqlexec-rs";
 
+/// What threads share of texts and servers that fail.
+#[derive(Debug, Default)]
+pub(crate) struct Risks {
+    pub(crate) culprits: Culprits,
+    gates: Arc<Gates>,
+}
+
 /// What runs a thread's queries.
 pub(crate) struct Runner {
     sqlite: Sqlite,
     duckdb: Option<Remote>,
     servers: Servers,
+    risks: Arc<Risks>,
     /// What DuckDB's files hold is said not to change.
     is_unchanging: bool,
 }
@@ -45,6 +54,7 @@ impl Runner {
         n_threads: usize,
         copies: &Arc<InMemoryDbs>,
         stats: &Arc<Stats>,
+        risks: &Arc<Risks>,
     ) -> Result<Self, Fault> {
         let share = |max: usize| (max / n_threads).max(1);
         let cap = share(config.max_open);
@@ -58,7 +68,9 @@ impl Runner {
         Ok(Self {
             sqlite,
             duckdb,
-            servers: Servers::new(number, cap.min(share(MAX_SESSIONS)), is_unchanging, stats),
+            // A thread has a session for golds and one for other texts.
+            servers: Servers::new(number, cap.min(share(MAX_SESSIONS).max(2)), is_unchanging, stats, &risks.gates),
+            risks: Arc::clone(risks),
             is_unchanging,
         })
     }
@@ -80,13 +92,16 @@ impl Runner {
         more_wait: bool,
         source: &mut dyn Source,
     ) -> Result<Outcome, Fault> {
+        if !is_sent && let Some(outcome) = self.risks.culprits.refusal(&query.key) {
+            return Ok(outcome);
+        }
         let run = || match (&query.engine, &mut self.sqlite) {
             (Engine::Sqlite, Sqlite::Thread(local)) => Ok(run_here(local, query, more_wait)),
             (Engine::Sqlite, Sqlite::Process(remote)) => remote.run(query, is_sent, more_wait, source),
             (Engine::Duckdb, _) => run_duckdb(self.duckdb.as_mut(), query, self.is_unchanging),
             (Engine::Postgresql | Engine::Mysql, _) => Ok(self.servers.run(query)),
         };
-        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             match &mut self.sqlite {
                 Sqlite::Thread(local) => local.recover(),
                 Sqlite::Process(remote) => remote.recover(),
@@ -96,7 +111,15 @@ impl Runner {
             }
             self.servers.clear();
             Err(Fault::of_panic(panic.as_ref()))
-        })
+        });
+        if let Ok(outcome) = &result
+            && outcome.status == Status::Crashed
+            && outcome.stopped_by.is_none()
+        {
+            // A session was lost twice before the text is blamed.
+            self.risks.culprits.add(&query.key, if query.engine.is_server() { 2 } else { 1 });
+        }
+        result
     }
 
     /// Gives back what is kept from one query to the next, as there is none at the moment.

@@ -174,6 +174,7 @@ mod tests {
             limits: Arc::default(),
             cancel: Arc::default(),
             is_for_cache: false,
+            is_gold: false,
         })
     }
 

@@ -13,6 +13,8 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use super::WorkerConfig;
 use super::ahead::{Ahead, Source};
 use super::channel::{Answer, Bounds, Failure, WorkerChannel};
@@ -35,6 +37,17 @@ const REAP_PERIOD: Duration = Duration::from_micros(200);
 /// Starts that may fail before a worker says its greeting; one may fall to a killer from outside.
 const MAX_STARTS: u32 = 3;
 
+/// Signals that others send, the system's killer included: SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM. And SIGBUS, which says
+/// that a file was cut short while it was read.
+const FOREIGN_SIGNALS: [i32; 6] = [
+    Signal::HUP.as_raw(),
+    Signal::INT.as_raw(),
+    Signal::QUIT.as_raw(),
+    Signal::KILL.as_raw(),
+    Signal::TERM.as_raw(),
+    Signal::BUS.as_raw(),
+];
+
 /// Runs queries in a worker process.
 pub(crate) struct Remote {
     config: WorkerConfig,
@@ -45,6 +58,20 @@ pub(crate) struct Remote {
     ahead: Ahead,
     /// Killed processes that have not ended yet.
     ending: Vec<Child>,
+}
+
+/// How a worker ended.
+struct End {
+    text: String,
+    /// A signal that no fault of a process raises.
+    is_foreign: bool,
+}
+
+impl End {
+    fn outcome(self) -> Outcome {
+        let stopped_by = self.is_foreign.then_some(Stop::Killed);
+        Outcome { stopped_by, ..Outcome::failed(Status::Crashed, format!("its worker process died: {}", self.text)) }
+    }
 }
 
 struct Worker {
@@ -91,6 +118,7 @@ impl Remote {
         source: &mut dyn Source,
     ) -> Result<Outcome, Fault> {
         let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };
+        let mut was_killed = false;
         loop {
             let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
             let mut bytes = Vec::new();
@@ -143,6 +171,16 @@ impl Remote {
                     self.stats.worker_crashed();
                     self.kill(worker);
                     is_sent = false;
+                }
+                Err(Failure::Died) => {
+                    self.stats.worker_crashed();
+                    let end = self.reap(worker);
+                    // The system's killer or an administrator is not the query's fault, so it runs once more.
+                    if end.is_foreign && !was_killed {
+                        (was_killed, is_sent) = (true, false);
+                        continue;
+                    }
+                    return Ok(Outcome { elapsed: begun.elapsed(), ..end.outcome() });
                 }
                 Err(failure) => {
                     let mut outcome = self.give_up(worker, failure, query);
@@ -224,7 +262,7 @@ impl Remote {
                     let end = self.reap(worker);
                     let why = match failure {
                         Failure::Garbled(why) => why,
-                        Failure::Died => format!("it ended before it was ready: {end}"),
+                        Failure::Died => format!("it ended before it was ready: {}", end.text),
                         _ => "it is not ready in time".to_owned(),
                     };
                     if starts == MAX_STARTS {
@@ -287,8 +325,7 @@ impl Remote {
             }
             Failure::Died | Failure::Gone => {
                 self.stats.worker_crashed();
-                let end = self.reap(worker);
-                Outcome::failed(Status::Crashed, format!("its worker process died: {end}"))
+                self.reap(worker).outcome()
             }
             Failure::Garbled(what) => {
                 self.stats.worker_crashed();
@@ -312,12 +349,15 @@ impl Remote {
     }
 
     /// Waits for the end of a worker that closed its socket, and says how it ended.
-    fn reap(&mut self, worker: Worker) -> String {
+    fn reap(&mut self, worker: Worker) -> End {
         self.kill(worker); // it is ending, and how is decided; this is for one that only closed the socket
         match self.ending.last_mut().map(|child| reap(child, REAP_WAIT)) {
-            Some(Ok(Some(status))) => describe(status, self.config.memory_bytes),
-            Some(Ok(None)) => "it does not end, even when killed".to_owned(),
-            _ => "how is not known".to_owned(),
+            Some(Ok(Some(status))) => End {
+                text: describe(status, self.config.memory_bytes),
+                is_foreign: status.signal().is_some_and(|signal| FOREIGN_SIGNALS.contains(&signal)),
+            },
+            Some(Ok(None)) => End { text: "it does not end, even when killed".to_owned(), is_foreign: false },
+            _ => End { text: "how is not known".to_owned(), is_foreign: false },
         }
     }
 

@@ -8,6 +8,8 @@
     allow(dead_code, unused_imports, unused_variables, reason = "both servers' modules use it between them")
 )]
 
+mod gate;
+mod given_up;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgresql")]
@@ -21,17 +23,29 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{InFlightQuery, Key, Limits, Parameters, Wanted};
 use crate::scan::{Scan, scan};
 use crate::stats::Stats;
 use crate::target::Engine;
+use gate::Gate;
+pub(crate) use gate::Gates;
+pub(crate) use given_up::GivenUp;
+use given_up::Remains;
 use url::Url;
 pub(crate) use url::shown;
 use watch::Watch;
 
 /// The longest that connecting takes, which a run's own time does not count.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
+
+/// How long what a database holds that calls hidden functions is taken for known: an owner may add a view at any time.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// Databases whose gates a thread knows by their URLs.
+const MOST_GATES: usize = 256;
 
 /// What a session is asked.
 struct Asked<'a> {
@@ -48,11 +62,17 @@ trait Session: Send {
 
     /// Tells whether the next run may have this connection.
     fn is_usable(&self) -> bool;
+
+    /// Turns a session that is not usable into its remains, which know whether it has ended on the server.
+    fn into_remains(self: Box<Self>) -> Box<dyn Remains>;
 }
 
 /// The sessions of one thread, by URL.
 pub(crate) struct Servers {
     sessions: Vec<Kept>,
+    gates: Arc<Gates>,
+    /// The gates of the databases that were asked.
+    known_gates: Vec<(Arc<Path>, Arc<Gate>)>,
     /// The number of the thread, by which a URL of several roles says its own.
     thread: usize,
     cap: usize,
@@ -64,44 +84,64 @@ pub(crate) struct Servers {
 
 struct Kept {
     path: Arc<Path>,
+    /// Its role runs golds, or other texts; `None` where it runs both.
+    is_for_golds: Option<bool>,
     session: Box<dyn Session>,
     last_used: u64,
 }
 
 impl Servers {
     /// Starts without a session; `cap` is the most that stay open.
-    pub(crate) fn new(thread: usize, cap: usize, is_unchanging: bool, stats: &Arc<Stats>) -> Self {
-        Self { sessions: Vec::new(), thread, cap: cap.max(1), is_unchanging, clock: 0, stats: Arc::clone(stats) }
+    pub(crate) fn new(thread: usize, cap: usize, is_unchanging: bool, stats: &Arc<Stats>, gates: &Arc<Gates>) -> Self {
+        Self {
+            sessions: Vec::new(),
+            gates: Arc::clone(gates),
+            known_gates: Vec::new(),
+            thread,
+            cap: cap.max(1),
+            is_unchanging,
+            clock: 0,
+            stats: Arc::clone(stats),
+        }
     }
 
-    /// Runs a query. A session that was lost costs one silent retry: a server that was restarted has closed all of them.
+    /// Runs a query. When the session is lost, the query runs once more with no other run of the pool on that server: a server
+    /// that was restarted has closed all sessions. A text that loses its session again has crashed it.
     pub(crate) fn run(&mut self, query: &InFlightQuery) -> Outcome {
         let sql: &str = &query.key.sql.text;
         if let Some(outcome) = refusal(query) {
             return outcome;
         }
+        if let Some(outcome) = self.hold(query) {
+            return outcome;
+        }
         let Key { parameters, wanted, .. } = &query.key;
         let asked = Asked { sql, parameters: parameters.as_deref(), wanted: *wanted, limits: &query.limits };
+        let gate = match self.gate(query) {
+            Ok(gate) => gate,
+            Err(why) => return Outcome::failed(Status::DbError, why),
+        };
         let mut begun = Instant::now();
         let mut is_retry = false;
         let mut outcome = loop {
-            let mut session = match self.take(query) {
-                Ok(found) => found,
+            let Some(_pass) = gate.enter(is_retry, &query.cancel) else { return Outcome::cancelled() };
+            let mut open = match self.take(query, &gate) {
+                Ok(open) => open,
                 Err(outcome) => return *outcome,
             };
             if !is_retry {
                 begun = Instant::now();
             }
             let watch = Watch::new(begun, query.limits.timeout, &query.cancel);
-            match session.run(&asked, &watch) {
+            match open.session.run(&asked, &watch) {
                 Ok(outcome) => {
-                    self.give_back(query, session);
+                    self.give_back(query, open);
                     break outcome;
                 }
                 Err(why) => {
                     self.stats.closed(1);
                     if is_retry || watch.stop().is_some() {
-                        break stopped(&watch, query).unwrap_or_else(|| lost(query, &why));
+                        break stopped(&watch, query).unwrap_or_else(|| self.lost(query, &why));
                     }
                     self.stats.lost();
                     is_retry = true;
@@ -122,29 +162,85 @@ impl Servers {
         self.sessions.clear();
     }
 
-    fn take(&mut self, query: &InFlightQuery) -> Result<Box<dyn Session>, Box<Outcome>> {
-        // Within a batch the path is the very same.
-        let is_of =
-            |kept: &Kept| Arc::ptr_eq(&kept.path, &query.path) || kept.path.as_os_str() == query.path.as_os_str();
-        if let Some(place) = self.sessions.iter().position(is_of) {
-            return Ok(self.sessions.swap_remove(place).session);
+    /// Waits while too many sessions that were given up run on the query's server; returns the outcome where that is in vain.
+    fn hold(&self, query: &InFlightQuery) -> Option<Outcome> {
+        if self.stats.given_up.is_empty() {
+            return None;
         }
-        let url = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread));
+        let url = Url::parse(&query.path).ok()?;
+        self.stats.given_up.wait(&url, &query.cancel).err().map(|outcome| *outcome)
+    }
+
+    /// Returns the gate of a query's server; or what is wrong with the URL.
+    fn gate(&mut self, query: &InFlightQuery) -> Result<Arc<Gate>, String> {
+        let is_of = |path: &Arc<Path>| Arc::ptr_eq(path, &query.path) || path.as_os_str() == query.path.as_os_str();
+        if let Some((_, gate)) = self.known_gates.iter().find(|(path, _)| is_of(path)) {
+            return Ok(Arc::clone(gate));
+        }
+        let url = Url::parse(&query.path)?;
+        let gate = self.gates.of(format!("{} {} {:?}", query.engine.name(), url.host, url.port));
+        if self.known_gates.len() >= MOST_GATES {
+            self.known_gates.clear();
+        }
+        self.known_gates.push((Arc::clone(&query.path), Arc::clone(&gate)));
+        Ok(gate)
+    }
+
+    /// Takes a session of the query's role, or opens one.
+    fn take(&mut self, query: &InFlightQuery, gate: &Gate) -> Result<Kept, Box<Outcome>> {
+        // Within a batch the path is the very same.
+        let is_of = |session: &Kept| {
+            session.is_for_golds.is_none_or(|is_for_golds| is_for_golds == query.is_gold)
+                && (Arc::ptr_eq(&session.path, &query.path) || session.path.as_os_str() == query.path.as_os_str())
+        };
+        if let Some(place) = self.sessions.iter().position(is_of) {
+            return Ok(self.sessions.swap_remove(place));
+        }
+        let url = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold));
         let url = url.map_err(|why| Box::new(Outcome::failed(Status::DbError, why)))?;
-        let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
-        match connect(query.engine, &url, &watch) {
-            Ok(session) => {
-                self.stats.opened(1);
-                Ok(session)
+        let is_for_golds = url.has_role_of_golds().then_some(query.is_gold);
+        loop {
+            let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
+            match connect(query.engine, &url, &watch) {
+                Ok(session) => {
+                    self.stats.opened(1);
+                    gate.answered();
+                    return Ok(Kept { path: Arc::clone(&query.path), is_for_golds, session, last_used: 0 });
+                }
+                Err(_) if watch.stop() == Some(Stop::Cancelled) => return Err(Box::new(Outcome::cancelled())),
+                Err(why) if is_absence(&why) && gate.wait_for_return(&query.cancel) => {}
+                Err(why) => return Err(Box::new(Outcome::failed(Status::DbError, format!("{url}: {why}")))),
             }
-            Err(_) if watch.stop() == Some(Stop::Cancelled) => Err(Box::new(Outcome::cancelled())),
-            Err(why) => Err(Box::new(Outcome::failed(Status::DbError, format!("{url}: {why}")))),
         }
     }
 
-    fn give_back(&mut self, query: &InFlightQuery, session: Box<dyn Session>) {
-        if !session.is_usable() {
+    /// Returns the outcome of a run whose session was lost twice, the second time with no other run on the server.
+    ///
+    /// The text has crashed it where nobody ended the session: a process of PostgreSQL's serves one session alone, and
+    /// MariaDB's is then away.
+    fn lost(&self, query: &InFlightQuery, why: &str) -> Outcome {
+        let is_crash = match query.engine {
+            Engine::Postgresql => is_abrupt(why) || query.key.sql.text.to_lowercase().contains("pg_terminate_backend"),
+            _ => is_abrupt(why) && self.is_away(query),
+        };
+        let status = if is_crash { Status::Crashed } else { Status::DbError };
+        Outcome::failed(status, format!("{}: the connection was lost twice: {why}", shown(&query.path)))
+    }
+
+    fn is_away(&self, query: &InFlightQuery) -> bool {
+        let Ok(url) = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold)) else {
+            return false;
+        };
+        let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
+        connect(query.engine, &url, &watch).is_err_and(|why| is_absence(&why))
+    }
+
+    fn give_back(&mut self, query: &InFlightQuery, open: Kept) {
+        if !open.session.is_usable() {
             self.stats.closed(1);
+            if let Ok(url) = Url::parse(&query.path) {
+                self.stats.given_up.add(&url, open.session.into_remains());
+            }
             return;
         }
         if self.sessions.len() >= self.cap {
@@ -155,7 +251,7 @@ impl Servers {
             }
         }
         self.clock += 1;
-        self.sessions.push(Kept { path: Arc::clone(&query.path), session, last_used: self.clock });
+        self.sessions.push(Kept { path: Arc::clone(&query.path), last_used: self.clock, ..open });
     }
 }
 
@@ -220,8 +316,21 @@ pub(crate) fn asks_for_chance_or_time(sql: &str) -> bool {
     NAMES.iter().any(|name| sql.contains(name))
 }
 
-fn lost(query: &InFlightQuery, why: &str) -> Outcome {
-    Outcome::failed(Status::DbError, format!("{}: the connection was lost twice: {why}", shown(&query.path)))
+/// Tells whether a connection ended without a word of the server, as when what served it has crashed.
+fn is_abrupt(why: &str) -> bool {
+    [Errno::CONNRESET, Errno::PIPE].iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())))
+        || why == "the server closed the connection"
+}
+
+/// Tells whether a server that could not be connected to may come back by itself: it refuses connections, closes them, or
+/// says that it starts or stops (PostgreSQL's 57P01 to 57P03).
+fn is_absence(why: &str) -> bool {
+    let io = [Errno::CONNREFUSED, Errno::CONNRESET, Errno::PIPE, Errno::NOENT];
+    io.iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())) && !why.contains('='))
+        || ["the server closed the connection", "no answer in time"].contains(&why)
+        || why.ends_with("(57P01)")
+        || why.ends_with("(57P02)")
+        || why.ends_with("(57P03)")
 }
 
 /// Opens a session on a server, where this build has its engine.

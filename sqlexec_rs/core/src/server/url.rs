@@ -3,16 +3,25 @@
 //! A host that begins with a slash (`%2Frun%2Fpostgresql`) is the folder of a socket. What is shown of a URL, in messages
 //! and to callbacks, never holds its password.
 //!
-//! `?roles=16` says that there are `USER_1` to `USER_16` of one password, of which each thread is another: sessions of one role
-//! can end each other.
+//! `?roles=16` says that there are `USER_1` to `USER_16` of one password: sessions of one role can end and read each other.
+//! The last role is that of golds; each thread runs other texts as one of the others.
+//!
+//! An option that is not in [`OPTIONS`] is refused: a misspelt `sslmode` would otherwise weaken the connection silently.
 
 use std::fmt;
 use std::path::Path;
 
 use percent_encoding::percent_decode_str;
+use strsim::osa_distance;
 
 /// The most roles of one kind.
 const MAX_ROLES: usize = 1024;
+
+/// The options that a URL may have.
+const OPTIONS: [&str; 4] = ["allow", "roles", "sslmode", "sslrootcert"];
+
+/// The most edits between an unknown option and the one that is suggested.
+const MAX_EDITS: usize = 3;
 
 /// A database's address, and who asks.
 #[derive(Clone, PartialEq, Eq)]
@@ -59,17 +68,37 @@ impl Url {
                 return Err("a part of the URL holds a NUL".to_owned());
             }
         }
+        url.check_options()?;
         Ok(url)
     }
 
-    /// Returns the URL by which a thread logs in, of the number that it has among those of the pool.
-    pub(crate) fn of_thread(mut self, number: usize) -> Result<Self, String> {
+    /// Returns the URL by which a thread logs in for golds or for other texts; the thread's number is that in the pool.
+    pub(crate) fn of_thread(mut self, number: usize, is_gold: bool) -> Result<Self, String> {
         if let Some(roles) = self.option("roles") {
             let n = roles.parse().ok().filter(|n| (1..=MAX_ROLES).contains(n));
             let n: usize = n.ok_or_else(|| format!("roles={roles}: it is a number from 1 to {MAX_ROLES}"))?;
-            self.user = format!("{}_{}", self.user, number % n + 1);
+            let role = if is_gold { n } else { number % (n - 1).max(1) + 1 };
+            self.user = format!("{}_{role}", self.user);
         }
         Ok(self)
+    }
+
+    /// Returns whether golds have a role of their own.
+    pub(crate) fn has_role_of_golds(&self) -> bool {
+        self.option("roles").is_some_and(|roles| roles != "1")
+    }
+
+    /// Refuses unknown options, and options that occur twice.
+    fn check_options(&self) -> Result<(), String> {
+        for (place, (name, _)) in self.options.iter().enumerate() {
+            if !OPTIONS.contains(&name.as_str()) {
+                return Err(unknown_option(name));
+            }
+            if self.options[..place].iter().any(|(earlier, _)| earlier == name) {
+                return Err(format!("the URL has the option {name} twice"));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the value of an option.
@@ -99,6 +128,14 @@ pub(crate) fn shown(name: &Path) -> String {
         |_| format!("{}://…", name.to_string_lossy().split("://").next().unwrap_or_default()),
         |url| url.to_string(),
     )
+}
+
+/// Returns the message for an unknown option, with the nearest known one.
+fn unknown_option(name: &str) -> String {
+    let lower = name.to_lowercase();
+    let nearest = OPTIONS.iter().map(|known| (osa_distance(&lower, known), *known)).min();
+    let hint = nearest.filter(|(edits, _)| *edits <= MAX_EDITS).map(|(_, known)| format!(" Did you mean {known}?"));
+    format!("the URL has an unknown option {name:?}; known: {}.{}", OPTIONS.join(", "), hint.unwrap_or_default())
 }
 
 fn option(pair: &str) -> Result<(String, String), String> {
@@ -132,10 +169,12 @@ mod tests {
 
     #[test]
     fn a_url_is_taken_apart() {
-        let url = parse("postgresql://ann:s%40fe:%2F@db.example:6432/my%20shop?sslmode=disable&a=b%26c").unwrap();
+        let url =
+            parse("postgresql://ann:s%40fe:%2F@db.example:6432/my%20shop?sslmode=disable&sslrootcert=b%26c").unwrap();
         assert_eq!((url.user.as_str(), url.password.as_deref()), ("ann", Some("s@fe:/")));
         assert_eq!((url.host.as_str(), url.port, url.database.as_str()), ("db.example", Some(6432), "my shop"));
-        assert_eq!((url.option("sslmode"), url.option("a"), url.option("b")), (Some("disable"), Some("b&c"), None));
+        let options = (url.option("sslmode"), url.option("sslrootcert"), url.option("roles"));
+        assert_eq!(options, (Some("disable"), Some("b&c"), None));
         let url = parse("postgresql://ann@[::1]:5/d").unwrap();
         assert_eq!((url.host.as_str(), url.port, url.password), ("::1", Some(5), None));
         let url = parse("postgres://ann@%2Frun%2Fpg/d").unwrap();
@@ -143,15 +182,43 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_is_a_role_of_its_own() {
-        let user = |text: &str, number| parse(text).unwrap().of_thread(number).map(|url| url.user);
-        let users: Vec<_> = (0..4).map(|number| user("postgresql://ann@h/d?roles=3", number).unwrap()).collect();
+    fn each_thread_is_a_role_of_its_own_and_golds_are_another() {
+        let user = |text: &str, number| parse(text).unwrap().of_thread(number, false).map(|url| url.user);
+        let gold = |text: &str, number| parse(text).unwrap().of_thread(number, true).map(|url| url.user);
+        let users: Vec<_> = (0..4).map(|number| user("postgresql://ann@h/d?roles=4", number).unwrap()).collect();
         assert_eq!(users, ["ann_1", "ann_2", "ann_3", "ann_1"]);
+        let golds: Vec<_> = (0..4).map(|number| gold("postgresql://ann@h/d?roles=4", number).unwrap()).collect();
+        assert_eq!(golds, ["ann_4"; 4]);
+        assert_eq!(["1", "2"].map(|n| user(&format!("mysql://a@h/d?roles={n}"), 5).unwrap()), ["a_1", "a_1"]);
+        assert_eq!(["1", "2"].map(|n| gold(&format!("mysql://a@h/d?roles={n}"), 5).unwrap()), ["a_1", "a_2"]);
+        assert_eq!(
+            ["?roles=2", "?roles=1", ""]
+                .map(|options| { parse(&format!("mysql://a@h/d{options}")).unwrap().has_role_of_golds() }),
+            [true, false, false]
+        );
         assert_eq!(user("mysql://ann@h/d?sslmode=disable", 7).unwrap(), "ann");
         for wrong in ["0", "-1", "1025", "many", ""] {
             let error = user(&format!("mysql://ann:secret@h/d?roles={wrong}"), 0).unwrap_err();
             assert_eq!(error, format!("roles={wrong}: it is a number from 1 to 1024"));
         }
+    }
+
+    #[test]
+    fn unknown_and_repeated_options_are_refused() {
+        let error = |options: &str| parse(&format!("mysql://ann:secret@h/d?{options}")).unwrap_err();
+        let known = "known: allow, roles, sslmode, sslrootcert.";
+        for (options, expected) in [
+            ("sslmod=verify-full", format!("\"sslmod\"; {known} Did you mean sslmode?")),
+            ("SSLMODE=verify-full", format!("\"SSLMODE\"; {known} Did you mean sslmode?")),
+            ("sslmode=disable&ssl_root_cert=x", format!("\"ssl_root_cert\"; {known} Did you mean sslrootcert?")),
+            ("role=3", format!("\"role\"; {known} Did you mean roles?")),
+            ("connect_timeout=5", format!("\"connect_timeout\"; {known}")),
+            ("%73slmod=x", format!("\"sslmod\"; {known} Did you mean sslmode?")),
+            ("=x", format!("\"\"; {known}")),
+        ] {
+            assert_eq!(error(options), format!("the URL has an unknown option {expected}"), "{options}");
+        }
+        assert_eq!(error("sslmode=verify-full&sslmode=disable"), "the URL has the option sslmode twice");
     }
 
     #[test]

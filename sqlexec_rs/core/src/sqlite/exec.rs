@@ -281,6 +281,6 @@ fn explain_stop(outcome: &mut Outcome, stop: Option<Stop>, limits: &Limits) {
         Some(Stop::Wall) => format!("over the time limit of {} ms", limits.timeout.unwrap_or_default().as_millis()),
         Some(Stop::Cpu) => format!("over the CPU time limit of {} ms", limits.cpu.unwrap_or_default().as_millis()),
         Some(Stop::VmSteps) => format!("over the budget of {} VM steps", limits.vm_steps.unwrap_or_default()),
-        None => "interrupted".to_owned(),
+        Some(Stop::Killed) | None => "interrupted".to_owned(),
     });
 }

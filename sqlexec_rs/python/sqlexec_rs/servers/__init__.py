@@ -2,8 +2,9 @@
 
 A server is made of the programs that are installed, runs without privileges, listens on 127.0.0.1 alone, and keeps its
 files in the given folder. It has an owner, who may do everything, and a reader, who may do nothing but read: the role
-that an executor asks for. As sessions of one role can end each other there are reader_1 to reader_16, too, one for each
-thread of an executor. Nothing is written safely to disk, so a server is not a place to keep data.
+that an executor asks for. As sessions of one role can end and read each other there are reader_1 to reader_16, too:
+the last for golds, and one of the others for each thread of an executor. Nothing is written safely to disk, so a
+server is not a place to keep data.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import os
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from sqlexec_rs._native import Executor
-from sqlexec_rs.servers import _mariadb, _postgresql, _programs
+from sqlexec_rs.servers import _long_queries, _mariadb, _postgresql, _programs
+from sqlexec_rs.servers._functions import revoke_script
 from sqlexec_rs.servers._programs import ServerError
 
-__all__ = ["ENGINES", "ROLES", "Server", "ServerError", "check", "find", "start"]
+__all__ = ["ENGINES", "ROLES", "Server", "ServerError", "check", "find", "make_readers", "revoke_script", "start"]
 
 _ENGINES = {"postgresql": _postgresql, "mariadb": _mariadb}
 ENGINES = tuple(_ENGINES)
@@ -73,7 +77,7 @@ def start(engine: str, folder: str | os.PathLike[str]) -> Server:
     server = Server(engine, str(root), port, **urls)
     own.launch(root, port, passwords)
     try:
-        server.run(own.make_readers(passwords["reader"], [f"reader_{i}" for i in range(1, ROLES + 1)]))
+        server.run(own.prepare(passwords["reader"], ROLES))
     except BaseException:
         server.stop()
         raise
@@ -102,7 +106,20 @@ def check(url: str) -> list[str]:
     if engine is None:
         raise ServerError(f"a server's URL begins with {', '.join(f'{scheme}://' for scheme in schemes)}")
     with Executor(threads=1) as executor:
-        outcome = executor.execute(url, engine.FACTS)
-    if outcome.status != "ok":
-        raise ServerError(outcome.error or outcome.status)
-    return engine.tell(outcome.rows[0])
+
+        def ask(sql: str) -> list[tuple[Any, ...]]:
+            outcome = executor.execute(url, sql)
+            if outcome.status != "ok":
+                raise ServerError(outcome.error or outcome.status)
+            return outcome.rows
+
+        lines: list[str] = engine.tell(ask(engine.FACTS)[0], ask)
+        return [*lines, _long_queries.count(executor, url, engine.LONG_QUERIES)]
+
+
+def make_readers(engine: str, database: str, name: str = "reader", n_roles: int = ROLES) -> str:
+    """Return the statements by which an owner of a server makes roles that only read, and the URL of them all."""
+    own, password = _ENGINES[engine], secrets.token_hex(16)
+    url = f"{own.SCHEME}://{quote(name, safe='')}:{password}@HOST/{quote(database, safe='')}"
+    url += f"?roles={n_roles}" if n_roles else ""
+    return f"{own.make_readers(database, name, password, n_roles)}-- {url}\n"

@@ -24,6 +24,11 @@ def main(arguments: list[str] | None = None) -> int:
     stopper.add_argument("--dir", required=True)
     checker = commands.add_parser("check", help="say what a server can be held to, and what not")
     checker.add_argument("url")
+    maker = commands.add_parser("readers", help="print the SQL by which an owner makes roles that only read")
+    maker.add_argument("engine", choices=servers.ENGINES)
+    maker.add_argument("--database", required=True)
+    maker.add_argument("--name", default="reader")
+    maker.add_argument("--roles", type=int, default=servers.ROLES, help="one more than an executor has threads")
     options = parser.parse_args(arguments)
     try:
         if options.command == "start":
@@ -33,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"owner  {server.owner}\nreader {server.readers}", flush=True)
         elif options.command == "check":
             print("\n".join(servers.check(options.url)))
+        elif options.command == "readers":
+            print(servers.make_readers(options.engine, options.database, options.name, options.roles), end="")
         else:
             inside = [folder for folder in map(Path(options.dir).joinpath, servers.ENGINES) if folder.is_dir()]
             for server in [servers.find(folder) for folder in inside or [options.dir]]:

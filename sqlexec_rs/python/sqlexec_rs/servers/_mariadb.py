@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +20,15 @@ _LOG = "error.log"
 FACTS = """
 SELECT version(), current_user(), @@max_connections, @@max_user_connections, @@max_session_mem_used,
        @@tmp_disk_table_size, @@max_allowed_packet
+"""
+
+LONG_QUERIES = """
+SELECT COUNT(*) FROM information_schema.processlist
+WHERE id <> CONNECTION_ID() AND (command = 'Killed' OR (command IN ('Query', 'Execute') AND time > 60))
+"""
+"""Counts the user's queries that were killed and continue, or run for more than a minute.
+
+The executor runs no other text on the process list (`core/src/server/mysql/sessions.rs`).
 """
 
 
@@ -50,7 +60,7 @@ GRANT ALL ON *.* TO owner WITH GRANT OPTION;
         said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         end(root)
         raise ServerError(f"{error}: {' '.join(said.split())[-400:]}") from None
-    first.unlink()
+    first.write_text("", encoding="ascii")  # it is read again when the server starts again
 
 
 def resume(root: Path, port: int, *options: str) -> None:
@@ -63,15 +73,21 @@ def resume(root: Path, port: int, *options: str) -> None:
         # REPLACE() of a long text takes the square of its length, and asks nobody meanwhile.
         "--max-allowed-packet=1M",
     ]  # fmt: skip
-    # A server is nobody's child: who starts it need not live as long.
-    _programs.run(["/bin/sh", "-c", '"$@" &', "sh", *server, *options], root, _programs.find_user(USERS))
+    _programs.keep_running([*server, *options], root, _programs.find_user(USERS))
 
 
-def make_readers(password: str, numbered: Sequence[str]) -> str:
-    """Return the statements that make who may only read."""
-    users = ["reader", *numbered]
+def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
+    """Return the statements that make who may only read a database."""
+    users = [_quoted(user) for user in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
     made = ", ".join(f"{user} IDENTIFIED BY '{password}'" for user in users)
-    return f"CREATE USER {made}; GRANT SELECT ON {DATABASE}.* TO {', '.join(users)};"
+    # In a GRANT the name of a database is a pattern.
+    pattern = _quoted(re.sub(r"([_%\\])", r"\\\1", database))
+    return f"CREATE USER {made};\nGRANT SELECT ON {pattern}.* TO {', '.join(users)};\n"
+
+
+def prepare(password: str, n_roles: int) -> str:
+    """Return the statements that set up a new server."""
+    return make_readers(DATABASE, "reader", password, n_roles)
 
 
 def ask(url: str, script: str) -> None:
@@ -84,25 +100,31 @@ def ask(url: str, script: str) -> None:
 
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
+    _programs.let_end(root)
     file = root / "pid"
     try:
-        os.kill(int(file.read_text(encoding="ascii")), signal.SIGTERM)
-    except (FileNotFoundError, ProcessLookupError):
+        pid = int(file.read_text(encoding="ascii"))
+        os.kill(pid, signal.SIGTERM)
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        file.unlink(missing_ok=True)  # of a server that has crashed
         return
-    _programs.wait(lambda: not file.exists(), f"the server in {root} did not end")
+    _programs.wait(lambda: not (file.exists() and _programs.is_alive(pid)), f"the server in {root} did not end")
+    file.unlink(missing_ok=True)
 
 
-def tell(facts: tuple[str, ...]) -> list[str]:
+def tell(facts: tuple[str, ...], _ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
     """Return lines that say what an executor can hold the server to."""
     version, user, connections, limit, memory, disk, packet = facts
     most = limit if int(limit) > 0 else connections
     return [
         f"MariaDB {version}: the user {user} can read, and do nothing else",
-        f"time: bounded for each run; connections: one a thread of an executor, of {most} that there may be",
+        "time: each run is answered in time, and some functions continue",
+        f"connections: one a thread of an executor, two with ?roles=N, of {most} that there may be",
         f"memory: {int(memory) >> 20} MiB a run",
         f"temporary tables on disk: {int(disk) >> 20} MiB each, and there may be several",
         f"a function of long texts may outlive its run; max_allowed_packet bounds them, {int(packet) >> 20} MiB",
         f"sessions of {user} can end each other; with ?roles=N each thread has a user of its own",
+        "routines: none that the user may execute, which a session is refused for",
     ]
 
 
@@ -116,3 +138,7 @@ def _answers(url: str) -> bool:
 
 def _program(name: str) -> str:
     return _programs.find_program(name, "mariadb-server", "opt/mariadb/*/bin/{name}")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

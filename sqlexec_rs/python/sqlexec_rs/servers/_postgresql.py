@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shlex
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sqlexec_rs.servers import _programs
-from sqlexec_rs.servers._programs import SECONDS
+from sqlexec_rs.servers import _functions, _programs
+from sqlexec_rs.servers._programs import ServerError
 
 SCHEME = "postgresql"
 DATABASE = "postgres"
 USERS = ("postgres",)
 
+# What a role may take of the disk; only a superuser can set or lift it. The log gets no text of a reader, nor messages
+# with a part of one: `debug_print_plan` and its like write below `fatal`.
+_LOG_LEVELS = ("log_min_messages = 'fatal'", "log_min_error_statement = 'panic'")
+_BOUNDS = (
+    "temp_file_limit = '1GB'",
+    *_LOG_LEVELS,
+    "log_parameter_max_length = 0",
+    "log_min_duration_statement = -1",
+    "log_statement = 'none'",
+)
+
 FACTS = """
 SELECT current_setting('server_version'), current_user, current_setting('temp_file_limit'), current_setting('work_mem'),
-       current_setting('max_connections'),
+       current_setting('max_connections'), current_setting('log_min_messages'),
+       current_setting('log_min_error_statement'),
        (SELECT rolconnlimit FROM pg_catalog.pg_roles WHERE rolname = current_user)
 """
+
+_DEFINERS = f"""
+SELECT pg_proc.oid::regprocedure::text, owner.rolname, owner.rolsuper FROM pg_catalog.pg_proc
+JOIN pg_catalog.pg_roles AS owner ON owner.oid = proowner
+WHERE prosecdef AND {_functions.IS_EXECUTABLE} ORDER BY 1
+"""
+LONG_QUERIES = """
+SELECT count(*) FROM pg_catalog.pg_stat_get_backend_idset() AS id
+WHERE pg_catalog.pg_stat_get_backend_pid(id) <> pg_catalog.pg_backend_pid()
+  AND pg_catalog.pg_stat_get_backend_activity_start(id) < pg_catalog.now() - interval '60 s'
+  AND pg_catalog.pg_stat_get_backend_wait_event_type(id) IS DISTINCT FROM 'Client'
+"""
+"""Counts the role's queries that run for more than a minute; a session without a query waits for its client."""
 
 
 def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
@@ -38,21 +66,46 @@ def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
 def resume(root: Path, port: int, *options: str) -> None:
     """Start the server of a folder."""
     # Unix sockets are put where they disturb nobody, and nothing is written safely to disk.
-    _control(root, "start", "--options", " ".join([f"-h 127.0.0.1 -p {port} -k '{root}' -F", *options]))
+    server = [_program("postgres"), "-D", str(root / "data"), "-h", "127.0.0.1", "-p", str(port), "-k", str(root), "-F"]
+    words = [word for option in options for word in shlex.split(option)]
+    command = ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(root / "log"), *server, *words]
+    _programs.keep_running(command, root, _programs.find_user(USERS))
+    is_ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+    try:
+        _programs.wait(lambda: _programs.succeeds(is_ready), f"the server in {root} did not answer")
+    except ServerError as error:
+        end(root)
+        log = (root / "log").read_text(encoding="utf-8", errors="replace")
+        raise ServerError(f"{error}: {_programs.telling(log)}") from None
 
 
-def make_readers(password: str, numbered: Sequence[str]) -> str:
-    """Return the statements that make who may only read."""
-    members = "".join(f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE reader;\n" for role in numbered)
-    return f"""
-        REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-        REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC;
-        CREATE ROLE reader LOGIN PASSWORD '{password}';
-        GRANT USAGE ON SCHEMA public TO reader;
-        ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT SELECT ON TABLES TO reader;
-        ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT USAGE ON SCHEMAS TO reader;
-        {members}
-    """
+def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
+    """Return the statements that make who may only read a database, of which a superuser runs all."""
+    quoted = _quoted(name)
+    roles = [quoted, *(_quoted(f"{name}_{i}") for i in range(1, n_roles + 1))]
+    members = [f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE {quoted};" for role in roles[1:]]
+    bounds = [f"ALTER ROLE {role} SET {setting};" for role in roles for setting in _BOUNDS]
+    lines = [
+        f"CREATE ROLE {quoted} LOGIN PASSWORD '{password}';",
+        *members,
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC;",
+        f"REVOKE TEMPORARY ON DATABASE {_quoted(database)} FROM PUBLIC;",
+        f"GRANT CONNECT ON DATABASE {_quoted(database)} TO {quoted};",
+        f"GRANT USAGE ON SCHEMA public TO {quoted};",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {quoted};",
+        f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {quoted};",
+        f"ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {quoted};",
+        "-- Bounds and functions, by a superuser alone.",
+        *bounds,
+        _functions.revoke_script(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def prepare(password: str, n_roles: int) -> str:
+    """Return the statements that set up a new server; every database that is created there has what template1 has."""
+    readers = make_readers(DATABASE, "reader", password, n_roles)
+    return f"{readers}\\connect template1\n{_functions.revoke_script()}\n"
 
 
 def ask(url: str, script: str) -> None:
@@ -65,32 +118,72 @@ def ask(url: str, script: str) -> None:
 
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
-    if (root / "data" / "postmaster.pid").exists():
-        _control(root, "stop", "--mode=fast")
+    _programs.let_end(root)
+    file = root / "data" / "postmaster.pid"
+    try:
+        pid = int(file.read_text(encoding="ascii").split()[0])
+        os.kill(pid, signal.SIGINT)  # a fast shutdown
+    except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
+        return
+    _programs.wait(lambda: not (file.exists() and _programs.is_alive(pid)), f"the server in {root} did not end")
 
 
-def tell(facts: tuple[str, ...]) -> list[str]:
-    """Return lines that say what an executor can hold the server to."""
-    version, role, temp, memory, connections, limit = facts
+def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
+    """Return lines that say what an executor can hold the server to; `ask` runs a query as the reader."""
+    version, role, temp, memory, connections, *logged, limit = facts
     most = connections if int(limit) < 0 else limit
     files = f"bounded by temp_file_limit, {temp}"
     if temp == "-1":
         files = f"not bounded, but by a superuser: ALTER ROLE {role} SET temp_file_limit = '1GB'"
     return [
         f"PostgreSQL {version}: the role {role} can read, and do nothing else",
-        f"time: bounded for each run; connections: one a thread of an executor, of {most} that there may be",
+        "time: each run is answered in time, and some functions continue",
+        f"connections: one a thread of an executor, two with ?roles=N, of {most} that there may be",
         f"temporary files: {files}",
+        *_log(role, logged),
         f"memory: not bounded; work_mem is {memory} for each sort and hash table of a query",
         f"sessions of {role} can end each other; with ?roles=N each thread has a role of its own",
+        *_executable(ask),
+        *_definers(ask),
     ]
 
 
-def _control(root: Path, command: str, *options: str) -> None:
-    """Start or stop the server of a folder, and wait until it has."""
-    program = [_program("pg_ctl"), command, f"--pgdata={root / 'data'}", f"--log={root / 'log'}", "--wait", "--silent"]
-    _programs.run([*program, f"--timeout={SECONDS}", *options], root, _programs.find_user(USERS))
+def _log(role: str, levels: Sequence[str]) -> list[str]:
+    """Return a line where the server logs a reader's texts or errors; `levels` are those of messages and statements."""
+    if {"fatal", "panic"}.issuperset(levels):
+        return []
+    settings = "; ".join(f"ALTER ROLE {role} SET {bound}" for bound in _LOG_LEVELS)
+    return [f"the log holds texts and errors of a reader, without a bound; by a superuser: {settings}"]
+
+
+def _executable(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
+    """Return lines for the functions that the role may execute and that setting up readers revokes."""
+    executable = {name for (name,) in ask(_functions.executable_query())}
+    lines = [
+        f"a reader can {group.effect}: {', '.join(name for name in group.names if name in executable)}"
+        for group in _functions.REVOKED
+        if not executable.isdisjoint(group.names)
+    ]
+    signatures = sorted(name for name in executable if "(" in name)
+    lines += [f"a reader can do the last two by {', '.join(signatures)}"] if signatures else []
+    if not lines:
+        return ["functions that write, lock, work on or show other sessions: revoked"]
+    return [*lines, "a superuser revokes them: python -m sqlexec_rs.servers readers postgresql --database NAME"]
+
+
+def _definers(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
+    """Return a line for each function that runs as its owner and that the role may execute."""
+    return [
+        f"{signature} runs as {owner}{', a superuser' if is_superuser else ''}, and the role may execute it: "
+        f"REVOKE EXECUTE ON FUNCTION {signature} FROM PUBLIC"
+        for signature, owner, is_superuser in ask(_DEFINERS)
+    ]
 
 
 def _program(name: str) -> str:
     """Return the path of a program; Debian's are not on the search path, but wrappers of theirs are."""
     return _programs.find_program(name, "postgresql", "usr/lib/postgresql/*/bin/{name}")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

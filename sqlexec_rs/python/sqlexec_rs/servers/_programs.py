@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import shutil
 import socket
 import subprocess
@@ -79,6 +80,53 @@ def run(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) ->
     (folder / "output").unlink()
     if done.returncode:
         raise ServerError(f"{Path(command[0]).name} failed in {folder}: {telling(said)}")
+
+
+_KEEP = """
+n=0
+while [ -e "$0" ] && [ $n -lt 5 ]; do
+    begun=$(date +%s)
+    "$@"
+    if [ $(($(date +%s) - begun)) -gt 5 ]; then n=0; else n=$((n + 1)); fi
+    sleep 0.2
+done
+"""
+
+
+def keep_running(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) -> None:
+    """Start a server that is nobody's child, and start it again whenever it ends, until `let_end`.
+
+    One that ends five times within five seconds of its start is given up.
+    """
+    mark = folder / f"running-{secrets.token_hex(8)}"
+    mark.touch()
+    run(
+        ["/bin/sh", "-c", 'script=$1; shift; /bin/sh -c "$script" "$@" &', "sh", _KEEP, str(mark), *command],
+        folder,
+        user,
+    )
+
+
+def let_end(folder: Path) -> None:
+    """Start the server of a folder no more when it ends."""
+    for mark in folder.glob("running-*"):
+        mark.unlink(missing_ok=True)
+
+
+def succeeds(command: Sequence[str]) -> bool:
+    """Return whether a program ends with the exit code 0."""
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603 - servers' programs
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def telling(said: str) -> str:

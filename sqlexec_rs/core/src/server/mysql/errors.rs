@@ -77,19 +77,97 @@ impl ServerError {
     fn status(&self) -> Status {
         match self.code {
             1290 if self.message.contains("max-session-mem-used") => Status::TooLarge,
-            // The grammar; no query; another number of columns in a union, a row or a subquery; no alias.
-            1064 | 1065 | 1149 | 1222 | 1241 | 1248 => Status::SyntaxError,
-            // Privileges of databases, users, tables, columns, routines and files; a transaction that only reads; locks.
-            1044 | 1045 | 1142 | 1143 | 1227 | 1290 | 1792 | 1223 | 1099 | 1100 | 1295 => Status::Forbidden,
-            // Memory, the stack, files, packets, a table on disk, columns, tables of a join, depth of what is nested.
-            1037 | 1038 | 1041 | 1114 | 1116 | 1117 | 1119 | 1153 | 1301 | 1436 | 1461 | 4004 | 4005 => {
-                Status::TooLarge
+            // The grammar; no query; `*` without tables; clauses that do not combine; another number of columns in a union,
+            // a row, a WITH list or a subquery; no alias.
+            1064 | 1065 | 1096 | 1149 | 1221 | 1222 | 1241 | 1248 | 4002 | 4099 | 4107 => Status::SyntaxError,
+            // Privileges of databases, users, tables, columns, routines and files; sessions of others; a transaction that
+            // only reads; locks; features that the server lacks or has disabled.
+            1044 | 1045 | 1095 | 1099 | 1100 | 1142 | 1143 | 1223 | 1227 | 1235 | 1289 | 1290 | 1295 | 1698 | 1792 => {
+                Status::Forbidden
             }
-            1205 => Status::Timeout,
-            1021 | 1023..=1031 | 1033..=1036 | 1040 | 1043 | 1053 | 1130 | 1203 | 1226 | 1927 => Status::DbError,
-            _ if self.state.starts_with("42") => Status::SchemaError,
-            // A function that is not there is one that may not be run: the server does not tell which.
-            1051 | 1052 | 1054 | 1146 | 1193 | 1305 | 1370 => Status::SchemaError,
+            // Memory, the stack, files, packets, a table on disk, rows of a join, columns and their lengths, tables of a
+            // join, parameters, expressions, depth of nesting.
+            1037
+            | 1038
+            | 1041
+            | 1074
+            | 1104
+            | 1114
+            | 1116..=1119
+            | 1153
+            | 1301
+            | 1390
+            | 1436
+            | 1456
+            | 1461
+            | 1473
+            | 4003
+            | 4026 => Status::TooLarge,
+            // Files, connections, locks and changes of others, damaged tables, another server, faults of the server.
+            1004
+            | 1005
+            | 1009..=1021
+            | 1023..=1036
+            | 1039
+            | 1040
+            | 1042
+            | 1043
+            | 1053
+            | 1130
+            | 1135
+            | 1194
+            | 1195
+            | 1203
+            | 1205
+            | 1206
+            | 1213
+            | 1226
+            | 1296
+            | 1297
+            | 1412
+            | 1429
+            | 1430
+            | 1615
+            | 1637
+            | 1712
+            | 1815
+            | 1877
+            | 1878
+            | 1927
+            | 1932 => Status::DbError,
+            // An unknown function, or one that the user may not execute: the server has one error for both. Then aggregates,
+            // full-text indexes, variables, collations, broken views, lists of WITH and WINDOW, types and operators.
+            1051
+            | 1052
+            | 1054
+            | 1111
+            | 1146
+            | 1191
+            | 1193
+            | 1238
+            | 1267
+            | 1270
+            | 1271
+            | 1273
+            | 1305
+            | 1347
+            | 1356
+            | 1370
+            | 4004..=4018
+            | 4078
+            | 4079
+            | 4161
+            | 4162 => Status::SchemaError,
+            _ => self.status_of_state(),
+        }
+    }
+
+    /// Returns what the class of the SQLSTATE means, where the code says nothing.
+    fn status_of_state(&self) -> Status {
+        match self.state.as_bytes() {
+            [b'4', b'2', ..] | [b'3', b'D', ..] => Status::SchemaError,
+            [b'0', b'A', ..] | [b'2', b'5' | b'8', ..] => Status::Forbidden,
+            [b'0', b'8', ..] | [b'4', b'0', ..] => Status::DbError,
             _ => Status::RuntimeError,
         }
     }
@@ -116,6 +194,22 @@ mod tests {
             (1690, "22003", Status::RuntimeError),
             (1114, "HY000", Status::TooLarge),
             (1040, "08004", Status::DbError),
+            (1104, "42000", Status::TooLarge),
+            (1118, "42000", Status::TooLarge),
+            (1235, "42000", Status::Forbidden),
+            (1289, "HY000", Status::Forbidden),
+            (1415, "0A000", Status::Forbidden),
+            (1568, "25001", Status::Forbidden),
+            (1096, "HY000", Status::SyntaxError),
+            (1046, "3D000", Status::SchemaError),
+            (1111, "HY000", Status::SchemaError),
+            (4003, "HY000", Status::TooLarge),
+            (4004, "HY000", Status::SchemaError),
+            (4005, "HY000", Status::SchemaError),
+            (1194, "HY000", Status::DbError),
+            (1205, "HY000", Status::DbError),
+            (1213, "40001", Status::DbError),
+            (1242, "21000", Status::RuntimeError),
         ];
         for (code, state, expected) in cases {
             assert_eq!(error(code, state, "so\n it is").outcome("").status, expected, "{code}");

@@ -5,14 +5,18 @@
 //! leave something, or find what another left, the connection is reset, which ends variables, settings and locks; the next
 //! run reads the answer to that.
 //!
-//! Three clocks end a run: the server's `max_statement_time`, a `KILL` by a second connection when the server has not
+//! Three clocks bound the answer to a run: the server's `max_statement_time`, a `KILL` by a second connection when the server has not
 //! answered in time, and the end of the connection. A server that stops a function such as `benchmark()` sends what it has
-//! as an answer, so an answer after its time is a timeout, and a warning that a run was interrupted is one, too.
+//! as an answer, so an answer after its time is a timeout, and a warning that a run was interrupted is one, too. A function
+//! that looks at none of them continues in the server (`given_up`).
 
 mod answer;
 mod errors;
+mod functions;
+mod hidden;
 mod login;
 mod role;
+mod sessions;
 mod text;
 mod values;
 mod wire;
@@ -29,6 +33,7 @@ use mysql_common::proto::{MyDeserialize, MySerialize};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Wanted};
 use crate::result::value::Value;
+use crate::server::given_up::Remains;
 use crate::server::rows::Excess;
 use crate::server::stream::{Failure, NO_TLS};
 use crate::server::url::Url;
@@ -36,6 +41,7 @@ use crate::server::watch::Watch;
 use crate::server::{Asked, Session, stop_outcome};
 use answer::{Answer, Shape};
 use errors::ServerError;
+use hidden::Views;
 use wire::{MAX_PACKET, Wire};
 
 /// What is used of the protocol: neither several statements in a text, nor files of this machine.
@@ -55,6 +61,9 @@ const SERVER_GRACE: Duration = Duration::from_millis(15);
 
 /// How long it has to take the order, before the connection is closed.
 const KILL_GRACE: Duration = Duration::from_millis(100);
+
+/// How long a look at a session may take that was given up.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// How long the rest of a result is read that nobody wants, before the run is ended.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
@@ -78,12 +87,14 @@ pub(super) struct Mysql {
     bounds: Option<Bounds>,
     /// The columns of the last result.
     shape: Shape,
+    views: Views,
     is_usable: bool,
 }
 
 impl Mysql {
     /// Connects, and refuses a user that can do more than read.
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+        url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let mut session = Self::open(url, watch)?;
         let settings = session.settings(bounds(&Limits::default(), watch));
         let result = session.ask(&settings, watch).and_then(|_| role::check(&mut session, watch));
@@ -100,6 +111,7 @@ impl Mysql {
             is_reset: false,
             bounds: None,
             shape: Shape::default(),
+            views: Views::default(),
             is_usable: true,
         };
         session.start(watch).map(|()| session).map_err(Failure::into_text)
@@ -139,7 +151,7 @@ impl Mysql {
     /// Returns the rows of a query of our own, as texts.
     fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, Failure> {
         self.wire.send(&[(Command::COM_QUERY, sql.as_bytes())])?;
-        let mut answer = Answer::new(0, Shape::default());
+        let mut answer = Answer::new(u8::from(std::mem::take(&mut self.is_reset)), Shape::default());
         self.wire.begin_answer();
         if answer.read(&mut self.wire, &Limits::default(), watch)?.is_some() {
             return Err(Failure::TooLarge);
@@ -174,6 +186,14 @@ impl Mysql {
                  max_execution_time={millis}, cte_max_recursion_depth=4294967295"
             )
         }
+    }
+
+    /// Tells whether a text may name a view, whose functions do not show in it.
+    fn names_view(&mut self, statement: &str, watch: &Watch<'_>) -> Result<bool, Failure> {
+        if self.views.is_old() {
+            self.views = hidden::find(self, watch)?;
+        }
+        Ok(self.views.are_in(statement))
     }
 
     /// Has the server end what it does for this session, and reads to the end of it; where its own clock does not, the
@@ -255,6 +275,9 @@ impl Session for Mysql {
             Ok(statement) => statement,
             Err(outcome) => return Ok(*outcome),
         };
+        if let Some(outcome) = functions::refusal(statement, self.url.option("allow")) {
+            return Ok(outcome);
+        }
         let statement = match asked.wanted {
             Wanted::Rows => Cow::from(statement),
             Wanted::Plan => format!("EXPLAIN {statement}").into(),
@@ -269,7 +292,7 @@ impl Session for Mysql {
             }
             Some(all) => values::with_parameters(&statement, &all.values).into(),
         };
-        let is_plain = text::is_plain(&statement);
+        let is_plain = text::is_plain(&statement) && !self.names_view(&statement, watch).map_err(Failure::into_text)?;
         let mut commands: Vec<(Command, &[u8])> = Vec::with_capacity(3);
         if !is_plain && self.bounds.take().is_some() {
             commands.push((Command::COM_RESET_CONNECTION, &[]));
@@ -327,6 +350,26 @@ impl Session for Mysql {
 
     fn is_usable(&self) -> bool {
         self.is_usable
+    }
+
+    fn into_remains(self: Box<Self>) -> Box<dyn Remains> {
+        Box::new(Killed { url: self.url.clone(), id: self.id })
+    }
+}
+
+/// A session that was killed: the server closes its connection at once, and continues where a function does not stop.
+struct Killed {
+    url: Url,
+    id: u32,
+}
+
+impl Remains for Killed {
+    fn has_ended(&mut self) -> bool {
+        let never = AtomicBool::new(false);
+        let watch = Watch::grace(LOOK, &never);
+        let Ok(mut session) = Mysql::open(&self.url, &watch) else { return false };
+        let sql = format!("SELECT 1 FROM information_schema.processlist WHERE id = {}", self.id);
+        session.ask(&sql, &watch).is_ok_and(|rows| rows.is_empty())
     }
 }
 

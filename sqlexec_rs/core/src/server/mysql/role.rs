@@ -7,10 +7,39 @@ use crate::server::watch::Watch;
 /// What a reader has a need of.
 const READING: [&str; 4] = ["USAGE", "SELECT", "SHOW VIEW", "SHOW DATABASES"];
 
-/// Refuses the session's user if it can do more than read.
+/// The right to grant a role.
+const ADMIN: &str = "ADMIN OPTION on";
+
+/// Tables in which other sessions' texts are; where the server writes them is found by `LOGS`.
+const TEXTS: [(&str, &str); 5] = [
+    ("performance_schema", "performance_schema.threads"),
+    ("performance_schema", "performance_schema.events_statements_current"),
+    ("performance_schema", "performance_schema.events_statements_history"),
+    ("general_log", "mysql.general_log"),
+    ("slow_query_log", "mysql.slow_log"),
+];
+
+/// A row for each place where the server writes the texts of all sessions now.
+const LOGS: &str = "\
+SELECT 'performance_schema' FROM (SELECT 1) a WHERE @@performance_schema
+UNION ALL SELECT 'general_log' FROM (SELECT 1) a WHERE @@general_log AND @@log_output LIKE '%TABLE%'
+UNION ALL SELECT 'slow_query_log' FROM (SELECT 1) a WHERE @@slow_query_log AND @@log_output LIKE '%TABLE%'";
+
+/// Refuses the session's user if it can do more than read, or can become somebody who can, or read what others run.
 pub(super) fn check(session: &mut Mysql, watch: &Watch<'_>) -> Result<(), Failure> {
-    let grants = session.ask("SHOW GRANTS", watch)?;
-    let rights: Vec<String> = grants.into_iter().flatten().flat_map(|grant| rights(&grant)).take(6).collect();
+    let grants: Vec<String> = session.ask("SHOW GRANTS", watch)?.into_iter().flatten().collect();
+    let roles: Vec<&str> = grants.iter().filter_map(|grant| role_of(grant)).collect();
+    let mut rights: Vec<String> = grants.iter().flat_map(|grant| rights(grant)).collect();
+    rights.sort_by_key(|right| right.starts_with(ADMIN)); // whoever makes a role can grant it
+    if rights.is_empty() {
+        rights.extend(rights_of_roles(session, &roles, watch)?);
+    }
+    let mut known = std::collections::HashSet::new();
+    rights.retain(|right| known.insert(right.clone()));
+    rights.truncate(6);
+    if rights.is_empty() {
+        rights = texts_of_others(session, watch)?;
+    }
     if rights.is_empty() {
         return Ok(());
     }
@@ -23,11 +52,56 @@ pub(super) fn check(session: &mut Mysql, watch: &Watch<'_>) -> Result<(), Failur
     )))
 }
 
+/// Returns what the user may do as one of its roles, active or not; the role of the session's begin is set again.
+fn rights_of_roles(session: &mut Mysql, roles: &[&str], watch: &Watch<'_>) -> Result<Vec<String>, Failure> {
+    let active = session.ask("SELECT CURRENT_ROLE()", watch)?.into_iter().flatten().next().unwrap_or_default();
+    let mut all = Vec::new();
+    for role in roles {
+        session.ask(&format!("SET ROLE {role}"), watch)?;
+        let grants = session.ask("SHOW GRANTS", watch)?.into_iter().flatten();
+        all.extend(grants.flat_map(|grant| rights(&grant)).map(|right| format!("{right} as the role {role}")));
+    }
+    let first = match active.as_str() {
+        "" | "NONE" => "NONE".to_owned(),
+        name if name.starts_with('`') => name.to_owned(),
+        name => format!("`{}`", name.replace('`', "``")),
+    };
+    session.ask(&format!("SET ROLE {first}"), watch)?;
+    Ok(all)
+}
+
+/// Returns the tables that the user can read and in which the server writes other sessions' texts.
+fn texts_of_others(session: &mut Mysql, watch: &Watch<'_>) -> Result<Vec<String>, Failure> {
+    let logs: Vec<String> = session.ask(LOGS, watch)?.into_iter().flatten().collect();
+    let mut readable = Vec::new();
+    for (log, table) in TEXTS {
+        if !logs.iter().any(|name| name == log) {
+            continue;
+        }
+        match session.ask(&format!("SELECT 1 FROM {table} LIMIT 0"), watch) {
+            Ok(_) => readable.push(format!("SELECT on {table}, where the texts of other sessions are")),
+            Err(Failure::Lost(_)) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(readable)
+}
+
+/// Returns the role that a line of SHOW GRANTS grants to the user, quoted as it is there.
+fn role_of(grant: &str) -> Option<&str> {
+    let grant = grant.strip_prefix("GRANT ").filter(|grant| !grant.contains(" ON "))?;
+    grant.split_once(" TO ").map(|(role, _)| role)
+}
+
 /// Returns what a line of SHOW GRANTS gives that a reader has no need of.
 fn rights(grant: &str) -> Vec<String> {
     let Some(grant) = grant.strip_prefix("GRANT ") else { return Vec::new() };
-    // A role without ON: what it gives has lines of its own while it is active.
-    let Some((names, place)) = grant.split_once(" ON ") else { return Vec::new() };
+    // A role has no ON: what it gives has lines of its own while it is active.
+    let Some((names, place)) = grant.split_once(" ON ") else {
+        let role = grant.split_once(" TO ").map_or(grant, |(role, _)| role);
+        let can_grant = grant.ends_with("WITH ADMIN OPTION");
+        return if can_grant { vec![format!("{ADMIN} the role {role}")] } else { Vec::new() };
+    };
     let place = place.split_once(" TO ").map_or(place, |(place, _)| place);
     let mut rights: Vec<String> = names_of(names)
         .into_iter()
@@ -55,7 +129,7 @@ fn names_of(list: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::rights;
+    use super::{rights, role_of};
 
     #[test]
     fn what_is_more_than_reading_is_found() {
@@ -75,9 +149,17 @@ mod tests {
             ("GRANT EXECUTE ON FUNCTION `a`.`f` TO `r`@`%`", "EXECUTE on FUNCTION `a`.`f`"),
             ("GRANT SELECT ON `a`.* TO `r`@`%` WITH GRANT OPTION", "GRANT OPTION on `a`.*"),
             ("GRANT PROXY ON ''@'%' TO 'r'@'%'", "PROXY on ''@'%'"),
+            ("GRANT `writers` TO `r`@`%` WITH ADMIN OPTION", "ADMIN OPTION on the role `writers`"),
         ];
         for (grant, expected) in cases {
             assert_eq!(rights(grant), [expected], "{grant}");
         }
+    }
+    #[test]
+    fn a_role_is_named_as_the_server_quotes_it() {
+        assert_eq!(role_of("GRANT `wri``ters` TO `r`@`%`"), Some("`wri``ters`"));
+        assert_eq!(role_of("GRANT `a`@`%`,`b`@`%` TO `r`@`%`"), Some("`a`@`%`,`b`@`%`"));
+        assert_eq!(role_of("GRANT SELECT ON `a`.* TO `r`@`%`"), None);
+        assert_eq!(role_of("SET DEFAULT ROLE `readers` FOR `r`@`%`"), None);
     }
 }

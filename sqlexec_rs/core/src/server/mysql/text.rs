@@ -1,5 +1,6 @@
 //! Finds the one statement in a SQL text, with MariaDB's rules for comments and quotes, and the word with which it begins.
 
+use super::sessions::shows_sessions;
 use crate::outcome::{Outcome, Status};
 use crate::request::Wanted;
 
@@ -34,8 +35,11 @@ pub(super) fn is_plain(statement: &str) -> bool {
 pub(super) fn statement(sql: &str, wanted: Wanted) -> Result<&str, Box<Outcome>> {
     let refused = |why: &str| Err(Box::new(Outcome::failed(Status::Forbidden, why)));
     let bytes = sql.as_bytes();
-    if sql.contains("/*!") || sql.contains("/*M!") {
+    if has_run_comment(sql) {
         return refused("comments that a server runs, /*! … */, are not");
+    }
+    if shows_sessions(sql) {
+        return refused("what other sessions run is not read");
     }
     let mut start = skip_blank(bytes, 0);
     if bytes[start..].iter().all(|byte| *byte == b';' || byte.is_ascii_whitespace()) {
@@ -73,7 +77,7 @@ fn statement_end(bytes: &[u8], mut at: usize) -> usize {
     while at < bytes.len() {
         match bytes[at] {
             b';' => return at,
-            quote @ (b'\'' | b'"' | b'`') => at = quote_end(bytes, at + 1, quote),
+            b'\'' | b'"' | b'`' => at = quote_end(bytes, at, Escapes::DEFAULT),
             _ => {
                 let next = skip_blank(bytes, at);
                 at = if next == at { at + 1 } else { next };
@@ -83,11 +87,54 @@ fn statement_end(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
-/// Returns where a quote ends that begins before. A doubled one is two that touch.
-fn quote_end(bytes: &[u8], mut at: usize, quote: u8) -> usize {
+/// In which quotes a backslash escapes the next character. The server's `sql_mode` decides, which is not known here.
+#[derive(Clone, Copy)]
+pub(super) struct Escapes {
+    single: bool,
+    double: bool,
+}
+
+impl Escapes {
+    /// By default both quotes hold texts.
+    const DEFAULT: Self = Self { single: true, double: true };
+
+    /// The default; `ANSI_QUOTES`, where double quotes hold names; and `NO_BACKSLASH_ESCAPES`.
+    const ALL: [Self; 3] = [Self::DEFAULT, Self { single: true, double: false }, Self { single: false, double: false }];
+
+    /// Returns the ways in which some server reads a text.
+    pub(super) fn of(sql: &str) -> &'static [Self] {
+        if sql.contains('\\') { &Self::ALL } else { &Self::ALL[..1] }
+    }
+}
+
+/// Returns whether some server would run a part of a text that others take for a comment.
+fn has_run_comment(sql: &str) -> bool {
+    let bytes = sql.as_bytes();
+    let begins_run_comment = |at: usize| bytes[at..].starts_with(b"/*!") || bytes[at..].starts_with(b"/*M!");
+    let has_run_comment = |escapes: &Escapes| {
+        let mut at = 0;
+        while at < bytes.len() {
+            match bytes[at] {
+                b'\'' | b'"' | b'`' => at = quote_end(bytes, at, *escapes),
+                b'/' if begins_run_comment(at) => return true,
+                b'/' | b'-' | b'#' => at = comment_end(bytes, at).unwrap_or(at + 1),
+                _ => at += 1,
+            }
+        }
+        false
+    };
+    // Most texts have none, wherever it may be.
+    memchr::memmem::find_iter(bytes, b"/*").any(begins_run_comment) && Escapes::of(sql).iter().any(has_run_comment)
+}
+
+/// Returns where a quote ends that begins here. A doubled one is two that touch.
+pub(super) fn quote_end(bytes: &[u8], begin: usize, escapes: Escapes) -> usize {
+    let quote = bytes[begin];
+    let has_escapes = (quote == b'\'' && escapes.single) || (quote == b'"' && escapes.double);
+    let mut at = begin + 1;
     while at < bytes.len() {
         match bytes[at] {
-            b'\\' if quote != b'`' => at += 2,
+            b'\\' if has_escapes => at += 2,
             byte if byte == quote => return at + 1,
             _ => at += 1,
         }
@@ -96,19 +143,29 @@ fn quote_end(bytes: &[u8], mut at: usize, quote: u8) -> usize {
 }
 
 /// Goes over white space and comments.
-fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
-    let line_end = |at: usize| memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n + 1);
+pub(super) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
     loop {
-        let rest = &bytes[at.min(bytes.len())..];
-        at = match rest {
-            [byte, ..] if byte.is_ascii_whitespace() || *byte == 0x0b => at + 1,
-            [b'#', ..] => line_end(at),
-            // Two hyphens are a comment only before what is white.
-            [b'-', b'-', byte, ..] if byte.is_ascii_whitespace() || byte.is_ascii_control() => line_end(at),
-            [b'-', b'-'] => bytes.len(),
-            [b'/', b'*', ..] => memchr::memmem::find(&rest[2..], b"*/").map_or(bytes.len(), |n| at + n + 4),
+        at = match bytes.get(at) {
+            Some(byte) if byte.is_ascii_whitespace() || *byte == 0x0b => at + 1,
+            Some(b'#' | b'-' | b'/') => match comment_end(bytes, at) {
+                Some(end) => end,
+                None => return at,
+            },
             _ => return at.min(bytes.len()),
         };
+    }
+}
+
+/// Returns where a comment ends that begins here; `None` where none begins.
+fn comment_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let line_end = || memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n + 1);
+    match &bytes[at..] {
+        [b'#', ..] => Some(line_end()),
+        // Two hyphens begin a comment only before white space.
+        [b'-', b'-', byte, ..] if byte.is_ascii_whitespace() || byte.is_ascii_control() => Some(line_end()),
+        [b'-', b'-'] => Some(bytes.len()),
+        [b'/', b'*', rest @ ..] => Some(memchr::memmem::find(rest, b"*/").map_or(bytes.len(), |n| at + n + 4)),
+        _ => None,
     }
 }
 
@@ -130,6 +187,11 @@ mod tests {
             ("SELECT 'it\\'s; so'", "SELECT 'it\\'s; so'"),
             ("SHOW TABLES", "SHOW TABLES"),
             ("SELECT 1 --", "SELECT 1 --"),
+            ("SELECT '/*!', \"/*M!\", `/*!`", "SELECT '/*!', \"/*M!\", `/*!`"),
+            ("SELECT 'it''s /*! so'", "SELECT 'it''s /*! so'"),
+            ("SELECT '\\\\ /*!'", "SELECT '\\\\ /*!'"),
+            ("SELECT 1 /* a /*! b */ -- /*! c\n # /*M! d", "SELECT 1 /* a /*! b */ -- /*! c\n # /*M! d"),
+            ("SELECT 8 / 2 - 1 /*+ a */", "SELECT 8 / 2 - 1 /*+ a */"),
             ("SELECT 'open; ", "SELECT 'open; "),
         ]; // fmt: skip
         for (sql, expected) in cases {
@@ -156,6 +218,14 @@ mod tests {
             ("SELECT 'a\\'; DROP TABLE t; -- '; DROP TABLE t", Status::Forbidden),
             ("SELECT /*!50000 1 */", Status::Forbidden),
             ("SELECT /*M! 1 */", Status::Forbidden),
+            ("SELECT 'a' /*!50000 , 1 */", Status::Forbidden),
+            ("SELECT 1--/*! 1 */", Status::Forbidden),
+            ("SELECT '/*' /*! , 1 */", Status::Forbidden),
+            // Under NO_BACKSLASH_ESCAPES the first quote ends behind the backslash.
+            ("SELECT '\\' /*! , 1 */ -- '", Status::Forbidden),
+            ("SELECT `\\` /*! , 1 */ FROM t -- `", Status::Forbidden),
+            // Under ANSI_QUOTES a backslash escapes in texts, and not in names.
+            ("SELECT '\\'', 1 AS \"a\\\" /*! , 2 */ -- \"", Status::Forbidden),
             ("SET STATEMENT max_statement_time=0 FOR SELECT 1", Status::Forbidden),
             ("(DELETE FROM t)", Status::Forbidden),
             ("analyze SELECT 1", Status::Forbidden),

@@ -83,16 +83,34 @@ impl ServerError {
         match self.code.as_str() {
             // The grammar of a cursor takes what reads, and nothing else.
             "42601" if self.is_of_several() || self.is_into() || !begins_like_a_query(sql) => Status::Forbidden,
-            "0A000" if self.routine == "transformDeclareCursorStmt" => Status::Forbidden,
-            "42601" | "42P02" | "0A000" => Status::SyntaxError,
-            // Privileges, a read-only transaction, a cursor for what writes or locks, and transactions inside of functions.
-            "42501" | "25006" | "25001" | "42P11" | "2D000" | "25P01" => Status::Forbidden,
-            "54000" | "54001" | "54011" | "54023" | "53000" | "53100" | "53200" | "53400" => Status::TooLarge,
-            code if code.starts_with("42") || code.starts_with("3F") || code.starts_with("3D") => Status::SchemaError,
-            "08P01" => Status::RuntimeError, // another number of values than of parameters
-            code if ["57P", "58", "XX", "53", "08"].iter().any(|class| code.starts_with(class)) => Status::DbError,
-            _ => Status::RuntimeError,
+            "42601" | "42P02" => Status::SyntaxError,
+            // Not built in, such as another database's tables; privileges; a cursor for what writes or locks; settings of the
+            // server's start; changes inside of a function that only reads.
+            "0A000" | "42501" | "42P11" | "55P02" | "2F002" | "2F003" | "2F004" | "38002" | "38003" | "38004" => {
+                Status::Forbidden
+            }
+            // The caller passed a wrong number of values for the parameters.
+            "08P01" => Status::RuntimeError,
+            // No setting or disk has room for it; more memory than a process may take at once has no code of its own.
+            "53000" | "53100" | "53200" | "53400" => Status::TooLarge,
+            "XX000" if self.message.starts_with("invalid memory alloc request size") => Status::TooLarge,
+            // A lock, or old versions of rows, that other sessions took; an idle session that the server ends.
+            "55P03" | "72000" | "25P03" => Status::DbError,
+            code => status_of_class(code),
         }
+    }
+}
+
+/// Returns what the class of a SQLSTATE, its first two characters, means.
+fn status_of_class(code: &str) -> Status {
+    match code.get(..2).unwrap_or_default() {
+        // Roles and grants, transactions and who one is.
+        "0L" | "0P" | "25" | "28" | "2D" => Status::Forbidden,
+        "54" => Status::TooLarge,
+        "42" | "3F" | "3D" => Status::SchemaError,
+        // Connections, other sessions, resources, operators, the system, settings, foreign servers and faults.
+        "08" | "40" | "53" | "57" | "58" | "F0" | "HV" | "XX" => Status::DbError,
+        _ => Status::RuntimeError,
     }
 }
 
@@ -189,6 +207,23 @@ mod tests {
             ("54001", "SELECT", Status::TooLarge),
             ("53300", "SELECT", Status::DbError),
             ("57P01", "SELECT", Status::DbError),
+            ("0A000", "SELECT", Status::Forbidden),
+            ("25P02", "SELECT", Status::Forbidden),
+            ("2F003", "SELECT", Status::Forbidden),
+            ("55P02", "SELECT", Status::Forbidden),
+            ("54023", "SELECT", Status::TooLarge),
+            ("54002", "SELECT", Status::TooLarge),
+            ("40001", "SELECT", Status::DbError),
+            ("40P01", "SELECT", Status::DbError),
+            ("55P03", "SELECT", Status::DbError),
+            ("57000", "SELECT", Status::DbError),
+            ("72000", "SELECT", Status::DbError),
+            ("HV00N", "SELECT", Status::DbError),
+            ("XX000", "SELECT", Status::DbError),
+            ("55000", "SELECT", Status::RuntimeError),
+            ("P0001", "SELECT", Status::RuntimeError),
+            ("08P01", "SELECT", Status::RuntimeError),
+            ("", "SELECT", Status::RuntimeError),
         ];
         for (code, sql, expected) in cases {
             assert_eq!(status(code, sql), expected, "{code} {sql}");

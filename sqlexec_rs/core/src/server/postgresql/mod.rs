@@ -2,19 +2,26 @@
 //!
 //! A run is one round trip: `BEGIN` of a transaction that only reads, `DECLARE c NO SCROLL CURSOR FOR` the text, whose grammar
 //! takes one statement that is SELECT, VALUES, TABLE or WITH and nothing else, `FETCH` of one row more than may come, and
-//! `ROLLBACK`, which undoes settings, with what a rollback leaves: locks that a session holds. The rows come as the server's
-//! texts, so that all its types are told apart by it and none is decoded twice. A query of functions that are known to change
-//! nothing is sent without all of that: a session's transactions only read unless one says otherwise.
+//! `ROLLBACK`, which undoes settings, and `DISCARD ALL`, which undoes the rest: locks, prepared statements and the like. The
+//! rows come as the server's texts, so that all its types are told apart by it and none is decoded twice. A query of functions
+//! that are known to change nothing, and of no view or table that may call others, is sent without all of that: a session's
+//! transactions only read unless one says otherwise. Where other sessions of the role can read what a session runs,
+//! a comment before the text takes all the bytes that the server shows.
 //!
-//! Three clocks end a run: the server's `statement_timeout`, a request to cancel that is sent when the server has not
-//! answered in time, and the end of the connection.
+//! Three clocks bound the answer to a run: the server's `statement_timeout`, a request to cancel that is sent when the server
+//! has not answered in time, and the end of the connection. A function that looks at none of them continues in the server
+//! (`given_up`).
 
 mod errors;
+mod functions;
+mod hidden;
 mod plain;
+mod remains;
 mod role;
 mod values;
 mod wire;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -30,12 +37,14 @@ use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
+use crate::server::given_up::Remains;
 use crate::server::rows::{Excess, push_row};
 use crate::server::stream::Failure;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 use crate::server::{Asked, Session, stop_outcome};
 use errors::ServerError;
+use hidden::Hidden;
 use values::Kind;
 use wire::Wire;
 
@@ -48,8 +57,11 @@ const DECLARE: &str = "DECLARE sqlexec NO SCROLL CURSOR FOR ";
 /// What stands before a text whose plan is wanted, as many characters: behind its own options a text can bring none.
 const EXPLAIN: &str = "EXPLAIN (ANALYZE FALSE)              ";
 
-/// Undoes what the text did. Locks of the session outlive a transaction.
-const UNDO: &str = "ROLLBACK; SELECT pg_catalog.pg_advisory_unlock_all()";
+/// Undoes what outlives a transaction: locks of the session, prepared statements, channels, cursors, settings.
+const DISCARD: &str = "DISCARD ALL";
+
+/// The time that a statement may take where it is not known.
+const UNKNOWN: u128 = u128::MAX;
 
 /// How long the server has to end a run by its own clock, before it is asked to.
 const SERVER_GRACE: Duration = Duration::from_millis(15);
@@ -61,7 +73,7 @@ const CANCEL_GRACE: Duration = Duration::from_millis(60);
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
 
 /// How a session begins: dates, times and numbers have one form, whatever the server's or the role's settings are.
-const SETTINGS: [(&str, &str); 9] = [
+const SETTINGS: [(&str, &str); 10] = [
     ("client_encoding", "UTF8"),
     ("application_name", "sqlexec_rs"),
     ("default_transaction_read_only", "on"),
@@ -70,6 +82,8 @@ const SETTINGS: [(&str, &str); 9] = [
     ("TimeZone", "UTC"),
     ("extra_float_digits", "1"),
     ("bytea_output", "hex"),
+    // A text is read here by the same rules as there.
+    ("standard_conforming_strings", "on"),
     // The whole result is fetched; a cursor is planned for a tenth of it otherwise.
     ("cursor_tuple_fraction", "1"),
 ];
@@ -81,8 +95,11 @@ pub(super) struct Postgresql {
     process: i32,
     secret: i32,
     messages: BytesMut,
-    /// The milliseconds that a statement may take; zero is no bound.
+    /// A comment before each text, which takes the bytes that the server shows to other sessions of the role.
+    mask: String,
+    /// The milliseconds that a statement may take, zero for no bound, or `UNKNOWN`.
     time: u128,
+    hidden: Hidden,
     course: Course,
     is_usable: bool,
 }
@@ -110,6 +127,7 @@ struct Received {
 impl Postgresql {
     /// Connects, and refuses a role that can do more than read.
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
+        url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let wire = Wire::connect(url, watch)?;
         let mut session = Self {
             wire,
@@ -117,12 +135,16 @@ impl Postgresql {
             process: 0,
             secret: 0,
             messages: BytesMut::new(),
-            time: 0,
+            mask: String::new(),
+            time: UNKNOWN,
+            hidden: Hidden::default(),
             course: Course::default(),
             is_usable: true,
         };
         let result = session.start(watch).and_then(|()| role::check(&mut session, watch));
-        result.map(|()| session).map_err(Failure::into_text)
+        session.mask = result.map_err(Failure::into_text)?;
+        hidden::find(&mut session, watch).map_err(Failure::into_text)?;
+        Ok(session)
     }
 
     /// Says who asks, and waits until the server is ready.
@@ -169,7 +191,10 @@ impl Postgresql {
                     self.secret = body.secret_key();
                 }
                 Message::ReadyForQuery(_) => return Ok(()),
-                Message::ErrorResponse(body) => return Err(Failure::Lost(ServerError::of(&body).text())),
+                Message::ErrorResponse(body) => {
+                    let error = ServerError::of(&body);
+                    return Err(Failure::Lost(format!("{} ({})", error.text(), error.code)));
+                }
                 _ => return Err(unexpected()),
             }
         }
@@ -204,29 +229,42 @@ impl Postgresql {
 
     /// Writes the messages of a run.
     fn write_run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<(), Failure> {
-        if asked.wanted == Wanted::Rows && plain::is_plain(asked.sql) {
+        if asked.wanted == Wanted::Rows && plain::is_plain(asked.sql) && !self.is_hidden(asked.sql, watch)? {
             return self.write_plain_run(asked, watch);
         }
+        self.time = UNKNOWN;
         // Zero is no bound, and a run that is out of time is ended here.
         let left = watch.left().map_or(0, |left| left.as_millis().clamp(1, i32::MAX as u128));
         frontend::query(&format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {left}"), &mut self.messages)?;
-        let declare = format!("{DECLARE}{}", asked.sql);
+        let mask = &self.mask;
+        let declare = format!("{mask}{DECLARE}{}", asked.sql);
         write_statement(&declare, asked.parameters, 0, &mut self.messages)?;
         // One row more says that there are too many; the grammar's numbers have 32 bits.
         let n_rows = n_rows(asked.limits);
         if asked.wanted == Wanted::Plan {
             // The cursor's grammar has taken the text, and nothing of it is run.
-            let explain = format!("{EXPLAIN}{}", asked.sql);
+            let explain = format!("{mask}{EXPLAIN}{}", asked.sql);
             write_statement(&explain, asked.parameters, n_rows.unwrap_or(0), &mut self.messages)?;
         } else {
             let n_rows = n_rows.map_or("ALL".to_owned(), |n| n.to_string());
             write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
         }
         frontend::sync(&mut self.messages);
-        frontend::query(UNDO, &mut self.messages)?;
-        // Behind BEGIN, the run, and ROLLBACK.
-        self.course = Course { times_ready: 0, rows_at: 1, end_at: 2, prefix: DECLARE.len() };
+        // A seed outlives even what discards everything else, so no text may choose that of the next one.
+        let seed = f64::from(RandomState::new().hash_one(0_u8) as u32) / f64::from(u32::MAX);
+        frontend::query(&format!("ROLLBACK; SELECT pg_catalog.setseed({seed})"), &mut self.messages)?;
+        frontend::query(DISCARD, &mut self.messages)?;
+        // Behind BEGIN, the run, ROLLBACK, and DISCARD.
+        self.course = Course { times_ready: 0, rows_at: 1, end_at: 3, prefix: self.mask.len() + DECLARE.len() };
         Ok(())
+    }
+
+    /// Tells whether a text that looks plain may call what does not show in it.
+    fn is_hidden(&mut self, sql: &str, watch: &Watch<'_>) -> Result<bool, Failure> {
+        if self.hidden.is_old() {
+            hidden::find(self, watch)?;
+        }
+        Ok(self.hidden.is_in(sql))
     }
 
     /// Writes the messages of a run that leaves nothing.
@@ -241,9 +279,10 @@ impl Postgresql {
             frontend::query(&format!("SET statement_timeout = {time}"), &mut self.messages)?;
             self.time = time;
         }
-        write_statement(asked.sql, asked.parameters, n_rows(asked.limits).unwrap_or(0), &mut self.messages)?;
+        let sql = format!("{}{}", self.mask, asked.sql);
+        write_statement(&sql, asked.parameters, n_rows(asked.limits).unwrap_or(0), &mut self.messages)?;
         frontend::sync(&mut self.messages);
-        self.course = Course { rows_at: n_before, end_at: n_before, ..Course::default() };
+        self.course = Course { rows_at: n_before, end_at: n_before, prefix: self.mask.len(), ..Course::default() };
         Ok(())
     }
 
@@ -274,6 +313,8 @@ impl Postgresql {
                     }
                     received.error = Some(error);
                 }
+                // A plain run changes no setting: what did was hidden, and the session is not used again.
+                Message::ParameterStatus(_) if rows_at == end_at => self.is_usable = false,
                 _ => {}
             }
         }
@@ -287,7 +328,7 @@ impl Postgresql {
             let watch = Watch::grace(CANCEL_GRACE, &never);
             self.cancel(&watch) && self.drain(&watch)
         };
-        self.is_usable = is_done;
+        self.is_usable &= is_done;
     }
 
     /// Reads until the server has answered everything; false when that takes too long, or what a run left is not undone.
@@ -298,9 +339,9 @@ impl Postgresql {
             match self.wire.next(watch, usize::MAX) {
                 Ok(Message::ReadyForQuery(_)) if is_last => return is_undone,
                 Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
-                // Behind ROLLBACK it is the release of locks.
+                // The last is the end of all that the session holds.
                 Ok(Message::CommandComplete(body)) => {
-                    is_undone |= is_last && body.tag().is_ok_and(|tag| tag == "SELECT 1");
+                    is_undone |= is_last && body.tag().is_ok_and(|tag| tag == DISCARD);
                 }
                 Ok(_) => {}
                 Err(_) => return false,
@@ -323,9 +364,14 @@ impl Session for Postgresql {
         if asked.parameters.is_some_and(|parameters| !parameters.names.is_empty()) {
             return Ok(Outcome::failed(Status::RuntimeError, "PostgreSQL binds parameters by position: $1, $2"));
         }
+        if let Some(outcome) = functions::refusal(asked.sql, self.url.option("allow")) {
+            return Ok(outcome);
+        }
         let mut received = Received::default();
         let sent = self.write_run(asked, watch).and_then(|()| self.flush());
         let read = sent.and_then(|()| self.read_run(&mut received, asked.limits, watch));
+        // Some languages and extensions keep what nothing discards.
+        self.is_usable &= self.course.rows_at == self.course.end_at || !self.hidden.is_lasting;
         match read {
             Ok(None) => Ok(received.outcome(asked, watch, self.course.prefix)),
             Ok(Some(excess)) => {
@@ -352,6 +398,10 @@ impl Session for Postgresql {
 
     fn is_usable(&self) -> bool {
         self.is_usable
+    }
+
+    fn into_remains(self: Box<Self>) -> Box<dyn Remains> {
+        self
     }
 }
 

@@ -22,6 +22,13 @@ pub(super) fn is_plain(sql: &str) -> bool {
     begins
         && !DOUBTFUL.iter().any(|part| lower.contains(part))
         && lower.match_indices('(').all(|(at, _)| is_known_before(lower[..at].trim_end()))
+        && !lower.match_indices('.').any(|(at, _)| is_value(lower[..at].trim_end()))
+}
+
+/// Tells whether a text ends with a value, behind which a point and a name are a call: `(1).pg_advisory_lock`, `$1.f`.
+fn is_value(text: &str) -> bool {
+    let rest = text.trim_end_matches(|char: char| char.is_ascii_digit());
+    text.ends_with([')', ']']) || (rest.ends_with('$') && rest.len() < text.len())
 }
 
 /// Tells whether what stands before a parenthesis is known.
@@ -34,8 +41,13 @@ fn is_known_before(text: &str) -> bool {
     if word.is_empty() {
         last.is_none_or(|char| "(,=<>+*|%".contains(char))
     } else {
-        last != Some('.') && KNOWN.split(' ').any(|known| known == word)
+        last != Some('.') && is_known(word)
     }
+}
+
+/// Tells whether a word is known, in lower case.
+pub(super) fn is_known(word: &str) -> bool {
+    KNOWN.split(' ').any(|known| known == word)
 }
 
 #[cfg(test)]
@@ -49,6 +61,7 @@ mod tests {
             " select COUNT(*), Round(avg (x), 2) FROM (SELECT x FROM t WHERE y IN (1, 2)) a",
             "WITH a AS (SELECT 1 AS x) SELECT CAST(x AS numeric(8, 2)) FROM a WHERE x = ((1 + 2) * (3))",
             "VALUES (1), (2)",
+            "SELECT a.b, 1.5, 'a.b', (1.5), a [1] FROM s.t AS a",
             "SELECT 'é' FROM t",
         ];
         for sql in plain {
@@ -64,6 +77,10 @@ mod tests {
             "SELECT * INTO made FROM item",
             "SELECT * FROM item FOR UPDATE",
             "SELECT écount(1)",
+            "SELECT (1::bigint).pg_advisory_lock",
+            "SELECT (1) \n. pg_advisory_lock",
+            "SELECT a[1].pg_advisory_lock FROM t",
+            "SELECT $1.pg_advisory_lock",
             "(SELECT 1)",
             "EXPLAIN SELECT 1",
             "DELETE FROM item",

@@ -4,46 +4,122 @@ use super::Postgresql;
 use crate::server::stream::Failure;
 use crate::server::watch::Watch;
 
-/// A line for each right that a reader has no need of; at most a few are shown.
-const RIGHTS: &str = "\
-WITH role AS (SELECT * FROM pg_catalog.pg_roles WHERE rolname = current_user),
-     space AS (SELECT oid, nspname FROM pg_catalog.pg_namespace
-               WHERE nspname !~ '^pg_(temp|toast)' AND nspname NOT IN ('pg_catalog', 'information_schema'))
-(SELECT 'is a superuser' FROM role WHERE rolsuper)
-UNION ALL (SELECT 'can create databases' FROM role WHERE rolcreatedb)
-UNION ALL (SELECT 'can create roles' FROM role WHERE rolcreaterole)
-UNION ALL (SELECT 'can replicate' FROM role WHERE rolreplication)
-UNION ALL (SELECT 'is a member of ' || rolname FROM pg_catalog.pg_roles
-           WHERE rolname IN ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program',
-                             'pg_write_all_data', 'pg_signal_backend', 'pg_checkpoint', 'pg_maintain')
-             AND pg_catalog.pg_has_role(oid, 'member'))
-UNION ALL (SELECT 'can create schemas in the database'
-           WHERE pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'))
-UNION ALL (SELECT 'can create tables in the schema ' || nspname FROM space
-           WHERE pg_catalog.has_schema_privilege(oid, 'CREATE') LIMIT 3)
-UNION ALL (SELECT 'can write to ' || nspname || '.' || relname
-           FROM pg_catalog.pg_class JOIN space ON space.oid = relnamespace
-           WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
-             AND pg_catalog.has_table_privilege(pg_class.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') LIMIT 3)
-UNION ALL (SELECT 'can advance ' || nspname || '.' || relname
-           FROM pg_catalog.pg_class JOIN space ON space.oid = relnamespace
-           WHERE CASE WHEN relkind = 'S' THEN pg_catalog.has_sequence_privilege(pg_class.oid, 'USAGE, UPDATE') END LIMIT 3)
-UNION ALL (SELECT 'can call ' || proname FROM pg_catalog.pg_proc
-           WHERE proname ~ '^dblink' AND pg_catalog.has_function_privilege(oid, 'EXECUTE') LIMIT 1)";
+/// The version, the bytes of a text that other sessions of the role can read (none where they cannot), and whether texts of
+/// earlier runs can be read.
+const FACTS: &str = "\
+WITH reach AS (SELECT oid FROM pg_catalog.pg_roles WHERE pg_catalog.pg_has_role(session_user, oid, 'member')),
+     executable AS (SELECT pg_proc.oid, proname FROM pg_catalog.pg_proc
+                    WHERE proname IN ('pg_stat_get_activity', 'pg_stat_get_backend_activity', 'pg_stat_statements',
+                                      'pg_stat_monitor', 'pg_stat_monitor_internal', 'pg_store_plans')
+                      AND EXISTS (SELECT FROM reach
+                                  WHERE pg_catalog.has_function_privilege(reach.oid, pg_proc.oid, 'EXECUTE')))
+SELECT pg_catalog.current_setting('server_version_num'),
+       CASE WHEN pg_catalog.current_setting('track_activities')::bool
+                 AND EXISTS (SELECT FROM executable WHERE proname ~ '^pg_stat_get_')
+            THEN pg_catalog.pg_size_bytes(pg_catalog.current_setting('track_activity_query_size')) ELSE 0 END,
+       coalesce((SELECT min(oid::regprocedure::text) FROM executable WHERE proname !~ '^pg_stat_get_'), '')";
 
-/// Refuses the session's role if it can do more than read.
-pub(super) fn check(session: &mut Postgresql, watch: &Watch<'_>) -> Result<(), Failure> {
-    let rights = session.ask(RIGHTS, watch)?;
-    if rights.is_empty() {
-        return Ok(());
-    }
-    let rights: Vec<String> = rights.into_iter().flatten().collect();
+/// A line for each right that a reader has no need of; at most a few are shown. It looks at every role that the session may
+/// become, whether it inherits that role's rights or not, and at what everybody has.
+const RIGHTS: &str = "\
+WITH own AS (SELECT * FROM pg_catalog.pg_roles WHERE rolname = session_user),
+     reach AS (SELECT pg_roles.*, CASE WHEN rolname = session_user THEN ''
+                                       ELSE 'is a member of ' || rolname || ', which ' END AS via
+               FROM pg_catalog.pg_roles
+               WHERE rolname = session_user
+                  OR NOT (SELECT rolsuper FROM own) AND pg_catalog.pg_has_role(session_user, oid, 'member')),
+     who AS (SELECT oid FROM reach UNION ALL SELECT 0),
+     space AS (SELECT * FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(temp|toast)'),
+     relation_grant AS (
+         SELECT nspname, relname, relkind, privilege_type FROM pg_catalog.pg_class JOIN space ON space.oid = relnamespace,
+             pg_catalog.aclexplode(relacl)
+         WHERE grantee IN (TABLE who) AND (nspname, relname) <> ('pg_catalog', 'pg_settings')
+         UNION SELECT nspname, relname, relkind, privilege_type
+         FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_class ON pg_class.oid = attrelid
+             JOIN space ON space.oid = relnamespace, pg_catalog.aclexplode(attacl)
+         WHERE attacl IS NOT NULL AND grantee IN (TABLE who))
+(SELECT via || 'is a superuser' FROM reach WHERE rolsuper)
+UNION ALL (SELECT via || 'can create databases' FROM reach WHERE rolcreatedb)
+UNION ALL (SELECT via || 'can create roles' FROM reach WHERE rolcreaterole)
+UNION ALL (SELECT via || 'can replicate' FROM reach WHERE rolreplication)
+UNION ALL (SELECT via || 'bypasses row security' FROM reach WHERE rolbypassrls AND NOT rolsuper)
+UNION ALL (SELECT 'is a member of ' || rolname FROM reach
+           WHERE rolname ~ '^pg_' AND rolname NOT IN ('pg_read_all_data', 'pg_use_reserved_connections'))
+UNION ALL (SELECT DISTINCT 'owns the ' || pg_catalog.pg_describe_object(classid, objid, objsubid)
+           FROM pg_catalog.pg_shdepend
+           WHERE refclassid = 'pg_catalog.pg_authid'::regclass AND refobjid IN (SELECT oid FROM reach) AND deptype = 'o'
+             AND dbid IN (0, (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())) LIMIT 3)
+UNION ALL (SELECT 'can create schemas in the database' FROM pg_catalog.pg_database, pg_catalog.aclexplode(datacl)
+           WHERE datname = current_database() AND grantee IN (TABLE who) AND privilege_type = 'CREATE' LIMIT 1)
+UNION ALL (SELECT DISTINCT 'can create tables in the schema ' || nspname FROM space, pg_catalog.aclexplode(nspacl)
+           WHERE grantee IN (TABLE who) AND privilege_type = 'CREATE' LIMIT 3)
+UNION ALL (SELECT DISTINCT 'can write to ' || nspname || '.' || relname FROM relation_grant
+           WHERE relkind <> 'S' AND privilege_type IN ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE') LIMIT 3)
+UNION ALL (SELECT DISTINCT 'has ' || privilege_type || ' on ' || nspname || '.' || relname FROM relation_grant
+           WHERE relkind <> 'S' AND privilege_type NOT IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE') LIMIT 3)
+UNION ALL (SELECT DISTINCT 'can advance ' || nspname || '.' || relname FROM relation_grant
+           WHERE relkind = 'S' AND privilege_type <> 'SELECT' LIMIT 3)
+UNION ALL (SELECT DISTINCT 'will have ' || privilege_type || ' on what ' || defaclrole::regrole || ' creates'
+           FROM pg_catalog.pg_default_acl, pg_catalog.aclexplode(defaclacl)
+           WHERE grantee IN (TABLE who) AND defaclobjtype <> 'f' AND privilege_type <> 'SELECT'
+             AND NOT (defaclobjtype IN ('n', 'T') AND privilege_type = 'USAGE') LIMIT 3)
+UNION ALL (SELECT 'can write to the large object ' || pg_largeobject_metadata.oid
+           FROM pg_catalog.pg_largeobject_metadata, pg_catalog.aclexplode(lomacl)
+           WHERE grantee IN (TABLE who) AND privilege_type = 'UPDATE' LIMIT 1)
+UNION ALL (SELECT 'can write to all large objects (lo_compat_privileges)'
+           WHERE current_setting('lo_compat_privileges')::bool)
+UNION ALL (SELECT 'can use the foreign server ' || srvname FROM pg_catalog.pg_foreign_server, pg_catalog.aclexplode(srvacl)
+           WHERE grantee IN (TABLE who) LIMIT 1)
+UNION ALL (SELECT 'can use the foreign-data wrapper ' || fdwname
+           FROM pg_catalog.pg_foreign_data_wrapper, pg_catalog.aclexplode(fdwacl) WHERE grantee IN (TABLE who) LIMIT 1)
+UNION ALL (SELECT 'can create in the tablespace ' || spcname FROM pg_catalog.pg_tablespace, pg_catalog.aclexplode(spcacl)
+           WHERE grantee IN (TABLE who) LIMIT 1)
+UNION ALL (SELECT DISTINCT 'can use the language ' || lanname FROM pg_catalog.pg_language, pg_catalog.aclexplode(lanacl)
+           WHERE NOT lanpltrusted AND grantee IN (TABLE who) LIMIT 1)
+UNION ALL (SELECT DISTINCT 'can call ' || proname
+           FROM pg_catalog.pg_proc JOIN pg_catalog.pg_init_privs ON objoid = pg_proc.oid AND classoid = 'pg_proc'::regclass,
+               pg_catalog.aclexplode(proacl)
+           WHERE grantee IN (TABLE who)
+             AND grantee NOT IN (SELECT initial.grantee FROM pg_catalog.aclexplode(initprivs) AS initial)
+             AND 0 NOT IN (SELECT initial.grantee FROM pg_catalog.aclexplode(initprivs) AS initial) LIMIT 3)
+UNION ALL (SELECT 'can call ' || proname FROM pg_catalog.pg_proc
+           WHERE proname ~ '^dblink' AND EXISTS (SELECT FROM reach WHERE pg_catalog.has_function_privilege(
+               reach.oid, pg_proc.oid, 'EXECUTE')) LIMIT 1)";
+
+/// A line for each setting that the role may change though only superusers may; PostgreSQL has such grants from 15 on.
+const PARAMETERS: &str = "
+UNION ALL (SELECT DISTINCT 'has ' || privilege_type || ' on the parameter ' || parname
+           FROM pg_catalog.pg_parameter_acl, pg_catalog.aclexplode(paracl) WHERE grantee IN (TABLE who) LIMIT 3)";
+
+/// Refuses the session's role if it can do more than read, or read what the session's role ran before; returns the comment
+/// that hides a text from other sessions of the role.
+pub(super) fn check(session: &mut Postgresql, watch: &Watch<'_>) -> Result<String, Failure> {
+    let facts: Vec<String> = session.ask(FACTS, watch)?.into_iter().flatten().collect();
+    let [version, n_shown, history] = facts.as_slice() else { return Err(super::unexpected()) };
+    let has_parameter_grants = version.parse().is_ok_and(|version: u32| version >= 150_000);
+    let query = if has_parameter_grants { format!("{RIGHTS}{PARAMETERS}") } else { RIGHTS.to_owned() };
+    let rights: Vec<String> = session.ask(&query, watch)?.into_iter().flatten().take(8).collect();
     let (role, database) = (&session.url.user, &session.url.database);
-    Err(Failure::Lost(format!(
-        "the role {role} can do more than read: it {}. A role that only reads, made by an owner: {}",
-        rights.join(", it "),
-        remedy(database),
-    )))
+    if !rights.is_empty() {
+        return Err(Failure::Lost(format!(
+            "the role {role} can do more than read: it {}. A role that only reads, made by an owner: {}",
+            rights.join(", it "),
+            remedy(database),
+        )));
+    }
+    if !history.is_empty() && !session.url.has_role_of_golds() {
+        return Err(Failure::Lost(format!(
+            "the role {role} can read the texts of its other sessions by {history}, those of golds included. \
+             Golds have a role of their own with ?roles=N in the URL, from 2 on; by an owner: {}",
+            remedy_of_roles(role)
+        )));
+    }
+    Ok(mask(n_shown.parse().unwrap_or_default()))
+}
+
+/// Returns a comment that takes all bytes that the server shows of a text.
+fn mask(n_shown: usize) -> String {
+    if n_shown == 0 { String::new() } else { format!("/*{:-<n_shown$}*/", "") }
 }
 
 /// Returns the statements that make a role that can only read.
@@ -54,4 +130,11 @@ fn remedy(database: &str) -> String {
          GRANT USAGE ON SCHEMA public TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader; \
          REVOKE CREATE ON SCHEMA public FROM PUBLIC"
     )
+}
+
+/// Returns the statements that make the roles of `?roles=2`.
+fn remedy_of_roles(role: &str) -> String {
+    let quoted = |suffix: &str| format!("\"{}{suffix}\"", role.replace('"', "\"\""));
+    let make = |suffix| format!("CREATE ROLE {} LOGIN PASSWORD '…' IN ROLE {}", quoted(suffix), quoted(""));
+    format!("{}; {}", make("_1"), make("_2"))
 }

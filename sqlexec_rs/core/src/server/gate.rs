@@ -1,0 +1,149 @@
+//! Who may run on a server at the same time, and how long its return is waited for.
+//!
+//! A text that ends the server ends the sessions of all threads. So a run whose session was lost runs again with no other run
+//! of the pool on that server: if the session is lost again, the text is the cause, and no other text is blamed.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a server that has answered before may be away until runs fail.
+const AWAY_WAIT: Duration = Duration::from_secs(20);
+
+/// How often a waiting thread looks whether its caller has cancelled.
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// The gates of a pool, by host and port.
+#[derive(Debug, Default)]
+pub(crate) struct Gates(Mutex<HashMap<String, Arc<Gate>>>);
+
+impl Gates {
+    /// Returns the gate of a server.
+    pub(super) fn of(&self, server: String) -> Arc<Gate> {
+        Arc::clone(lock(&self.0).entry(server).or_default())
+    }
+}
+
+/// The runs of a pool on one server.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    n_running: usize,
+    /// One run is alone on the server.
+    is_taken: bool,
+    /// Runs that wait to be alone; they come before others.
+    n_suspects: usize,
+    has_answered: bool,
+    away_since: Option<Instant>,
+}
+
+/// A permission to run, until it is dropped.
+pub(super) struct Pass<'a> {
+    gate: &'a Gate,
+    is_alone: bool,
+}
+
+impl Gate {
+    /// Waits for the permission to run, with no other run on the server if `is_alone`; `None` when the caller cancels.
+    pub(super) fn enter(&self, is_alone: bool, cancel: &AtomicBool) -> Option<Pass<'_>> {
+        let mut state = lock(&self.state);
+        state.n_suspects += usize::from(is_alone);
+        while state.is_taken || if is_alone { state.n_running > 0 } else { state.n_suspects > 0 } {
+            if cancel.load(Ordering::Relaxed) {
+                state.n_suspects -= usize::from(is_alone);
+                self.changed.notify_all();
+                return None;
+            }
+            state = self.changed.wait_timeout(state, PERIOD).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.n_suspects -= usize::from(is_alone);
+        state.is_taken = is_alone;
+        state.n_running += 1;
+        Some(Pass { gate: self, is_alone })
+    }
+
+    /// Notes that the server has accepted a session.
+    pub(super) fn answered(&self) {
+        let mut state = lock(&self.state);
+        (state.has_answered, state.away_since) = (true, None);
+    }
+
+    /// Waits a moment for a server that is away; false when it was never there or has been away for too long.
+    pub(super) fn wait_for_return(&self, cancel: &AtomicBool) -> bool {
+        let mut state = lock(&self.state);
+        if !state.has_answered || state.away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_WAIT {
+            return false;
+        }
+        drop(state);
+        for _ in 0..5 {
+            if !cancel.load(Ordering::Relaxed) {
+                std::thread::sleep(PERIOD);
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.gate.state);
+        state.n_running -= 1;
+        if self.is_alone {
+            state.is_taken = false;
+        }
+        if self.is_alone || state.n_suspects > 0 {
+            self.gate.changed.notify_all();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suspect_runs_alone_and_before_others() {
+        let (gate, never, cancelled) = (Gate::default(), AtomicBool::new(false), AtomicBool::new(true));
+        let first = gate.enter(false, &never).unwrap();
+        let second = gate.enter(false, &never).unwrap();
+        assert!(gate.enter(true, &cancelled).is_none(), "others run");
+        drop(first);
+        drop(second);
+        let alone = gate.enter(true, &never).unwrap();
+        assert!(gate.enter(false, &cancelled).is_none() && gate.enter(true, &cancelled).is_none(), "a suspect runs");
+        drop(alone);
+        std::thread::scope(|scope| {
+            let running = gate.enter(false, &never).unwrap();
+            let suspect = scope.spawn(|| drop(gate.enter(true, &never)));
+            while lock(&gate.state).n_suspects == 0 {
+                std::thread::yield_now();
+            }
+            assert!(gate.enter(false, &cancelled).is_none(), "a suspect waits");
+            drop(running);
+            suspect.join().unwrap();
+        });
+        assert!(gate.enter(false, &never).is_some());
+    }
+
+    #[test]
+    fn only_a_server_that_has_answered_is_waited_for() {
+        let (gate, never) = (Gate::default(), AtomicBool::new(false));
+        assert!(!gate.wait_for_return(&never));
+        gate.answered();
+        assert!(gate.wait_for_return(&never));
+        lock(&gate.state).away_since = Instant::now().checked_sub(AWAY_WAIT * 2);
+        assert!(!gate.wait_for_return(&never));
+        gate.answered();
+        assert!(gate.wait_for_return(&never));
+    }
+}

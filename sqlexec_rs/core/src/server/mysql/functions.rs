@@ -1,0 +1,251 @@
+//! Functions that a text may not call: one call can end the server, or its value depends on another run.
+//!
+//! The check reads names as the server does: in any case, in quotes, behind a schema, and with blanks or comments before the
+//! parenthesis. `?allow=extractvalue,updatexml` in a URL allows functions by name on that database.
+
+use super::text::{Escapes, quote_end, skip_blank};
+use crate::outcome::{Outcome, Status};
+
+/// Functions that are refused for one reason.
+struct Group {
+    /// By which a URL allows all of them.
+    name: &'static str,
+    why: &'static str,
+    /// Names in lower case.
+    functions: &'static [&'static str],
+    begins: &'static [&'static str],
+    ends: &'static [&'static str],
+}
+
+const REFUSED: &[Group] = &[
+    Group {
+        name: "xml",
+        why: "a nested argument can end the server",
+        functions: &["extractvalue", "updatexml"],
+        begins: &[],
+        ends: &[],
+    },
+    Group {
+        name: "diagnostics",
+        why: "its value comes from an earlier statement",
+        functions: &["found_rows", "row_count"],
+        begins: &[],
+        ends: &[],
+    },
+    // Each reads every kind of geometry, whatever kind its name says, and takes any text of bytes for a geometry.
+    Group {
+        name: "spatial",
+        why: "a nested geometry can end the server",
+        functions: &[
+            "area",
+            "astext",
+            "asbinary",
+            "aswkb",
+            "aswkt",
+            "boundary",
+            "buffer",
+            "centroid",
+            "contains",
+            "convexhull",
+            "crosses",
+            "dimension",
+            "disjoint",
+            "endpoint",
+            "envelope",
+            "equals",
+            "exteriorring",
+            "geometryn",
+            "geometrytype",
+            "glength",
+            "interiorringn",
+            "intersects",
+            "isclosed",
+            "isempty",
+            "isring",
+            "issimple",
+            "numgeometries",
+            "numinteriorrings",
+            "numpoints",
+            "overlaps",
+            "pointn",
+            "pointonsurface",
+            "startpoint",
+            "touches",
+            "within",
+        ],
+        begins: &["st_", "mbr"],
+        ends: &["fromtext", "fromwkb"],
+    },
+    // They look neither at the clock nor at KILL, whatever the length of their arguments, or take memory that
+    // `max_session_mem_used` does not count.
+    Group {
+        name: "endless",
+        why: "a call does not end with its run's time",
+        functions: &["encrypt", "json_overlaps", "sformat"],
+        begins: &[],
+        ends: &[],
+    },
+]; // fmt: skip
+
+/// Refuses a list of allowed functions that holds an unknown name.
+pub(super) fn check_allowed(allowed: &str) -> Result<(), String> {
+    let is_known = |name: &&str| {
+        let name = name.to_ascii_lowercase();
+        REFUSED.iter().any(|group| group.name == name || group.has(&name))
+    };
+    match allowed.split(',').map(str::trim).find(|name| !is_known(name)) {
+        Some(name) => {
+            let groups: Vec<&str> = REFUSED.iter().map(|group| group.name).collect();
+            Err(format!("allow={name}: no such function is refused; the groups are {}", groups.join(", ")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the outcome of a text that calls a refused function; `allowed` lists functions and groups by commas.
+pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
+    let is_allowed =
+        |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim().eq_ignore_ascii_case(name)));
+    let find = |escapes: &Escapes| {
+        Calls { sql, at: 0, escapes: *escapes }.find_map(|name| {
+            let name = name.trim_end_matches(' ');
+            let group = REFUSED.iter().find(|group| group.has(name))?;
+            if is_allowed(name) || is_allowed(group.name) { None } else { Some((name, group)) }
+        })
+    };
+    let (name, Group { name: group, why, .. }) = Escapes::of(sql).iter().find_map(find)?;
+    let name = name.to_lowercase();
+    let error = format!(
+        "the function {name} is refused: {why}. Where all texts are trusted, ?allow={name} or ?allow={group} in the URL \
+         allows it"
+    );
+    Some(Outcome::failed(Status::Forbidden, error))
+}
+
+impl Group {
+    /// Tells whether the server may read a name as one of these functions.
+    fn has(&self, name: &str) -> bool {
+        let n_chars = name.chars().count();
+        let part = |from: usize, n: usize| name.chars().skip(from).take(n);
+        self.functions.iter().any(|function| n_chars == function.len() && is_alike(name.chars(), function))
+            || self.begins.iter().any(|begin| is_alike(part(0, begin.len()), begin))
+            || self.ends.iter().any(|end| {
+                n_chars.checked_sub(end.len()).is_some_and(|n_before| is_alike(part(n_before, end.len()), end))
+            })
+    }
+}
+
+/// Tells whether the server may read characters as others of ASCII: it disregards case, and the accents of Latin letters.
+fn is_alike(chars: impl Iterator<Item = char>, refused: &str) -> bool {
+    let mut others = refused.chars();
+    let mut is_same = |char: char| {
+        let is_latin = matches!(char, '\u{80}'..='\u{24f}' | '\u{1e00}'..='\u{1eff}' | '\u{2100}'..='\u{214f}');
+        others.next().is_some_and(|other| char.eq_ignore_ascii_case(&other) || (is_latin && other.is_alphabetic()))
+    };
+    let mut chars = chars;
+    chars.all(&mut is_same) && others.next().is_none()
+}
+
+/// The names before a parenthesis.
+struct Calls<'a> {
+    sql: &'a str,
+    at: usize,
+    escapes: Escapes,
+}
+
+impl<'a> Iterator for Calls<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let bytes = self.sql.as_bytes();
+        while self.at < bytes.len() {
+            let begin = self.at;
+            let (name, end) = match bytes[begin] {
+                b'\'' => (None, quote_end(bytes, begin, self.escapes)),
+                b'"' | b'`' => {
+                    let end = quote_end(bytes, begin, self.escapes);
+                    (self.sql.get(begin + 1..end - 1), end)
+                }
+                byte if is_word(byte) => {
+                    let length = bytes[begin..].iter().take_while(|byte| is_word(**byte)).count();
+                    (Some(&self.sql[begin..begin + length]), begin + length)
+                }
+                _ => (None, skip_blank(bytes, begin).max(begin + 1)),
+            };
+            self.at = end;
+            if name.is_some() && bytes.get(skip_blank(bytes, end)) == Some(&b'(') {
+                return name;
+            }
+        }
+        None
+    }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check_allowed, refusal};
+
+    #[test]
+    fn calls_of_refused_functions_are_found() {
+        let calls = [
+            "SELECT EXTRACTVALUE('<a/>', '/a')",
+            "select updatexml /* a */ -- b\n # c\n ('<a/>', '/a', '')",
+            "SELECT `ExtractValue`('<a/>', '/a')",
+            "SELECT \"extractvalue\"('<a/>', '/a')",
+            "SELECT mariadb_schema.extractvalue('<a/>', '/a')",
+            "SELECT `extractvalue  ` ('<a/>', '/a')",
+            "SELECT éxtractvalue('<a/>', '/a')",
+            "SELECT 1+extractvalue('<a/>', '/a')",
+            "SELECT 'a\\'', extractvalue('<a/>', '/a')",
+            "SELECT 'a\\', extractvalue('<a/>', '/a'), ''",
+            "SELECT '\\'', \"a\\\", extractvalue('<a/>', '/a') -- \"",
+            "SELECT a FROM t WHERE b IN (SELECT ST_GeomFromGeoJSON(c) FROM t)",
+            "SELECT ST_GEOMFROMTEXT('POINT(1 1)'), 1",
+            "SELECT pointfromtext('POINT(1 1)')",
+            "SELECT MPolyFromWKB(x'00')",
+            "SELECT ST_Area(x'00'), 1",
+            "SELECT `ſT_X`(x'00')",
+            "SELECT area (g) FROM t WHERE Within(g, g)",
+            "SELECT Encrypt('x', '$6$rounds=999999999$abc')",
+            "SELECT json_overlaps(a, b), 1",
+            "SELECT SFORMAT('{:>2000000000}', 'x')",
+        ];
+        for sql in calls {
+            assert!(refusal(sql, None).is_some(), "{sql}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_not_refused() {
+        let texts = [
+            "SELECT 'extractvalue(', \"it's updatexml (\"",
+            "SELECT extractvalue, `updatexml` FROM t WHERE (1)",
+            "SELECT a /* extractvalue( */ FROM t -- updatexml(\n",
+            "SELECT my_extractvalue(1), extractvalues(1), 'a''extractvalue('",
+            "SELECT area, st_x, within FROM t WHERE area IN (1, 2) AND (st_x) > 1",
+            "WITH été (a) AS (SELECT 1) SELECT LENGTH(GEOMETRYCOLLECTION(POINT(1, 2))) FROM été",
+            "SELECT 'it\\'s', COUNT(*) FROM t",
+            "SELECT 'open extractvalue(",
+            "SELECT `",
+        ];
+        for sql in texts {
+            assert!(refusal(sql, None).is_none(), "{sql}: {:?}", refusal(sql, None));
+        }
+    }
+
+    #[test]
+    fn an_allowed_function_is_not_refused() {
+        let sql = "SELECT EXTRACTVALUE('<a/>', '/a'), ST_GEOMFROMTEXT('POINT(1 1)')";
+        let error = |allowed| refusal(sql, allowed).and_then(|outcome| outcome.error);
+        assert!(error(None).is_some_and(|error| error.contains("?allow=extractvalue")));
+        assert!(error(Some("extractvalue")).is_some_and(|error| error.contains("?allow=st_geomfromtext")));
+        assert_eq!(error(Some("st_geomfromtext,ExtractValue")), None);
+        assert_eq!(error(Some("xml, spatial")), None);
+        assert!(check_allowed("xml, ST_X,encrypt").is_ok());
+        assert!(["", "xlm", "encrypt,", "repeat"].iter().all(|list| check_allowed(list).is_err()));
+    }
+}

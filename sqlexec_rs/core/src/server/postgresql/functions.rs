@@ -1,0 +1,239 @@
+//! Functions that a text may not call, because a call can outlive its run: they do not look at the server's clock.
+//!
+//! Setting up readers revokes most of these functions (`servers/_functions.py`). What remains here cannot be revoked:
+//! XMLTABLE is part of the grammar, and `to_date` and `to_timestamp` are ordinary, but take the square of their lengths where
+//! the format is long. `?allow=xmltable,to_date` in a URL allows them by name on that database.
+
+use crate::outcome::{Outcome, Status};
+
+/// Bytes of a literal format, quotes included.
+const MAX_FORMAT: usize = 100;
+
+/// Names of the functions that take a format.
+const OF_FORMATS: [&str; 2] = ["to_date", "to_timestamp"];
+
+/// The names that a URL may allow.
+const NAMES: [&str; 3] = ["to_date", "to_timestamp", "xmltable"];
+
+/// Refuses a list of allowed functions that holds an unknown name.
+pub(super) fn check_allowed(allowed: &str) -> Result<(), String> {
+    match allowed.split(',').map(str::trim).find(|name| !NAMES.contains(name)) {
+        Some(name) => Err(format!("allow={name}: no such function is refused; refused are {}", NAMES.join(", "))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the outcome of a text that calls a refused function; `allowed` lists functions by commas.
+pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
+    if !may_call(sql.as_bytes()) {
+        return None; // as nearly always
+    }
+    let is_allowed = |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim() == name));
+    let tokens: Vec<Token<'_>> = Tokens { sql, at: 0 }.collect();
+    let refused = |why: String| Some(Outcome::failed(Status::Forbidden, why));
+    for (place, pair) in tokens.windows(2).enumerate() {
+        let [Token::Name(name) | Token::QuotedName(name), Token::Symbol(b'(')] = pair else { continue };
+        let is_quoted = matches!(pair[0], Token::QuotedName(_));
+        let name = if is_quoted { (*name).to_owned() } else { name.to_ascii_lowercase() };
+        if is_allowed(&name) {
+            continue;
+        }
+        if name == "xmltable" && !is_quoted {
+            return refused(format!("{name} is refused: it does not end with its run's time. {}", hint(&name)));
+        }
+        if OF_FORMATS.contains(&name.as_str()) && !has_short_format(&tokens[place + 2..]) {
+            let why = format!("the format of {name} must be a literal of at most {} bytes", MAX_FORMAT - 2);
+            return refused(format!("{why}: with a long one it does not end with its run's time. {}", hint(&name)));
+        }
+        // Unicode escapes can spell any name.
+        if is_quoted && matches!(tokens[..place], [.., Token::Name("u" | "U"), Token::Symbol(b'&')]) {
+            return refused("a function whose name has Unicode escapes is refused".to_owned());
+        }
+    }
+    None
+}
+
+fn hint(name: &str) -> String {
+    format!("Where all texts are trusted, ?allow={name} in the URL allows it")
+}
+
+/// Looks for the rarer letters of the names first.
+fn may_call(bytes: &[u8]) -> bool {
+    let has =
+        |at: usize, word: &[u8]| bytes.get(at..at + word.len()).is_some_and(|part| part.eq_ignore_ascii_case(word));
+    memchr::memchr_iter(b'_', bytes)
+        .any(|at| at >= 2 && has(at - 2, b"to") && (has(at + 1, b"date") || has(at + 1, b"timestamp")))
+        || memchr::memchr2_iter(b'x', b'X', bytes).any(|at| has(at, b"xmltable"))
+        || memchr::memchr_iter(b'&', bytes).any(|at| at >= 1 && has(at - 1, b"u&\""))
+}
+
+/// Returns whether the arguments behind a parenthesis have no format, or a short literal.
+fn has_short_format(tokens: &[Token<'_>]) -> bool {
+    let mut depth = 1_usize;
+    let comma = tokens.iter().position(|token| {
+        match token {
+            Token::Symbol(b'(' | b'[') => depth += 1,
+            Token::Symbol(b')' | b']') => depth -= 1,
+            _ => {}
+        }
+        depth == 0 || (depth == 1 && matches!(token, Token::Symbol(b',')))
+    });
+    let Some(comma) = comma.filter(|place| matches!(tokens[*place], Token::Symbol(b','))) else { return true };
+    matches!(&tokens[comma + 1..], [Token::Text(length), Token::Symbol(b')'), ..] if *length <= MAX_FORMAT)
+}
+
+/// A part of a text that is neither blank nor comment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token<'a> {
+    Name(&'a str),
+    /// The text between double quotes.
+    QuotedName(&'a str),
+    /// A literal of so many bytes, quotes included.
+    Text(usize),
+    Symbol(u8),
+}
+
+struct Tokens<'a> {
+    sql: &'a str,
+    at: usize,
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        let bytes = self.sql.as_bytes();
+        self.at = skip_blank(bytes, self.at);
+        let begin = self.at;
+        let (token, end) = match *bytes.get(begin)? {
+            b'\'' => {
+                let end = quote_end(bytes, begin, false);
+                (Token::Text(end - begin), end)
+            }
+            b'e' | b'E' if bytes.get(begin + 1) == Some(&b'\'') => {
+                let end = quote_end(bytes, begin + 1, true);
+                (Token::Text(end - begin), end)
+            }
+            b'"' => {
+                let end = quote_end(bytes, begin, false);
+                (Token::QuotedName(self.sql.get(begin + 1..end - 1).unwrap_or_default()), end)
+            }
+            b'$' => match dollar_quote_end(bytes, begin) {
+                Some(end) => (Token::Text(end - begin), end),
+                None => (Token::Symbol(b'$'), begin + 1),
+            },
+            byte if is_word(byte) => {
+                let length = bytes[begin..].iter().take_while(|byte| is_word(**byte) || **byte == b'$').count();
+                (Token::Name(&self.sql[begin..begin + length]), begin + length)
+            }
+            byte => (Token::Symbol(byte), begin + 1),
+        };
+        self.at = end;
+        Some(token)
+    }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
+}
+
+/// Goes over white space and comments; those in stars nest.
+fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
+    loop {
+        at = match &bytes[at.min(bytes.len())..] {
+            [byte, ..] if byte.is_ascii_whitespace() || *byte == 0x0b => at + 1,
+            [b'-', b'-', rest @ ..] => memchr::memchr2(b'\n', b'\r', rest).map_or(bytes.len(), |n| at + n + 2),
+            [b'/', b'*', ..] => comment_end(bytes, at),
+            _ => return at.min(bytes.len()),
+        };
+    }
+}
+
+fn comment_end(bytes: &[u8], begin: usize) -> usize {
+    let (mut at, mut depth) = (begin, 0_usize);
+    while at < bytes.len() {
+        match &bytes[at..] {
+            [b'/', b'*', ..] => (at, depth) = (at + 2, depth + 1),
+            [b'*', b'/', ..] if depth == 1 => return at + 2,
+            [b'*', b'/', ..] => (at, depth) = (at + 2, depth - 1),
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// Returns where a quote ends that begins here.
+fn quote_end(bytes: &[u8], begin: usize, has_escapes: bool) -> usize {
+    let quote = bytes[begin];
+    let mut at = begin + 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' if has_escapes => at += 2,
+            byte if byte == quote && bytes.get(at + 1) == Some(&quote) => at += 2,
+            byte if byte == quote => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// Returns where `$tag$…$tag$` ends; `None` where none begins here.
+fn dollar_quote_end(bytes: &[u8], begin: usize) -> Option<usize> {
+    let rest = &bytes[begin + 1..];
+    let length = rest.iter().take_while(|byte| is_word(**byte)).count();
+    if rest.first().is_some_and(u8::is_ascii_digit) || rest.get(length) != Some(&b'$') {
+        return None;
+    }
+    let body = begin + length + 2;
+    let end = memchr::memmem::find(&bytes[body..], &bytes[begin..body]);
+    Some(end.map_or(bytes.len(), |n| body + n + length + 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check_allowed, refusal};
+
+    #[test]
+    fn calls_that_may_outlive_their_run_are_found() {
+        let long = "Y".repeat(99);
+        let calls = [
+            "SELECT * FROM XMLTABLE('//a' PASSING x COLUMNS b text)",
+            "SELECT * FROM xmlTable /* a /* b */ */ -- c\n ('//a' PASSING x COLUMNS b text)",
+            "SELECT to_timestamp(repeat('1', 9), repeat('YYYY', 9))",
+            "SELECT pg_catalog.TO_DATE(a, 'YYYY' || b)",
+            "SELECT \"to_date\"(a, (SELECT 'YYYY'))",
+            "SELECT to_date(f(a, 'b'), c)",
+            "SELECT to_date(a[1, 2], c)",
+            "SELECT to_date('1', $1)",
+            "SELECT to_date('1', U&'YYYY')",
+            "SELECT $a$ to_date($a$, to_date('1', b)",
+            "SELECT E'\\'', to_date('1', b) -- '",
+            "SELECT U&\"to\\005fdate\"('1', b)",
+            &format!("SELECT to_date('1', '{long}')"),
+            &format!("SELECT to_date('1', $${long}$$)"),
+        ];
+        for sql in calls {
+            assert!(refusal(sql, None).is_some(), "{sql}");
+        }
+    }
+
+    #[test]
+    fn other_calls_are_not_refused() {
+        let texts = [
+            "SELECT to_date(a, 'YYYY-MM-DD') FROM t",
+            "SELECT to_timestamp (a, E'YYYY\\'MM'), to_timestamp(1.5), to_date((a || 'b, c'), $$YYYY$$)",
+            "SELECT 'to_date(a, b)', \"xmltable\"(1), xmltable FROM t -- to_date(a, b)",
+            "SELECT $$to_date(a, b)$$, $1, $a$to_date(a, b)$b$xmltable(1)$a$",
+            "SELECT to_date, my_to_date(a, b), to_dates(a, b), to_char(a, b) FROM t",
+            "SELECT U&\"d\\0061t\" FROM t, to_date('1', 'YYYY')",
+            "SELECT to_date(",
+            "SELECT ) to_date(a)",
+        ];
+        for sql in texts {
+            assert!(refusal(sql, None).is_none(), "{sql}: {:?}", refusal(sql, None));
+        }
+        assert!(refusal("SELECT to_date(a, b), xmltable(1)", Some("to_date, xmltable")).is_none());
+        assert!(refusal("SELECT to_date(a, b), xmltable(1)", Some("to_date")).is_some());
+        assert!(check_allowed("to_date, xmltable").is_ok() && check_allowed("to_date,xml_table").is_err());
+    }
+}

@@ -1,0 +1,85 @@
+//! What a database holds that calls functions which a text does not show: views, policies, rules, and functions and operators
+//! of users under the names of others. A query of such things is run in a transaction of its own.
+
+use std::time::Instant;
+
+use super::Postgresql;
+use super::plain::is_known;
+use crate::server::RECHECK;
+use crate::server::stream::Failure;
+use crate::server::watch::Watch;
+
+/// The kinds and names of what may call functions. Objects from 16384 on are users'; the languages 12 and 13 are the server's
+/// own and C. A function of one row can be read like a column, without parentheses.
+const QUERY: &str = "\
+SELECT 'name', relname FROM pg_catalog.pg_class
+WHERE oid >= 16384 AND (relkind IN ('v', 'f') OR relrowsecurity OR (relhasrules AND relkind <> 'm'))
+UNION ALL
+SELECT 'name', typname FROM pg_catalog.pg_type WHERE oid >= 16384 AND typtype = 'd'
+UNION ALL
+SELECT CASE WHEN t.typtype IN ('c', 'p') THEN 'name' ELSE 'function' END, proname
+FROM pg_catalog.pg_proc AS p LEFT JOIN pg_catalog.pg_type AS t ON t.oid = p.proargtypes[0] WHERE p.oid >= 16384
+UNION ALL
+(SELECT 'all', '' WHERE EXISTS (
+   SELECT 1 FROM pg_catalog.pg_proc AS p
+   WHERE p.oid >= 16384 AND (p.provolatile = 'v' OR p.prolang NOT IN (12, 13))
+     AND (EXISTS (SELECT 1 FROM pg_catalog.pg_operator WHERE oprcode = p.oid)
+          OR EXISTS (SELECT 1 FROM pg_catalog.pg_cast WHERE castfunc = p.oid))))
+UNION ALL
+(SELECT 'lasting', '' WHERE EXISTS (
+   SELECT 1 FROM pg_catalog.pg_proc JOIN pg_catalog.pg_language AS l ON l.oid = prolang
+   WHERE lanname NOT IN ('internal', 'c', 'sql', 'plpgsql') AND pg_proc.oid >= 16384
+   UNION ALL SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'dblink'))";
+
+/// What was found.
+#[derive(Default)]
+pub(super) struct Hidden {
+    /// Names in lower case; a text with one of them is not plain.
+    names: Vec<String>,
+    /// No text is plain.
+    is_everywhere: bool,
+    /// A function may keep something that outlives `DISCARD ALL`, so a session ends with its run.
+    pub(super) is_lasting: bool,
+    /// When the database is asked again.
+    asked_again: Option<Instant>,
+}
+
+impl Hidden {
+    /// Tells whether the database must be asked again.
+    pub(super) fn is_old(&self) -> bool {
+        self.asked_again.is_none_or(|at| Instant::now() >= at)
+    }
+
+    /// Tells whether a text may name one of those things.
+    pub(super) fn is_in(&self, sql: &str) -> bool {
+        if self.is_everywhere {
+            return true;
+        }
+        if self.names.is_empty() {
+            return false;
+        }
+        let lower = sql.to_lowercase();
+        // A name in `U&"…"` may be spelt in numbers, and in quotes a name may hold doubled ones.
+        lower.contains("u&\"") || lower.contains("\"\"") || self.names.iter().any(|name| lower.contains(name))
+    }
+}
+
+/// Asks the database.
+pub(super) fn find(session: &mut Postgresql, watch: &Watch<'_>) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut hidden = Hidden::default();
+    for row in session.ask(QUERY, watch)? {
+        match row.as_slice() {
+            [kind, _] if kind == "all" => hidden.is_everywhere = true,
+            [kind, _] if kind == "lasting" => hidden.is_lasting = true,
+            [kind, name] if kind == "function" && !is_known(&name.to_lowercase()) => {} // a call of it is not plain
+            [_, name] => hidden.names.push(name.to_lowercase()),
+            _ => {}
+        }
+    }
+    let now = Instant::now();
+    // The question takes at most a hundredth of the time.
+    hidden.asked_again = now.checked_add(RECHECK.max((now - begun) * 100));
+    session.hidden = hidden;
+    Ok(())
+}

@@ -1,0 +1,106 @@
+"""Functions of PostgreSQL that everybody may execute and no reader needs: setting up a server revokes them.
+
+PostgreSQL lets every role execute them in each database, and a read-only transaction does not stop them. The list holds
+names, so that one of several signatures, or of another version, is not missed. A name that a version does not have is
+skipped. `servers check` reports those that a role may still execute.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Group(NamedTuple):
+    """Functions with one effect."""
+
+    effect: str
+    """What a reader can do with them: it ends the sentence `a reader can …`."""
+    names: tuple[str, ...]
+
+
+REVOKED = (
+    Group(
+        "fill the disk: a rollback takes back neither the log nor the pages",
+        (
+            "pg_logical_emit_message",
+            # Large objects; from PostgreSQL 16 on a read-only transaction refuses them.
+            "lo_creat", "lo_create", "lo_from_bytea", "lo_put", "lo_truncate", "lo_truncate64", "lo_unlink", "lowrite",
+            "pg_export_snapshot",
+            "pg_notify",
+        ),
+    ),
+    Group(
+        "use up the lock table that all sessions share",
+        (
+            "pg_advisory_lock", "pg_advisory_lock_shared", "pg_advisory_xact_lock", "pg_advisory_xact_lock_shared",
+            "pg_try_advisory_lock", "pg_try_advisory_lock_shared", "pg_try_advisory_xact_lock",
+            "pg_try_advisory_xact_lock_shared",
+        ),
+    ),
+    Group(
+        "end other sessions of its role",
+        ("pg_cancel_backend", "pg_terminate_backend"),
+    ),
+    Group(
+        "read what other sessions run",
+        ("pg_stat_get_activity", "pg_stat_get_backend_activity", "pg_lock_status", "pg_prepared_xact"),
+    ),
+    Group(
+        "keep a session at work after its time: they look neither at the clock nor at a request to cancel",
+        (
+            "xpath", "xpath_exists", "xmlexists",
+            "normalize", "is_normalized",
+            "path_distance", "path_inter", "poly_distance", "poly_overlap",
+            # `.datetime()` takes the square of its format's length.
+            "jsonb_path_exists", "jsonb_path_exists_opr", "jsonb_path_exists_tz", "jsonb_path_match",
+            "jsonb_path_match_opr", "jsonb_path_match_tz", "jsonb_path_query", "jsonb_path_query_array",
+            "jsonb_path_query_array_tz", "jsonb_path_query_first", "jsonb_path_query_first_tz", "jsonb_path_query_tz",
+        ),
+    ),
+    Group(
+        "run statements inside of texts, where no check sees them",
+        (
+            "query_to_xml", "query_to_xml_and_xmlschema", "query_to_xmlschema", "cursor_to_xml", "cursor_to_xmlschema",
+            "ts_stat",
+        ),
+    ),
+)  # fmt: skip
+"""The functions that setting up readers revokes from PUBLIC."""
+
+REVOKED_SIGNATURES = (
+    # Bytes and bits are searched and trimmed without a look at the clock; searching texts looks at it.
+    "position(bytea, bytea)", "position(bit, bit)", "btrim(bytea, bytea)", "ltrim(bytea, bytea)", "rtrim(bytea, bytea)",
+    # It runs a statement inside of a text.
+    "ts_rewrite(tsquery, text)",
+)  # fmt: skip
+"""Functions that are revoked, too, and share their names with functions that a reader needs."""
+
+
+IS_EXECUTABLE = """EXISTS (
+    SELECT FROM pg_catalog.pg_roles WHERE pg_catalog.pg_has_role(session_user, pg_roles.oid, 'member')
+        AND pg_catalog.has_function_privilege(pg_roles.oid, pg_proc.oid, 'EXECUTE'))"""
+"""A condition of a query for functions: a role that the session may become can execute one."""
+
+_IS_NAMED = "pronamespace = 'pg_catalog'::regnamespace AND proname IN ({})".format(
+    ", ".join(f"'{name}'" for group in REVOKED for name in group.names)
+)
+_HAS_SIGNATURE = "pg_proc.oid IN ({})".format(
+    ", ".join(f"to_regprocedure('pg_catalog.{signature}')" for signature in REVOKED_SIGNATURES)
+)
+
+
+def executable_query() -> str:
+    """Return a query for the names and signatures of those functions that the session's role may execute."""
+    return (
+        f"SELECT proname::text FROM pg_catalog.pg_proc WHERE {_IS_NAMED} AND {IS_EXECUTABLE} "
+        "UNION SELECT pg_proc.oid::regprocedure::text FROM pg_catalog.pg_proc "
+        f"WHERE {_HAS_SIGNATURE} AND {IS_EXECUTABLE} ORDER BY 1"
+    )
+
+
+def revoke_script() -> str:
+    """Return a statement for a superuser that revokes the functions in the session's database."""
+    return f"""DO $$ DECLARE signature regprocedure; BEGIN
+    FOR signature IN SELECT oid FROM pg_catalog.pg_proc WHERE {_IS_NAMED} OR {_HAS_SIGNATURE}
+    LOOP EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || signature || ' FROM PUBLIC'; END LOOP;
+END $$;"""

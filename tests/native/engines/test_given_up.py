@@ -1,0 +1,128 @@
+"""Queries that a server does not end at their time: refused functions, the count and the bound of given-up sessions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sqlexec_rs import Executor, Limits
+from sqlexec_rs.servers import Server, check
+
+MOST = 4
+"""The given-up sessions of a server with which it gets a new run."""
+
+# Calls that look at no clock and end by themselves after some seconds.
+LONG = {
+    "postgresql": (
+        "SELECT (SELECT array_agg(i) FROM generate_series(1, 30000) i) "
+        "&& (SELECT array_agg(-i - {}) FROM generate_series(1, 30000) i)"
+    ),
+    "mariadb": "SELECT ENCRYPT('x', '$6$rounds=2000000$a{}')",
+}
+RUNNING = {"postgresql": "", "mariadb": ": they take the server's processors until they end, or until a restart"}
+"""The end of the line of `servers check`, after the count."""
+OPTIONS = {"postgresql": "", "mariadb": "?allow=encrypt"}
+
+
+def wait_for_the_end(executor: Executor) -> None:
+    """Wait until no session is counted as given up."""
+    end = time.monotonic() + 60
+    while executor.stats()["sessions_given_up"] > 0:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("engine", LONG, indirect=True)
+def test_sessions_that_run_on_are_counted_and_hold_new_runs(database: Any, engine: str) -> None:
+    url = database.url + OPTIONS[engine]
+    with Executor(threads=MOST) as executor:
+        assert executor.execute(url, "SELECT 0").status == "ok"
+        assert executor.stats()["sessions_given_up"] == 0
+        texts = [(url, LONG[engine].format(i)) for i in range(MOST)]
+        outcomes = executor.execute_many(texts, limits=Limits(timeout_ms=100))
+        assert [outcome.status for outcome in outcomes] == ["timeout"] * MOST
+        assert executor.stats()["sessions_given_up"] == MOST
+        assert check(url)[-1].endswith(f"{MOST if engine == 'mariadb' else 0}" + RUNNING[engine])
+        held = executor.submit([(url, "SELECT 1")])
+        time.sleep(0.3)
+        assert not held.done()
+        held.cancel()
+        assert held.result()[0].status == "cancelled"
+        assert executor.execute(url, "SELECT 2").status == "ok"
+        assert executor.stats()["sessions_given_up"] < MOST
+        wait_for_the_end(executor)
+
+
+@pytest.mark.parametrize("engine", LONG, indirect=True)
+def test_an_unknown_name_of_an_allowed_function_is_refused(executor: Executor, database: Any) -> None:
+    outcome = executor.execute(f"{database.url}?allow=nothing", "SELECT 1")
+    assert outcome.status == "db_error"
+    assert "allow=nothing: no such function is refused" in (outcome.error or "")
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:secret@127.0.0.1:1/d", "mysql://u:secret@127.0.0.1:1/d"])
+def test_an_unknown_option_of_a_url_is_refused_with_the_nearest(url: str) -> None:
+    with Executor(threads=1) as executor:
+        outcome = executor.execute(f"{url}?sslmod=verify-full", "SELECT 1")
+    assert outcome.status == "db_error"
+    assert (outcome.error or "").endswith("known: allow, roles, sslmode, sslrootcert. Did you mean sslmode?")
+    assert "secret" not in repr(outcome)
+
+
+REVOKED = [
+    "SELECT xpath('//a//a//a//a', '<a/>'::xml)",
+    "SELECT xpath_exists('//a', '<a/>'::xml)",
+    "SELECT XMLEXISTS('//a' PASSING '<a/>')",
+    "SELECT query_to_xml('SELECT 1', true, true, '')",
+    "SELECT * FROM ts_stat('SELECT ''a''::tsvector')",
+    "SELECT normalize('a', NFD)",
+    "SELECT 'a' IS NFD NORMALIZED",
+    "SELECT position('a'::bytea in 'ab'::bytea)",
+    "SELECT position(B'1' in B'01')",
+    "SELECT btrim('a'::bytea, 'a'::bytea)",
+    "SELECT path '((0,0),(1,1))' <-> path '((2,2),(3,3))'",
+    "SELECT path '((0,0),(1,1))' ?# path '((2,2),(3,3))'",
+    "SELECT polygon '((0,0),(1,1))' <-> polygon '((2,2),(3,3))'",
+    "SELECT polygon '((0,0),(1,1))' && polygon '((2,2),(3,3))'",
+    "SELECT '{}'::jsonb @? '$.a'",
+    "SELECT jsonb_path_query('\"1\"'::jsonb, '$.datetime(\"YYYY\")')",
+]
+ORDINARY = [
+    "SELECT position('a' in 'ba'), strpos('ba', 'a'), btrim(' a '), translate('a', 'a', 'b'), 'ab' LIKE '%b'",
+    "SELECT to_date('2020', 'YYYY'), to_timestamp('2020', 'YYYY'), to_timestamp(1), to_char(now(), 'YYYY')",
+    "SELECT '{\"a\": 1}'::jsonb @> '{\"a\": 1}', ARRAY[1] && ARRAY[1], '<a/>'::xml::text",
+    "SELECT to_tsvector('simple', 'a b') @@ to_tsquery('simple', 'a'), point(1, 1) <-> point(2, 2)",
+]
+
+
+def test_a_server_of_ones_own_revokes_functions_that_run_on(start_server: Callable[[str, str], Server]) -> None:
+    server = start_server("postgresql", "CREATE DATABASE other")
+    with Executor(threads=1) as executor:
+        for url in (server.reader, server.reader.rpartition("/")[0] + "/other"):
+            for sql in REVOKED:
+                outcome = executor.execute(url, sql)
+                assert outcome.status == "forbidden", (sql, outcome)
+                assert "permission denied" in (outcome.error or "")
+            for sql in ORDINARY:
+                assert executor.execute(url, sql).error is None, sql
+
+
+def test_comments_that_a_server_runs_are_found_in_each_sql_mode(start_server: Callable[[str, str], Server]) -> None:
+    server = start_server("mariadb", "SELECT 1")
+    harmless = [("SELECT '/*!'", "/*!"), ("SELECT 'a''/*! '", "a'/*! "), ("SELECT 1 /* /*! */", 1)]
+    run = {
+        "": "SELECT '\\\\' /*! , 1 */",
+        "NO_BACKSLASH_ESCAPES": "SELECT '\\' /*! , 1 */ -- '",
+        "ANSI_QUOTES": "SELECT '\\'', 1 AS \"a\\\" /*! , 2 */ -- \"",
+        "ANSI_QUOTES,NO_BACKSLASH_ESCAPES": 'SELECT 1 AS "\\" /*! , 2 */ -- "',
+    }
+    for mode in run:
+        server.run(f"SET GLOBAL sql_mode = '{mode}'")
+        with Executor(threads=1) as executor:
+            for sql, value in harmless:
+                assert executor.execute(server.reader, sql).rows == [(value,)], (mode, sql)
+            for sql in run.values():
+                assert executor.execute(server.reader, sql).status == "forbidden", (mode, sql)

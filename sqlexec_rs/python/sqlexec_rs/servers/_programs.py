@@ -82,7 +82,7 @@ def run(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) ->
         raise ServerError(f"{Path(command[0]).name} failed in {folder}: {telling(said)}")
 
 
-_KEEP = '''
+_KEEP = """
 n=0
 while [ -e "$0" ] && [ $n -lt 5 ]; do
     begun=$(date +%s)
@@ -90,7 +90,7 @@ while [ -e "$0" ] && [ $n -lt 5 ]; do
     if [ $(($(date +%s) - begun)) -gt 5 ]; then n=0; else n=$((n + 1)); fi
     sleep 0.2
 done
-'''
+"""
 
 
 def keep_running(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) -> None:
@@ -100,7 +100,11 @@ def keep_running(command: Sequence[str], folder: Path, user: pwd.struct_passwd |
     """
     mark = folder / f"running-{secrets.token_hex(8)}"
     mark.touch()
-    run(["/bin/sh", "-c", 'script=$1; shift; /bin/sh -c "$script" "$@" &', "sh", _KEEP, str(mark), *command], folder, user)
+    run(
+        ["/bin/sh", "-c", 'script=$1; shift; /bin/sh -c "$script" "$@" &', "sh", _KEEP, str(mark), *command],
+        folder,
+        user,
+    )
 
 
 def let_end(folder: Path) -> None:

@@ -19,8 +19,8 @@ OBJECTS = {
         CREATE VIEW zone AS SELECT set_config('TimeZone', 'Asia/Tokyo', false) AS z;
         CREATE VIEW digits AS SELECT set_config('extra_float_digits', '-15', false) AS z;
         CREATE VIEW "Dou""ble" AS SELECT set_config('search_path', 'other', false) AS z;
-        CREATE VIEW locks AS SELECT pg_advisory_lock(7) AS z;
-        CREATE VIEW seed AS SELECT setseed(0.5) AS z;
+        CREATE VIEW locks AS SELECT pg_advisory_lock(7)::text AS z;
+        CREATE VIEW seed AS SELECT setseed(0.5)::text AS z;
         CREATE FUNCTION round(text) RETURNS text AS $$
             SELECT set_config('TimeZone', 'Asia/Tokyo', false) $$ LANGUAGE sql;
         CREATE FUNCTION moved(item) RETURNS text AS $$

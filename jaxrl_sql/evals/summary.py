@@ -173,8 +173,8 @@ def validation_metrics(
         "count": float(count),
         "valid": statuses["ok"] / max(count, 1),
         "gold_failures": float(sum(not one.gold_ok for one in verdicts)),
-        "unjudged": float(n_unjudged),
     }
+    numbers |= {"unjudged": float(n_unjudged)} if n_unjudged else {}
     numbers |= {f"status/{name}": float(n) for name, n in statuses.items()}
     for name, found in levels.items():
         numbers |= {f"accuracy/{name}": sum(found) / len(found), f"count/{name}": float(len(found))}

@@ -142,7 +142,7 @@ def summarize(
         reasons=reasons,
         failed_golds=tuple((one.uid, one.gold_status) for one in verdicts if not one.gold_ok),
         reliability=_reliability([pair for pair in pairs if pair[1].is_judged], own),
-        unjudged=sum(not one.is_judged for one in verdicts),
+        unjudged=sum(not verdict.is_judged for verdict in verdicts),
     )
 
 

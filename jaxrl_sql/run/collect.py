@@ -78,10 +78,10 @@ class Group(NamedTuple):
     def learned(self) -> Group:
         """Return what is learned from: where no answer is right and paid, the demonstration in place of the last."""
         shown = self.demonstration
-        trusted = [one for one in self.scored if one.trusted]
-        if shown is None or any(_is_right(one) and one.reward.total > 0 for one in trusted):
+        trusted = [answer for answer in self.scored if answer.trusted]
+        if shown is None or any(_is_right(answer) and answer.reward.total > 0 for answer in trusted):
             return self
-        if shown.scored.reward.total <= max((one.reward.total for one in trusted), default=-math.inf):
+        if shown.scored.reward.total <= max((answer.reward.total for answer in trusted), default=-math.inf):
             return self
         text = shown.trajectory.turns[0].text
         return self._replace(
@@ -348,7 +348,7 @@ def _written(groups: Sequence[Group]) -> list[Turn]:
 
 
 def _std(group: Group) -> float:
-    rewards = [one.reward.total for one in group.scored if one.trusted]
+    rewards = [answer.reward.total for answer in group.scored if answer.trusted]
     return float(np.std(rewards)) if rewards else 0.0
 
 
@@ -358,20 +358,20 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     `reward/untrusted` is the share of answers whose reward says nothing of them.
     """
     scored = [one for group in groups for one in group.scored]
-    trusted = [one for one in scored if one.trusted] or scored
+    trusted = [answer for answer in scored if answer.trusted] or scored
     trajectories = [one for group in groups for one in group.trajectories]
     parts: Counter[str] = Counter()
-    for one in trusted:
-        parts.update(one.reward.parts)
+    for answer in trusted:
+        parts.update(answer.reward.parts)
     statuses = Counter(one.status for one in scored)
     written = [sum(len(turn.token_ids) for turn in one.turns if turn.role == ASSISTANT) for one in trajectories]
     turns = [sum(turn.role == ASSISTANT for turn in one.turns) for one in trajectories]
     return {
-        "reward/mean": sum(one.reward.total for one in trusted) / len(trusted),
-        "reward/untrusted": sum(not one.trusted for one in scored) / len(scored),
+        "reward/mean": sum(answer.reward.total for answer in trusted) / len(trusted),
+        "reward/untrusted": sum(not answer.trusted for answer in scored) / len(scored),
         "reward/std_within_group": float(np.mean([_std(group) for group in groups])),
         "reward/zero_variance": float(np.mean(has_equal_rewards(groups))),
-        "reward/nonzero": float(np.mean([one.reward.total > 0 for one in trusted])),
+        "reward/nonzero": float(np.mean([answer.reward.total > 0 for answer in trusted])),
         "reward/well_formed": sum(one.well_formed for one in scored) / len(scored),
         **{f"reward/{name}": value / len(trusted) for name, value in parts.items()},
         **{f"status/{name}": count / len(scored) for name, count in statuses.items()},

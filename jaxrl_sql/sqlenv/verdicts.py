@@ -45,8 +45,8 @@ def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> l
 
 def stop_if_away(executor: SqlExecutor, databases: Iterable[str | Sequence[str]]) -> None:
     """Raise InputError for the first of the databases whose server answers no query; `databases` had a db_error."""
-    flat = [one for entry in databases for one in ([entry] if isinstance(entry, str) else entry)]
-    for url in dict.fromkeys(one for one in flat if is_address(one)):
+    names = [name for entry in databases for name in ([entry] if isinstance(entry, str) else entry)]
+    for url in dict.fromkeys(name for name in names if is_address(name)):
         (outcome,) = executor.execute_many([(url, "SELECT 1")])
         if outcome.status == "db_error":
             error = parse_address(url).redacted(outcome.error or "")

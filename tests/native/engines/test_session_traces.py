@@ -184,8 +184,8 @@ def test_no_statement_changes_the_outcome_of_a_later_one(engine: str, url: str) 
             for _ in range(2):
                 executor.execute(url, "SELECT id FROM item")
                 executor.execute(url, trace)
-                for sql, one, own in zip(PROBES[engine], probe(executor), expected, strict=True):
-                    assert one == own, f"{sql} after {trace}"
+                for sql, outcome, usual in zip(PROBES[engine], probe(executor), expected, strict=True):
+                    assert outcome == usual, f"{sql} after {trace}"
 
 
 def test_a_view_made_while_a_session_is_open_leaves_nothing(server_database: Callable[[str, str], Server]) -> None:

@@ -84,7 +84,7 @@ def test_an_evaluation_leaves_out_predictions_without_a_verdict(executor: Execut
         Example(name, name, str(tmp_path / f"{name}.sqlite"), "?", "", gold_tables=table) for name in ("there", "gone")
     ]
     verdicts = score_predictions(executor, examples, ["SELECT 1", "SELECT 1"])
-    assert [(one.status, dict(one.scores), one.is_judged) for one in verdicts] == [
+    assert [(verdict.status, dict(verdict.scores), verdict.is_judged) for verdict in verdicts] == [
         ("ok", {"bird": 1.0}, True),
         ("db_error", {}, False),
     ]
@@ -97,8 +97,8 @@ def test_an_evaluation_leaves_out_predictions_without_a_verdict(executor: Execut
 def test_a_question_without_verdicts_has_no_rate() -> None:
     examples = [Example(str(i), "db", "db.sqlite", "?", "SELECT 1") for i in range(2)]
     kept, dropped = by_rate(examples, {"0": (1, 2), "1": (0, 0)}, 0.0, 1.0)
-    assert [one.uid for one in kept] == ["0"]
-    assert [(one.uid, one.reason) for one in dropped] == [("1", "no verdict on its answers")]
+    assert [example.uid for example in kept] == ["0"]
+    assert [(question.uid, question.reason) for question in dropped] == [("1", "no verdict on its answers")]
 
 
 @pytest.mark.parametrize("consumer", ["rewards", "evaluation", "golds", "vote"])

@@ -14,6 +14,7 @@ from jaxrl_sql.config import FilterConfig
 from jaxrl_sql.data.jsonl import read_ids
 from jaxrl_sql.data.prompts import PromptSet
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
+from jaxrl_sql.sqlenv.verdicts import execute_all
 from jaxrl_sql.types import Example, InputError
 
 # Outcomes hold rows until they are let go, so golds run a few at a time.
@@ -95,7 +96,7 @@ def _run_golds(
         if tick:
             tick(start)
         chunk = examples[start : start + _CHUNK]
-        outcomes = executor.execute_many([(example.database, example.gold_sql) for example in chunk])
+        outcomes = execute_all(executor, [(example.database, example.gold_sql) for example in chunk])
         yield from zip(chunk, outcomes, strict=True)
 
 
@@ -168,6 +169,8 @@ def by_rate(examples: Sequence[Example], rates: Mapping[str, tuple[int, int]], l
     """Keep questions of which a share in [low, high] of the sampled answers is right; `rates`: id -> (right, of)."""
 
     def fault(right: int, of: int) -> Fault:
+        if not of:
+            return "no verdict on its answers", {"right": right, "of": of}
         # Counts are compared, not quotients: 3 of 10 is not below a bound of 0.3.
         reason = "seldom right" if right < low * of - 1e-9 else "often right" if right > high * of + 1e-9 else ""
         return reason, {"right": right, "of": of}

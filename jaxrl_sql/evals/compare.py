@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.sqlenv.executor import score_rows
 from jaxrl_sql.sqlenv.ports import ScoreRow, SqlExecutor
+from jaxrl_sql.sqlenv.verdicts import NO_VERDICTS, is_verdict, stop_if_away
 from jaxrl_sql.types import Example, Golds, InputError
 
 # PaVeRL-SQL's evaluation lets row counts differ by 30 and drops duplicates where too many rows are left; its reward,
@@ -44,7 +45,8 @@ def asked(example: Example, sql: str | None, options: Mapping[str, Any] | None =
 def compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str]) -> list[Answer]:
     """Run and compare; what the clock stopped is tried once more by itself: a verdict should not depend on the load.
 
-    Equal items are tried again once for all, and so is a gold. Raises InputError for an option that is none.
+    So is what has no verdict. Equal items are tried again once for all, and so is a gold. Raises InputError for an
+    option that is none, and where a server stays away.
     """
     answers: list[Answer] = []
     for start in range(0, len(items), CHUNK):
@@ -54,7 +56,8 @@ def compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str])
     for i, (item, answer) in enumerate(zip(items, answers, strict=True)):
         is_stuck = answer.row.gold_status == "timeout"
         gold = (str(item.databases), str(item.golds)) if is_stuck else None
-        if gold in endless or not (is_stuck or answer.row.stop == "wall"):
+        is_lost = answer.row.gold_status in NO_VERDICTS or not is_verdict(answer.row.pred_status, answer.row.stop)
+        if gold in endless or not (is_stuck or is_lost or answer.row.stop == "wall"):
             continue
         key = (str(item.databases), item.sql, str(item.golds), str(item.options))
         if key not in again:
@@ -62,6 +65,8 @@ def compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str])
         answers[i] = again[key]
         if again[key].row.gold_status == "timeout":
             endless.add(gold)
+    failed = [i for i, answer in enumerate(answers) if "db_error" in answer.row[:2]]
+    stop_if_away(executor, (items[i].databases for i in failed))
     return answers
 
 

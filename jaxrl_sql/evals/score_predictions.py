@@ -17,6 +17,7 @@ from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.sqlenv.dialect import as_run
 from jaxrl_sql.sqlenv.executor import RULE_NAMES
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
+from jaxrl_sql.sqlenv.verdicts import execute_all, is_verdict
 from jaxrl_sql.types import Example, InputError
 
 RULES = (*RULE_NAMES, "suite", *SPEED_RULES)
@@ -84,7 +85,8 @@ def check_rules(rules: Sequence[str]) -> None:
 def _verdict(example: Example, sql: str | None, ready: str | None, answer: Answer, rules: Sequence[str]) -> Verdict:
     row = answer.row
     is_untranslated = bool(sql) and ready is None
-    scores = {rule: row.value(rule) for rule in rules} if row.gold_status == "ok" else {}
+    is_judged = is_untranslated or is_verdict(row.pred_status, row.stop)
+    scores = {rule: row.value(rule) for rule in rules} if row.gold_status == "ok" and is_judged else {}
     return Verdict(
         example.uid,
         sql,
@@ -108,7 +110,7 @@ def _unanswerable(
 ) -> list[tuple[int, Verdict]]:
     """Judge what has no right SQL: to give none is right by every rule, and what is given only runs."""
     asked_for = [i for i, example in enumerate(examples) if not example.answerable]
-    outcomes = executor.execute_many([(examples[i].database, ready[i] or "") for i in asked_for])
+    outcomes = execute_all(executor, [(examples[i].database, ready[i] or "") for i in asked_for])
     return [
         (i, _without_gold(examples[i], sqls[i], ready[i], outcome, rules))
         for i, outcome in zip(asked_for, outcomes, strict=True)
@@ -120,8 +122,16 @@ def _without_gold(
 ) -> Verdict:
     status = "syntax_error" if sql and ready is None else outcome.status
     right = float(status == "no_sql")
-    scores = dict.fromkeys(rules, right)
-    return Verdict(example.uid, sql, status, scores=scores, pred_ms=outcome.elapsed_ms, pred_rows=outcome.row_count)
+    scores = dict.fromkeys(rules, right) if is_verdict(status, outcome.stopped_by) else {}
+    return Verdict(
+        example.uid,
+        sql,
+        status,
+        scores=scores,
+        stop=outcome.stopped_by or "",
+        pred_ms=outcome.elapsed_ms,
+        pred_rows=outcome.row_count,
+    )
 
 
 def _with_suites(
@@ -137,7 +147,8 @@ def _with_suites(
     found = list(verdicts)
     for i, answer in zip(own, compare(executor, items, ("test_suite",)), strict=True):
         row = answer.row
-        scores = {**found[i].scores, "suite": row.value("test_suite")} if row.gold_status == "ok" else found[i].scores
+        is_judged = row.gold_status == "ok" and is_verdict(row.pred_status, row.stop)
+        scores = {**found[i].scores, "suite": row.value("test_suite")} if is_judged else found[i].scores
         found[i] = dataclasses.replace(found[i], scores=scores, suite_gold_status=row.gold_status)
     return found
 
@@ -153,7 +164,7 @@ def _with_speeds(
     found = []
     for example, sql, verdict in zip(examples, ready, verdicts, strict=True):
         # A gold that is a table took no time, so there is nothing to be as fast as.
-        if verdict.gold_ok and example.answerable and not example.gold_tables:
+        if verdict.gold_ok and verdict.is_judged and example.answerable and not example.gold_tables:
             golds = [example.gold_sql, *example.other_golds]
             is_right = sql is not None and verdict.is_right("bird")
             score = 0.0

@@ -55,7 +55,8 @@ class Summary:
     `feature/join`. `statuses` counts predictions by how they ended, `gold_statuses` golds; `stopped` counts what the
     clock stopped even when it was tried again alone. `reasons` lists the questions whose verdict hangs on something, by
     what it is, `failed_golds` those whose gold did not run, with its status. `own` is the benchmark's own rule.
-    `reliability`, where some questions have no answer, is EHRSQL's score by what an error costs.
+    `reliability`, where some questions have no answer, is EHRSQL's score by what an error costs. `unjudged` counts
+    predictions without a verdict, as where the database failed: they are no part of the accuracy.
     """
 
     own: str
@@ -69,12 +70,13 @@ class Summary:
     reasons: Mapping[str, tuple[str, ...]]
     failed_golds: tuple[tuple[str, str], ...] = ()
     reliability: Mapping[str, float] = field(default_factory=dict)
+    unjudged: int = 0
 
     @property
     def accuracy(self) -> Share:
-        """Return the benchmark's own rule over all questions, as its leaderboard counts."""
+        """Return the benchmark's own rule over all questions with a verdict, as its leaderboard counts."""
         own = self.scores.get(self.own, Share(0.0, 0))
-        return Share(own.total, self.count)
+        return Share(own.total, self.count - self.unjudged)
 
     @property
     def gold_failures(self) -> int:
@@ -99,6 +101,7 @@ class Summary:
             "gold_timeouts": float(self.gold_timeouts),
             "suite_gold_failures": float(self.suite_gold_failures),
             "stopped_by_clock": float(self.stopped),
+            "unjudged": float(self.unjudged),
         }
         numbers |= {f"status/{name}": float(n) for name, n in self.statuses.items()}
         numbers |= {f"gold_status/{name}": float(n) for name, n in self.gold_statuses.items()}
@@ -138,7 +141,8 @@ def summarize(
         stopped=sum(one.stop == "wall" for one in verdicts),
         reasons=reasons,
         failed_golds=tuple((one.uid, one.gold_status) for one in verdicts if not one.gold_ok),
-        reliability=_reliability(pairs, own),
+        reliability=_reliability([pair for pair in pairs if pair[1].is_judged], own),
+        unjudged=sum(not verdict.is_judged for verdict in verdicts),
     )
 
 
@@ -148,11 +152,15 @@ def validation_metrics(
     """Return the numbers that training logs of verdicts by a rule, shares of all questions; a graded rule's are means.
 
     A question whose gold fails counts as wrong (the set is what it is), and so do `unasked` more, whose prompts are too
-    long. Difficulties are the benchmark's labels, in the order in which they first occur.
+    long. One without a verdict, as where the database failed, is left out (`unjudged`).
+    Difficulties are the benchmark's labels, in the order in which they first occur.
     """
+    statuses = Counter(one.status for one in verdicts)
+    pairs = [pair for pair in zip(examples, verdicts, strict=True) if pair[1].is_judged]
+    n_unjudged = len(verdicts) - len(pairs)
+    examples, verdicts = [example for example, _ in pairs], [one for _, one in pairs]
     scores = [one.scores.get(rule, 0.0) for one in verdicts]
     count = len(verdicts) + unasked
-    statuses = Counter(one.status for one in verdicts)
     if unasked:
         statuses[NOT_ASKED] += unasked
     levels: dict[str, list[float]] = {}
@@ -166,6 +174,7 @@ def validation_metrics(
         "valid": statuses["ok"] / max(count, 1),
         "gold_failures": float(sum(not one.gold_ok for one in verdicts)),
     }
+    numbers |= {"unjudged": float(n_unjudged)} if n_unjudged else {}
     numbers |= {f"status/{name}": float(n) for name, n in statuses.items()}
     for name, found in levels.items():
         numbers |= {f"accuracy/{name}": sum(found) / len(found), f"count/{name}": float(len(found))}

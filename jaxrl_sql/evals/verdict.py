@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from jaxrl_sql.sqlenv.verdicts import is_verdict
+
 NOT_ASKED = "not_asked"
 """The status of a question that the model could not be asked, as where its prompt is too long: it counts as wrong."""
 
@@ -14,10 +16,11 @@ class Verdict:
     """One question's prediction, `sql` (None: there was none), against its gold.
 
     `scores` has the value of each rule that could be applied, 0 to 1 (of speed: 1.12): 0 where the prediction did not
-    run, and none where the gold did not. `status` and `gold_status` say how the two ended on the question's database,
-    `suite_gold_status` how the gold did on the databases of its suite, "" where there is none. `stop` names the bound
-    that stopped the prediction: `wall`, `cpu`, `vm_steps` or `cancelled`. Times are milliseconds of wall time, rows are
-    counted on the question's database. `reasons` say why rules differ, see `differences`.
+    run, and none where the gold did not or the database failed. `status` and `gold_status` say how the two ended on the
+    question's database, `suite_gold_status` how the gold did on the databases of its suite, "" where there is none.
+    `stop` names the bound that stopped the prediction: `wall`, `cpu`, `vm_steps`, `cancelled` or `killed`. Times are
+    milliseconds of wall time, rows are counted on the question's database. `reasons` say why rules differ, see
+    `differences`.
     """
 
     uid: str
@@ -37,6 +40,11 @@ class Verdict:
     def executes(self) -> bool:
         """Return whether the prediction ran within its limits."""
         return self.status == "ok"
+
+    @property
+    def is_judged(self) -> bool:
+        """Return whether the outcome says something of the prediction; where it does not, it has no scores."""
+        return is_verdict(self.status, self.stop)
 
     @property
     def gold_ok(self) -> bool:

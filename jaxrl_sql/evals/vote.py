@@ -18,6 +18,7 @@ import numpy as np
 from jaxrl_sql.evals.similarity import likeness_of
 from jaxrl_sql.sqlenv.dialect import as_run
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
+from jaxrl_sql.sqlenv.verdicts import execute_all
 from jaxrl_sql.types import Example, InputError
 
 HOW = ("result", "soft")
@@ -76,7 +77,7 @@ def ballots(
 
 def _ballots(executor: SqlExecutor, asked: Sequence[tuple[Example, Sequence[str | None]]], how: str) -> list[Ballot]:
     pairs = [(one.database, (as_run(sql, one) or "") if sql else "") for one, sqls in asked for sql in sqls]
-    ran = list(zip(pairs, executor.execute_many(pairs), strict=True))
+    ran = list(zip(pairs, execute_all(executor, pairs), strict=True))
     stopped = dict.fromkeys(pair for pair, one in ran if one.stopped_by == "wall")
     again = {pair: executor.execute_many([pair])[0] for pair in stopped}
     outcomes = iter([again.get(pair, one) for pair, one in ran])

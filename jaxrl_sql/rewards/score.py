@@ -13,15 +13,13 @@ from jaxrl_sql.rewards.extract import ParsedResponse, Read
 from jaxrl_sql.sqlenv.dialect import as_run
 from jaxrl_sql.sqlenv.executor import score_rows
 from jaxrl_sql.sqlenv.ports import NO_SQL, NOT_TRANSLATED, ScoreRow, SqlExecutor, SqlJob
+from jaxrl_sql.sqlenv.verdicts import NO_VERDICTS, is_trusted, is_verdict, stop_if_away
 from jaxrl_sql.types import Example, Golds, Response, Reward
 
 RewardRule = Callable[[ParsedResponse, ScoreRow], Reward]
 
 # Of Spider's test suites: variants of a database, and a query is right where all of them agree.
 _SUITE_RULE = "test_suite"
-
-# Bounds that depend on the machine's load or on who gave up, not on the query.
-_CLOCK_STOPS = frozenset({"wall", "cpu", "cancelled"})
 
 
 class ScoredResponse(NamedTuple):
@@ -41,8 +39,12 @@ class ScoredResponse(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        """Return whether the reward may be learned from: the gold ran, and no clock had a say. Else weigh it 0."""
-        return self.gold_ok and self.stop not in _CLOCK_STOPS
+        """Return whether the reward may be learned from: the gold ran, and the outcome is the text's alone.
+
+        It is not where a clock decided, the database failed (`db_error`), the run was cancelled, or somebody killed its
+        worker process. Otherwise weigh it 0.
+        """
+        return self.gold_ok and is_trusted(self.status, self.stop)
 
 
 class _Request(NamedTuple):
@@ -115,18 +117,29 @@ def _databases(example: Example, rules: Sequence[str]) -> str | list[str]:
 def collect(job: TextJob, reward: RewardRule) -> list[ScoredResponse]:
     """Wait for a job and pay each response, in the order in which they were submitted.
 
-    A run that only the wall clock stopped is tried once more by itself: a verdict should not depend on the load.
+    A run that only the wall clock stopped is tried once more by itself: a verdict should not depend on the load. So is
+    one without a verdict, which is never rewarded. Raises InputError where a server stays away.
     """
     rows = [] if job.job is None else score_rows(job.job.result(), job.rules)
-    ran = iter([_again(job, i) if row.stop == "wall" else row for i, row in enumerate(rows)])
+    rows = [_again(job, i) if _is_doubtful(row) else row for i, row in enumerate(rows)]
+    failed = [i for i, row in enumerate(rows) if "db_error" in (row.pred_status, row.gold_status)]
+    stop_if_away(job.executor, (job.requests[i].db_path for i in failed))
+    ran = iter(rows)
     scored = []
     for reading, verdict in zip(job.readings, job.settled, strict=True):
         row = next(ran) if verdict is None else verdict
         paid = reward(reading, row)
+        if not is_verdict(row.pred_status, row.stop):
+            paid = Reward(0.0, dict.fromkeys(paid.parts, 0.0))
         scored.append(
             ScoredResponse(paid, reading.sql, row.pred_status, row.gold_status, row.stop, reading.well_formed)
         )
     return scored
+
+
+def _is_doubtful(row: ScoreRow) -> bool:
+    is_lost = row.gold_status in NO_VERDICTS or not is_verdict(row.pred_status, row.stop)
+    return row.stop == "wall" or is_lost
 
 
 def _again(job: TextJob, index: int) -> ScoreRow:

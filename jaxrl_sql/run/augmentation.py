@@ -28,6 +28,7 @@ from jaxrl_sql.run.training_set import sqlite_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_counts
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
+from jaxrl_sql.sqlenv.verdicts import execute_all
 from jaxrl_sql.types import Example, InputError
 
 _CHUNK = 64
@@ -144,7 +145,7 @@ def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[
     """Return (status, columns, rows) of queries; a failure's message is no part of its result."""
     found: list[tuple[Any, ...]] = []
     for start in range(0, len(sqls), _CHUNK):
-        outcomes = executor.execute_many([(path, sql) for sql in sqls[start : start + _CHUNK]])
+        outcomes = execute_all(executor, [(str(path), sql) for sql in sqls[start : start + _CHUNK]])
         found += [
             (one.status, one.columns, one.rows) if one.status == "ok" else (one.status, [], []) for one in outcomes
         ]

@@ -7,6 +7,7 @@ and the groups whose rewards lie furthest apart.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -77,9 +78,10 @@ class Group(NamedTuple):
     def learned(self) -> Group:
         """Return what is learned from: where no answer is right and paid, the demonstration in place of the last."""
         shown = self.demonstration
-        if shown is None or any(_is_right(one) and one.reward.total > 0 for one in self.scored):
+        trusted = [answer for answer in self.scored if answer.trusted]
+        if shown is None or any(_is_right(answer) and answer.reward.total > 0 for answer in trusted):
             return self
-        if shown.scored.reward.total <= max(self.rewards):
+        if shown.scored.reward.total <= max((answer.reward.total for answer in trusted), default=-math.inf):
             return self
         text = shown.trajectory.turns[0].text
         return self._replace(
@@ -345,23 +347,33 @@ def _written(groups: Sequence[Group]) -> list[Turn]:
     return [turn for g in groups for t in g.trajectories for turn in t.turns if turn.role == ASSISTANT]
 
 
+def _std(group: Group) -> float:
+    rewards = [answer.reward.total for answer in group.scored if answer.trusted]
+    return float(np.std(rewards)) if rewards else 0.0
+
+
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Average rewards, their parts, statuses, lengths and turns over all answers."""
+    """Average rewards and their parts over the trusted answers, statuses, lengths and turns over all.
+
+    `reward/untrusted` is the share of answers whose reward says nothing of them.
+    """
     scored = [one for group in groups for one in group.scored]
+    trusted = [answer for answer in scored if answer.trusted] or scored
     trajectories = [one for group in groups for one in group.trajectories]
     parts: Counter[str] = Counter()
-    for one in scored:
-        parts.update(one.reward.parts)
+    for answer in trusted:
+        parts.update(answer.reward.parts)
     statuses = Counter(one.status for one in scored)
     written = [sum(len(turn.token_ids) for turn in one.turns if turn.role == ASSISTANT) for one in trajectories]
     turns = [sum(turn.role == ASSISTANT for turn in one.turns) for one in trajectories]
     return {
-        "reward/mean": sum(one.reward.total for one in scored) / len(scored),
-        "reward/std_within_group": float(np.mean([np.std(group.rewards) for group in groups])),
+        "reward/mean": sum(answer.reward.total for answer in trusted) / len(trusted),
+        "reward/untrusted": sum(not answer.trusted for answer in scored) / len(scored),
+        "reward/std_within_group": float(np.mean([_std(group) for group in groups])),
         "reward/zero_variance": float(np.mean(has_equal_rewards(groups))),
-        "reward/nonzero": float(np.mean([one.reward.total > 0 for one in scored])),
+        "reward/nonzero": float(np.mean([answer.reward.total > 0 for answer in trusted])),
         "reward/well_formed": sum(one.well_formed for one in scored) / len(scored),
-        **{f"reward/{name}": value / len(scored) for name, value in parts.items()},
+        **{f"reward/{name}": value / len(trusted) for name, value in parts.items()},
         **{f"status/{name}": count / len(scored) for name, count in statuses.items()},
         "length/mean": float(np.mean(written)),
         "length/truncated": float(np.mean([one.finish_reason == "length" for one in trajectories])),

@@ -128,6 +128,8 @@ def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Examp
         return {**about, "verdict": FAILED, "error": answer.error}
     reading = recipe.reading(answer.text, style)
     (found,) = score_predictions(executor, [example], [reading.sql])
+    if not found.is_judged:
+        return {**about, "verdict": FAILED, "error": f"no verdict: {found.status}"}
     verdict = RIGHT if found.is_right("bird") else "wrong" if found.executes else found.status
     reasoning = (answer.reasoning or reading.think).strip()
     if verdict == RIGHT and not is_teachable(recipe, example, reasoning, reading.sql or ""):

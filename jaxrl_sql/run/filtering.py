@@ -129,7 +129,8 @@ def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, s
     found = [(example, sql) for example, said in zip(examples, answered, strict=True) for sql in said.sqls]
     verdicts = score_predictions(client.executor, [example for example, _ in found], [sql for _, sql in found])
     right = Counter(one.uid for one in verdicts if one.is_right("bird"))
-    return [{"id": example.uid, "right": right[example.uid], "of": sampling.n} for example in examples]
+    judged = Counter(verdict.uid for verdict in verdicts if verdict.is_judged)
+    return [{"id": example.uid, "right": right[example.uid], "of": judged[example.uid]} for example in examples]
 
 
 def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates: Mapping[str, tuple[int, int]]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from jaxrl_sql.sqlenv.dialect import to_sqlite
 from jaxrl_sql.sqlenv.observe import MAX_ROWS, observe
 from jaxrl_sql.sqlenv.ports import SqlJob
+from jaxrl_sql.sqlenv.verdicts import is_trusted
 from jaxrl_sql.types import InputError
 
 SQL_STOPS = ("</sql>", "</solution>")
@@ -45,7 +46,7 @@ class PendingObservation(Protocol):
 
 
 class Environment(Protocol):
-    """The environment's side of one answer; `stop` names the bound that cut an observation short, if it was a clock."""
+    """The environment's side of one answer; `stop` names the clock or the fault that spoiled an observation, if any."""
 
     stop: str
 
@@ -78,8 +79,8 @@ class SqlResult:
     """The observation of a query: what it returned, and how many turns are left.
 
     A result over the limits is asked for its first rows, by a run of its own under the same limits. A run that the wall
-    clock stopped is tried once more: what is observed should not depend on the load. One that it stops again is told
-    to `doubt`.
+    clock stopped, or that has no verdict, is tried once more: what is observed should not depend on the load. One that
+    fails so again is passed to `doubt`.
     """
 
     sql: str
@@ -114,10 +115,10 @@ class SqlResult:
 
     def _outcome(self, sql: str) -> Any:
         (outcome,) = self.job.result()
-        if outcome.stopped_by == "wall":
+        if not is_trusted(outcome.status, outcome.stopped_by):
             (outcome,) = self.submit(sql).result()
-            if outcome.stopped_by == "wall":
-                self.doubt("wall")
+            if not is_trusted(outcome.status, outcome.stopped_by):
+                self.doubt(outcome.stopped_by or outcome.status)
         return outcome
 
     def _ask_for_less(self, outcome: Any) -> None:
@@ -156,7 +157,7 @@ class SqlTurns:
     `turns` are the policy's turns in all; the last has to be the solution. Errors and timeouts are observations; a
     query has `limits` of its own, or the executor's, and is translated from its `dialect` to be run by SQLite
     (`sqlite`: it is not). An answer that was cut for its length ends too. `stop` is `wall` once the clock has stopped a
-    query twice: what came of the answer then says how busy the machine was.
+    query twice, or what else spoiled it: the answer's reward then says nothing of it.
     """
 
     executor: Any

@@ -24,6 +24,7 @@ import numpy as np
 from jaxrl_sql.rollout.sampling import SamplingParams
 from jaxrl_sql.sqlenv.dialect import normal_form
 from jaxrl_sql.sqlenv.ports import SqlExecutor
+from jaxrl_sql.sqlenv.verdicts import execute_all
 from jaxrl_sql.types import InputError, Prompt
 
 CANDIDATES, JUDGE = "candidates", "judge"
@@ -280,7 +281,7 @@ def _add_answers(
     tally.lost["unanswered"] += len(texts) - len(sqls)
     tally.lost["without_sql"] += len(sqls) - len(written)
     new = {form: sql for form, sql in reversed(written) if form not in tally.outcomes}
-    results = executor.execute_many([(db_path, sql) for sql in new.values()])
+    results = execute_all(executor, [(db_path, sql) for sql in new.values()])
     for form, result in zip(new, results, strict=True):
         tally.outcomes[form] = "failed" if result.status != "ok" else "found" if result.row_count else "empty"
     for form, sql in written:

@@ -168,21 +168,26 @@ def test_without_a_wall_limit_a_hung_worker_is_killed_all_the_same(database: Pat
         assert ex.stats()["workers_killed"] == 1
 
 
-def test_a_worker_killed_from_outside_is_a_crash_of_its_run_alone(database: Path) -> None:
+def test_a_query_whose_worker_is_killed_from_outside_runs_once_more(database: Path) -> None:
     with Executor(threads=2, limits=NO_LIMITS, isolation="process") as ex:
         job = ex.submit([(database, ENDLESS)])
         wait_until(lambda: [database in opened(pid) for pid in workers(os.getpid())] == [True])
-        (pid,) = workers(os.getpid())
+        (first,) = workers(os.getpid())
         other = ex.submit([(database, ENDLESS + " -- another")])
         wait_until(lambda: [database in opened(pid) for pid in workers(os.getpid())] == [True, True])
-        os.kill(pid, signal.SIGKILL)
+        (of_other,) = set(workers(os.getpid())) - {first}
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: [database in opened(pid) for pid in set(workers(os.getpid())) - {first, of_other}] == [True])
+        assert not job.done()
+        (second,) = set(workers(os.getpid())) - {first, of_other}
+        os.kill(second, signal.SIGKILL)
         (outcome,) = job.result()
-        assert outcome.status == "crashed"
+        assert (outcome.status, outcome.stopped_by) == ("crashed", "killed")
         assert "signal 9" in (outcome.error or "")
         assert ex.execute(database, "SELECT a FROM t").status == "ok"
         assert not other.done()
         stats = ex.stats()
-        assert (stats["workers_crashed"], stats["workers_killed"], stats["crashed"]) == (1, 0, 1)
+        assert (stats["workers_crashed"], stats["workers_killed"], stats["crashed"]) == (2, 0, 1)
 
 
 def test_a_crash_between_two_queries_is_nobodys(executor: Executor, database: Path) -> None:

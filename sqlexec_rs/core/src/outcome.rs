@@ -60,7 +60,7 @@ pub enum Stop {
     Cpu,
     /// The budget of VM steps: the same on every machine.
     VmSteps,
-    /// Somebody else killed the worker process, twice: it says nothing of the query.
+    /// Somebody else killed the worker process twice, or cut a file short that it read: it says nothing of the query.
     Killed,
 }
 

@@ -1,11 +1,12 @@
 //! Texts that ended the session or the worker process that ran them: each may do so twice, and is not run again.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::outcome::{Outcome, Status};
-use crate::request::Key;
+use crate::request::{InFlightQuery, Key};
 
 /// How often a text may end what runs it.
 const MOST_COSTS: u8 = 2;
@@ -17,35 +18,36 @@ const MOST_TEXTS: usize = 4_096;
 #[derive(Debug, Default)]
 pub(crate) struct Culprits {
     has_any: AtomicBool,
-    costs: Mutex<HashMap<Key, u8>>,
+    costs: Mutex<HashMap<(Arc<Path>, Key), u8>>,
 }
 
 impl Culprits {
     /// Notes that a text has ended what ran it so many times.
-    pub(crate) fn add(&self, key: &Key, times: u8) {
+    pub(crate) fn add(&self, query: &InFlightQuery, times: u8) {
         let mut costs = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
         if costs.len() >= MOST_TEXTS {
             costs.clear();
         }
-        let cost = costs.entry(text_of(key)).or_default();
+        let cost = costs.entry(text_of(query)).or_default();
         *cost = cost.saturating_add(times);
         self.has_any.store(true, Ordering::Relaxed);
     }
 
     /// Returns the outcome of a text that is not run again.
-    pub(crate) fn refusal(&self, key: &Key) -> Option<Outcome> {
+    pub(crate) fn refusal(&self, query: &InFlightQuery) -> Option<Outcome> {
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
         let costs = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_refused = costs.get(&text_of(key)).is_some_and(|cost| *cost >= MOST_COSTS);
+        let is_refused = costs.get(&text_of(query)).is_some_and(|cost| *cost >= MOST_COSTS);
         is_refused.then(|| Outcome::failed(Status::Crashed, "the text crashed twice before, and is not run again"))
     }
 }
 
-/// Returns the key without limits: other limits make no other text.
-fn text_of(key: &Key) -> Key {
-    Key { limits: 0, ..key.clone() }
+/// Returns the text and its database: other limits make no other text, and a server has no state.
+fn text_of(query: &InFlightQuery) -> (Arc<Path>, Key) {
+    let db = if query.engine.is_server() { 0 } else { query.key.db };
+    (Arc::clone(&query.path), Key { db, limits: 0, ..query.key.clone() })
 }
 
 #[cfg(test)]
@@ -53,16 +55,19 @@ mod tests {
     use super::*;
     use crate::request::Wanted;
     use crate::result::hashed_str::Hashed;
+    use crate::target::Engine;
 
     #[test]
     fn a_text_that_crashed_twice_is_not_run_again() {
-        let key = |sql: &str, limits| Key {
-            db: 1,
-            limits,
-            sql: Hashed::new(sql.into()),
-            parameters: None,
-            wanted: Wanted::Rows,
+        let query = |sql: &str, limits, engine, db| InFlightQuery {
+            key: Key { db, limits, sql: Hashed::new(sql.into()), parameters: None, wanted: Wanted::Rows },
+            engine,
+            path: Path::new("/a").into(),
+            limits: Arc::default(),
+            cancel: Arc::default(),
+            is_for_cache: false,
         };
+        let key = |sql: &str, limits| query(sql, limits, Engine::Sqlite, 1);
         let culprits = Culprits::default();
         assert!(culprits.refusal(&key("a", 0)).is_none());
         culprits.add(&key("a", 0), 1);
@@ -71,6 +76,9 @@ mod tests {
         culprits.add(&key("b", 0), 2);
         assert!(["a", "b"].iter().all(|sql| culprits.refusal(&key(sql, 5)).is_some()));
         assert!(culprits.refusal(&key("c", 0)).is_none());
+        assert!(culprits.refusal(&query("a", 0, Engine::Sqlite, 2)).is_none(), "the file has changed");
+        culprits.add(&query("d", 0, Engine::Mysql, 3), 2);
+        assert!(culprits.refusal(&query("d", 0, Engine::Mysql, 4)).is_some());
         (0..MOST_TEXTS as u32).for_each(|i| culprits.add(&key(&i.to_string(), 0), 2));
         assert!(culprits.costs.lock().unwrap().len() <= MOST_TEXTS);
     }

@@ -388,7 +388,7 @@ struct Spare<'a> {
 impl Source for Spare<'_> {
     fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>> {
         let query = self.shared.queue.take_run(db, n_more * self.shared.n_threads)?;
-        if self.shared.risks.culprits.refusal(&query.key).is_some() {
+        if self.shared.risks.culprits.refusal(&query).is_some() {
             self.shared.queue.give_back(std::iter::once(query)); // it is not sent, and has its turn
             return None;
         }

@@ -92,7 +92,7 @@ impl Runner {
         more_wait: bool,
         source: &mut dyn Source,
     ) -> Result<Outcome, Fault> {
-        if !is_sent && let Some(outcome) = self.risks.culprits.refusal(&query.key) {
+        if !is_sent && let Some(outcome) = self.risks.culprits.refusal(query) {
             return Ok(outcome);
         }
         let run = || match (&query.engine, &mut self.sqlite) {
@@ -117,7 +117,7 @@ impl Runner {
             && outcome.stopped_by.is_none()
         {
             // A session was lost twice before the text is blamed.
-            self.risks.culprits.add(&query.key, if query.engine.is_server() { 2 } else { 1 });
+            self.risks.culprits.add(query, if query.engine.is_server() { 2 } else { 1 });
         }
         result
     }

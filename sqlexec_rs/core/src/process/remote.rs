@@ -37,16 +37,9 @@ const REAP_PERIOD: Duration = Duration::from_micros(200);
 /// Starts that may fail before a worker says its greeting; one may fall to a killer from outside.
 const MAX_STARTS: u32 = 3;
 
-/// Signals that others send, the system's killer included: SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM. And SIGBUS, which says
-/// that a file was cut short while it was read.
-const FOREIGN_SIGNALS: [i32; 6] = [
-    Signal::HUP.as_raw(),
-    Signal::INT.as_raw(),
-    Signal::QUIT.as_raw(),
-    Signal::KILL.as_raw(),
-    Signal::TERM.as_raw(),
-    Signal::BUS.as_raw(),
-];
+/// Signals that others send, the system's killer included: the query runs once more.
+const SENT_SIGNALS: [i32; 5] =
+    [Signal::HUP.as_raw(), Signal::INT.as_raw(), Signal::QUIT.as_raw(), Signal::KILL.as_raw(), Signal::TERM.as_raw()];
 
 /// Runs queries in a worker process.
 pub(crate) struct Remote {
@@ -63,13 +56,15 @@ pub(crate) struct Remote {
 /// How a worker ended.
 struct End {
     text: String,
-    /// A signal that no fault of a process raises.
-    is_foreign: bool,
+    /// By a signal that no fault of a process raises.
+    is_sent: bool,
+    /// Another program has cut a file short that was mapped.
+    is_cut_file: bool,
 }
 
 impl End {
     fn outcome(self) -> Outcome {
-        let stopped_by = self.is_foreign.then_some(Stop::Killed);
+        let stopped_by = (self.is_sent || self.is_cut_file).then_some(Stop::Killed);
         Outcome { stopped_by, ..Outcome::failed(Status::Crashed, format!("its worker process died: {}", self.text)) }
     }
 }
@@ -176,7 +171,7 @@ impl Remote {
                     self.stats.worker_crashed();
                     let end = self.reap(worker);
                     // The system's killer or an administrator is not the query's fault, so it runs once more.
-                    if end.is_foreign && !was_killed {
+                    if end.is_sent && !was_killed {
                         (was_killed, is_sent) = (true, false);
                         continue;
                     }
@@ -354,10 +349,13 @@ impl Remote {
         match self.ending.last_mut().map(|child| reap(child, REAP_WAIT)) {
             Some(Ok(Some(status))) => End {
                 text: describe(status, self.config.memory_bytes),
-                is_foreign: status.signal().is_some_and(|signal| FOREIGN_SIGNALS.contains(&signal)),
+                is_sent: status.signal().is_some_and(|signal| SENT_SIGNALS.contains(&signal)),
+                is_cut_file: status.signal() == Some(Signal::BUS.as_raw()),
             },
-            Some(Ok(None)) => End { text: "it does not end, even when killed".to_owned(), is_foreign: false },
-            _ => End { text: "how is not known".to_owned(), is_foreign: false },
+            Some(Ok(None)) => {
+                End { text: "it does not end, even when killed".to_owned(), is_sent: false, is_cut_file: false }
+            }
+            _ => End { text: "how is not known".to_owned(), is_sent: false, is_cut_file: false },
         }
     }
 

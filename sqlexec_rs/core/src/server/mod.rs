@@ -316,13 +316,13 @@ pub(crate) fn asks_for_chance_or_time(sql: &str) -> bool {
     NAMES.iter().any(|name| sql.contains(name))
 }
 
-/// Tells whether a connection ended without a word of the server, as when what served it has crashed.
+/// Returns whether a connection ended without a word of the server, as when what served it has crashed.
 fn is_abrupt(why: &str) -> bool {
     [Errno::CONNRESET, Errno::PIPE].iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())))
         || why == "the server closed the connection"
 }
 
-/// Tells whether a server that could not be connected to may come back by itself: it refuses connections, closes them, or
+/// Returns whether a server that could not be connected to may come back by itself: it refuses connections, closes them, or
 /// says that it starts or stops (PostgreSQL's 57P01 to 57P03).
 fn is_absence(why: &str) -> bool {
     let io = [Errno::CONNREFUSED, Errno::CONNRESET, Errno::PIPE, Errno::NOENT];

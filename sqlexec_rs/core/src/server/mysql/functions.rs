@@ -123,7 +123,7 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
 }
 
 impl Group {
-    /// Tells whether the server may read a name as one of these functions.
+    /// Returns whether the server may read a name as one of these functions.
     fn has(&self, name: &str) -> bool {
         let n_chars = name.chars().count();
         let part = |from: usize, n: usize| name.chars().skip(from).take(n);
@@ -135,7 +135,7 @@ impl Group {
     }
 }
 
-/// Tells whether the server may read characters as others of ASCII: it disregards case, and the accents of Latin letters.
+/// Returns whether the server may read characters as others of ASCII: it disregards case, and the accents of Latin letters.
 fn is_alike(chars: impl Iterator<Item = char>, refused: &str) -> bool {
     let mut others = refused.chars();
     let mut is_same = |char: char| {

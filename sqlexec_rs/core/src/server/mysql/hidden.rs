@@ -22,12 +22,12 @@ pub(super) struct Views {
 }
 
 impl Views {
-    /// Tells whether the server must be asked again.
+    /// Returns whether the server must be asked again.
     pub(super) fn is_old(&self) -> bool {
         self.asked_again.is_none_or(|at| Instant::now() >= at)
     }
 
-    /// Tells whether a text may name one of the views.
+    /// Returns whether a text may name one of the views.
     pub(super) fn are_in(&self, statement: &str) -> bool {
         if self.names.is_empty() {
             return false;

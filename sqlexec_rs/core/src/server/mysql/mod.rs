@@ -188,7 +188,7 @@ impl Mysql {
         }
     }
 
-    /// Tells whether a text may name a view, whose functions do not show in it.
+    /// Returns whether a text may name a view, whose functions do not show in it.
     fn names_view(&mut self, statement: &str, watch: &Watch<'_>) -> Result<bool, Failure> {
         if self.views.is_old() {
             self.views = hidden::find(self, watch)?;

@@ -45,12 +45,12 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    /// Tells whether the database must be asked again.
+    /// Returns whether the database must be asked again.
     pub(super) fn is_old(&self) -> bool {
         self.asked_again.is_none_or(|at| Instant::now() >= at)
     }
 
-    /// Tells whether a text may name one of those things.
+    /// Returns whether a text may name one of those things.
     pub(super) fn is_in(&self, sql: &str) -> bool {
         if self.is_everywhere {
             return true;

@@ -259,7 +259,7 @@ impl Postgresql {
         Ok(())
     }
 
-    /// Tells whether a text that looks plain may call what does not show in it.
+    /// Returns whether a text that looks plain may call what does not show in it.
     fn is_hidden(&mut self, sql: &str, watch: &Watch<'_>) -> Result<bool, Failure> {
         if self.hidden.is_old() {
             hidden::find(self, watch)?;

@@ -25,7 +25,7 @@ pub(super) fn is_plain(sql: &str) -> bool {
         && !lower.match_indices('.').any(|(at, _)| is_value(lower[..at].trim_end()))
 }
 
-/// Tells whether a text ends with a value, behind which a point and a name are a call: `(1).pg_advisory_lock`, `$1.f`.
+/// Returns whether a text ends with a value, behind which a point and a name are a call: `(1).pg_advisory_lock`, `$1.f`.
 fn is_value(text: &str) -> bool {
     let rest = text.trim_end_matches(|char: char| char.is_ascii_digit());
     text.ends_with([')', ']']) || (rest.ends_with('$') && rest.len() < text.len())
@@ -45,7 +45,7 @@ fn is_known_before(text: &str) -> bool {
     }
 }
 
-/// Tells whether a word is known, in lower case.
+/// Returns whether a word is known, in lower case.
 pub(super) fn is_known(word: &str) -> bool {
     KNOWN.split(' ').any(|known| known == word)
 }

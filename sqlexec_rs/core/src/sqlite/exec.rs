@@ -88,9 +88,9 @@ pub(crate) fn run(
         explain_stop(&mut outcome, stop, limits);
     }
     if outcome.status == Status::DbError
-        && let Some(path) = hooks::take_refused()
+        && let Some(refused) = hooks::take_refused()
     {
-        outcome.error = Some(format!("{}: not a regular file", path.display()));
+        outcome.error = Some(refused);
     }
     if outcome.status == Status::SchemaError {
         outcome.hint = outcome.error.as_ref().and_then(|error| find_hint(sandbox, statement, error));

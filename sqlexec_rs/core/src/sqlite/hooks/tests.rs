@@ -30,10 +30,7 @@ const WAYS: [c_int; 5] = [
     ffi::SQLITE_OPEN_READWRITE,
     ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_CREATE,
     ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_CREATE | ffi::SQLITE_OPEN_EXCLUSIVE,
-    ffi::SQLITE_OPEN_READWRITE
-        | ffi::SQLITE_OPEN_CREATE
-        | ffi::SQLITE_OPEN_EXCLUSIVE
-        | ffi::SQLITE_OPEN_DELETEONCLOSE,
+    ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_CREATE | ffi::SQLITE_OPEN_EXCLUSIVE | ffi::SQLITE_OPEN_DELETEONCLOSE,
 ];
 
 /// One more than the last number of a file control, and some that a later SQLite may have.

@@ -135,7 +135,11 @@ STATES: list[tuple[State, int | str | None]] = [
     (with_journal, "a program crashed while it wrote to this database"),
     (half_copied, None),
 ]
-WAYS: dict[str, dict[str, Any]] = {"files": {}, "immutable": {"immutable": True}, "copies": {"copy_up_to_bytes": 1 << 20}}
+WAYS: dict[str, dict[str, Any]] = {
+    "files": {},
+    "immutable": {"immutable": True},
+    "copies": {"copy_up_to_bytes": 1 << 20},
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -183,7 +187,7 @@ def test_what_a_crash_left_is_read_once_a_writer_has_repaired_it(tmp_path: Path,
     with_journal(path)
     with Executor(threads=1, isolation=isolation) as ex:
         error = ex.execute(path, QUERIES[0]).error
-        assert error is not None and "PRAGMA user_version" in error
+        assert "PRAGMA user_version" in str(error)
         with closing(sqlite3.connect(path)) as writer:
             writer.execute("PRAGMA user_version").fetchall()
         assert ex.execute(path, QUERIES[0]).rows == [(ROWS,)]

@@ -1,4 +1,4 @@
-"""A process with little address space: a result ends as `too_large` or raises MemoryError, and never ends the process."""
+"""With little address space a result is `too_large` or raises MemoryError, and never ends the process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from sqlexec_rs import RULE_NAMES
+from sqlexec_rs.servers import Server
+
+SLOW = pytest.mark.slow
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS is Linux's")
 
@@ -28,9 +32,8 @@ BODY = """
 import json, pickle, resource, sys
 from sqlexec_rs import Executor, Limits
 path, isolation, kib, sql, step, rules = sys.argv[1:]
-limits = Limits(
-    timeout_ms=60_000, max_bytes=300_000_000, max_rows=10_000_000, max_length=300_000_000, heap_bytes=1 << 30
-)
+bounds = {"timeout_ms": 60_000, "max_bytes": 300_000_000, "max_rows": 10_000_000}
+limits = Limits(**bounds, max_length=300_000_000, heap_bytes=1 << 30, other_engines=Limits(**bounds))
 use = {
     "execute": lambda ex, out: None,
     "rows": lambda ex, out: out.rows,
@@ -69,7 +72,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(database: Path, isolation: str, kib: int, sql: str, step: str) -> list[str | list[str]]:
+def run(database: str | Path, isolation: str, kib: int, sql: str, step: str) -> list[str | list[str]]:
     command = [sys.executable, "-c", BODY, str(database), isolation, str(kib), sql, step, json.dumps(RULE_NAMES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, (kib, done.returncode, done.stderr[-2000:])
@@ -79,9 +82,9 @@ def run(database: Path, isolation: str, kib: int, sql: str, step: str) -> list[s
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize(
-    "kib", [400_000, 475_000, pytest.param(550_000, marks=pytest.mark.slow), pytest.param(700_000, marks=pytest.mark.slow)]
+    "kib", [400_000, 475_000, pytest.param(550_000, marks=SLOW), pytest.param(700_000, marks=SLOW)]
 )
-@pytest.mark.parametrize("result", ["long texts", *(pytest.param(name, marks=pytest.mark.slow) for name in list(RESULTS)[1:])])
+@pytest.mark.parametrize("result", ["long texts", *(pytest.param(name, marks=SLOW) for name in list(RESULTS)[1:])])
 def test_a_large_result_ends_no_process(database: Path, isolation: str, kib: int, result: str) -> None:
     status, why = run(database, isolation, kib, RESULTS[result], "rows")
     assert status in {"ok", "too_large", "MemoryError"}, why
@@ -96,6 +99,22 @@ def test_what_is_made_of_a_large_result_ends_no_process(database: Path, kib: int
     assert status in {"ok", "too_large", "MemoryError"}, used
     if step == "score" and status == "ok":
         assert set(used) <= {"ok", "too_large"}
+
+
+@pytest.mark.parametrize("kib", [400_000, 550_000])
+@pytest.mark.parametrize(
+    ("engine", "sql"),
+    [
+        ("postgresql", "SELECT repeat('x', 1000000) FROM generate_series(1, 240)"),
+        ("mariadb", "SELECT repeat('x', 1000000) FROM seq_1_to_240"),
+    ],
+)
+def test_a_large_result_of_a_server_ends_no_process(
+    server_database: Callable[[str, str], Server], kib: int, engine: str, sql: str
+) -> None:
+    server = server_database(engine, "SELECT 1;")
+    status, why = run(server.reader, "thread", kib, sql, "rows")
+    assert status in {"ok", "too_large", "MemoryError"}, why
 
 
 def test_a_large_result_is_whole_where_there_is_memory(database: Path) -> None:

@@ -27,8 +27,8 @@ def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
     """Return each file's content, mode, inode and times."""
     files = {}
     for path in sorted(folder.iterdir()):
-        found = path.stat()
-        files[path.name] = (path.read_bytes(), found.st_mode, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+        stat = path.stat()
+        files[path.name] = (path.read_bytes(), stat.st_mode, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
     return files
 
 

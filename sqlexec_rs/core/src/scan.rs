@@ -3,7 +3,7 @@
 //! The split happens before SQLite sees the text, so that nothing after a first semicolon is ever prepared, and a text of
 //! semicolons alone costs nothing.
 
-/// What stands for a text that holds half a surrogate pair, before the place of that half: no text of Rust's holds one, and no
+/// Replaces a text that holds half a surrogate pair; the place of that half follows. No text of Rust's holds one, and no
 /// engine takes a NUL.
 pub const HALF_PAIR: &str = "\0half a surrogate pair at ";
 

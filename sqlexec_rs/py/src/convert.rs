@@ -72,7 +72,7 @@ impl Room {
         Ok(Self(0))
     }
 
-    /// Counts an object with so many bytes beside its head.
+    /// Counts an object with `n_bytes` behind its head.
     #[inline]
     fn take(&mut self, n_bytes: usize) -> PyResult<()> {
         self.0 += OBJECT_BYTES + n_bytes;
@@ -90,8 +90,8 @@ pub(crate) fn bytes_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bo
     if bytes.len() < SMALL {
         return Ok(PyBytes::new(py, bytes));
     }
-    PyBytes::new_with(py, bytes.len(), |made| {
-        made.copy_from_slice(bytes);
+    PyBytes::new_with(py, bytes.len(), |buffer| {
+        buffer.copy_from_slice(bytes);
         Ok(())
     })
 }

@@ -86,7 +86,7 @@ fn sql_of(text: &Bound<'_, PyString>) -> PyResult<Arc<str>> {
     }
 }
 
-/// Makes the error of what is no path; half a surrogate pair that stands for no byte is in no file's name.
+/// Makes the error of an argument that is no path, as is a text with half a surrogate pair.
 fn no_path(wanted: &str, argument: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
     if error.is_instance_of::<PyUnicodeEncodeError>(argument.py()) {
         return PyValueError::new_err("the name of a database holds half a surrogate pair, which is no character");

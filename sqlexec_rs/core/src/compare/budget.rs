@@ -38,7 +38,7 @@ pub(crate) enum Overrun {
     Steps,
     Wall,
     Cancelled,
-    /// There is no memory for what is compared.
+    /// There is no memory for the comparison.
     Memory,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn spend_on_bytes(n: usize) {
     }
 }
 
-/// Tells whether two values are equal, and takes the steps of comparing long ones.
+/// Compares two values, and takes the steps of comparing long ones.
 #[inline]
 pub(crate) fn equal(left: Value<'_>, right: Value<'_>) -> bool {
     if let (Value::Text(a), Value::Text(b)) | (Value::Blob(a), Value::Blob(b)) = (left, right) {

@@ -57,7 +57,7 @@ pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equ
     n_missing == 0
 }
 
-/// Makes a table with room for so many items; ends where there is none.
+/// Makes a table with room for `n` items; ends where there is none.
 pub(super) fn table_for<T>(n: usize) -> HashTable<T> {
     let mut table = HashTable::new();
     or_end(table.try_reserve(n, |_| 0).map_err(|_| OutOfMemory)); // it is empty: nothing is hashed

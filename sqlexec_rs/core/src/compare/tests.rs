@@ -112,7 +112,7 @@ fn every_rule_ends_with_the_clock_a_cancellation_and_its_steps() {
     }
 }
 
-/// What is made of each value counts, and not only that it is there.
+/// The text of each value counts, not only its cell.
 #[test]
 fn ehrsql_takes_steps_for_its_texts() {
     let table = numbers(10_000, 2, 0.5);

@@ -14,8 +14,7 @@ const MAX_CELL: usize = 10_000;
 /// Characters that a column keeps when there is too little room.
 const MIN_COLUMN: usize = 4;
 
-/// Bytes that a cell's text takes beside its characters, those that an escaped one takes, and those of a column of a terminal
-/// in a text that grows by half.
+/// Bytes of a cell's text without its characters, of an escaped character, and of a terminal's column in a text that doubles.
 const CELL_ROOM: usize = 64;
 const LONGEST_ESCAPE: usize = 10;
 const BYTES_PER_WIDTH: usize = 8;

@@ -67,6 +67,11 @@ const NEEDS_RECOVERY: &str = "the index of this database's log (the file of the 
     program crashed that wrote to it: keep the database, -wal and -shm together, and read the database once with a program \
     that may write, such as `sqlite3 FILE 'PRAGMA user_version'`";
 
+/// Returns whether a log's index was not ready, as for a moment when a writer comes.
+pub(crate) fn waits_for_index(outcome: &Outcome) -> bool {
+    outcome.status == Status::DbError && outcome.error.as_ref().is_some_and(|error| error.ends_with(NEEDS_RECOVERY))
+}
+
 /// Makes an error of a code of SQLite that is not `SQLITE_OK`.
 pub(crate) fn check(code: c_int) -> rusqlite::Result<()> {
     match code {

@@ -60,7 +60,7 @@ pub(super) enum Kind {
     WithoutIndex,
 }
 
-// SAFETY: a method table is never written after it was made, and SQLite's own are constants.
+// SAFETY: a method table is never written again, and SQLite's own are constants.
 unsafe impl Send for Ours {}
 // SAFETY: as above.
 unsafe impl Sync for Ours {}
@@ -89,8 +89,8 @@ pub(super) unsafe fn wrap(file: *mut ffi::sqlite3_file, handle_bytes: usize, kin
 /// Returns our copy of a method table.
 unsafe fn ours(original: *const ffi::sqlite3_io_methods, kind: Kind) -> &'static Ours {
     let mut known = METHODS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = known.iter().find(|ours| ptr::eq(ours.original, original) && ours.kind == kind) {
-        return found;
+    if let Some(ours) = known.iter().find(|ours| ptr::eq(ours.original, original) && ours.kind == kind) {
+        return ours;
     }
     // SAFETY: SQLite's method tables are constants.
     let theirs = unsafe { *original };
@@ -115,9 +115,9 @@ unsafe fn ours(original: *const ffi::sqlite3_io_methods, kind: Kind) -> &'static
             ..foreign
         },
     };
-    let made = Box::leak(Box::new(Ours { methods, original, kind }));
-    known.push(made);
-    made
+    let ours = Box::leak(Box::new(Ours { methods, original, kind }));
+    known.push(ours);
+    ours
 }
 
 /// Returns the methods of the default layer for a file of ours.

@@ -1,6 +1,6 @@
 //! The files that SQLite opens for the sandbox's connections: the default file system layer, with another way to open.
 //!
-//! Only temporary files are made, written and deleted. What else there is, databases, logs, their indexes and journals, is
+//! Only temporary files are created, written and deleted. Any other file, a database, a log, its index or a journal, is
 //! opened to be read and never deleted, whatever SQLite asks for (see [`file_methods`](super::file_methods)). A database in
 //! WAL mode would get a log only to be read, and an empty one would lose its log: so every database looks that is being
 //! copied over.

@@ -45,7 +45,7 @@ pub(super) enum Refused {
     Deletion(PathBuf),
 }
 
-/// Remembers what is refused.
+/// Remembers a refusal.
 pub(super) fn refuse(refused: Refused) {
     let _ = REFUSED.try_with(|last| last.replace(Some(refused)));
 }
@@ -96,7 +96,7 @@ extern "C" fn leave_owner(_: c_int, _: c_uint, _: c_uint) -> c_int {
     0
 }
 
-/// Forgets what was refused to this thread, and says it.
+/// Returns the last refusal to this thread as a message, and forgets it.
 pub(crate) fn take_refused() -> Option<String> {
     REFUSED.with_borrow_mut(Option::take).map(|refused| refused.to_string())
 }

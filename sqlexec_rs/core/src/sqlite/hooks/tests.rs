@@ -73,7 +73,7 @@ unsafe fn open(layer: *mut ffi::sqlite3_vfs, name: *const c_char, flags: c_int) 
         assert!(unsafe { (*file).pMethods }.is_null(), "SQLite would close it");
         return Err(code);
     }
-    assert_eq!(out_flags & ffi::SQLITE_OPEN_READONLY != 0, !name.is_null(), "what is not ours is opened to be read");
+    assert_eq!(out_flags & ffi::SQLITE_OPEN_READONLY != 0, !name.is_null(), "foreign files are opened to be read");
     Ok(handle)
 }
 

@@ -84,7 +84,7 @@ impl Room {
     }
 }
 
-/// Makes `bytes`; a MemoryError where there is no memory for them.
+/// Makes `bytes`; a `MemoryError` where there is no memory for them.
 pub(crate) fn bytes_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     const SMALL: usize = 64 << 10;
     if bytes.len() < SMALL {

@@ -294,9 +294,9 @@ mod tests {
     #[test]
     fn an_outcome_is_kept_as_bytes() {
         let bytes = outcome_to_bytes(&outcome()).unwrap();
-        let read = outcome_from_bytes(&bytes).unwrap();
+        let read = outcome_from_bytes(&bytes).unwrap().unwrap();
         assert_eq!((read.row_count(), read.vm_steps), (3, 99));
-        assert!(outcome_from_bytes(&bytes[1..]).is_none() && outcome_from_bytes(&bytes[..bytes.len() - 1]).is_none());
+        assert!([&bytes[1..], &bytes[..bytes.len() - 1]].iter().all(|bytes| outcome_from_bytes(bytes).unwrap().is_none()));
     }
 
     #[test]

@@ -296,7 +296,9 @@ mod tests {
         let bytes = outcome_to_bytes(&outcome()).unwrap();
         let read = outcome_from_bytes(&bytes).unwrap().unwrap();
         assert_eq!((read.row_count(), read.vm_steps), (3, 99));
-        assert!([&bytes[1..], &bytes[..bytes.len() - 1]].iter().all(|bytes| outcome_from_bytes(bytes).unwrap().is_none()));
+        assert!(
+            [&bytes[1..], &bytes[..bytes.len() - 1]].iter().all(|bytes| outcome_from_bytes(bytes).unwrap().is_none())
+        );
     }
 
     #[test]

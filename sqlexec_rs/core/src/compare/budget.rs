@@ -16,8 +16,8 @@ use crate::result::value::Value;
 /// Steps between two looks at the clock and the memory: some 100 µs, and 10 ms where each makes a text.
 const LOOK_PERIOD: u64 = 1 << 16;
 
-/// Items whose sort needs little memory.
-const FEW: usize = 1 << 12;
+/// Items whose sort needs little memory, and 30 ms at most.
+pub(crate) const FEW: usize = 1 << 15;
 
 /// Bytes of text that are hashed, compared or copied in a step.
 const BYTES_PER_STEP: usize = 64;
@@ -124,9 +124,10 @@ pub(crate) fn equal_bytes(left: &[u8], right: &[u8]) -> bool {
 /// Sorts items by an order whose every question is a step for the clock.
 pub(crate) fn sort_by<T>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering) {
     spend_on_sort(items.len());
-    if items.len() >= FEW {
-        memory::or_end(memory::check_room(size_of_val(items) / 2)); // what a stable sort takes
+    if items.len() < FEW {
+        return items.sort_by(order);
     }
+    memory::or_end(memory::check_room(size_of_val(items) / 2)); // a stable sort takes as much
     items.sort_by(|a, b| {
         pace(1);
         order(a, b)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::Options;
-use super::budget::{equal_bytes, pace, spend, spend_on_bytes, spend_on_sort};
+use super::budget::{FEW, equal_bytes, pace, spend, spend_on_bytes, spend_on_sort};
 use super::number::{parse, parse_integer};
 use super::pytext::repr_float;
 use crate::memory::{check_room_for, collect, or_end};
@@ -14,6 +14,9 @@ use crate::result::value::Value;
 /// What NULL becomes among numbers, and its text among text.
 const NULL_NUMBER: f64 = -1e10;
 const NULL_TEXT: &[u8] = b"-10000000000";
+
+/// Rows that are read between two looks at the clock.
+const BLOCK: usize = 1 << 12;
 
 /// Floats this close are equal, after rounding to three digits where columns are matched.
 const TOLERANCE: f64 = 0.005;
@@ -69,7 +72,14 @@ fn normalise(table: &Table) -> Vec<Column<'_>> {
 /// A column of numbers, of text that is wholly numbers, or of NULLs is numeric; any other is text.
 fn normalise_column(table: &Table, number: usize) -> Column<'_> {
     spend(table.n_rows());
-    let values = || table.column(number).inspect(|value| go_through(*value));
+    let values = || {
+        (0..table.n_rows()).map(|row| {
+            if row.is_multiple_of(BLOCK) {
+                pace(2 * BLOCK);
+            }
+            go_through(table.value(row, number))
+        })
+    };
     let is_null = |value: Value<'_>| matches!(value, Value::Null | Value::Text(b""));
     let is_number = |value: Value<'_>| match value {
         Value::Integer(_) | Value::Real(_) => true,
@@ -95,12 +105,12 @@ fn normalise_column(table: &Table, number: usize) -> Column<'_> {
     Column::Real(collect(values().map(as_number)))
 }
 
-/// Takes the steps of reading a value.
-fn go_through(value: Value<'_>) {
-    pace(2);
+/// Takes the steps of reading a long value.
+fn go_through(value: Value<'_>) -> Value<'_> {
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(bytes.len());
     }
+    value
 }
 
 fn as_number(value: Value<'_>) -> f64 {
@@ -289,6 +299,10 @@ fn kept<T: Clone>(values: &[T], rows: &[bool]) -> Vec<T> {
 fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
     spend_on_sort(values.len());
     let mut values = collect(values.iter().cloned());
+    if values.len() < FEW {
+        values.sort_unstable();
+        return values;
+    }
     values.sort_unstable_by(|a, b| {
         pace(1);
         a.cmp(b)
@@ -299,6 +313,10 @@ fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
 fn sorted_reals(values: &[f64]) -> Vec<f64> {
     spend_on_sort(values.len());
     let mut values = collect(values.iter().copied());
+    if values.len() < FEW {
+        values.sort_unstable_by(f64::total_cmp);
+        return values;
+    }
     values.sort_unstable_by(|a, b| {
         pace(1);
         a.total_cmp(b)

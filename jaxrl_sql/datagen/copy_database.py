@@ -12,6 +12,7 @@ from pathlib import Path
 from jaxrl_sql.data.benchmarks.bird import description_folder
 from jaxrl_sql.data.schema.cache import content_of
 from jaxrl_sql.data.schema.describe import natural_records
+from jaxrl_sql.data.schema.read import open_read_only
 from jaxrl_sql.types import Example, InputError
 
 
@@ -50,7 +51,7 @@ def copy_database(source: Path, target: Path, is_linked: bool = False) -> None:
     target.unlink(missing_ok=True)
     try:
         with (
-            closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)) as there,
+            closing(open_read_only(source)) as there,
             closing(sqlite3.connect(target)) as here,
         ):
             there.backup(here)

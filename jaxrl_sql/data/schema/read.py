@@ -70,9 +70,22 @@ def read_schema(db_path: str | Path) -> Schema:
     return _read_version(version_of(db_path))
 
 
+def open_read_only(path: str | Path) -> sqlite3.Connection:
+    """Open a database to read it.
+
+    Raises InputError for an empty file whose log is not empty, as it is while the database is copied over: SQLite would
+    delete the log, on a read-only connection, too.
+    """
+    path = Path(path).resolve()
+    log = Path(f"{path}-wal")
+    if path.is_file() and not path.stat().st_size and log.is_file() and log.stat().st_size:
+        raise InputError(f"{path}: is empty, and {log.name} is not: wait until it is copied, or restore the file")
+    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+
+
 def connect(path: str | Path) -> sqlite3.Connection:
     """Open a database to read it; text that is no UTF-8 is replaced where it is not."""
-    connection = sqlite3.connect(Path(path).resolve().as_uri() + "?mode=ro", uri=True)
+    connection = open_read_only(path)
     connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
     return connection
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxrl_sql.data.schema.cache import content_of
 from jaxrl_sql.data.schema.quote import quote_name
-from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table, read_schema
+from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table, open_read_only, read_schema
 from jaxrl_sql.datagen.copy.kinds import Cell, Seen, decode_text, is_dated, look, merged
 from jaxrl_sql.types import InputError
 
@@ -167,7 +167,7 @@ class Source:
 def open_source(file: SourceFile) -> Iterator[Source]:
     """Open a file to read all of it at one moment; raises InputError where it cannot be read, or changes meanwhile."""
     try:
-        with closing(sqlite3.connect(f"{file.path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(open_read_only(file.path)) as connection:
             connection.text_factory = decode_text
             connection.execute("BEGIN")
             connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()

@@ -37,6 +37,9 @@ pub enum Fault {
     /// An executor is made in a child process that was forked while a query ran: SQLite's locks may be held for ever there.
     #[error("a query ran when this process was forked, so SQLite is unusable in it: fork before any query")]
     ForkedBusy,
+    /// There is no memory for the answer.
+    #[error("there is not enough memory for the result")]
+    OutOfMemory,
     /// Our own bookkeeping is wrong.
     #[error("internal fault: {0}")]
     Internal(&'static str),

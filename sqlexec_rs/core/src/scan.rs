@@ -3,6 +3,18 @@
 //! The split happens before SQLite sees the text, so that nothing after a first semicolon is ever prepared, and a text of
 //! semicolons alone costs nothing.
 
+/// Replaces a text that holds half a surrogate pair; the place of that half follows. No text of Rust's holds one, and no
+/// engine takes a NUL.
+pub const HALF_PAIR: &str = "\0half a surrogate pair at ";
+
+/// Returns why a text with a NUL is not run.
+pub(crate) fn nul_error(sql: &str) -> String {
+    match sql.strip_prefix(HALF_PAIR) {
+        Some(place) => format!("the text holds half a surrogate pair, which is no character, at {place}"),
+        None => "the text holds a NUL character".to_owned(),
+    }
+}
+
 /// What a SQL text holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan<'a> {

@@ -14,9 +14,10 @@ use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyList};
-use sqlexec_core::{Table, to_arrow};
+use sqlexec_core::{Table, check_room, to_arrow};
 
-use crate::raise;
+use crate::convert::OBJECT_BYTES;
+use crate::{raise, raise_out_of_memory};
 
 // The names that the PyCapsule interface prescribes.
 const SCHEMA: &CStr = c"arrow_schema";
@@ -45,6 +46,9 @@ impl ArrowTable {
     /// Returns (name, type, values, mask of NULLs or `None`) a column, for a library that takes no Arrow data.
     pub(crate) fn columns_to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let schema = self.batch.schema_ref();
+        let n_cells = self.batch.num_rows().saturating_mul(self.batch.num_columns());
+        let room = n_cells.saturating_mul(OBJECT_BYTES) + self.batch.get_array_memory_size();
+        check_room(room).map_err(raise_out_of_memory)?;
         let columns = schema.fields().iter().zip(self.batch.columns()).map(|(field, column)| {
             let values = match column.data_type() {
                 DataType::Int64 => PyArray1::from_slice(py, column.as_primitive::<Int64Type>().values()).into_any(),

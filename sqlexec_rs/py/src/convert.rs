@@ -2,19 +2,24 @@
 
 use std::ops::Range;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use sqlexec_core::{Bound as BoundValue, Parameters, Score, Table, Value};
+use sqlexec_core::{Bound as BoundValue, Parameters, Score, Table, Value, check_room};
+
+use crate::raise_out_of_memory;
 
 /// Makes a list of tuples of some of the rows.
 ///
 /// Text that is not valid UTF-8 becomes a `str` with surrogate escapes: `text.encode("utf-8", "surrogateescape")` gives
 /// the stored bytes back, and it stays apart from a blob, which becomes `bytes`.
 pub(crate) fn rows_to_python<'py>(py: Python<'py>, table: &Table, rows: Range<usize>) -> PyResult<Bound<'py, PyList>> {
-    let mut texts = Texts::new();
+    let (mut texts, mut room) = (Texts::new(), Room::new(rows.len().saturating_mul(size_of::<usize>()))?);
     let rows = rows.map(|row| {
-        let cells = table.row(row).map(|value| Made(value_to_python(py, value, &mut texts)));
+        if let Err(error) = room.take(table.width().saturating_mul(size_of::<usize>())) {
+            return Made(Err(error));
+        }
+        let cells = table.row(row).map(|value| Made(value_to_python(py, value, &mut texts, &mut room)));
         Made(PyTuple::new(py, cells).map(Bound::into_any))
     });
     PyList::new(py, rows)
@@ -37,13 +42,57 @@ fn value_to_python<'a, 'py>(
     py: Python<'py>,
     value: Value<'a>,
     texts: &mut Texts<'a, 'py>,
+    room: &mut Room,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let n_bytes = if let Value::Text(bytes) | Value::Blob(bytes) = value { bytes.len() } else { 0 };
+    room.take(n_bytes)?;
     Ok(match value {
         Value::Null => py.None().into_bound(py),
         Value::Integer(i) => PyInt::new(py, i).into_any(),
         Value::Real(r) => PyFloat::new(py, r).into_any(),
         Value::Text(bytes) => return texts.get(py, bytes),
-        Value::Blob(bytes) => PyBytes::new(py, bytes).into_any(),
+        Value::Blob(bytes) => bytes_to_python(py, bytes)?.into_any(),
+    })
+}
+
+/// Bytes that a small object takes.
+pub(crate) const OBJECT_BYTES: usize = 64;
+
+/// Python's small objects are made without an answer that there is no memory; so it is looked at in time whether there is.
+struct Room(usize);
+
+impl Room {
+    /// Bytes of objects between two looks.
+    const PERIOD: usize = 8 << 20;
+
+    fn new(n_bytes: usize) -> PyResult<Self> {
+        if n_bytes >= Self::PERIOD {
+            check_room(n_bytes).map_err(raise_out_of_memory)?;
+        }
+        Ok(Self(0))
+    }
+
+    /// Counts an object with `n_bytes` behind its head.
+    #[inline]
+    fn take(&mut self, n_bytes: usize) -> PyResult<()> {
+        self.0 += OBJECT_BYTES + n_bytes;
+        if self.0 < Self::PERIOD {
+            return Ok(());
+        }
+        self.0 = 0;
+        check_room(0).map_err(raise_out_of_memory)
+    }
+}
+
+/// Makes `bytes`; a `MemoryError` where there is no memory for them.
+pub(crate) fn bytes_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    const SMALL: usize = 64 << 10;
+    if bytes.len() < SMALL {
+        return Ok(PyBytes::new(py, bytes));
+    }
+    PyBytes::new_with(py, bytes.len(), |buffer| {
+        buffer.copy_from_slice(bytes);
+        Ok(())
     })
 }
 
@@ -80,7 +129,8 @@ impl<'a, 'py> Texts<'a, 'py> {
 fn text_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     match PyString::from_bytes(py, bytes) {
         Ok(text) => Ok(text.into_any()),
-        Err(_) => PyBytes::new(py, bytes).call_method1("decode", ("utf-8", "surrogateescape")),
+        Err(error) if error.is_instance_of::<PyMemoryError>(py) => Err(error),
+        Err(_) => bytes_to_python(py, bytes)?.call_method1("decode", ("utf-8", "surrogateescape")),
     }
 }
 
@@ -122,30 +172,30 @@ pub(crate) fn parameters_from_python(argument: &Bound<'_, PyAny>) -> PyResult<Pa
 }
 
 fn push_python(table: &mut Table, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    let mut push = |value: Value<'_>| table.try_push(value).map_err(raise_out_of_memory);
     if value.is_none() {
-        table.push(Value::Null);
+        push(Value::Null)
     } else if let Ok(text) = value.cast::<PyString>() {
         match text.to_str() {
-            Ok(text) => table.push(Value::Text(text.as_bytes())),
-            Err(_) => table.push(Value::Text(
+            Ok(text) => push(Value::Text(text.as_bytes())),
+            Err(_) => push(Value::Text(
                 text.call_method1("encode", ("utf-8", "surrogateescape"))?.cast::<PyBytes>()?.as_bytes(),
             )),
         }
     } else if let Ok(bytes) = value.cast::<PyBytes>() {
-        table.push(Value::Blob(bytes.as_bytes()));
+        push(Value::Blob(bytes.as_bytes()))
     } else if let Ok(flag) = value.cast::<PyBool>() {
-        table.push(Value::Integer(i64::from(flag.is_true())));
+        push(Value::Integer(i64::from(flag.is_true())))
     } else if let Ok(number) = value.cast::<PyFloat>() {
         let number = number.value();
-        table.push(if number.is_nan() { Value::Null } else { Value::Real(number) });
+        push(if number.is_nan() { Value::Null } else { Value::Real(number) })
     } else if value.is_instance_of::<PyInt>() {
         let number = value.extract().map_err(|_| PyValueError::new_err("an integer does not fit in 64 bits"))?;
-        table.push(Value::Integer(number));
+        push(Value::Integer(number))
     } else {
         // NumPy's scalars, decimals and times are told apart there, and never come back as what they are.
-        return push_python(table, &value.py().import("sqlexec_rs.values")?.call_method1("to_cell", (value,))?);
+        push_python(table, &value.py().import("sqlexec_rs.values")?.call_method1("to_cell", (value,))?)
     }
-    Ok(())
 }
 
 /// Makes the error of a value that is of the wrong type.

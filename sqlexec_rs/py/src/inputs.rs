@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use sqlexec_core::hashed_str::Hashed;
-use sqlexec_core::{Batches, GoldSource, Options, Rule, ScoreItem, Table};
+use sqlexec_core::{Batches, GoldSource, HALF_PAIR, Options, Rule, ScoreItem, Table};
 
 use crate::convert::{table_from_python, wrong_type};
 use crate::outcome::Outcome;
@@ -66,19 +66,39 @@ fn check_text(argument: &Bound<'_, PyAny>) -> PyResult<()> {
     Err(wrong_type("SQL must be a str or None", argument))
 }
 
-/// Takes a SQL text. `None` is a completion that holds no SQL; half a surrogate pair, which no file holds, is replaced.
+/// Takes a SQL text. `None` is a completion that holds no SQL; a text with half a surrogate pair becomes one that no engine runs.
 pub(crate) fn text(argument: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
     if argument.is_none() {
         return Ok("".into());
     }
     let text = argument.cast::<PyString>().map_err(|_| wrong_type("SQL must be a str or None", argument))?;
-    Ok(text.to_string_lossy().as_ref().into())
+    sql_of(text)
+}
+
+fn sql_of(text: &Bound<'_, PyString>) -> PyResult<Arc<str>> {
+    match text.to_str() {
+        Ok(text) => Ok(text.into()),
+        Err(error) if error.is_instance_of::<PyUnicodeEncodeError>(text.py()) => {
+            let place: usize = error.value(text.py()).getattr("start")?.extract()?;
+            Ok(format!("{HALF_PAIR}character {}", place + 1).into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the error of an argument that is no path, as is a text with half a surrogate pair.
+fn no_path(wanted: &str, argument: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
+    if error.is_instance_of::<PyUnicodeEncodeError>(argument.py()) {
+        return PyValueError::new_err("the name of a database holds half a surrogate pair, which is no character");
+    }
+    wrong_type(wanted, argument)
 }
 
 impl Inputs {
     /// Takes the path of a database.
     pub(crate) fn path(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<Path>> {
-        let path = argument.extract::<PathBuf>().map_err(|_| wrong_type("a database must be a path", argument))?;
+        let path =
+            argument.extract::<PathBuf>().map_err(|error| no_path("a database must be a path", argument, &error))?;
         Ok(self.intern_path(path))
     }
 
@@ -109,9 +129,10 @@ impl Inputs {
     fn path_list(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Paths> {
         let is_list = argument.is_instance_of::<PyList>() || argument.is_instance_of::<PyTuple>();
         let paths: Vec<PathBuf> = if is_list {
-            argument.extract().map_err(|_| wrong_type("databases must be paths", argument))?
+            argument.extract().map_err(|error| no_path("databases must be paths", argument, &error))?
         } else {
-            vec![argument.extract().map_err(|_| wrong_type("a database must be a path or a list of paths", argument))?]
+            let wanted = "a database must be a path or a list of paths";
+            vec![argument.extract().map_err(|error| no_path(wanted, argument, &error))?]
         };
         if paths.is_empty() {
             return Err(PyValueError::new_err("an item needs at least one database"));
@@ -269,15 +290,15 @@ impl Batch<'_> {
     pub(crate) fn take(&self, numbers: &[u32]) -> PyResult<Vec<(u32, ScoreItem)>> {
         let mut last: Option<(usize, Golds)> = None;
         let mut golds_of = |gold: &Gold<'_>| match gold {
-            Gold::Taken(golds) => Arc::clone(golds),
+            Gold::Taken(golds) => Ok::<_, PyErr>(Arc::clone(golds)),
             Gold::Text(text) => {
                 let key = text.as_ptr().addr();
                 match &last {
-                    Some((known, golds)) if *known == key => Arc::clone(golds),
+                    Some((known, golds)) if *known == key => Ok(Arc::clone(golds)),
                     _ => {
-                        let golds: Golds = [GoldSource::Sql(text.to_string_lossy().as_ref().into())].into();
+                        let golds: Golds = [GoldSource::Sql(sql_of(text)?)].into();
                         last = Some((key, Arc::clone(&golds)));
-                        golds
+                        Ok(golds)
                     }
                 }
             }
@@ -287,7 +308,7 @@ impl Batch<'_> {
             let item = ScoreItem {
                 databases: Arc::clone(&self.databases[at]),
                 predicted: text(&self.predicted[at])?,
-                golds: golds_of(&self.golds[at]),
+                golds: golds_of(&self.golds[at])?,
                 options: Arc::clone(&self.options[at.min(self.options.len() - 1)]),
             };
             Ok((*number, item))

@@ -14,10 +14,10 @@ mod job;
 mod limits;
 mod outcome;
 
-use pyo3::exceptions::{PyException, PyImportError, PyValueError};
+use pyo3::exceptions::{PyException, PyImportError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use sqlexec_core::{Fault, Rule, Status, Stop};
+use sqlexec_core::{Fault, OutOfMemory, Rule, Status, Stop};
 
 #[global_allocator]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
@@ -31,10 +31,16 @@ pyo3::create_exception!(
 
 /// Turns a fault of ours into the exception that users catch.
 pub(crate) fn raise(fault: &Fault) -> PyErr {
-    if let Fault::NotHonoured(..) = fault {
-        return PyValueError::new_err(fault.to_string());
+    match fault {
+        Fault::NotHonoured(..) => PyValueError::new_err(fault.to_string()),
+        Fault::OutOfMemory => PyMemoryError::new_err(fault.to_string()),
+        _ => ExecutorError::new_err(fault.to_string()),
     }
-    ExecutorError::new_err(fault.to_string())
+}
+
+/// Makes the exception of what found no memory.
+pub(crate) fn raise_out_of_memory(_: OutOfMemory) -> PyErr {
+    raise(&Fault::OutOfMemory)
 }
 
 /// Returns the version of the bundled SQLite.

@@ -6,11 +6,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyCapsule, PyList};
-use sqlexec_core::{Stop, outcome_from_bytes, outcome_to_bytes};
+use sqlexec_core::{Stop, catch_out_of_memory, outcome_from_bytes, outcome_to_bytes};
 
 use crate::arrow::ArrowTable;
-use crate::convert::rows_to_python;
-use crate::raise;
+use crate::convert::{bytes_to_python, rows_to_python};
+use crate::{raise, raise_out_of_memory};
 
 /// Characters of an error that a `repr` shows.
 const REPR_CHARS: usize = 100;
@@ -82,12 +82,12 @@ impl Outcome {
     /// What pickle makes an equal outcome of.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
         let bytes = py.detach(|| outcome_to_bytes(&self.inner)).map_err(|fault| raise(&fault))?;
-        Ok((py.get_type::<Self>().getattr("_from_bytes")?, (PyBytes::new(py, &bytes),)))
+        Ok((py.get_type::<Self>().getattr("_from_bytes")?, (bytes_to_python(py, &bytes)?,)))
     }
 
     #[staticmethod]
     fn _from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
-        let outcome = py.detach(|| outcome_from_bytes(bytes));
+        let outcome = py.detach(|| outcome_from_bytes(bytes)).map_err(|fault| raise(&fault))?;
         let why = || PyValueError::new_err("an outcome is unpickled by the version of sqlexec_rs that pickled it");
         Ok(Self::new(Arc::new(outcome.ok_or_else(why)?)))
     }
@@ -128,8 +128,9 @@ impl Outcome {
     }
 
     #[getter]
-    fn set_digest(&self, py: Python<'_>) -> Option<u128> {
-        py.detach(|| self.table().and_then(|table| table.set_digest()))
+    fn set_digest(&self, py: Python<'_>) -> PyResult<Option<u128>> {
+        let digest = || self.table().and_then(|table| table.set_digest());
+        py.detach(|| catch_out_of_memory(digest)).map_err(raise_out_of_memory)
     }
 
     /// Returns an object that any Arrow library imports.
@@ -174,14 +175,17 @@ impl Outcome {
     /// Returns the result as a text table, or what went wrong.
     #[pyo3(signature = (max_rows=Some(20), max_width=Some(120)))]
     #[pyo3(text_signature = "($self, max_rows=20, max_width=120)")]
-    fn pretty(&self, py: Python<'_>, max_rows: Option<usize>, max_width: Option<usize>) -> String {
+    fn pretty(&self, py: Python<'_>, max_rows: Option<usize>, max_width: Option<usize>) -> PyResult<String> {
         match self.table() {
-            Some(table) => py.detach(|| table.pretty(max_rows, max_width)),
-            None => self.failure(),
+            Some(table) => {
+                let text = py.detach(|| catch_out_of_memory(|| table.pretty(max_rows, max_width)));
+                text.map_err(raise_out_of_memory)
+            }
+            None => Ok(self.failure()),
         }
     }
 
-    fn __str__(&self, py: Python<'_>) -> String {
+    fn __str__(&self, py: Python<'_>) -> PyResult<String> {
         self.pretty(py, Some(20), Some(120))
     }
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jaxrl_sql.data.schema import Column, ForeignKey, Schema, Table, compact, ddl, quote_name, read_schema
 from jaxrl_sql.data.schema.read import connect
+from jaxrl_sql.datagen.copy_database import copy_database
 from jaxrl_sql.types import InputError
 
 COMPANY = """
@@ -183,3 +184,19 @@ def test_reading_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     read_schema(path)
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     assert [file.name for file in tmp_path.iterdir()] == ["r.sqlite"]
+
+
+def test_an_empty_file_keeps_its_log(tmp_path: Path) -> None:
+    """So a database looks in the middle of `cp`, and SQLite deletes the log then, on a read-only connection, too."""
+    path, log = tmp_path / "shop.sqlite", tmp_path / "shop.sqlite-wal"
+    path.write_bytes(b"")
+    log.write_bytes(b"committed rows")
+    readers: list[Callable[[], object]] = [
+        lambda: read_schema(path),
+        lambda: connect(path),
+        lambda: copy_database(path, tmp_path / "copy.sqlite"),
+    ]
+    for read in readers:
+        with pytest.raises(InputError, match=r"shop\.sqlite: is empty, and shop\.sqlite-wal is not"):
+            read()
+        assert log.read_bytes() == b"committed rows"

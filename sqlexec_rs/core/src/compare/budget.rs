@@ -4,13 +4,23 @@
 //! comparison ends there: it unwinds to [`within`], so that rules stay plain functions of two tables.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering as Atomic};
 use std::time::Instant;
 
-/// Steps between two looks at the clock: some 100 µs.
+use crate::memory::{self, OutOfMemory};
+use crate::result::value::Value;
+
+/// Steps between two looks at the clock and the memory: some 100 µs, and 10 ms where each makes a text.
 const LOOK_PERIOD: u64 = 1 << 16;
+
+/// Items whose sort needs little memory, and 30 ms at most.
+pub(crate) const FEW: usize = 1 << 15;
+
+/// Bytes of text that are hashed, compared or copied in a step.
+const BYTES_PER_STEP: usize = 64;
 
 /// The bounds of a comparison.
 #[derive(Clone, Debug)]
@@ -28,6 +38,8 @@ pub(crate) enum Overrun {
     Steps,
     Wall,
     Cancelled,
+    /// There is no memory for the comparison.
+    Memory,
 }
 
 thread_local! {
@@ -35,6 +47,8 @@ thread_local! {
     static BOUNDS: RefCell<Option<Bounds>> = const { RefCell::new(None) };
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
     static UNTIL_LOOK: Cell<u64> = const { Cell::new(u64::MAX) };
+    /// The next look is the first: most comparisons take no other, and little memory.
+    static IS_FIRST_LOOK: Cell<bool> = const { Cell::new(true) };
 }
 
 /// Runs a comparison under bounds, or says which was met.
@@ -42,12 +56,14 @@ pub(crate) fn within<T>(bounds: &Bounds, compare: impl FnOnce() -> T) -> Result<
     BOUNDS.set(Some(bounds.clone()));
     LEFT.set(bounds.steps);
     UNTIL_LOOK.set(0); // the first step looks
+    IS_FIRST_LOOK.set(true);
     let result = catch_unwind(AssertUnwindSafe(compare));
     BOUNDS.set(None);
     LEFT.set(u64::MAX);
     UNTIL_LOOK.set(u64::MAX);
     result.map_err(|panic| match panic.downcast::<Overrun>() {
         Ok(overrun) => *overrun,
+        Err(panic) if panic.is::<OutOfMemory>() => Overrun::Memory,
         Err(panic) => panic::resume_unwind(panic),
     })
 }
@@ -65,6 +81,59 @@ pub(crate) fn spend(steps: usize) {
     }
 }
 
+/// Says that so many steps are being done, which the budget has or which are few for each cell: the clock, a cancellation and
+/// the memory are looked at, and nothing is taken.
+#[inline]
+pub(crate) fn pace(steps: usize) {
+    let until_look = UNTIL_LOOK.get();
+    if (steps as u64) < until_look { UNTIL_LOOK.set(until_look - steps as u64) } else { look(0) }
+}
+
+/// The same of going through so many bytes.
+#[inline]
+pub(crate) fn pace_on_bytes(n: usize) {
+    pace(n / BYTES_PER_STEP);
+}
+
+/// Takes the steps of going through so many bytes.
+#[inline]
+pub(crate) fn spend_on_bytes(n: usize) {
+    if n >= BYTES_PER_STEP {
+        spend(n / BYTES_PER_STEP);
+    }
+}
+
+/// Compares two values, and takes the steps of comparing long ones.
+#[inline]
+pub(crate) fn equal(left: Value<'_>, right: Value<'_>) -> bool {
+    if let (Value::Text(a), Value::Text(b)) | (Value::Blob(a), Value::Blob(b)) = (left, right) {
+        return equal_bytes(a, b);
+    }
+    left.equals(right)
+}
+
+/// The same of bytes.
+#[inline]
+pub(crate) fn equal_bytes(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len() && {
+        spend_on_bytes(left.len());
+        left == right
+    }
+}
+
+/// Sorts items by an order whose every question is a step for the clock.
+pub(crate) fn sort_by<T>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering) {
+    spend_on_sort(items.len());
+    if items.len() < FEW {
+        return items.sort_by(order);
+    }
+    memory::or_end(memory::check_room(size_of_val(items) / 2)); // a stable sort takes as much
+    items.sort_by(|a, b| {
+        pace(1);
+        order(a, b)
+    });
+}
+
 /// Takes the steps of a sort.
 pub(crate) fn spend_on_sort(n: usize) {
     spend(n.saturating_mul(n.max(2).ilog2() as usize));
@@ -74,13 +143,16 @@ pub(crate) fn spend_on_sort(n: usize) {
 fn look(steps: u64) {
     let overrun = BOUNDS.with_borrow(|bounds| {
         let bounds = bounds.as_ref()?;
-        let is_set = |cancel: &Arc<AtomicBool>| cancel.load(Ordering::Relaxed);
+        let is_set = |cancel: &Arc<AtomicBool>| cancel.load(Atomic::Relaxed);
         if bounds.cancels.iter().any(is_set) {
             return Some(Overrun::Cancelled);
         }
         let Some(left) = LEFT.get().checked_sub(steps) else { return Some(Overrun::Steps) };
         if bounds.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Some(Overrun::Wall);
+        }
+        if !IS_FIRST_LOOK.replace(false) && memory::check_room(0).is_err() {
+            return Some(Overrun::Memory);
         }
         LEFT.set(left);
         UNTIL_LOOK.set(LOOK_PERIOD.min(left.saturating_add(1)));
@@ -125,7 +197,7 @@ mod tests {
         let deadline = Some(Instant::now() + Duration::from_millis(20));
         assert_eq!(within(&Bounds { deadline, ..unbounded.clone() }, forever), Err::<(), _>(Overrun::Wall));
         std::thread::scope(|scope| {
-            scope.spawn(|| unbounded.cancels[1].store(true, Ordering::Relaxed));
+            scope.spawn(|| unbounded.cancels[1].store(true, Atomic::Relaxed));
             assert_eq!(within(&unbounded, forever), Err::<(), _>(Overrun::Cancelled));
         });
         let panics = || within(&bounds(), || panic::resume_unwind(Box::new("a fault")));

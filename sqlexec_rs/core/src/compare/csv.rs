@@ -4,8 +4,10 @@
 //! the text that stood in the file. Not followed: a table of one column loses its rows of blank text there, and text is torn
 //! at a carriage return.
 
+use super::budget::{pace, spend_on_bytes};
 use super::number;
 use super::pytext::{repr_bytes, repr_float};
+use crate::memory::{check_room_for, collect, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -14,6 +16,9 @@ const MISSING: [&str; 19] = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "None", "n/a", "nan", "null",
 ];
+
+/// Characters that Python writes for a byte, at most.
+const LONGEST_ESCAPE: usize = 4;
 
 /// A value of a data frame.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +49,7 @@ enum Kind {
 
 /// Returns a column as it is read back.
 pub(super) fn column_through_csv(table: &Table, number: usize) -> Vec<Cell> {
-    let fields: Vec<Field> = table.column(number).map(field).collect();
+    let fields: Vec<Field> = collect(table.column(number).map(field));
     let kind = kind_of(&fields);
     let cell = |(field, value): (Field, Value<'_>)| match (field, &kind) {
         (Field::Missing, _) => Cell::Missing,
@@ -53,10 +58,14 @@ pub(super) fn column_through_csv(table: &Table, number: usize) -> Vec<Cell> {
         (_, Kind::Real) => as_real(value).map_or(Cell::Missing, Cell::Real),
         _ => Cell::Text(as_text(value)),
     };
-    fields.into_iter().zip(table.column(number)).map(cell).collect()
+    collect(fields.into_iter().zip(table.column(number)).map(cell))
 }
 
 fn field(value: Value<'_>) -> Field {
+    pace(4);
+    if let Value::Text(bytes) | Value::Blob(bytes) = value {
+        spend_on_bytes(bytes.len());
+    }
     match value {
         Value::Null => Field::Missing,
         Value::Integer(i) => Field::Integer(i.into()),
@@ -130,6 +139,11 @@ fn as_real(value: Value<'_>) -> Option<f64> {
 }
 
 fn as_text(value: Value<'_>) -> Vec<u8> {
+    pace(4);
+    if let Value::Text(bytes) | Value::Blob(bytes) = value {
+        spend_on_bytes(bytes.len());
+        or_end(check_room_for(LONGEST_ESCAPE * bytes.len()));
+    }
     match value {
         Value::Null => Vec::new(),
         Value::Integer(i) => i.to_string().into_bytes(),

@@ -11,9 +11,10 @@ use std::cmp::Ordering;
 use hashbrown::HashTable;
 
 use super::Side;
-use super::budget::{spend, spend_on_sort};
-use super::multiset::equal_cells;
+use super::budget::{self, equal, pace, spend};
+use super::multiset::{equal_cells, table_for};
 use super::refined::order;
+use crate::memory::{collect, grow, or_end};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -57,7 +58,7 @@ fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
             match (gold.value(r, c), predicted.value(other_r, other_c)) {
                 // Beside numbers alone NULL is NaN, which is equal to nothing.
                 (Value::Null, Value::Null) => !of_gold[c] && !of_predicted[other_c],
-                (a, b) => a.equals(b),
+                (a, b) => equal(a, b),
             }
         })
     })
@@ -66,7 +67,7 @@ fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
 /// Tells which columns have numbers, and nothing else but NULL.
 fn are_numeric(table: &Table) -> Vec<bool> {
     let is_numeric = |column| {
-        let mut kinds = table.column(column).map(kind).filter(|kind| *kind != NULLS).peekable();
+        let mut kinds = table.column(column).inspect(|_| pace(1)).map(kind).filter(|kind| *kind != NULLS).peekable();
         kinds.peek().is_some() && kinds.all(|kind| kind == NUMBERS)
     };
     (0..table.width()).map(is_numeric).collect()
@@ -148,7 +149,7 @@ impl<'a> Frame<'a> {
     }
 
     fn column(&self, place: usize) -> Vec<Value<'a>> {
-        self.rows.iter().map(|row| self.table.value(*row, self.columns[place])).collect()
+        collect(self.rows.iter().inspect(|_| pace(1)).map(|row| self.table.value(*row, self.columns[place])))
     }
 }
 
@@ -166,7 +167,7 @@ fn equal_by_name(gold: (&Table, Rows), predicted: (&Table, Rows)) -> Result<bool
             (true, true) => true,
             (true, false) => NULL.equals(b),
             (false, true) => NULL.equals(a),
-            (false, false) => a.equals(b),
+            (false, false) => equal(a, b),
         })
     }))
 }
@@ -214,7 +215,8 @@ fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<
 
 /// Compares columns as `assert_series_equal` does: exactly where one is of integers, else with a tolerance.
 fn same_series(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
-    let is_integer = |values: &[Value<'_>]| values.iter().all(|value| matches!(value, Value::Integer(_)));
+    let is_integer =
+        |values: &[Value<'_>]| values.iter().inspect(|_| pace(1)).all(|value| matches!(value, Value::Integer(_)));
     if left.len() != right.len() {
         return false;
     }
@@ -222,7 +224,7 @@ fn same_series(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
     let is_exact = is_integer(left) || is_integer(right);
     left.iter().zip(right).all(|(a, b)| match (number(*a), number(*b)) {
         (Some(a), Some(b)) if !is_exact => is_close(a, b),
-        _ => a.equals(*b),
+        _ => equal(*a, *b),
     })
 }
 
@@ -241,9 +243,9 @@ fn number(value: Value<'_>) -> Option<f64> {
 
 /// Sorts a column by itself, NULL last; raises where it has values of two kinds.
 fn sorted_column(table: &Table, column: usize) -> Result<Vec<Value<'_>>, Raises> {
-    let mut rows: Vec<usize> = (0..table.n_rows()).collect();
+    let mut rows: Vec<usize> = collect(0..table.n_rows());
     sort_rows(table, &mut rows, &[column], true)?;
-    Ok(rows.into_iter().map(|row| table.value(row, column)).collect())
+    Ok(collect(rows.into_iter().inspect(|_| pace(1)).map(|row| table.value(row, column))))
 }
 
 /// Sorts rows by some columns, NULL last either way. By one column alone values must be of one kind; among several columns
@@ -252,6 +254,7 @@ fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool
     for column in by {
         let mut has = [false; 4];
         for row in rows.iter() {
+            pace(1);
             has[kind(table.value(*row, *column))] = true;
         }
         let (has_numbers, has_bytes, has_texts) = (has[NUMBERS], has[BYTES], has[TEXTS]);
@@ -259,8 +262,8 @@ fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool
             return Err(Raises);
         }
     }
-    spend_on_sort(rows.len().saturating_mul(by.len()));
-    rows.sort_by(|a, b| {
+    budget::spend_on_sort(rows.len().saturating_mul(by.len().saturating_sub(1)));
+    budget::sort_by(rows, |a, b| {
         let of = |column: &usize| {
             let (a, b) = (table.value(*a, *column), table.value(*b, *column));
             let by_kind = kind(a).cmp(&kind(b));
@@ -290,12 +293,17 @@ fn kind(value: Value<'_>) -> usize {
 
 /// Returns the first of each set of rows that are equal in some columns.
 fn distinct_rows(table: &Table, columns: &[usize]) -> Vec<usize> {
-    let cells: Vec<Value<'_>> =
-        (0..table.n_rows()).flat_map(|row| columns.iter().map(move |column| table.value(row, *column))).collect();
     let width = columns.len();
+    let mut cells: Vec<Value<'_>> = Vec::new();
+    or_end(grow(&mut cells, table.n_rows() * width));
+    for row in 0..table.n_rows() {
+        pace(width);
+        cells.extend(columns.iter().map(|column| table.value(row, *column)));
+    }
     let of = |row: usize| &cells[row * width..(row + 1) * width];
-    let mut seen: HashTable<usize> = HashTable::with_capacity(table.n_rows());
+    let mut seen: HashTable<usize> = table_for(table.n_rows());
     let is_new = |row: &usize| {
+        pace(width);
         let same = |other: &usize| {
             spend(1);
             equal_cells(of(*other), of(*row))
@@ -305,7 +313,7 @@ fn distinct_rows(table: &Table, columns: &[usize]) -> Vec<usize> {
         entry.or_insert(*row);
         is_vacant
     };
-    (0..table.n_rows()).filter(is_new).collect()
+    collect((0..table.n_rows()).filter(is_new))
 }
 
 fn named(table: &Table) -> Vec<(&str, usize)> {

@@ -1,8 +1,18 @@
 //! `ehrsql`: the rows as lists of texts, sorted, are the same in the first hundred (EHRSQL's shared task of 2024).
 
+use std::collections::BinaryHeap;
+
+use super::budget::{spend, spend_on_bytes};
 use super::pytext::{drop_undecodable, parse_float, repr_bytes, repr_float};
+use crate::memory::{check_room_for, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;
+
+/// Steps that the text of a value takes, which is rounded, written and read.
+const TEXT_STEPS: usize = 8;
+
+/// How often a long text is copied or gone through: as itself, without underscores, and as the bytes that Python writes.
+const PASSES: usize = 6;
 
 /// Rows beyond these are not looked at.
 const N_ROWS: usize = 100;
@@ -15,19 +25,31 @@ pub(super) fn equal_as_text(predicted: &Table, gold: &Table) -> bool {
     first_rows(predicted) == first_rows(gold)
 }
 
+/// Returns the first rows in order. No more are kept at a time: a text takes many times the memory of a number.
 fn first_rows(table: &Table) -> Vec<Vec<Vec<u8>>> {
-    let row = |number| table.row(number).map(as_text).collect();
-    let mut rows: Vec<Vec<Vec<u8>>> = (0..table.n_rows()).map(row).collect();
-    if rows.len() > N_ROWS {
-        rows.select_nth_unstable(N_ROWS);
-        rows.truncate(N_ROWS);
+    let mut first = BinaryHeap::with_capacity(N_ROWS + 1);
+    for number in 0..table.n_rows() {
+        let row: Vec<Vec<u8>> = table.row(number).map(as_text).collect();
+        if first.len() == N_ROWS {
+            let Some(mut last) = first.peek_mut() else { break };
+            spend(1);
+            if row < *last {
+                *last = row;
+            }
+        } else {
+            first.push(row);
+        }
     }
-    rows.sort_unstable();
-    rows
+    first.into_sorted_vec()
 }
 
 /// Returns the text of a value: that of a float rounded to three digits wherever Python's `float` takes it, else its own.
 fn as_text(value: Value<'_>) -> Vec<u8> {
+    spend(TEXT_STEPS);
+    if let Value::Text(bytes) | Value::Blob(bytes) = value {
+        spend_on_bytes(PASSES * bytes.len());
+        or_end(check_room_for(PASSES * bytes.len()));
+    }
     let number = match value {
         Value::Null => None,
         Value::Integer(i) => Some(i as f64),

@@ -154,45 +154,4 @@ pub fn compare(rule: Rule, prediction: Side<'_>, gold: Side<'_>, options: &Optio
 }
 
 #[cfg(test)]
-mod tests {
-    use super::budget::{Bounds, Overrun, within};
-    use super::*;
-    use crate::result::value::Value;
-
-    /// Rows of numbers that no row of another `salt` shares.
-    fn numbers(n_rows: i64, width: i64, salt: f64) -> Table {
-        let mut table = Table::new((0..width).map(|column| column.to_string()).collect());
-        for row in 0..n_rows {
-            (0..width).for_each(|column| table.push(Value::Real((row * width + column) as f64 + salt)));
-            table.end_row();
-        }
-        table
-    }
-
-    fn side(table: &Table) -> Side<'_> {
-        Side { table, sql: None }
-    }
-
-    #[test]
-    fn every_rule_keeps_to_its_budget() {
-        let (predicted, gold) = (numbers(403, 20, 0.25), numbers(400, 20, 0.75));
-        let bounds = |steps| Bounds { steps, deadline: None, cancels: Default::default() };
-        let options = Options::default();
-        for rule in Rule::ALL.iter().copied() {
-            let run = |steps| within(&bounds(steps), || compare(rule, side(&predicted), side(&gold), &options));
-            assert_eq!(run(16_059), Err(Overrun::Steps), "{}: fewer than there are cells", rule.name());
-            assert!(run(4_000_000).is_ok(), "{}: {:?}", rule.name(), run(4_000_000));
-        }
-    }
-
-    /// In a time that grows with the square of the rows this would end beyond its budget.
-    #[test]
-    fn many_rows_are_no_square_of_work() {
-        let (predicted, gold) = (numbers(20_001, 3, 0.0), numbers(20_000, 3, 0.001));
-        let bounds = Bounds { steps: 20_000_000, deadline: None, cancels: Default::default() };
-        for rule in Rule::ALL.iter().copied() {
-            let run = || compare(rule, side(&predicted), side(&gold), &Options::default());
-            assert!(within(&bounds, run).is_ok(), "{}", rule.name());
-        }
-    }
-}
+mod tests;

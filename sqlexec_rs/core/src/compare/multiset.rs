@@ -2,7 +2,8 @@
 
 use hashbrown::HashTable;
 
-use super::budget::spend;
+use super::budget::{self, pace, spend};
+use crate::memory::{OutOfMemory, grow, or_end};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -18,37 +19,49 @@ pub(super) fn same_multiset<T>(
     if left.len() != right.len() {
         return false;
     }
-    let mut counts: HashTable<(usize, u32)> = HashTable::with_capacity(left.len());
+    let mut counts: HashTable<(usize, u32)> = table_for(left.len());
     for (number, item) in left.iter().enumerate() {
+        pace(1);
         let same = |(other, _): &(usize, u32)| equal(&left[*other], item);
         let mut entry = counts.entry(hash(item), same, |(other, _)| hash(&left[*other])).or_insert((number, 0));
         entry.get_mut().1 += 1;
     }
-    right.iter().all(|item| match counts.find_mut(hash(item), |(other, _)| equal(&left[*other], item)) {
-        Some((_, count)) if *count > 0 => {
-            *count -= 1;
-            true
+    right.iter().inspect(|_| pace(1)).all(|item| {
+        match counts.find_mut(hash(item), |(other, _)| equal(&left[*other], item)) {
+            Some((_, count)) if *count > 0 => {
+                *count -= 1;
+                true
+            }
+            _ => false,
         }
-        _ => false,
     })
 }
 
 /// Tells whether two lists hold the same items, however often.
 pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equal: impl Fn(&T, &T) -> bool) -> bool {
     let equal = counted(equal);
-    let mut seen: HashTable<(usize, bool)> = HashTable::with_capacity(left.len());
+    let mut seen: HashTable<(usize, bool)> = table_for(left.len());
     for (number, item) in left.iter().enumerate() {
+        pace(1);
         let same = |(other, _): &(usize, bool)| equal(&left[*other], item);
         seen.entry(hash(item), same, |(other, _)| hash(&left[*other])).or_insert((number, false));
     }
     let mut n_missing = seen.len();
     for item in right {
+        pace(1);
         match seen.find_mut(hash(item), |(other, _)| equal(&left[*other], item)) {
             Some((_, is_found)) => n_missing -= usize::from(!std::mem::replace(is_found, true)),
             None => return false,
         }
     }
     n_missing == 0
+}
+
+/// Makes a table with room for `n` items; ends where there is none.
+pub(super) fn table_for<T>(n: usize) -> HashTable<T> {
+    let mut table = HashTable::new();
+    or_end(table.try_reserve(n, |_| 0).map_err(|_| OutOfMemory)); // it is empty: nothing is hashed
+    table
 }
 
 /// Counts each comparison: of hashes that agree there may be many.
@@ -74,7 +87,13 @@ impl<'a> Interner<'a> {
 
     /// Returns the number of a value; equal values have one.
     pub(super) fn number(&mut self, value: Value<'a>) -> u32 {
+        pace(4);
         let next = self.values.len() as u32;
+        if self.values.len() == self.values.capacity() {
+            or_end(grow(&mut self.values, 1));
+            let hash = |number: &u32| hash_one(self.values[*number as usize]);
+            or_end(self.table.try_reserve(self.values.len() + 1, hash).map_err(|_| OutOfMemory));
+        }
         let values = &self.values;
         let same = |number: &u32| {
             spend(1);
@@ -90,11 +109,14 @@ impl<'a> Interner<'a> {
 
     /// Returns the cells of a table as numbers, row by row.
     pub(super) fn matrix(&mut self, table: &'a Table) -> Vec<u32> {
-        (0..table.n_rows()).flat_map(|row| table.row(row)).map(|value| self.number(value)).collect()
+        let mut cells = Vec::new();
+        or_end(grow(&mut cells, table.n_rows() * table.width()));
+        cells.extend((0..table.n_rows()).flat_map(|row| table.row(row)).map(|value| self.number(value)));
+        cells
     }
 }
 
 /// Tells whether two lists of values are equal in order.
 pub(super) fn equal_cells(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).all(|(a, b)| a.equals(*b))
+    left.len() == right.len() && left.iter().zip(right).all(|(a, b)| budget::equal(*a, *b))
 }

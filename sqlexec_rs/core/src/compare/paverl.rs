@@ -4,15 +4,19 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::Options;
-use super::budget::{spend, spend_on_sort};
+use super::budget::{FEW, equal_bytes, pace, spend, spend_on_bytes, spend_on_sort};
 use super::number::{parse, parse_integer};
 use super::pytext::repr_float;
+use crate::memory::{check_room_for, collect, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
 /// What NULL becomes among numbers, and its text among text.
 const NULL_NUMBER: f64 = -1e10;
 const NULL_TEXT: &[u8] = b"-10000000000";
+
+/// Rows that are read between two looks at the clock.
+const BLOCK: usize = 1 << 12;
 
 /// Floats this close are equal, after rounding to three digits where columns are matched.
 const TOLERANCE: f64 = 0.005;
@@ -68,26 +72,45 @@ fn normalise(table: &Table) -> Vec<Column<'_>> {
 /// A column of numbers, of text that is wholly numbers, or of NULLs is numeric; any other is text.
 fn normalise_column(table: &Table, number: usize) -> Column<'_> {
     spend(table.n_rows());
+    let values = || {
+        (0..table.n_rows()).map(|row| {
+            if row.is_multiple_of(BLOCK) {
+                pace(2 * BLOCK);
+            }
+            go_through(table.value(row, number))
+        })
+    };
     let is_null = |value: Value<'_>| matches!(value, Value::Null | Value::Text(b""));
     let is_number = |value: Value<'_>| match value {
         Value::Integer(_) | Value::Real(_) => true,
         Value::Text(text) => parse(text).is_some(),
         _ => is_null(value),
     };
-    if !table.column(number).all(|value| is_null(value) || is_number(value)) {
-        return Column::Text(table.column(number).map(as_text).collect());
+    if !values().all(|value| is_null(value) || is_number(value)) {
+        return Column::Text(collect(values().map(as_text)));
     }
-    let integers = table.column(number).map(|value| match value {
-        Value::Integer(i) => Some(i),
-        Value::Text(text) => parse_integer(text),
-        _ => None,
-    });
-    if let Some(integers) = integers.collect::<Option<Vec<i64>>>()
-        && !integers.is_empty()
-    {
-        return Column::Integer(integers);
+    let is_integer = |value: Value<'_>| match value {
+        Value::Integer(_) => true,
+        Value::Text(text) => parse_integer(text).is_some(),
+        _ => false,
+    };
+    let integer = |value: Value<'_>| match value {
+        Value::Integer(i) => i,
+        Value::Text(text) => parse_integer(text).unwrap_or_default(),
+        _ => 0,
+    };
+    if !table.is_empty() && values().all(is_integer) {
+        return Column::Integer(collect(values().map(integer)));
     }
-    Column::Real(table.column(number).map(as_number).collect())
+    Column::Real(collect(values().map(as_number)))
+}
+
+/// Takes the steps of reading a long value.
+fn go_through(value: Value<'_>) -> Value<'_> {
+    if let Value::Text(bytes) | Value::Blob(bytes) = value {
+        spend_on_bytes(bytes.len());
+    }
+    value
 }
 
 fn as_number(value: Value<'_>) -> f64 {
@@ -105,7 +128,10 @@ fn as_text(value: Value<'_>) -> Cow<'_, [u8]> {
         Value::Integer(i) => Cow::Owned(i.to_string().into_bytes()),
         Value::Real(r) => Cow::Owned(repr_float(r).into_bytes()),
         Value::Text(text) => Cow::Borrowed(text),
-        Value::Blob(bytes) => Cow::Owned([b"b'", bytes, b"'"].concat()),
+        Value::Blob(bytes) => {
+            or_end(check_room_for(bytes.len()));
+            Cow::Owned([b"b'", bytes, b"'"].concat())
+        }
     }
 }
 
@@ -135,6 +161,7 @@ fn keep_first_of_equal(columns: &[Column<'_>], rows: &mut [bool]) {
     spend(rows.len() * columns.len());
     let mut seen = HashSet::new();
     for (row, is_kept) in rows.iter_mut().enumerate().filter(|(_, is_kept)| **is_kept) {
+        pace(8 * columns.len());
         *is_kept = seen.insert(columns.iter().map(|column| column.value(row)).collect::<Vec<_>>());
     }
 }
@@ -157,7 +184,7 @@ fn is_sub_multiset(part: &Column<'_>, whole: &Column<'_>) -> bool {
 
 /// Walks two sorted lists: each item of `part` takes the next item of `whole` that is the same.
 fn is_sublist<T>(part: &[T], whole: &[T], same: impl Fn(&T, &T) -> bool, is_after: impl Fn(&T, &T) -> bool) -> bool {
-    let mut rest = whole.iter();
+    let mut rest = whole.iter().inspect(|_| pace(1));
     part.iter().all(|item| {
         rest.by_ref().find(|other| same(item, other) || !is_after(item, other)).is_some_and(|other| same(item, other))
     })
@@ -183,7 +210,7 @@ impl<'a> Column<'a> {
             Column::Text(values) => Column::Text(sorted(values)),
             Column::Integer(values) => Column::Integer(sorted(values)),
             Column::Real(values) => {
-                Column::Real(sorted_reals(&values.iter().map(|v| round_to_3(*v)).collect::<Vec<_>>()))
+                Column::Real(sorted_reals(&collect(values.iter().inspect(|_| pace(1)).map(|v| round_to_3(*v)))))
             }
         }
     }
@@ -197,7 +224,7 @@ impl<'a> Column<'a> {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Value::Integer(*a).equals(Value::Real(*b)))
         };
         match (self, other) {
-            (Column::Text(a), Column::Text(b)) => a == b,
+            (Column::Text(a), Column::Text(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal_bytes(a, b)),
             (Column::Integer(a), Column::Integer(b)) => a == b,
             (Column::Real(a), Column::Real(b)) => close(a, b),
             (Column::Integer(a), Column::Real(b)) | (Column::Real(b), Column::Integer(a)) => same(a, b),
@@ -236,11 +263,11 @@ impl<'a> Column<'a> {
         match (self, key) {
             (Column::Text(values), Column::Text(key)) => {
                 let key = sorted(key);
-                Some(values.iter().map(|value| key.binary_search(value).is_ok()).collect())
+                Some(collect(values.iter().inspect(|_| pace(4)).map(|value| key.binary_search(value).is_ok())))
             }
             (Column::Integer(values), Column::Integer(key)) => {
                 let key = sorted(key);
-                Some(values.iter().map(|value| key.binary_search(value).is_ok()).collect())
+                Some(collect(values.iter().inspect(|_| pace(4)).map(|value| key.binary_search(value).is_ok())))
             }
             (Column::Real(values), Column::Real(key)) => {
                 let key = sorted_reals(key);
@@ -249,7 +276,7 @@ impl<'a> Column<'a> {
                     let above = key.partition_point(|other| other.total_cmp(value).is_lt());
                     key[above.saturating_sub(1)..].iter().take(2).any(|other| is_close(*value, *other))
                 };
-                Some(values.iter().map(is_in).collect())
+                Some(collect(values.iter().inspect(|_| pace(4)).map(is_in)))
             }
             _ => None,
         }
@@ -265,20 +292,35 @@ impl<'a> Column<'a> {
 }
 
 fn kept<T: Clone>(values: &[T], rows: &[bool]) -> Vec<T> {
-    values.iter().zip(rows).filter(|(_, is_kept)| **is_kept).map(|(value, _)| value.clone()).collect()
+    let is_kept = |(_, is_kept): &(&T, &bool)| **is_kept;
+    collect(values.iter().zip(rows).inspect(|_| pace(1)).filter(is_kept).map(|(value, _)| value.clone()))
 }
 
 fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
     spend_on_sort(values.len());
-    let mut values = values.to_vec();
-    values.sort_unstable();
+    let mut values = collect(values.iter().cloned());
+    if values.len() < FEW {
+        values.sort_unstable();
+        return values;
+    }
+    values.sort_unstable_by(|a, b| {
+        pace(1);
+        a.cmp(b)
+    });
     values
 }
 
 fn sorted_reals(values: &[f64]) -> Vec<f64> {
     spend_on_sort(values.len());
-    let mut values = values.to_vec();
-    values.sort_unstable_by(f64::total_cmp);
+    let mut values = collect(values.iter().copied());
+    if values.len() < FEW {
+        values.sort_unstable_by(f64::total_cmp);
+        return values;
+    }
+    values.sort_unstable_by(|a, b| {
+        pace(1);
+        a.total_cmp(b)
+    });
     values
 }
 

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 
-use super::budget::spend;
+use super::budget::{pace, spend};
 use super::multiset::{Interner, same_multiset};
+use crate::memory::{OutOfMemory, collect, grow, or_end, repeat};
 use crate::result::row_hash::{hash_bytes, hash_one};
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -33,7 +34,7 @@ pub(super) fn some_permutation_agrees(
     let predicted = Matrix { cells: interner.matrix(predicted), width: predicted.width() };
     if is_ordered {
         let all: Vec<usize> = (0..gold.width).collect();
-        let rows: Vec<usize> = (0..gold.n_rows()).collect();
+        let rows: Vec<usize> = collect(0..gold.n_rows());
         return columns_agree(&gold, &rows, &all, &predicted, &rows, &all);
     }
     if predicted.same_rows(&gold) {
@@ -62,28 +63,34 @@ impl Matrix {
     }
 
     fn same_rows(&self, other: &Matrix) -> bool {
-        let rows = |matrix: &Matrix| (0..matrix.n_rows()).collect::<Vec<_>>();
+        let rows = |matrix: &Matrix| collect(0..matrix.n_rows());
         // One list of row numbers for both: those of `other` follow.
         let n = self.n_rows();
         let row = |number: &usize| if *number < n { self.row(*number) } else { other.row(*number - n) };
-        let theirs: Vec<usize> = rows(other).iter().map(|number| number + n).collect();
-        same_multiset(&rows(self), &theirs, |number| hash_one(row(number)), |a, b| row(a) == row(b))
+        let theirs: Vec<usize> = collect((0..other.n_rows()).map(|number| number + n));
+        let hash = |number: &usize| {
+            pace(self.width);
+            hash_one(row(number))
+        };
+        same_multiset(&rows(self), &theirs, hash, |a, b| row(a) == row(b))
     }
 
     /// Returns signatures of the columns and of the rows that no permutation of either changes.
     fn signatures(&self) -> (Vec<u64>, Vec<u64>) {
-        let mut of_rows = vec![1_u64; self.n_rows()];
+        let mut of_rows = repeat(1_u64, self.n_rows());
         let mut of_columns = vec![1_u64; self.width];
         for _ in 0..ROUNDS {
             spend(2 * self.cells.len());
             let mut next = vec![0_u64; self.width];
             for (row, signature) in of_rows.iter().enumerate() {
+                pace(self.width);
                 for (sum, cell) in next.iter_mut().zip(self.row(row)) {
                     *sum = sum.wrapping_add(hash_one((*signature, *cell)));
                 }
             }
             of_columns = of_columns.iter().zip(next).map(|(old, new)| hash_one((*old, new))).collect();
             for (row, signature) in of_rows.iter_mut().enumerate() {
+                pace(self.width);
                 let cells = of_columns.iter().zip(self.row(row)).map(hash_one);
                 *signature = hash_one((*signature, cells.fold(0, u64::wrapping_add)));
             }
@@ -96,6 +103,7 @@ impl Matrix {
         spend(self.cells.len());
         let mut cells = Vec::with_capacity(self.width);
         let hash_row = |row| {
+            pace(self.width);
             cells.clear();
             cells.extend(self.row(row).iter().map(|cell| cell.to_le_bytes()));
             cells.swap(a, b);
@@ -178,7 +186,7 @@ impl<'a> Search<'a> {
         Some(Self {
             swap_classes: predicted.swap_classes(&predicted_columns),
             is_used: vec![false; predicted.width],
-            classes: vec![(vec![0; n], vec![0; n])],
+            classes: vec![(repeat(0, n), repeat(0, n))],
             predicted,
             gold,
             plan,
@@ -213,9 +221,11 @@ impl<'a> Search<'a> {
     fn refine(&self, column: usize, candidate: usize) -> Option<((Vec<u32>, Vec<u32>), bool)> {
         let (gold_classes, predicted_classes) = self.classes.last()?;
         spend(2 * gold_classes.len());
-        let mut numbers: HashMap<(u32, u32), u32> = HashMap::with_capacity(gold_classes.len());
+        let mut numbers: HashMap<(u32, u32), u32> = HashMap::new();
+        or_end(numbers.try_reserve(gold_classes.len()).map_err(|_| OutOfMemory));
         let mut sizes: Vec<u32> = Vec::new();
         let mut number_gold = |(row, class): (usize, &u32)| {
+            pace(4);
             let next = sizes.len() as u32;
             let number = *numbers.entry((*class, self.gold.at(row, column))).or_insert(next);
             if number == next {
@@ -224,10 +234,12 @@ impl<'a> Search<'a> {
             sizes[number as usize] += 1;
             number
         };
-        let gold: Vec<u32> = gold_classes.iter().enumerate().map(&mut number_gold).collect();
+        let gold: Vec<u32> = collect(gold_classes.iter().enumerate().map(&mut number_gold));
         let is_discrete = sizes.len() == gold.len();
-        let mut predicted = Vec::with_capacity(gold.len());
+        let mut predicted = Vec::new();
+        or_end(grow(&mut predicted, gold.len()));
         for (row, class) in predicted_classes.iter().enumerate() {
+            pace(4);
             let number = *numbers.get(&(*class, self.predicted.at(row, candidate)))?;
             sizes[number as usize] = sizes[number as usize].checked_sub(1)?;
             predicted.push(number);
@@ -239,8 +251,11 @@ impl<'a> Search<'a> {
     fn decide_rest(&self, depth: usize) -> bool {
         let Some((gold, predicted)) = self.classes.last() else { return false };
         let by_class = |classes: &[u32]| {
-            let mut rows: Vec<usize> = (0..classes.len()).collect();
-            rows.sort_unstable_by_key(|row| classes[*row]);
+            let mut rows: Vec<usize> = collect(0..classes.len());
+            rows.sort_unstable_by_key(|row| {
+                pace(1);
+                classes[*row]
+            });
             rows
         };
         let gold_columns: Vec<usize> = self.plan[depth..].iter().map(|(column, _)| *column).collect();
@@ -250,7 +265,10 @@ impl<'a> Search<'a> {
 }
 
 fn sorted(values: &[u64]) -> Vec<u64> {
-    let mut values = values.to_vec();
-    values.sort_unstable();
+    let mut values = collect(values.iter().copied());
+    values.sort_unstable_by(|a, b| {
+        pace(1);
+        a.cmp(b)
+    });
     values
 }

@@ -2,7 +2,8 @@
 
 use hashbrown::HashTable;
 
-use super::budget::spend;
+use super::budget::{self, spend, spend_on_bytes};
+use super::multiset::table_for;
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -14,6 +15,7 @@ pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
     }
     let (of_predicted, of_gold) = (distinct(predicted), distinct(gold));
     let is_in_gold = |number: &&u32| {
+        budget::pace(1);
         let value = cell(predicted, **number);
         of_gold.find(hash_one(value), |other| is_same(cell(gold, *other), value)).is_some()
     };
@@ -26,10 +28,13 @@ pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
 fn distinct(table: &Table) -> HashTable<u32> {
     let n_cells = table.n_rows() * table.width();
     // Room for all: to grow would hash every cell again.
-    let mut seen: HashTable<u32> = HashTable::with_capacity(n_cells);
+    let mut seen: HashTable<u32> = table_for(n_cells);
     for number in 0..n_cells as u32 {
         spend(1);
         let value = cell(table, number);
+        if let Value::Text(bytes) | Value::Blob(bytes) = value {
+            spend_on_bytes(bytes.len());
+        }
         let same = |other: &u32| is_same(cell(table, *other), value);
         seen.entry(hash_one(value), same, |other| hash_one(cell(table, *other))).or_insert(number);
     }
@@ -44,7 +49,7 @@ fn cell(table: &Table, number: u32) -> Value<'_> {
 /// Counts each comparison: of hashes that agree there may be many.
 fn is_same(a: Value<'_>, b: Value<'_>) -> bool {
     spend(1);
-    a.equals(b)
+    budget::equal(a, b)
 }
 
 /// A share of nothing (tables without columns) is none.

@@ -3,8 +3,9 @@
 
 use std::cmp::Ordering;
 
-use super::budget::spend_on_sort;
+use super::budget::{pace, spend_on_sort};
 use super::multiset::{equal_cells, same_multiset};
+use crate::memory::{collect, grow, or_end};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -24,13 +25,19 @@ pub(super) fn equal_rows_of_sorted_cells(predicted: &Table, gold: &Table) -> boo
         return true;
     }
     let (left, right) = (sorted_cells(predicted), sorted_cells(gold));
-    let rows = |cells| -> Vec<&[Value<'_>]> { <[Value<'_>]>::chunks(cells, predicted.width()).collect() };
-    same_multiset(&rows(&left), &rows(&right), |row| hash_one(row), |a, b| equal_cells(a, b))
+    let rows = |cells| -> Vec<&[Value<'_>]> { collect(<[Value<'_>]>::chunks(cells, predicted.width())) };
+    let hash = |row: &&[Value<'_>]| {
+        pace(row.len());
+        hash_one(row)
+    };
+    same_multiset(&rows(&left), &rows(&right), hash, |a, b| equal_cells(a, b))
 }
 
 /// Returns all cells, row after row, sorted inside each row.
 fn sorted_cells(table: &Table) -> Vec<Value<'_>> {
-    let mut cells: Vec<Value<'_>> = (0..table.n_rows()).flat_map(|row| table.row(row)).collect();
+    let mut cells: Vec<Value<'_>> = Vec::new();
+    or_end(grow(&mut cells, table.n_rows() * table.width()));
+    cells.extend((0..table.n_rows()).inspect(|_| pace(table.width())).flat_map(|row| table.row(row)));
     for row in cells.chunks_mut(table.width()) {
         spend_on_sort(row.len());
         row.sort_by(|a, b| order(*a, *b));

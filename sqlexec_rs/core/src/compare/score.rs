@@ -34,7 +34,7 @@ pub struct ScoreItem {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
     /// How the prediction ran: the first status that is not `ok` among the databases; then how its comparison ended:
-    /// `too_large` beyond the budget of steps, `timeout` beyond the wall time, `cancelled`; else `ok`.
+    /// `too_large` beyond the budget of steps or the memory there is, `timeout` beyond the wall time, `cancelled`; else `ok`.
     pub pred_status: Status,
     /// How the gold ran: `ok` if any accepted answer ran on every database.
     pub gold_status: Status,
@@ -100,7 +100,7 @@ pub(crate) fn score<'a>(
     let mut value = |rule: &Rule| {
         budget::within(bounds, || best(*rule)).unwrap_or_else(|overrun| {
             (pred_status, pred_stop) = match overrun {
-                Overrun::Steps => (Status::TooLarge, None),
+                Overrun::Steps | Overrun::Memory => (Status::TooLarge, None),
                 Overrun::Wall => (Status::Timeout, Some(Stop::Wall)),
                 Overrun::Cancelled => (Status::Cancelled, Some(Stop::Cancelled)),
             };

@@ -2,7 +2,9 @@
 
 use hashbrown::HashTable;
 
-use super::budget::spend;
+use super::budget::{equal, pace, spend};
+use super::multiset::table_for;
+use crate::memory::{grow, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -17,8 +19,8 @@ pub(super) fn soft_f1(predicted: &Table, gold: &Table) -> f64 {
     let n_columns = gold.width().max(1) as f64;
     for (row, gold_row) in left.iter().zip(&right) {
         spend(2 * predicted.width() * gold.width());
-        let is_in_gold = |value: &Value<'_>| gold.row(*gold_row).any(|other| value.equals(other));
-        let is_in_predicted = |value: &Value<'_>| predicted.row(*row).any(|other| value.equals(other));
+        let is_in_gold = |value: &Value<'_>| gold.row(*gold_row).any(|other| equal(*value, other));
+        let is_in_predicted = |value: &Value<'_>| predicted.row(*row).any(|other| equal(*value, other));
         // Values that are found are the prediction's: in rows that repeat one there are not as many as of the gold's.
         let n_found = predicted.row(*row).filter(is_in_gold).count();
         let n_missing = gold.row(*gold_row).filter(|value| !is_in_predicted(value)).count();
@@ -39,9 +41,11 @@ fn share(part: f64, whole: f64) -> f64 {
 /// Returns the first of each group of equal rows, in order.
 fn distinct_rows(table: &Table) -> Vec<usize> {
     let hashes = table.row_hashes();
-    let mut seen: HashTable<usize> = HashTable::with_capacity(table.n_rows());
+    let mut seen: HashTable<usize> = table_for(table.n_rows());
     let mut rows = Vec::new();
+    or_end(grow(&mut rows, table.n_rows()));
     for (row, hash) in hashes.iter().enumerate() {
+        pace(table.width());
         if seen.find(*hash, |other| table.rows_equal(*other, table, row)).is_none() {
             seen.insert_unique(*hash, row, |other| hashes[*other]);
             rows.push(row);

@@ -1,13 +1,17 @@
 //! `spider2`: every gold column that counts matches some predicted column (Spider 2.0).
 
-use super::budget::{spend, spend_on_sort};
+use super::budget::{self, equal_bytes, pace, spend};
 use super::csv::{Cell, column_through_csv};
 use super::pytext::repr_float;
+use crate::memory::{check_room_for, collect, or_end};
 use crate::result::table::Table;
 
 /// Numbers are equal this close, or within this share of the larger one.
 const TOLERANCE: f64 = 0.01;
 const SHARE: f64 = 1e-9;
+
+/// Steps that the text of a value takes.
+const TEXT_STEPS: usize = 8;
 
 /// Tells whether each gold column (or those of `condition_cols`) matches a predicted one; a predicted column may serve twice.
 pub(super) fn columns_found(predicted: &Table, gold: &Table, condition_cols: &[usize], ignore_order: bool) -> bool {
@@ -29,12 +33,14 @@ fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<Cell
     let mut columns: Vec<Vec<Cell>> = numbers.iter().map(|number| column_through_csv(table, *number)).collect();
     if ignore_order {
         // Columns are taken out of a table together: where all are numbers and one has a point, integers have one too.
-        let has = |is_kind: fn(&Cell) -> bool| columns.iter().flatten().any(is_kind);
+        let has = |is_kind: fn(&Cell) -> bool| columns.iter().flatten().inspect(|_| pace(1)).any(is_kind);
         let are_widened = has(|cell| matches!(cell, Cell::Real(_) | Cell::Missing))
             && !has(|cell| matches!(cell, Cell::Text(_) | Cell::Truth(_)));
         for column in &mut columns {
-            spend_on_sort(column.len());
-            column.sort_by_cached_key(|cell| sort_key(cell, are_widened));
+            let key = |cell: Cell| (sort_key(&cell, are_widened), cell);
+            let mut keyed = collect(std::mem::take(column).into_iter().inspect(|_| pace(TEXT_STEPS)).map(key));
+            budget::sort_by(&mut keyed, |a, b| a.0.cmp(&b.0));
+            *column = collect(keyed.into_iter().map(|(_, cell)| cell));
         }
     }
     columns
@@ -43,7 +49,10 @@ fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<Cell
 /// Returns Python's text of a value, and whether it is a number; what is missing has become the integer 0.
 fn sort_key(cell: &Cell, is_widened: bool) -> (Vec<u8>, bool) {
     let text = match cell {
-        Cell::Text(text) => return (text.clone(), false),
+        Cell::Text(text) => {
+            or_end(check_room_for(text.len()));
+            return (text.clone(), false);
+        }
         Cell::Missing => "0".to_owned(),
         Cell::Truth(truth) => if *truth { "True" } else { "False" }.to_owned(),
         Cell::Integer(i) if is_widened => repr_float(*i as f64),
@@ -56,7 +65,10 @@ fn sort_key(cell: &Cell, is_widened: bool) -> (Vec<u8>, bool) {
 fn same(left: &[Cell], right: &[Cell]) -> bool {
     left.iter().zip(right).inspect(|_| spend(1)).all(|(a, b)| match (number(a), number(b)) {
         (Some(a), Some(b)) => is_close(a, b),
-        _ => a == b,
+        _ => match (a, b) {
+            (Cell::Text(a), Cell::Text(b)) => equal_bytes(a, b),
+            _ => a == b,
+        },
     })
 }
 

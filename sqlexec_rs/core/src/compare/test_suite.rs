@@ -1,12 +1,19 @@
 //! `test_suite`: one column permutation, the same for all rows, makes the row lists equal (Spider; SQL-R1).
 
-use super::budget::spend_on_sort;
+use super::budget::{pace, pace_on_bytes, spend_on_bytes, spend_on_sort};
 use super::multiset::{equal_cells, same_set};
 use super::permute::some_permutation_agrees;
 use super::pytext::{drop_undecodable, sort_key};
+use crate::memory::{check_room_for, collect, or_end};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::{Value, exact_integer};
+
+/// Steps that the text of a value takes.
+const TEXT_STEPS: usize = 8;
+
+/// Characters that Python writes for a byte, at most.
+const LONGEST_ESCAPE: usize = 4;
 
 /// Tells whether the tables agree; `is_ordered` when the gold asked for an order.
 #[allow(clippy::redundant_closure_for_method_calls, reason = "a method of `Value` is bound to one lifetime")]
@@ -43,32 +50,49 @@ fn passes_quick_rejection(predicted: &Table, gold: &Table, is_ordered: bool) -> 
 
 fn has_integral_float(table: &Table) -> bool {
     let is_one = |value: Value<'_>| matches!(value, Value::Real(r) if exact_integer(r).is_some());
-    (0..table.n_rows()).any(|row| table.row(row).any(is_one))
+    (0..table.n_rows()).inspect(|_| pace(table.width())).any(|row| table.row(row).any(is_one))
 }
 
 fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
     let sort = |row| {
         let mut cells: Vec<Value<'_>> = table.row(row).collect();
         spend_on_sort(cells.len());
-        cells.sort_by_cached_key(|value| sort_key(*value));
+        cells.sort_by_cached_key(|value| {
+            pace(TEXT_STEPS);
+            if let Value::Text(bytes) | Value::Blob(bytes) = value {
+                spend_on_bytes(bytes.len());
+                or_end(check_room_for(LONGEST_ESCAPE * bytes.len()));
+            }
+            sort_key(*value)
+        });
         cells
     };
-    (0..table.n_rows()).map(sort).collect()
+    collect((0..table.n_rows()).map(sort))
 }
 
 /// Drops the bytes of text that are no UTF-8, as the reference does when it reads; `None` when there are none.
 fn without_undecodable(table: &Table) -> Option<Table> {
-    let is_broken = |value: Value<'_>| matches!(value, Value::Text(bytes) if std::str::from_utf8(bytes).is_err());
+    let is_broken = |value: Value<'_>| {
+        pace(1);
+        matches!(value, Value::Text(bytes) if {
+            pace_on_bytes(bytes.len());
+            std::str::from_utf8(bytes).is_err()
+        })
+    };
     if !(0..table.n_rows()).any(|row| table.row(row).any(is_broken)) {
         return None;
     }
     let mut clean = Table::new(table.columns().to_vec());
     for row in 0..table.n_rows() {
         for value in table.row(row) {
-            match value {
-                Value::Text(bytes) => clean.push(Value::Text(drop_undecodable(bytes).as_bytes())),
-                other => clean.push(other),
-            }
+            pace(1);
+            let Value::Text(bytes) = value else {
+                or_end(clean.try_push(value));
+                continue;
+            };
+            spend_on_bytes(bytes.len());
+            or_end(check_room_for(bytes.len()));
+            or_end(clean.try_push(Value::Text(drop_undecodable(bytes).as_bytes())));
         }
         clean.end_row();
     }

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, Read, Write};
 
+use crate::memory::{OutOfMemory, check_room_for};
 use crate::request::Limits;
 use crate::result::table::{CELL_BYTES, Table};
 use crate::result::value::Value;
@@ -20,7 +21,17 @@ const BLOB: u8 = 4;
 pub(super) fn write_cells(out: &mut impl Write, table: &Table) -> io::Result<()> {
     let mut chunk = Vec::with_capacity((table.n_rows() * table.width() * CELL_HEAD).min(2 * CHUNK_BYTES));
     for row in 0..table.n_rows() {
-        table.row(row).for_each(|value| add_cell(&mut chunk, value));
+        for value in table.row(row) {
+            add_head(&mut chunk, value);
+            let (Value::Text(bytes) | Value::Blob(bytes)) = value else { continue };
+            if bytes.len() < CHUNK_BYTES {
+                chunk.extend_from_slice(bytes);
+            } else {
+                out.write_all(&chunk)?;
+                out.write_all(bytes)?;
+                chunk.clear();
+            }
+        }
         if chunk.len() >= CHUNK_BYTES {
             out.write_all(&chunk)?;
             chunk.clear();
@@ -30,18 +41,17 @@ pub(super) fn write_cells(out: &mut impl Write, table: &Table) -> io::Result<()>
 }
 
 #[inline]
-fn add_cell(chunk: &mut Vec<u8>, value: Value<'_>) {
-    let (kind, payload, bytes) = match value {
-        Value::Null => (NULL, 0, &[][..]),
-        Value::Integer(i) => (INTEGER, i as u64, &[][..]),
-        Value::Real(r) => (REAL, r.to_bits(), &[][..]),
-        Value::Text(bytes) => (TEXT, bytes.len() as u64, bytes),
-        Value::Blob(bytes) => (BLOB, bytes.len() as u64, bytes),
+fn add_head(chunk: &mut Vec<u8>, value: Value<'_>) {
+    let (kind, payload) = match value {
+        Value::Null => (NULL, 0),
+        Value::Integer(i) => (INTEGER, i as u64),
+        Value::Real(r) => (REAL, r.to_bits()),
+        Value::Text(bytes) => (TEXT, bytes.len() as u64),
+        Value::Blob(bytes) => (BLOB, bytes.len() as u64),
     };
     let mut cell = [kind; CELL_HEAD];
     cell[1..].copy_from_slice(&payload.to_le_bytes());
     chunk.extend_from_slice(&cell);
-    chunk.extend_from_slice(bytes);
 }
 
 /// Reads the rows of an empty table; more than the caps of `limits` allow were not asked for.
@@ -56,8 +66,10 @@ pub(super) fn read_rows(input: &mut impl BufRead, mut table: Table, n_rows: u64,
         if !read_cells(input, &mut table, n_rows, &mut column, limits.max_bytes)? {
             let mut cell = read_exactly(input, CELL_HEAD as u64)?;
             let head = *cell.first_chunk().ok_or_else(|| invalid("no value"))?;
-            cell.extend(read_exactly(input, text_len(&head, limits.max_bytes)?)?);
-            add_parsed(&mut table, &cell, &mut column);
+            let len = text_len(&head, limits.max_bytes)?;
+            check_room_for(usize::try_from(len).unwrap_or(usize::MAX))?;
+            read_into(input, &mut cell, len)?;
+            add_parsed(&mut table, &cell, &mut column)?;
         }
     }
     if table.bytes() as u64 > limits.max_bytes {
@@ -81,7 +93,7 @@ fn read_cells(
         let size = CELL_HEAD + text_len(head, max_bytes)? as usize;
         let Some((cell, after)) = rest.split_at_checked(size) else { break };
         rest = after;
-        add_parsed(table, cell, column);
+        add_parsed(table, cell, column)?;
         if *column == 0 {
             if table.bytes() as u64 > max_bytes {
                 return Err(invalid("too many bytes"));
@@ -108,20 +120,21 @@ fn text_len(head: &[u8; CELL_HEAD], max_bytes: u64) -> io::Result<u64> {
 
 /// Adds a cell whose head was looked at, and closes the row behind its last.
 #[inline]
-fn add_parsed(table: &mut Table, cell: &[u8], column: &mut usize) {
-    let Some((head, bytes)) = cell.split_first_chunk::<CELL_HEAD>() else { return };
-    table.push(match head[0] {
+fn add_parsed(table: &mut Table, cell: &[u8], column: &mut usize) -> Result<(), OutOfMemory> {
+    let Some((head, bytes)) = cell.split_first_chunk::<CELL_HEAD>() else { return Ok(()) };
+    table.try_push(match head[0] {
         NULL => Value::Null,
         INTEGER => Value::Integer(payload(head) as i64),
         REAL => Value::Real(f64::from_bits(payload(head))),
         TEXT => Value::Text(bytes),
         _ => Value::Blob(bytes),
-    });
+    })?;
     *column += 1;
     if *column == table.width() {
         *column = 0;
         table.end_row();
     }
+    Ok(())
 }
 
 #[inline]
@@ -133,8 +146,14 @@ fn payload(head: &[u8; CELL_HEAD]) -> u64 {
 /// Reads `len` bytes; the buffer grows as they arrive.
 pub(super) fn read_exactly(input: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let n = input.take(len).read_to_end(&mut bytes)?;
-    if n as u64 == len { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    read_into(input, &mut bytes, len)?;
+    Ok(bytes)
+}
+
+/// Appends `len` bytes; where there is no memory for them it is an error of that kind.
+fn read_into(input: &mut impl Read, bytes: &mut Vec<u8>, len: u64) -> io::Result<()> {
+    let n = input.take(len).read_to_end(bytes)?;
+    if n as u64 == len { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// Makes the error of what is no message.

@@ -57,6 +57,8 @@ pub(super) enum Failure {
     Gone,
     /// What came is no answer.
     Garbled(String),
+    /// There is no memory here for the rows.
+    NoMemory,
 }
 
 /// A socket to a worker.
@@ -274,6 +276,7 @@ fn failure(error: &io::Error) -> Failure {
         Some(Impatience::Hung | Impatience::Late) => Failure::Hung,
         Some(Impatience::Gone) => Failure::Gone,
         None if error.kind() == io::ErrorKind::InvalidData => Failure::Garbled(error.to_string()),
+        None if error.kind() == io::ErrorKind::OutOfMemory => Failure::NoMemory,
         None => Failure::Died,
     }
 }

@@ -16,6 +16,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use super::wire::{self, ConnectionCounts, Message, Request};
 use super::{walls, worker};
 use crate::error::panic_message;
+use crate::memory::OutOfMemory;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::table::Table;
@@ -68,11 +69,12 @@ pub struct Rows<'a> {
     table: Table,
     limits: &'a Limits,
     excess: Option<String>,
+    is_out_of_memory: bool,
 }
 
 impl<'a> Rows<'a> {
     fn new(limits: &'a Limits) -> Self {
-        Self { table: Table::default(), limits, excess: None }
+        Self { table: Table::default(), limits, excess: None, is_out_of_memory: false }
     }
 
     /// Sets the columns' names and types.
@@ -88,13 +90,18 @@ impl<'a> Rows<'a> {
         self.excess.is_none()
     }
 
-    /// Appends a value to the row.
+    /// Appends a value to the row, if there is memory for it.
     pub fn push(&mut self, value: Value<'_>) {
-        self.table.push(value);
+        if !self.is_out_of_memory && self.table.try_push(value).is_err() {
+            self.is_out_of_memory = true;
+        }
     }
 
     /// Ends the row; false where it was too much.
     pub fn end_row(&mut self) -> bool {
+        if self.is_out_of_memory {
+            return false;
+        }
         if self.table.bytes() as u64 > self.limits.max_bytes {
             self.table.abandon_row();
             self.excess = Some(format!("more than {} bytes of result", self.limits.max_bytes));
@@ -106,6 +113,7 @@ impl<'a> Rows<'a> {
 
     fn outcome(self) -> Outcome {
         match self.excess {
+            _ if self.is_out_of_memory => Outcome::failed(Status::TooLarge, OutOfMemory.to_string()),
             None => Outcome::ok(self.table),
             Some(_) if self.limits.cuts => Outcome { is_cut: true, ..Outcome::ok(self.table) },
             Some(error) => Outcome::failed(Status::TooLarge, error),

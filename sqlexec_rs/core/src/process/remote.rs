@@ -20,6 +20,7 @@ use super::ahead::{Ahead, Source};
 use super::channel::{Answer, Bounds, Failure, WorkerChannel};
 use super::wire::{self, ConnectionCounts, Request};
 use crate::error::Fault;
+use crate::memory::OutOfMemory;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{InFlightQuery, Limits};
 use crate::sqlite::in_memory_dbs::Access;
@@ -321,6 +322,10 @@ impl Remote {
             Failure::Died | Failure::Gone => {
                 self.stats.worker_crashed();
                 self.reap(worker).outcome()
+            }
+            Failure::NoMemory => {
+                self.kill_and_count(worker);
+                Outcome::failed(Status::TooLarge, OutOfMemory.to_string())
             }
             Failure::Garbled(what) => {
                 self.stats.worker_crashed();

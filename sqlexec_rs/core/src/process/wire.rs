@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::cells::{invalid, read_exactly, read_rows, write_cells};
 use crate::error::Fault;
+use crate::memory::grow;
 use crate::outcome::{Outcome, Status};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::table::Table;
@@ -169,21 +170,44 @@ pub(crate) fn read_rows_of(
     Ok(outcome)
 }
 
+/// Bytes that grow while there is memory.
+struct Growing(Vec<u8>);
+
+impl Write for Growing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        grow(&mut self.0, bytes.len())?;
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Returns the bytes of an outcome, for this build alone to read.
 pub fn outcome_to_bytes(outcome: &Outcome) -> Result<Vec<u8>, Fault> {
-    let mut bytes = greeting().into_bytes();
+    let mut bytes = Growing(greeting().into_bytes());
     let written = write_outcome(&mut bytes, outcome.clone(), ConnectionCounts::default());
-    written.map(|()| bytes).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))
+    written.map(|()| bytes.0).map_err(|_| Fault::OutOfMemory)
 }
 
 /// Returns the outcome that `outcome_to_bytes` made these bytes of; `None` where they are no such bytes, or another build's.
-pub fn outcome_from_bytes(bytes: &[u8]) -> Option<Outcome> {
-    let mut input = bytes.strip_prefix(greeting().as_bytes())?;
-    let len = read_len(&mut input).ok()?;
-    let message = read_message(&mut input, len).ok()?;
-    let Message::Outcome(outcome, _, header) = parse(&message).ok()? else { return None };
+pub fn outcome_from_bytes(bytes: &[u8]) -> Result<Option<Outcome>, Fault> {
+    match parse_outcome(bytes) {
+        Ok(outcome) => Ok(outcome),
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(Fault::OutOfMemory),
+        Err(_) => Ok(None),
+    }
+}
+
+fn parse_outcome(bytes: &[u8]) -> io::Result<Option<Outcome>> {
+    let Some(mut input) = bytes.strip_prefix(greeting().as_bytes()) else { return Ok(None) };
+    let len = read_len(&mut input)?;
+    let message = read_message(&mut input, len)?;
+    let Message::Outcome(outcome, _, header) = parse(&message)? else { return Ok(None) };
     let limits = Limits { max_rows: u64::MAX, max_bytes: u64::MAX, ..Limits::default() };
-    read_rows_of(&mut input, outcome, header, &limits).ok()
+    read_rows_of(&mut input, outcome, header, &limits).map(Some)
 }
 
 #[cfg(test)]
@@ -270,9 +294,11 @@ mod tests {
     #[test]
     fn an_outcome_is_kept_as_bytes() {
         let bytes = outcome_to_bytes(&outcome()).unwrap();
-        let read = outcome_from_bytes(&bytes).unwrap();
+        let read = outcome_from_bytes(&bytes).unwrap().unwrap();
         assert_eq!((read.row_count(), read.vm_steps), (3, 99));
-        assert!(outcome_from_bytes(&bytes[1..]).is_none() && outcome_from_bytes(&bytes[..bytes.len() - 1]).is_none());
+        assert!(
+            [&bytes[1..], &bytes[..bytes.len() - 1]].iter().all(|bytes| outcome_from_bytes(bytes).unwrap().is_none())
+        );
     }
 
     #[test]

@@ -20,6 +20,7 @@ use arrow_schema::{ArrowError, Field, Schema};
 use rusqlite::Connection;
 
 use crate::error::Fault;
+use crate::memory::{OutOfMemory, check_room_for};
 use crate::result::table::Table;
 use crate::result::value::{Value, exact_integer};
 
@@ -33,8 +34,14 @@ enum Kind {
     Bytes,
 }
 
+/// Bytes of a cell in Arrow's columns, its text left out.
+const CELL_ROOM: usize = 24;
+
 /// Makes a table's columns, each of the type that its cells give it.
 pub fn to_arrow(table: &Table) -> Result<RecordBatch, Fault> {
+    // Of all columns at once: validity, offsets, and the larger of a number and its text.
+    check_room_for(table.n_rows().saturating_mul(table.width()).saturating_mul(CELL_ROOM) + 2 * table.bytes())
+        .map_err(|OutOfMemory| Fault::OutOfMemory)?;
     let mut scratch = None;
     let columns = (0..table.width()).map(|column| column_of(table, column, &mut scratch));
     let columns: Vec<ArrayRef> = columns.collect::<Result<_, Fault>>()?;

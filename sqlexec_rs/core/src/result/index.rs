@@ -1,5 +1,7 @@
 //! The distinct rows of a table, found by hash and verified by equality.
 
+use crate::memory::repeat;
+
 /// Rows that are hashed, then looked for, then verified: the reads of each step do not wait for one another.
 const BATCH: usize = 64;
 
@@ -16,7 +18,7 @@ pub(crate) struct RowIndex {
 impl RowIndex {
     /// Indexes the distinct ones of `n_rows` rows, by their hashes and by which are equal.
     pub(crate) fn new(n_rows: usize, mut hash: impl FnMut(usize) -> u64, equal: impl Fn(usize, usize) -> bool) -> Self {
-        let mut index = Self { slots: vec![0; (2 * n_rows.max(1)).next_power_of_two()], n_rows: 0 };
+        let mut index = Self { slots: repeat(0, (2 * n_rows.max(1)).next_power_of_two()), n_rows: 0 };
         let mut hashes = [0; BATCH];
         for start in (0..n_rows).step_by(BATCH) {
             let rows = start..n_rows.min(start + BATCH);
@@ -74,7 +76,7 @@ impl RowIndex {
         mut hash: impl FnMut(usize) -> u64,
         equal: impl Fn(usize, usize) -> bool,
     ) -> bool {
-        let mut is_found = vec![false; self.slots.len() / 2];
+        let mut is_found = repeat(false, self.slots.len() / 2);
         let mut n_found = 0;
         let (mut hashes, mut twins) = ([0; BATCH], [0; BATCH]);
         for start in (0..n_rows).step_by(BATCH) {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use unicode_width::UnicodeWidthChar;
 
+use crate::memory::{check_room_for, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -13,6 +14,11 @@ const MAX_CELL: usize = 10_000;
 /// Characters that a column keeps when there is too little room.
 const MIN_COLUMN: usize = 4;
 
+/// Bytes of a cell's text without its characters, of an escaped character, and of a terminal's column in a text that doubles.
+const CELL_ROOM: usize = 64;
+const LONGEST_ESCAPE: usize = 10;
+const BYTES_PER_WIDTH: usize = 8;
+
 const BETWEEN: &str = " | ";
 const CUT: char = '…';
 
@@ -20,17 +26,22 @@ impl Table {
     /// Renders the first `max_rows` rows, cut to lines of `max_width` characters; `None` is no bound.
     ///
     /// NULL is `NULL`, a blob `x'00ff'`; numbers stand right, line ends in text are escaped, what was cut ends in `…`.
-    /// The last line counts the rows.
+    /// The last line counts the rows. Where there is no memory for the text, [`catch`](crate::memory::catch) returns that.
     pub fn pretty(&self, max_rows: Option<usize>, max_width: Option<usize>) -> String {
         let n_shown = max_rows.unwrap_or(usize::MAX).min(self.n_rows());
         let n_columns = max_width.map_or(self.width(), |width| columns_that_fit(self.width(), width));
         let cap = max_width.unwrap_or(MAX_CELL).min(MAX_CELL);
+        // Of each cell a text, escaped at worst, and of each line one more that is filled to the columns' widths.
+        let cells = n_shown.saturating_mul(n_columns);
+        or_end(check_room_for(cells.saturating_mul(CELL_ROOM) + LONGEST_ESCAPE * self.bytes()));
         let columns: Vec<Column> = (0..n_columns).map(|column| Column::new(self, column, n_shown, cap)).collect();
         let mut widths: Vec<usize> = columns.iter().map(Column::width).collect();
         if let Some(max_width) = max_width {
             narrow(&mut widths, max_width.saturating_sub(if n_columns < self.width() { 4 } else { 0 }));
         }
         let is_cut = n_columns < self.width();
+        let line = widths.iter().sum::<usize>() + BETWEEN.len() * (n_columns + 1);
+        or_end(check_room_for(n_shown.saturating_mul(line).saturating_mul(BYTES_PER_WIDTH)));
         let mut text = String::new();
         let cells = |pick: &dyn Fn(&Column) -> String| -> Vec<String> {
             columns.iter().zip(&widths).map(|(column, width)| column.fit(&pick(column), *width)).collect()

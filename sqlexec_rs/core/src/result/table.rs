@@ -6,6 +6,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::compare::budget::{pace, pace_on_bytes};
+use crate::memory::{OutOfMemory, collect, grow, or_end};
 use crate::result::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equal};
 use crate::result::header::Header;
 use crate::result::index::RowIndex;
@@ -15,6 +17,9 @@ use crate::result::value::Value;
 
 /// Bytes that one cell takes; what `max_bytes` counts beside the text and blobs themselves.
 pub const CELL_BYTES: usize = size_of::<Cell>();
+
+/// Cells that are compared between two looks at the clock.
+const MANY_CELLS: usize = 1 << 16;
 
 /// Rows that are read before they are mixed.
 const BLOCK_ROWS: usize = 64;
@@ -89,7 +94,16 @@ impl Table {
         let _ = self.arena.cells.try_reserve_exact(n_cells);
     }
 
-    /// Appends a value to the row under construction; `end_row` closes it.
+    /// Appends a value to the row under construction, if there is memory for it; `end_row` closes it.
+    #[inline]
+    pub fn try_push(&mut self, value: Value<'_>) -> Result<(), OutOfMemory> {
+        let n_bytes = if let Value::Text(bytes) | Value::Blob(bytes) = value { bytes.len() } else { 0 };
+        self.arena.make_room(n_bytes)?;
+        self.push(value);
+        Ok(())
+    }
+
+    /// The same of a small table: without memory the process ends.
     #[inline]
     pub fn push(&mut self, value: Value<'_>) {
         if let Value::Text(bytes) | Value::Blob(bytes) = value {
@@ -150,7 +164,10 @@ impl Table {
     /// Returns what hashes rows so that those equal in Python hash alike.
     pub(crate) fn row_hasher(&self) -> impl FnMut(usize) -> u64 + '_ {
         let mut key = Vec::new();
-        move |row| self.hash_cells(self.cells(row), &mut key) as u64
+        move |row| {
+            pace(self.width);
+            self.hash_cells(self.cells(row), &mut key) as u64
+        }
     }
 
     /// Hashes the cells of a row, whose bytes are gathered in `key`.
@@ -163,7 +180,11 @@ impl Table {
             is_long |= cell.is_long();
         }
         if is_long {
-            cells.iter().filter_map(|cell| cell.long(&self.arena.texts)).for_each(|bytes| key.extend_from_slice(bytes));
+            for bytes in cells.iter().filter_map(|cell| cell.long(&self.arena.texts)) {
+                pace_on_bytes(bytes.len());
+                or_end(grow(key, bytes.len()));
+                key.extend_from_slice(bytes);
+            }
         }
         hash_bytes(key)
     }
@@ -178,6 +199,7 @@ impl Table {
             let width = self.width.max(1);
             // To look at a block first is quick, and has it in the processor's nearest cache.
             for block in self.arena.cells.chunks(width * BLOCK_ROWS) {
+                pace(block.len());
                 has_nan |= has_nan_in(block);
                 for cells in block.chunks_exact(width) {
                     sum = sum.wrapping_add(self.hash_cells(cells, &mut key));
@@ -201,7 +223,7 @@ impl Table {
 
     /// Returns the hash of every row, computed once.
     pub fn row_hashes(&self) -> &[u64] {
-        self.row_hashes.get_or_init(|| (0..self.n_rows).map(self.row_hasher()).collect())
+        self.row_hashes.get_or_init(|| collect((0..self.n_rows).map(self.row_hasher())))
     }
 
     /// Tells whether a row equals a row of another table of the same width.
@@ -218,7 +240,11 @@ impl Table {
         }
         let arenas = if self.arena.texts == other.arena.texts { Arenas::Same } else { Arenas::Apart };
         let (left, right) = (&self.arena, &other.arena);
-        many_cells_equal((&left.cells, &left.texts), (&right.cells, &right.texts), arenas)
+        let blocks = left.cells.chunks(MANY_CELLS).zip(right.cells.chunks(MANY_CELLS));
+        blocks.into_iter().all(|(a, b)| {
+            pace(a.len());
+            many_cells_equal((a, &left.texts), (b, &right.texts), arenas)
+        })
     }
 
     /// Tells whether no two rows are equal, at once where integers rise in a column, as keys do.
@@ -228,7 +254,13 @@ impl Table {
                 Value::Integer(i) => Some(i),
                 _ => None,
             };
-            integer(0).is_some() && (1..self.n_rows).all(|row| integer(row - 1) < integer(row))
+            let is_after = |row: usize| {
+                if row.is_multiple_of(MANY_CELLS) {
+                    pace(MANY_CELLS);
+                }
+                integer(row - 1) < integer(row)
+            };
+            integer(0).is_some() && (1..self.n_rows).all(is_after)
         };
         self.n_rows < 2 || (0..self.width).any(rises) || self.index().n_rows() == self.n_rows
     }

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 
+use crate::memory::{self, OutOfMemory};
 use crate::result::cell::Cell;
 
 /// Results below this are copied into memory of their size, which the allocator has at hand; what they were built in stays.
@@ -28,6 +29,19 @@ impl TableArena {
     pub(crate) fn recycled() -> Self {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().replace(Self::default()));
         spare.ok().flatten().unwrap_or_default()
+    }
+
+    /// Makes room for one more cell and so many more bytes.
+    #[inline]
+    pub(crate) fn make_room(&mut self, n_bytes: usize) -> Result<(), OutOfMemory> {
+        let has_room = self.cells.len() < self.cells.capacity() && n_bytes <= self.texts.capacity() - self.texts.len();
+        if has_room { Ok(()) } else { self.grow(n_bytes) }
+    }
+
+    #[cold]
+    fn grow(&mut self, n_bytes: usize) -> Result<(), OutOfMemory> {
+        memory::grow(&mut self.cells, 1)?;
+        memory::grow(&mut self.texts, n_bytes)
     }
 
     /// Returns the bytes that are in use.

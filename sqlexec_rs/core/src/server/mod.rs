@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{InFlightQuery, Key, Limits, Parameters, Wanted};
-use crate::scan::{Scan, scan};
+use crate::scan::{Scan, nul_error, scan};
 use crate::stats::Stats;
 use crate::target::Engine;
 use gate::Gate;
@@ -281,7 +281,7 @@ pub(crate) fn refusal(query: &InFlightQuery) -> Option<Outcome> {
     let max_sql = query.limits.caps.max_sql_length as usize;
     match scan(sql) {
         Scan::Nothing => Some(Outcome::failed(Status::NoSql, "the text holds no SQL statement")),
-        Scan::Nul => Some(Outcome::failed(Status::SyntaxError, "the text holds a NUL character")),
+        Scan::Nul => Some(Outcome::failed(Status::SyntaxError, nul_error(sql))),
         _ if sql.len() > max_sql => {
             Some(Outcome::failed(Status::TooLarge, format!("the text has more than {max_sql} bytes")))
         }

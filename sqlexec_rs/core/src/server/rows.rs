@@ -1,5 +1,6 @@
 //! What servers' texts become here, and how many rows a result may have.
 
+use crate::memory::OutOfMemory;
 use crate::outcome::{Outcome, Status};
 use crate::request::Limits;
 use crate::result::table::Table;
@@ -11,18 +12,28 @@ use crate::server::stream::Failure;
 pub(super) enum Excess {
     Rows,
     Bytes,
+    /// There is no memory for more.
+    Memory,
 }
 
 impl Excess {
+    /// Returns what a failure to read a row says.
+    pub(super) fn of(failure: &Failure) -> Self {
+        if matches!(failure, Failure::NoMemory) { Self::Memory } else { Self::Bytes }
+    }
+
     /// Returns the outcome of a run whose result is too large, with the rows that came.
     pub(super) fn outcome(self, table: Option<Table>, limits: &Limits) -> Outcome {
         match table {
-            Some(table) if limits.cuts => Outcome { is_cut: true, ..Outcome::ok(table) },
+            Some(table) if limits.cuts && !matches!(self, Self::Memory) => {
+                Outcome { is_cut: true, ..Outcome::ok(table) }
+            }
             _ => Outcome::failed(
                 Status::TooLarge,
                 match self {
                     Self::Rows => format!("more than {} rows", limits.max_rows),
                     Self::Bytes => format!("more than {} bytes of result", limits.max_bytes),
+                    Self::Memory => OutOfMemory.to_string(),
                 },
             ),
         }
@@ -58,7 +69,10 @@ pub(super) fn push_row<'a>(
         return Ok(Some(Excess::Rows));
     }
     for cell in cells {
-        table.push(cell?.as_ref().map_or(Value::Null, Read::value));
+        if table.try_push(cell?.as_ref().map_or(Value::Null, Read::value)).is_err() {
+            table.abandon_row();
+            return Ok(Some(Excess::Memory));
+        }
         if table.bytes() > max_bytes {
             table.abandon_row();
             return Ok(Some(Excess::Bytes));

@@ -17,6 +17,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::url::Url;
 use super::watch::Watch;
+use crate::memory::{OutOfMemory, check_room_for};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -31,8 +32,16 @@ pub(super) enum Failure {
     Stopped,
     /// A row has more bytes than a result may have.
     TooLarge,
+    /// There is no memory for what comes.
+    NoMemory,
     /// The connection is gone, or what came is no message.
     Lost(String),
+}
+
+impl From<OutOfMemory> for Failure {
+    fn from(_: OutOfMemory) -> Self {
+        Self::NoMemory
+    }
 }
 
 impl From<io::Error> for Failure {
@@ -46,6 +55,7 @@ impl Failure {
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Stopped => "no answer in time".to_owned(),
+            Self::NoMemory => OutOfMemory.to_string(),
             Self::TooLarge => "the server sent what is no answer".to_owned(),
             Self::Lost(why) => why,
         }
@@ -170,6 +180,9 @@ impl Stream {
             match read {
                 Ok(0) => return Err(Failure::Lost("the server closed the connection".to_owned())),
                 Ok(n) => {
+                    if received.capacity() - received.len() < n {
+                        check_room_for(2 * received.capacity())?;
+                    }
                     received.extend_from_slice(&self.chunk[..n]);
                     return Ok(());
                 }

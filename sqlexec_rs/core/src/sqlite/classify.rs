@@ -52,6 +52,26 @@ const SIZE_FRAGMENTS: [&str; 12] = [
     "Recursion limit",
 ];
 
+/// What SQLite calls an attempt to write: a database that a writer has to repair before it can be read.
+const NEEDS_REPAIR: [(c_int, &str); 3] = [
+    (
+        ffi::SQLITE_READONLY_ROLLBACK,
+        "a program crashed while it wrote to this database, and its journal (the file of the same name and -journal) must \
+            be rolled back: keep both files together, and read the database once with a program that may write, such as \
+            `sqlite3 FILE 'PRAGMA user_version'`",
+    ),
+    (ffi::SQLITE_READONLY_RECOVERY, NEEDS_RECOVERY),
+    (ffi::SQLITE_READONLY_CANTINIT, NEEDS_RECOVERY),
+];
+const NEEDS_RECOVERY: &str = "the index of this database's log (the file of the same name and -shm) must be recovered, as a \
+    program crashed that wrote to it: keep the database, -wal and -shm together, and read the database once with a program \
+    that may write, such as `sqlite3 FILE 'PRAGMA user_version'`";
+
+/// Returns whether a log's index was not ready, as for a moment when a writer comes.
+pub(crate) fn waits_for_index(outcome: &Outcome) -> bool {
+    outcome.status == Status::DbError && outcome.error.as_ref().is_some_and(|error| error.ends_with(NEEDS_RECOVERY))
+}
+
 /// Makes an error of a code of SQLite that is not `SQLITE_OK`.
 pub(crate) fn check(code: c_int) -> rusqlite::Result<()> {
     match code {
@@ -68,7 +88,8 @@ pub(crate) fn outcome_of(error: rusqlite::Error, phase: Phase) -> Outcome {
             ..Outcome::failed(status_of(error.code, &msg, phase), msg)
         },
         rusqlite::Error::SqliteFailure(error, message) => {
-            let message = message.unwrap_or_else(|| error.to_string());
+            let repair = NEEDS_REPAIR.iter().find(|(code, _)| *code == error.extended_code);
+            let message = repair.map(|(_, text)| (*text).to_owned()).or(message).unwrap_or_else(|| error.to_string());
             Outcome::failed(status_of(error.code, &message, phase), message)
         }
         other => Outcome::failed(Status::RuntimeError, other.to_string()),

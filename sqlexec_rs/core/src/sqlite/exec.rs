@@ -9,11 +9,12 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Row, Statement, StatementStatus};
 
 use crate::hint;
+use crate::memory::OutOfMemory;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::table::Table;
 use crate::result::value::Value;
-use crate::scan::{Patterns, Scan, find_excess, n_json_paths, patterns, scan};
+use crate::scan::{Patterns, Scan, find_excess, n_json_paths, nul_error, patterns, scan};
 use crate::sqlite::classify::{Phase, outcome_of};
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::hooks;
@@ -41,7 +42,7 @@ pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
         Scan::One(statement, offset) => return Ok((statement, offset)),
         Scan::Nothing => (Status::NoSql, "the text holds no SQL statement"),
         Scan::Several => (Status::Forbidden, "the text holds more than one SQL statement"),
-        Scan::Nul => (Status::SyntaxError, "the text holds a NUL character"),
+        Scan::Nul => return Err(Box::new(Outcome::failed(Status::SyntaxError, nul_error(sql)))),
     };
     Err(Box::new(Outcome::failed(status, error)))
 }
@@ -88,9 +89,9 @@ pub(crate) fn run(
         explain_stop(&mut outcome, stop, limits);
     }
     if outcome.status == Status::DbError
-        && let Some(path) = hooks::take_refused()
+        && let Some(refused) = hooks::take_refused()
     {
-        outcome.error = Some(format!("{}: not a regular file", path.display()));
+        outcome.error = Some(refused);
     }
     if outcome.status == Status::SchemaError {
         outcome.hint = outcome.error.as_ref().and_then(|error| find_hint(sandbox, statement, error));
@@ -196,7 +197,10 @@ fn fetch(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table, limi
             }
             return Outcome::failed(Status::TooLarge, format!("more than {max_rows} rows"));
         }
-        if !push_row(&mut table, row, width, max_bytes) {
+        if let Err(excess) = push_row(&mut table, row, width, max_bytes) {
+            if excess == Excess::Memory {
+                return Outcome::failed(Status::TooLarge, OutOfMemory.to_string());
+            }
             if limits.cuts {
                 table.abandon_row();
                 return Outcome { is_cut: true, ..Outcome::ok(table) };
@@ -214,22 +218,28 @@ fn fetch(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table, limi
     Outcome::ok(table)
 }
 
-/// Copies a row; false when the table got too large, which may be after any of its values.
+/// Why a row is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Excess {
+    Bytes,
+    Memory,
+}
+
+/// Copies a row, or finds the table too large, which may be after any of its values.
 #[inline]
-fn push_row(table: &mut Table, row: &Row<'_>, width: usize, max_bytes: usize) -> bool {
+fn push_row(table: &mut Table, row: &Row<'_>, width: usize, max_bytes: usize) -> Result<(), Excess> {
     // A value may need memory to be read, and rusqlite panics where it gets none. What it needs is bounded: it is read once.
     meter::set_lenient(true);
-    let is_whole = (0..width).all(|column| {
-        row.get_ref(column).is_ok_and(|value| {
-            table.push(from_sqlite(value));
-            table.bytes() <= max_bytes
-        })
+    let copied = (0..width).try_for_each(|column| {
+        let value = row.get_ref(column).map_err(|_| Excess::Bytes)?;
+        table.try_push(from_sqlite(value)).map_err(|OutOfMemory| Excess::Memory)?;
+        if table.bytes() <= max_bytes { Ok(()) } else { Err(Excess::Bytes) }
     });
     meter::set_lenient(false);
-    if is_whole {
+    if copied.is_ok() {
         table.end_row();
     }
-    is_whole
+    copied
 }
 
 #[inline]

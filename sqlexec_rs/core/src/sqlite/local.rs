@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{Outcome, Status};
+use crate::sqlite::classify::waits_for_index;
 use crate::sqlite::connections::Connections;
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::exec::{self, Asked};
@@ -23,6 +25,9 @@ const LARGE_BYTES: usize = 64 << 10;
 
 /// How often a run begins anew because somebody wrote meanwhile. One more is enough: the writer's log is then read.
 const MAX_TRIES: usize = 10;
+
+/// How long a writer is given to make its log's index ready.
+const INDEX_WAIT: Duration = Duration::from_millis(5);
 
 /// A thread's connections, and what stops a run on them.
 pub(crate) struct Local {
@@ -114,6 +119,10 @@ impl Local {
             let has_ended = keeps_lock || sandbox.end_transactions().is_ok();
             if outcome.status == Status::DbError || !is_one_state || !has_ended {
                 self.connections.forget(path);
+            }
+            if n_tries < MAX_TRIES && waits_for_index(&outcome) {
+                thread::sleep(INDEX_WAIT);
+                continue;
             }
             if is_one_state || (n_tries == MAX_TRIES && outcome.status != Status::Ok) {
                 return outcome;

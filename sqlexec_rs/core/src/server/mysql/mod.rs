@@ -335,9 +335,9 @@ impl Session for Mysql {
                 }
                 Ok(excess.outcome(table, asked.limits))
             }
-            Err(Failure::TooLarge) => {
-                self.kill(&Watch::grace(KILL_GRACE, &never)); // the server would go on sending
-                Ok(Excess::Bytes.outcome(answer.table, asked.limits))
+            Err(failure @ (Failure::TooLarge | Failure::NoMemory)) => {
+                self.kill(&Watch::grace(KILL_GRACE, &never)); // the server would continue to send
+                Ok(Excess::of(&failure).outcome(answer.table, asked.limits))
             }
             Err(Failure::Stopped) => {
                 let stop = watch.stop().unwrap_or(Stop::Wall);

@@ -7,6 +7,7 @@ use mysql_common::constants::Command;
 use mysql_common::proto::codec::error::PacketCodecError;
 use mysql_common::proto::codec::{ChunkDecoder, ChunkInfo, packet_to_chunks};
 
+use crate::memory::check_room_for;
 use crate::server::stream::{Failure, Stream};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
@@ -87,6 +88,7 @@ impl Wire {
     pub(super) fn next(&mut self, watch: &Watch<'_>, max_bytes: usize) -> Result<&[u8], Failure> {
         self.packet.clear();
         loop {
+            check_room_for(self.received.len() + self.packet.len())?;
             match self.decoder.decode(&mut self.received, &mut self.packet, max_bytes) {
                 Ok(Some(chunk)) => {
                     let (ChunkInfo::Last(number) | ChunkInfo::Middle(number)) = chunk;

@@ -381,11 +381,11 @@ impl Session for Postgresql {
                 }
                 Ok(excess.outcome(received.table, asked.limits))
             }
-            Err(Failure::TooLarge) => {
+            Err(failure @ (Failure::TooLarge | Failure::NoMemory)) => {
                 let never = AtomicBool::new(false);
                 self.cancel(&Watch::grace(CANCEL_GRACE, &never)); // the server would go on sending
                 self.is_usable = false;
-                Ok(Excess::Bytes.outcome(received.table, asked.limits))
+                Ok(Excess::of(&failure).outcome(received.table, asked.limits))
             }
             Err(Failure::Stopped) => {
                 let stop = watch.stop().unwrap_or(Stop::Wall);

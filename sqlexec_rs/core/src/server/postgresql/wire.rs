@@ -4,6 +4,7 @@ use bytes::BytesMut;
 use postgres_protocol::message::backend::{Header, Message};
 use postgres_protocol::message::frontend;
 
+use crate::memory::check_room_for;
 use crate::server::stream::{Failure, NO_TLS, Stream};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
@@ -66,6 +67,7 @@ impl Wire {
                 if header.tag() != b'D' && bytes > MAX_MESSAGE {
                     return Err(Failure::Lost("the server sent what is no message".to_owned()));
                 }
+                check_room_for(2 * bytes.min(max_row.max(MAX_MESSAGE)))?; // it is received, and a blob is read from it
                 if self.received.len() > bytes
                     && let Some(message) = Message::parse(&mut self.received)?
                 {

@@ -8,11 +8,14 @@
 
 mod authorizer;
 mod bytes;
+mod file_methods;
 mod files;
 mod memory;
 mod open;
 pub mod options;
 mod pages;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::{CStr, c_int};
 use std::ptr;

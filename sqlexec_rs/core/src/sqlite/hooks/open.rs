@@ -3,7 +3,7 @@
 //! To open a pipe waits for somebody at its other end, for ever, and no handler is asked meanwhile. What a path leads to may
 //! change between a look and the open, so the look is at what was opened, without waiting for it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::fs::File;
 use std::mem::{self, ManuallyDrop};
@@ -12,12 +12,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use libc::mode_t;
 use rusqlite::ffi;
 use rustix::fs::OFlags;
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
 
 type Own = extern "C" fn(c_int, c_uint, c_uint) -> c_int;
+
+type SetMode = extern "C" fn(c_int, mode_t) -> c_int;
 
 /// SQLite's own, which calls the system's.
 static SQLITES_OPEN: OnceLock<Open> = OnceLock::new();
@@ -27,7 +30,32 @@ const DEVICES: [&[u8]; 2] = [b"/dev/urandom", b"/dev/null"];
 
 thread_local! {
     /// What was refused to this thread last.
-    static REFUSED: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+    static REFUSED: RefCell<Option<Refused>> = const { RefCell::new(None) };
+    /// This thread opens files only to read them.
+    static ONLY_READS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What SQLite may not do.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("{}: not a regular file", .0.display())]
+    Opening(PathBuf),
+    #[error("the database file is empty, and {} is not: it is being copied over, or its content was lost; run the query \
+        again when the copy is complete, or restore the file", .0.display())]
+    Deletion(PathBuf),
+}
+
+/// Remembers a refusal.
+pub(super) fn refuse(refused: Refused) {
+    let _ = REFUSED.try_with(|last| last.replace(Some(refused)));
+}
+
+/// Does what opens files, and lets it open none to write or to make it.
+pub(super) fn only_to_read<T>(work: impl FnOnce() -> T) -> T {
+    ONLY_READS.set(true);
+    let result = work();
+    ONLY_READS.set(false);
+    result
 }
 
 /// Has the default layer open files through `open_regular`.
@@ -50,8 +78,17 @@ pub(super) unsafe fn configure(layer: *mut ffi::sqlite3_vfs) -> c_int {
             ffi::SQLITE_OK => {}
             code => return code,
         }
+        match set(layer, c"fchmod".as_ptr(), Some(mem::transmute::<SetMode, unsafe extern "C" fn()>(leave_mode))) {
+            ffi::SQLITE_OK => {}
+            code => return code,
+        }
         set(layer, c"fchown".as_ptr(), Some(mem::transmute::<Own, unsafe extern "C" fn()>(leave_owner)))
     }
+}
+
+/// SQLite gives an empty log or index the mode of its database.
+extern "C" fn leave_mode(_: c_int, _: mode_t) -> c_int {
+    0
 }
 
 /// SQLite gives a log the owner of its database, also one that has it, which changes the log's times.
@@ -59,9 +96,9 @@ extern "C" fn leave_owner(_: c_int, _: c_uint, _: c_uint) -> c_int {
     0
 }
 
-/// Forgets what was refused to this thread, and returns it.
-pub(crate) fn take_refused() -> Option<PathBuf> {
-    REFUSED.with_borrow_mut(Option::take)
+/// Returns the last refusal to this thread as a message, and forgets it.
+pub(crate) fn take_refused() -> Option<String> {
+    REFUSED.with_borrow_mut(Option::take).map(|refused| refused.to_string())
 }
 
 /// Opens a regular file, as `options` say, without waiting for anybody; `None` where it is none.
@@ -73,10 +110,14 @@ pub(crate) fn open_file(path: &Path) -> Option<File> {
 }
 
 unsafe extern "C" fn open_regular(name: *const c_char, flags: c_int, mode: c_int) -> c_int {
+    const WRITES: OFlags = OFlags::WRONLY.union(OFlags::RDWR).union(OFlags::CREATE).union(OFlags::TRUNC);
     let Some(original) = SQLITES_OPEN.get() else { return -1 };
     // SAFETY: SQLite's own arguments, handed on; the name is a string that ends with NUL. The descriptor is SQLite's, so it
     // is only looked at, and closed here where SQLite does not get it.
     unsafe {
+        if ONLY_READS.get() && flags & WRITES.bits() as c_int != 0 {
+            return original(c"".as_ptr(), 0, mode); // SQLite then opens it to read
+        }
         let descriptor = original(name, flags | OFlags::NONBLOCK.bits() as c_int, mode);
         if descriptor < 0 {
             return descriptor;
@@ -89,7 +130,7 @@ unsafe extern "C" fn open_regular(name: *const c_char, flags: c_int, mode: c_int
             return descriptor;
         }
         drop(ManuallyDrop::into_inner(file));
-        let _ = REFUSED.try_with(|refused| refused.replace(Some(PathBuf::from(OsStr::from_bytes(name)))));
+        refuse(Refused::Opening(PathBuf::from(OsStr::from_bytes(name))));
         original(c"".as_ptr(), flags & !OFlags::CREATE.bits() as c_int, mode) // fails, and says so in `errno`
     }
 }

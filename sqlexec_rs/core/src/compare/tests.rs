@@ -1,0 +1,122 @@
+//! Every rule that there is keeps to its bounds: steps, the clock, and a cancellation.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::budget::{Bounds, Overrun, within};
+use super::*;
+use crate::result::value::Value;
+
+/// Rows of numbers that no row of another `salt` shares.
+fn numbers(n_rows: i64, width: i64, salt: f64) -> Table {
+    let mut table = Table::new((0..width).map(|column| column.to_string()).collect());
+    for row in 0..n_rows {
+        (0..width).for_each(|column| table.push(Value::Real((row * width + column) as f64 + salt)));
+        table.end_row();
+    }
+    table
+}
+
+fn side(table: &Table) -> Side<'_> {
+    Side { table, sql: None }
+}
+
+#[test]
+fn every_rule_keeps_to_its_budget() {
+    let (predicted, gold) = (numbers(403, 20, 0.25), numbers(400, 20, 0.75));
+    let bounds = |steps| Bounds { steps, deadline: None, cancels: Default::default() };
+    let options = Options::default();
+    for rule in Rule::ALL.iter().copied() {
+        let run = |steps| within(&bounds(steps), || compare(rule, side(&predicted), side(&gold), &options));
+        assert_eq!(run(16_059), Err(Overrun::Steps), "{}: fewer than there are cells", rule.name());
+        assert!(run(4_000_000).is_ok(), "{}: {:?}", rule.name(), run(4_000_000));
+    }
+}
+
+/// In a time that grows with the square of the rows this would end beyond its budget.
+#[test]
+fn many_rows_are_no_square_of_work() {
+    let (predicted, gold) = (numbers(20_001, 3, 0.0), numbers(20_000, 3, 0.001));
+    let bounds = Bounds { steps: 20_000_000, deadline: None, cancels: Default::default() };
+    for rule in Rule::ALL.iter().copied() {
+        let run = || compare(rule, side(&predicted), side(&gold), &Options::default());
+        assert!(within(&bounds, run).is_ok(), "{}", rule.name());
+    }
+}
+
+/// Tables on which a rule works for long: a name, rows, columns, and the texts of the cells or numbers.
+const SHAPES: [(&str, usize, usize, Option<usize>); 4] = [
+    ("many rows of numbers", 1_000_000, 3, None),
+    ("many rows of texts", 40_000, 5, Some(200)),
+    ("many columns", 300, 1_000, Some(20)),
+    ("a row of long texts", 1, 1_500, Some(20_000)),
+];
+
+/// Generous for a busy machine, and a small part of what the slowest rule takes without a bound.
+const SLACK: Duration = Duration::from_millis(400);
+
+/// Returns a table whose rows begin with number `first`; texts of a table are as long, and differ at their ends alone.
+fn shaped((_, n_rows, width, text): (&str, usize, usize, Option<usize>), first: usize) -> Table {
+    let mut table = Table::new((0..width).map(|column| format!("c{column}")).collect());
+    for row in (0..n_rows).map(|row| (row + first) % n_rows) {
+        for column in 0..width {
+            let number = row * width + (column + first) % width;
+            match text {
+                None => table.push(Value::Real(number as f64 + 0.25)),
+                Some(len) => table.push(Value::Text(format!("{number:0len$}").as_bytes())),
+            }
+        }
+        table.end_row();
+    }
+    table
+}
+
+/// Runs a comparison and returns how it ended, and after how long.
+fn timed(rule: Rule, tables: (&Table, &Table), bounds: &Bounds) -> (Result<f64, Overrun>, Duration) {
+    let begun = Instant::now();
+    let result = within(bounds, || compare(rule, side(tables.0), side(tables.1), &Options::default()));
+    (result, begun.elapsed())
+}
+
+#[test]
+fn every_rule_ends_with_the_clock_a_cancellation_and_its_steps() {
+    const TIME: Duration = Duration::from_millis(10);
+    let unbounded = || Bounds { steps: u64::MAX, deadline: None, cancels: Default::default() };
+    for shape in SHAPES {
+        let n_cells = 2 * shape.1 as u64 * shape.2 as u64;
+        for rule in Rule::ALL.iter().copied() {
+            // Made anew, as what a rule finds out of a table is kept with it.
+            let (predicted, gold) = (shaped(shape, 1), shaped(shape, 0));
+            let case = format!("{} on {}", rule.name(), shape.0);
+
+            let bounds = Bounds { deadline: Some(Instant::now() + TIME), ..unbounded() };
+            let (result, elapsed) = timed(rule, (&predicted, &gold), &bounds);
+            assert!(matches!(result, Ok(_) | Err(Overrun::Wall)), "{case}: {result:?}");
+            assert!(elapsed < TIME + SLACK, "{case}: {elapsed:?} under a deadline");
+
+            let bounds = unbounded();
+            let (result, elapsed) = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(TIME);
+                    bounds.cancels[0].store(true, Ordering::Relaxed);
+                });
+                timed(rule, (&predicted, &gold), &bounds)
+            });
+            assert!(matches!(result, Ok(_) | Err(Overrun::Cancelled)), "{case}: {result:?}");
+            assert!(elapsed < TIME + SLACK, "{case}: {elapsed:?} under a cancellation");
+
+            let (result, elapsed) = timed(rule, (&predicted, &gold), &Bounds { steps: n_cells / 2, ..unbounded() });
+            assert_eq!(result, Err(Overrun::Steps), "{case}");
+            assert!(elapsed < SLACK, "{case}: {elapsed:?} beyond the budget");
+        }
+    }
+}
+
+/// The text of each value counts, not only its cell.
+#[test]
+fn ehrsql_takes_steps_for_its_texts() {
+    let table = numbers(10_000, 2, 0.5);
+    let bounds = Bounds { steps: 100_000, deadline: None, cancels: Default::default() };
+    assert_eq!(timed(Rule::Ehrsql, (&table, &table), &bounds).0, Err(Overrun::Steps));
+    assert!(timed(Rule::Bird, (&table, &table), &bounds).0.is_ok());
+}

@@ -1,0 +1,256 @@
+//! What SQLite may do to a file: everything to a temporary one of ours, whose growth the meter is asked for, and nothing but
+//! reading and locking to any other. A connection that is opened read-only is no guard: SQLite deletes the log of an empty
+//! database, truncates an index that nobody uses, and sets the mode of an empty file, whoever reads.
+//!
+//! Two kinds of databases get further methods. One in WAL mode without a log shows its header as that of a database with a
+//! rollback journal, so that SQLite reads the file alone, under its locks. (Where there is a log when it takes the lock, it
+//! reads that, too, whatever the header says.) One that has a log and no index of it, which SQLite would make on the disk,
+//! has its index in memory, and each connection its own.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use rusqlite::ffi;
+
+use super::files::layer;
+use super::open;
+use crate::sqlite::meter;
+
+/// SQLite's method tables and our copies of them; there are a few in a process.
+static METHODS: Mutex<Vec<&'static Ours>> = Mutex::new(Vec::new());
+
+/// Where a database's header says how it is written and read, and what it says there in WAL mode and with a journal.
+const FORMAT_AT: std::ops::Range<i64> = 18..20;
+const WITH_WAL: u8 = 2;
+const WITH_JOURNAL: u8 = 1;
+
+/// Controls that ask something, or set what a handle alone keeps. Others change a file, or may in a later SQLite.
+const HARMLESS_CONTROLS: [c_int; 10] = [
+    ffi::SQLITE_FCNTL_BUSYHANDLER,
+    ffi::SQLITE_FCNTL_EXTERNAL_READER,
+    ffi::SQLITE_FCNTL_HAS_MOVED,
+    ffi::SQLITE_FCNTL_LAST_ERRNO,
+    ffi::SQLITE_FCNTL_LOCKSTATE,
+    ffi::SQLITE_FCNTL_MMAP_SIZE,
+    ffi::SQLITE_FCNTL_PERSIST_WAL,
+    ffi::SQLITE_FCNTL_POWERSAFE_OVERWRITE,
+    ffi::SQLITE_FCNTL_PRAGMA,
+    ffi::SQLITE_FCNTL_VFSNAME,
+];
+
+/// A method table; SQLite sees its beginning.
+#[repr(C)]
+struct Ours {
+    methods: ffi::sqlite3_io_methods,
+    original: *const ffi::sqlite3_io_methods,
+    kind: Kind,
+}
+
+/// Whose methods they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A temporary file's, which are metered.
+    Temporary,
+    /// Those of a database, a log or a journal.
+    Foreign,
+    /// A database's whose log is missing.
+    WithoutLog,
+    /// A database's whose log has no index.
+    WithoutIndex,
+}
+
+// SAFETY: a method table is never written again, and SQLite's own are constants.
+unsafe impl Send for Ours {}
+// SAFETY: as above.
+unsafe impl Sync for Ours {}
+
+/// What belongs to a file of ours.
+#[derive(Default)]
+pub(super) struct Extra {
+    /// Bytes that a temporary file takes on disk.
+    growth: i64,
+    /// The index of a log, in regions that stay where they are.
+    index: Vec<Box<[u64]>>,
+}
+
+/// Gives an open file the methods of its kind.
+///
+/// # Safety
+/// `file` must have been opened by the default layer, with room for an [`Extra`] behind `handle_bytes`.
+pub(super) unsafe fn wrap(file: *mut ffi::sqlite3_file, handle_bytes: usize, kind: Kind) {
+    // SAFETY: as above; the methods of an open file are those of the default layer.
+    unsafe {
+        extra(handle_bytes, file).write(Extra::default());
+        (*file).pMethods = (&raw const *ours((*file).pMethods, kind)).cast();
+    }
+}
+
+/// Returns our copy of a method table.
+unsafe fn ours(original: *const ffi::sqlite3_io_methods, kind: Kind) -> &'static Ours {
+    let mut known = METHODS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(ours) = known.iter().find(|ours| ptr::eq(ours.original, original) && ours.kind == kind) {
+        return ours;
+    }
+    // SAFETY: SQLite's method tables are constants.
+    let theirs = unsafe { *original };
+    let foreign = ffi::sqlite3_io_methods {
+        xWrite: Some(refuse_write),
+        xTruncate: Some(refuse_truncate),
+        xSync: Some(refuse_sync),
+        xFileControl: Some(control_harmlessly),
+        xShmMap: theirs.xShmMap.and(Some(map_index_to_read)),
+        xShmUnmap: theirs.xShmUnmap.and(Some(unmap_index)),
+        ..theirs
+    };
+    let methods = match kind {
+        Kind::Temporary => ffi::sqlite3_io_methods { xWrite: Some(write), xClose: Some(close), ..theirs },
+        Kind::Foreign => foreign,
+        Kind::WithoutLog => ffi::sqlite3_io_methods { xRead: Some(read_without_log), ..foreign },
+        Kind::WithoutIndex => ffi::sqlite3_io_methods {
+            xShmMap: Some(map_index),
+            xShmLock: Some(lock_index),
+            xShmBarrier: Some(order_index),
+            xShmUnmap: Some(forget_index),
+            ..foreign
+        },
+    };
+    let ours = Box::leak(Box::new(Ours { methods, original, kind }));
+    known.push(ours);
+    ours
+}
+
+/// Returns the methods of the default layer for a file of ours.
+unsafe fn original<'a>(file: *mut ffi::sqlite3_file) -> &'a ffi::sqlite3_io_methods {
+    // SAFETY: only files that `wrap` gave our methods come here, and those are the beginning of an Ours.
+    #[allow(clippy::cast_ptr_alignment, reason = "it points to an Ours")]
+    unsafe {
+        &*(*(*file).pMethods.cast::<Ours>()).original
+    }
+}
+
+/// Returns what belongs to a file of ours.
+#[allow(clippy::cast_ptr_alignment, reason = "handles are aligned to 8 bytes, and handle_bytes is a multiple of that")]
+unsafe fn extra(handle_bytes: usize, file: *mut ffi::sqlite3_file) -> *mut Extra {
+    // SAFETY: a handle has room for an Extra behind the default layer's part.
+    unsafe { file.cast::<u8>().add(handle_bytes).cast() }
+}
+
+unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, data: *const c_void, bytes: c_int, at: i64) -> c_int {
+    let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
+    // SAFETY: a file of ours, with its growth behind it; one connection's thread at a time uses it.
+    unsafe {
+        let size = &mut (*extra(layer.handle_bytes, file)).growth;
+        let end = at.saturating_add(i64::from(bytes));
+        let more = (end - *size).max(0);
+        if !meter::may_write_temp(i64::from(bytes), more) {
+            return ffi::SQLITE_FULL;
+        }
+        *size += more;
+        let methods = original(file);
+        methods.xWrite.map_or(ffi::SQLITE_MISUSE, |write| write(file, data, bytes, at))
+    }
+}
+
+unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
+    let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
+    // SAFETY: as above; the default layer's `xClose` may clear the methods, so they are read before.
+    unsafe {
+        meter::removed_temp((*extra(layer.handle_bytes, file)).growth);
+        original(file).xClose.map_or(ffi::SQLITE_MISUSE, |close| close(file))
+    }
+}
+
+unsafe extern "C" fn read_without_log(file: *mut ffi::sqlite3_file, data: *mut c_void, bytes: c_int, at: i64) -> c_int {
+    // SAFETY: a file of ours and SQLite's own arguments: there is room for so many bytes, all of which are written, zeros
+    // where the file is shorter.
+    unsafe {
+        let code = original(file).xRead.map_or(ffi::SQLITE_MISUSE, |read| read(file, data, bytes, at));
+        if code == ffi::SQLITE_OK || code == ffi::SQLITE_IOERR_SHORT_READ {
+            for place in FORMAT_AT.filter(|place| (at..at + i64::from(bytes)).contains(place)) {
+                let byte = &mut *data.cast::<u8>().add((place - at) as usize);
+                if *byte == WITH_WAL {
+                    *byte = WITH_JOURNAL;
+                }
+            }
+        }
+        code
+    }
+}
+
+unsafe extern "C" fn map_index(
+    file: *mut ffi::sqlite3_file,
+    number: c_int,
+    bytes: c_int,
+    may_grow: c_int,
+    region: *mut *mut c_void,
+) -> c_int {
+    let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
+    // SAFETY: a file of ours, with what belongs to it behind, which one connection's thread at a time uses. A region is as
+    // large as SQLite asks, zeros at first, and stays until `forget_index`: the vector moves its pointer and not its bytes.
+    unsafe {
+        let index = &mut (*extra(layer.handle_bytes, file)).index;
+        let (number, words) = (usize::try_from(number).unwrap_or(0), usize::try_from(bytes).unwrap_or(0).div_ceil(8));
+        if may_grow != 0 && index.len() <= number {
+            index.resize_with(number + 1, || vec![0; words].into_boxed_slice());
+        }
+        region.write(index.get_mut(number).map_or(ptr::null_mut(), |region| region.as_mut_ptr().cast()));
+    }
+    ffi::SQLITE_OK
+}
+
+/// Nobody else has the index.
+unsafe extern "C" fn lock_index(_: *mut ffi::sqlite3_file, _: c_int, _: c_int, _: c_int) -> c_int {
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn order_index(_: *mut ffi::sqlite3_file) {}
+
+unsafe extern "C" fn forget_index(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
+    let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
+    // SAFETY: as above; SQLite does this once it has no use for any region, before it closes the file.
+    unsafe { (*extra(layer.handle_bytes, file)).index = Vec::new() };
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn refuse_write(_: *mut ffi::sqlite3_file, _: *const c_void, _: c_int, _: i64) -> c_int {
+    ffi::SQLITE_READONLY
+}
+
+unsafe extern "C" fn refuse_truncate(_: *mut ffi::sqlite3_file, _: i64) -> c_int {
+    ffi::SQLITE_READONLY
+}
+
+/// Nothing was written that could be synced.
+unsafe extern "C" fn refuse_sync(_: *mut ffi::sqlite3_file, _: c_int) -> c_int {
+    ffi::SQLITE_READONLY
+}
+
+unsafe extern "C" fn control_harmlessly(file: *mut ffi::sqlite3_file, operation: c_int, data: *mut c_void) -> c_int {
+    if !HARMLESS_CONTROLS.contains(&operation) {
+        return ffi::SQLITE_NOTFOUND;
+    }
+    // SAFETY: a file of ours and SQLite's own arguments, handed on.
+    unsafe { original(file).xFileControl.map_or(ffi::SQLITE_NOTFOUND, |control| control(file, operation, data)) }
+}
+
+/// Maps an index that is there. It is opened to be read, so that it neither grows nor is truncated; SQLite then reads one
+/// that nobody else has open as if there were none.
+unsafe extern "C" fn map_index_to_read(
+    file: *mut ffi::sqlite3_file,
+    number: c_int,
+    bytes: c_int,
+    _may_grow: c_int,
+    region: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: a file of ours and SQLite's own arguments, handed on.
+    open::only_to_read(|| unsafe {
+        original(file).xShmMap.map_or(ffi::SQLITE_MISUSE, |map| map(file, number, bytes, 0, region))
+    })
+}
+
+/// Unmaps an index and leaves its file.
+unsafe extern "C" fn unmap_index(file: *mut ffi::sqlite3_file, _deletes: c_int) -> c_int {
+    // SAFETY: a file of ours.
+    unsafe { original(file).xShmUnmap.map_or(ffi::SQLITE_MISUSE, |unmap| unmap(file, 0)) }
+}

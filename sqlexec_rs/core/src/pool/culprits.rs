@@ -66,6 +66,7 @@ mod tests {
             limits: Arc::default(),
             cancel: Arc::default(),
             is_for_cache: false,
+            is_gold: false,
         };
         let key = |sql: &str, limits| query(sql, limits, Engine::Sqlite, 1);
         let culprits = Culprits::default();

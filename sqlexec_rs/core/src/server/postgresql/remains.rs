@@ -28,7 +28,7 @@ impl Remains for Postgresql {
                 Ok(_) => {}
                 Err(Failure::Stopped) => return false,
                 // A server that sends finds the connection closed.
-                Err(Failure::TooLarge | Failure::Lost(_)) => return true,
+                Err(Failure::TooLarge | Failure::NoMemory | Failure::Lost(_)) => return true,
             }
         }
     }

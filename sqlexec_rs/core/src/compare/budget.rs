@@ -92,7 +92,9 @@ pub(crate) fn pace(steps: usize) {
 /// The same of going through so many bytes.
 #[inline]
 pub(crate) fn pace_on_bytes(n: usize) {
-    pace(n / BYTES_PER_STEP);
+    if n >= BYTES_PER_STEP {
+        pace(n / BYTES_PER_STEP);
+    }
 }
 
 /// Takes the steps of going through so many bytes.
@@ -131,6 +133,28 @@ pub(crate) fn sort_by<T>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering) {
     items.sort_by(|a, b| {
         pace(1);
         order(a, b)
+    });
+}
+
+/// Sorts items by keys that are made once, under the same bounds.
+pub(crate) fn sort_by_cached_key<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
+    if items.len() < FEW {
+        spend_on_sort(items.len());
+        return items.sort_by_cached_key(key);
+    }
+    let mut keyed = memory::collect(std::mem::take(items).into_iter().map(|item| (key(&item), item)));
+    sort_by(&mut keyed, |a, b| a.0.cmp(&b.0));
+    *items = memory::collect(keyed.into_iter().map(|(_, item)| item));
+}
+
+/// Sorts numbers under the same bounds.
+pub(crate) fn sort_numbers(numbers: &mut [u64]) {
+    if numbers.len() < FEW {
+        return numbers.sort_unstable();
+    }
+    numbers.sort_unstable_by(|a, b| {
+        pace(1);
+        a.cmp(b)
     });
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::budget::{pace, spend};
+use super::budget::{pace, sort_numbers, spend};
 use super::multiset::{Interner, same_multiset};
 use crate::memory::{OutOfMemory, collect, grow, or_end, repeat};
 use crate::result::row_hash::{hash_bytes, hash_one};
@@ -266,9 +266,6 @@ impl<'a> Search<'a> {
 
 fn sorted(values: &[u64]) -> Vec<u64> {
     let mut values = collect(values.iter().copied());
-    values.sort_unstable_by(|a, b| {
-        pace(1);
-        a.cmp(b)
-    });
+    sort_numbers(&mut values);
     values
 }

@@ -3,7 +3,7 @@
 use super::budget::{self, equal_bytes, pace, spend};
 use super::csv::{Cell, column_through_csv};
 use super::pytext::repr_float;
-use crate::memory::{check_room_for, collect, or_end};
+use crate::memory::{check_room_for, or_end};
 use crate::result::table::Table;
 
 /// Numbers are equal this close, or within this share of the larger one.
@@ -37,10 +37,10 @@ fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<Cell
         let are_widened = has(|cell| matches!(cell, Cell::Real(_) | Cell::Missing))
             && !has(|cell| matches!(cell, Cell::Text(_) | Cell::Truth(_)));
         for column in &mut columns {
-            let key = |cell: Cell| (sort_key(&cell, are_widened), cell);
-            let mut keyed = collect(std::mem::take(column).into_iter().inspect(|_| pace(TEXT_STEPS)).map(key));
-            budget::sort_by(&mut keyed, |a, b| a.0.cmp(&b.0));
-            *column = collect(keyed.into_iter().map(|(_, cell)| cell));
+            budget::sort_by_cached_key(column, |cell| {
+                pace(TEXT_STEPS);
+                sort_key(cell, are_widened)
+            });
         }
     }
     columns

@@ -57,8 +57,8 @@ fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
     let sort = |row| {
         let mut cells: Vec<Value<'_>> = table.row(row).collect();
         spend_on_sort(cells.len());
+        pace(TEXT_STEPS * cells.len());
         cells.sort_by_cached_key(|value| {
-            pace(TEXT_STEPS);
             if let Value::Text(bytes) | Value::Blob(bytes) = value {
                 spend_on_bytes(bytes.len());
                 or_end(check_room_for(LONGEST_ESCAPE * bytes.len()));
@@ -73,13 +73,12 @@ fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
 /// Drops the bytes of text that are no UTF-8, as the reference does when it reads; `None` when there are none.
 fn without_undecodable(table: &Table) -> Option<Table> {
     let is_broken = |value: Value<'_>| {
-        pace(1);
         matches!(value, Value::Text(bytes) if {
             pace_on_bytes(bytes.len());
             std::str::from_utf8(bytes).is_err()
         })
     };
-    if !(0..table.n_rows()).any(|row| table.row(row).any(is_broken)) {
+    if !(0..table.n_rows()).inspect(|_| pace(table.width())).any(|row| table.row(row).any(is_broken)) {
         return None;
     }
     let mut clean = Table::new(table.columns().to_vec());

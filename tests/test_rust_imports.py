@@ -17,19 +17,22 @@ CRATES = {"core": RUST / "core" / "src", "py": RUST / "py" / "src"}
 
 # What each room of the core may import beside itself; files that stand beside the rooms are rooms of their own.
 ARROWS: dict[str, set[str]] = {
+    "memory": set(),
+    "budget": {"memory"},
     "error": set(),
     "scan": set(),
-    "result": {"error"},
-    "outcome": {"result"},
+    "result": {"budget", "error", "memory"},
+    "outcome": {"memory", "result"},
     "target": {"outcome"},
     "request": {"result", "target"},
     "stats": {"outcome"},
     "hint": {"scan"},
-    "compare": {"outcome", "result"},
-    "sqlite": {"error", "hint", "outcome", "request", "result", "scan", "stats"},
-    "server": {"outcome", "request", "result", "scan", "stats", "target"},
-    "process": {"error", "outcome", "request", "result", "sqlite", "stats"},
+    "compare": {"budget", "memory", "outcome", "result"},
+    "sqlite": {"error", "hint", "memory", "outcome", "request", "result", "scan", "stats"},
+    "server": {"memory", "outcome", "request", "result", "scan", "stats", "target"},
+    "process": {"error", "memory", "outcome", "request", "result", "sqlite", "stats"},
     "pool": {
+        "budget",
         "compare",
         "error",
         "outcome",

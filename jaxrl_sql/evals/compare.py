@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.sqlenv.executor import score_rows
 from jaxrl_sql.sqlenv.ports import ScoreRow, SqlExecutor
-from jaxrl_sql.sqlenv.verdicts import NO_VERDICTS, is_verdict, stop_if_away
+from jaxrl_sql.sqlenv.verdicts import LOST_GOLDS, is_verdict, stop_if_away
 from jaxrl_sql.types import Example, Golds, InputError
 
 # PaVeRL-SQL's evaluation lets row counts differ by 30 and drops duplicates where too many rows are left; its reward,
@@ -51,12 +51,13 @@ def compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str])
     answers: list[Answer] = []
     for start in range(0, len(items), CHUNK):
         answers += _compare(executor, items[start : start + CHUNK], rules)
+    _stop_if_away(executor, items, answers)
     again: dict[Any, Answer] = {}
     endless: set[Any] = set()
     for i, (item, answer) in enumerate(zip(items, answers, strict=True)):
         is_stuck = answer.row.gold_status == "timeout"
         gold = (str(item.databases), str(item.golds)) if is_stuck else None
-        is_lost = answer.row.gold_status in NO_VERDICTS or not is_verdict(answer.row.pred_status, answer.row.stop)
+        is_lost = answer.row.gold_status in LOST_GOLDS or not is_verdict(answer.row.pred_status, answer.row.stop)
         if gold in endless or not (is_stuck or is_lost or answer.row.stop == "wall"):
             continue
         key = (str(item.databases), item.sql, str(item.golds), str(item.options))
@@ -65,9 +66,13 @@ def compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str])
         answers[i] = again[key]
         if again[key].row.gold_status == "timeout":
             endless.add(gold)
-    failed = [i for i, answer in enumerate(answers) if "db_error" in answer.row[:2]]
-    stop_if_away(executor, (items[i].databases for i in failed))
+    _stop_if_away(executor, items, answers)
     return answers
+
+
+def _stop_if_away(executor: SqlExecutor, items: Sequence[Asked], answers: Sequence[Answer]) -> None:
+    pairs = zip(items, answers, strict=True)
+    stop_if_away(executor, [item.databases for item, answer in pairs if "db_error" in answer.row[:2]])
 
 
 def _compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str]) -> list[Answer]:

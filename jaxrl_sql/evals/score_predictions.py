@@ -142,14 +142,21 @@ def _with_suites(
     options: Mapping[str, Any] | None,
 ) -> list[Verdict]:
     """Ask the test suite's rule of every database of a suite, where there is one and the gold ran on the first."""
-    own = [i for i, example in enumerate(examples) if example.suite and example.answerable and verdicts[i].gold_ok]
+    own = [
+        i
+        for i, (example, verdict) in enumerate(zip(examples, verdicts, strict=True))
+        if example.suite and example.answerable and verdict.gold_ok and verdict.is_judged
+    ]
     items = [asked(examples[i], ready[i], options)._replace(databases=[*examples[i].suite]) for i in own]
     found = list(verdicts)
     for i, answer in zip(own, compare(executor, items, ("test_suite",)), strict=True):
         row = answer.row
-        is_judged = row.gold_status == "ok" and is_verdict(row.pred_status, row.stop)
-        scores = {**found[i].scores, "suite": row.value("test_suite")} if is_judged else found[i].scores
-        found[i] = dataclasses.replace(found[i], scores=scores, suite_gold_status=row.gold_status)
+        changes: dict[str, Any] = {"suite_gold_status": row.gold_status}
+        if row.gold_status == "ok" and is_verdict(row.pred_status, row.stop):
+            changes["scores"] = {**found[i].scores, "suite": row.value("test_suite")}
+        elif row.gold_status == "ok":
+            changes |= {"status": row.pred_status, "stop": row.stop, "scores": {}}
+        found[i] = dataclasses.replace(found[i], **changes)
     return found
 
 

@@ -18,7 +18,7 @@ from jaxrl_sql.evals.features import features_of
 from jaxrl_sql.evals.hardness import spider_level
 from jaxrl_sql.evals.interval import share_interval
 from jaxrl_sql.evals.verdict import NOT_ASKED, Verdict
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, InputError
 
 # Golds that are stopped, by whichever bound, say something of the limits; the others are wrong.
 _STOPPED = ("timeout", "cancelled", "crashed")
@@ -153,10 +153,13 @@ def validation_metrics(
 
     A question whose gold fails counts as wrong (the set is what it is), and so do `unasked` more, whose prompts are too
     long. One without a verdict, as where the database failed, is left out (`unjudged`).
-    Difficulties are the benchmark's labels, in the order in which they first occur.
+    Difficulties are the benchmark's labels, in the order in which they first occur. Raises InputError where no prediction
+    has a verdict.
     """
     statuses = Counter(one.status for one in verdicts)
     pairs = [pair for pair in zip(examples, verdicts, strict=True) if pair[1].is_judged]
+    if verdicts and not pairs:
+        raise InputError("evaluation: no answer has a verdict, as no database can be read; continue when they can be")
     n_unjudged = len(verdicts) - len(pairs)
     examples, verdicts = [example for example, _ in pairs], [one for _, one in pairs]
     scores = [one.scores.get(rule, 0.0) for one in verdicts]

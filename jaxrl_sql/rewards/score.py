@@ -13,7 +13,7 @@ from jaxrl_sql.rewards.extract import ParsedResponse, Read
 from jaxrl_sql.sqlenv.dialect import as_run
 from jaxrl_sql.sqlenv.executor import score_rows
 from jaxrl_sql.sqlenv.ports import NO_SQL, NOT_TRANSLATED, ScoreRow, SqlExecutor, SqlJob
-from jaxrl_sql.sqlenv.verdicts import NO_VERDICTS, is_trusted, is_verdict, stop_if_away
+from jaxrl_sql.sqlenv.verdicts import LOST_GOLDS, is_trusted, is_verdict, stop_if_away
 from jaxrl_sql.types import Example, Golds, Response, Reward
 
 RewardRule = Callable[[ParsedResponse, ScoreRow], Reward]
@@ -121,9 +121,9 @@ def collect(job: TextJob, reward: RewardRule) -> list[ScoredResponse]:
     one without a verdict, which is never rewarded. Raises InputError where a server stays away.
     """
     rows = [] if job.job is None else score_rows(job.job.result(), job.rules)
+    _stop_if_away(job, rows)
     rows = [_again(job, i) if _is_doubtful(row) else row for i, row in enumerate(rows)]
-    failed = [i for i, row in enumerate(rows) if "db_error" in (row.pred_status, row.gold_status)]
-    stop_if_away(job.executor, (job.requests[i].db_path for i in failed))
+    _stop_if_away(job, rows)
     ran = iter(rows)
     scored = []
     for reading, verdict in zip(job.readings, job.settled, strict=True):
@@ -137,8 +137,13 @@ def collect(job: TextJob, reward: RewardRule) -> list[ScoredResponse]:
     return scored
 
 
+def _stop_if_away(job: TextJob, rows: Sequence[ScoreRow]) -> None:
+    failed = [i for i, row in enumerate(rows) if "db_error" in (row.pred_status, row.gold_status)]
+    stop_if_away(job.executor, [job.requests[i].db_path for i in failed])
+
+
 def _is_doubtful(row: ScoreRow) -> bool:
-    is_lost = row.gold_status in NO_VERDICTS or not is_verdict(row.pred_status, row.stop)
+    is_lost = row.gold_status in LOST_GOLDS or not is_verdict(row.pred_status, row.stop)
     return row.stop == "wall" or is_lost
 
 

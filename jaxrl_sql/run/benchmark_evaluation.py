@@ -33,6 +33,7 @@ from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.sqlenv.executor import Executor, make_executor, timing_executor
+from jaxrl_sql.sqlenv.verdicts import is_verdict
 from jaxrl_sql.types import Example, InputError
 
 JOURNAL, SPEED = "journal.jsonl", "speed.json"
@@ -119,8 +120,12 @@ def gather(
     display: Display,
     speed: Speed,
 ) -> dict[tuple[int, int], list[Record]]:
-    """Return the records of each (set, run) in the order of its examples; what the journal holds is not made again."""
-    known = {(one["set"], one["run"], one["id"]): one for one in journal.records}
+    """Return the records of each (set, run) in the order of its examples.
+
+    What the journal holds is not made again, unless it has no verdict.
+    """
+    judged = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
+    known = {(record["set"], record["run"], record["id"]): record for record in judged}
     parts = [*parts_of(config, sets)]
     names = [one.name for one in sets]
     left = [part for part in parts if any((names[part.at], part.run, one.uid) not in known for one in part.examples)]

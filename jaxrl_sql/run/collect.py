@@ -347,9 +347,11 @@ def _written(groups: Sequence[Group]) -> list[Turn]:
     return [turn for g in groups for t in g.trajectories for turn in t.turns if turn.role == ASSISTANT]
 
 
-def _std(group: Group) -> float:
-    rewards = [answer.reward.total for answer in group.scored if answer.trusted]
-    return float(np.std(rewards)) if rewards else 0.0
+def _mean_std(groups: Sequence[Group]) -> float:
+    """Return the mean over groups of the standard deviation of their trusted rewards, 0 where there are none."""
+    trusted = [[answer.reward.total for answer in group.scored if answer.trusted] for group in groups]
+    stds = [float(np.std(rewards)) for rewards in trusted if rewards]
+    return float(np.mean(stds)) if stds else 0.0
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -369,7 +371,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return {
         "reward/mean": sum(answer.reward.total for answer in trusted) / len(trusted),
         "reward/untrusted": sum(not answer.trusted for answer in scored) / len(scored),
-        "reward/std_within_group": float(np.mean([_std(group) for group in groups])),
+        "reward/std_within_group": _mean_std(groups),
         "reward/zero_variance": float(np.mean(has_equal_rewards(groups))),
         "reward/nonzero": float(np.mean([answer.reward.total > 0 for answer in trusted])),
         "reward/well_formed": sum(one.well_formed for one in scored) / len(scored),

@@ -83,12 +83,14 @@ def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
 def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> dict[str, tuple[int, int]]:
     """Sample `filter.samples` answers a question from `model.checkpoint` and count the right ones: id -> (right, of).
 
-    What a file of an earlier run holds is not sampled again. Right is what BIRD's comparison calls so.
+    What a file of an earlier run holds is not sampled again, unless the database failed for some of its answers. Right
+    is what BIRD's comparison calls so.
     """
     asked = digests(questions.examples)
     with Journal(Path(config.filter.out) / "rates.jsonl", answer_settings(config)) as journal:
         sys.stderr.write(changed_since(journal.records, asked))
-        known = {record["id"] for record in as_asked(journal.records, asked)}
+        records = as_asked(journal.records, asked)
+        known = {record["id"] for record in records if record["of"] == config.filter.samples}
         starts = [
             start
             for start in range(0, len(questions.examples), _CHUNK)

@@ -44,7 +44,7 @@ class SqlOutcome(Protocol):
 
     @property
     def stopped_by(self) -> str | None:
-        """Return which bound stopped it, `wall`, `cpu`, `vm_steps`, `cancelled` or `killed`, if one did."""
+        """Return which bound stopped it, `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or `memory`, if one did."""
         ...
 
     @property
@@ -114,7 +114,8 @@ class SqlExecutor(Protocol):
 class ScoreRow(NamedTuple):
     """What came of one prediction: the two statuses by name and the value of each rule, 0 to 1.
 
-    `stop` names the bound that stopped the prediction, `wall`, `cpu`, `vm_steps`, `cancelled` or `killed`, if one did.
+    `stop` names the bound that stopped the prediction, if one did: `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or
+    `memory`.
     """
 
     pred_status: str

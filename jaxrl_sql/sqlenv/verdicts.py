@@ -1,8 +1,8 @@
 """Which outcomes are verdicts on their SQL; the others are missing values: run again once, and never scored.
 
-A `db_error` is a fault of the database or its server, `cancelled` a decision of the caller, and a run whose worker
-process somebody else killed (`stop` is `killed`) says nothing either. A `crashed` without it is a verdict: the text
-crashed the process or the session that ran it.
+A `db_error` is a fault of the database or its server, `cancelled` a decision of the caller. A run whose worker process
+somebody else killed (`stop` is `killed`), or whose result found no memory (`memory`), says nothing either.
+A `crashed` without it is a verdict: the text crashed the process or the session that ran it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from jaxrl_sql.types import InputError
 NO_VERDICTS = frozenset({"db_error", "cancelled"})
 """Statuses that say nothing of the SQL."""
 
-_FOREIGN = frozenset({"cancelled", "killed", *NO_VERDICTS})
+LOST_GOLDS = frozenset({"crashed", *NO_VERDICTS})
+"""Statuses of a gold that runs again: a gold's worker may have been killed by others, too."""
+
+_FOREIGN = frozenset({"cancelled", "killed", "memory", *NO_VERDICTS})
 _CLOCKS = frozenset({"wall", "cpu"})
 
 
@@ -36,7 +39,8 @@ def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> l
     Raises InputError where a server stays away.
     """
     outcomes = list(executor.execute_many(requests))
-    again = [i for i, one in enumerate(outcomes) if not is_verdict(one.status, one.stopped_by)]
+    again = [i for i, outcome in enumerate(outcomes) if not is_verdict(outcome.status, outcome.stopped_by)]
+    stop_if_away(executor, (requests[i][0] for i in again if outcomes[i].status == "db_error"))
     for i in again:
         (outcomes[i],) = executor.execute_many([requests[i]])
     stop_if_away(executor, (requests[i][0] for i in again if outcomes[i].status == "db_error"))

@@ -99,15 +99,19 @@ def _within(rate: tuple[int, int], low: float, high: float) -> bool:
 
 
 def read_rates(path: Path) -> dict[str, tuple[int, int]]:
-    """Read pass rates, id -> (right, of), as `filter_data` writes them; raises InputError for a line that is none."""
+    """Read pass rates, id -> (right, of), as `filter_data` writes them; raises InputError for a line that is none.
+
+    A question without a verdict on its answers (`of` is 0) has no rate. Of two lines of an id the later holds.
+    """
     found = {}
     for number, record in records(path):
         uid, right, of = text(record.get("id")), record.get("right"), record.get("of")
-        if not uid or not isinstance(right, int) or not isinstance(of, int) or not 0 <= right <= of or not of:
+        if not uid or not isinstance(right, int) or not isinstance(of, int) or not 0 <= right <= of:
             if "settings" in record:  # the first line of filter_data's journal
                 continue
             raise InputError(f"{path}:{number}: a rate has an id, right and of, not {json.dumps(record)[:80]}")
-        found[uid] = (right, of)
+        if of:
+            found[uid] = (right, of)
     return found
 
 

@@ -62,6 +62,7 @@ compile_error!(
     "sqlexec_core needs Unix: it tells files apart by device and inode, and its workers by process id and signal"
 );
 
+mod budget;
 pub mod compare;
 mod error;
 mod hint;

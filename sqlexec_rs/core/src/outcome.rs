@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
+use crate::memory::OutOfMemory;
 use crate::result::table::Table;
 
 /// How a run ended. Bad SQL is data, so each of these is an answer and none an error.
@@ -62,6 +63,8 @@ pub enum Stop {
     VmSteps,
     /// Somebody else killed the worker process twice, or cut a file short that it read: it says nothing of the query.
     Killed,
+    /// There was no memory for the result or its comparison: it says nothing of the query.
+    Memory,
 }
 
 impl Stop {
@@ -142,9 +145,15 @@ impl Outcome {
         self.table.as_ref().map_or(0, |table| table.n_rows())
     }
 
+    /// Makes the outcome of a run for whose result there was no memory.
+    pub(crate) fn out_of_memory() -> Self {
+        Self { stopped_by: Some(Stop::Memory), ..Self::failed(Status::TooLarge, OutOfMemory.to_string()) }
+    }
+
     /// Tells whether a later equal request may be given this outcome: the same file, text and limits would give it again.
     pub fn is_repeatable(&self) -> bool {
         !self.is_volatile
+            && self.stopped_by != Some(Stop::Memory)
             && !matches!(self.status, Status::Timeout | Status::DbError | Status::Crashed | Status::Cancelled)
     }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.data.filters import by_rate, usable_golds
+from jaxrl_sql.datagen.prepare.choose import read_rates
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.evals.summary import summarize, validation_metrics
 from jaxrl_sql.evals.verdict import Verdict
@@ -52,6 +54,8 @@ def pay_form(_reading: ParsedResponse, row: ScoreRow) -> Reward:
         ("cancelled", "", False),
         ("db_error", "", False),
         ("crashed", "killed", False),
+        ("too_large", "memory", False),
+        ("too_large", "", True),
         ("ok", "db_error", False),
     ],
 )
@@ -117,6 +121,20 @@ def test_a_server_that_stays_away_stops_the_command(executor: Executor, consumer
     with pytest.raises(InputError, match=r"the server stays away: postgresql://reader@127\.0\.0\.1:1/shop") as raised:
         consume()
     assert "hidden" not in str(raised.value)
+
+
+def test_an_evaluation_without_any_verdict_is_an_error() -> None:
+    example = Example("q", "shop", AWAY, "?", "SELECT 1")
+    with pytest.raises(InputError, match="no answer has a verdict"):
+        validation_metrics([example], [Verdict("q", "SELECT 1", "db_error")])
+
+
+def test_a_question_without_verdicts_has_no_rate(tmp_path: Path) -> None:
+    """Its later line holds, which `filter_data` writes when it has sampled the question again."""
+    lost, found = {"id": "1", "right": 0, "of": 0}, {"id": "2", "right": 0, "of": 1}
+    lines = [lost, found, {**found, "right": 3, "of": 4}]
+    (tmp_path / "rates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_rates(tmp_path / "rates.jsonl") == {"2": (3, 4)}
 
 
 def test_a_verdict_knows_whether_it_is_one() -> None:

@@ -4,9 +4,9 @@
 //! the text that stood in the file. Not followed: a table of one column loses its rows of blank text there, and text is torn
 //! at a carriage return.
 
-use super::budget::{pace, spend_on_bytes};
 use super::number;
 use super::pytext::{repr_bytes, repr_float};
+use crate::budget::{pace, spend_on_bytes};
 use crate::memory::{check_room_for, collect, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;

@@ -11,9 +11,9 @@ use std::cmp::Ordering;
 use hashbrown::HashTable;
 
 use super::Side;
-use super::budget::{self, equal, pace, spend};
-use super::multiset::{equal_cells, table_for};
+use super::multiset::{equal, equal_cells, table_for};
 use super::refined::order;
+use crate::budget::{self, pace, spend};
 use crate::memory::{collect, grow, or_end};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;

@@ -2,8 +2,8 @@
 
 use std::collections::BinaryHeap;
 
-use super::budget::{spend, spend_on_bytes};
 use super::pytext::{drop_undecodable, parse_float, repr_bytes, repr_float};
+use crate::budget::{spend, spend_on_bytes};
 use crate::memory::{check_room_for, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;

@@ -5,7 +5,6 @@
 pub mod score;
 
 mod bird;
-pub(crate) mod budget;
 mod csv;
 mod defog;
 mod ehrsql;
@@ -24,6 +23,7 @@ use std::str::FromStr;
 
 use strum::{IntoStaticStr, VariantArray};
 
+use crate::budget;
 use crate::result::table::Table;
 
 /// A comparison rule.

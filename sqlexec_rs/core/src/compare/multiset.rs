@@ -2,8 +2,8 @@
 
 use hashbrown::HashTable;
 
-use super::budget::{self, pace, spend};
-use crate::memory::{OutOfMemory, grow, or_end};
+use crate::budget::{equal_bytes, pace, spend};
+use crate::memory::{OutOfMemory, check_room_for, grow, or_end};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -60,6 +60,7 @@ pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equ
 /// Makes a table with room for `n` items; ends where there is none.
 pub(super) fn table_for<T>(n: usize) -> HashTable<T> {
     let mut table = HashTable::new();
+    or_end(check_room_for(2 * n * size_of::<T>()));
     or_end(table.try_reserve(n, |_| 0).map_err(|_| OutOfMemory)); // it is empty: nothing is hashed
     table
 }
@@ -118,5 +119,14 @@ impl<'a> Interner<'a> {
 
 /// Tells whether two lists of values are equal in order.
 pub(super) fn equal_cells(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).all(|(a, b)| budget::equal(*a, *b))
+    left.len() == right.len() && left.iter().zip(right).all(|(a, b)| equal(*a, *b))
+}
+
+/// Compares two values, and takes the steps of comparing long ones.
+#[inline]
+pub(super) fn equal(left: Value<'_>, right: Value<'_>) -> bool {
+    if let (Value::Text(a), Value::Text(b)) | (Value::Blob(a), Value::Blob(b)) = (left, right) {
+        return equal_bytes(a, b);
+    }
+    left.equals(right)
 }

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::Options;
-use super::budget::{FEW, equal_bytes, pace, spend, spend_on_bytes, spend_on_sort};
 use super::number::{parse, parse_integer};
 use super::pytext::repr_float;
+use crate::budget::{FEW, equal_bytes, pace, spend, spend_on_bytes, spend_on_sort};
 use crate::memory::{check_room_for, collect, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -162,6 +162,9 @@ fn keep_first_of_equal(columns: &[Column<'_>], rows: &mut [bool]) {
     let mut seen = HashSet::new();
     for (row, is_kept) in rows.iter_mut().enumerate().filter(|(_, is_kept)| **is_kept) {
         pace(8 * columns.len());
+        if seen.len() == seen.capacity() {
+            or_end(check_room_for(4 * seen.len() * size_of::<Vec<Value<'_>>>()));
+        }
         *is_kept = seen.insert(columns.iter().map(|column| column.value(row)).collect::<Vec<_>>());
     }
 }

@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 
-use super::budget::{pace, sort_numbers, spend};
 use super::multiset::{Interner, same_multiset};
-use crate::memory::{OutOfMemory, collect, grow, or_end, repeat};
+use crate::budget::{pace, sort_numbers, spend};
+use crate::memory::{OutOfMemory, check_room_for, collect, grow, or_end, repeat};
 use crate::result::row_hash::{hash_bytes, hash_one};
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -222,6 +222,7 @@ impl<'a> Search<'a> {
         let (gold_classes, predicted_classes) = self.classes.last()?;
         spend(2 * gold_classes.len());
         let mut numbers: HashMap<(u32, u32), u32> = HashMap::new();
+        or_end(check_room_for(2 * gold_classes.len() * size_of::<((u32, u32), u32)>()));
         or_end(numbers.try_reserve(gold_classes.len()).map_err(|_| OutOfMemory));
         let mut sizes: Vec<u32> = Vec::new();
         let mut number_gold = |(row, class): (usize, &u32)| {

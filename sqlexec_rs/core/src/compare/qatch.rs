@@ -2,8 +2,8 @@
 
 use hashbrown::HashTable;
 
-use super::budget::{self, spend, spend_on_bytes};
-use super::multiset::table_for;
+use super::multiset::{equal, table_for};
+use crate::budget::{self, spend, spend_on_bytes};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -49,7 +49,7 @@ fn cell(table: &Table, number: u32) -> Value<'_> {
 /// Counts each comparison: of hashes that agree there may be many.
 fn is_same(a: Value<'_>, b: Value<'_>) -> bool {
     spend(1);
-    budget::equal(a, b)
+    equal(a, b)
 }
 
 /// A share of nothing (tables without columns) is none.

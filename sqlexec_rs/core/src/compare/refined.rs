@@ -3,8 +3,8 @@
 
 use std::cmp::Ordering;
 
-use super::budget::{pace, spend_on_sort};
 use super::multiset::{equal_cells, same_multiset};
+use crate::budget::{pace, spend_on_sort};
 use crate::memory::{collect, grow, or_end};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::compare::budget::{self, Bounds, Overrun};
+use crate::budget::{self, Bounds, Overrun};
 use crate::compare::{Options, Rule, Side, compare};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::result::table::Table;
@@ -100,7 +100,8 @@ pub(crate) fn score<'a>(
     let mut value = |rule: &Rule| {
         budget::within(bounds, || best(*rule)).unwrap_or_else(|overrun| {
             (pred_status, pred_stop) = match overrun {
-                Overrun::Steps | Overrun::Memory => (Status::TooLarge, None),
+                Overrun::Steps => (Status::TooLarge, None),
+                Overrun::Memory => (Status::TooLarge, Some(Stop::Memory)),
                 Overrun::Wall => (Status::Timeout, Some(Stop::Wall)),
                 Overrun::Cancelled => (Status::Cancelled, Some(Stop::Cancelled)),
             };

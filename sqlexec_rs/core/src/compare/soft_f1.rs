@@ -2,8 +2,8 @@
 
 use hashbrown::HashTable;
 
-use super::budget::{equal, pace, spend};
-use super::multiset::table_for;
+use super::multiset::{equal, table_for};
+use crate::budget::{pace, spend};
 use crate::memory::{grow, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;

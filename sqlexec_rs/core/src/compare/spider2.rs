@@ -1,8 +1,8 @@
 //! `spider2`: every gold column that counts matches some predicted column (Spider 2.0).
 
-use super::budget::{self, equal_bytes, pace, spend};
 use super::csv::{Cell, column_through_csv};
 use super::pytext::repr_float;
+use crate::budget::{self, equal_bytes, pace, spend};
 use crate::memory::{check_room_for, or_end};
 use crate::result::table::Table;
 

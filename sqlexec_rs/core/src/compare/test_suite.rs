@@ -1,9 +1,9 @@
 //! `test_suite`: one column permutation, the same for all rows, makes the row lists equal (Spider; SQL-R1).
 
-use super::budget::{pace, pace_on_bytes, spend_on_bytes, spend_on_sort};
 use super::multiset::{equal_cells, same_set};
 use super::permute::some_permutation_agrees;
 use super::pytext::{drop_undecodable, sort_key};
+use crate::budget::{pace, pace_on_bytes, spend_on_bytes, spend_on_sort};
 use crate::memory::{check_room_for, collect, or_end};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;

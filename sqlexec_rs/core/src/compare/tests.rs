@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::budget::{Bounds, Overrun, within};
 use super::*;
+use crate::budget::{Bounds, Overrun, within};
 use crate::result::value::Value;
 
 /// Rows of numbers that no row of another `salt` shares.

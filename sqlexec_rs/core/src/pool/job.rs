@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::compare::budget::Bounds;
+use crate::budget::Bounds;
 use crate::compare::score::{GoldSource, ReadyGold, Score, ScoreItem, score};
 use crate::compare::{Options, Rule};
 use crate::error::Fault;

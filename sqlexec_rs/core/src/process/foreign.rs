@@ -16,7 +16,6 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use super::wire::{self, ConnectionCounts, Message, Request};
 use super::{walls, worker};
 use crate::error::panic_message;
-use crate::memory::OutOfMemory;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::table::Table;
@@ -113,7 +112,7 @@ impl<'a> Rows<'a> {
 
     fn outcome(self) -> Outcome {
         match self.excess {
-            _ if self.is_out_of_memory => Outcome::failed(Status::TooLarge, OutOfMemory.to_string()),
+            _ if self.is_out_of_memory => Outcome::out_of_memory(),
             None => Outcome::ok(self.table),
             Some(_) if self.limits.cuts => Outcome { is_cut: true, ..Outcome::ok(self.table) },
             Some(error) => Outcome::failed(Status::TooLarge, error),

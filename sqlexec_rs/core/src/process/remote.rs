@@ -20,7 +20,6 @@ use super::ahead::{Ahead, Source};
 use super::channel::{Answer, Bounds, Failure, WorkerChannel};
 use super::wire::{self, ConnectionCounts, Request};
 use crate::error::Fault;
-use crate::memory::OutOfMemory;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{InFlightQuery, Limits};
 use crate::sqlite::in_memory_dbs::Access;
@@ -325,7 +324,7 @@ impl Remote {
             }
             Failure::NoMemory => {
                 self.kill_and_count(worker);
-                Outcome::failed(Status::TooLarge, OutOfMemory.to_string())
+                Outcome::out_of_memory()
             }
             Failure::Garbled(what) => {
                 self.stats.worker_crashed();

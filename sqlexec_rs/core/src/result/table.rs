@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::compare::budget::{pace, pace_on_bytes};
+use crate::budget::{pace, pace_on_bytes};
 use crate::memory::{OutOfMemory, collect, grow, or_end};
 use crate::result::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equal};
 use crate::result::header::Header;

@@ -1,6 +1,5 @@
 //! What servers' texts become here, and how many rows a result may have.
 
-use crate::memory::OutOfMemory;
 use crate::outcome::{Outcome, Status};
 use crate::request::Limits;
 use crate::result::table::Table;
@@ -24,18 +23,14 @@ impl Excess {
 
     /// Returns the outcome of a run whose result is too large, with the rows that came.
     pub(super) fn outcome(self, table: Option<Table>, limits: &Limits) -> Outcome {
+        let error = match self {
+            Self::Rows => format!("more than {} rows", limits.max_rows),
+            Self::Bytes => format!("more than {} bytes of result", limits.max_bytes),
+            Self::Memory => return Outcome::out_of_memory(),
+        };
         match table {
-            Some(table) if limits.cuts && !matches!(self, Self::Memory) => {
-                Outcome { is_cut: true, ..Outcome::ok(table) }
-            }
-            _ => Outcome::failed(
-                Status::TooLarge,
-                match self {
-                    Self::Rows => format!("more than {} rows", limits.max_rows),
-                    Self::Bytes => format!("more than {} bytes of result", limits.max_bytes),
-                    Self::Memory => OutOfMemory.to_string(),
-                },
-            ),
+            Some(table) if limits.cuts => Outcome { is_cut: true, ..Outcome::ok(table) },
+            _ => Outcome::failed(Status::TooLarge, error),
         }
     }
 }

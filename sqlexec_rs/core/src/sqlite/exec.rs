@@ -199,7 +199,7 @@ fn fetch(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table, limi
         }
         if let Err(excess) = push_row(&mut table, row, width, max_bytes) {
             if excess == Excess::Memory {
-                return Outcome::failed(Status::TooLarge, OutOfMemory.to_string());
+                return Outcome::out_of_memory();
             }
             if limits.cuts {
                 table.abandon_row();
@@ -291,6 +291,6 @@ fn explain_stop(outcome: &mut Outcome, stop: Option<Stop>, limits: &Limits) {
         Some(Stop::Wall) => format!("over the time limit of {} ms", limits.timeout.unwrap_or_default().as_millis()),
         Some(Stop::Cpu) => format!("over the CPU time limit of {} ms", limits.cpu.unwrap_or_default().as_millis()),
         Some(Stop::VmSteps) => format!("over the budget of {} VM steps", limits.vm_steps.unwrap_or_default()),
-        Some(Stop::Killed) | None => "interrupted".to_owned(),
+        Some(Stop::Killed | Stop::Memory) | None => "interrupted".to_owned(),
     });
 }

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering as Atomic};
 use std::time::Instant;
 
 use crate::memory::{self, OutOfMemory};
-use crate::result::value::Value;
 
 /// Steps between two looks at the clock and the memory: some 100 µs, and 10 ms where each makes a text.
 const LOOK_PERIOD: u64 = 1 << 16;
@@ -105,16 +104,7 @@ pub(crate) fn spend_on_bytes(n: usize) {
     }
 }
 
-/// Compares two values, and takes the steps of comparing long ones.
-#[inline]
-pub(crate) fn equal(left: Value<'_>, right: Value<'_>) -> bool {
-    if let (Value::Text(a), Value::Text(b)) | (Value::Blob(a), Value::Blob(b)) = (left, right) {
-        return equal_bytes(a, b);
-    }
-    left.equals(right)
-}
-
-/// The same of bytes.
+/// Compares two texts or blobs, and takes the steps of comparing long ones.
 #[inline]
 pub(crate) fn equal_bytes(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && {

@@ -153,8 +153,8 @@ def validation_metrics(
 
     A question whose gold fails counts as wrong (the set is what it is), and so do `unasked` more, whose prompts are too
     long. One without a verdict, as where the database failed, is left out (`unjudged`).
-    Difficulties are the benchmark's labels, in the order in which they first occur. Raises InputError where no prediction
-    has a verdict.
+    Difficulties are the benchmark's labels, in the order in which they first occur. Raises InputError where no
+    prediction has a verdict.
     """
     statuses = Counter(one.status for one in verdicts)
     pairs = [pair for pair in zip(examples, verdicts, strict=True) if pair[1].is_judged]

@@ -178,7 +178,7 @@ class Outcome:
         """A guess at the table or column that was meant, when a name is missing or ambiguous."""
     @property
     def stopped_by(self) -> str | None:
-        """What stopped the run: `cancelled`, `wall`, `cpu`, `vm_steps`, `killed` by others, or `memory`: there was none."""
+        """What stopped the run: `cancelled`, `wall`, `cpu`, `vm_steps`, `killed` by others, or `memory`."""
     @property
     def vm_steps(self) -> int:
         """Instructions of SQLite's virtual machine that the run took."""

@@ -129,7 +129,7 @@ def test_an_evaluation_without_any_verdict_is_an_error() -> None:
         validation_metrics([example], [Verdict("q", "SELECT 1", "db_error")])
 
 
-def test_a_question_without_verdicts_has_no_rate(tmp_path: Path) -> None:
+def test_a_rate_without_verdicts_is_not_read(tmp_path: Path) -> None:
     """Its later line holds, which `filter_data` writes when it has sampled the question again."""
     lost, found = {"id": "1", "right": 0, "of": 0}, {"id": "2", "right": 0, "of": 1}
     lines = [lost, found, {**found, "right": 3, "of": 4}]

@@ -91,6 +91,21 @@ def test_an_own_server_that_is_killed_comes_back_and_is_waited_for(
         assert [outcome.rows for outcome in outcomes] == [[(i,)] for i in range(50)]
 
 
+def test_a_retry_has_the_whole_time_after_an_absence(start_server: Callable[[str, str], Server]) -> None:
+    server = start_server("postgresql", "SELECT 1;")
+    with Executor(threads=1, limits=Limits(timeout_ms=1_500)) as executor:
+        assert executor.execute(server.reader, "SELECT 1").status == "ok"
+        job = executor.submit([(server.reader, "SELECT 7 FROM pg_sleep(0.7)")])
+        while executor.stats()["queued"]:
+            time.sleep(0.001)
+        server.stop()
+        time.sleep(1.6)
+        server.restart()
+        (outcome,) = job.result()
+        assert (outcome.error, outcome.rows) == (None, [(7,)])
+        assert executor.stats()["connections_lost"] == 1
+
+
 @pytest.mark.slow
 def test_a_server_that_stays_away_is_given_up(start_server: Callable[[str, str], Server]) -> None:
     server = start_server("postgresql", "SELECT 1;")

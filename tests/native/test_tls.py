@@ -96,3 +96,15 @@ def test_a_slow_query_over_tls_ends_in_time(server: Server, authority: trustme.C
         job.cancel()
         assert job.result()[0].status == "cancelled"
         assert executor.execute(url, "SELECT 1").rows == [(1,)]
+
+
+@pytest.mark.parametrize("server", ["mariadb"], indirect=True)
+def test_a_text_that_ends_the_server_over_tls_is_a_crash(server: Server, authority: trustme.CA, tmp_path: Path) -> None:
+    known = tmp_path / "known.pem"
+    authority.cert_pem.write_to_path(known)
+    killer = "SELECT UPDATEXML('<a/>', CONCAT(REPEAT('-', 100000), '1'), '')"
+    with Executor(threads=2) as executor:
+        url = f"{server.reader}?sslrootcert={known}&allow=xml"
+        outcomes = executor.execute_many([(url, killer), *((url, f"SELECT {i}") for i in range(20))])
+        assert outcomes[0].status == "crashed", outcomes[0]
+        assert [outcome.rows for outcome in outcomes[1:]] == [[(i,)] for i in range(20)]

@@ -56,6 +56,25 @@ def test_sessions_that_run_on_are_counted_and_hold_new_runs(database: Any, engin
         wait_for_the_end(executor)
 
 
+# A session ends with each run that may have called what an extension keeps.
+LASTING = "CREATE EXTENSION dblink; REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC;"
+
+
+def test_sessions_that_end_with_their_runs_are_not_given_up(server_database: Callable[[str, str], Server]) -> None:
+    url = server_database("postgresql", LASTING).reader
+    sql = "SELECT {}, set_config('TimeZone', 'Asia/Tokyo', false)"
+    with Executor(threads=2) as executor:
+        assert executor.execute(url, sql.format(0)).status == "ok"
+        assert executor.stats()["sessions_given_up"] == 0
+        long = sql.format("generate_series(1, 3)")
+        assert executor.execute(url, long, limits=Limits(max_rows=1)).status == "too_large"
+        assert executor.stats()["sessions_given_up"] == 0
+        outcomes = executor.execute_many([(url, sql.format(i)) for i in range(20)])
+        assert [outcome.rows[0][0] for outcome in outcomes] == list(range(20))
+        stats = executor.stats()
+        assert (stats["sessions_given_up"], stats["connections_open"], stats["connections_lost"]) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("engine", LONG, indirect=True)
 def test_an_unknown_name_of_an_allowed_function_is_refused(executor: Executor, database: Any) -> None:
     outcome = executor.execute(f"{database.url}?allow=nothing", "SELECT 1")

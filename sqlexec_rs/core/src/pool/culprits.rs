@@ -1,9 +1,10 @@
-//! Texts that ended the session or the worker process that ran them: each may do so twice, and is not run again.
+//! Texts that ended the session or the worker process that ran them: each may do so twice, and is then not run for a while.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::outcome::{Outcome, Status};
 use crate::request::{InFlightQuery, Key};
@@ -11,14 +12,17 @@ use crate::request::{InFlightQuery, Key};
 /// How often a text may end what runs it.
 const MOST_COSTS: u8 = 2;
 
+/// How long a text is remembered after it did so: a server may be repaired, or may have crashed for another reason.
+const MEMORY: Duration = Duration::from_secs(600);
+
 /// Texts that are remembered.
 const MOST_TEXTS: usize = 4_096;
 
-/// The texts of a pool, and how often each has ended what ran it.
+/// The texts of a pool, how often each has ended what ran it, and when it last did.
 #[derive(Debug, Default)]
 pub(crate) struct Culprits {
     has_any: AtomicBool,
-    costs: Mutex<HashMap<(Arc<Path>, Key), u8>>,
+    costs: Mutex<HashMap<(Arc<Path>, Key), (u8, Instant)>>,
 }
 
 impl Culprits {
@@ -28,8 +32,10 @@ impl Culprits {
         if costs.len() >= MOST_TEXTS {
             costs.clear();
         }
-        let cost = costs.entry(text_of(query)).or_default();
-        *cost = cost.saturating_add(times);
+        let now = Instant::now();
+        let (cost, last) = costs.entry(text_of(query)).or_insert((0, now));
+        *cost = if now - *last < MEMORY { cost.saturating_add(times) } else { times };
+        *last = now;
         self.has_any.store(true, Ordering::Relaxed);
     }
 
@@ -39,8 +45,10 @@ impl Culprits {
             return None;
         }
         let costs = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_refused = costs.get(&text_of(query)).is_some_and(|cost| *cost >= MOST_COSTS);
-        is_refused.then(|| Outcome::failed(Status::Crashed, "the text crashed twice before, and is not run again"))
+        let is_culprit = |(cost, last): &(u8, Instant)| *cost >= MOST_COSTS && last.elapsed() < MEMORY;
+        let is_refused = costs.get(&text_of(query)).is_some_and(is_culprit);
+        is_refused
+            .then(|| Outcome::failed(Status::Crashed, "the text crashed twice before, and is not run for ten minutes"))
     }
 }
 
@@ -57,9 +65,8 @@ mod tests {
     use crate::result::hashed_str::Hashed;
     use crate::target::Engine;
 
-    #[test]
-    fn a_text_that_crashed_twice_is_not_run_again() {
-        let query = |sql: &str, limits, engine, db| InFlightQuery {
+    fn query(sql: &str, limits: u32, engine: Engine, db: u32) -> InFlightQuery {
+        InFlightQuery {
             key: Key { db, limits, sql: Hashed::new(sql.into()), parameters: None, wanted: Wanted::Rows },
             engine,
             path: Path::new("/a").into(),
@@ -67,7 +74,25 @@ mod tests {
             cancel: Arc::default(),
             is_for_cache: false,
             is_gold: false,
-        };
+        }
+    }
+
+    #[test]
+    fn a_text_that_crashed_long_ago_is_run_again() {
+        let (culprits, text) = (Culprits::default(), query("a", 0, Engine::Mysql, 1));
+        let age = || culprits.costs.lock().unwrap().values_mut().for_each(|(_, last)| *last -= MEMORY);
+        culprits.add(&text, 2);
+        assert!(culprits.refusal(&text).is_some());
+        age();
+        assert!(culprits.refusal(&text).is_none());
+        culprits.add(&text, 1);
+        assert!(culprits.refusal(&text).is_none(), "its older crashes do not count");
+        culprits.add(&text, 1);
+        assert!(culprits.refusal(&text).is_some());
+    }
+
+    #[test]
+    fn a_text_that_crashed_twice_is_not_run_again() {
         let key = |sql: &str, limits| query(sql, limits, Engine::Sqlite, 1);
         let culprits = Culprits::default();
         assert!(culprits.refusal(&key("a", 0)).is_none());

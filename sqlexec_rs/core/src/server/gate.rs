@@ -14,7 +14,7 @@ const AWAY_WAIT: Duration = Duration::from_secs(20);
 /// How often a waiting thread looks whether its caller has cancelled.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// The gates of a pool, by host and port.
+/// The gates of a pool, by server.
 #[derive(Debug, Default)]
 pub(crate) struct Gates(Mutex<HashMap<String, Arc<Gate>>>);
 
@@ -41,6 +41,8 @@ struct State {
     n_suspects: usize,
     has_answered: bool,
     away_since: Option<Instant>,
+    /// When a thread last found the server away.
+    last_absence: Option<Instant>,
 }
 
 /// A permission to run, until it is dropped.
@@ -77,7 +79,13 @@ impl Gate {
     /// Waits a moment for a server that is away; false when it was never there or has been away for too long.
     pub(super) fn wait_for_return(&self, cancel: &AtomicBool) -> bool {
         let mut state = lock(&self.state);
-        if !state.has_answered || state.away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_WAIT {
+        let now = Instant::now();
+        // Runs that were cancelled during an absence say nothing about a later one.
+        if state.last_absence.is_none_or(|time| now - time > AWAY_WAIT) {
+            state.away_since = None;
+        }
+        state.last_absence = Some(now);
+        if !state.has_answered || now - *state.away_since.get_or_insert(now) > AWAY_WAIT {
             return false;
         }
         drop(state);
@@ -145,5 +153,17 @@ mod tests {
         assert!(!gate.wait_for_return(&never));
         gate.answered();
         assert!(gate.wait_for_return(&never));
+    }
+
+    #[test]
+    fn an_absence_that_nobody_waited_for_does_not_count() {
+        let (gate, cancelled) = (Gate::default(), AtomicBool::new(true));
+        gate.answered();
+        assert!(gate.wait_for_return(&cancelled));
+        let long_ago = Instant::now().checked_sub(AWAY_WAIT * 2);
+        (lock(&gate.state).away_since, lock(&gate.state).last_absence) = (long_ago, long_ago);
+        assert!(gate.wait_for_return(&cancelled), "a new absence");
+        lock(&gate.state).away_since = long_ago;
+        assert!(!gate.wait_for_return(&cancelled), "the same absence");
     }
 }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::url::Url;
@@ -30,39 +30,40 @@ pub(super) trait Remains: Send {
     fn has_ended(&mut self) -> bool;
 }
 
-/// A server's host and port.
-type Server = (String, Option<u16>);
+/// A server, and the remains of a session there, which a thread looks at without the lock of all.
+type Session = (String, Arc<Mutex<Box<dyn Remains>>>);
 
 /// The sessions of a pool that were given up and have not ended on their servers.
 #[derive(Default)]
 pub(crate) struct GivenUp {
-    sessions: Mutex<Sessions>,
+    sessions: Mutex<Vec<Session>>,
+    /// When a thread has last looked at them; the lock of the thread that looks.
+    looked_at: Mutex<Option<Instant>>,
     /// Their number, which a run reads without the lock.
     n_sessions: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Sessions {
-    all: Vec<(Server, Box<dyn Remains>)>,
-    looked_at: Option<Instant>,
-}
-
-impl Sessions {
-    /// Forgets the sessions that have ended, unless the last look was just now.
-    fn look(&mut self) {
-        if self.looked_at.is_none_or(|time| time.elapsed() >= PERIOD) {
-            self.all.retain_mut(|(_, remains)| !remains.has_ended());
-            self.looked_at = Some(Instant::now());
-        }
-    }
 }
 
 impl GivenUp {
     /// Keeps a session until it has ended.
     pub(super) fn add(&self, url: &Url, remains: Box<dyn Remains>) {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.all.push((server_of(url), remains));
-        self.n_sessions.store(sessions.all.len(), Ordering::Relaxed);
+        let mut sessions = lock(&self.sessions);
+        sessions.push((url.server(), Arc::new(Mutex::new(remains))));
+        self.n_sessions.store(sessions.len(), Ordering::Relaxed);
+    }
+
+    /// Forgets the sessions that have ended, unless the last look was just now or another thread looks. A look may connect
+    /// to a server, and holds up no other thread meanwhile.
+    fn look(&self) {
+        let Ok(mut looked_at) = self.looked_at.try_lock() else { return };
+        if looked_at.is_some_and(|time| time.elapsed() < PERIOD) {
+            return;
+        }
+        let all: Vec<_> = lock(&self.sessions).iter().map(|(_, remains)| Arc::clone(remains)).collect();
+        let ended: Vec<_> = all.into_iter().filter(|remains| lock(remains).has_ended()).collect();
+        let mut sessions = lock(&self.sessions);
+        sessions.retain(|(_, remains)| !ended.iter().any(|other| Arc::ptr_eq(remains, other)));
+        self.n_sessions.store(sessions.len(), Ordering::Relaxed);
+        *looked_at = Some(Instant::now());
     }
 
     /// Returns how many have not ended.
@@ -70,10 +71,8 @@ impl GivenUp {
         if self.is_empty() {
             return 0;
         }
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.look();
-        self.n_sessions.store(sessions.all.len(), Ordering::Relaxed);
-        sessions.all.len() as u64
+        self.look();
+        lock(&self.sessions).len() as u64
     }
 
     /// Returns whether there is no such session, as nearly always.
@@ -83,20 +82,11 @@ impl GivenUp {
 
     /// Waits until a server may get a new run. `Err` is the outcome of a run that is cancelled, or was held too long.
     pub(super) fn wait(&self, url: &Url, cancel: &AtomicBool) -> Result<(), Box<Outcome>> {
-        let server = server_of(url);
+        let server = url.server();
         let end = Instant::now() + HOLD;
         loop {
-            let n_running = match self.sessions.try_lock() {
-                Ok(mut sessions) => {
-                    sessions.look();
-                    self.n_sessions.store(sessions.all.len(), Ordering::Relaxed);
-                    Some(sessions.all.iter().filter(|(other, _)| *other == server).count())
-                }
-                // Another thread looks.
-                Err(TryLockError::WouldBlock) => None,
-                Err(TryLockError::Poisoned(_)) => Some(0),
-            };
-            if n_running.is_some_and(|n| n < MOST) {
+            self.look();
+            if lock(&self.sessions).iter().filter(|(other, _)| *other == server).count() < MOST {
                 return Ok(());
             }
             if cancel.load(Ordering::Relaxed) {
@@ -121,14 +111,14 @@ impl fmt::Debug for GivenUp {
     }
 }
 
-fn server_of(url: &Url) -> Server {
-    (url.host.clone(), url.port)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
+    use std::sync::{Arc, Barrier};
 
     use super::*;
 
@@ -141,8 +131,35 @@ mod tests {
         }
     }
 
+    /// A session at which a look begins and ends when the test does so.
+    struct Slow(Arc<Barrier>);
+
+    impl Remains for Slow {
+        fn has_ended(&mut self) -> bool {
+            self.0.wait();
+            self.0.wait();
+            true
+        }
+    }
+
     fn url(text: &str) -> Url {
         Url::parse(Path::new(text)).unwrap()
+    }
+
+    #[test]
+    fn a_look_holds_up_no_other_run() {
+        let given_up = GivenUp::default();
+        let (server, cancelled) = (url("mysql://u@h:1/d"), AtomicBool::new(true));
+        let barrier = Arc::new(Barrier::new(2));
+        given_up.add(&server, Box::new(Slow(Arc::clone(&barrier))));
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| given_up.count());
+            barrier.wait();
+            let results = [given_up.wait(&server, &cancelled), given_up.wait(&url("mysql://u@i/d"), &cancelled)];
+            barrier.wait();
+            assert!(results.iter().all(Result::is_ok), "they do not wait for the look");
+            assert_eq!(looking.join().unwrap(), 0);
+        });
     }
 
     #[test]

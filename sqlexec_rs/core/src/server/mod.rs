@@ -21,6 +21,7 @@ mod watch;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -34,6 +35,7 @@ use gate::Gate;
 pub(crate) use gate::Gates;
 pub(crate) use given_up::GivenUp;
 use given_up::Remains;
+use stream::CLOSED;
 use url::Url;
 pub(crate) use url::shown;
 use watch::Watch;
@@ -57,14 +59,19 @@ struct Asked<'a> {
 
 /// A connection to a database of a server.
 trait Session: Send {
+    /// Asks anew which objects may call functions that no text shows, where the last answer is old. `Err` says why the
+    /// connection was lost. A run's own time does not count it.
+    fn refresh(&mut self, cancel: &AtomicBool) -> Result<(), String>;
+
     /// Runs one text. `Err` says why the connection was lost; what becomes of the run is then not known.
     fn run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<Outcome, String>;
 
     /// Tells whether the next run may have this connection.
     fn is_usable(&self) -> bool;
 
-    /// Turns a session that is not usable into its remains, which know whether it has ended on the server.
-    fn into_remains(self: Box<Self>) -> Box<dyn Remains>;
+    /// Turns a session that is not usable into its remains, which know whether it has ended on the server; `None` where
+    /// nothing of it runs there.
+    fn into_remains(self: Box<Self>) -> Option<Box<dyn Remains>>;
 }
 
 /// The sessions of one thread, by URL.
@@ -121,27 +128,26 @@ impl Servers {
             Ok(gate) => gate,
             Err(why) => return Outcome::failed(Status::DbError, why),
         };
-        let mut begun = Instant::now();
         let mut is_retry = false;
-        let mut outcome = loop {
+        let (mut outcome, begun) = loop {
             let Some(_pass) = gate.enter(is_retry, &query.cancel) else { return Outcome::cancelled() };
             let mut open = match self.take(query, &gate) {
                 Ok(open) => open,
                 Err(outcome) => return *outcome,
             };
-            if !is_retry {
-                begun = Instant::now();
-            }
+            let refreshed = open.session.refresh(&query.cancel);
+            // Neither the wait at the gate nor that for the server's return counts, for a retry as for a first run.
+            let begun = Instant::now();
             let watch = Watch::new(begun, query.limits.timeout, &query.cancel);
-            match open.session.run(&asked, &watch) {
+            match refreshed.and_then(|()| open.session.run(&asked, &watch)) {
                 Ok(outcome) => {
                     self.give_back(query, open);
-                    break outcome;
+                    break (outcome, begun);
                 }
                 Err(why) => {
                     self.stats.closed(1);
                     if is_retry || watch.stop().is_some() {
-                        break stopped(&watch, query).unwrap_or_else(|| self.lost(query, &why));
+                        break (stopped(&watch, query).unwrap_or_else(|| self.lost(query, &why)), begun);
                     }
                     self.stats.lost();
                     is_retry = true;
@@ -178,7 +184,7 @@ impl Servers {
             return Ok(Arc::clone(gate));
         }
         let url = Url::parse(&query.path)?;
-        let gate = self.gates.of(format!("{} {} {:?}", query.engine.name(), url.host, url.port));
+        let gate = self.gates.of(url.server());
         if self.known_gates.len() >= MOST_GATES {
             self.known_gates.clear();
         }
@@ -238,8 +244,8 @@ impl Servers {
     fn give_back(&mut self, query: &InFlightQuery, open: Kept) {
         if !open.session.is_usable() {
             self.stats.closed(1);
-            if let Ok(url) = Url::parse(&query.path) {
-                self.stats.given_up.add(&url, open.session.into_remains());
+            if let (Some(remains), Ok(url)) = (open.session.into_remains(), Url::parse(&query.path)) {
+                self.stats.given_up.add(&url, remains);
             }
             return;
         }
@@ -319,7 +325,7 @@ pub(crate) fn asks_for_chance_or_time(sql: &str) -> bool {
 /// Returns whether a connection ended without a word of the server, as when what served it has crashed.
 fn is_abrupt(why: &str) -> bool {
     [Errno::CONNRESET, Errno::PIPE].iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())))
-        || why == "the server closed the connection"
+        || why == CLOSED
 }
 
 /// Returns whether a server that could not be connected to may come back by itself: it refuses connections, closes them, or
@@ -327,7 +333,7 @@ fn is_abrupt(why: &str) -> bool {
 fn is_absence(why: &str) -> bool {
     let io = [Errno::CONNREFUSED, Errno::CONNRESET, Errno::PIPE, Errno::NOENT];
     io.iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())) && !why.contains('='))
-        || ["the server closed the connection", "no answer in time"].contains(&why)
+        || [CLOSED, "no answer in time"].contains(&why)
         || why.ends_with("(57P01)")
         || why.ends_with("(57P02)")
         || why.ends_with("(57P03)")

@@ -25,6 +25,9 @@ const READ_BYTES: usize = 64 << 10;
 /// What is said of a server on another machine that cannot encrypt.
 pub(super) const NO_TLS: &str = "the server has no TLS: sslmode=disable in the URL sends all in clear, or use a tunnel";
 
+/// The reason where the server has closed the connection.
+pub(super) const CLOSED: &str = "the server closed the connection";
+
 /// Why nothing came.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -46,7 +49,9 @@ impl From<OutOfMemory> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::Lost(error.to_string())
+        // TLS reports an end without a farewell in this way, as of a server that has crashed.
+        let is_end = error.kind() == ErrorKind::UnexpectedEof;
+        Self::Lost(if is_end { CLOSED.to_owned() } else { error.to_string() })
     }
 }
 
@@ -126,6 +131,7 @@ impl Stream {
             match stream.conn.complete_io(&mut stream.sock) {
                 Ok(_) => {}
                 Err(error) if is_a_wait(&error) => {}
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(error.into()),
                 Err(error) => return Err(Failure::Lost(format!("TLS: {error}"))),
             }
         }
@@ -178,7 +184,7 @@ impl Stream {
                 Socket::None => Err(closed()),
             };
             match read {
-                Ok(0) => return Err(Failure::Lost("the server closed the connection".to_owned())),
+                Ok(0) => return Err(Failure::Lost(CLOSED.to_owned())),
                 Ok(n) => {
                     if received.capacity() - received.len() < n {
                         check_room_for(2 * received.capacity())?;

@@ -85,7 +85,17 @@ impl Url {
 
     /// Returns whether golds have a role of their own.
     pub(crate) fn has_role_of_golds(&self) -> bool {
-        self.option("roles").is_some_and(|roles| roles != "1")
+        self.option("roles").and_then(|roles| roles.parse::<usize>().ok()).is_some_and(|n| n > 1)
+    }
+
+    /// Returns the port, by default that of the engine.
+    pub(crate) fn port(&self) -> u16 {
+        self.port.unwrap_or(if self.scheme.starts_with("postgres") { 5432 } else { 3306 })
+    }
+
+    /// Returns the server's address, in one spelling per server.
+    pub(crate) fn server(&self) -> String {
+        format!("{}:{}", self.host, self.port())
     }
 
     /// Refuses unknown options, and options that occur twice.
@@ -196,11 +206,29 @@ mod tests {
                 .map(|options| { parse(&format!("mysql://a@h/d{options}")).unwrap().has_role_of_golds() }),
             [true, false, false]
         );
+        for (roles, is_own) in [("01", false), ("+1", false), ("02", true)] {
+            let url = parse(&format!("mysql://a@h/d?roles={roles}")).unwrap();
+            assert_eq!(url.has_role_of_golds(), is_own, "{roles}");
+        }
         assert_eq!(user("mysql://ann@h/d?sslmode=disable", 7).unwrap(), "ann");
         for wrong in ["0", "-1", "1025", "many", ""] {
             let error = user(&format!("mysql://ann:secret@h/d?roles={wrong}"), 0).unwrap_err();
             assert_eq!(error, format!("roles={wrong}: it is a number from 1 to 1024"));
         }
+    }
+
+    #[test]
+    fn a_server_has_one_address_per_engine_and_port() {
+        let server = |text: &str| parse(text).unwrap().server();
+        for (url, other) in [
+            ("mysql://u@h/d", "mariadb://v:secret@h:3306/e?roles=2"),
+            ("postgresql://u@h/d", "postgres://v@h:5432/e"),
+            ("postgresql://u@%2Frun/d", "postgresql://u@%2Frun:5432/d"),
+        ] {
+            assert_eq!(server(url), server(other));
+        }
+        assert_ne!(server("mysql://u@h/d"), server("postgresql://u@h/d"));
+        assert_ne!(server("mysql://u@h:1/d"), server("mysql://u@h:2/d"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod wire;
 
 use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mysql_common::constants::{CapabilityFlags, Command};
 use mysql_common::io::ParseBuf;
@@ -38,7 +38,7 @@ use crate::server::rows::Excess;
 use crate::server::stream::{Failure, NO_TLS};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
-use crate::server::{Asked, Session, stop_outcome};
+use crate::server::{Asked, CONNECT_WAIT, Session, stop_outcome};
 use answer::{Answer, Shape};
 use errors::ServerError;
 use hidden::Views;
@@ -96,9 +96,19 @@ impl Mysql {
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
         url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let mut session = Self::open(url, watch)?;
-        let settings = session.settings(bounds(&Limits::default(), watch));
-        let result = session.ask(&settings, watch).and_then(|_| role::check(&mut session, watch));
-        result.map(|()| session).map_err(Failure::into_text)
+        let result = session.bound(watch).and_then(|()| role::check(&mut session, watch));
+        let views = result.and_then(|()| hidden::find(&mut session, watch)).map_err(Failure::into_text)?;
+        session.views = views;
+        Ok(session)
+    }
+
+    /// Bounds questions of our own, whatever bounded the last run.
+    fn bound(&mut self, watch: &Watch<'_>) -> Result<(), Failure> {
+        let bounds = bounds(&Limits::default(), watch);
+        let settings = self.settings(bounds);
+        self.ask(&settings, watch)?;
+        self.bounds = Some(bounds);
+        Ok(())
     }
 
     fn open(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
@@ -188,14 +198,6 @@ impl Mysql {
         }
     }
 
-    /// Returns whether a text may name a view, whose functions do not show in it.
-    fn names_view(&mut self, statement: &str, watch: &Watch<'_>) -> Result<bool, Failure> {
-        if self.views.is_old() {
-            self.views = hidden::find(self, watch)?;
-        }
-        Ok(self.views.are_in(statement))
-    }
-
     /// Has the server end what it does for this session, and reads to the end of it; where its own clock does not, the
     /// session is over.
     fn stop(&mut self, answer: &mut Answer, limits: &Limits, asks_at_once: bool, is_plain: bool) {
@@ -270,6 +272,16 @@ impl Mysql {
 }
 
 impl Session for Mysql {
+    fn refresh(&mut self, cancel: &AtomicBool) -> Result<(), String> {
+        if !self.views.is_old() {
+            return Ok(());
+        }
+        let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), cancel);
+        let views = self.bound(&watch).and_then(|()| hidden::find(self, &watch));
+        self.views = views.map_err(Failure::into_text)?;
+        Ok(())
+    }
+
     fn run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
         let statement = match text::statement(asked.sql, asked.wanted) {
             Ok(statement) => statement,
@@ -292,7 +304,8 @@ impl Session for Mysql {
             }
             Some(all) => values::with_parameters(&statement, &all.values).into(),
         };
-        let is_plain = text::is_plain(&statement) && !self.names_view(&statement, watch).map_err(Failure::into_text)?;
+        // The functions of a view do not show in a text.
+        let is_plain = text::is_plain(&statement) && !self.views.are_in(&statement);
         let mut commands: Vec<(Command, &[u8])> = Vec::with_capacity(3);
         if !is_plain && self.bounds.take().is_some() {
             commands.push((Command::COM_RESET_CONNECTION, &[]));
@@ -352,8 +365,8 @@ impl Session for Mysql {
         self.is_usable
     }
 
-    fn into_remains(self: Box<Self>) -> Box<dyn Remains> {
-        Box::new(Killed { url: self.url.clone(), id: self.id })
+    fn into_remains(self: Box<Self>) -> Option<Box<dyn Remains>> {
+        Some(Box::new(Killed { url: self.url.clone(), id: self.id }))
     }
 }
 
@@ -368,7 +381,9 @@ impl Remains for Killed {
         let never = AtomicBool::new(false);
         let watch = Watch::grace(LOOK, &never);
         let Ok(mut session) = Mysql::open(&self.url, &watch) else { return false };
-        let sql = format!("SELECT 1 FROM information_schema.processlist WHERE id = {}", self.id);
+        // After a restart another session may have its number, which sleeps between its runs.
+        let list = "information_schema.processlist";
+        let sql = format!("SELECT 1 FROM {list} WHERE id = {} AND command <> 'Sleep'", self.id);
         session.ask(&sql, &watch).is_ok_and(|rows| rows.is_empty())
     }
 }

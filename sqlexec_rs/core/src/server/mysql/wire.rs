@@ -12,9 +12,6 @@ use crate::server::stream::{Failure, Stream};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 
-/// The server's port where the URL names none.
-const PORT: u16 = 3306;
-
 /// Bytes that a packet may have that is no row.
 pub(super) const MAX_PACKET: usize = 16 << 20;
 
@@ -34,7 +31,7 @@ impl Wire {
     /// Connects to the server of a URL.
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
         Ok(Self {
-            stream: Stream::connect(url, url.port.unwrap_or(PORT), "mysqld.sock", watch)?,
+            stream: Stream::connect(url, url.port(), "mysqld.sock", watch)?,
             received: BytesMut::new(),
             chunks: BytesMut::new(),
             decoder: ChunkDecoder::Idle,

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use super::Postgresql;
 use super::plain::is_known;
-use crate::server::RECHECK;
 use crate::server::stream::Failure;
 use crate::server::watch::Watch;
+use crate::server::{CONNECT_WAIT, RECHECK};
 
 /// The kinds and names of what may call functions. Objects from 16384 on are users'; the languages 12 and 13 are the server's
 /// own and C. A function of one row can be read like a column, without parentheses.
@@ -68,7 +68,11 @@ impl Hidden {
 pub(super) fn find(session: &mut Postgresql, watch: &Watch<'_>) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut hidden = Hidden::default();
-    for row in session.ask(QUERY, watch)? {
+    // The last run's bound does not hold for the question.
+    let time = CONNECT_WAIT.as_millis();
+    let rows = session.ask(&format!("SET statement_timeout = {time}; {QUERY}"), watch)?;
+    session.time = time;
+    for row in rows {
         match row.as_slice() {
             [kind, _] if kind == "all" => hidden.is_everywhere = true,
             [kind, _] if kind == "lasting" => hidden.is_lasting = true,

@@ -23,7 +23,7 @@ mod wire;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use fallible_iterator::FallibleIterator;
@@ -42,9 +42,10 @@ use crate::server::rows::{Excess, push_row};
 use crate::server::stream::Failure;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
-use crate::server::{Asked, Session, stop_outcome};
+use crate::server::{Asked, CONNECT_WAIT, Session, stop_outcome};
 use errors::ServerError;
 use hidden::Hidden;
+use remains::CANCEL_GRACE;
 use values::Kind;
 use wire::Wire;
 
@@ -62,12 +63,6 @@ const DISCARD: &str = "DISCARD ALL";
 
 /// The time that a statement may take where it is not known.
 const UNKNOWN: u128 = u128::MAX;
-
-/// How long the server has to end a run by its own clock, before it is asked to.
-const SERVER_GRACE: Duration = Duration::from_millis(15);
-
-/// How long it has to answer when it was asked, before the connection is closed.
-const CANCEL_GRACE: Duration = Duration::from_millis(60);
 
 /// How long the rest of a result is read that nobody wants, before the connection is closed.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
@@ -114,6 +109,8 @@ struct Course {
     end_at: u8,
     /// Characters that stand before the text.
     prefix: usize,
+    /// All was read, and the server waits for a run.
+    is_over: bool,
 }
 
 /// What came of the statements of one run.
@@ -229,7 +226,7 @@ impl Postgresql {
 
     /// Writes the messages of a run.
     fn write_run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<(), Failure> {
-        if asked.wanted == Wanted::Rows && plain::is_plain(asked.sql) && !self.is_hidden(asked.sql, watch)? {
+        if asked.wanted == Wanted::Rows && plain::is_plain(asked.sql) && !self.hidden.is_in(asked.sql) {
             return self.write_plain_run(asked, watch);
         }
         self.time = UNKNOWN;
@@ -255,16 +252,9 @@ impl Postgresql {
         frontend::query(&format!("ROLLBACK; SELECT pg_catalog.setseed({seed})"), &mut self.messages)?;
         frontend::query(DISCARD, &mut self.messages)?;
         // Behind BEGIN, the run, ROLLBACK, and DISCARD.
-        self.course = Course { times_ready: 0, rows_at: 1, end_at: 3, prefix: self.mask.len() + DECLARE.len() };
+        let prefix = self.mask.len() + DECLARE.len();
+        self.course = Course { rows_at: 1, end_at: 3, prefix, ..Course::default() };
         Ok(())
-    }
-
-    /// Returns whether a text that looks plain may call what does not show in it.
-    fn is_hidden(&mut self, sql: &str, watch: &Watch<'_>) -> Result<bool, Failure> {
-        if self.hidden.is_old() {
-            hidden::find(self, watch)?;
-        }
-        Ok(self.hidden.is_in(sql))
     }
 
     /// Writes the messages of a run that leaves nothing.
@@ -298,7 +288,10 @@ impl Postgresql {
             let Course { times_ready, rows_at, end_at, .. } = self.course;
             let max_row = max_bytes.saturating_add(CELL_BYTES * 1_664);
             match self.wire.next(watch, max_row)? {
-                Message::ReadyForQuery(_) if times_ready == end_at => return Ok(None),
+                Message::ReadyForQuery(_) if times_ready == end_at => {
+                    self.course.is_over = true;
+                    return Ok(None);
+                }
                 Message::ReadyForQuery(_) => self.course.times_ready += 1,
                 Message::RowDescription(body) if times_ready == rows_at => received.describe(&body)?,
                 Message::DataRow(body) if times_ready == rows_at => {
@@ -319,47 +312,17 @@ impl Postgresql {
             }
         }
     }
-
-    /// Has the server end what it does for this session, and reads to the end of it; where that takes too long the session
-    /// is over.
-    fn stop(&mut self, asks_at_once: bool) {
-        let never = AtomicBool::new(false);
-        let is_done = (!asks_at_once && self.drain(&Watch::grace(SERVER_GRACE, &never))) || {
-            let watch = Watch::grace(CANCEL_GRACE, &never);
-            self.cancel(&watch) && self.drain(&watch)
-        };
-        self.is_usable &= is_done;
-    }
-
-    /// Reads until the server has answered everything; false when that takes too long, or what a run left is not undone.
-    fn drain(&mut self, watch: &Watch<'_>) -> bool {
-        let mut is_undone = self.course.end_at == self.course.rows_at;
-        loop {
-            let is_last = self.course.times_ready == self.course.end_at;
-            match self.wire.next(watch, usize::MAX) {
-                Ok(Message::ReadyForQuery(_)) if is_last => return is_undone,
-                Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
-                // The last is the end of all that the session holds.
-                Ok(Message::CommandComplete(body)) => {
-                    is_undone |= is_last && body.tag().is_ok_and(|tag| tag == DISCARD);
-                }
-                Ok(_) => {}
-                Err(_) => return false,
-            }
-        }
-    }
-
-    /// Sends a request to cancel, by a connection of its own; true when the server has taken it, so that it cannot meet a
-    /// later run.
-    fn cancel(&self, watch: &Watch<'_>) -> bool {
-        let Ok(mut wire) = Wire::connect(&self.url, watch) else { return false };
-        let mut message = BytesMut::new();
-        frontend::cancel_request(self.process, self.secret, &mut message);
-        wire.send(&message).is_ok() && wire.is_closed_in_time(watch)
-    }
 }
 
 impl Session for Postgresql {
+    fn refresh(&mut self, cancel: &AtomicBool) -> Result<(), String> {
+        if !self.hidden.is_old() {
+            return Ok(());
+        }
+        let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), cancel);
+        hidden::find(self, &watch).map_err(Failure::into_text)
+    }
+
     fn run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
         if asked.parameters.is_some_and(|parameters| !parameters.names.is_empty()) {
             return Ok(Outcome::failed(Status::RuntimeError, "PostgreSQL binds parameters by position: $1, $2"));
@@ -400,8 +363,8 @@ impl Session for Postgresql {
         self.is_usable
     }
 
-    fn into_remains(self: Box<Self>) -> Box<dyn Remains> {
-        self
+    fn into_remains(self: Box<Self>) -> Option<Box<dyn Remains>> {
+        if self.course.is_over { None } else { Some(self) }
     }
 }
 

@@ -1,20 +1,73 @@
-//! A session that was given up: it keeps its connection, by which the server says that it has ended.
+//! The end of a run that takes too long. A session that is given up keeps its connection, by which the server says that it
+//! has ended.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use postgres_protocol::message::backend::Message;
+use postgres_protocol::message::frontend;
 
-use super::Postgresql;
+use super::wire::Wire;
+use super::{DISCARD, Postgresql};
 use crate::server::given_up::Remains;
 use crate::server::stream::Failure;
 use crate::server::watch::Watch;
+
+/// How long the server has to end a run by its own clock, before it is asked to.
+const SERVER_GRACE: Duration = Duration::from_millis(15);
+
+/// How long it has to answer when it was asked, before the connection is closed.
+pub(super) const CANCEL_GRACE: Duration = Duration::from_millis(60);
 
 /// How long a look at a session takes that was given up.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Bytes of a row that are read and thrown away.
 const MAX_REMAINS: usize = 1 << 20;
+
+impl Postgresql {
+    /// Has the server end what it does for this session, and reads to the end of it; where that takes too long the session
+    /// is over.
+    pub(super) fn stop(&mut self, asks_at_once: bool) {
+        let never = AtomicBool::new(false);
+        let is_done = (!asks_at_once && self.drain(&Watch::grace(SERVER_GRACE, &never))) || {
+            let watch = Watch::grace(CANCEL_GRACE, &never);
+            self.cancel(&watch) && self.drain(&watch)
+        };
+        self.is_usable &= is_done;
+    }
+
+    /// Reads until the server has answered everything; false when that takes too long, or what a run left is not undone.
+    pub(super) fn drain(&mut self, watch: &Watch<'_>) -> bool {
+        let mut is_undone = self.course.end_at == self.course.rows_at;
+        loop {
+            let is_last = self.course.times_ready == self.course.end_at;
+            match self.wire.next(watch, usize::MAX) {
+                Ok(Message::ReadyForQuery(_)) if is_last => {
+                    self.course.is_over = true;
+                    return is_undone;
+                }
+                Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
+                // The last is the end of all that the session holds.
+                Ok(Message::CommandComplete(body)) => {
+                    is_undone |= is_last && body.tag().is_ok_and(|tag| tag == DISCARD);
+                }
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Sends a request to cancel, by a connection of its own; true when the server has taken it, so that it cannot meet a
+    /// later run.
+    pub(super) fn cancel(&self, watch: &Watch<'_>) -> bool {
+        let Ok(mut wire) = Wire::connect(&self.url, watch) else { return false };
+        let mut message = BytesMut::new();
+        frontend::cancel_request(self.process, self.secret, &mut message);
+        wire.send(&message).is_ok() && wire.is_closed_in_time(watch)
+    }
+}
 
 impl Remains for Postgresql {
     /// The server answers when its function has returned, or it closes the connection.

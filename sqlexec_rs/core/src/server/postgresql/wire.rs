@@ -9,9 +9,6 @@ use crate::server::stream::{Failure, NO_TLS, Stream};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 
-/// The server's port where the URL names none.
-const PORT: u16 = 5432;
-
 /// Bytes that a message may have that is no row.
 const MAX_MESSAGE: usize = 16 << 20;
 
@@ -27,7 +24,7 @@ pub(super) struct Wire {
 impl Wire {
     /// Connects to the server of a URL.
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
-        let port = url.port.unwrap_or(PORT);
+        let port = url.port();
         let stream = Stream::connect(url, port, &format!(".s.PGSQL.{port}"), watch)?;
         let mut wire = Self { stream, received: BytesMut::new() };
         if wire.stream.wants_tls(url)? {

@@ -65,6 +65,7 @@ compile_error!(
 mod budget;
 pub mod compare;
 mod error;
+mod given_up;
 mod hint;
 mod memory;
 mod outcome;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::given_up::GivenUp;
 use crate::outcome::Status;
-use crate::server::GivenUp;
 
 /// Shared counters.
 #[derive(Debug, Default)]

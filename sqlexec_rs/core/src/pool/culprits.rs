@@ -18,11 +18,14 @@ const MEMORY: Duration = Duration::from_secs(600);
 /// Texts that are remembered.
 const MOST_TEXTS: usize = 4_096;
 
+/// By a text how often it has ended what ran it, and when it last did.
+type Costs = HashMap<(Arc<Path>, Key), (u8, Instant)>;
+
 /// The texts of a pool, how often each has ended what ran it, and when it last did.
 #[derive(Debug, Default)]
 pub(crate) struct Culprits {
     has_any: AtomicBool,
-    costs: Mutex<HashMap<(Arc<Path>, Key), (u8, Instant)>>,
+    costs: Mutex<Costs>,
 }
 
 impl Culprits {

@@ -9,7 +9,6 @@
 )]
 
 mod gate;
-mod given_up;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgresql")]
@@ -26,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::given_up::Remains;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{InFlightQuery, Key, Limits, Parameters, Wanted};
 use crate::scan::{Scan, nul_error, scan};
@@ -33,8 +33,6 @@ use crate::stats::Stats;
 use crate::target::Engine;
 use gate::Gate;
 pub(crate) use gate::Gates;
-pub(crate) use given_up::GivenUp;
-use given_up::Remains;
 use stream::CLOSED;
 use url::Url;
 pub(crate) use url::shown;
@@ -174,7 +172,7 @@ impl Servers {
             return None;
         }
         let url = Url::parse(&query.path).ok()?;
-        self.stats.given_up.wait(&url, &query.cancel).err().map(|outcome| *outcome)
+        self.stats.given_up.wait(&url.server(), &query.cancel).err().map(|outcome| *outcome)
     }
 
     /// Returns the gate of a query's server; or what is wrong with the URL.
@@ -245,7 +243,7 @@ impl Servers {
         if !open.session.is_usable() {
             self.stats.closed(1);
             if let (Some(remains), Ok(url)) = (open.session.into_remains(), Url::parse(&query.path)) {
-                self.stats.given_up.add(&url, remains);
+                self.stats.given_up.add(url.server(), remains);
             }
             return;
         }

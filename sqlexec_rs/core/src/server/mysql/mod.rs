@@ -30,10 +30,10 @@ use mysql_common::io::ParseBuf;
 use mysql_common::packets::{AuthPlugin, HandshakePacket, SslRequest};
 use mysql_common::proto::{MyDeserialize, MySerialize};
 
+use crate::given_up::Remains;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Wanted};
 use crate::result::value::Value;
-use crate::server::given_up::Remains;
 use crate::server::rows::Excess;
 use crate::server::stream::{Failure, NO_TLS};
 use crate::server::url::Url;

@@ -33,11 +33,11 @@ use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, Scr
 use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBody};
 use postgres_protocol::message::frontend;
 
+use crate::given_up::Remains;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
-use crate::server::given_up::Remains;
 use crate::server::rows::{Excess, push_row};
 use crate::server::stream::Failure;
 use crate::server::url::Url;

@@ -10,7 +10,7 @@ use postgres_protocol::message::frontend;
 
 use super::wire::Wire;
 use super::{DISCARD, Postgresql};
-use crate::server::given_up::Remains;
+use crate::given_up::Remains;
 use crate::server::stream::Failure;
 use crate::server::watch::Watch;
 

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::url::Url;
 use crate::outcome::{Outcome, Status};
 
 /// The most sessions of a server that were given up and have not ended, with which it gets a new run.
@@ -25,7 +24,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The remains of a session that was given up.
-pub(super) trait Remains: Send {
+pub(crate) trait Remains: Send {
     /// Returns whether the session has ended on the server, without waiting for it.
     fn has_ended(&mut self) -> bool;
 }
@@ -45,9 +44,9 @@ pub(crate) struct GivenUp {
 
 impl GivenUp {
     /// Keeps a session until it has ended.
-    pub(super) fn add(&self, url: &Url, remains: Box<dyn Remains>) {
+    pub(crate) fn add(&self, server: String, remains: Box<dyn Remains>) {
         let mut sessions = lock(&self.sessions);
-        sessions.push((url.server(), Arc::new(Mutex::new(remains))));
+        sessions.push((server, Arc::new(Mutex::new(remains))));
         self.n_sessions.store(sessions.len(), Ordering::Relaxed);
     }
 
@@ -76,13 +75,12 @@ impl GivenUp {
     }
 
     /// Returns whether there is no such session, as nearly always.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.n_sessions.load(Ordering::Relaxed) == 0
     }
 
     /// Waits until a server may get a new run. `Err` is the outcome of a run that is cancelled, or was held too long.
-    pub(super) fn wait(&self, url: &Url, cancel: &AtomicBool) -> Result<(), Box<Outcome>> {
-        let server = url.server();
+    pub(crate) fn wait(&self, server: &str, cancel: &AtomicBool) -> Result<(), Box<Outcome>> {
         let end = Instant::now() + HOLD;
         loop {
             self.look();
@@ -94,7 +92,7 @@ impl GivenUp {
             }
             if Instant::now() >= end {
                 let error = format!(
-                    "{url}: at least {MOST} queries that were given up still run on the server after {} s: wait for their \
+                    "{server}: at least {MOST} queries that were given up still run on the server after {} s: wait for their \
                      end, or restart the server",
                     HOLD.as_secs()
                 );
@@ -117,7 +115,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::{Arc, Barrier};
 
     use super::*;
@@ -142,20 +139,16 @@ mod tests {
         }
     }
 
-    fn url(text: &str) -> Url {
-        Url::parse(Path::new(text)).unwrap()
-    }
-
     #[test]
     fn a_look_holds_up_no_other_run() {
         let given_up = GivenUp::default();
-        let (server, cancelled) = (url("mysql://u@h:1/d"), AtomicBool::new(true));
+        let (server, cancelled) = ("h:1", AtomicBool::new(true));
         let barrier = Arc::new(Barrier::new(2));
-        given_up.add(&server, Box::new(Slow(Arc::clone(&barrier))));
+        given_up.add(server.to_owned(), Box::new(Slow(Arc::clone(&barrier))));
         std::thread::scope(|scope| {
             let looking = scope.spawn(|| given_up.count());
             barrier.wait();
-            let results = [given_up.wait(&server, &cancelled), given_up.wait(&url("mysql://u@i/d"), &cancelled)];
+            let results = [given_up.wait(server, &cancelled), given_up.wait("i:1", &cancelled)];
             barrier.wait();
             assert!(results.iter().all(Result::is_ok), "they do not wait for the look");
             assert_eq!(looking.join().unwrap(), 0);
@@ -165,20 +158,20 @@ mod tests {
     #[test]
     fn a_server_at_the_bound_gets_no_run_until_a_session_has_ended() {
         let given_up = GivenUp::default();
-        let (full, other) = (url("mysql://u@h:1/d"), url("mysql://u@h:2/d"));
+        let (full, other) = ("h:1", "h:2");
         let ends: Vec<_> = (0..MOST).map(|_| Arc::new(AtomicBool::new(false))).collect();
         for end in &ends {
-            assert!(given_up.wait(&full, &AtomicBool::new(false)).is_ok());
-            given_up.add(&full, Box::new(Controlled(Arc::clone(end))));
+            assert!(given_up.wait(full, &AtomicBool::new(false)).is_ok());
+            given_up.add(full.to_owned(), Box::new(Controlled(Arc::clone(end))));
         }
         assert_eq!(given_up.count(), MOST as u64);
-        assert!(given_up.wait(&other, &AtomicBool::new(false)).is_ok());
-        let cancelled = given_up.wait(&full, &AtomicBool::new(true)).unwrap_err();
+        assert!(given_up.wait(other, &AtomicBool::new(false)).is_ok());
+        let cancelled = given_up.wait(full, &AtomicBool::new(true)).unwrap_err();
         assert_eq!(cancelled.status, Status::Cancelled);
         let (is_waiting, never) = (AtomicBool::new(true), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
-                let result = given_up.wait(&full, &never);
+                let result = given_up.wait(full, &never);
                 is_waiting.store(false, Ordering::Relaxed);
                 result
             });

@@ -18,11 +18,14 @@ const MEMORY: Duration = Duration::from_secs(600);
 /// Texts that are remembered.
 const MOST_TEXTS: usize = 4_096;
 
+/// A text and its database.
+type Text = (Arc<Path>, Key);
+
 /// The texts of a pool, how often each has ended what ran it, and when it last did.
 #[derive(Debug, Default)]
 pub(crate) struct Culprits {
     has_any: AtomicBool,
-    costs: Mutex<HashMap<(Arc<Path>, Key), (u8, Instant)>>,
+    costs: Mutex<HashMap<Text, (u8, Instant)>>,
 }
 
 impl Culprits {
@@ -53,7 +56,7 @@ impl Culprits {
 }
 
 /// Returns the text and its database: other limits make no other text, and a server has no state.
-fn text_of(query: &InFlightQuery) -> (Arc<Path>, Key) {
+fn text_of(query: &InFlightQuery) -> Text {
     let db = if query.engine.is_server() { 0 } else { query.key.db };
     (Arc::clone(&query.path), Key { db, limits: 0, ..query.key.clone() })
 }

@@ -87,7 +87,7 @@ fn statement_end(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
-/// In which quotes a backslash escapes the next character. The server's `sql_mode` decides, which is not known here.
+/// In which quotes a backslash escapes the next character. The session's `sql_mode` decides.
 #[derive(Clone, Copy)]
 pub(super) struct Escapes {
     single: bool,
@@ -96,14 +96,21 @@ pub(super) struct Escapes {
 
 impl Escapes {
     /// By default both quotes hold texts.
-    const DEFAULT: Self = Self { single: true, double: true };
+    pub(super) const DEFAULT: Self = Self { single: true, double: true };
 
     /// The default; `ANSI_QUOTES`, where double quotes hold names; and `NO_BACKSLASH_ESCAPES`.
     const ALL: [Self; 3] = [Self::DEFAULT, Self { single: true, double: false }, Self { single: false, double: false }];
 
     /// Returns the ways in which some server reads a text.
-    pub(super) fn of(sql: &str) -> &'static [Self] {
+    fn of(sql: &str) -> &'static [Self] {
         if sql.contains('\\') { &Self::ALL } else { &Self::ALL[..1] }
+    }
+
+    /// Returns how a session of a `sql_mode` reads texts; the server writes out what a mode such as `ANSI` includes.
+    pub(super) fn of_mode(sql_mode: &str) -> Self {
+        let has = |name: &str| sql_mode.split(',').any(|mode| mode == name);
+        let single = !has("NO_BACKSLASH_ESCAPES");
+        Self { single, double: single && !has("ANSI_QUOTES") }
     }
 }
 

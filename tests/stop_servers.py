@@ -19,16 +19,33 @@ FORCED = {"*/data/postmaster.pid": signal.SIGQUIT, "*/pid": signal.SIGKILL}
 
 def stop(folder: Path) -> None:
     """End the servers whose folders are in a folder, and delete it."""
+    supervisors = set()
     for mark in folder.glob("*/running-*"):  # without it a server is not started again
+        with suppress(OSError, ValueError):
+            supervisors.add(int(mark.read_text(encoding="ascii")))
         mark.unlink(missing_ok=True)
-    for pattern, number in FORCED.items():
-        for file in folder.glob(pattern):
-            with suppress(OSError, ValueError, IndexError):
-                os.kill(int(file.read_text(encoding="ascii").split()[0]), number)
+    end = time.monotonic() + 10
+    _kill(folder)
+    while any(map(_supervises, supervisors)) and time.monotonic() < end:
+        time.sleep(0.02)
+        _kill(folder)  # a server that was about to start writes its process id later
     end = time.monotonic() + 10  # a server that is about to end may still write a file
     while folder.exists() and time.monotonic() < end:
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.02)
+
+
+def _kill(folder: Path) -> None:
+    for pattern, number in FORCED.items():
+        for file in folder.glob(pattern):
+            with suppress(OSError, ValueError, IndexError):
+                os.kill(int(file.read_text(encoding="ascii").split()[0]), number)
+
+
+def _supervises(pid: int) -> bool:
+    with suppress(OSError):
+        return b"/running-" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def _is_alive(pid: int) -> bool:

@@ -129,8 +129,14 @@ def test_a_server_of_ones_own_revokes_functions_that_run_on(start_server: Callab
                 assert executor.execute(url, sql).error is None, sql
 
 
-def test_comments_that_a_server_runs_are_found_in_each_sql_mode(start_server: Callable[[str, str], Server]) -> None:
-    server = start_server("mariadb", "SELECT 1")
+@pytest.fixture(scope="module")
+def server_of_modes(start_server: Callable[[str, str], Server]) -> Server:
+    """Return a MariaDB whose global `sql_mode` tests change."""
+    return start_server("mariadb", "SELECT 1")
+
+
+def test_comments_that_a_server_runs_are_found_in_each_sql_mode(server_of_modes: Server) -> None:
+    server = server_of_modes
     harmless = [("SELECT '/*!'", "/*!"), ("SELECT 'a''/*! '", "a'/*! "), ("SELECT 1 /* /*! */", 1)]
     run = {
         "": "SELECT '\\\\' /*! , 1 */",
@@ -145,3 +151,45 @@ def test_comments_that_a_server_runs_are_found_in_each_sql_mode(start_server: Ca
                 assert executor.execute(server.reader, sql).rows == [(value,)], (mode, sql)
             for sql in run.values():
                 assert executor.execute(server.reader, sql).status == "forbidden", (mode, sql)
+
+
+def test_functions_are_found_as_the_sql_mode_of_the_session_reads_a_text(server_of_modes: Server) -> None:
+    """The owner may change the mode at any time; a session keeps the mode that it began with."""
+    server = server_of_modes
+    xml = "EXTRACTVALUE('<a>1</a>', '/a')"
+    escaped, plain, in_quotes = f"SELECT '\\'', {xml}, ''", f"SELECT '\\', {xml}, ''", f'SELECT "\\", {xml} -- "'
+    modes = {
+        "": {escaped: "forbidden", plain: "syntax_error", in_quotes: "ok"},
+        "NO_BACKSLASH_ESCAPES": {escaped: "syntax_error", plain: "forbidden", in_quotes: "forbidden"},
+        "ANSI": {escaped: "forbidden", plain: "syntax_error", in_quotes: "forbidden"},
+    }
+    lasting = "SELECT @a := 1"  # its session is reset
+    for mode, expected in modes.items():
+        server.run(f"SET GLOBAL sql_mode = '{mode}'")
+        with Executor(threads=1) as executor:
+            for other in modes:
+                statuses = {sql: executor.execute(server.reader, sql).status for sql in expected}
+                assert statuses == expected, (mode, other)
+                server.run(f"SET GLOBAL sql_mode = '{other}'")
+                assert executor.execute(server.reader, lasting).status == "ok"
+
+
+@pytest.mark.parametrize("engine", ["mariadb"], indirect=True)
+def test_names_and_texts_that_look_like_calls_are_not_refused(executor: Executor, database: Any) -> None:
+    columns = "WITH RECURSIVE area (id) AS (SELECT 1), `row_count`(a, `b`) AS (SELECT id, 2 FROM area) SELECT b FROM "
+    assert executor.execute(database.url, columns + "row_count").rows == [(2,)]
+    assert executor.execute(database.url, columns + "row_count WHERE ROW_COUNT() > 0").status == "forbidden"
+    assert executor.execute(database.url, "SELECT 'O\\'Hare', 'Area (km)'").rows == [("O'Hare", "Area (km)")]
+    for call in ("AREA(a) AS (a)", "AREA(a) AS (SELECT 1)", "AREA(a, a)AS(a)", "ROW_COUNT() AS (1)"):
+        # The server's grammar has no such call.
+        assert executor.execute(database.url, f"SELECT {call} FROM (SELECT 1 AS a) t").status == "syntax_error", call
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+def test_a_format_as_a_view_writes_it_is_not_refused(executor: Executor, database: Any) -> None:
+    database.run("CREATE VIEW dates AS SELECT to_date(a, 'YYYY-MM') AS b FROM (VALUES ('2020-02')) t(a)")
+    ((text,),) = executor.execute(database.url, "SELECT pg_get_viewdef('dates'::regclass)").rows
+    assert "'YYYY-MM'::text" in text
+    assert executor.execute(database.url, text.rstrip(";")).rows == [("2020-02-01",)]
+    lengthened = "SELECT to_date('2020', 'YYYY'::text || repeat(' ', 9))"
+    assert executor.execute(database.url, lengthened).status == "forbidden"

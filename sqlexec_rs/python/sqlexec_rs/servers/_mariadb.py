@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Callable, Mapping
@@ -100,16 +99,9 @@ def ask(url: str, script: str) -> None:
 
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
-    _programs.let_end(root)
     file = root / "pid"
-    try:
-        pid = int(file.read_text(encoding="ascii"))
-        os.kill(pid, signal.SIGTERM)
-    except (FileNotFoundError, ProcessLookupError, ValueError):
-        file.unlink(missing_ok=True)  # of a server that has crashed
-        return
-    _programs.wait(lambda: not (file.exists() and _programs.is_alive(pid)), f"the server in {root} did not end")
-    file.unlink(missing_ok=True)
+    _programs.end(root, file, signal.SIGTERM)
+    file.unlink(missing_ok=True)  # of a server that has crashed
 
 
 def tell(facts: tuple[str, ...], _ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:

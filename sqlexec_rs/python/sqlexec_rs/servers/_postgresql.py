@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -118,14 +117,7 @@ def ask(url: str, script: str) -> None:
 
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
-    _programs.let_end(root)
-    file = root / "data" / "postmaster.pid"
-    try:
-        pid = int(file.read_text(encoding="ascii").split()[0])
-        os.kill(pid, signal.SIGINT)  # a fast shutdown
-    except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
-        return
-    _programs.wait(lambda: not (file.exists() and _programs.is_alive(pid)), f"the server in {root} did not end")
+    _programs.end(root, root / "data" / "postmaster.pid", signal.SIGINT)  # a fast shutdown
 
 
 def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:

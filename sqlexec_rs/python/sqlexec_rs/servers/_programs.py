@@ -6,10 +6,12 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 SECONDS = 60
@@ -84,33 +86,65 @@ def run(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) ->
 
 _KEEP = """
 n=0
-while [ -e "$0" ] && [ $n -lt 5 ]; do
+while [ -e "$0" ] && [ $n -lt 30 ]; do
     begun=$(date +%s)
     "$@"
+    [ -e "$0" ] || exit 0
     if [ $(($(date +%s) - begun)) -gt 5 ]; then n=0; else n=$((n + 1)); fi
-    sleep 0.2
+    if [ $n -gt 3 ]; then sleep 2; else sleep 0.2; fi
 done
 """
 
 
 def keep_running(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) -> None:
-    """Start a server that is nobody's child, and start it again whenever it ends, until `let_end`.
+    """Start a server that is nobody's child, and start it again whenever it ends, until `end`.
 
-    One that ends five times within five seconds of its start is given up.
+    It is given up once it ends 30 times in a row within five seconds of its start.
     """
     mark = folder / f"running-{secrets.token_hex(8)}"
     mark.touch()
-    run(
-        ["/bin/sh", "-c", 'script=$1; shift; /bin/sh -c "$script" "$@" &', "sh", _KEEP, str(mark), *command],
-        folder,
-        user,
-    )
+    give(mark, user)
+    # The mark holds the supervisor's process id before this returns.
+    launcher = 'script=$1; shift; /bin/sh -c "$script" "$@" & echo $! >"$1"'
+    run(["/bin/sh", "-c", launcher, "sh", _KEEP, str(mark), *command], folder, user)
 
 
-def let_end(folder: Path) -> None:
-    """Start the server of a folder no more when it ends."""
+def end(folder: Path, pid_file: Path, number: signal.Signals) -> None:
+    """End the server of a folder by a signal, and wait until it and its supervisor have ended; raises ServerError."""
+    supervisors = set()
     for mark in folder.glob("running-*"):
+        supervisors.add(_read_pid(mark))
         mark.unlink(missing_ok=True)
+    signalled: set[int] = set()
+
+    def has_ended() -> bool:
+        # Before it has seen that the mark is gone, the supervisor may start a server that writes its id later.
+        pid = _read_pid(pid_file)
+        if pid not in signalled and _runs_in(folder, pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            signalled.add(pid)
+        return not any(_runs_in(folder, pid) for pid in supervisors | signalled)
+
+    wait(has_ended, f"the server in {folder} did not end")
+
+
+def _read_pid(file: Path) -> int:
+    """Return the process id that a file begins with; 0 where it has none."""
+    try:
+        return int(file.read_text(encoding="ascii").split()[0])
+    except (FileNotFoundError, ValueError, IndexError):
+        return 0
+
+
+def _runs_in(folder: Path, pid: int) -> bool:
+    """Return whether a process runs and is of a folder's server: another may have the id of an ended one."""
+    if not Path("/proc/self/cmdline").exists():
+        return pid > 0 and _is_alive(pid)
+    try:  # empty after its end, until its parent asks
+        return os.fsencode(f"{folder}/") in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def succeeds(command: Sequence[str]) -> bool:
@@ -118,7 +152,7 @@ def succeeds(command: Sequence[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603 - servers' programs
 
 
-def is_alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     """Return whether a process runs."""
     try:
         os.kill(pid, 0)

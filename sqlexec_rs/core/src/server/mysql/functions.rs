@@ -3,7 +3,8 @@
 //! The check reads names as the server does: in any case, in quotes, behind a schema, and with blanks or comments before the
 //! parenthesis. `?allow=extractvalue,updatexml` in a URL allows functions by name on that database.
 
-use super::text::{Escapes, quote_end, skip_blank};
+use super::blank::skip_blank;
+use super::text::{Escapes, quote_end};
 use crate::outcome::{Outcome, Status};
 
 /// Functions that are refused for one reason.
@@ -102,18 +103,17 @@ pub(super) fn check_allowed(allowed: &str) -> Result<(), String> {
     }
 }
 
-/// Returns the outcome of a text that calls a refused function; `allowed` lists functions and groups by commas.
-pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
+/// Returns the outcome of a text that calls a refused function; `allowed` lists functions and groups by commas, and
+/// `escapes` is how the session reads texts.
+pub(super) fn refusal(sql: &str, allowed: Option<&str>, escapes: Escapes) -> Option<Outcome> {
     let is_allowed =
         |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim().eq_ignore_ascii_case(name)));
-    let find = |escapes: &Escapes| {
-        Calls { sql, at: 0, escapes: *escapes }.find_map(|name| {
-            let name = name.trim_end_matches(' ');
-            let group = REFUSED.iter().find(|group| group.has(name))?;
-            if is_allowed(name) || is_allowed(group.name) { None } else { Some((name, group)) }
-        })
-    };
-    let (name, Group { name: group, why, .. }) = Escapes::of(sql).iter().find_map(find)?;
+    let (name, Group { name: group, why, .. }) = Calls { sql, at: 0, escapes }.find_map(|(name, parenthesis)| {
+        let name = name.trim_end_matches(' ');
+        let group = REFUSED.iter().find(|group| group.has(name))?;
+        let passes = is_allowed(name) || is_allowed(group.name) || lists_columns(sql.as_bytes(), parenthesis, escapes);
+        (!passes).then_some((name, group))
+    })?;
     let name = name.to_lowercase();
     let error = format!(
         "the function {name} is refused: {why}. Where all texts are trusted, ?allow={name} or ?allow={group} in the URL \
@@ -146,7 +146,25 @@ fn is_alike(chars: impl Iterator<Item = char>, refused: &str) -> bool {
     chars.all(&mut is_same) && others.next().is_none()
 }
 
-/// The names before a parenthesis.
+/// Returns whether a parenthesis lists columns of a query that `WITH` names: `name (a, b) AS (…)`. The grammar has no call
+/// with `AS (` after it.
+fn lists_columns(bytes: &[u8], parenthesis: usize, escapes: Escapes) -> bool {
+    let mut at = skip_blank(bytes, parenthesis + 1);
+    while bytes.get(at) != Some(&b')') {
+        let end = match bytes.get(at) {
+            Some(b',') => at + 1,
+            Some(b'"' | b'`') => quote_end(bytes, at, escapes),
+            Some(byte) if is_word(*byte) => word_end(bytes, at),
+            _ => return false,
+        };
+        at = skip_blank(bytes, end);
+    }
+    let begin = skip_blank(bytes, at + 1);
+    let end = word_end(bytes, begin);
+    bytes[begin..end].eq_ignore_ascii_case(b"as") && bytes.get(skip_blank(bytes, end)) == Some(&b'(')
+}
+
+/// The names before a parenthesis, and where it is.
 struct Calls<'a> {
     sql: &'a str,
     at: usize,
@@ -154,9 +172,9 @@ struct Calls<'a> {
 }
 
 impl<'a> Iterator for Calls<'a> {
-    type Item = &'a str;
+    type Item = (&'a str, usize);
 
-    fn next(&mut self) -> Option<&'a str> {
+    fn next(&mut self) -> Option<Self::Item> {
         let bytes = self.sql.as_bytes();
         while self.at < bytes.len() {
             let begin = self.at;
@@ -167,14 +185,16 @@ impl<'a> Iterator for Calls<'a> {
                     (self.sql.get(begin + 1..end - 1), end)
                 }
                 byte if is_word(byte) => {
-                    let length = bytes[begin..].iter().take_while(|byte| is_word(**byte)).count();
-                    (Some(&self.sql[begin..begin + length]), begin + length)
+                    let end = word_end(bytes, begin);
+                    (Some(&self.sql[begin..end]), end)
                 }
                 _ => (None, skip_blank(bytes, begin).max(begin + 1)),
             };
             self.at = end;
-            if name.is_some() && bytes.get(skip_blank(bytes, end)) == Some(&b'(') {
-                return name;
+            let Some(name) = name else { continue };
+            let next = skip_blank(bytes, end);
+            if bytes.get(next) == Some(&b'(') {
+                return Some((name, next));
             }
         }
         None
@@ -185,9 +205,23 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 
+/// Returns where a word ends that begins here.
+fn word_end(bytes: &[u8], begin: usize) -> usize {
+    begin + bytes[begin..].iter().take_while(|byte| is_word(**byte)).count()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::text::Escapes;
     use super::{check_allowed, refusal};
+
+    const MODES: [&str; 5] =
+        ["", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES", "STRICT_ALL_TABLES,ONLY_FULL"];
+
+    /// Returns the modes whose sessions refuse a text.
+    fn modes_that_refuse(sql: &str) -> Vec<&'static str> {
+        MODES.into_iter().filter(|mode| refusal(sql, None, Escapes::of_mode(mode)).is_some()).collect()
+    }
 
     #[test]
     fn calls_of_refused_functions_are_found() {
@@ -200,9 +234,6 @@ mod tests {
             "SELECT `extractvalue  ` ('<a/>', '/a')",
             "SELECT éxtractvalue('<a/>', '/a')",
             "SELECT 1+extractvalue('<a/>', '/a')",
-            "SELECT 'a\\'', extractvalue('<a/>', '/a')",
-            "SELECT 'a\\', extractvalue('<a/>', '/a'), ''",
-            "SELECT '\\'', \"a\\\", extractvalue('<a/>', '/a') -- \"",
             "SELECT a FROM t WHERE b IN (SELECT ST_GeomFromGeoJSON(c) FROM t)",
             "SELECT ST_GEOMFROMTEXT('POINT(1 1)'), 1",
             "SELECT pointfromtext('POINT(1 1)')",
@@ -213,9 +244,34 @@ mod tests {
             "SELECT Encrypt('x', '$6$rounds=999999999$abc')",
             "SELECT json_overlaps(a, b), 1",
             "SELECT SFORMAT('{:>2000000000}', 'x')",
+            "WITH area (id) AS (SELECT AREA(g) FROM t) SELECT id FROM area",
+            "SELECT area(g) AS a FROM t",
+            "SELECT area(g) AS `(` FROM t",
+            "SELECT area(g) ASC (a)",
+            "SELECT area((g)) AS (a)",
+            "SELECT area(g) /* AS (a) */ FROM t",
+            "SELECT area(x'00') AS (a)",
+            "SELECT area(g",
+            "SELECT area(`g",
         ];
         for sql in calls {
-            assert!(refusal(sql, None).is_some(), "{sql}");
+            assert_eq!(modes_that_refuse(sql), MODES, "{sql}");
+        }
+    }
+
+    #[test]
+    fn the_mode_decides_where_a_quote_with_a_backslash_ends() {
+        let cases: [(&str, &[&str]); 7] = [
+            ("SELECT 'a\\'', extractvalue('<a/>', '/a')", &[MODES[0], MODES[1], MODES[4]]),
+            ("SELECT 'a\\', extractvalue('<a/>', '/a'), ''", &MODES[2..4]),
+            ("SELECT '\\'', \"a\\\", extractvalue('<a/>', '/a') -- \"", &MODES[1..2]),
+            ("SELECT \"a\\\", extractvalue('<a/>', '/a') -- \"", &MODES[1..4]),
+            ("SELECT a FROM t WHERE a = 'O\\'Hare' AND b = 'Area (km)'", &MODES[2..4]),
+            ("SELECT 'a\\'', area(g), 'b'", &[MODES[0], MODES[1], MODES[4]]),
+            ("SELECT area('a\\\\'), 'b'", &MODES),
+        ];
+        for (sql, modes) in cases {
+            assert_eq!(modes_that_refuse(sql), modes, "{sql}");
         }
     }
 
@@ -231,16 +287,19 @@ mod tests {
             "SELECT 'it\\'s', COUNT(*) FROM t",
             "SELECT 'open extractvalue(",
             "SELECT `",
+            "WITH RECURSIVE area (id) AS (SELECT 1) SELECT id FROM area",
+            "WITH row_count(n) AS (SELECT 1), dimension(a,b) as(SELECT 1, 2) SELECT 1",
+            "WITH `boundary` ( `x,` , \"y\" -- a\n ) /* b */ AS # c\n (SELECT 1) SELECT 1",
         ];
         for sql in texts {
-            assert!(refusal(sql, None).is_none(), "{sql}: {:?}", refusal(sql, None));
+            assert_eq!(modes_that_refuse(sql), [""; 0], "{sql}");
         }
     }
 
     #[test]
     fn an_allowed_function_is_not_refused() {
         let sql = "SELECT EXTRACTVALUE('<a/>', '/a'), ST_GEOMFROMTEXT('POINT(1 1)')";
-        let error = |allowed| refusal(sql, allowed).and_then(|outcome| outcome.error);
+        let error = |allowed| refusal(sql, allowed, Escapes::DEFAULT).and_then(|outcome| outcome.error);
         assert!(error(None).is_some_and(|error| error.contains("?allow=extractvalue")));
         assert!(error(Some("extractvalue")).is_some_and(|error| error.contains("?allow=st_geomfromtext")));
         assert_eq!(error(Some("st_geomfromtext,ExtractValue")), None);

@@ -11,6 +11,7 @@
 //! that looks at none of them continues in the server (`given_up`).
 
 mod answer;
+mod blank;
 mod errors;
 mod functions;
 mod hidden;
@@ -81,6 +82,8 @@ pub(super) struct Mysql {
     /// The number by which the server knows it.
     id: u32,
     is_mariadb: bool,
+    /// How it reads texts. Each run is bound to the mode of the session's begin, as a reset brings the server's present one.
+    sql_mode: String,
     /// It was reset, and the server's answer is not read yet.
     is_reset: bool,
     /// What bounds its runs now; `None` where that is to be set.
@@ -96,10 +99,15 @@ impl Mysql {
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
         url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let mut session = Self::open(url, watch)?;
-        let result = session.bound(watch).and_then(|()| role::check(&mut session, watch));
-        let views = result.and_then(|()| hidden::find(&mut session, watch)).map_err(Failure::into_text)?;
-        session.views = views;
-        Ok(session)
+        session.prepare(watch).map(|()| session).map_err(Failure::into_text)
+    }
+
+    fn prepare(&mut self, watch: &Watch<'_>) -> Result<(), Failure> {
+        self.sql_mode = self.ask("SELECT @@sql_mode", watch)?.into_iter().flatten().next().ok_or_else(unexpected)?;
+        self.bound(watch)?;
+        role::check(self, watch)?;
+        self.views = hidden::find(self, watch)?;
+        Ok(())
     }
 
     /// Bounds questions of our own, whatever bounded the last run.
@@ -118,6 +126,7 @@ impl Mysql {
             url: url.clone(),
             id: 0,
             is_mariadb: false,
+            sql_mode: String::new(),
             is_reset: false,
             bounds: None,
             shape: Shape::default(),
@@ -182,18 +191,19 @@ impl Mysql {
     /// Returns the statement that bounds a run.
     fn settings(&self, (time, n_rows): Bounds) -> String {
         let [memory, disk] = SERVER_BYTES;
+        let mode = &self.sql_mode; // names and commas
         if self.is_mariadb {
             let seconds = time.unwrap_or_default().as_secs_f64();
             format!(
-                "SET NAMES utf8mb4, time_zone='+00:00', tx_read_only=1, sql_select_limit={n_rows}, \
+                "SET NAMES utf8mb4, sql_mode='{mode}', time_zone='+00:00', tx_read_only=1, sql_select_limit={n_rows}, \
                  max_statement_time={seconds:.6}, max_session_mem_used={memory}, tmp_disk_table_size={disk}, \
                  max_recursive_iterations=4294967295"
             )
         } else {
             let millis = time.unwrap_or_default().as_millis().min(u128::from(u32::MAX));
             format!(
-                "SET NAMES utf8mb4, time_zone='+00:00', transaction_read_only=1, sql_select_limit={n_rows}, \
-                 max_execution_time={millis}, cte_max_recursion_depth=4294967295"
+                "SET NAMES utf8mb4, sql_mode='{mode}', time_zone='+00:00', transaction_read_only=1, \
+                 sql_select_limit={n_rows}, max_execution_time={millis}, cte_max_recursion_depth=4294967295"
             )
         }
     }
@@ -287,7 +297,8 @@ impl Session for Mysql {
             Ok(statement) => statement,
             Err(outcome) => return Ok(*outcome),
         };
-        if let Some(outcome) = functions::refusal(statement, self.url.option("allow")) {
+        let escapes = text::Escapes::of_mode(&self.sql_mode);
+        if let Some(outcome) = functions::refusal(statement, self.url.option("allow"), escapes) {
             return Ok(outcome);
         }
         let statement = match asked.wanted {

@@ -4,7 +4,7 @@
 //! optimizer, a session sees its last text, which was another run. A query has no way to put the name of a table together, so
 //! the name itself is in each text that reads it.
 
-use super::text::skip_blank;
+use super::blank::skip_blank;
 
 /// Names of the tables that hold texts, or parts of them.
 const TABLES: [&[u8]; 2] = [b"processlist", b"optimizer_trace"];

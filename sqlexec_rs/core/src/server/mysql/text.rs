@@ -1,5 +1,6 @@
 //! Finds the one statement in a SQL text, with MariaDB's rules for comments and quotes, and the word with which it begins.
 
+use super::blank::{comment_end, skip_blank};
 use super::sessions::shows_sessions;
 use crate::outcome::{Outcome, Status};
 use crate::request::Wanted;
@@ -87,7 +88,7 @@ fn statement_end(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
-/// In which quotes a backslash escapes the next character. The server's `sql_mode` decides, which is not known here.
+/// In which quotes a backslash escapes the next character. The session's `sql_mode` decides.
 #[derive(Clone, Copy)]
 pub(super) struct Escapes {
     single: bool,
@@ -96,14 +97,21 @@ pub(super) struct Escapes {
 
 impl Escapes {
     /// By default both quotes hold texts.
-    const DEFAULT: Self = Self { single: true, double: true };
+    pub(super) const DEFAULT: Self = Self { single: true, double: true };
 
     /// The default; `ANSI_QUOTES`, where double quotes hold names; and `NO_BACKSLASH_ESCAPES`.
     const ALL: [Self; 3] = [Self::DEFAULT, Self { single: true, double: false }, Self { single: false, double: false }];
 
     /// Returns the ways in which some server reads a text.
-    pub(super) fn of(sql: &str) -> &'static [Self] {
+    fn of(sql: &str) -> &'static [Self] {
         if sql.contains('\\') { &Self::ALL } else { &Self::ALL[..1] }
+    }
+
+    /// Returns how a session of a `sql_mode` reads texts; the server writes out what a mode such as `ANSI` includes.
+    pub(super) fn of_mode(sql_mode: &str) -> Self {
+        let has = |name: &str| sql_mode.split(',').any(|mode| mode == name);
+        let single = !has("NO_BACKSLASH_ESCAPES");
+        Self { single, double: single && !has("ANSI_QUOTES") }
     }
 }
 
@@ -140,33 +148,6 @@ pub(super) fn quote_end(bytes: &[u8], begin: usize, escapes: Escapes) -> usize {
         }
     }
     bytes.len()
-}
-
-/// Goes over white space and comments.
-pub(super) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
-    loop {
-        at = match bytes.get(at) {
-            Some(byte) if byte.is_ascii_whitespace() || *byte == 0x0b => at + 1,
-            Some(b'#' | b'-' | b'/') => match comment_end(bytes, at) {
-                Some(end) => end,
-                None => return at,
-            },
-            _ => return at.min(bytes.len()),
-        };
-    }
-}
-
-/// Returns where a comment ends that begins here; `None` where none begins.
-fn comment_end(bytes: &[u8], at: usize) -> Option<usize> {
-    let line_end = || memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n + 1);
-    match &bytes[at..] {
-        [b'#', ..] => Some(line_end()),
-        // Two hyphens begin a comment only before white space.
-        [b'-', b'-', byte, ..] if byte.is_ascii_whitespace() || byte.is_ascii_control() => Some(line_end()),
-        [b'-', b'-'] => Some(bytes.len()),
-        [b'/', b'*', rest @ ..] => Some(memchr::memmem::find(rest, b"*/").map_or(bytes.len(), |n| at + n + 4)),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -79,7 +79,17 @@ fn has_short_format(tokens: &[Token<'_>]) -> bool {
         depth == 0 || (depth == 1 && matches!(token, Token::Symbol(b',')))
     });
     let Some(comma) = comma.filter(|place| matches!(tokens[*place], Token::Symbol(b','))) else { return true };
-    matches!(&tokens[comma + 1..], [Token::Text(length), Token::Symbol(b')'), ..] if *length <= MAX_FORMAT)
+    let [Token::Text(length), rest @ ..] = &tokens[comma + 1..] else { return false };
+    let rest = match rest {
+        // The server writes a literal so in a view's text; the cast makes it no longer.
+        [Token::Symbol(b':'), Token::Symbol(b':'), Token::Name(name), rest @ ..] if is_text(name) => rest,
+        _ => rest,
+    };
+    *length <= MAX_FORMAT && matches!(rest, [Token::Symbol(b')'), ..])
+}
+
+fn is_text(name: &str) -> bool {
+    ["text", "varchar"].iter().any(|kind| name.eq_ignore_ascii_case(kind))
 }
 
 /// A part of a text that is neither blank nor comment.
@@ -210,6 +220,13 @@ mod tests {
             "SELECT E'\\'', to_date('1', b) -- '",
             "SELECT U&\"to\\005fdate\"('1', b)",
             &format!("SELECT to_date('1', '{long}')"),
+            &format!("SELECT to_date('1', '{long}'::text)"),
+            "SELECT to_date('1', 'YYYY'::text || b)",
+            "SELECT to_date('1', 'YYYY'::text::a)",
+            "SELECT to_date('1', 'YYYY'::a)",
+            "SELECT to_date('1', 'YYYY'::text(b))",
+            "SELECT to_date('1', b::text)",
+            "SELECT to_date('1', 'YYYY'::a.text)",
             &format!("SELECT to_date('1', $${long}$$)"),
         ];
         for sql in calls {
@@ -221,6 +238,7 @@ mod tests {
     fn other_calls_are_not_refused() {
         let texts = [
             "SELECT to_date(a, 'YYYY-MM-DD') FROM t",
+            "SELECT to_date(t.a, 'YYYY-MM-DD'::text), to_timestamp(a::text, 'YYYY' :: VARCHAR) FROM t",
             "SELECT to_timestamp (a, E'YYYY\\'MM'), to_timestamp(1.5), to_date((a || 'b, c'), $$YYYY$$)",
             "SELECT 'to_date(a, b)', \"xmltable\"(1), xmltable FROM t -- to_date(a, b)",
             "SELECT $$to_date(a, b)$$, $1, $a$to_date(a, b)$b$xmltable(1)$a$",

@@ -13,7 +13,6 @@ use std::sync::{Mutex, PoisonError};
 
 use rusqlite::ffi;
 
-use super::files::layer;
 use super::open;
 use crate::sqlite::meter;
 
@@ -45,6 +44,8 @@ struct Ours {
     methods: ffi::sqlite3_io_methods,
     original: *const ffi::sqlite3_io_methods,
     kind: Kind,
+    /// Bytes of the default layer's file handles; ours have an [`Extra`] behind.
+    handle_bytes: usize,
 }
 
 /// Whose methods they are.
@@ -81,13 +82,13 @@ pub(super) struct Extra {
 pub(super) unsafe fn wrap(file: *mut ffi::sqlite3_file, handle_bytes: usize, kind: Kind) {
     // SAFETY: as above; the methods of an open file are those of the default layer.
     unsafe {
-        extra(handle_bytes, file).write(Extra::default());
-        (*file).pMethods = (&raw const *ours((*file).pMethods, kind)).cast();
+        (*file).pMethods = (&raw const *ours((*file).pMethods, handle_bytes, kind)).cast();
+        extra(file).write(Extra::default());
     }
 }
 
 /// Returns our copy of a method table.
-unsafe fn ours(original: *const ffi::sqlite3_io_methods, kind: Kind) -> &'static Ours {
+unsafe fn ours(original: *const ffi::sqlite3_io_methods, handle_bytes: usize, kind: Kind) -> &'static Ours {
     let mut known = METHODS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(ours) = known.iter().find(|ours| ptr::eq(ours.original, original) && ours.kind == kind) {
         return ours;
@@ -115,32 +116,37 @@ unsafe fn ours(original: *const ffi::sqlite3_io_methods, kind: Kind) -> &'static
             ..foreign
         },
     };
-    let ours = Box::leak(Box::new(Ours { methods, original, kind }));
+    let ours = Box::leak(Box::new(Ours { methods, original, kind, handle_bytes }));
     known.push(ours);
     ours
 }
 
-/// Returns the methods of the default layer for a file of ours.
-unsafe fn original<'a>(file: *mut ffi::sqlite3_file) -> &'a ffi::sqlite3_io_methods {
+/// Returns the method table of a file of ours.
+unsafe fn table<'a>(file: *mut ffi::sqlite3_file) -> &'a Ours {
     // SAFETY: only files that `wrap` gave our methods come here, and those are the beginning of an Ours.
     #[allow(clippy::cast_ptr_alignment, reason = "it points to an Ours")]
     unsafe {
-        &*(*(*file).pMethods.cast::<Ours>()).original
+        &*(*file).pMethods.cast::<Ours>()
     }
+}
+
+/// Returns the methods of the default layer for a file of ours.
+unsafe fn original<'a>(file: *mut ffi::sqlite3_file) -> &'a ffi::sqlite3_io_methods {
+    // SAFETY: as above; the default layer's methods are constants.
+    unsafe { &*table(file).original }
 }
 
 /// Returns what belongs to a file of ours.
 #[allow(clippy::cast_ptr_alignment, reason = "handles are aligned to 8 bytes, and handle_bytes is a multiple of that")]
-unsafe fn extra(handle_bytes: usize, file: *mut ffi::sqlite3_file) -> *mut Extra {
-    // SAFETY: a handle has room for an Extra behind the default layer's part.
-    unsafe { file.cast::<u8>().add(handle_bytes).cast() }
+unsafe fn extra(file: *mut ffi::sqlite3_file) -> *mut Extra {
+    // SAFETY: as above; a handle has room for an Extra behind the default layer's part.
+    unsafe { file.cast::<u8>().add(table(file).handle_bytes).cast() }
 }
 
 unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, data: *const c_void, bytes: c_int, at: i64) -> c_int {
-    let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
     // SAFETY: a file of ours, with its growth behind it; one connection's thread at a time uses it.
     unsafe {
-        let size = &mut (*extra(layer.handle_bytes, file)).growth;
+        let size = &mut (*extra(file)).growth;
         let end = at.saturating_add(i64::from(bytes));
         let more = (end - *size).max(0);
         if !meter::may_write_temp(i64::from(bytes), more) {
@@ -153,10 +159,9 @@ unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, data: *const c_void, by
 }
 
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
-    let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
     // SAFETY: as above; the default layer's `xClose` may clear the methods, so they are read before.
     unsafe {
-        meter::removed_temp((*extra(layer.handle_bytes, file)).growth);
+        meter::removed_temp((*extra(file)).growth);
         original(file).xClose.map_or(ffi::SQLITE_MISUSE, |close| close(file))
     }
 }
@@ -185,11 +190,10 @@ unsafe extern "C" fn map_index(
     may_grow: c_int,
     region: *mut *mut c_void,
 ) -> c_int {
-    let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
     // SAFETY: a file of ours, with what belongs to it behind, which one connection's thread at a time uses. A region is as
     // large as SQLite asks, zeros at first, and stays until `forget_index`: the vector moves its pointer and not its bytes.
     unsafe {
-        let index = &mut (*extra(layer.handle_bytes, file)).index;
+        let index = &mut (*extra(file)).index;
         let (number, words) = (usize::try_from(number).unwrap_or(0), usize::try_from(bytes).unwrap_or(0).div_ceil(8));
         if may_grow != 0 && index.len() <= number {
             index.resize_with(number + 1, || vec![0; words].into_boxed_slice());
@@ -207,9 +211,8 @@ unsafe extern "C" fn lock_index(_: *mut ffi::sqlite3_file, _: c_int, _: c_int, _
 unsafe extern "C" fn order_index(_: *mut ffi::sqlite3_file) {}
 
 unsafe extern "C" fn forget_index(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
-    let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
     // SAFETY: as above; SQLite does this once it has no use for any region, before it closes the file.
-    unsafe { (*extra(layer.handle_bytes, file)).index = Vec::new() };
+    unsafe { (*extra(file)).index = Vec::new() };
     ffi::SQLITE_OK
 }
 

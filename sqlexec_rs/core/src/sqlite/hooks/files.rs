@@ -40,11 +40,11 @@ pub(crate) enum Log {
     WithoutIndex,
 }
 
-pub(super) struct Layer {
+struct Layer {
     /// The default layer, which does the work.
     default: *mut ffi::sqlite3_vfs,
     /// Bytes of the default layer's file handles; ours have an [`Extra`] behind.
-    pub(super) handle_bytes: usize,
+    handle_bytes: usize,
 }
 
 // SAFETY: the pointer leads to a layer that SQLite keeps for the process's life, and SQLite calls it from any thread.
@@ -74,7 +74,7 @@ pub(crate) fn vfs(log: Log) -> rusqlite::Result<&'static CStr> {
 }
 
 /// Returns the layer, once it is registered.
-pub(super) fn layer() -> Option<&'static Layer> {
+fn layer() -> Option<&'static Layer> {
     LAYER.get()?.as_ref().ok()
 }
 

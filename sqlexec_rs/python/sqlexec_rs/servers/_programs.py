@@ -112,8 +112,8 @@ def keep_running(command: Sequence[str], folder: Path, user: pwd.struct_passwd |
 def end(folder: Path, pid_file: Path, ordinary: signal.Signals, forced: signal.Signals) -> None:
     """End the server of a folder by a signal, and wait until it and its supervisor have ended; raises ServerError.
 
-    A server that starts meanwhile, or does not end for long, gets the forced signal: MariaDB hangs where it gets SIGTERM
-    before it is ready.
+    A server that starts meanwhile, or does not end for long, gets the forced signal: a MariaDB that gets SIGTERM before
+    it is ready may hang.
     """
     supervisors = set()
     for mark in folder.glob("running-*"):

@@ -122,7 +122,7 @@ def test_the_end_of_a_run_of_tests_leaves_no_server(
 def test_a_stale_process_id_ends_no_other_process(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(f"{os.getpid()}\n", encoding="ascii")
     (tmp_path / "running-0").write_text(f"{os.getpid()}\n", encoding="ascii")
-    _programs.end(tmp_path, tmp_path / "pid", signal.SIGTERM)
+    _programs.end(tmp_path, tmp_path / "pid", signal.SIGTERM, signal.SIGKILL)
     assert not (tmp_path / "running-0").exists()
 
 
@@ -132,5 +132,5 @@ def test_a_program_that_ends_often_is_started_again(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     _programs.keep_running(["/bin/sh", "-c", 'echo >>"$0"; exit 1', str(starts)], tmp_path, None)
     wait_until(lambda: starts.exists() and len(starts.read_text()) > 5, seconds=30)
-    _programs.end(tmp_path, tmp_path / "pid", signal.SIGTERM)
+    _programs.end(tmp_path, tmp_path / "pid", signal.SIGTERM, signal.SIGKILL)
     assert command_lines(str(tmp_path)) == {}

@@ -100,7 +100,7 @@ def ask(url: str, script: str) -> None:
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
     file = root / "pid"
-    _programs.end(root, file, signal.SIGTERM)
+    _programs.end(root, file, signal.SIGTERM, signal.SIGKILL)
     file.unlink(missing_ok=True)  # of a server that has crashed
 
 

@@ -117,7 +117,8 @@ def ask(url: str, script: str) -> None:
 
 def end(root: Path) -> None:
     """End the server of a folder, and wait for its end; one that has ended is none to stop."""
-    _programs.end(root, root / "data" / "postmaster.pid", signal.SIGINT)  # a fast shutdown
+    # A fast shutdown, and an immediate one.
+    _programs.end(root, root / "data" / "postmaster.pid", signal.SIGINT, signal.SIGQUIT)
 
 
 def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:

@@ -109,20 +109,27 @@ def keep_running(command: Sequence[str], folder: Path, user: pwd.struct_passwd |
     run(["/bin/sh", "-c", launcher, "sh", _KEEP, str(mark), *command], folder, user)
 
 
-def end(folder: Path, pid_file: Path, number: signal.Signals) -> None:
-    """End the server of a folder by a signal, and wait until it and its supervisor have ended; raises ServerError."""
+def end(folder: Path, pid_file: Path, ordinary: signal.Signals, forced: signal.Signals) -> None:
+    """End the server of a folder by a signal, and wait until it and its supervisor have ended; raises ServerError.
+
+    A server that starts meanwhile, or does not end for long, gets the forced signal: a MariaDB that gets SIGTERM before
+    it is ready may hang.
+    """
     supervisors = set()
     for mark in folder.glob("running-*"):
         supervisors.add(_read_pid(mark))
         mark.unlink(missing_ok=True)
+    first = _read_pid(pid_file)
     signalled: set[int] = set()
+    late = time.monotonic() + SECONDS / 2
 
     def has_ended() -> bool:
         # Before it has seen that the mark is gone, the supervisor may start a server that writes its id later.
         pid = _read_pid(pid_file)
-        if pid not in signalled and _runs_in(folder, pid):
+        is_forced = pid != first or time.monotonic() > late
+        if _runs_in(folder, pid) and (is_forced or pid not in signalled):
             with suppress(ProcessLookupError):
-                os.kill(pid, number)
+                os.kill(pid, forced if is_forced else ordinary)
             signalled.add(pid)
         return not any(_runs_in(folder, pid) for pid in supervisors | signalled)
 

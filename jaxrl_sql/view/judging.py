@@ -21,7 +21,7 @@ from jaxrl_sql.sqlenv.dialect import SQLGLOT, as_run
 from jaxrl_sql.sqlenv.executor import ExecutorError
 from jaxrl_sql.sqlenv.parse import parse_query
 from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
-from jaxrl_sql.types import DIALECTS, Example
+from jaxrl_sql.types import DIALECTS, Example, InputError
 
 ROWS = 12
 # Of longer results pairs would take long to find, and few would look.
@@ -113,7 +113,17 @@ class Judge:
     def _judge(self, asked: Sequence[Asked]) -> None:
         examples, sqls = [opened(one.example) for one in asked], [one.sql for one in asked]
         rules = [*EXACT, *(["suite"] if any(one.suite for one in examples) else [])]
-        verdicts = score_predictions(self._executor, examples, sqls, rules)
+        try:
+            verdicts = score_predictions(self._executor, examples, sqls, rules)
+        except InputError:  # a server has gone meanwhile
+            by_database = {answer.example.database: answer.example for answer in asked}
+            self._missing |= {name: self._why_missing(example) for name, example in by_database.items()}
+            reachable = [answer for answer in asked if self._is_here(answer.example)]
+            if len(reachable) == len(asked):
+                raise
+            if reachable:
+                self._judge(reachable)
+            return
         run = [(one.database, as_run(sql, one) or "") for one, sql in zip(examples, sqls, strict=True)]
         outcomes = self._executor.execute_many([*run, *((one.database, one.gold_sql) for one in examples)])
         for one, verdict, mine, gold in zip(

@@ -36,7 +36,7 @@ def test_a_run_has_its_metrics_samples_and_configuration(run: jx.Run) -> None:
     assert run.config.grpo.steps == 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_is_repeated_from_its_configuration(run: jx.Run, tmp_path: Path) -> None:
     again = jx.train(run.config, f"run.dir={tmp_path / 'again'}")
     losses = [

@@ -15,7 +15,7 @@ import pytest
 from sqlexec_rs import RULE_NAMES
 from sqlexec_rs.servers import Server
 
-SLOW = pytest.mark.slow
+SLOW, NIGHTLY = pytest.mark.slow, pytest.mark.nightly
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS is Linux's")
 
@@ -82,7 +82,7 @@ def run(database: str | Path, isolation: str, kib: int, sql: str, step: str) -> 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize(
-    "kib", [400_000, 475_000, pytest.param(550_000, marks=SLOW), pytest.param(700_000, marks=SLOW)]
+    "kib", [400_000, 475_000, pytest.param(550_000, marks=NIGHTLY), pytest.param(700_000, marks=SLOW)]
 )
 @pytest.mark.parametrize("result", ["long texts", *(pytest.param(name, marks=SLOW) for name in list(RESULTS)[1:])])
 def test_a_large_result_ends_no_process(database: Path, isolation: str, kib: int, result: str) -> None:
@@ -93,7 +93,9 @@ def test_a_large_result_ends_no_process(database: Path, isolation: str, kib: int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kib", [600_000, 800_000, 1_000_000, 1_300_000])
+@pytest.mark.parametrize(
+    "kib", [800_000, *(pytest.param(kib, marks=NIGHTLY) for kib in (600_000, 1_000_000, 1_300_000))]
+)
 @pytest.mark.parametrize("step", ["pretty", "pickle", "arrow", "digest", "score"])
 @pytest.mark.parametrize("result", ["long texts", "short cells"])
 def test_what_is_made_of_a_large_result_ends_no_process(database: Path, kib: int, step: str, result: str) -> None:

@@ -261,7 +261,7 @@ SPIDER_DEV = {
 }  # fmt: skip
 
 
-@pytest.mark.slow  # a minute: 2,500 questions, of which the rarest feature is one in seventy
+@pytest.mark.nightly  # a minute: 2,500 questions, of which the rarest feature is one in seventy
 def test_the_shares_are_within_a_third_of_spider_s(compare: ModuleType, tmp_path: Path) -> None:
     generate(tmp_path, SynthSpec(seed=7, train_dbs=54, train_questions=48, splits=("train",), style="grammar"))
     [found] = [compare.count(*compare._load(f"{tmp_path}:train"), 972, 0)]

@@ -45,8 +45,8 @@ def asked(example: Example, sql: str | None, options: Mapping[str, Any] | None =
 def compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str]) -> list[Answer]:
     """Run and compare; what the clock stopped is tried once more by itself: a verdict should not depend on the load.
 
-    So is what has no verdict. Equal items are tried again once for all, and so is a gold. Raises InputError for an
-    option that is none, and where a server stays away.
+    An item without a verdict is retried, too. Equal items share one retry, and so do items with the same gold. Raises
+    InputError for an unknown option, and if a server cannot be reached.
     """
     answers: list[Answer] = []
     for start in range(0, len(items), CHUNK):

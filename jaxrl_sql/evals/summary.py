@@ -56,7 +56,7 @@ class Summary:
     clock stopped even when it was tried again alone. `reasons` lists the questions whose verdict hangs on something, by
     what it is, `failed_golds` those whose gold did not run, with its status. `own` is the benchmark's own rule.
     `reliability`, where some questions have no answer, is EHRSQL's score by what an error costs. `unjudged` counts
-    predictions without a verdict, as where the database failed: they are no part of the accuracy.
+    predictions without a verdict, for example after a database error: the accuracy leaves them out.
     """
 
     own: str

@@ -17,7 +17,7 @@ class Verdict:
 
     `scores` has the value of each rule that could be applied, 0 to 1 (of speed: 1.12): 0 where the prediction did not
     run, and none where the gold did not or the database failed. `status` and `gold_status` say how the two ended on the
-    question's database, `suite_gold_status` how the gold did on the databases of its suite, "" where there is none.
+    question's database, `suite_gold_status` how the gold did on the databases of its suite ("": no suite).
     `stop` names the bound that stopped the prediction: `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or `memory`.
     Times are milliseconds of wall time, rows are counted on the question's database. `reasons` say why rules differ,
     see `differences`.

@@ -117,8 +117,8 @@ def _databases(example: Example, rules: Sequence[str]) -> str | list[str]:
 def collect(job: TextJob, reward: RewardRule) -> list[ScoredResponse]:
     """Wait for a job and pay each response, in the order in which they were submitted.
 
-    A run that only the wall clock stopped is tried once more by itself: a verdict should not depend on the load. So is
-    one without a verdict, which is never rewarded. Raises InputError where a server stays away.
+    A run that only the wall clock stopped is tried once more by itself: a verdict should not depend on the load. A
+    run without a verdict is retried, too, and never rewarded. Raises InputError if a server cannot be reached.
     """
     rows = [] if job.job is None else score_rows(job.job.result(), job.rules)
     _stop_if_away(job, rows)

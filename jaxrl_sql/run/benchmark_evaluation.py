@@ -122,7 +122,7 @@ def gather(
 ) -> dict[tuple[int, int], list[Record]]:
     """Return the records of each (set, run) in the order of its examples.
 
-    What the journal holds is not made again, unless it has no verdict.
+    Records of the journal are reused, except those without a verdict.
     """
     judged = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
     known = {(record["set"], record["run"], record["id"]): record for record in judged}

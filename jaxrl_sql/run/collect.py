@@ -348,7 +348,7 @@ def _written(groups: Sequence[Group]) -> list[Turn]:
 
 
 def _mean_std(groups: Sequence[Group]) -> float:
-    """Return the mean over groups of the standard deviation of their trusted rewards, 0 where there are none."""
+    """Return the mean over groups of the standard deviation of their trusted rewards; 0 without any."""
     trusted = [[answer.reward.total for answer in group.scored if answer.trusted] for group in groups]
     stds = [float(np.std(rewards)) for rewards in trusted if rewards]
     return float(np.mean(stds)) if stds else 0.0
@@ -357,7 +357,7 @@ def _mean_std(groups: Sequence[Group]) -> float:
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Average rewards and their parts over the trusted answers, statuses, lengths and turns over all.
 
-    `reward/untrusted` is the share of answers whose reward says nothing of them.
+    `reward/untrusted` is the share of answers that are not trusted (`ScoredResponse.trusted`).
     """
     scored = [one for group in groups for one in group.scored]
     trusted = [answer for answer in scored if answer.trusted] or scored

@@ -83,8 +83,8 @@ def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
 def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> dict[str, tuple[int, int]]:
     """Sample `filter.samples` answers a question from `model.checkpoint` and count the right ones: id -> (right, of).
 
-    What a file of an earlier run holds is not sampled again, unless the database failed for some of its answers. Right
-    is what BIRD's comparison calls so.
+    Rates in the file of an earlier run are reused, except those of questions whose database failed for some answers.
+    An answer is right by BIRD's comparison.
     """
     asked = digests(questions.examples)
     with Journal(Path(config.filter.out) / "rates.jsonl", answer_settings(config)) as journal:

@@ -1,4 +1,4 @@
-"""What setting up readers on a server revokes from everybody."""
+"""The statement that revokes functions from everybody when readers are set up on a server."""
 
 from __future__ import annotations
 

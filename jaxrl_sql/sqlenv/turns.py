@@ -79,8 +79,8 @@ class SqlResult:
     """The observation of a query: what it returned, and how many turns are left.
 
     A result over the limits is asked for its first rows, by a run of its own under the same limits. A run that the wall
-    clock stopped, or that has no verdict, is tried once more: what is observed should not depend on the load. One that
-    fails so again is passed to `doubt`.
+    clock stopped, or that has no verdict, is tried once more: an observation should not depend on the load. If it
+    fails again, the reason is passed to `doubt`.
     """
 
     sql: str

@@ -1,7 +1,7 @@
-"""Which outcomes are verdicts on their SQL; the others are missing values: run again once, and never scored.
+"""Tell verdicts on SQL from missing values, which are run again once and never scored.
 
 A `db_error` is a fault of the database or its server, `cancelled` a decision of the caller. A run whose worker process
-somebody else killed (`stop` is `killed`), or whose result found no memory (`memory`), says nothing either.
+another process killed (`stop` is `killed`), or without memory for its result (`memory`), is no verdict either.
 A `crashed` without it is a verdict: the text crashed the process or the session that ran it.
 """
 
@@ -14,7 +14,7 @@ from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.types import InputError
 
 NO_VERDICTS = frozenset({"db_error", "cancelled"})
-"""Statuses that say nothing of the SQL."""
+"""Statuses that do not depend on the SQL."""
 
 LOST_GOLDS = frozenset({"crashed", *NO_VERDICTS})
 """Statuses of a gold that runs again: a gold's worker may have been killed by others, too."""
@@ -24,19 +24,19 @@ _CLOCKS = frozenset({"wall", "cpu"})
 
 
 def is_verdict(status: str, stop: str | None = "") -> bool:
-    """Return whether an outcome says something of its SQL; a clock's does, of the machine too (see `is_trusted`)."""
+    """Return whether an outcome depends on its SQL; one that the clock stopped also depends on the machine."""
     return status not in NO_VERDICTS and stop not in _FOREIGN
 
 
 def is_trusted(status: str, stop: str | None = "") -> bool:
-    """Return whether an outcome says something of its SQL alone, the machine's load left out."""
+    """Return whether an outcome depends on its SQL alone, and not on the machine's load."""
     return is_verdict(status, stop) and stop not in _CLOCKS
 
 
 def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> list[SqlOutcome]:
     """Run (database, SQL) pairs; run those again, each by itself, that had no verdict.
 
-    Raises InputError where a server stays away.
+    Raises InputError if a server cannot be reached.
     """
     outcomes = list(executor.execute_many(requests))
     again = [i for i, outcome in enumerate(outcomes) if not is_verdict(outcome.status, outcome.stopped_by)]
@@ -54,4 +54,4 @@ def stop_if_away(executor: SqlExecutor, databases: Iterable[str | Sequence[str]]
         (outcome,) = executor.execute_many([(url, "SELECT 1")])
         if outcome.status == "db_error":
             error = parse_address(url).redacted(outcome.error or "")
-            raise InputError(f"the server stays away: {error}. Start it again and continue the run")
+            raise InputError(f"the server cannot be reached: {error}. Start it again and continue the run")

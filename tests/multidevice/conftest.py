@@ -26,7 +26,7 @@ class Measured(NamedTuple):
     """What `measure_meshes.py` wrote of one process with all devices: its folder, and numbers by mesh."""
 
     folder: Path
-    told: dict[str, Any]
+    results: dict[str, Any]
 
 
 def run_together(
@@ -66,7 +66,7 @@ def run_together(
 
 def measure(folder: Path, *meshes: str) -> Measured:
     run_together([str(Path(__file__).with_name("measure_meshes.py")), str(folder), *meshes], 1)
-    return Measured(folder, json.loads((folder / "told.json").read_text(encoding="utf-8")))
+    return Measured(folder, json.loads((folder / "results.json").read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ def main(folder: Path, shapes: list[str]) -> None:
     alone = make_mesh(1, 1, 1, devices=jax.devices()[:1])
     expected, _ = steps.measure(alone, steps.place_params(alone, params))
     np.savez(folder / "alone.npz", **expected)
-    told: dict[str, Any] = {"devices": len(jax.devices())}
+    results: dict[str, Any] = {"devices": len(jax.devices())}
     meshes = {shape: make_mesh(*map(int, shape.split("x"))) for shape in shapes}
     for name, mesh in meshes.items():
         compiled.clear()
@@ -42,7 +42,7 @@ def main(folder: Path, shapes: list[str]) -> None:
             lambda a, b: bool(np.array_equal(np.asarray(a), np.asarray(b))) and a.sharding == b.sharding, loaded, placed
         )
         weights = {"layers/q": placed["layers"]["q"], "embed": placed["embed"]}
-        told[name] = {
+        results[name] = {
             "misplaced": misplaced,
             "pieces": {key: len({str(s.index) for s in leaf.addressable_shards}) for key, leaf in weights.items()},
             "compiled": dict(compiled),
@@ -50,7 +50,7 @@ def main(folder: Path, shapes: list[str]) -> None:
         }
     for mesh, name in ((alone, "ppo.alone"), (meshes[shapes[0]], f"ppo.{shapes[0]}")):
         np.savez(folder / f"{name}.npz", **steps.measure_ppo(mesh, steps.place_params(mesh, params)))
-    (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

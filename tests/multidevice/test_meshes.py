@@ -26,7 +26,7 @@ def mesh(request: pytest.FixtureRequest) -> Any:
 def test_a_mesh_computes_what_one_device_computes(mesh: Any) -> None:
     """Losses, parameters and moments (the first is the gradient) after SFT and GRPO updates, and greedy tokens."""
     name, measured = mesh
-    assert measured.told["devices"] == 8
+    assert measured.results["devices"] == 8
     want, got = (dict(np.load(measured.folder / f"{name}.npz")) for name in ("alone", name))
     assert want.keys() == got.keys()
     for part in ("['sft']['parameters']", "['grpo']['parameters']", "['grpo']['optimizer']", "['tokens']"):
@@ -36,7 +36,7 @@ def test_a_mesh_computes_what_one_device_computes(mesh: Any) -> None:
             np.testing.assert_array_equal(got[key], leaf, err_msg=key)
         else:
             assert np.abs(got[key] - leaf).max() <= TOLERANCE * np.abs(leaf).max(), key
-    assert measured.told[name]["loaded_equal"], "a folder read straight to the mesh differs"
+    assert measured.results[name]["loaded_equal"], "a folder read straight to the mesh differs"
 
 
 def test_a_mesh_computes_the_steps_of_ppo_that_one_device_computes(measured: Any) -> None:
@@ -50,14 +50,14 @@ def test_a_mesh_computes_the_steps_of_ppo_that_one_device_computes(measured: Any
 
 def test_parameters_moments_caches_and_batches_are_split(mesh: Any) -> None:
     name, measured = mesh
-    assert measured.told[name]["misplaced"] == []
+    assert measured.results[name]["misplaced"] == []
     copies = int(name[0])
-    assert measured.told[name]["pieces"] == {"layers/q": 8 // copies, "embed": 8 // copies}
+    assert measured.results[name]["pieces"] == {"layers/q": 8 // copies, "embed": 8 // copies}
 
 
 def test_an_update_and_a_chunk_compile_once(mesh: Any) -> None:
     """Two updates and many chunks of one shape: what comes out lies as it went in."""
     name, measured = mesh
-    compiled = measured.told[name]["compiled"]
+    compiled = measured.results[name]["compiled"]
     assert compiled["update"] == 2, "one for SFT, one for GRPO"
     assert compiled["decode_chunk"] == 2, "one that draws, one that does not"

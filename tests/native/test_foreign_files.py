@@ -120,7 +120,7 @@ def in_a_read_only_folder(path: Path) -> None:
     path.parent.chmod(0o555)
 
 
-# What the first query gives: a number of rows, or a part of the error.
+# The result of the first query: a number of rows, or a part of the error.
 STATES: list[tuple[State, int | str | None]] = [
     (at_rest, ROWS),
     (with_log_alone, ROWS_WITH_LOG),

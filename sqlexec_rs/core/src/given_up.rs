@@ -1,4 +1,4 @@
-//! Sessions that were given up and may still run on their server.
+//! Sessions that the pool has given up and that may still run on their server.
 //!
 //! Some functions of a server do not look at its clock or at a request to cancel while they work. Their runs are answered in
 //! time, and the server continues. Each such session is kept here until it has ended on the server. At [`MOST`] of them a

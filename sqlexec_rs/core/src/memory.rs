@@ -1,4 +1,4 @@
-//! Memory that the machine may not give. Rust ends the process where it gets none, so what grows with a result asks here
+//! Memory that the machine may not give. Rust ends the process where it gets none, so code whose memory grows with a result checks here
 //! first, and the run or the comparison ends as `too_large`.
 //!
 //! Small pieces are taken without a question. There is room for those while there is room for [`HEADROOM`].
@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 
-/// What may be taken between two questions. (The system's allocator keeps its thresholds when it frees more than 32 MiB.)
+/// Bytes that may be allocated between two checks. (The system's allocator keeps its thresholds when it frees more than 32 MiB.)
 const HEADROOM: usize = 40 << 20;
 
 /// Growth below this leaves the headroom as it is.
@@ -68,7 +68,7 @@ pub(crate) fn repeat<T: Clone>(item: T, n: usize) -> Vec<T> {
     vec![item; n]
 }
 
-/// Does what ends where there is no memory.
+/// Runs `work`, and returns an error if it ended for want of memory.
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, OutOfMemory> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| match panic.downcast::<OutOfMemory>() {
         Ok(error) => *error,

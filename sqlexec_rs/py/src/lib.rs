@@ -38,7 +38,7 @@ pub(crate) fn raise(fault: &Fault) -> PyErr {
     }
 }
 
-/// Makes the exception of what found no memory.
+/// Returns the `MemoryError` of a missing allocation.
 pub(crate) fn raise_out_of_memory(_: OutOfMemory) -> PyErr {
     raise(&Fault::OutOfMemory)
 }

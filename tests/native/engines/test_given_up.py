@@ -56,7 +56,7 @@ def test_sessions_that_run_on_are_counted_and_hold_new_runs(database: Any, engin
         wait_for_the_end(executor)
 
 
-# A session ends with each run that may have called what an extension keeps.
+# A session ends with each run that may have called a function of dblink, which keeps connections.
 LASTING = "CREATE EXTENSION dblink; REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC;"
 
 

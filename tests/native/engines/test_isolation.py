@@ -174,7 +174,7 @@ def test_a_user_is_refused_who_reads_the_log_of_texts(database: Any) -> None:
         database.run("SET GLOBAL general_log = 0; SET GLOBAL log_output = 'FILE'")
 
 
-# Queries for what an engine in this process, or its worker, remembers of earlier texts.
+# Queries for texts that an engine in this process, or its worker, has run before.
 REMEMBERED = {
     "duckdb": (
         "FROM duckdb_prepared_statements()",

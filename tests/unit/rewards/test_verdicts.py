@@ -1,4 +1,4 @@
-"""Outcomes that say nothing of their SQL are missing values: never trusted, never rewarded, run again once."""
+"""Outcomes that do not depend on their SQL are missing values: never trusted, never rewarded, run again once."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_question_without_verdicts_has_no_rate() -> None:
 
 
 @pytest.mark.parametrize("consumer", ["rewards", "evaluation", "golds", "vote"])
-def test_a_server_that_stays_away_stops_the_command(executor: Executor, consumer: str) -> None:
+def test_an_unreachable_server_stops_the_command(executor: Executor, consumer: str) -> None:
     example = Example("q", "shop", AWAY, "?", "SELECT 1")
 
     def consume() -> Sequence[Any]:
@@ -118,7 +118,9 @@ def test_a_server_that_stays_away_stops_the_command(executor: Executor, consumer
             return usable_golds(executor, [example])
         return choose(ballots(executor, [example], [["SELECT 1"]])[0])
 
-    with pytest.raises(InputError, match=r"the server stays away: postgresql://reader@127\.0\.0\.1:1/shop") as raised:
+    with pytest.raises(
+        InputError, match=r"the server cannot be reached: postgresql://reader@127\.0\.0\.1:1/shop"
+    ) as raised:
         consume()
     assert "hidden" not in str(raised.value)
 
@@ -131,8 +133,8 @@ def test_an_evaluation_without_any_verdict_is_an_error() -> None:
 
 def test_a_rate_without_verdicts_is_not_read(tmp_path: Path) -> None:
     """Its later line holds, which `filter_data` writes when it has sampled the question again."""
-    lost, found = {"id": "1", "right": 0, "of": 0}, {"id": "2", "right": 0, "of": 1}
-    lines = [lost, found, {**found, "right": 3, "of": 4}]
+    rates = [("1", 0, 0), ("2", 0, 1), ("2", 3, 4)]
+    lines = [{"id": uid, "right": right, "of": of} for uid, right, of in rates]
     (tmp_path / "rates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert read_rates(tmp_path / "rates.jsonl") == {"2": (3, 4)}
 

@@ -57,7 +57,7 @@ pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equ
     n_missing == 0
 }
 
-/// Makes a table with room for `n` items; ends where there is none.
+/// Returns a table with room for `n` items, or ends the comparison.
 pub(super) fn table_for<T>(n: usize) -> HashTable<T> {
     let mut table = HashTable::new();
     or_end(check_room_for(2 * n * size_of::<T>()));

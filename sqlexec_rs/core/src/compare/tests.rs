@@ -85,7 +85,7 @@ fn every_rule_ends_with_the_clock_a_cancellation_and_its_steps() {
     for shape in SHAPES {
         let n_cells = 2 * shape.1 as u64 * shape.2 as u64;
         for rule in Rule::ALL.iter().copied() {
-            // Made anew, as what a rule finds out of a table is kept with it.
+            // New tables: a table caches the hashes that a rule computes.
             let (predicted, gold) = (shaped(shape, 1), shaped(shape, 0));
             let case = format!("{} on {}", rule.name(), shape.0);
 

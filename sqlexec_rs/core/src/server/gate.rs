@@ -1,4 +1,4 @@
-//! Who may run on a server at the same time, and how long its return is waited for.
+//! Limits which runs share a server at a time, and how long a run waits for an absent server.
 //!
 //! A text that ends the server ends the sessions of all threads. So a run whose session was lost runs again with no other run
 //! of the pool on that server: if the session is lost again, the text is the cause, and no other text is blamed.

@@ -41,7 +41,7 @@ use watch::Watch;
 /// The longest that connecting takes, which a run's own time does not count.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 
-/// How long what a database holds that calls hidden functions is taken for known: an owner may add a view at any time.
+/// How long the list of hidden callers (views, policies, functions) is valid: an owner may add one at any time.
 const RECHECK: Duration = Duration::from_secs(1);
 
 /// Databases whose gates a thread knows by their URLs.
@@ -57,7 +57,7 @@ struct Asked<'a> {
 
 /// A connection to a database of a server.
 trait Session: Send {
-    /// Asks anew which objects may call functions that no text shows, where the last answer is old. `Err` says why the
+    /// Reads the list of hidden callers again if it is old. `Err` says why the
     /// connection was lost. A run's own time does not count it.
     fn refresh(&mut self, cancel: &AtomicBool) -> Result<(), String>;
 
@@ -166,7 +166,7 @@ impl Servers {
         self.sessions.clear();
     }
 
-    /// Waits while too many sessions that were given up run on the query's server; returns the outcome where that is in vain.
+    /// Waits while too many given-up sessions still run on the query's server; returns an outcome if the wait fails.
     fn hold(&self, query: &InFlightQuery) -> Option<Outcome> {
         if self.stats.given_up.is_empty() {
             return None;
@@ -175,7 +175,7 @@ impl Servers {
         self.stats.given_up.wait(&url.server(), &query.cancel).err().map(|outcome| *outcome)
     }
 
-    /// Returns the gate of a query's server; or what is wrong with the URL.
+    /// Returns the gate of a query's server, or the fault of the URL.
     fn gate(&mut self, query: &InFlightQuery) -> Result<Arc<Gate>, String> {
         let is_of = |path: &Arc<Path>| Arc::ptr_eq(path, &query.path) || path.as_os_str() == query.path.as_os_str();
         if let Some((_, gate)) = self.known_gates.iter().find(|(path, _)| is_of(path)) {

@@ -16,7 +16,7 @@ pub(super) enum Excess {
 }
 
 impl Excess {
-    /// Returns what a failure to read a row says.
+    /// Returns the reason of a failure to read a row.
     pub(super) fn of(failure: &Failure) -> Self {
         if matches!(failure, Failure::NoMemory) { Self::Memory } else { Self::Bytes }
     }

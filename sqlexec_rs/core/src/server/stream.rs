@@ -35,7 +35,7 @@ pub(super) enum Failure {
     Stopped,
     /// A row has more bytes than a result may have.
     TooLarge,
-    /// There is no memory for what comes.
+    /// There is no memory for the next message.
     NoMemory,
     /// The connection is gone, or what came is no message.
     Lost(String),

@@ -52,7 +52,7 @@ const SIZE_FRAGMENTS: [&str; 12] = [
     "Recursion limit",
 ];
 
-/// What SQLite calls an attempt to write: a database that a writer has to repair before it can be read.
+/// Codes of databases that a writer must repair before they can be read; SQLite calls them attempts to write.
 const NEEDS_REPAIR: [(c_int, &str); 3] = [
     (
         ffi::SQLITE_READONLY_ROLLBACK,

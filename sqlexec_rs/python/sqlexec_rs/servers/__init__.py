@@ -68,16 +68,16 @@ def start(engine: str, folder: str | os.PathLike[str]) -> Server:
     """Start a server whose files are in a folder that is empty or not there yet; raises ServerError."""
     if engine not in _ENGINES:
         raise ServerError(f"{engine} is not among the servers that can be started: {', '.join(ENGINES)}")
-    own = _ENGINES[engine]
-    root = _programs.make_folder(folder, _programs.find_user(own.USERS))
+    module = _ENGINES[engine]
+    root = _programs.make_folder(folder, _programs.find_user(module.USERS))
     passwords = {role: secrets.token_hex(16) for role in ("owner", "reader")}
     port = _programs.free_port()
-    address = f"127.0.0.1:{port}/{own.DATABASE}"
-    urls = {role: f"{own.SCHEME}://{role}:{password}@{address}" for role, password in passwords.items()}
+    address = f"127.0.0.1:{port}/{module.DATABASE}"
+    urls = {role: f"{module.SCHEME}://{role}:{password}@{address}" for role, password in passwords.items()}
     server = Server(engine, str(root), port, **urls)
-    own.launch(root, port, passwords)
+    module.launch(root, port, passwords)
     try:
-        server.run(own.prepare(passwords["reader"], ROLES))
+        server.run(module.prepare(passwords["reader"], ROLES))
     except BaseException:
         server.stop()
         raise
@@ -97,9 +97,9 @@ def find(folder: str | os.PathLike[str]) -> Server:
 
 
 def check(url: str) -> list[str]:
-    """Return lines that say what an executor can hold a server of somebody else's to, and what not.
+    """Return lines with the limits that an executor can enforce on another server, and those it cannot.
 
-    Raises ServerError where no query can be run there, a role that can do more than read included.
+    Raises ServerError if no query can be run there, for example because the role can do more than read.
     """
     schemes = {"postgresql": _postgresql, "postgres": _postgresql, "mysql": _mariadb, "mariadb": _mariadb}
     engine = schemes.get(url.partition("://")[0])
@@ -113,13 +113,13 @@ def check(url: str) -> list[str]:
                 raise ServerError(outcome.error or outcome.status)
             return outcome.rows
 
-        lines: list[str] = engine.tell(ask(engine.FACTS)[0], ask)
+        lines: list[str] = engine.describe(ask)
         return [*lines, _long_queries.count(executor, url, engine.LONG_QUERIES)]
 
 
 def make_readers(engine: str, database: str, name: str = "reader", n_roles: int = ROLES) -> str:
     """Return the statements by which an owner of a server makes roles that only read, and the URL of them all."""
-    own, password = _ENGINES[engine], secrets.token_hex(16)
-    url = f"{own.SCHEME}://{quote(name, safe='')}:{password}@HOST/{quote(database, safe='')}"
+    module, password = _ENGINES[engine], secrets.token_hex(16)
+    url = f"{module.SCHEME}://{quote(name, safe='')}:{password}@HOST/{quote(database, safe='')}"
     url += f"?roles={n_roles}" if n_roles else ""
-    return f"{own.make_readers(database, name, password, n_roles)}-- {url}\n"
+    return f"{module.make_readers(database, name, password, n_roles)}-- {url}\n"

@@ -22,7 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     stopper = commands.add_parser("stop", help="stop what was started in a folder")
     stopper.add_argument("--dir", required=True)
-    checker = commands.add_parser("check", help="say what a server can be held to, and what not")
+    checker = commands.add_parser(
+        "check", help="list the limits that can be enforced on a server, and those that cannot"
+    )
     checker.add_argument("url")
     maker = commands.add_parser("readers", help="print the SQL by which an owner makes roles that only read")
     maker.add_argument("engine", choices=servers.ENGINES)

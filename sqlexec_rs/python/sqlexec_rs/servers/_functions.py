@@ -14,8 +14,10 @@ class Group(NamedTuple):
     """Functions with one effect."""
 
     effect: str
-    """What a reader can do with them: it ends the sentence `a reader can …`."""
+    """The harm that a reader can do with them, after the words `a reader can`."""
     names: tuple[str, ...]
+    signatures: tuple[str, ...] = ()
+    """Functions that share their names with functions that a reader needs."""
 
 
 REVOKED = (
@@ -42,7 +44,7 @@ REVOKED = (
         ("pg_cancel_backend", "pg_terminate_backend"),
     ),
     Group(
-        "read what other sessions run",
+        "read the queries of other sessions",
         ("pg_stat_get_activity", "pg_stat_get_backend_activity", "pg_lock_status", "pg_prepared_xact"),
     ),
     Group(
@@ -56,6 +58,11 @@ REVOKED = (
             "jsonb_path_match_opr", "jsonb_path_match_tz", "jsonb_path_query", "jsonb_path_query_array",
             "jsonb_path_query_array_tz", "jsonb_path_query_first", "jsonb_path_query_first_tz", "jsonb_path_query_tz",
         ),
+        # Bytes and bits are searched and trimmed without a look at the clock; searching texts looks at it.
+        (
+            "position(bytea, bytea)", "position(bit, bit)", "btrim(bytea, bytea)", "ltrim(bytea, bytea)",
+            "rtrim(bytea, bytea)",
+        ),
     ),
     Group(
         "run statements inside of texts, where no check sees them",
@@ -63,18 +70,10 @@ REVOKED = (
             "query_to_xml", "query_to_xml_and_xmlschema", "query_to_xmlschema", "cursor_to_xml", "cursor_to_xmlschema",
             "ts_stat",
         ),
+        ("ts_rewrite(tsquery, text)",),
     ),
 )  # fmt: skip
 """The functions that setting up readers revokes from PUBLIC."""
-
-REVOKED_SIGNATURES = (
-    # Bytes and bits are searched and trimmed without a look at the clock; searching texts looks at it.
-    "position(bytea, bytea)", "position(bit, bit)", "btrim(bytea, bytea)", "ltrim(bytea, bytea)", "rtrim(bytea, bytea)",
-    # It runs a statement inside of a text.
-    "ts_rewrite(tsquery, text)",
-)  # fmt: skip
-"""Functions that are revoked, too, and share their names with functions that a reader needs."""
-
 
 IS_EXECUTABLE = """EXISTS (
     SELECT FROM pg_catalog.pg_roles WHERE pg_catalog.pg_has_role(session_user, pg_roles.oid, 'member')
@@ -85,15 +84,15 @@ _IS_NAMED = "pronamespace = 'pg_catalog'::regnamespace AND proname IN ({})".form
     ", ".join(f"'{name}'" for group in REVOKED for name in group.names)
 )
 _HAS_SIGNATURE = "pg_proc.oid IN ({})".format(
-    ", ".join(f"to_regprocedure('pg_catalog.{signature}')" for signature in REVOKED_SIGNATURES)
+    ", ".join(f"to_regprocedure('pg_catalog.{signature}')" for group in REVOKED for signature in group.signatures)
 )
 
 
 def executable_query() -> str:
-    """Return a query for the names and signatures of those functions that the session's role may execute."""
+    """Return a query for the names, and the signatures as in `REVOKED`, that the session's role may execute."""
     return (
         f"SELECT proname::text FROM pg_catalog.pg_proc WHERE {_IS_NAMED} AND {IS_EXECUTABLE} "
-        "UNION SELECT pg_proc.oid::regprocedure::text FROM pg_catalog.pg_proc "
+        "UNION SELECT proname || '(' || pg_catalog.oidvectortypes(proargtypes) || ')' FROM pg_catalog.pg_proc "
         f"WHERE {_HAS_SIGNATURE} AND {IS_EXECUTABLE} ORDER BY 1"
     )
 

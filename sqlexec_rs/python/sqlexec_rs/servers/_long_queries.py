@@ -1,4 +1,4 @@
-"""Count the queries of a reader that run on after their time."""
+"""Count the queries of a reader that continue after their time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ def count(executor: Executor, url: str, sql: str) -> str:
     outcomes = [executor.execute(role, sql) for role in roles_of(url)]
     counts = [outcome.rows[0][0] for outcome in outcomes if outcome.status == "ok"]
     if not counts:
-        return "queries that run on after their time: the role cannot count them"
+        return "queries that continue after their time: the role cannot count them"
     advice = ": they take the server's processors until they end, or until a restart" if sum(counts) else ""
-    return f"queries that run on after their time, or for more than a minute: {sum(counts)}{advice}"
+    return f"queries that continue after their time, or for more than a minute: {sum(counts)}{advice}"
 
 
 def roles_of(url: str) -> list[str]:
-    """Return the URL of each role that `?roles=N` stands for, or the URL itself."""
+    """Return the URL of each role of `?roles=N`, or the URL itself."""
     head, _, query = url.partition("?")
     options = dict(option.partition("=")[::2] for option in query.split("&") if option)
     n_roles = int(options.pop("roles", "0"))

@@ -16,7 +16,7 @@ DATABASE = "main"
 USERS = ("mysql",)
 _LOG = "error.log"
 
-FACTS = """
+_FACTS = """
 SELECT version(), current_user(), @@max_connections, @@max_user_connections, @@max_session_mem_used,
        @@tmp_disk_table_size, @@max_allowed_packet
 """
@@ -76,7 +76,7 @@ def resume(root: Path, port: int, *options: str) -> None:
 
 
 def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
-    """Return the statements that make who may only read a database."""
+    """Return the statements that make users who only read a database."""
     users = [_quoted(user) for user in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
     made = ", ".join(f"{user} IDENTIFIED BY '{password}'" for user in users)
     # In a GRANT the name of a database is a pattern.
@@ -104,9 +104,9 @@ def end(root: Path) -> None:
     file.unlink(missing_ok=True)  # of a server that has crashed
 
 
-def tell(facts: tuple[str, ...], _ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
-    """Return lines that say what an executor can hold the server to."""
-    version, user, connections, limit, memory, disk, packet = facts
+def describe(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
+    """Return lines with the limits that an executor can enforce on the server; `ask` runs a query as the reader."""
+    version, user, connections, limit, memory, disk, packet = ask(_FACTS)[0]
     most = limit if int(limit) > 0 else connections
     return [
         f"MariaDB {version}: the user {user} can read, and do nothing else",
@@ -116,7 +116,7 @@ def tell(facts: tuple[str, ...], _ask: Callable[[str], list[tuple[str, ...]]]) -
         f"temporary tables on disk: {int(disk) >> 20} MiB each, and there may be several",
         f"a function of long texts may outlive its run; max_allowed_packet bounds them, {int(packet) >> 20} MiB",
         f"sessions of {user} can end each other; with ?roles=N each thread has a user of its own",
-        "routines: none that the user may execute, which a session is refused for",
+        "routines: none; a user who may execute a routine is refused",
     ]
 
 

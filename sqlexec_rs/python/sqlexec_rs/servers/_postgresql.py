@@ -15,8 +15,8 @@ SCHEME = "postgresql"
 DATABASE = "postgres"
 USERS = ("postgres",)
 
-# What a role may take of the disk; only a superuser can set or lift it. The log gets no text of a reader, nor messages
-# with a part of one: `debug_print_plan` and its like write below `fatal`.
+# Limits on a role's use of the disk, which only a superuser can set or lift. The log gets no text of a reader, and no
+# message with a part of one: `debug_print_plan` and similar settings log below `fatal`.
 _LOG_LEVELS = ("log_min_messages = 'fatal'", "log_min_error_statement = 'panic'")
 _BOUNDS = (
     "temp_file_limit = '1GB'",
@@ -26,7 +26,7 @@ _BOUNDS = (
     "log_statement = 'none'",
 )
 
-FACTS = """
+_FACTS = """
 SELECT current_setting('server_version'), current_user, current_setting('temp_file_limit'), current_setting('work_mem'),
        current_setting('max_connections'), current_setting('log_min_messages'),
        current_setting('log_min_error_statement'),
@@ -66,8 +66,8 @@ def resume(root: Path, port: int, *options: str) -> None:
     """Start the server of a folder."""
     # Unix sockets are put where they disturb nobody, and nothing is written safely to disk.
     server = [_program("postgres"), "-D", str(root / "data"), "-h", "127.0.0.1", "-p", str(port), "-k", str(root), "-F"]
-    words = [word for option in options for word in shlex.split(option)]
-    command = ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(root / "log"), *server, *words]
+    arguments = [argument for option in options for argument in shlex.split(option)]
+    command = ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(root / "log"), *server, *arguments]
     _programs.keep_running(command, root, _programs.find_user(USERS))
     is_ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
     try:
@@ -79,7 +79,7 @@ def resume(root: Path, port: int, *options: str) -> None:
 
 
 def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
-    """Return the statements that make who may only read a database, of which a superuser runs all."""
+    """Return the statements that make roles which only read a database; a superuser can run all of them."""
     quoted = _quoted(name)
     roles = [quoted, *(_quoted(f"{name}_{i}") for i in range(1, n_roles + 1))]
     members = [f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE {quoted};" for role in roles[1:]]
@@ -121,9 +121,9 @@ def end(root: Path) -> None:
     _programs.end(root, root / "data" / "postmaster.pid", signal.SIGINT, signal.SIGQUIT)
 
 
-def tell(facts: tuple[str, ...], ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
-    """Return lines that say what an executor can hold the server to; `ask` runs a query as the reader."""
-    version, role, temp, memory, connections, *logged, limit = facts
+def describe(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
+    """Return lines with the limits that an executor can enforce on the server; `ask` runs a query as the reader."""
+    version, role, temp, memory, connections, *logged, limit = ask(_FACTS)[0]
     most = connections if int(limit) < 0 else limit
     files = f"bounded by temp_file_limit, {temp}"
     if temp == "-1":
@@ -152,13 +152,10 @@ def _log(role: str, levels: Sequence[str]) -> list[str]:
 def _executable(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
     """Return lines for the functions that the role may execute and that setting up readers revokes."""
     executable = {name for (name,) in ask(_functions.executable_query())}
-    lines = [
-        f"a reader can {group.effect}: {', '.join(name for name in group.names if name in executable)}"
-        for group in _functions.REVOKED
-        if not executable.isdisjoint(group.names)
-    ]
-    signatures = sorted(name for name in executable if "(" in name)
-    lines += [f"a reader can do the last two by {', '.join(signatures)}"] if signatures else []
+    lines = []
+    for group in _functions.REVOKED:
+        names = [name for name in (*group.names, *group.signatures) if name in executable]
+        lines += [f"a reader can {group.effect}: {', '.join(names)}"] if names else []
     if not lines:
         return ["functions that write, lock, work on or show other sessions: revoked"]
     return [*lines, "a superuser revokes them: python -m sqlexec_rs.servers readers postgresql --database NAME"]

@@ -162,7 +162,7 @@ impl ServerError {
         }
     }
 
-    /// Returns what the class of the SQLSTATE means, where the code says nothing.
+    /// Returns the status of a SQLSTATE class, for codes without an entry.
     fn status_of_state(&self) -> Status {
         match self.state.as_bytes() {
             [b'4', b'2', ..] | [b'3', b'D', ..] => Status::SchemaError,

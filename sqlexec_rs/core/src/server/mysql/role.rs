@@ -25,7 +25,7 @@ SELECT 'performance_schema' FROM (SELECT 1) a WHERE @@performance_schema
 UNION ALL SELECT 'general_log' FROM (SELECT 1) a WHERE @@general_log AND @@log_output LIKE '%TABLE%'
 UNION ALL SELECT 'slow_query_log' FROM (SELECT 1) a WHERE @@slow_query_log AND @@log_output LIKE '%TABLE%'";
 
-/// Refuses the session's user if it can do more than read, or can become somebody who can, or read what others run.
+/// Refuses the session's user if it, or a role that it can become, can do more than read, or can read others' texts.
 pub(super) fn check(session: &mut Mysql, watch: &Watch<'_>) -> Result<(), Failure> {
     let grants: Vec<String> = session.ask("SHOW GRANTS", watch)?.into_iter().flatten().collect();
     let roles: Vec<&str> = grants.iter().filter_map(|grant| role_of(grant)).collect();
@@ -52,7 +52,7 @@ pub(super) fn check(session: &mut Mysql, watch: &Watch<'_>) -> Result<(), Failur
     )))
 }
 
-/// Returns what the user may do as one of its roles, active or not; the role of the session's begin is set again.
+/// Returns the rights of each role of the user, active or not, and sets the initial role again.
 fn rights_of_roles(session: &mut Mysql, roles: &[&str], watch: &Watch<'_>) -> Result<Vec<String>, Failure> {
     let active = session.ask("SELECT CURRENT_ROLE()", watch)?.into_iter().flatten().next().unwrap_or_default();
     let mut all = Vec::new();
@@ -96,7 +96,7 @@ fn role_of(grant: &str) -> Option<&str> {
 /// Returns what a line of SHOW GRANTS gives that a reader has no need of.
 fn rights(grant: &str) -> Vec<String> {
     let Some(grant) = grant.strip_prefix("GRANT ") else { return Vec::new() };
-    // A role has no ON: what it gives has lines of its own while it is active.
+    // A grant of a role has no ON: its rights have lines of their own while the role is active.
     let Some((names, place)) = grant.split_once(" ON ") else {
         let role = grant.split_once(" TO ").map_or(grant, |(role, _)| role);
         let can_grant = grant.ends_with("WITH ADMIN OPTION");

@@ -1,4 +1,4 @@
-//! Finds the texts that show what other sessions of the user run: a gold, or another answer to the same question.
+//! Finds texts that read the queries of other sessions: a gold, or another answer to the same question.
 //!
 //! MariaDB lets every user see the texts of its own user's sessions, and no setting changes that. Where the server traces its
 //! optimizer, a session sees its last text, which was another run. A query has no way to put the name of a table together, so
@@ -14,7 +14,7 @@ const COUNT: &str = "\
 SELECT COUNT(*) FROM information_schema.processlist
 WHERE id <> CONNECTION_ID() AND (command = 'Killed' OR (command IN ('Query', 'Execute') AND time > 60))";
 
-/// Returns whether a text reads what other sessions run.
+/// Returns whether a text reads the queries of other sessions.
 pub(super) fn shows_sessions(sql: &str) -> bool {
     (names_table(sql) && sql.trim() != COUNT) || explains_session(sql)
 }

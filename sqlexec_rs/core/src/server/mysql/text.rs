@@ -40,7 +40,7 @@ pub(super) fn statement(sql: &str, wanted: Wanted) -> Result<&str, Box<Outcome>>
         return refused("comments that a server runs, /*! … */, are not");
     }
     if shows_sessions(sql) {
-        return refused("what other sessions run is not read");
+        return refused("the text reads the queries of other sessions");
     }
     let mut start = skip_blank(bytes, 0);
     if bytes[start..].iter().all(|byte| *byte == b';' || byte.is_ascii_whitespace()) {
@@ -107,7 +107,7 @@ impl Escapes {
         if sql.contains('\\') { &Self::ALL } else { &Self::ALL[..1] }
     }
 
-    /// Returns how a session of a `sql_mode` reads texts; the server writes out what a mode such as `ANSI` includes.
+    /// Returns how a session with a `sql_mode` reads texts; the server expands combined modes such as `ANSI`.
     pub(super) fn of_mode(sql_mode: &str) -> Self {
         let has = |name: &str| sql_mode.split(',').any(|mode| mode == name);
         let single = !has("NO_BACKSLASH_ESCAPES");

@@ -101,7 +101,7 @@ impl ServerError {
     }
 }
 
-/// Returns what the class of a SQLSTATE, its first two characters, means.
+/// Returns the status of a SQLSTATE class, the first two characters.
 fn status_of_class(code: &str) -> Status {
     match code.get(..2).unwrap_or_default() {
         // Roles and grants, transactions and who one is.

@@ -1,6 +1,6 @@
 //! Functions that a text may not call, because a call can outlive its run: they do not look at the server's clock.
 //!
-//! Setting up readers revokes most of these functions (`servers/_functions.py`). What remains here cannot be revoked:
+//! Setting up readers revokes most of these functions (`servers/_functions.py`). The functions here cannot be revoked:
 //! XMLTABLE is part of the grammar, and `to_date` and `to_timestamp` are ordinary, but take the square of their lengths where
 //! the format is long. `?allow=xmltable,to_date` in a URL allows them by name on that database.
 

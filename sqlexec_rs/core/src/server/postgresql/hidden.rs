@@ -1,5 +1,5 @@
-//! What a database holds that calls functions which a text does not show: views, policies, rules, and functions and operators
-//! of users under the names of others. A query of such things is run in a transaction of its own.
+//! Hidden callers: objects that call functions which a text does not name, such as views, policies and rules, and users'
+//! functions and operators that share a built-in name. A query of such things is run in a transaction of its own.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::server::stream::Failure;
 use crate::server::watch::Watch;
 use crate::server::{CONNECT_WAIT, RECHECK};
 
-/// The kinds and names of what may call functions. Objects from 16384 on are users'; the languages 12 and 13 are the server's
+/// The kinds and names of objects that may call functions. Objects from 16384 on are users'; the languages 12 and 13 are the server's
 /// own and C. A function of one row can be read like a column, without parentheses.
 const QUERY: &str = "\
 SELECT 'name', relname FROM pg_catalog.pg_class
@@ -31,7 +31,7 @@ UNION ALL
    WHERE lanname NOT IN ('internal', 'c', 'sql', 'plpgsql') AND pg_proc.oid >= 16384
    UNION ALL SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'dblink'))";
 
-/// What was found.
+/// The hidden callers of a database.
 #[derive(Default)]
 pub(super) struct Hidden {
     /// Names in lower case; a text with one of them is not plain.

@@ -27,8 +27,8 @@ const LOOK: Duration = Duration::from_millis(1);
 const MAX_REMAINS: usize = 1 << 20;
 
 impl Postgresql {
-    /// Has the server end what it does for this session, and reads to the end of it; where that takes too long the session
-    /// is over.
+    /// Cancels the run on the server and reads its remaining messages. If that takes too long, the session is not usable
+    /// any more.
     pub(super) fn stop(&mut self, asks_at_once: bool) {
         let never = AtomicBool::new(false);
         let is_done = (!asks_at_once && self.drain(&Watch::grace(SERVER_GRACE, &never))) || {
@@ -38,7 +38,7 @@ impl Postgresql {
         self.is_usable &= is_done;
     }
 
-    /// Reads until the server has answered everything; false when that takes too long, or what a run left is not undone.
+    /// Reads the remaining messages; returns false if that takes too long, or if the run was not rolled back.
     pub(super) fn drain(&mut self, watch: &Watch<'_>) -> bool {
         let mut is_undone = self.course.end_at == self.course.rows_at;
         loop {

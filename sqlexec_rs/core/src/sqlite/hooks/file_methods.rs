@@ -1,5 +1,5 @@
-//! What SQLite may do to a file: everything to a temporary one of ours, whose growth the meter is asked for, and nothing but
-//! reading and locking to any other. A connection that is opened read-only is no guard: SQLite deletes the log of an empty
+//! File methods for SQLite: a temporary file of ours may be written, within the meter's limit, and any other file only read
+//! and locked. A connection that is opened read-only is no guard: SQLite deletes the log of an empty
 //! database, truncates an index that nobody uses, and sets the mode of an empty file, whoever reads.
 //!
 //! Two kinds of databases get further methods. One in WAL mode without a log shows its header as that of a database with a
@@ -19,12 +19,12 @@ use crate::sqlite::meter;
 /// SQLite's method tables and our copies of them; there are a few in a process.
 static METHODS: Mutex<Vec<&'static Ours>> = Mutex::new(Vec::new());
 
-/// Where a database's header says how it is written and read, and what it says there in WAL mode and with a journal.
+/// Bytes of a database's header with the format versions, and their values in WAL mode and with a journal.
 const FORMAT_AT: std::ops::Range<i64> = 18..20;
 const WITH_WAL: u8 = 2;
 const WITH_JOURNAL: u8 = 1;
 
-/// Controls that ask something, or set what a handle alone keeps. Others change a file, or may in a later SQLite.
+/// Controls that query a handle or set its own state. Others change a file, or may in a later SQLite.
 const HARMLESS_CONTROLS: [c_int; 10] = [
     ffi::SQLITE_FCNTL_BUSYHANDLER,
     ffi::SQLITE_FCNTL_EXTERNAL_READER,
@@ -66,7 +66,7 @@ unsafe impl Send for Ours {}
 // SAFETY: as above.
 unsafe impl Sync for Ours {}
 
-/// What belongs to a file of ours.
+/// Our data of an open file.
 #[derive(Default)]
 pub(super) struct Extra {
     /// Bytes that a temporary file takes on disk.
@@ -136,7 +136,7 @@ unsafe fn original<'a>(file: *mut ffi::sqlite3_file) -> &'a ffi::sqlite3_io_meth
     unsafe { &*table(file).original }
 }
 
-/// Returns what belongs to a file of ours.
+/// Returns our data of an open file.
 #[allow(clippy::cast_ptr_alignment, reason = "handles are aligned to 8 bytes, and handle_bytes is a multiple of that")]
 unsafe fn extra(file: *mut ffi::sqlite3_file) -> *mut Extra {
     // SAFETY: as above; a handle has room for an Extra behind the default layer's part.
@@ -190,7 +190,7 @@ unsafe extern "C" fn map_index(
     may_grow: c_int,
     region: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: a file of ours, with what belongs to it behind, which one connection's thread at a time uses. A region is as
+    // SAFETY: a file of ours, with our data behind, which one connection's thread at a time uses. A region is as
     // large as SQLite asks, zeros at first, and stays until `forget_index`: the vector moves its pointer and not its bytes.
     unsafe {
         let index = &mut (*extra(file)).index;
@@ -203,7 +203,7 @@ unsafe extern "C" fn map_index(
     ffi::SQLITE_OK
 }
 
-/// Nobody else has the index.
+/// No other connection uses this index.
 unsafe extern "C" fn lock_index(_: *mut ffi::sqlite3_file, _: c_int, _: c_int, _: c_int) -> c_int {
     ffi::SQLITE_OK
 }

@@ -35,7 +35,7 @@ thread_local! {
     static ONLY_READS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What SQLite may not do.
+/// A refused action of SQLite.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
     #[error("{}: not a regular file", .0.display())]

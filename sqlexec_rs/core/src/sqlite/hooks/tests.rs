@@ -15,7 +15,7 @@ use super::{Log, vfs};
 const LAYERS: [Log; 3] = [Log::Possible, Log::Missing, Log::WithoutIndex];
 const NAMES: [&str; 4] = ["x.sqlite", "x.sqlite-wal", "x.sqlite-shm", "x.sqlite-journal"];
 
-/// What SQLite says a file is, when it opens one.
+/// The file types that SQLite passes to `xOpen`.
 const TYPES: [c_int; 5] = [
     ffi::SQLITE_OPEN_MAIN_DB,
     ffi::SQLITE_OPEN_MAIN_JOURNAL,

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
+from jaxrl_sql.data.chat import chat_messages
 from jaxrl_sql.data.filters import Dropped, by_gold
 from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.prompts import PromptStyle, chat_messages, message_texts
+from jaxrl_sql.data.prompts import PromptStyle, message_texts
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.run.fingerprint import TEACHER, as_asked, changed_since, digests, fingerprint

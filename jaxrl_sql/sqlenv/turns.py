@@ -23,7 +23,10 @@ _SQL = re.compile(r"<sql>((?:(?!<sql>).)*?)</sql>\s*$", re.DOTALL)
 # A query that reads, behind comments and blanks.
 _SELECT = re.compile(r"(?:\s+|--[^\n]*\n|/\*.*?\*/)*(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
 _SOLUTION = "</solution>"
-_TAG = re.compile(r"<(?=/?(?:think|reasoning|sql|solution|observation|answer)>)", re.IGNORECASE)
+_TAG_NAMES = ("think", "reasoning", "sql", "solution", "observation", "answer")
+_TAG = re.compile(rf"<(?=/?(?:{'|'.join(_TAG_NAMES)})>)", re.IGNORECASE)
+TAGS = frozenset(f"<{slash}{name}>" for name in _TAG_NAMES for slash in ("", "/"))
+"""The tags of a dialogue, which recipes and environments write."""
 
 
 class Action(NamedTuple):

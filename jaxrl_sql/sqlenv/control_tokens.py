@@ -1,0 +1,70 @@
+"""Text from outside as ordinary tokens: no cell, question or message writes a tokenizer's control tokens.
+
+A tokenizer reads `<|im_end|>` as the end of a turn wherever it is written, so the author of a cell could begin the next
+turn. `shield` therefore puts a mark into the name of each control token in a text from outside. The marked text passes
+through prompt and chat templates like any other, and `encode` cuts it at the marks, so no piece holds a whole name. The
+names that templates write have no mark and stay tokens. A text without marks is encoded as before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from itertools import pairwise
+from typing import Any
+
+MARK = "\udabc"
+"""Half a character, which no text that can be encoded holds."""
+
+_TAG = re.compile(r"[<\[].+[>\]]", re.DOTALL)
+
+
+def bare(text: str) -> str:
+    """Return a text without marks."""
+    return text.replace(MARK, "")
+
+
+class ControlTokens:
+    """The control tokens of a tokenizer, and the encoding of texts in which `shield` has marked their names.
+
+    Control tokens are the special tokens, and other added tokens in angle or square brackets (Qwen's `<tool_call>`,
+    `<think>`); `tags` are the names of the latter. Further added tokens are vocabulary: runs of blanks, whole terms. A
+    tokenizer without `added_tokens_decoder` has no control tokens.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        added = {token.content: (i, token) for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items()}
+        control = {
+            name: (i, token)
+            for name, (i, token) in added.items()
+            if len(name.strip()) > 1 and (token.special or _TAG.fullmatch(name))
+        }
+        self.tags = frozenset(name for name, (_, token) in control.items() if not token.special)
+        self._ids = {name: i for name, (i, _) in control.items()}
+        self._lengths = sorted({len(name) for name in control})
+        letters = "".join(sorted({name[0] for name in control}))
+        self._first = re.compile(f"[{re.escape(letters)}]" if letters else "(?!)")
+        normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+        self._is_normalized = normalizer is not None and any(token.normalized for _, token in control.values())
+
+    def shield(self, text: str, but: Collection[str] = ()) -> str:
+        """Return a text from outside with a mark in the name of each control token except those named in `but`."""
+        ends = [place.start() + 1 for place in self._first.finditer(text) if self._is_name(text, place.start(), but)]
+        if ends:
+            text = MARK.join(text[start:end] for start, end in pairwise((0, *ends, len(text))))
+        if self._is_normalized:  # a name may come about as the tokenizer normalizes the text
+            control = {i for name, i in self._ids.items() if name not in but}
+            if not control.isdisjoint(self.encode(text)):
+                return MARK.join(bare(text))
+        return text
+
+    def _is_name(self, text: str, start: int, but: Collection[str]) -> bool:
+        names = (text[start : start + length] for length in self._lengths)
+        return any(name in self._ids and name not in but for name in names)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return the ids of a text, cut at its marks."""
+        pieces = text.split(MARK) if MARK in text else [text]
+        encode = self.tokenizer.encode
+        return [i for piece in pieces for i in encode(piece, add_special_tokens=add_special_tokens)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxrl_sql.sqlenv.control_tokens import bare
+from jaxrl_sql.ops.control_tokens import bare
 from jaxrl_sql.types import InputError
 
 Message = Mapping[str, str]

@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.ops.control_tokens import ControlTokens
 from jaxrl_sql.sqlenv.address import is_address, parse_address
-from jaxrl_sql.sqlenv.control_tokens import ControlTokens
 from jaxrl_sql.sqlenv.dialect import from_sqlite
 from jaxrl_sql.sqlenv.turns import TAGS
 from jaxrl_sql.types import DIALECTS, UNPLACED, Example, InputError, Response
@@ -92,7 +92,7 @@ def _shield_text(text: str, example: Example, control: ControlTokens) -> str:
     sources = (example.reasoning, example.taught_sql, example.question, example.evidence)
     if all(control.shield(source) == source for source in sources):
         return text
-    for source in (example.reasoning, taught_sql(example)):
+    for source in (example.reasoning, example.taught_sql, taught_sql(example)):
         text = text.replace(source, control.shield(source)) if source else text
     return control.shield(text, but=TAGS)  # where a recipe changes what it places
 

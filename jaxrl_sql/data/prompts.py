@@ -28,7 +28,7 @@ from jaxrl_sql.data.schema.read import Schema, read_schema
 from jaxrl_sql.data.schema.render import RENDERERS
 from jaxrl_sql.data.schema.synonyms import find_alike
 from jaxrl_sql.data.template import PromptTemplate
-from jaxrl_sql.sqlenv.control_tokens import ControlTokens, bare
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, whole_text
 
 ShowSchema = Callable[[Example, Schema], str]

@@ -17,7 +17,7 @@ import numpy as np
 from jaxrl_sql.data.dialects import shield_answer, taught_sql
 from jaxrl_sql.data.prompts import Encoder, PromptStyle, Pruning, Tokenizer
 from jaxrl_sql.data.shares import rank
-from jaxrl_sql.sqlenv.control_tokens import ControlTokens
+from jaxrl_sql.ops.control_tokens import ControlTokens
 from jaxrl_sql.types import Example, InputError, Response
 
 # Token ids of schemas that are kept of each style: questions of a database need not stand together.

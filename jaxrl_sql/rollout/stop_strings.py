@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_sql.sqlenv.control_tokens import ControlTokens
+from jaxrl_sql.ops.control_tokens import ControlTokens
 from jaxrl_sql.sqlenv.turns import TAGS
 from jaxrl_sql.types import InputError
 

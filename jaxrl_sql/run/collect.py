@@ -22,6 +22,7 @@ from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.data.dialects import shield_answer
 from jaxrl_sql.data.order import AnyOrder
 from jaxrl_sql.data.pack import pack_groups
+from jaxrl_sql.ops.control_tokens import ControlTokens
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.rollout import AnyEngine, Sample
@@ -33,7 +34,6 @@ from jaxrl_sql.run.build import make_client
 from jaxrl_sql.run.policy_client import EnvStates, response, sampling_by, served
 from jaxrl_sql.run.session import PreemptedError, Session
 from jaxrl_sql.runtime import signals
-from jaxrl_sql.sqlenv.control_tokens import ControlTokens
 from jaxrl_sql.types import DEMONSTRATION, Example, InputError, Prompt, Response, Reward, Trajectory, Turn, whole_text
 
 _RIGHT = "correct"

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jaxrl_sql.data.chat import render_chat
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
-from jaxrl_sql.sqlenv.control_tokens import ControlTokens, bare
 from jaxrl_sql.sqlenv.turns import TAGS
 from jaxrl_sql.types import JaxrlSqlError, Prompt
 

@@ -20,6 +20,7 @@ from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, shown_schema
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.choices import Chosen, compare_choices, table
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rollout import SamplingParams
@@ -32,7 +33,6 @@ from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import asked_otherwise, find_asked
 from jaxrl_sql.runtime.tables import show_table
-from jaxrl_sql.sqlenv.control_tokens import ControlTokens, bare
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
 from jaxrl_sql.verbal.judging import SCORES_END, JudgingConfig, Question, VerbalPolicy, Verdict, choose_by_judging

@@ -12,8 +12,8 @@ import pytest
 
 from jaxrl_sql.data.chat import render_chat
 from jaxrl_sql.data.prompts import make_prompts
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.sqlenv.control_tokens import ControlTokens, bare
 from jaxrl_sql.sqlenv.turns import TAGS
 from jaxrl_sql.types import Example, InputError
 

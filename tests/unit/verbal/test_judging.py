@@ -17,9 +17,9 @@ import pytest
 from jaxrl_sql.config import DataConfig, ExecutorConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.ops.control_tokens import ControlTokens
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.sqlenv.control_tokens import ControlTokens
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import InputError, Prompt
 from jaxrl_sql.verbal.choosing import judge_prompt

@@ -17,6 +17,11 @@ MARK = "\udabc"
 """Half a character, which no text that can be encoded holds."""
 
 _TAG = re.compile(r"[<\[].+[>\]]", re.DOTALL)
+# Elements of HTML, which Gemma's tokenizer has as whole tokens and texts hold.
+_HTML = re.compile(
+    r"</?(?:a|b|blockquote|br|caption|code|div|em|h[1-6]|hr|i|img|li|ol|p|pre|s|span|strong|su[bp]|"
+    r"t(?:able|body|d|foot|h|head|r)|u|ul)>"
+)
 
 
 def bare(text: str) -> str:
@@ -24,29 +29,31 @@ def bare(text: str) -> str:
     return text.replace(MARK, "")
 
 
+def _is_control(name: str, special: Collection[str]) -> bool:
+    is_tag = _TAG.fullmatch(name) and not _HTML.fullmatch(name)
+    return len(name.strip()) > 1 and (name in special or bool(is_tag))
+
+
 class ControlTokens:
     """The control tokens of a tokenizer, and the encoding of texts in which `shield` has marked their names.
 
     Control tokens are the special tokens, and other added tokens in angle or square brackets (Qwen's `<tool_call>`,
-    `<think>`); `tags` are the names of the latter. Further added tokens are vocabulary: runs of blanks, whole terms. A
-    tokenizer without `added_tokens_decoder` has no control tokens.
+    `<think>`); `tags` are the names of the latter. Further added tokens are vocabulary: runs of blanks, whole terms,
+    HTML. A tokenizer without `added_tokens_decoder` has no control tokens.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        added = {token.content: (i, token) for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items()}
-        control = {
-            name: (i, token)
-            for name, (i, token) in added.items()
-            if len(name.strip()) > 1 and (token.special or _TAG.fullmatch(name))
-        }
-        self.tags = frozenset(name for name, (_, token) in control.items() if not token.special)
-        self._ids = {name: i for name, (i, _) in control.items()}
-        self._lengths = sorted({len(name) for name in control})
-        letters = "".join(sorted({name[0] for name in control}))
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        special = {token.content for token in added.values() if token.special}
+        special |= set(getattr(tokenizer, "all_special_tokens", ()))
+        self._ids = {token.content: i for i, token in added.items() if _is_control(token.content, special)}
+        self.tags = frozenset(self._ids.keys() - special)
+        self._lengths = sorted({len(name) for name in self._ids})
+        letters = "".join(sorted({name[0] for name in self._ids}))
         self._first = re.compile(f"[{re.escape(letters)}]" if letters else "(?!)")
         normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
-        self._is_normalized = normalizer is not None and any(token.normalized for _, token in control.values())
+        self._is_normalized = normalizer is not None and any(added[i].normalized for i in self._ids.values())
 
     def shield(self, text: str, but: Collection[str] = ()) -> str:
         """Return a text from outside with a mark in the name of each control token except those named in `but`."""

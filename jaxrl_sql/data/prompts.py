@@ -60,8 +60,9 @@ class PromptStyle(NamedTuple):
     """How a question is put to the policy.
 
     The prompt is `wrap(tokenizer, *parts(example, schema, values), shown)`, two texts of which the first is the same
-    for all questions on a schema, a text or not yet; `shown` are the examples that `shots` chooses, in the same form.
-    The supervised target is `answer(example)`, a text or a dialogue, without an end token. `show` writes a schema.
+    for all questions on a schema. `parts` takes the schema or its text; `shown` are the examples that `shots` chooses,
+    in the same form. The supervised target is `answer(example)`, a text or a dialogue, without an end token. `show`
+    writes a schema.
     `answers_raw_sql` tells that answers are SQL and nothing else, as those of a model made from scratch. `begun` is the
     tag that the prompt ends with, if it does: it counts as the answer's own, which is written without it. Up to
     `retrieve` values that the question names are shown, or means by the word vectors of the folder `synonyms`: by the

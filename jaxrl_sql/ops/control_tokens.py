@@ -50,14 +50,14 @@ class ControlTokens:
         self._ids = {token.content: i for i, token in added.items() if _is_control(token.content, special)}
         self.tags = frozenset(self._ids.keys() - special)
         self._lengths = sorted({len(name) for name in self._ids})
-        letters = "".join(sorted({name[0] for name in self._ids}))
-        self._first = re.compile(f"[{re.escape(letters)}]" if letters else "(?!)")
+        first, second = ("".join(sorted({name[i] for name in self._ids})) for i in (0, 1))
+        self._start = re.compile(f"[{re.escape(first)}](?=[{re.escape(second)}])" if self._ids else "(?!)")
         normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._is_normalized = normalizer is not None and any(added[i].normalized for i in self._ids.values())
 
     def shield(self, text: str, but: Collection[str] = ()) -> str:
         """Return a text from outside with a mark in the name of each control token except those named in `but`."""
-        ends = [place.start() + 1 for place in self._first.finditer(text) if self._is_name(text, place.start(), but)]
+        ends = [place.start() + 1 for place in self._start.finditer(text) if self._is_name(text, place.start(), but)]
         if ends:
             text = MARK.join(text[start:end] for start, end in pairwise((0, *ends, len(text))))
         if self._is_normalized:  # a name may come about as the tokenizer normalizes the text

@@ -79,7 +79,7 @@ def taught_sql(example: Example) -> str:
 
 
 def shield_answer(response: Response, example: Example, control: ControlTokens) -> Response:
-    """Return the answer that an example teaches, with marks in what is not the recipe's: thought, SQL, observations."""
+    """Return the answer that an example teaches, with marks in its content: thought, SQL and observations."""
     if isinstance(response, str):
         return _shield_text(response, example, control)
     return [

@@ -249,7 +249,7 @@ class TestCommands:
 
     def test_mcp_shows_no_omitted_column(self, shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
         with Executor(threads=1) as executor:
-            schema = McpDatabase(shop.reader, None, ["customer.email"], executor, 10).schema(None)
+            schema = McpDatabase(shop.reader, None, executor, 10, ["customer.email"]).schema(None)
         assert ("name TEXT" in schema, "email" in schema) == (True, False)
         assert mcp(["--db", shop.reader, "--leave-out", "customer.mail"]) == 2
         assert "the nearest is customer.email" in capsys.readouterr().err

@@ -109,8 +109,11 @@ def database_of(db: str, stand_in: Path | None = None, leave_out: Sequence[str] 
             raise InputError(f"--stand-in {stand_in}: is for a --db of another engine; {db} shows itself")
         if not path.is_file():
             raise InputError(f"--db {db}: {'is a folder: name the file in it' if path.is_dir() else 'no such file'}")
-    if not read_schema(path).tables:
-        raise InputError(f"--db {path}: the database has no tables")
+    schema = read_schema(path)
+    for line in schema.omissions:
+        sys.stderr.write(f"{line}\n")
+    if not schema.tables:
+        raise InputError(f"--db {path}: the database has no tables that can be read")
     return Example("", path.stem, str(path), "", "", dialect=engine, engine_url=url)
 
 

@@ -18,18 +18,18 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl_sql.data.schema.cache import Version, kept, version_of
 from jaxrl_sql.data.schema.quote import quote_name
-from jaxrl_sql.data.schema.read import connect, read_schema
+from jaxrl_sql.data.schema.read import Table, read_schema
+from jaxrl_sql.data.schema.sqlite_file import read_file, skip_unreadable
 from jaxrl_sql.types import Example, InputError
 
 # The name of entries in the cache on disk: another number when what is found, or how it is written, changes.
-_KIND = "texts-2"
+_KIND = "texts-3"
 _LONGEST = 40
 # A column of more distinct values is known by the first of them in their order: it is one of codes or names.
 _MOST = 100_000
@@ -151,22 +151,28 @@ def open_index(db_path: str) -> TextIndex:
 
 def read_texts(path: str) -> tuple[list[tuple[str, str]], list[list[str]]]:
     """Return the (table, column) pairs of a database that hold texts, and the distinct texts of each, in order."""
-    columns, texts = [], []
+    tables = read_schema(path).tables
     try:
-        with closing(connect(path)) as connection:
-            for table in read_schema(path).tables:
-                for column in table.columns:
-                    name, source = (quote_name(text, always=True) for text in (column.name, table.name))
-                    rows = connection.execute(
-                        f"SELECT DISTINCT v FROM (SELECT {name} AS v FROM {source}) "
-                        f"WHERE typeof(v) = 'text' AND length(v) BETWEEN 1 AND {_LONGEST} ORDER BY v LIMIT {_MOST}"
-                    )
-                    found = [text for (text,) in rows if _WORD.search(text)]
-                    if found:
-                        columns.append((table.name, column.name))
-                        texts.append(found)
+        return read_file(path, lambda connection: _read_texts(connection, path, tables))
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text
         raise InputError(f"{path}: values cannot be read ({error})") from error
+
+
+def _read_texts(
+    connection: sqlite3.Connection, path: str, tables: Sequence[Table]
+) -> tuple[list[tuple[str, str]], list[list[str]]]:
+    columns, texts = [], []
+    for table in tables:
+        for column in table.columns:
+            name, source = (quote_name(text, always=True) for text in (column.name, table.name))
+            with skip_unreadable(path, f"{table.name}.{column.name}"):
+                rows = connection.execute(
+                    f"SELECT DISTINCT v FROM (SELECT {name} AS v FROM {source}) "
+                    f"WHERE typeof(v) = 'text' AND length(v) BETWEEN 1 AND {_LONGEST} ORDER BY v LIMIT {_MOST}"
+                )
+                if distinct := [text for (text,) in rows if _WORD.search(text)]:
+                    columns.append((table.name, column.name))
+                    texts.append(distinct)
     return columns, texts
 
 

@@ -91,9 +91,10 @@ def sample(
     source = _SOURCES[address.engine](address)
     scratch = folder / f".{target.name}.{os.getpid()}.partial"
     try:
-        chosen = choose(source.catalog(), leave_out)
+        chosen = _with_readable_views(source, choose(source.catalog(), leave_out))
         if not chosen.tables:
-            raise InputError(f"{address.named(address.database)}: there is no table that the role can read")
+            why = f" ({'; '.join(chosen.notes[:3])})" if chosen.notes else ""
+            raise InputError(f"{address.named(address.database)}: there is no table that the role can read{why}")
         scratch.mkdir(parents=True)
         file = SampleFile(scratch / f"{target.name}.sqlite", chosen)
         try:
@@ -111,6 +112,20 @@ def sample(
         source.close()
         shutil.rmtree(scratch, ignore_errors=True)
     return SampleReport(target / f"{target.name}.sqlite", sampler.counts, tuple(notes))
+
+
+def _with_readable_views(source: Source, catalog: Catalog) -> Catalog:
+    """Return a catalog without the views of which no row can be read, as they call a refused function, say."""
+    tables, notes = [], list(catalog.notes)
+    for table in catalog.tables:
+        try:
+            if table.is_view:
+                source.first_rows(table, 1)
+        except InputError as error:
+            notes.append(f"{table.title} is left out: {error}")
+        else:
+            tables.append(table)
+    return catalog._replace(tables=tuple(tables), notes=tuple(notes))
 
 
 def sample_id(address: Address) -> str:

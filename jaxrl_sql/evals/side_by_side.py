@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.evals.pairs import Paired, compare_runs
+from jaxrl_sql.evals.pairs import Paired, caution, compare_runs
 from jaxrl_sql.evals.records import Record, example_of, verdict_of
 from jaxrl_sql.evals.tables import Table, as_markdown
 from jaxrl_sql.evals.verdict import Verdict
@@ -65,6 +65,8 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
         if before.scores.get(own) != after.scores.get(own)
     )
     paired = tuple(compare_runs(examples, mine, theirs, rule) for rule in rules)
+    notes.append("McNemar's p takes questions for independent and is too small where databases differ: use the sign-flip p")
+    notes += filter(None, [caution(min(pair.databases for pair in paired))])
     return SideBySide((first, second), own, paired, changed, tuple(notes))
 
 
@@ -101,7 +103,7 @@ def _mean_verdict(runs: Sequence[Record]) -> Verdict:
 
 
 def compare_table(made: SideBySide) -> Table:
-    """Return both shares by rule, their difference with its interval, and the p value of the paired test."""
+    """Return both shares by rule, their difference with its interval, and the p values of both paired tests."""
     rows = tuple(
         (
             f"{one.rule} *" if one.rule == made.own else one.rule,
@@ -110,14 +112,16 @@ def compare_table(made: SideBySide) -> Table:
             f"{100 * one.difference:+.1f}",
             f"{100 * one.low:+.1f} to {100 * one.high:+.1f}",
             f"{one.p_value:.2g}",
+            f"{one.p_mcnemar:.2g}",
             str(len(one.better)),
             str(len(one.worse)),
             str(one.count),
         )
         for one in made.rules
     )
-    columns = ("rule", "first %", "second %", "difference", "95 % interval", "p", "better", "worse", "of")
-    return Table(f"{made.folders[0]} and {made.folders[1]}", columns, rows)
+    numbers = ("first\n%", "second\n%", "points", "95 %\ninterval", "sign-flip\np", "McNemar\np", "better", "worse", "of")
+    databases = max(pair.databases for pair in made.rules)
+    return Table(f"{made.folders[0]} and {made.folders[1]}, {databases} databases", ("rule", *numbers), rows)
 
 
 def changed_table(made: SideBySide) -> Table:

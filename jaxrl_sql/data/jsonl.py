@@ -60,7 +60,7 @@ def write_lines(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_ids(path: str | Path) -> frozenset[str]:
-    """Read ids: a line, or an entry of a JSON list, is the id itself or an object with a field of it (`sqlexec_rs.files`).
+    """Read ids: a line, or an entry of a JSON list, is the id itself or an object with a field of it (`uid_of`).
 
     Raises InputError for a file that cannot be read or holds none.
     """

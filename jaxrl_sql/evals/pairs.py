@@ -1,7 +1,7 @@
 """Two runs on the same questions: which is better, and where.
 
 Questions on one database share its schema and its difficulties, so they are not independent: databases are what varies.
-The p value is that of a sign-flip test over databases (Fisher's randomization test): if the runs were equally good, each
+The p value is of a sign-flip test over databases (Fisher's randomization test): if the runs were equally good, each
 database's summed difference could as well have the other sign. McNemar's exact test counts questions: of those whose
 score differs, as many would be better as worse. It takes questions for independent, and where databases differ it calls
 many equal runs different. The interval of the difference is by databases, too (`interval`).
@@ -118,9 +118,9 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
 def caution(databases: int) -> str:
     """Return what so few databases cannot show, or nothing for six or more."""
     if databases <= 1:
-        return "1 database: the interval and p say nothing of other databases"
+        return "1 database: the interval and McNemar's p are of its questions alone, and the sign-flip p is always 1"
     if databases == 2:
-        return "2 databases: the interval is useless and p is at least 0.5, so no difference can be shown"
+        return "2 databases: the interval is useless and the sign-flip p is at least 0.5, so no difference can be shown"
     least = 2 / 2**databases
-    few = f"{databases} databases: p is at least {least:.2g}, so no difference can be shown at 5 %"
+    few = f"{databases} databases: the sign-flip p is at least {least:.2g}, so no difference can be shown at 5 %"
     return few if least > _LEVEL else ""

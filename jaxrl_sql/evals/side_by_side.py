@@ -65,7 +65,9 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
         if before.scores.get(own) != after.scores.get(own)
     )
     paired = tuple(compare_runs(examples, mine, theirs, rule) for rule in rules)
-    notes.append("McNemar's p takes questions for independent and is too small where databases differ: use the sign-flip p")
+    notes.append(
+        "McNemar's p takes questions for independent and is too small where databases differ: use the sign-flip p"
+    )
     notes += filter(None, [caution(min(pair.databases for pair in paired))])
     return SideBySide((first, second), own, paired, changed, tuple(notes))
 
@@ -119,7 +121,17 @@ def compare_table(made: SideBySide) -> Table:
         )
         for one in made.rules
     )
-    numbers = ("first\n%", "second\n%", "points", "95 %\ninterval", "sign-flip\np", "McNemar\np", "better", "worse", "of")
+    numbers = (
+        "first\n%",
+        "second\n%",
+        "points",
+        "95 %\ninterval",
+        "sign-flip\np",
+        "McNemar\np",
+        "better",
+        "worse",
+        "of",
+    )
     databases = max(pair.databases for pair in made.rules)
     return Table(f"{made.folders[0]} and {made.folders[1]}, {databases} databases", ("rule", *numbers), rows)
 

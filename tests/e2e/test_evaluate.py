@@ -232,11 +232,11 @@ def test_two_evaluations_side_by_side(
     text = (tmp_path / "beside/compare.md").read_text()
     assert ids[0] in text
     assert "SELECT x FROM y" in text
-    assert "2 databases: the interval is useless and p is at least 0.5" in text
+    assert "2 databases: the interval is useless and the sign-flip p is at least 0.5" in text
     assert "| sign-flip p | McNemar p |" in text
     shown = capsys.readouterr().out
     assert "2 questions changed by bird" in shown
-    assert "2 databases: the interval is useless and p is at least 0.5" in shown
+    assert "2 databases: the interval is useless and the sign-flip p is at least 0.5" in shown
     assert main(["--compare", str(first), str(data)]) == 2
     assert "no finished evaluation" in capsys.readouterr().err
     assert main(["--compare", str(first), str(second), "--out", "/dev/null/out"]) == 2

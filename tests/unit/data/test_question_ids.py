@@ -63,7 +63,7 @@ def plain(folder: Path, uids: list[Any]) -> Path:
 def test_whole_numbers_are_ids_and_other_values_are_refused(make: Any, tmp_path: Path) -> None:
     assert [example.uid for example in load_benchmark(make(tmp_path, [7, 2.0, " x "])).examples] == ["7", "2", "x"]
     for unusable in ([1], 2.5, True, {"a": 1}):
-        with pytest.raises(InputError, match="its id is .*, which is neither text nor a whole number"):
+        with pytest.raises(InputError, match=r"its id is .*, which is neither text nor a whole number"):
             load_benchmark(make(tmp_path, [7, unusable]))
 
 

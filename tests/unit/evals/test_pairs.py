@@ -72,7 +72,13 @@ def test_equal_runs_are_called_different_in_one_of_twenty(databases: int) -> Non
 
 
 def test_few_databases_cannot_show_a_difference() -> None:
-    assert caution(1) == "1 database: the interval and p say nothing of other databases"
-    assert caution(2) == "2 databases: the interval is useless and p is at least 0.5, so no difference can be shown"
-    assert caution(5) == "5 databases: p is at least 0.062, so no difference can be shown at 5 %"
+    assert (
+        caution(1)
+        == "1 database: the interval and McNemar's p are of its questions alone, and the sign-flip p is always 1"
+    )
+    assert (
+        caution(2)
+        == "2 databases: the interval is useless and the sign-flip p is at least 0.5, so no difference can be shown"
+    )
+    assert caution(5) == "5 databases: the sign-flip p is at least 0.062, so no difference can be shown at 5 %"
     assert caution(6) == ""

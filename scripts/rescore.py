@@ -4,8 +4,8 @@
 95 % interval and, by each rule, how every file differs from the first: points with their interval, and the p values of
 a sign-flip test over databases and of McNemar's exact test, which takes questions for independent. With `--differences
 FILE` the questions on which the rules of one file disagree are written as JSON lines: which rules call the prediction
-right, statuses, numbers of rows, and why. Files are read as `evaluate` reads them: JSON lines, a JSON list, BIRD's JSON,
-CSV, or lines of SQL. Exit code 2 for files that do not fit the questions.
+right, statuses, numbers of rows, and why. Files are read as `evaluate` reads them: JSON lines, a JSON list, BIRD's
+JSON, a table, or lines of SQL. Exit code 2 for files that do not fit the questions.
 """
 
 from __future__ import annotations

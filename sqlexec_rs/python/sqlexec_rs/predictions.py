@@ -42,6 +42,7 @@ _CONTINUES_SQL = re.compile(
 _FENCE = re.compile(r"\A\s*```(?:sql\b)?|```\s*\Z", re.IGNORECASE)
 # pandas calls an index without a name `Unnamed: 0`, or nothing.
 _HEADER_NAME = re.compile(r"[^\W\d][\w. -]*|unnamed: \d+", re.IGNORECASE)
+_INDEX_NAME = re.compile(r"|unnamed: \d+|index|idx", re.IGNORECASE)
 # The first of many lines may be the header of a table of one column.
 _HEADER_LINE = re.compile(r"[^\W\d][\w.-]*(?: (?:sql|query|queries))?", re.IGNORECASE)
 _DELIMITERS = "\t;,"
@@ -112,7 +113,7 @@ def read_predictions(path: str | Path, field: str = "") -> Predictions:
 
 def shown_fields(names: Sequence[str]) -> str:
     """Return a file's fields for a message."""
-    return ", ".join(names[:_SHOWN_FIELDS]) + (", …" if len(names) > _SHOWN_FIELDS else "")
+    return ", ".join(filter(None, names[:_SHOWN_FIELDS])) + (", …" if len(names) > _SHOWN_FIELDS else "")
 
 
 def same_sql(one: str, other: str) -> bool:
@@ -204,8 +205,22 @@ def _from_objects(path: Path, form: str, entries: Sequence[tuple[str, Any]], cho
         )
     if told:
         raise InputError(f"{path}: {'; '.join(told)}")
+    if not has_ids:
+        _refuse_other_order(path, objects, fields)
     form += " with ids" if has_ids else " without ids"
     return Predictions(path, form, tuple(found), has_ids=has_ids, field=field, fields=fields)
+
+
+def _refuse_other_order(path: Path, entries: Sequence[Entry], fields: Sequence[str]) -> None:
+    """Refuse entries without ids whose index does not count them: it may hold their ids, or another order."""
+    for name in filter(_INDEX_NAME.fullmatch, fields):
+        index = [id_text(entry.get(name)) for _, entry in entries]
+        if index not in ([str(i + start) for i in range(len(index))] for start in (0, 1)):
+            column = repr(name) if name else "a column without a name"
+            raise InputError(
+                f"{path}: no id, and {column} ({cases(index)}) does not count the entries: rename it to id, or "
+                "remove it to pair entry by entry"
+            )
 
 
 def _field_of(entries: Sequence[Entry], fields: Sequence[str]) -> str:
@@ -268,8 +283,8 @@ def _from_mapping(path: Path, whole: Mapping[str, Any]) -> Predictions:
 def _read_csv(path: Path, text: str, field: str) -> Predictions | None:
     """Read a table with commas, semicolons or tabs by its header; None where the first line is none.
 
-    It is one if it names an id or SQL, or nothing but words between delimiters, which no query is. A column without a
-    name, as pandas' index is, is left out.
+    It is one if it names an id or SQL, or nothing but words between delimiters, which no query is. A column may be
+    without a name, as pandas' index is.
     """
     head = text.partition("\n")[0].rstrip("\r")
     delimiter = next((mark for mark in _DELIMITERS if mark in head), ",")
@@ -296,7 +311,7 @@ def _rows(path: Path, text: str, names: Sequence[str], delimiter: str) -> Iterat
             if row and len(row) != len(names):
                 bad.append(place)
             elif row:
-                yield place, {name: cell for name, cell in zip(names, row, strict=True) if name}
+                yield place, dict(zip(names, row, strict=True))
     except csv.Error as error:
         raise InputError(f"{path}: line {rows.line_num}: not CSV: {error}") from None
     if bad:

@@ -18,7 +18,7 @@ from jaxrl_sql.types import InputError
 def database(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE t(a)")
+        connection.execute("CREATE TABLE IF NOT EXISTS t(a)")
         connection.commit()
 
 

@@ -264,6 +264,18 @@ def test_texts_that_are_no_sql_are_scored_among_sql_or_where_the_field_is_chosen
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "index"])
+def test_an_index_without_ids_must_count_the_entries(name: str, tmp_path: Path) -> None:
+    def table(*index: object) -> str:
+        return f"{name},sql\n" + "".join(f"{value},SELECT {i}\n" for i, value in enumerate(index))
+
+    path = tmp_path / "p"
+    for index in ((0, 1, 2), (1, 2, 3)):
+        assert list(paired(path, table(*index)).sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
+    for index in (("q2", "q0", "q1"), (2, 0, 1)):
+        assert "does not count the entries: rename it to id" in refusal(path, table(*index))
+
+
 @pytest.mark.parametrize("number", ["2.0", "2e0", "2", '" 2 "'])
 def test_whole_numbers_are_ids_in_any_spelling(number: str, tmp_path: Path) -> None:
     (tmp_path / "p").write_text(f'{{"id": {number}, "sql": "SELECT 2"}}\n{{"id": 1, "sql": "SELECT 1"}}\n')

@@ -233,7 +233,8 @@ def test_two_evaluations_side_by_side(
     assert ids[0] in text
     assert "SELECT x FROM y" in text
     assert "2 databases: the interval is useless and the sign-flip p is at least 0.5" in text
-    assert "| sign-flip p | McNemar p |" in text
+    assert "| 95 % interval | sign-flip p |" in text
+    assert "| of | McNemar's p |" in text
     shown = capsys.readouterr().out
     assert "2 questions changed by bird" in shown
     assert "2 databases: the interval is useless and the sign-flip p is at least 0.5" in shown

@@ -59,7 +59,7 @@ def id_values(record: Mapping[str, Any], keys: Sequence[str] = ID_KEYS) -> list[
     return [lowered[key] for key in keys if key in lowered]
 
 
-def id_text(value: object) -> str:
+def id_text(value: Any) -> str:
     """Return an id as text: a text, or a whole number; nothing for any other value.
 
     pandas writes the whole numbers of a column with a gap as 2.0. From 2**53 on a float may be another number.
@@ -68,12 +68,11 @@ def id_text(value: object) -> str:
         return value.strip()
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if isinstance(value, float | Decimal) and math.isfinite(value) and abs(value) < 2**53 and value % 1 == 0:
-        return str(int(value))
-    return ""
+    is_real = isinstance(value, float | Decimal) and math.isfinite(value)
+    return str(int(value)) if is_real and abs(value) < 2**53 and value % 1 == 0 else ""
 
 
-def is_blank(value: object) -> bool:
+def is_blank(value: Any) -> bool:
     """Return whether an id field is empty: null, NaN or blank text."""
     return value is None or (isinstance(value, str) and not value.strip()) or value != value  # noqa: PLR0124 (NaN)
 

@@ -120,24 +120,24 @@ def compare_table(made: SideBySide) -> Table:
     return Table(f"{made.folders[0]} and {made.folders[1]}, over {over}", columns, rows)
 
 
-def questions_table(made: SideBySide) -> Table:
+def questions_table(comparison: SideBySide) -> Table:
     """Return by rule how many questions changed, and McNemar's p."""
     rows = tuple(
         (
-            _rule(made, paired),
+            _rule(comparison, paired),
             str(len(paired.better)),
             str(len(paired.worse)),
             str(paired.count),
             f"{paired.p_mcnemar:.2g}",
         )
-        for paired in made.rules
+        for paired in comparison.rules
     )
     title = "by questions, as if they were independent: this p is too small where databases differ"
     return Table(title, ("rule", "better", "worse", "of", "McNemar's\np"), rows)
 
 
-def _rule(made: SideBySide, paired: Paired) -> str:
-    return f"{paired.rule} *" if paired.rule == made.own else paired.rule
+def _rule(comparison: SideBySide, paired: Paired) -> str:
+    return f"{paired.rule} *" if paired.rule == comparison.own else paired.rule
 
 
 def changed_table(made: SideBySide) -> Table:

@@ -78,7 +78,7 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> Found:
 
 
 def _standards(folder: Path, notes: Notes) -> dict[str, Record]:
-    """Read what is compared for each question, by its id; of a repeated id the first counts, as of questions."""
+    """Read the comparison options of each question, by its id; of a repeated id the first count, as of questions."""
     places = [folder, *(folder / name for name in ("evaluation_suite/gold", "gold", "evaluation_suite"))]
     path = next((path for place in places for path in sorted(place.glob(_STANDARDS))), None)
     if path is None:

@@ -85,10 +85,10 @@ class Predictions(NamedTuple):
 def read_predictions(path: str | Path, field: str = "") -> Predictions:
     """Read JSON lines, a JSON list, BIRD's JSON object, a table with a header, a folder of `<id>.sql`, or lines of SQL.
 
-    A table's columns are separated by commas, semicolons or tabs; `id<TAB>SQL` needs no header. `field` names where the
-    predicted SQL stands; a file that names no fields has one, `sql`. Raises InputError for what cannot be read: no
-    UTF-8, broken JSON, entries without SQL, an id that stands twice or is no id, two fields with different SQL; and,
-    unless the field is chosen, for texts that mostly do not begin as SQL.
+    A table's columns are separated by commas, semicolons or tabs; `id<TAB>SQL` needs no header. `field` names the field
+    of the predicted SQL; a file that names no fields has one, `sql`. Raises InputError for a file that cannot be read:
+    no UTF-8, broken JSON, entries without SQL, an id that is unusable or occurs twice, two fields with different SQL;
+    and, unless the field is chosen, for texts that mostly do not begin as SQL.
     """
     path = Path(path)
     if path.is_dir():
@@ -281,7 +281,7 @@ def _from_mapping(path: Path, whole: Mapping[str, Any]) -> Predictions:
 
 
 def _read_csv(path: Path, text: str, field: str) -> Predictions | None:
-    """Read a table with commas, semicolons or tabs by its header; None where the first line is none.
+    """Read a table with commas, semicolons or tabs by its header; return None if the first line is no header.
 
     It is one if it names an id or SQL, or nothing but words between delimiters, which no query is. A column may be
     without a name, as pandas' index is.
@@ -356,22 +356,23 @@ def _refuse_repeats(made: Predictions) -> None:
         raise InputError(f"{made.path}: {len(twice)} ids stand more than once ({cases(twice)})")
 
 
-def _refuse_other_texts(made: Predictions) -> None:
+def _refuse_other_texts(predictions: Predictions) -> None:
     """Refuse texts that mostly do not begin as SQL, and lines that are parts of queries or begin with a header."""
-    texts = [(prediction.place, prediction.sql) for prediction in made.found if prediction.sql is not None]
+    texts = [(prediction.place, prediction.sql) for prediction in predictions.found if prediction.sql is not None]
     others = [(place, sql) for place, sql in texts if not _BEGINS_AS_SQL.match(sql)]
-    parts = [place for place, sql in texts if made.is_lines and _CONTINUES_SQL.match(sql)]
+    parts = [place for place, sql in texts if predictions.is_lines and _CONTINUES_SQL.match(sql)]
     fault = ""
     if parts:
         fault = f"{len(parts)} of {len(texts)} lines continue a query ({cases(parts)}): write each query in one line"
     elif 2 * len(others) > len(texts):
         place, sql = others[0]
-        fault = f"read as {made.form}, {len(others)} of {len(texts)} texts do not begin as SQL ({place}: {_shown(sql)})"
-    elif made.is_lines and others and others[0] == texts[0] and _HEADER_LINE.fullmatch(others[0][1]):
+        count = f"{len(others)} of {len(texts)} texts"
+        fault = f"read as {predictions.form}, {count} do not begin as SQL ({place}: {_shown(sql)})"
+    elif predictions.is_lines and others and others[0] == texts[0] and _HEADER_LINE.fullmatch(others[0][1]):
         fault = "{0} may be a header, {1!r}: --field {1!r} says so".format(*others[0])
     if fault:
-        advice = "write JSON lines or a CSV with id and sql; " if made.is_lines else ""
-        raise InputError(f"{made.path}: {fault}; {advice}--field {made.field} scores these texts as they are")
+        fault += "; write JSON lines or a CSV with id and sql" if predictions.is_lines else ""
+        raise InputError(f"{predictions.path}: {fault}; --field {predictions.field} scores these texts as they are")
 
 
 def _shown(text: str) -> str:

@@ -306,9 +306,12 @@ def test_the_first_question_of_a_repeated_id_has_its_own_prediction(tmp_path: Pa
 
 
 def test_a_submission_has_nothing_for_the_second_question_of_an_id(tmp_path: Path) -> None:
-    asked, sqls = [("q0", "shop"), ("q1", "shop"), ("q1", "zoo"), ("q2", "zoo")], {"q0": "SELECT 0", "q1": "SELECT 1"}
+    questions, sqls = (
+        [("q0", "shop"), ("q1", "shop"), ("q1", "zoo"), ("q2", "zoo")],
+        {"q0": "SELECT 0", "q1": "SELECT 1"},
+    )
     for form in ("spider", "bird", "spider2"):
-        written = write_submission(form, tmp_path, asked, sqls)
+        written = write_submission(form, tmp_path, questions, sqls)
         assert [prediction.uid for prediction in read_predictions(written[0]).found] == IDS
         if form != "spider2":
             assert [prediction.sql for prediction in read_predictions(written[1]).found] == [

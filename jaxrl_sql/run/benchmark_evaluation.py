@@ -20,6 +20,7 @@ from jaxrl_sql.evals.side_by_side import (
     RECORDS,
     changed_table,
     compare_table,
+    questions_table,
     side_by_side,
     write_comparison,
 )
@@ -298,6 +299,7 @@ def compare(first: Path, second: Path, out: Path) -> int:
     for note in made.notes:
         sys.stdout.write(f"{note}\n")
     _show(compare_table(made))
+    _show(questions_table(made))
     changed = changed_table(made)
     _show(changed._replace(rows=changed.rows[:_CHANGED_SHOWN]))
     sys.stdout.write("\n".join(map(str, written)) + "\n")

@@ -14,7 +14,8 @@ from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes, Record, first_record, mended, read_json, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said, uid_or
+from jaxrl_sql.sqlenv.files import uid_of
 from jaxrl_sql.types import InputError
 
 _SPLITS = ("valid", "dev", "test", "train")
@@ -99,7 +100,7 @@ def _items(part: Path, split: str, notes: Notes) -> list[Item]:
         is_answerable = not record.get("is_impossible", False) and sql.lower() not in ("null", "nan")
         run = as_run(sql, _NOW.get(db_id, _NOW_BEFORE)) if is_answerable else ""
         changed += is_answerable and run != sql
-        uid = said(record, "id") or f"{part.name}_{split}_{number}"
+        uid = uid_or(record, f"{part.name}_{split}_{number}", "id")
         more = {} if is_answerable else {"answerable": False}
         items.append(Item(uid, db_id, said(record, "question"), run, difficulty=said(record, "importance"), more=more))
     if changed:
@@ -121,11 +122,13 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
         raise InputError(f"{labels}: no such file (it holds the SQL of each question by id)")
     golds = read_json(labels, notes)
     if isinstance(golds, list):
-        golds = {said(one, "id"): said(one, "label", "sql") for one in golds if isinstance(one, dict)}
+        by_id = [(uid_of(label, str(labels), ("id",)), label) for label in golds if isinstance(label, dict)]
+        # Of a repeated id the first counts, as of questions.
+        golds = {uid: said(label, "label", "sql") for uid, label in reversed(by_id) if uid}
     if not isinstance(golds, dict):
         raise InputError(f"{labels}: expected an object of SQL by id")
     questions = [one for one in questions if isinstance(one, dict)]
-    return [{**one, "query": said(golds, said(one, "id"))} for one in questions]
+    return [{**one, "query": said(golds, uid_of(one, str(path), ("id",)))} for one in questions]
 
 
 def _database(part: Path, db_id: str) -> str:

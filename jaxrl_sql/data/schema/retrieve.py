@@ -4,7 +4,7 @@ BM25 over the distinct text values of up to 40 characters, asked with every run 
 of what it finds, values stay whose longest common substring with the question is above 0.85 of their length and is not
 cut out of a word there, but for endings as in "cats" and "African". Values and questions are cut into three characters
 each, word by word: of the literals in the golds of Spider's dev set that are values, 92 % are found so, and 85 % by
-whole words.
+whole words. Both are compared in one Unicode form (`fold`); a value is shown as its cell has it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import sqlite3
 import sys
 import threading
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import closing
@@ -29,7 +30,7 @@ from jaxrl_sql.data.schema.read import connect, read_schema
 from jaxrl_sql.types import Example, InputError
 
 # The name of entries in the cache on disk: another number when what is found, or how it is written, changes.
-_KIND = "texts-2"
+_KIND = "texts-3"
 _LONGEST = 40
 # A column of more distinct values is known by the first of them in their order: it is one of codes or names.
 _MOST = 100_000
@@ -41,6 +42,17 @@ _KEPT = 512 << 20
 # Every three characters of a word that stand together, and words that are shorter; one pattern for bm25s's tokenizer.
 TOKEN = re.compile(r"(?=(\w{3}|\b\w{1,2}\b))")
 _WORD = re.compile(r"\w+")
+# A text whose marks stand apart from their letters has up to so many times the characters of one where they do not.
+_APART = 3
+_MARKS = "*[\u0300-\u036f\u0653-\u0655\u1160-\u11ff\u3099\u309a]*"
+# Apostrophes, quotes and hyphens that normal forms of Unicode keep apart, and what nobody sees.
+_APOSTROPHES = "\u00b4\u02b9\u02bb\u02bc\u2018\u2019\u201b\u2032\u055a\u05f3\ua78c"
+_QUOTES = "\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"
+_HYPHENS = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u05be"
+_UNSEEN = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+_PLAIN = str.maketrans(
+    _APOSTROPHES + _QUOTES + _HYPHENS, "'" * len(_APOSTROPHES) + '"' * len(_QUOTES) + "-" * len(_HYPHENS), _UNSEEN
+)
 # A character of a word, in scripts that part words: not Thai, Lao, Burmese, Khmer, kana, Chinese and Hangul.
 _LETTER = re.compile("[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 # What a word of the question may add to a value: "cats", "buses", "African", "European".
@@ -159,9 +171,10 @@ def read_texts(path: str) -> tuple[list[tuple[str, str]], list[list[str]]]:
                     name, source = (quote_name(text, always=True) for text in (column.name, table.name))
                     rows = connection.execute(
                         f"SELECT DISTINCT v FROM (SELECT {name} AS v FROM {source}) "
-                        f"WHERE typeof(v) = 'text' AND length(v) BETWEEN 1 AND {_LONGEST} ORDER BY v LIMIT {_MOST}"
+                        f"WHERE typeof(v) = 'text' AND (length(v) BETWEEN 1 AND {_LONGEST} OR length(v) BETWEEN "
+                        f"{_LONGEST + 1} AND {_APART * _LONGEST} AND v GLOB '{_MARKS}') ORDER BY v LIMIT {_MOST}"
                     )
-                    found = [text for (text,) in rows if _WORD.search(text)]
+                    found = [text for (text,) in rows if _WORD.search(text) and _is_short(text)]
                     if found:
                         columns.append((table.name, column.name))
                         texts.append(found)
@@ -217,8 +230,18 @@ def _import_bm25s() -> Any:
 
 
 def fold(text: str) -> str:
-    """Return a text in one case, its words parted by single spaces."""
-    return " ".join(text.casefold().split())
+    """Return a text in one case and one Unicode form (`unify`), its words parted by single spaces."""
+    folded = unify(text).casefold()
+    return " ".join((folded if folded.isascii() else unicodedata.normalize("NFKC", folded)).split())
+
+
+def unify(text: str) -> str:
+    """Return a text in one Unicode form, NFKC with plain apostrophes, quotes and hyphens."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", text.translate(_PLAIN))
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= _LONGEST or len(unicodedata.normalize("NFC", text)) <= _LONGEST
 
 
 def _needed(length: int) -> int:

@@ -59,7 +59,7 @@ def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | No
 
 
 def normal_form(sql: str) -> str:
-    """Return SQLite's query without comments, in one spelling of key words, numbers and blanks, so that copies are found.
+    """Return SQLite's query without comments, with one spelling of key words, numbers and blanks: copies are equal.
 
     What does not parse is only stripped of blanks at its ends, and of a last semicolon.
     """

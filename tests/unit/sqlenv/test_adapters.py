@@ -138,7 +138,7 @@ MESSAGES: dict[str, tuple[Any, Any, float]] = {
     "a call that solves": ([call("query", "SELECT 1"), TOOL, call("solution", GOLD)], ASKED, 1.0),
     "a call that solves, as a mapping": ([call("solution", GOLD, is_text=False)], ASKED, 1.0),
     "a call that solves wrongly": ([call("solution", "SELECT 1"), TOOL], ASKED, 0.0),
-    "a call without arguments": ([{**SOLVED, "tool_calls": [{"function": {"name": "query"}}]}, TOOL, SOLVED], ASKED, 1.0),
+    "a call without arguments": ([{**SOLVED, "tool_calls": [{"function": {}}]}, TOOL, SOLVED], ASKED, 1.0),
     "a call by text without its thought": ([{**SOLVED, "content": RIGHT.removeprefix(T)}], ASKED, -1.0),
     "a thought apart": ([{**SOLVED, "content": RIGHT.removeprefix(T), "reasoning_content": "so"}], ASKED, 1.0),
     "a thought apart, named otherwise": ([{**SOLVED, "content": RIGHT.removeprefix(T), "thinking": "so"}], ASKED, 1.0),
@@ -188,20 +188,8 @@ def test_columns_may_be_arrays_and_paths(task: SqlTask, row: dict[str, str]) -> 
         reward_function(task)(completions=[RIGHT], **columns | {"db_path": [row["db_path"]], "gold_sql": [7]})
 
 
-HOLDING_TAGS = [
-    f"{GOLD} AND '{tag}' <> ''"
-    for tag in (
-        "</solution>",
-        "<solution>",
-        "</sql>",
-        "<sql>",
-        "</think>",
-        "<observation>",
-        "</answer>",
-        "```",
-        "it''s",
-    )
-]
+TAGS = ("</solution>", "<solution>", "</sql>", "<sql>", "</think>", "<observation>", "</answer>", "```", "it''s")
+HOLDING_TAGS = [f"{GOLD} AND '{tag}' <> ''" for tag in TAGS]
 HOLDING_TAGS += [f'SELECT name AS "<think>" FROM ({GOLD})', f"{GOLD} /* </solution> it's <sql> */"]
 
 

@@ -101,7 +101,7 @@ def database_of(db: str, stand_in: Path | None = None, leave_out: Sequence[str] 
     from jaxrl_sql.datagen.sample.served import open_served
 
     if is_served(db):
-        served = open_served(db, stand_in, leave_out, lambda line: print_text(f"{line}", sys.stderr))
+        served = open_served(db, stand_in, leave_out, lambda line: print_text(line, sys.stderr))
         path, engine, url = served.shown_by, served.engine, served.url
     else:
         path, engine, url = Path(db), "sqlite", ""

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a folder that is read-only, or a disk that is full
         print_text(f"error: the report of {folder} cannot be written: {error.strerror or error}", sys.stderr)
         return 1
-    print_text(f"{path}")
+    print_text(str(path))
     return 0
 
 

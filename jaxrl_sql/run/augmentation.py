@@ -92,7 +92,7 @@ def augment(config: TrainConfig) -> int:
             dropped += others
     counts = write(out, kept, dropped, changes, tried)
     show_counts(sys.stdout, counts)
-    print_text(f"{out}")
+    print_text(str(out))
     if talk and talk.spent:
         print_text(f"distill.{talk.endpoint.budget.limit} is reached; more go on")
     return 0

@@ -297,7 +297,7 @@ def compare(first: Path, second: Path, out: Path) -> int:
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
     for note in made.notes:
-        print_text(f"{note}")
+        print_text(note)
     _show(compare_table(made))
     changed = changed_table(made)
     _show(changed._replace(rows=changed.rows[:_CHANGED_SHOWN]))

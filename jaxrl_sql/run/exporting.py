@@ -179,7 +179,7 @@ def run(given: argparse.Namespace) -> int:
     name = "averaged" if given.average else "export"
     out = given.out or beside / (name if given.step is None else f"{name}-{given.step}")
     for path in export(found, out, given.dtype, given.gguf, given.step):
-        print_text(f"{path}")
+        print_text(str(path))
     if given.hub:
-        print_text(f"{upload(out, given.hub, given.private)}")
+        print_text(upload(out, given.hub, given.private))
     return 0

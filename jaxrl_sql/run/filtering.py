@@ -59,7 +59,7 @@ def filter_data(config: TrainConfig) -> int:
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
     show(config.data.train, total, kept, dropped)
-    print_text(f"{out / 'kept.jsonl'}")
+    print_text(str(out / "kept.jsonl"))
     return 0
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 
-_HIDDEN, _SHOWN = (str.maketrans(one, other) for one, other in (("<`", "\ue0f0\ue0f1"), ("\ue0f0\ue0f1", "<`")))
+_MARKS, _REPLACEMENTS = "<`", "\ue0f0\ue0f1"
+_HIDDEN, _SHOWN = str.maketrans(_MARKS, _REPLACEMENTS), str.maketrans(_REPLACEMENTS, _MARKS)
 _OPENING = re.compile(r"<(think|reasoning|sql|solution)>|```sql(?![A-Za-z0-9_])", re.IGNORECASE)
-# A literal that goes on in another line is as likely an apostrophe without its partner. A block's end ends a -- too.
+# A literal of several lines is as likely an apostrophe without its partner. A block's end ends a -- comment, too.
 _QUOTE = re.compile(r"""['"]|/\*|--""")
 _QUOTED = re.compile(r"""'(?:[^'\n]|'')*'|"(?:[^"\n]|"")*"|/\*(?s:.{0,1000}?)\*/|--[^\n]*""")
 
 
 def hide_tags(text: str) -> str:
-    """Return a text as long, without the tags and fences that stand inside of its queries' literals and comments."""
+    """Return a text as long, without the tags and fences inside its queries' literals, quoted names and comments."""
     if not any(mark in text for mark in ("'", '"', "/*")) or text.translate(_SHOWN) != text:
         return text
     pieces, copied, at = [], 0, 0
@@ -52,11 +53,11 @@ def _end_of_block(text: str, start: int, closing: str) -> tuple[int, list[tuple[
     quoted: list[tuple[int, int]] = []
     at = start
     while quote := _QUOTE.search(text, at, end):
-        found = _QUOTED.match(text, quote.start())
-        at = found.end() if found else quote.end()
-        if found is None or quote[0] == "--":
+        token = _QUOTED.match(text, quote.start())
+        at = token.end() if token else quote.end()
+        if token is None or quote[0] == "--":
             continue
         if at > end and (end := text.find(closing, at)) < 0:
             return first, quoted
-        quoted.append(found.span())
+        quoted.append(token.span())
     return end, quoted

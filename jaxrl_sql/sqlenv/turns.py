@@ -181,15 +181,15 @@ class SqlTurns:
         is_over = text.endswith(_SOLUTION) or written.finish_reason == "length"
         return None if is_over else self.ask(asked_sql(text))
 
-    def ask(self, asked: str | None) -> PendingObservation | None:
+    def ask(self, query: str | None) -> PendingObservation | None:
         """Take a turn with a query (None: it had none); return its result, or None where the turn was the last."""
         self.made += 1
         left = self.turns - self.made
         if left < 1:
             return None
-        if asked is None:
+        if query is None:
             return Observation(_framed("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", left))
-        sql = to_sqlite(asked, self.dialect)
+        sql = to_sqlite(query, self.dialect)
         if sql is None:
             return Observation(wrap(f"syntax_error: not one statement of {self.dialect}", left))
         return SqlResult(sql, self._submit, left, self._doubt)

@@ -109,7 +109,7 @@ def verbal(config: TrainConfig) -> int:
         numbers = write(out, work, loaded)
     shown = table(numbers, loaded.rule)
     show_table(sys.stdout, shown.title, shown.columns, shown.rows)
-    print_text(f"{work.budget.words()}")
+    print_text(work.budget.words())
     if numbers["unanswered"]:
         why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
         unanswered = f"{numbers['unanswered']:,.0f} attempts were not answered"
@@ -300,5 +300,5 @@ def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> i
         print_text(f"verbal.{work.budget.limit} is reached; a larger number goes on")
     elif stopped is not None:
         raise stopped
-    print_text(f"{out / 'metrics.json'}")
+    print_text(str(out / "metrics.json"))
     return 0

@@ -63,12 +63,12 @@ def view(given: argparse.Namespace) -> int:
         shown = View(sources, out, judge, _tell if sys.stderr.isatty() else None)
         if given.serve is None:
             shown.update()
-            print_text(f"{out / 'index.html'}")
+            print_text(str(out / "index.html"))
             return 0
         shown.make_folder()  # nobody else's folder is handed out
         address = stack.enter_context(serving(out, given.serve))
         shown.update(is_live=True)
-        print_text(f"{address}")
+        print_text(address)
         sys.stdout.flush()
         try:
             follow(lambda: shown.update(is_live=True), EVERY_S, threading.Event())

@@ -42,7 +42,7 @@ _KEPT = 512 << 20
 # Every three characters of a word that stand together, and words that are shorter; one pattern for bm25s's tokenizer.
 TOKEN = re.compile(r"(?=(\w{3}|\b\w{1,2}\b))")
 _WORD = re.compile(r"\w+")
-# A text whose marks stand apart from their letters has up to so many times the characters of one where they do not.
+# A decomposed text has up to this many times the characters of its composed form.
 _APART = 3
 _MARKS = "*[\u0300-\u036f\u0653-\u0655\u1160-\u11ff\u3099\u309a]*"
 # Apostrophes, quotes and hyphens that normal forms of Unicode keep apart, and what nobody sees.

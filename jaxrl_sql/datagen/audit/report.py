@@ -54,7 +54,7 @@ def audit(options: argparse.Namespace) -> list[Finding]:
     findings += [Finding("cannot be read", one.name, uid, {"reason": why}) for one in sets for uid, why in one.skipped]
     counts = write(options, trains, evals, findings)
     show(sets, counts)
-    print_text(f"{options.out / 'findings.jsonl'}")
+    print_text(str(options.out / "findings.jsonl"))
     return findings
 
 
@@ -117,4 +117,4 @@ _ORDER = ("question", "sql", "database", "gold", "suite", "cannot be read")
 
 
 def _tell(words: str) -> None:
-    print_text(f"{words}", sys.stderr)
+    print_text(words, sys.stderr)

@@ -84,7 +84,7 @@ def _copy_in(options: argparse.Namespace) -> None:
         files = [file for file in files if file.db_id in options.only]
     target = open_target(address)
     manifest = open_manifest(options.out, address, target.version)
-    copy_files(files, target, manifest, copying, lambda line: print_text(f"{line}"))
+    copy_files(files, target, manifest, copying, print_text)
     print_text(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}")
     if options.questions:
         limits = Limits(timeout_ms=options.timeout_ms, max_rows=_MOST_ROWS)

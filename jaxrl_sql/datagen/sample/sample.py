@@ -67,7 +67,7 @@ def copy_out(arguments: Sequence[str]) -> None:
 
 
 def _print_progress(line: str) -> None:
-    print_text(f"{line}", sys.stderr)
+    print_text(line, sys.stderr)
     sys.stderr.flush()
 
 

@@ -121,7 +121,7 @@ def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
 
 
 def _tell(line: str) -> None:
-    print_text(f"{line}", sys.stderr)
+    print_text(line, sys.stderr)
 
 
 def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> RunSql:

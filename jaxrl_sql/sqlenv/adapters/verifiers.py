@@ -51,9 +51,12 @@ class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
             raise InputError(f"taskset.questions: {self.config.questions}: {error.strerror}") from error
         for number, line in enumerate(lines, 1):
             try:
-                row = {name: str(json.loads(line)[name]) for name in NAMES}
+                row = {name: json.loads(line)[name] for name in NAMES}
+                if other := next((name for name in NAMES if not isinstance(row[name], str)), ""):
+                    raise TypeError(f"{other} is no text")
             except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{self.config.questions}:{number}: not an object with {', '.join(NAMES)}") from error
+                needed = f"an object with the texts {', '.join(NAMES)}"
+                raise InputError(f"{self.config.questions}:{number}: not {needed}") from error
             yield SqlTask(SqlData(**row), self.config.task)
 
 

@@ -76,7 +76,7 @@ def _blob(cell: Any) -> Any:
 
 
 def _json(cell: Any) -> Any:
-    # JSON has no infinity, no NaN and no text but Unicode: what is nearest stands for them.
+    # JSON has no infinity, no NaN and no text but Unicode: the nearest text replaces them.
     if isinstance(cell, float) and not math.isfinite(cell):
         return str(cell)
     if isinstance(cell, str) and not cell.isascii():

@@ -1,4 +1,4 @@
-"""What data holds reaches a terminal as text: it moves no cursor, colours nothing and turns no line round."""
+"""What data holds reaches a terminal as text: it moves no cursor, colours nothing and reverses no line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
-def test_tables_escape_titles_columns_and_cells(stream: io.StringIO) -> None:
+def test_tables_escape_titles_columns_and_cells(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     show_table(stream, EVIL, (EVIL, "n"), [(EVIL, EVIL)])
     show_counts(stream, {EVIL: 1})
     assert stream.getvalue().count(SHOWN) == 5
@@ -105,12 +106,13 @@ def writes(path: Path) -> Iterator[int]:
     """Yield the lines of a file that write to standard output or standard error."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            if called in ("print", "sys.stdout.write", "sys.stderr.write"):
+            if ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write"):
                 yield node.lineno
 
 
 def test_commands_print_by_the_functions_that_escape() -> None:
     root = PACKAGES[0].parent
-    found = {str(path.relative_to(root)) for package in PACKAGES for path in package.rglob("*.py") if any(writes(path))}
-    assert found == WRITES
+    writing = {
+        str(path.relative_to(root)) for package in PACKAGES for path in package.rglob("*.py") if any(writes(path))
+    }
+    assert writing == WRITES

@@ -115,42 +115,42 @@ def call(name: str, sql: str, *, is_text: bool = True) -> dict[str, Any]:
 
 
 TOOL = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "1"}]}
-ASKED = [{"role": "user", "content": "Who is over 30?"}]
+PROMPT = [{"role": "user", "content": "Who is over 30?"}]
 # Messages of a completion, the prompt, and the reward.
 MESSAGES: dict[str, tuple[Any, Any, float]] = {
     "a text": (RIGHT, "", 1.0),
     "a text behind a begun thought": (RIGHT.removeprefix("<think>"), "Answer. <think>\n", 1.0),
-    "content as text": ([SOLVED], ASKED, 1.0),
-    "content in parts": ([{**SOLVED, "content": [{"type": "text", "text": RIGHT}]}], ASKED, 1.0),
+    "content as text": ([SOLVED], PROMPT, 1.0),
+    "content in parts": ([{**SOLVED, "content": [{"type": "text", "text": RIGHT}]}], PROMPT, 1.0),
     "two parts and an image": (
         [{**SOLVED, "content": [{"type": "text", "text": T}, {"type": "image"}, {"text": RIGHT.removeprefix(T)}]}],
-        ASKED,
+        PROMPT,
         1.0,
     ),
-    "parts that are texts": ([{**SOLVED, "content": [T, RIGHT.removeprefix(T)]}], ASKED, 1.0),
-    "one part alone": ([{**SOLVED, "content": {"type": "text", "text": RIGHT}}], ASKED, 1.0),
-    "no content": ([{**SOLVED, "content": None}], ASKED, -1.0),
-    "no content key": ([{"role": "assistant"}], ASKED, -1.0),
-    "no messages": ([], ASKED, -1.0),
-    "a call, then a text": ([call("query", "SELECT 1"), TOOL, SOLVED], ASKED, 1.0),
-    "two calls at once": ([call("query", "SELECT 1"), TOOL, TOOL, SOLVED], ASKED, 1.0),
-    "a call alone": ([call("query", GOLD), TOOL], ASKED, -1.0),
-    "a call that solves": ([call("query", "SELECT 1"), TOOL, call("solution", GOLD)], ASKED, 1.0),
-    "a call that solves, as a mapping": ([call("solution", GOLD, is_text=False)], ASKED, 1.0),
-    "a call that solves wrongly": ([call("solution", "SELECT 1"), TOOL], ASKED, 0.0),
-    "a call without arguments": ([{**SOLVED, "tool_calls": [{"function": {}}]}, TOOL, SOLVED], ASKED, 1.0),
-    "a call by text without its thought": ([{**SOLVED, "content": RIGHT.removeprefix(T)}], ASKED, -1.0),
-    "a thought apart": ([{**SOLVED, "content": RIGHT.removeprefix(T), "reasoning_content": "so"}], ASKED, 1.0),
-    "a thought apart, named otherwise": ([{**SOLVED, "content": RIGHT.removeprefix(T), "thinking": "so"}], ASKED, 1.0),
-    "a thought that the template opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], ASKED, 1.0),
+    "parts that are texts": ([{**SOLVED, "content": [T, RIGHT.removeprefix(T)]}], PROMPT, 1.0),
+    "one part alone": ([{**SOLVED, "content": {"type": "text", "text": RIGHT}}], PROMPT, 1.0),
+    "no content": ([{**SOLVED, "content": None}], PROMPT, -1.0),
+    "no content key": ([{"role": "assistant"}], PROMPT, -1.0),
+    "no messages": ([], PROMPT, -1.0),
+    "a call, then a text": ([call("query", "SELECT 1"), TOOL, SOLVED], PROMPT, 1.0),
+    "two calls at once": ([call("query", "SELECT 1"), TOOL, TOOL, SOLVED], PROMPT, 1.0),
+    "a call alone": ([call("query", GOLD), TOOL], PROMPT, -1.0),
+    "a call that solves": ([call("query", "SELECT 1"), TOOL, call("solution", GOLD)], PROMPT, 1.0),
+    "a call that solves, as a mapping": ([call("solution", GOLD, is_text=False)], PROMPT, 1.0),
+    "a call that solves wrongly": ([call("solution", "SELECT 1"), TOOL], PROMPT, 0.0),
+    "a call without arguments": ([{**SOLVED, "tool_calls": [{"function": {}}]}, TOOL, SOLVED], PROMPT, 1.0),
+    "a call by text without its thought": ([{**SOLVED, "content": RIGHT.removeprefix(T)}], PROMPT, -1.0),
+    "a thought apart": ([{**SOLVED, "content": RIGHT.removeprefix(T), "reasoning_content": "so"}], PROMPT, 1.0),
+    "a thought apart, named otherwise": ([{**SOLVED, "content": RIGHT.removeprefix(T), "thinking": "so"}], PROMPT, 1.0),
+    "a thought that the template opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], PROMPT, 1.0),
     "a thought that nobody opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], "", -1.0),
     "a turn that the prompt began": (
         [{**SOLVED, "content": RIGHT.removeprefix("<think>")}],
-        [*ASKED, {"role": "assistant", "content": [{"type": "text", "text": "<think>"}]}],
+        [*PROMPT, {"role": "assistant", "content": [{"type": "text", "text": "<think>"}]}],
         1.0,
     ),
     "a turn that the prompt began and the completion repeats": (
-        [SOLVED], [*ASKED, {"role": "assistant", "content": "<think>"}], 1.0
+        [SOLVED], [*PROMPT, {"role": "assistant", "content": "<think>"}], 1.0
     ),
 }  # fmt: skip
 

@@ -51,13 +51,10 @@ class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
             raise InputError(f"taskset.questions: {self.config.questions}: {error.strerror}") from error
         for number, line in enumerate(lines, 1):
             try:
-                row = {name: json.loads(line)[name] for name in NAMES}
-                if other := next((name for name in NAMES if not isinstance(row[name], str)), ""):
-                    raise TypeError(f"{other} is no text")
-            except (ValueError, KeyError, TypeError) as error:
-                needed = f"an object with the texts {', '.join(NAMES)}"
-                raise InputError(f"{self.config.questions}:{number}: not {needed}") from error
-            yield SqlTask(SqlData(**row), self.config.task)
+                data = SqlData(**{name: json.loads(line)[name] for name in NAMES})
+            except (ValueError, KeyError, TypeError) as error:  # the first of its types, too
+                raise InputError(f"{self.config.questions}:{number}: not an object with {', '.join(NAMES)}") from error
+            yield SqlTask(data, self.config.task)
 
 
 class SqlEnvConfig(vf.EnvConfig):

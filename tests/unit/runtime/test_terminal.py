@@ -105,9 +105,8 @@ def test_synth_shows_the_names_of_tables_escaped(tmp_path: Path, capsys: pytest.
 def writes(path: Path) -> Iterator[int]:
     """Yield the lines of a file that write to standard output or standard error."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            if ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write"):
-                yield node.lineno
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write"):
+            yield node.lineno
 
 
 def test_commands_print_by_the_functions_that_escape() -> None:

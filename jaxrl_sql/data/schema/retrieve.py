@@ -42,14 +42,19 @@ _KEPT = 512 << 20
 # Every three characters of a word that stand together, and words that are shorter; one pattern for bm25s's tokenizer.
 TOKEN = re.compile(r"(?=(\w{3}|\b\w{1,2}\b))")
 _WORD = re.compile(r"\w+")
-# A decomposed text has up to this many times the characters of its composed form.
-_APART = 3
-_MARKS = "*[\u0300-\u036f\u0653-\u0655\u1160-\u11ff\u3099\u309a]*"
+# What of a text `v` is indexed. A decomposed text may have three times the characters; it holds first bytes of marks
+# over and below letters, of Hangul's vowels or of kana's voiced marks.
+_MARKS = " OR ".join(f"instr(CAST(v AS BLOB), x'{mark}')" for mark in ("CC", "E185", "E38299", "E3829A"))
+_SHORT = (
+    f"(length(v) BETWEEN 1 AND {_LONGEST} OR length(v) BETWEEN {_LONGEST + 1} AND {3 * _LONGEST} "
+    f"AND length(CAST(v AS BLOB)) > length(v) AND ({_MARKS}))"
+)
 # Apostrophes, quotes and hyphens that normal forms of Unicode keep apart, and what nobody sees.
 _APOSTROPHES = "\u00b4\u02b9\u02bb\u02bc\u2018\u2019\u201b\u2032\u055a\u05f3\ua78c"
 _QUOTES = "\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"
 _HYPHENS = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u05be"
 _UNSEEN = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+_ODD = re.compile(f"[{_APOSTROPHES}{_QUOTES}{_HYPHENS}{_UNSEEN}]")
 _PLAIN = str.maketrans(
     _APOSTROPHES + _QUOTES + _HYPHENS, "'" * len(_APOSTROPHES) + '"' * len(_QUOTES) + "-" * len(_HYPHENS), _UNSEEN
 )
@@ -171,8 +176,7 @@ def read_texts(path: str) -> tuple[list[tuple[str, str]], list[list[str]]]:
                     name, source = (quote_name(text, always=True) for text in (column.name, table.name))
                     rows = connection.execute(
                         f"SELECT DISTINCT v FROM (SELECT {name} AS v FROM {source}) "
-                        f"WHERE typeof(v) = 'text' AND (length(v) BETWEEN 1 AND {_LONGEST} OR length(v) BETWEEN "
-                        f"{_LONGEST + 1} AND {_APART * _LONGEST} AND v GLOB '{_MARKS}') ORDER BY v LIMIT {_MOST}"
+                        f"WHERE typeof(v) = 'text' AND {_SHORT} ORDER BY v LIMIT {_MOST}"
                     )
                     found = [text for (text,) in rows if _WORD.search(text) and _is_short(text)]
                     if found:
@@ -237,7 +241,9 @@ def fold(text: str) -> str:
 
 def unify(text: str) -> str:
     """Return a text in one Unicode form, NFKC with plain apostrophes, quotes and hyphens."""
-    return text if text.isascii() else unicodedata.normalize("NFKC", text.translate(_PLAIN))
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFKC", text.translate(_PLAIN) if _ODD.search(text) else text)
 
 
 def _is_short(text: str) -> bool:

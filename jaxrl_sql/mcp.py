@@ -47,7 +47,7 @@ class Database:
     """A database that is only read: what runs on it, and what it is like. `name` is a file, or the URL of a server."""
 
     def __init__(
-        self, name: str, stand_in: Path | None, leave_out: Sequence[str], executor: Executor, max_rows: int
+        self, name: str, stand_in: Path | None, executor: Executor, max_rows: int, leave_out: Sequence[str] = ()
     ) -> None:
         self.name, self.stand_in, self.leave_out, self.executor = name, stand_in, leave_out, executor
         self.address = open_url(name) if is_served(name) else str(Path(name))
@@ -199,7 +199,7 @@ def make_server(database: Database, asker: Asker | None) -> Any:
 def opened_database(given: argparse.Namespace, config: TrainConfig) -> Iterator[Database]:
     """Open the database of a command line; raises InputError where it cannot be read."""
     with make_executor(config.executor) as executor:
-        database = Database(given.db, given.stand_in, given.leave_out, executor, given.max_rows)
+        database = Database(given.db, given.stand_in, executor, given.max_rows, given.leave_out)
         try:
             outcome = executor.execute(database.address, "SELECT 1")
         except ExecutorError as error:

@@ -191,7 +191,8 @@ def _read(read: Read, response: Response) -> ParsedResponse:
     solution = next((text.strip() for role, text in response if role == SOLUTION), None)
     if solution is not None:
         return ParsedResponse(solution or None, answer=solution, queries=queries)
-    others, is_tool = [], False
+    others: list[tuple[str, str]] = []
+    is_tool = False
     for role, text in response:
         is_tool = role == QUERY or (is_tool and role == "environment")
         if not is_tool:

@@ -18,7 +18,8 @@ _QUOTED = re.compile(r"""'(?:[^'\n]|'')*'|"(?:[^"\n]|"")*"|/\*(?s:.{0,1000}?)\*/
 
 def hide_tags(text: str) -> str:
     """Return a text as long, without the tags and fences inside its queries' literals, quoted names and comments."""
-    if not any(mark in text for mark in ("'", '"', "/*")) or text.translate(_SHOWN) != text:
+    has_quotes = "'" in text or '"' in text or "/*" in text
+    if not has_quotes or any(mark in text for mark in _REPLACEMENTS):
         return text
     pieces, copied, at = [], 0, 0
     lasts: dict[str, int] = {}

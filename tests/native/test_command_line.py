@@ -272,7 +272,7 @@ def test_what_a_terminal_obeys_is_escaped_and_data_is_not(
 def test_score_escapes_the_names_of_databases(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / f"{EVIL}.sqlite").close()
     (tmp_path / "gold.jsonl").write_text(json.dumps({"db_id": EVIL, "query": "SELECT 1", "difficulty": EVIL}))
-    (tmp_path / "pred.jsonl").write_text(json.dumps({"id": "0", "sql": "SELECT 1"}))
+    (tmp_path / "pred.jsonl").write_text(json.dumps({"id": "0", "sql": "SELECT 2"}))
     wanted = ("--pred", tmp_path / "pred.jsonl", "--gold", tmp_path / "gold.jsonl", "--db-root", tmp_path)
     code, out, err = run(capsys, "score", *wanted)
     assert (code, out.count(SHOWN)) == (0, 2), err

@@ -16,11 +16,11 @@ import re
 import sqlite3
 import sys
 import threading
-import unicodedata
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 
@@ -235,19 +235,17 @@ def _import_bm25s() -> Any:
 
 def fold(text: str) -> str:
     """Return a text in one case and one Unicode form (`unify`), its words parted by single spaces."""
-    folded = unify(text).casefold()
-    return " ".join((folded if folded.isascii() else unicodedata.normalize("NFKC", folded)).split())
+    folded = text.casefold() if text.isascii() else normalize("NFKC", unify(text).casefold())
+    return " ".join(folded.split())
 
 
 def unify(text: str) -> str:
     """Return a text in one Unicode form, NFKC with plain apostrophes, quotes and hyphens."""
-    if text.isascii():
-        return text
-    return unicodedata.normalize("NFKC", text.translate(_PLAIN) if _ODD.search(text) else text)
+    return normalize("NFKC", text.translate(_PLAIN) if _ODD.search(text) else text)
 
 
 def _is_short(text: str) -> bool:
-    return len(text) <= _LONGEST or len(unicodedata.normalize("NFC", text)) <= _LONGEST
+    return len(text) <= _LONGEST or len(normalize("NFC", text)) <= _LONGEST
 
 
 def _needed(length: int) -> int:

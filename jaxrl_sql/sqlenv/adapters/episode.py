@@ -66,14 +66,14 @@ class SqlEpisode:
         self._add("assistant", written)
         return self._answer(self.environment.next(Action(written, finish_reason)))
 
-    def query(self, sql: str) -> str | None:
-        """Take a turn with a query that is given by itself, whatever it holds; return as `step` does."""
-        self._add(QUERY, sql)
-        return self._answer(self.environment.ask(sql))
+    def query(self, sql: Any) -> str | None:
+        """Take a turn with a tool's query, "" if it is no text; return as `step` does."""
+        self._add(QUERY, text := _text(sql))
+        return self._answer(self.environment.ask(text))
 
-    def solve(self, sql: str) -> None:
-        """End the dialogue with a solution that is given by itself; raises InputError when it was over before."""
-        self._add(SOLUTION, sql)
+    def solve(self, sql: Any) -> None:
+        """End the dialogue with a tool's solution, "" if it is no text; raises InputError when it was over before."""
+        self._add(SOLUTION, _text(sql))
         self._answer(None)
 
     def _add(self, role: str, text: str) -> None:
@@ -179,8 +179,13 @@ def _called(call: Any) -> tuple[str, str]:
     if isinstance(arguments, str):
         with suppress(ValueError):
             arguments = json.loads(arguments)
-    sql = arguments.get("sql") if isinstance(arguments, Mapping) else None
-    return (SOLUTION if function.get("name") == SOLUTION else QUERY, sql if isinstance(sql, str) else "")
+    sql = _text(arguments.get("sql") if isinstance(arguments, Mapping) else None)
+    return (SOLUTION if function.get("name") == SOLUTION else QUERY, sql)
+
+
+def _text(argument: Any) -> str:
+    """Return a tool's argument, which a model may have written in another type."""
+    return argument if isinstance(argument, str) else ""
 
 
 def _read(read: Read, response: Response) -> ParsedResponse:

@@ -208,6 +208,15 @@ def test_sql_may_hold_the_dialogues_tags(task: SqlTask, row: dict[str, str], sql
     assert episode.scored().sql == sql
 
 
+@pytest.mark.parametrize("sql", [None, 7, ["SELECT 1"], {"sql": "SELECT 1"}])
+def test_a_tools_argument_of_another_type_is_no_sql(task: SqlTask, row: dict[str, str], sql: Any) -> None:
+    environment = environment_factory(task)()
+    environment.reset(**row)
+    assert "no_sql" in environment.query(sql)
+    environment.solution(sql)
+    assert environment.get_reward() == 0.0
+
+
 def examples() -> list[str]:
     """Return the code of the page's last section, for trainers that have no adapter."""
     page = Path(__file__).parents[3].joinpath("docs/environment.md").read_text(encoding="utf-8")

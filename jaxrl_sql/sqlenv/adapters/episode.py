@@ -114,7 +114,7 @@ def example_of(row: Mapping[str, Any]) -> Example:
     return Example("", "", str(db_path), question, str(gold_sql), dialect=dialect)
 
 
-def response_of(completion: str | Sequence[Mapping[str, Any]], prompt: Any = "") -> Response:
+def response_of(completion: Any, prompt: Any = "") -> Response:
     """Return a completion as it is scored: a text, or a chat's messages, of which the policy's count.
 
     A call of a tool is a turn by itself; its SQL is the argument `sql`. A thought that a message holds apart is put
@@ -145,7 +145,7 @@ def content_text(content: Content) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list | tuple) else [content]
-    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     if other := next((text for text in texts if not isinstance(text, str | None)), None):
         raise InputError(f"a message's content must be a text or parts with texts, not {type(other).__name__}")
     return "".join(text or "" for text in texts)

@@ -94,7 +94,7 @@ def augment(config: TrainConfig) -> int:
     show_counts(sys.stdout, counts)
     print_text(str(out))
     if talk and talk.spent:
-        print_text(f"distill.{talk.endpoint.budget.limit} is reached; more go on")
+        print_text(f"distill.{talk.endpoint.budget.limit} is reached; a larger number continues")
     return 0
 
 

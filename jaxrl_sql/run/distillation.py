@@ -52,7 +52,7 @@ def distill(config: TrainConfig) -> int:
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     show_counts(sys.stdout, counts)
     if spent:
-        print_text(f"distill.{spent} is reached; a larger number goes on")
+        print_text(f"distill.{spent} is reached; a larger number continues")
     faults = Counter(record["error"] for record in records if record["verdict"] == FAILED)
     for fault, count in faults.most_common(1):
         print_text(f"not answered: {faults.total()}, of which {count} for this: {fault}", sys.stderr)

@@ -21,7 +21,7 @@ def plain(value: Any) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """Return what a reader with doubles for numbers keeps: whole numbers beyond 2^53 as text, at any depth."""
+    """Return a value with whole numbers beyond 2^53 as text, at any depth: a reader of doubles would round them."""
     if isinstance(value, Mapping):
         return {name: exact(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -297,7 +297,7 @@ def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> i
         names = ", ".join(example.uid for example in work.left[:_NAMED])
         print_text(f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}")
     if isinstance(stopped, BudgetSpentError):
-        print_text(f"verbal.{work.budget.limit} is reached; a larger number goes on")
+        print_text(f"verbal.{work.budget.limit} is reached; a larger number continues")
     elif stopped is not None:
         raise stopped
     print_text(str(out / "metrics.json"))

@@ -407,7 +407,7 @@ def test_the_command_needs_no_jax(run: Path) -> None:
 
 
 def test_a_browser_rounds_no_number(tmp_path: Path) -> None:
-    """Its numbers are doubles: whole ones beyond 2^53 are text in what a page loads."""
+    """Its numbers are doubles: whole ones beyond 2^53 are text in a page's data."""
     large, exact = 9007199254740993, 9007199254740991
     cells = [large, -large, exact, 0.1234567890123456789, 1e300, True, None, "9007199254740993"]
     shown = [str(large), str(-large), *cells[2:]]

@@ -171,7 +171,7 @@ fn escape(text: &str, cap: usize) -> String {
     escaped
 }
 
-/// Returns whether a character ends a line or turns the direction of what follows, so that a terminal shows another text.
+/// Returns whether a character ends a line or changes the direction of the text behind it.
 fn turns(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

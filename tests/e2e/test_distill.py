@@ -150,7 +150,7 @@ def test_the_budget_holds_over_runs(
         command = [*arguments, f"distill.base_url={url}"]
         assert main([*command, "distill.max_requests=4"]) == 0
         assert len(seen) == len(lines(out / "traces.jsonl")) == 4
-        assert "a larger number goes on" in capsys.readouterr().out
+        assert "a larger number continues" in capsys.readouterr().out
         assert main([*command, "distill.max_requests=4"]) == 0
         assert len(seen) == 4
         assert main([*command, "distill.max_requests=6"]) == 0

@@ -118,8 +118,8 @@ def response_of(completion: Any, prompt: Any = "") -> Response:
     """Return a completion as it is scored: a text, or a chat's messages, of which the policy's count.
 
     A call of a tool is a turn by itself; its SQL is the argument `sql`. A thought that a message holds apart is put
-    before its text, as is the beginning of the answer in the `prompt`. The template of a prompt's messages may have opened
-    the thought. Raises InputError where a completion is of another type.
+    before its text, as is the beginning of the answer in the `prompt`. The template of a prompt's messages may have
+    opened the thought. Raises InputError where a completion is of another type.
     """
     begun = _begun(prompt)
     if isinstance(completion, str):

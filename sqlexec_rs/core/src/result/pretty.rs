@@ -214,7 +214,8 @@ mod tests {
         assert_eq!(t.pretty(None, None), all);
         assert_eq!(t.pretty(Some(1), Some(80)), "name |   n\n-----+----\né\\n  | -12\n(4 rows, 1 shown)");
         assert_eq!(table(&["a"], &[]).pretty(Some(5), Some(9)), "a\n-\n(0 rows)");
-        let hidden = table(&["\u{202e}a"], &[&[Value::Text("\u{1b}[31m".as_bytes())], &[Value::Text("\u{2066}".as_bytes())]]);
+        let hidden =
+            table(&["\u{202e}a"], &[&[Value::Text("\u{1b}[31m".as_bytes())], &[Value::Text("\u{2066}".as_bytes())]]);
         assert_eq!(hidden.pretty(None, None), "\\u{202e}a\n----------\n\\u{1b}[31m\n\\u{2066}\n(2 rows)");
         assert_eq!(table(&[], &[]).pretty(None, None), "\n\n(0 rows)");
     }

@@ -31,6 +31,7 @@ from jaxrl_sql.run.command import (
     run_or_print,
 )
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.sqlenv.address import open_url
 from jaxrl_sql.sqlenv.executor import Executor, ExecutorError, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
@@ -104,9 +105,9 @@ def table(outcome: Outcome) -> dict[str, Any]:
 
 
 def cell(value: Any) -> Any:
-    """Return a value as JSON has it: bytes in hexadecimal, long texts cut, other types in their words."""
+    """Return a value as clients read JSON: large integers as text, bytes in hexadecimal, long texts cut."""
     if value is None or isinstance(value, bool | int):
-        return value
+        return exact(value)
     if isinstance(value, float):
         return value if value - value == 0 else str(value)  # JSON has no infinity
     text = f"x'{value[:_LONGEST_CELL].hex()}'" if isinstance(value, bytes) else str(value)
@@ -166,7 +167,10 @@ def make_server(database: Database, asker: Asker | None) -> Any:
 
     @server.tool(annotations=reads)
     def query(sql: str) -> dict[str, Any]:
-        """Run one SQL statement that reads, and return its columns and first rows (`is_cut`: there were more)."""
+        """Run one SQL statement that reads, and return its columns and first rows (`is_cut`: there were more).
+
+        Integers beyond 2^53 are text.
+        """
         found: dict[str, Any] = told(lambda: database.query(sql))
         return found
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from jaxrl_sql.data.chat import render_chat
 from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
+from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.sqlenv.turns import TAGS
 from jaxrl_sql.types import JaxrlSqlError, Prompt
 
@@ -249,7 +250,10 @@ class Writer:
     def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float]) -> Mapping[str, Any] | None:
         if self.request.logprobs is None or self.request.logprobs is False:
             return None
-        texts = [self.engine.tokenizer.decode([token]) for token in ids]
+        texts, logprobs = (
+            [self.engine.tokenizer.decode([token]) for token in ids],
+            plain(logprobs),
+        )  # JSON has no infinity
         if not self.is_chat:
             return {"tokens": texts, "token_logprobs": [*logprobs], "top_logprobs": None}
         names = self.engine.vocabulary.token_bytes

@@ -59,11 +59,11 @@ def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | No
 
 
 def normal_form(sql: str) -> str:
-    """Return SQLite's query without comments, in one spelling of key words and blanks, so that copies are found.
+    """Return SQLite's query without comments, with one spelling of key words, numbers and blanks: copies are equal.
 
     What does not parse is only stripped of blanks at its ends, and of a last semicolon.
     """
-    return rewritten(sql, "sqlite", "sqlite", _lower_names) or sql.strip().rstrip(";").rstrip()
+    return rewritten(sql, "sqlite", "sqlite", _one_spelling) or sql.strip().rstrip(";").rstrip()
 
 
 def _check(dialect: str) -> None:
@@ -82,10 +82,10 @@ def rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression
     return rewrite(trees[0]).sql(write, **options) or None
 
 
-def _lower_names(tree: exp.Expression) -> exp.Expression:
-    """Write names in lower case, which mean the same in any; quoted words may be text, which has its case."""
-    for node in tree.find_all(exp.Identifier):
-        if not node.args.get("quoted"):
+def _one_spelling(tree: exp.Expression) -> exp.Expression:
+    """Write names, exponents and blobs in lower case; quoted words may be text, which has its case."""
+    for node in tree.find_all(exp.Identifier, exp.Literal, exp.HexString):
+        if not (node.args.get("quoted") or node.is_string):
             node.set("this", node.this.lower())
     return tree
 

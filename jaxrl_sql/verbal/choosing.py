@@ -33,6 +33,7 @@ from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import asked_otherwise, find_asked
 from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
 from jaxrl_sql.verbal.judging import SCORES_END, JudgingConfig, Question, VerbalPolicy, Verdict, choose_by_judging
@@ -109,12 +110,11 @@ def verbal(config: TrainConfig) -> int:
         numbers = write(out, work, loaded)
     shown = table(numbers, loaded.rule)
     show_table(sys.stdout, shown.title, shown.columns, shown.rows)
-    sys.stdout.write(f"{work.budget.words()}\n")
+    print_text(work.budget.words())
     if numbers["unanswered"]:
         why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
-        sys.stderr.write(
-            f"{numbers['unanswered']:,.0f} attempts were not answered; {out / 'records.jsonl'} says whose{why}\n"
-        )
+        unanswered = f"{numbers['unanswered']:,.0f} attempts were not answered"
+        print_text(f"{unanswered}; {out / 'records.jsonl'} names them{why}", sys.stderr)
     code = report_unfinished(work, stopped, out)
     return code or int(0 < numbers["attempts"] == numbers["unanswered"])
 
@@ -300,10 +300,10 @@ def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> i
     """Print what is unfinished and how to resume; return the exit code, or raise the error that stopped the run."""
     if work.left:
         names = ", ".join(example.uid for example in work.left[:_NAMED])
-        sys.stdout.write(f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}\n")
+        print_text(f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}")
     if isinstance(stopped, BudgetSpentError):
-        sys.stdout.write(f"verbal.{work.budget.limit} is reached; a larger number goes on\n")
+        print_text(f"verbal.{work.budget.limit} is reached; a larger number continues")
     elif stopped is not None:
         raise stopped
-    sys.stdout.write(f"{out / 'metrics.json'}\n")
+    print_text(str(out / "metrics.json"))
     return 0

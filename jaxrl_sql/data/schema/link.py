@@ -24,7 +24,7 @@ from jaxrl_sql.data.schema.cache import Version, version_of
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.prune import keys_of, largest, part_of
 from jaxrl_sql.data.schema.read import Schema, read_schema
-from jaxrl_sql.data.schema.retrieve import STOP, TOKEN, bm25, find_values, fold
+from jaxrl_sql.data.schema.retrieve import STOP, TOKEN, bm25, find_values, fold, unify
 from jaxrl_sql.data.schema.used import Name
 from jaxrl_sql.types import Example
 
@@ -115,7 +115,7 @@ def _open(version: Version) -> _SchemaIndex:
         for other in {place[key.table] for key in table.foreign_keys} - {i}:
             ties[i].add(other)
             ties[other].add(i)
-    said = [f"{name_words(column)} {descriptions.of(table, column).casefold()}" for table, column in columns]
+    said = [f"{name_words(column)} {fold(descriptions.of(table, column))}" for table, column in columns]
     names = [name_words(table.name) for table in tables]
     of_tables = [" ".join((name, *said[starts[i] : starts[i + 1]])) for i, name in enumerate(names)]
     rankers = (_Ranker(len(texts), *bm25(texts)) for texts in (names, of_tables, said))
@@ -125,7 +125,7 @@ def _open(version: Version) -> _SchemaIndex:
 
 def name_words(name: str) -> str:
     """Return the words of a name in lower case: those of `StuID_2` are `stu`, `id` and `2`."""
-    return " ".join(filter(None, _CUT.split(name))).casefold()
+    return " ".join(filter(None, _CUT.split(unify(name)))).casefold()
 
 
 def _in_order(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:

@@ -25,6 +25,7 @@ from jaxrl_sql.datagen.sample.postgresql import PostgresqlSource
 from jaxrl_sql.datagen.sample.source import Source
 from jaxrl_sql.datagen.sample.values import KINDS, to_cell
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.address import Address, parse_address
 from jaxrl_sql.types import InputError
 
@@ -62,11 +63,11 @@ def copy_out(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     report = sample(options.source, options.to, options.rows, options.leave_out, _print_progress)
     lines = [*report.notes, f"{report.path}: {sum(report.rows.values())} rows of {len(report.rows)} tables"]
-    sys.stdout.write("\n".join(lines) + "\n")
+    print_text("\n".join(lines))
 
 
 def _print_progress(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    print_text(line, sys.stderr)
     sys.stderr.flush()
 
 

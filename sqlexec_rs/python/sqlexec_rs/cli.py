@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sqlexec_rs import RULE_NAMES, bench, running, scoring, sqlite_version
 from sqlexec_rs.files import InputError
+from sqlexec_rs.terminal import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except InputError as error:
-        print(f"sqlexec_rs: {error}", file=sys.stderr)
+        print(printable(f"sqlexec_rs: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("sqlexec_rs: interrupted", file=sys.stderr)

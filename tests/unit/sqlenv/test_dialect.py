@@ -341,10 +341,42 @@ def test_noise_has_a_translation_or_none_and_never_an_error(words: list[str]) ->
         ("not sql at all;  ", " not sql at all", True),
         ("PRAGMA table_info(t)", "PRAGMA table_info(u)", False),
         ("DESCRIBE t", "DESCRIBE u", False),
+        ("SELECT 1_000 + 1_0.2_5", "SELECT 1000 + 10.25", True),
+        ("SELECT 1_000", "SELECT 1 AS _000", False),
+        ("SELECT a AS b_1, '1_000' FROM t_1", "SELECT a AS b1, '1000' FROM t1", False),
+        ("SELECT 0x1F, 0XfF_fF", "SELECT 31, 65535", True),
+        ("SELECT 0x1F", "SELECT x'1F'", False),
+        ("SELECT x'aB'", "SELECT X'Ab'", True),
+        ("SELECT 1E3, 2.5E-1_0", "SELECT 1e3, 2.5e-10", True),
+        ("SELECT 1e3", "SELECT 1000", False),
+        ("SELECT '1E3'", "SELECT '1e3'", False),
+        ("SELECT 9223372036854775808", "SELECT 9223372036854775807", False),
+        ("SELECT a FROM t INDEXED BY i WHERE a = 1", "SELECT a FROM t WHERE a = 1", True),
+        ("SELECT a FROM t AS u NOT INDEXED", "SELECT a FROM t AS u", True),
+        ("SELECT indexed FROM t", "SELECT a FROM t", False),
     ],
 )
 def test_normal_form_finds_copies(one: str, other: str, equal: bool) -> None:
     assert (normal_form(one) == normal_form(other)) is equal
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["1_000", "0x1F", "0xFF_FF", "0xFFFFFFFFFFFFFFFF", "1e3", "1E+3", "2.5e-1", ".5", "5.", "1_0.5_0", "1e1_0"],
+)
+def test_the_normal_form_of_a_number_is_that_number(number: str, tmp_path: Path) -> None:
+    with Executor(threads=1) as executor:
+        path = tmp_path / "d.sqlite"
+        sqlite3.connect(path).close()
+        outcomes = executor.execute_many([(path, f"SELECT {number}"), (path, normal_form(f"SELECT {number}"))])
+    assert [outcome.status for outcome in outcomes] == ["ok", "ok"]
+    assert outcomes[0].rows == outcomes[1].rows
+    assert outcomes[0].rows[0][0].__class__ is outcomes[1].rows[0][0].__class__
+
+
+@pytest.mark.parametrize("engine", ["postgresql", "mysql", "duckdb"])
+def test_numbers_and_hints_of_sqlite_are_written_for_another_engine(engine: str) -> None:
+    assert from_sqlite("SELECT 1_000 FROM t INDEXED BY i WHERE a = 0x1F", engine) == "SELECT 1000 FROM t WHERE a = 31"
 
 
 @pytest.mark.data

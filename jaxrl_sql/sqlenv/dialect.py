@@ -1,9 +1,10 @@
 """SQL of other dialects: run by its own engine, or MySQL's by SQLite, translated by sqlglot and what `mysql` adds.
 
 Only what `docs/data.md` lists is translated. For the rest `to_sqlite` returns None, which makes the answer a syntax
-error, and `why_refused` gives its name: what MySQL lacks and SQLite would run (`refused`), and what has no translation
-(`mysql`). Not emulated: MySQL compares text without regard to case and trailing blanks, and SQLite does not. Quantities
-that depend on the session (time zone, sql_mode, the character set) are those of a server in UTC with its defaults.
+error, and `why_refused` gives its name: parts that MySQL lacks and SQLite would run (`refused`), and parts without
+translation (`mysql`). Not emulated: MySQL compares text without regard to case and trailing blanks, and SQLite does not.
+Quantities that depend on the session (time zone, sql_mode, the character set) are those of a server in UTC with its
+defaults.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _check(dialect: str) -> None:
 
 
 def _rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression], exp.Expression]) -> str | None:
-    """Parse a text in one dialect, rewrite its one statement and write it in another; None where there is not one."""
+    """Parse a text in one dialect, rewrite its one statement and write it in another; None if it is not one."""
     # A lone semicolon with a comment after it is a statement of its own to sqlglot.
     trees = [tree for tree in parse_statements(sql, read) or () if not isinstance(tree, exp.Semicolon)]
     if len(trees) != 1:

@@ -1,4 +1,4 @@
-"""A query of MySQL's as SQLite's: what is listed here is translated, and anything else is refused by its name.
+"""A query of MySQL's as SQLite's: a list of functions and clauses is translated, the rest refused by name.
 
 sqlglot parses MySQL and writes SQLite. `_PLAIN` holds what both engines read alike. Functions that SQLite lacks or
 reads otherwise are rewritten (`mysql_dates`, `mysql_text`, `mysql_numbers`). Anything that is in neither is refused, so

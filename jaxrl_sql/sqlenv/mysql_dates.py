@@ -160,7 +160,7 @@ def _written(node: exp.Expression, has_day: bool) -> exp.Expression:
 
 
 def moment(node: exp.Expression, has_day: bool = True) -> exp.Expression:
-    """Return a date, or where it may be one a time of day, as SQLite's functions read it."""
+    """Return a date, or without `has_day` also a time of day, as SQLite's functions read it."""
     kind = kind_of(node)
     if isinstance(node, exp.Literal) and node.is_string:
         return _written(node, has_day)
@@ -342,7 +342,7 @@ _SECONDS_OF = (
 
 
 def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
-    """Rewrite a function that sqlglot has no class for; None where it is none of dates."""
+    """Rewrite a function that sqlglot has no class for; None for functions of other values."""
     if name in {"WEEK", "YEARWEEK"} and len(arguments) in {1, 2}:
         return week_of(name, list(arguments))
     if name in {"NOW", "SYSDATE", "UTC_TIMESTAMP"} and not arguments:

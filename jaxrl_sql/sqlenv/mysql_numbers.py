@@ -29,6 +29,9 @@ _Type = exp.DataType.Type
 _VARIANCE = "MAX(AVG((:x) * (:x)) - AVG(:x) * AVG(:x), 0)"
 _SAMPLE_VARIANCE = f"({_VARIANCE} * COUNT(:x) / NULLIF(COUNT(:x) - 1, 0))"
 _WHOLE = "CAST(CASE WHEN TYPEOF(:x) = 'real' THEN ROUND(:x) ELSE :x END AS INTEGER)"
+# A double in the place of a decimal may be a little less: 1.005 is rounded to 1.01 in MySQL. This adds two units in the
+# last place.
+_EXACT = "(:x * 1.0000000000000004)"
 _MAX_INTEGER = (1 << 63) - 1
 _ODD_DATE = re.compile(r"\d{4}-(\d-\d{1,2}|\d\d-\d)( .*)?")
 
@@ -63,7 +66,7 @@ def _alike(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression,
 
 
 def _may_be_date(node: exp.Expression) -> bool:
-    """Return whether a number that is written out is a date to MySQL where it is compared with one."""
+    """Return whether MySQL reads a literal number as a date when it is compared with one."""
     return isinstance(node, exp.Literal) and bool(re.fullmatch(r"[12]\d{3}(0\d|1[0-2])[0-3]\d(\d{6})?", node.name))
 
 
@@ -199,7 +202,7 @@ def _cast(node: exp.Expression) -> exp.Expression | None:
     if kind == _Type.DECIMAL:
         digits, decimals = [*sizes, *(10, 0)[len(sizes) :]]
         most = f"{'9' * (digits - decimals)}.{'9' * decimals}" if digits > decimals else f"0.{'9' * decimals}"
-        rounded = f"MIN(MAX(ROUND(:x, {decimals}), -{most}), {most})"
+        rounded = f"MIN(MAX(ROUND({_EXACT}, {decimals}), -{most}), {most})"
         return fill(rounded if decimals else f"CAST({rounded} AS INTEGER)", x=number)
     if kind in {_Type.DOUBLE, _Type.FLOAT} and not sizes:
         return fill("CAST(:x AS REAL)", x=number)
@@ -223,7 +226,7 @@ def _rounded(node: exp.Expression) -> exp.Expression | None:
     if digits is None:
         raise Refused("ROUND to a number of digits that is not written out")
     if digits >= 0:
-        return None
+        return fill(f"ROUND({_EXACT}, {digits})" if digits else "ROUND(:x)", x=node.this)
     return fill(f"ROUND(:x / 1e{-digits}) * 1e{-digits}", x=node.this)
 
 
@@ -231,7 +234,7 @@ def _grouped_digits(node: exp.Expression) -> exp.Expression:
     digits = node.args.get("format")
     if digits is None or node.args.get("culture"):
         raise Refused("FORMAT of a locale")
-    written = "CASE WHEN :x IS NULL THEN NULL ELSE PRINTF('%,.' || MAX(:n, 0) || 'f', :x) END"
+    written = f"CASE WHEN :x IS NULL THEN NULL ELSE PRINTF('%,.' || MAX(:n, 0) || 'f', {_EXACT}) END"
     return fill(written, x=as_number(node.this), n=digits)
 
 

@@ -81,7 +81,7 @@ def _regular_expression(node: exp.Expression) -> exp.Expression:
 
 
 def globs_of(pattern: str) -> list[str]:
-    """Return patterns of GLOB, one of which matches where the regular expression does; what has none is refused."""
+    """Return patterns of GLOB, one of which matches where the regular expression does; others are refused."""
     reader = _Reader(pattern)
     branches = reader.alternatives(is_top=True)
     globs = [("" if starts else "*") + glob + ("" if ends else "*") for starts, glob, ends in branches]
@@ -309,7 +309,7 @@ def _joined(node: exp.Expression) -> exp.Expression | None:
 
 
 def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
-    """Rewrite a function that sqlglot has no class for; None where it is none of texts."""
+    """Rewrite a function that sqlglot has no class for; None for functions of other values."""
     if name == "MID" and len(arguments) in {2, 3}:
         length = arguments[2].copy() if arguments[2:] else None
         return _substring(exp.Substring(this=arguments[0].copy(), start=arguments[1].copy(), length=length))

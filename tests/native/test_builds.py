@@ -103,7 +103,7 @@ NEWER = (
 )
 OLDER = (
     "SELECT iif(id = 1, 1, 2), id -> '$', format('%d', id) FROM t",
-    "SELECT group_concat(x, ','), sum(id) OVER (ORDER BY id) FROM t GROUP BY id ORDER BY id",
+    "SELECT group_concat(id, ','), sum(id) OVER (ORDER BY id) FROM t GROUP BY id ORDER BY id",
     "SELECT a.id FROM t AS a RIGHT JOIN t AS b ON a.id = b.id + 1 WHERE a.id IS NOT DISTINCT FROM b.x",
     "SELECT strftime('%Y-%m-%d %H:%M:%f %j %w %%I', '2024-01-01'), date('2024-01-31', '+1 month', 'start of month')",
     "SELECT unixepoch('2024-01-01'), json_valid('[1]'), sqrt(4), soundex('a'), '1_000', 'floor'",

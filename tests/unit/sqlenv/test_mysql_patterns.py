@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jaxrl_sql.sqlenv.mysql_parts import Refused
 from jaxrl_sql.sqlenv.mysql_text import globs_of
 
-PIECES = r"a b 1 \. [ab] [^a] [0-9] (a|b) (ab|1) a? a* b+ . .* .+ a{2} [ab]{1,2} (a|b){2} \d \w \[ \* \? - _ [.] [*?]".split()
+PIECES = r"a b 1 \. [ab] [^a] [0-9] (a|b) (ab|1) a? a* b+ . .* .+ a{2} [ab]{1,2} (a|b){2} \d \w \[ \* \? - _".split()
 BRANCHES = st.tuples(st.booleans(), st.lists(st.sampled_from(PIECES), min_size=1, max_size=4), st.booleans())
 
 
@@ -29,8 +29,8 @@ def test_globs_match_what_the_regular_expression_matches(
         return
     expected = [bool(re.search(pattern.replace("$", r"\Z"), text, re.DOTALL)) for text in texts]
     with closing(sqlite3.connect(":memory:")) as connection:
-        asked = f"SELECT {' OR '.join('?1 GLOB ?' for _ in globs)}"
-        assert [connection.execute(asked, (text, *globs)).fetchone()[0] for text in texts] == expected, globs
+        query = f"SELECT {' OR '.join('?1 GLOB ?' for _ in globs)}"
+        assert [connection.execute(query, (text, *globs)).fetchone()[0] for text in texts] == expected, globs
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,10 @@ ABS(n)
 SIGN(n)
 ROUND(x)
 ROUND(y, 1)
+ROUND(1.005, 2)
+ROUND(-2.675, 2)
+ROUND(y * 0.1, 2)
+FORMAT(2.675, 2)
 ROUND(1250, -2)
 ROUND(y, -1)
 TRUNCATE(x, 1)
@@ -399,14 +403,14 @@ def test_values_are_those_of_mariadb(server_database: Callable[[str, str], Serve
         unescaped = ROWS.replace("\\\\", "\\")
         connection.executescript(f"CREATE TABLE v({COLUMNS['sqlite']}); {unescaped}")
     server = server_database("mariadb", f"CREATE TABLE v({COLUMNS['mysql']}); {ROWS}")
-    asked = [f"SELECT {line} FROM v ORDER BY id" for line in lines(EXPRESSIONS)] + lines(QUERIES)
-    translated = {sql: to_sqlite(sql, "mysql") for sql in asked}
+    queries = [f"SELECT {line} FROM v ORDER BY id" for line in lines(EXPRESSIONS)] + lines(QUERIES)
+    translated = {sql: to_sqlite(sql, "mysql") for sql in queries}
     assert {sql: why_refused(sql, "mysql") for sql, there in translated.items() if there is None} == {}
     with make_executor(ExecutorConfig(threads=1)) as executor:
-        theirs = executor.execute_many([(server.reader, sql) for sql in asked])
+        theirs = executor.execute_many([(server.reader, sql) for sql in queries])
         ours = executor.execute_many([(path, sql) for sql in translated.values()])
     others = {}
-    for sql, their, our in zip(asked, theirs, ours, strict=True):
+    for sql, their, our in zip(queries, theirs, ours, strict=True):
         is_same = len(their.rows) == len(our.rows) and all(
             all(map(alike, row, other)) for row, other in zip(their.rows, our.rows, strict=True)
         )

@@ -124,7 +124,8 @@ fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, k
         Err(error) => {
             let outcome = outcome_of(error, Phase::Prepare);
             if let Some((name, since)) = sandbox.seen().take_newer() {
-                let why = versions::refusal(&format!("no such function: {name}(), which"), since, sandbox.seen().version());
+                let why =
+                    versions::refusal(&format!("no such function: {name}(), which"), since, sandbox.seen().version());
                 return Outcome::failed(Status::SchemaError, why);
             }
             let n_before = if explained.is_some() { EXPLAIN.len() as u32 } else { 0 };

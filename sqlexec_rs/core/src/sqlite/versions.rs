@@ -56,7 +56,7 @@ pub(crate) fn newer_function(name: &[u8], version: u32) -> Option<(&'static str,
     newer(&FUNCTIONS, name, version)
 }
 
-/// Returns why a statement is none of an earlier SQLite, if its tokens show it.
+/// Returns why an earlier SQLite refuses a statement, if its tokens show it.
 pub(crate) fn newer_syntax(sql: &str, version: u32) -> Option<String> {
     let bytes = sql.as_bytes();
     let mut groups: Vec<Group<'_>> = Vec::new();
@@ -95,7 +95,7 @@ pub(crate) fn refusal(what: &str, since: u32, version: u32) -> String {
 
 /// A pair of parentheses that is open.
 struct Group<'a> {
-    /// The word before it, which is the function's name where it is a call.
+    /// The word before it: of a call, the function's name.
     name: &'a [u8],
     n_commas: u32,
     is_query: bool,
@@ -176,7 +176,8 @@ fn newer_modifier(text: &[u8], version: u32) -> Option<(&'static str, u32)> {
     if is_shift && version < 43 {
         return Some(("a date's modifier of the form ±YYYY-MM-DD", 43));
     }
-    let begins = |start: &str| text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start.as_bytes()));
+    let begins =
+        |start: &str| text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start.as_bytes()));
     let of_unit = MODIFIER_STARTS.iter().find(|(start, since)| *since > version && begins(start)).copied();
     newer(&MODIFIERS, text, version).or(of_unit)
 }
@@ -209,7 +210,8 @@ mod tests {
         let built: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
         let old: Vec<&str> = OF_3_40.split_whitespace().collect();
         let is_newer = |name: &str| newer_function(name.as_bytes(), EARLIEST).is_some();
-        let unlisted: Vec<&String> = built.iter().filter(|name| !old.contains(&name.as_str()) && !is_newer(name)).collect();
+        let unlisted: Vec<&String> =
+            built.iter().filter(|name| !old.contains(&name.as_str()) && !is_newer(name)).collect();
         assert!(unlisted.is_empty(), "functions without the version that added them: {unlisted:?}");
         assert!(!old.iter().any(|name| is_newer(name)));
     }

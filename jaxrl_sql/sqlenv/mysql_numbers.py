@@ -39,16 +39,17 @@ _ODD_DATE = re.compile(r"\d{4}-(\d-\d{1,2}|\d\d-\d)( .*)?")
 def _compared(node: exp.Expression) -> exp.Expression | None:
     """Compare a number with what else there is as numbers; SQLite compares with a text as texts, or by their types."""
     if isinstance(node.this, exp.Tuple) or isinstance(node.expression, exp.Tuple):
-        return _compared_rows(node)
+        _check_rows(node.this, node.expression)
+        return None
     left, right = _alike(node.this, node.expression)
     node.set("this", left)
     node.set("expression", right)
     return None
 
 
-def _compared_rows(node: exp.Expression) -> None:
-    for row in (node.this, node.expression):
-        if "number" in {kind_of(value) for value in row.expressions}:
+def _check_rows(*rows: exp.Expression) -> None:
+    for row in rows:
+        if isinstance(row, exp.Tuple) and "number" in {kind_of(value) for value in row.expressions}:
             raise Refused("rows with numbers compared")
 
 
@@ -74,12 +75,12 @@ def _in(node: exp.Expression) -> exp.Expression | None:
     query = node.args.get("query")
     values = [query] if query is not None else node.expressions
     if isinstance(node.this, exp.Tuple) or any(isinstance(value, exp.Tuple) for value in values):
-        for row in [node.this, *values]:
-            if isinstance(row, exp.Tuple) and "number" in {kind_of(value) for value in row.expressions}:
-                raise Refused("rows with numbers compared")
+        _check_rows(node.this, *values)
         return None
     if query is not None and kind_of(node.this) == "number" != kind_of(query):
-        return None if kind_of(query) is None else _refuse("a number looked for among texts")
+        if kind_of(query) is not None:
+            raise Refused("a number looked for among texts")
+        return None
     kinds = {kind_of(value) for value in values} - {"null"}
     if "number" in kinds and len(kinds) > 1:
         raise Refused("IN a list of numbers and others")
@@ -100,10 +101,6 @@ def _between(node: exp.Expression) -> exp.Expression | None:
     node.set("high", _alike(node.this, high)[1])
     node.set("this", value.copy())
     return None
-
-
-def _refuse(what: str) -> None:
-    raise Refused(what)
 
 
 def _case(node: exp.Expression) -> exp.Expression | None:

@@ -39,8 +39,10 @@ _DATES = (
     exp.CurrentTimestamp, exp.UtcDate, exp.UtcTime, exp.UtcTimestamp, exp.Localtime, exp.Localtimestamp, exp.LastDay,
     exp.DateAdd, exp.DateSub, exp.TimestampAdd, exp.StrToDate, exp.StrToTime, exp.UnixToTime,
 )  # fmt: skip
-_SAME_AS_FIRST = (exp.Paren, exp.Window, exp.Alias, exp.Min, exp.Max, exp.AnyValue, exp.FirstValue, exp.LastValue)
-_SAME_AS_FIRST += (exp.Nullif, exp.Lag, exp.Lead, exp.NthValue)
+_SAME_AS_FIRST = (
+    exp.Paren, exp.Window, exp.Alias, exp.Min, exp.Max, exp.AnyValue, exp.FirstValue, exp.LastValue, exp.NthValue,
+    exp.Lag, exp.Lead, exp.Nullif,
+)  # fmt: skip
 _CALLS = {
     "number": "FIND_IN_SET FIELD STRCMP MOD WEEKDAY DAYOFYEAR YEARWEEK UNIX_TIMESTAMP TIME_TO_SEC WEEKOFYEAR",
     "text": "MID",

@@ -12,7 +12,7 @@ from jaxrl_sql.sqlenv.mysql_parts import Refused, Rewrite, as_text, fill, of, te
 
 _PAD = "SUBSTR(REPLACE(HEX(ZEROBLOB(:n)), '00', :p), 1, :n - LENGTH(:s))"
 _PADDED = "CASE WHEN :n < 0 THEN NULL WHEN LENGTH(:s) >= :n THEN SUBSTR(:s, 1, :n) ELSE {} END"
-_REPEATED = "REPLACE(HEX(ZEROBLOB(MAX(:n, 0))), '00', :s)"
+_REPEATED = "CASE WHEN :n IS NOT NULL THEN REPLACE(HEX(ZEROBLOB(MAX(:n, 0))), '00', :s) END"
 _REVERSED = (
     "(WITH RECURSIVE _reverse(_text, _left) AS (SELECT '', LENGTH(:s) UNION ALL"
     " SELECT _text || SUBSTR(:s, _left, 1), _left - 1 FROM _reverse WHERE _left > 0)"

@@ -22,7 +22,8 @@ INSERT INTO v VALUES
   (3, 0,    '7abc',     'a%b',     '2020-02-29', '2020-02-29 12:30:05', 0.0,   0.0,    '29/02/2020'),
   (4, NULL, NULL,       NULL,      NULL,         NULL,                  NULL,  NULL,   NULL),
   (5, 12,   'desk-fan', '',        '2021-12-31', '2021-12-31 01:02:03', 99.99, 1234.5, '31/12/2021'),
-  (6, 1,    '10',       'l\\\\r',  '2022-01-02', '2022-01-02 13:00:00', 4.35,  7.0,    '02/01/2022');
+  (6, 1,    '10',       'l\\\\r',  '2022-01-02', '2022-01-02 13:00:00', 4.35,  7.0,    '02/01/2022'),
+  (7, NULL, 'zz',       NULL,      '2024-12-31', NULL,                  NULL,  99.95,  '31/12/2024');
 """
 COLUMNS = {
     "mysql": "id INT PRIMARY KEY, n INT, s VARCHAR(20), p VARCHAR(20), d DATE, t DATETIME, x DOUBLE, y DECIMAL(8,2),"
@@ -381,7 +382,11 @@ def lines(text: str) -> list[str]:
 
 
 def alike(left: object, right: object) -> bool:
-    """Return whether two values are the same, numbers to the digits that a quotient of whole numbers has in MySQL."""
+    """Return whether two values are the same, numbers to the digits that a quotient of whole numbers has in MySQL.
+
+    CHAR gives bytes on a server, and a text here.
+    """
+    left = left.decode() if isinstance(left, bytes) else left
     if isinstance(left, int | float) and isinstance(right, int | float):
         return math.isclose(left, right, rel_tol=1e-4, abs_tol=1e-4)
     return left == right

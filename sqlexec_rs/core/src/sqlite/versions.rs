@@ -68,7 +68,9 @@ pub(crate) fn newer_syntax(sql: &str, version: u32) -> Option<String> {
         let since = match (token, groups.last_mut()) {
             (b"(", mut outer) => {
                 let group = Group::new(before, outer.as_deref());
-                outer.iter_mut().for_each(|outer| outer.is_empty = false);
+                if let Some(outer) = &mut outer {
+                    outer.is_empty = false;
+                }
                 groups.push(group);
                 newer(&TABLES, before, version)
             }
@@ -132,10 +134,10 @@ impl<'a> Group<'a> {
 }
 
 /// Returns what a token has that needs a later version.
-fn newer_token<'a>(
+fn newer_token(
     token: &[u8],
     before: &[u8],
-    group: Option<&mut Group<'a>>,
+    group: Option<&mut Group<'_>>,
     version: u32,
 ) -> Option<(&'static str, u32)> {
     let is_number = token.first().is_some_and(u8::is_ascii_digit) && ![&b":"[..], b"@", b"#", b"?"].contains(&before);

@@ -89,29 +89,16 @@ def _select(node: exp.Expression) -> exp.Expression:
 
 
 def _has_groups(select: exp.Expression) -> bool:
-    """Return whether a query has groups, or is one; a column outside of the aggregates of that one is refused."""
-    if select.args.get("group"):
-        return True
+    """Return whether a query has groups, or all its rows are one."""
     having = select.args.get("having")
     parts = [*select.expressions, *([having] if having is not None else [])]
-    if not any(_is_aggregate(part) for part in parts):
-        return False
-    if any(_is_bare(shown) for shown in select.expressions):
-        raise Refused("a column outside of the aggregates of a query without GROUP BY")
-    return True
+    return bool(select.args.get("group")) or any(_is_aggregate(part) for part in parts)
 
 
 def _is_aggregate(node: exp.Expression) -> bool:
     """Return whether an expression aggregates, other than in a subquery or over a window."""
     inside = node.walk(prune=lambda part: isinstance(part, exp.Subquery | exp.Select | exp.Window))
     return any(isinstance(part, _AGGREGATES) for part in inside)
-
-
-def _is_bare(shown: exp.Expression) -> bool:
-    """Return whether a column is read outside of aggregates: MySQL refuses that where all rows are one group."""
-    stops = (exp.Subquery, exp.Select, *_AGGREGATES)
-    inside = shown.walk(prune=lambda part: isinstance(part, stops) and not isinstance(part, exp.AnyValue))
-    return any(isinstance(part, exp.Column | exp.Star) for part in inside if not isinstance(part, stops))
 
 
 def _having_as_where(select: exp.Expression, having: exp.Expression) -> None:

@@ -295,7 +295,6 @@ def test_what_mysql_refuses_or_sqlite_would_do_otherwise_has_no_translation(sql:
         ("SELECT pieces << 1 FROM sale", "<<"),
         ("SELECT 18446744073709551615", "63 bits"),
         ("SELECT item, COUNT(*) FROM sale GROUP BY item WITH ROLLUP", "ROLLUP"),
-        ("SELECT item, MAX(price) FROM sale", "GROUP BY"),
         ("SELECT id FROM sale WHERE id = ANY (SELECT 1)", "ANY"),
         ("SELECT id FROM sale WHERE id IN (1, 'a')", "IN"),
         ("SELECT id FROM sale EXCEPT ALL SELECT 1", "EXCEPT ALL"),

@@ -33,6 +33,7 @@ _WHOLE = "CAST(CASE WHEN TYPEOF(:x) = 'real' THEN ROUND(:x) ELSE :x END AS INTEG
 # last place.
 _EXACT = "(:x * 1.0000000000000004)"
 _MAX_INTEGER = (1 << 63) - 1
+_DATE_AS_NUMBER = re.compile(r"[12]\d{3}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(\d{6})?")
 _ODD_DATE = re.compile(r"\d{4}-(\d-\d{1,2}|\d\d-\d)( .*)?")
 
 
@@ -68,7 +69,7 @@ def _alike(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression,
 
 def _may_be_date(node: exp.Expression) -> bool:
     """Return whether MySQL reads a literal number as a date when it is compared with one."""
-    return isinstance(node, exp.Literal) and bool(re.fullmatch(r"[12]\d{3}(0\d|1[0-2])[0-3]\d(\d{6})?", node.name))
+    return isinstance(node, exp.Literal) and bool(_DATE_AS_NUMBER.fullmatch(node.name))
 
 
 def _in(node: exp.Expression) -> exp.Expression | None:
@@ -92,15 +93,13 @@ def _in(node: exp.Expression) -> exp.Expression | None:
     return None
 
 
-def _between(node: exp.Expression) -> exp.Expression | None:
-    low, high = node.args["low"], node.args["high"]
-    if {kind_of(low), kind_of(high)} > {"number"}:
-        raise Refused("BETWEEN a number and another value")
-    value, low = _alike(node.this, low)
-    node.set("low", low)
-    node.set("high", _alike(node.this, high)[1])
-    node.set("this", value.copy())
-    return None
+def _between(node: exp.Expression) -> exp.Expression:
+    """Compare with both bounds, with each alike."""
+    value, low = _alike(node.this, node.args["low"])
+    other, high = _alike(node.this, node.args["high"])
+    if value == other:
+        return exp.Between(this=value.copy(), low=low.copy(), high=high.copy())
+    return fill("(:a >= :l AND :b <= :h)", a=value, l=low, b=other, h=high)
 
 
 def _case(node: exp.Expression) -> exp.Expression | None:

@@ -413,4 +413,6 @@ def test_real_golds_come_back_from_mysql_with_their_rows(real_data: Path, execut
     scores = executor.score_many(
         [e.db_path for e in examples], [sql or "" for sql in back], [e.gold_sql for e in examples], rules=("bird",)
     )
-    assert scores["bird"].mean() == 1.0
+    others = {e.gold_sql for e, score in zip(examples, scores["bird"], strict=True) if score != 1.0}
+    # The column is a text: MySQL compares it with a number as numbers, SQLite as texts.
+    assert others == {"SELECT count(*) FROM CARS_DATA WHERE horsepower  >  150;"}

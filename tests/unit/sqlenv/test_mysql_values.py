@@ -42,6 +42,8 @@ s <=> 7
 s IN (7, 10)
 s NOT IN (7, 10)
 s BETWEEN 6 AND 11
+s BETWEEN (SELECT MIN(n) FROM v) AND 8
+n < 10000000
 n = '7'
 n IN ('7', '12')
 x > '1'

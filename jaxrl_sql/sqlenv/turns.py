@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.sqlenv.dialect import to_sqlite
+from jaxrl_sql.sqlenv.dialect import to_sqlite, why_refused
 from jaxrl_sql.sqlenv.observe import MAX_ROWS, observe
 from jaxrl_sql.sqlenv.ports import SqlJob
 from jaxrl_sql.sqlenv.tags import hide_tags, show_tags
@@ -194,7 +194,9 @@ class SqlTurns:
             return Observation(_framed("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", left))
         sql = to_sqlite(query, self.dialect)
         if sql is None:
-            return Observation(wrap(f"syntax_error: not one statement of {self.dialect}", left))
+            refused = why_refused(query, self.dialect)
+            why = f"{refused} is not supported" if refused else f"not one statement of {self.dialect}"
+            return Observation(wrap(f"syntax_error: {why}", left))
         return SqlResult(sql, self._submit, left, self._doubt)
 
     def _doubt(self, stop: str) -> None:

@@ -93,6 +93,8 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-rows", type=_positive, default=1_000_000, metavar="N", help=rows)
     steps = "instructions of SQLite's virtual machine a query may take, the same on every machine; default: no bound"
     parser.add_argument("--vm-steps", type=_positive, metavar="N", help=steps)
+    version = "refuse functions and syntax that SQLite added after this version, such as 3.40"
+    parser.add_argument("--sqlite-version", metavar="V", help=version)
     _add_isolation(parser)
 
 

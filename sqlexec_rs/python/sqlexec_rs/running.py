@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
 def make_executor(options: argparse.Namespace, threads: int | None) -> Executor:
     """Make the executor with the bounds that were given on the command line."""
     limits = Limits(timeout_ms=options.timeout_ms, vm_steps=options.vm_steps, max_rows=options.max_rows)
-    return Executor(threads=threads, limits=limits, isolation=options.isolation)
+    return Executor(threads=threads, limits=limits, isolation=options.isolation, sqlite_version=options.sqlite_version)
 
 
 def explain(outcome: Outcome, sql: str) -> str:

@@ -112,7 +112,7 @@ def database_of(db: str, stand_in: Path | None = None, leave_out: Sequence[str] 
             raise InputError(f"--db {db}: {'is a folder: name the file in it' if path.is_dir() else 'no such file'}")
     schema = read_schema(path)
     for line in schema.omissions:
-        sys.stderr.write(f"{line}\n")
+        print_text(line, sys.stderr)
     if not schema.tables:
         raise InputError(f"--db {path}: the database has no tables that can be read")
     return Example("", path.stem, str(path), "", "", dialect=engine, engine_url=url)

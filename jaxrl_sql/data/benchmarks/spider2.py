@@ -123,14 +123,15 @@ def _files_of(place: Path, uid: str) -> list[Path]:
 def _options(standard: Mapping[str, Any], tables: list[Table]) -> tuple[dict[str, Any], list[Table]]:
     """Return the comparison's options and the golds.
 
-    Columns that count may be given for each gold apart; such golds are cut to them, which is compared alike.
+    Columns that count may be given for each gold apart, in order; further lists are ignored. Such golds are cut to
+    them, which is compared alike.
     """
     ignore_order = standard.get("ignore_order", True)
     options: dict[str, Any] = {"ignore_order": bool(ignore_order)}
     columns = standard.get("condition_cols") or []
     if any(isinstance(one, list) for one in columns):
-        if len(columns) == len(tables):
-            return options, [_only(table, some or []) for table, some in zip(tables, columns, strict=True)]
+        if len(columns) >= len(tables):
+            return options, [_only(table, some or []) for table, some in zip(tables, columns, strict=False)]
         columns = columns[0] if len(columns) == 1 else []
     if columns:
         options["condition_cols"] = [int(column) for column in columns]

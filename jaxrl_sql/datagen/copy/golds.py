@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -32,6 +33,8 @@ QUESTIONS, LEFT_OUT = "questions.jsonl", "left_out.jsonl"
 # Outcomes hold rows until they are let go, so golds run a few at a time.
 _CHUNK = 128
 _DIGITS = 12
+# Characters of a row that a message shows.
+_SHOWN = 80
 
 
 class Gold(NamedTuple):
@@ -203,10 +206,20 @@ def _judged(gold: Gold, here: Outcome, there: Outcome, reader: Address) -> Gold:
     is_ordered = isinstance(tree, exp.Query) and tree.args.get("order") is not None
     ours, theirs = _plain(here.rows), _plain(there.rows)
     if Counter(ours) != Counter(theirs):
-        return gold._replace(status="different_rows", message=f"{len(theirs)} rows there, {len(ours)} on SQLite")
+        return gold._replace(status="different_rows", message=_difference(ours, theirs))
     if is_ordered and ours != theirs:
         return gold._replace(status="different_order")
     return gold._replace(is_near=here.set_digest != there.set_digest)
+
+
+def _difference(ours: Sequence[tuple[Any, ...]], theirs: Sequence[tuple[Any, ...]]) -> str:
+    """Return the numbers of rows, and the first row on each side that the other lacks."""
+    here, there = Counter(ours), Counter(theirs)
+    lacking = (("there", there - here), ("on SQLite", here - there))
+    rows = [
+        f"{shorten(str(next(iter(rows))), _SHOWN, placeholder='…')} only {place}" for place, rows in lacking if rows
+    ]
+    return f"{len(theirs)} rows there, {len(ours)} on SQLite: {' and '.join(rows)}"
 
 
 def _with_ties(gold: Gold) -> Gold:

@@ -326,6 +326,18 @@ def test_spider2_in_one_folder_and_a_gold_that_is_no_table(tmp_path: Path) -> No
     assert found.notes[0].startswith("no evaluation standard")
 
 
+@pytest.mark.parametrize("lists", [[[0], [1]], [[0], [1], [0]]], ids=["as many as golds", "more than golds"])
+def test_spider2_columns_that_count_are_those_of_each_gold(tmp_path: Path, lists: list[list[int]]) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    lines(tmp_path / "spider2-lite.jsonl", {"instance_id": "local1", "db": "shop", "question": "Q?"})
+    lines(tmp_path / "gold/spider2lite_eval.jsonl", {"instance_id": "local1", "condition_cols": lists})
+    gold(tmp_path / "gold/exec_result/local1_a.csv", ["name", "other"], ["nail", "x"])
+    gold(tmp_path / "gold/exec_result/local1_b.csv", ["other", "name"], ["x", "nail"])
+    (example,) = load_benchmark(tmp_path).examples
+    assert example.gold_tables == ((("name",), (("nail",),)), (("name",), (("nail",),)))
+    assert dict(example.options) == {"ignore_order": True}
+
+
 def test_spider2_golds_have_the_types_that_csv_gives_them(tmp_path: Path) -> None:
     """What is missing does not make numbers text, and text of digits stays text beside other text."""
     long = "12345678901234567890123"

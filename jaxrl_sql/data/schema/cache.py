@@ -8,7 +8,8 @@ written to costs the time alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -22,14 +23,15 @@ T = TypeVar("T")
 
 
 class Version(NamedTuple):
-    """A database file as it is now: another size or time makes another version."""
+    """A database file as it is now, without what `data.hide` hides: another size or time makes another version."""
 
     path: str
     mtime_ns: int
     size: int
+    hide: tuple[str, ...] = ()
 
 
-def version_of(db_path: str | Path) -> Version:
+def version_of(db_path: str | Path, hide: Sequence[str] = ()) -> Version:
     """Return the version of a database file; InputError when there is none."""
     path = Path(db_path)
     if path.is_dir():
@@ -38,7 +40,7 @@ def version_of(db_path: str | Path) -> Version:
         stat = path.stat()
     except OSError as error:
         raise InputError(f"{path}: no database file ({error.strerror})") from error
-    return Version(str(path.resolve()), stat.st_mtime_ns, stat.st_size)
+    return Version(str(path.resolve()), stat.st_mtime_ns, stat.st_size, tuple(hide))
 
 
 def kept(
@@ -72,7 +74,7 @@ def content_of(db_path: str | Path) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def content_hash(version: Version) -> str:
-    """Return a hash of the file and of what stands in its write-ahead log, if it has one."""
+    """Return a hash of the file, of what stands in its write-ahead log, if it has one, and of what is hidden."""
     whole = hashlib.blake2b(digest_size=20)
     try:
         for path in (Path(version.path), Path(f"{version.path}-wal")):
@@ -81,4 +83,6 @@ def content_hash(version: Version) -> str:
                     whole.update(chunk)
     except OSError as error:
         raise InputError(f"{version.path}: cannot be read ({error.strerror})") from error
+    if version.hide:
+        whole.update(json.dumps(sorted(version.hide)).encode())
     return whole.hexdigest()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +25,11 @@ import numpy as np
 from jaxrl_sql.data.schema.cache import Version, version_of
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.prune import keys_of, largest, part_of
+from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import Column, Schema, Table, connect, read_schema
 from jaxrl_sql.data.schema.retrieve import STOP, TOKEN, bm25, find_values, fold
 from jaxrl_sql.data.schema.used import Name
+from jaxrl_sql.sqlenv.hiding import are_readable
 from jaxrl_sql.types import Example
 
 # What a table's score is made of: BM25 of its best columns counts so much beside that of its name and of all its words,
@@ -90,7 +92,7 @@ def link(example: Example, schema: Schema, fits: Callable[[Schema], bool]) -> Sc
     columns of one table. `fits` is asked a number of times that grows with the logarithm of what fits. Raises
     InputError for a database that cannot be read, and where the package bm25s is not there.
     """
-    index = _open(version_of(example.db_path))
+    index = _open(version_of(example.db_path, example.hide))
     whole = replace(index.schema, matched=schema.matched)
     if len(index.columns) <= _SMALL and fits(whole):  # most are, and need no order
         return whole
@@ -106,8 +108,12 @@ def _first(whole: Schema, order: Sequence[Sequence[Name]], count: int) -> Schema
 @lru_cache(maxsize=64)
 def _open(version: Version) -> _SchemaIndex:
     """Index a schema with the descriptions of its columns, as they are when it is first asked for."""
-    schema, descriptions = read_schema(version.path), read_descriptions(version.path)
-    tables = (*schema.tables, *_read_views(version.path))
+    schema, descriptions = read_schema(version.path, version.hide), read_descriptions(version.path)
+    views = tuple(_read_views(version.path))
+    if version.hide:
+        queries = [f"SELECT * FROM {quote_name(view.name, always=True)}" for view in views]
+        views = tuple(compress(views, are_readable(version.path, queries, version.hide)))
+    tables = (*schema.tables, *views)
     whole = Schema(tables)
     place = {table.name: i for i, table in enumerate(tables)}
     columns = tuple((table.name, column.name) for table in tables for column in table.columns)

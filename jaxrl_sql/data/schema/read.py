@@ -7,12 +7,15 @@ none of the native executor's speed. `jaxrl_sql.data.schema.render` turns the re
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from jaxrl_sql.data.schema.cache import Version, version_of
+from jaxrl_sql.data.schema.quote import quote_name
+from jaxrl_sql.sqlenv.hiding import are_readable
 from jaxrl_sql.types import InputError
 
 
@@ -62,12 +65,32 @@ class Schema:
     matched: tuple[tuple[str, str, str], ...] = ()
 
 
-def read_schema(db_path: str | Path) -> Schema:
-    """Read the schema of a SQLite file, once for each version (size and time) of the file.
+def read_schema(db_path: str | Path, hide: Sequence[str] = ()) -> Schema:
+    """Read the schema of a SQLite file without the columns of `hide`, once for each version of the file.
 
     Raises InputError when the file is missing or is not a readable database.
     """
-    return _read_version(version_of(db_path))
+    return _read_version(version_of(db_path, hide))
+
+
+def part_of(schema: Schema, columns: Collection[tuple[str, str]]) -> Schema:
+    """Return the schema of these columns alone: tables without any are left out, and keys that are not whole."""
+    kept = frozenset(columns)
+
+    def has(table: str, names: tuple[str, ...]) -> bool:
+        return all((table, name) in kept for name in names)
+
+    def part(table: Table) -> Table:
+        shown = tuple(column for column in table.columns if (table.name, column.name) in kept)
+        if not has(table.name, table.primary_key):
+            shown = tuple(replace(column, primary_key=0) for column in shown)
+        return Table(table.name, shown, tuple(key for key in table.foreign_keys if is_whole(table.name, key)))
+
+    def is_whole(table: str, key: ForeignKey) -> bool:
+        return has(table, key.columns) and has(key.table, key.targets)
+
+    tables = tuple(shown for table in schema.tables if (shown := part(table)).columns)
+    return Schema(tables, tuple(match for match in schema.matched if match[:2] in kept))
 
 
 def open_read_only(path: str | Path) -> sqlite3.Connection:
@@ -93,6 +116,8 @@ def connect(path: str | Path) -> sqlite3.Connection:
 @lru_cache(maxsize=4096)
 def _read_version(version: Version) -> Schema:
     path = version.path
+    if version.hide:
+        return _visible(_read_version(version._replace(hide=())), version)
     try:
         with closing(connect(path)) as connection:
             found = connection.execute(
@@ -106,6 +131,14 @@ def _read_version(version: Version) -> Schema:
         raise InputError(f"{path}: not a readable SQLite database ({error})") from error
     bare = {name.lower(): Table(name, columns[name]) for name in names}
     return Schema(tuple(Table(name, columns[name], _resolve(columns[name], references[name], bare)) for name in names))
+
+
+def _visible(whole: Schema, version: Version) -> Schema:
+    """Return the part of a schema that the executor lets queries read, where columns are hidden."""
+    names = [(table.name, column.name) for table in whole.tables for column in table.columns]
+    queries = [f"SELECT {quote_name(name, always=True)} FROM {quote_name(table, always=True)}" for table, name in names]
+    readable = are_readable(version.path, queries, version.hide)
+    return part_of(whole, {name for name, is_readable in zip(names, readable, strict=True) if is_readable})
 
 
 def _shadow_tables(connection: sqlite3.Connection) -> frozenset[str]:

@@ -79,7 +79,7 @@ def test_a_schema_has_no_hidden_column_and_no_key_to_one(path: str) -> None:
 @pytest.mark.parametrize("matched", ["examples", "question"])
 def test_a_prompt_shows_nothing_of_a_hidden_column(path: str, form: str, matched: str) -> None:
     pytest.importorskip("bm25s")
-    data = DataConfig(prompt="chat", schema=form, retrieve=20, matched=matched, schema_budget=60)
+    data = DataConfig(prompt="chat", schema=form, retrieve=20, matched=matched, schema_budget=150)
     style = find_recipe("omnisql").endpoint_style(data)
     text = "".join(message_texts(example(path), style))
     asked = "".join(message_texts(dataclasses.replace(example(path), question=QUESTION), style)).replace(QUESTION, "")

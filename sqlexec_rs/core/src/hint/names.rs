@@ -110,11 +110,7 @@ pub(crate) struct Kept(RefCell<Option<(i64, Arc<Names>)>>);
 
 impl Kept {
     /// Returns the names of the schema as it is now, hidden columns left out, or nothing when they cannot be read.
-    pub(super) fn get(
-        &self,
-        connection: &Connection,
-        is_hidden: &dyn Fn(&str, &str) -> bool,
-    ) -> Option<Arc<Names>> {
+    pub(super) fn get(&self, connection: &Connection, is_hidden: &dyn Fn(&str, &str) -> bool) -> Option<Arc<Names>> {
         let version = connection.query_row("PRAGMA schema_version", [], |row| row.get(0)).ok()?;
         if let Some((kept, names)) = &*self.0.borrow()
             && *kept == version

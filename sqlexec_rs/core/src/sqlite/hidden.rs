@@ -36,6 +36,8 @@ pub(crate) struct Covered {
     columns: Vec<(Vec<u8>, Vec<u8>)>,
     /// Tables and views of which nothing may be read.
     whole: Vec<Vec<u8>>,
+    /// Those that are views, which SQLite may take apart before it asks.
+    views: Vec<Vec<u8>>,
     /// Tables whose hidden columns have defaults, which PRAGMA table_info shows.
     with_defaults: Vec<Vec<u8>>,
     /// A definition may hold values of a hidden column, in a DEFAULT, a CHECK or a condition.
@@ -54,8 +56,10 @@ impl Covered {
                     Some(column) if definition.is_view() => {
                         covered.columns.push((definition.name.clone(), column.clone().into_bytes()));
                     }
-                    Some(column) if !definition.is_virtual() => covered.add(connection, definition, column.as_bytes())?,
-                    _ => covered.whole.push(definition.name.clone()),
+                    Some(column) if !definition.is_virtual() => {
+                        covered.add(connection, definition, column.as_bytes())?
+                    }
+                    _ => covered.add_to_whole(definition),
                 }
             }
         }
@@ -104,7 +108,8 @@ impl Covered {
                 let all = tokens(&one.sql);
                 self.tables().any(|table| mentions(&all, table))
             } else if one.is_view() {
-                self.joined(&one.sql).is_some()
+                let all = tokens(&one.sql);
+                self.joined(&one.sql).is_some() || self.whole.iter().any(|table| mentions(&all, table))
             } else {
                 definitions
                     .iter()
@@ -112,10 +117,17 @@ impl Covered {
                     .any(|other| is_shadow(&one.name, &other.name))
             };
             if is_reached {
-                self.whole.push(one.name.clone());
+                self.add_to_whole(one);
             }
         }
         self.whole.len() > n_before
+    }
+
+    fn add_to_whole(&mut self, definition: &Definition) {
+        self.whole.push(definition.name.clone());
+        if definition.is_view() {
+            self.views.push(definition.name.clone());
+        }
     }
 
     fn tables(&self) -> impl Iterator<Item = &Vec<u8>> {
@@ -141,7 +153,8 @@ impl Covered {
     pub(crate) fn refusal(&self, table: &[u8], column: &[u8]) -> Option<String> {
         let is = |(t, c): &(&[u8], &[u8])| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
         if is_in(table, &self.whole) {
-            return Some(shown(table, b""));
+            let owner = self.whole.iter().find(|owner| is_shadow(table, owner));
+            return Some(shown(owner.map_or(table, Vec::as_slice), b""));
         }
         if self.columns.iter().any(|(t, c)| is(&(t.as_slice(), c.as_slice()))) || SYSTEM_COLUMNS.iter().any(is) {
             return Some(shown(table, column));
@@ -158,9 +171,13 @@ impl Covered {
         Some(format!("the defaults of {}", shown(table, b"")))
     }
 
-    /// Returns the hidden column that a text joins tables by, which SQLite asks nobody about: USING and NATURAL.
+    /// Returns what a text reads of hidden columns without SQLite asking about it: a view that it takes apart, and the
+    /// columns of USING and NATURAL.
     pub(crate) fn joined(&self, sql: &[u8]) -> Option<String> {
         let all = tokens(sql);
+        if let Some(view) = self.views.iter().find(|view| mentions(&all, view)) {
+            return Some(shown(view, b""));
+        }
         let is_natural = all.iter().any(|token| token.is_word("natural"));
         let using = using_names(&all);
         if !is_natural && using.is_empty() {

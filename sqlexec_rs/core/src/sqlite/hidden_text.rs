@@ -145,9 +145,13 @@ mod tests {
 
     #[test]
     fn the_columns_of_a_table_are_parted_at_commas_outside_of_inner_parentheses() {
-        let parts = segments(b"CREATE TABLE \"t(,\"(a DECIMAL(3, 2), [b, c] TEXT DEFAULT ',', CHECK(a IN (1, 2))) STRICT, x");
+        let parts =
+            segments(b"CREATE TABLE \"t(,\"(a DECIMAL(3, 2), [b, c] TEXT DEFAULT ',', CHECK(a IN (1, 2))) STRICT, x");
         let firsts: Vec<_> = parts.iter().map(|part| &part[0]).collect();
-        assert_eq!(firsts, [&Token::Word(b"a".into()), &Token::Quoted(b'[', b"b, c".into()), &Token::Word(b"CHECK".into())]);
+        assert_eq!(
+            firsts,
+            [&Token::Word(b"a".into()), &Token::Quoted(b'[', b"b, c".into()), &Token::Word(b"CHECK".into())]
+        );
         assert!(segments(b"CREATE TABLE").iter().all(Vec::is_empty));
     }
 }

@@ -50,12 +50,7 @@ struct Held {
 
 impl Local {
     /// Starts without a connection; `cap` is the most that stay open.
-    pub(crate) fn new(
-        cap: usize,
-        copies: &Arc<InMemoryDbs>,
-        hidden: &Arc<[HiddenColumn]>,
-        stats: &Arc<Stats>,
-    ) -> Self {
+    pub(crate) fn new(cap: usize, copies: &Arc<InMemoryDbs>, hidden: &Arc<[HiddenColumn]>, stats: &Arc<Stats>) -> Self {
         let guard = Arc::new(RunGuard::default());
         let (copies, hidden) = (Arc::clone(copies), Arc::clone(hidden));
         let connections = Connections::new(cap, copies, hidden, Arc::clone(&guard), Arc::clone(stats));

@@ -76,10 +76,10 @@ def check_hide(hide: Sequence[str], db_paths: Iterable[str]) -> None:
 
 def refuse_hide(hide: Sequence[str], where: str) -> None:
     """Raise InputError for `data.hide` with a database that is not a SQLite file."""
-    table, _, column = hide[0].partition(".") if hide else ("", "", "")
     if hide:
+        table = hide[0].partition(".")[0]
         raise InputError(
-            f"data.hide=[{', '.join(hide)}] is for SQLite files, and {where}. On a server let the reading role read the "
-            f"other columns alone (REVOKE SELECT ON {table} FROM reader; GRANT SELECT (…) ON {table} TO reader), and "
-            f"leave the column out of the sample by --leave-out {'.'.join(filter(None, (table, column)))}"
+            f"data.hide=[{', '.join(hide)}] is for SQLite files, and {where}. On a server let the reading role read "
+            f"the other columns alone (REVOKE SELECT ON {table} FROM reader; GRANT SELECT (…) ON {table} TO reader), "
+            f"and leave the column out of the sample by --leave-out {hide[0]}"
         )

@@ -1,4 +1,4 @@
-"""Hidden columns (`data.hide`) as the executor takes them, and which queries it lets read a database in spite of them."""
+"""Hidden columns (`data.hide`) as the executor takes them, and which queries read one."""
 
 from __future__ import annotations
 

@@ -67,11 +67,11 @@ def test_ask_sends_no_hidden_column(
 def test_a_dialogue_is_told_of_the_refusal_and_not_of_the_value(
     database: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = ["<think>a</think>\n<sql>SELECT * FROM users</sql>", "<think>a</think>\n<sql>SELECT pasword FROM users</sql>",
-            "<think>a</think>\n<solution>SELECT name FROM users</solution>"]  # fmt: skip
+    turns = ("<sql>SELECT * FROM users</sql>", "<sql>SELECT pasword FROM users</sql>",
+             "<solution>SELECT name FROM users</solution>")  # fmt: skip
 
     def script(_number: int, body: dict[str, list[object]]) -> object:
-        return chat_server.said(said[len(body["messages"]) // 2])
+        return chat_server.said(f"<think>a</think>\n{turns[len(body['messages']) // 2]}")
 
     with chat_server.serving(script) as (url, requests):
         more = ["recipe=skyrl_sql", "evaluate.turns=4", HIDE]
@@ -123,7 +123,10 @@ def test_agents_read_no_hidden_column(database: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["data.hide=[users.pasword]"], "data.hide: no table or column users.pasword; the nearest is users.password_hash"),
+        (
+            ["data.hide=[users.pasword]"],
+            "data.hide: no table or column users.pasword; the nearest is users.password_hash",
+        ),
         (["data.hide=[users]"], "data.hide=[users] leaves nothing of"),
     ],
 )

@@ -24,9 +24,9 @@ import numpy as np
 
 from jaxrl_sql.data.schema.cache import Version, version_of
 from jaxrl_sql.data.schema.describe import read_descriptions
-from jaxrl_sql.data.schema.prune import keys_of, largest, part_of
+from jaxrl_sql.data.schema.prune import keys_of, largest
 from jaxrl_sql.data.schema.quote import quote_name
-from jaxrl_sql.data.schema.read import Column, Schema, Table, connect, read_schema
+from jaxrl_sql.data.schema.read import Column, Schema, Table, connect, part_of, read_schema
 from jaxrl_sql.data.schema.retrieve import STOP, TOKEN, bm25, find_values, fold
 from jaxrl_sql.data.schema.used import Name
 from jaxrl_sql.sqlenv.hiding import are_readable

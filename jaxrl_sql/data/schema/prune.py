@@ -6,7 +6,7 @@ there is room (PaVeRL-SQL, OmniSQL). Where the keys alone are too many, those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from jaxrl_sql.data.schema.read import Schema, part_of
 from jaxrl_sql.data.schema.used import Name, Used, used_by

@@ -131,7 +131,9 @@ def _read_meanings(version: Version, folder: str) -> _Meanings:
 def _names(version: Version) -> frozenset[str]:
     """Return the words of a database's tables and columns."""
     names = [
-        one for table in read_schema(version.path, version.hide).tables for one in (table.name, *(c.name for c in table.columns))
+        one
+        for table in read_schema(version.path, version.hide).tables
+        for one in (table.name, *(c.name for c in table.columns))
     ]
     return frozenset(word for name in names for word in name_words(name).split())
 

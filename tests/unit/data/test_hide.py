@@ -26,7 +26,9 @@ from jaxrl_sql.sqlenv.executor import make_executor, timing_executor
 from jaxrl_sql.types import Example, InputError
 
 SCRIPT = """
-CREATE TABLE users(id INTEGER PRIMARY KEY, name TEXT, "Password_Hash" TEXT, short TEXT AS (substr(password_hash, 1, 6)));
+CREATE TABLE users(
+  id INTEGER PRIMARY KEY, name TEXT, "Password_Hash" TEXT, short TEXT AS (substr(password_hash, 1, 6))
+);
 INSERT INTO users(name, password_hash) VALUES ('Ann', 'topsecret one'), ('Bob', 'topsecret two');
 CREATE TABLE orders(id INTEGER PRIMARY KEY, hash TEXT REFERENCES users(password_hash), city TEXT);
 INSERT INTO orders VALUES (1, NULL, 'Berlin');
@@ -171,7 +173,7 @@ def test_names_of_letters_that_sqlite_tells_apart_are_not_taken_for_one(tmp_path
     path = tmp_path / "d.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript('CREATE TABLE "Ärzte"("É" TEXT, "a.b" TEXT, c)')
-    with pytest.raises(InputError, match="the nearest is Ärzte.É"):
+    with pytest.raises(InputError, match=r"the nearest is Ärzte\.É"):
         check_hide(["Ärzte.é"], [str(path)])
     check_hide(["Ärzte.É", "Ärzte.A.B"], [str(path)])
     schema = read_schema(path, ("Ärzte.É", "Ärzte.A.B"))

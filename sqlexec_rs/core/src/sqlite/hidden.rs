@@ -38,7 +38,7 @@ pub(crate) struct Covered {
     whole: Vec<Vec<u8>>,
     /// Those that are views, which SQLite may take apart before it asks.
     views: Vec<Vec<u8>>,
-    /// Tables whose hidden columns have defaults, which PRAGMA table_info shows.
+    /// Tables whose hidden columns have defaults, which `PRAGMA table_info` shows.
     with_defaults: Vec<Vec<u8>>,
     /// A definition may hold values of a hidden column, in a DEFAULT, a CHECK or a condition.
     has_values_in_definitions: bool,
@@ -57,7 +57,7 @@ impl Covered {
                         covered.columns.push((definition.name.clone(), column.clone().into_bytes()));
                     }
                     Some(column) if !definition.is_virtual() => {
-                        covered.add(connection, definition, column.as_bytes())?
+                        covered.add(connection, definition, column.as_bytes())?;
                     }
                     _ => covered.add_to_whole(definition),
                 }
@@ -194,7 +194,7 @@ impl Covered {
 }
 
 /// Returns the names in the lists behind USING.
-fn using_names<'a>(all: &'a [Token]) -> Vec<&'a Token> {
+fn using_names(all: &[Token]) -> Vec<&Token> {
     let mut names = Vec::new();
     for (at, _) in all.iter().enumerate().filter(|(_, token)| token.is_word("using")) {
         if all.get(at + 1).is_some_and(|token| token.is_mark(b'(')) {

@@ -306,8 +306,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _ask(given: argparse.Namespace) -> int:
-    from jaxrl_sql.data.hiding import hidden_from
-
     overrides = [word for word in given.words if _OVERRIDE.match(word)]
     questions = [word for word in given.words if not _OVERRIDE.match(word)]
     if len(questions) > 1:
@@ -317,6 +315,8 @@ def _ask(given: argparse.Namespace) -> int:
     check_keys(given.config, overrides)
     database = database_of(given.db, given.stand_in, given.leave_out)  # before a model is fetched for it
     config = configuration(given, overrides)
+    from jaxrl_sql.data.hiding import hidden_from
+
     database = hidden_from(database, config.data.hide)
 
     def answer(config: TrainConfig) -> int:

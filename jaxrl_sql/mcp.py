@@ -218,8 +218,6 @@ def opened_database(given: argparse.Namespace, config: TrainConfig) -> Iterator[
 
 def serve(given: argparse.Namespace) -> int:
     """Serve until the client goes away; return the exit code."""
-    from jaxrl_sql.data.hiding import refuse_hide
-
     check_keys(given.config, given.overrides)  # before a model is looked for on the hub
     limits: Mapping[str, Any] = {"executor": dict(_LIMITS)}
     if given.endpoint and not given.model:
@@ -231,6 +229,8 @@ def serve(given: argparse.Namespace) -> int:
         found = "is a folder: name the file in it" if Path(given.db).is_dir() else "no such file"
         raise InputError(f"--db {given.db}: {found}")
     if is_served(given.db):
+        from jaxrl_sql.data.hiding import refuse_hide
+
         refuse_hide(config.data.hide, "--db names a database of another engine")
     else:
         refuse_leave_out(given.leave_out, given.db)

@@ -88,7 +88,7 @@ pub(crate) fn run(
     if outcome.status == Status::Timeout {
         explain_stop(&mut outcome, stop, limits);
     }
-    if let Some(column) = sandbox.seen().hidden_read() {
+    if let Some(column) = sandbox.seen().hiding().refused() {
         outcome = outcome.replaced_by(Status::Forbidden, hidden_error(&column));
     }
     if outcome.status == Status::DbError
@@ -113,7 +113,7 @@ fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, k
         sandbox.begin(connection);
     }
     sandbox.seen().reset();
-    if let Some(column) = sandbox.seen().hidden_in_join(sql) {
+    if let Some(column) = sandbox.seen().hiding().read_by_text(sql) {
         return Outcome::failed(Status::Forbidden, hidden_error(&column));
     }
     meter::start_preparing();
@@ -270,7 +270,8 @@ fn find_hint(sandbox: &Sandbox, statement: &str, error: &str) -> Option<String> 
     let limits = Limits { timeout: None, vm_steps: Some(hint::MAX_STEPS), ..Limits::default() };
     guard.arm(&limits, None, Instant::now());
     guard.start_executing();
-    let hint = hint::hint(connection, names, statement, error, &|table, column| sandbox.seen().hides(table, column));
+    let hint =
+        hint::hint(connection, names, statement, error, &|table, column| sandbox.seen().hiding().hides(table, column));
     guard.disarm();
     hint
 }

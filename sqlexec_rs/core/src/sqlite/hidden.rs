@@ -4,6 +4,8 @@
 //! found when a database is opened: generated columns, virtual tables over a hidden column, and their shadow tables. It does
 //! not ask about the columns of USING and NATURAL either: a statement's text decides there.
 
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, ToSql};
 
@@ -29,6 +31,67 @@ const VALUE_WORDS: [&str; 4] = ["default", "check", "as", "generated"];
 /// Queries for the definitions of a database, and for a table's columns with their defaults and kinds.
 const DEFINITIONS: &str = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL";
 const COLUMNS: &str = "SELECT name, dflt_value IS NOT NULL, hidden IN (2, 3) FROM pragma_table_xinfo(?1)";
+
+/// The hidden columns of the database that is open, and what the statement being prepared would read of them.
+#[derive(Debug, Default)]
+pub(crate) struct Hiding {
+    covered: OnceLock<Option<Covered>>,
+    refused: Mutex<Option<String>>,
+}
+
+impl Hiding {
+    /// Reads which of the hidden columns the database has, once.
+    pub(crate) fn cover(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
+        if !hidden.is_empty() && self.covered.get().is_none() {
+            let covered = Covered::read(connection, hidden)?;
+            self.covered.get_or_init(|| covered);
+        }
+        Ok(())
+    }
+
+    /// Tells whether the database has any.
+    pub(crate) fn is_active(&self) -> bool {
+        self.covered().is_some()
+    }
+
+    /// Forgets the previous statement.
+    pub(crate) fn reset(&self) {
+        if self.is_active() {
+            *self.lock() = None;
+        }
+    }
+
+    /// Tells whether a column is hidden.
+    pub(crate) fn hides(&self, table: &str, column: &str) -> bool {
+        self.covered().is_some_and(|covered| covered.refusal(table.as_bytes(), column.as_bytes()).is_some())
+    }
+
+    /// Returns the hidden column that a statement reads without SQLite asking about it.
+    pub(crate) fn read_by_text(&self, sql: &str) -> Option<String> {
+        self.covered()?.joined(sql.as_bytes())
+    }
+
+    /// Returns the hidden column that the statement would read.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.covered()?;
+        self.lock().clone()
+    }
+
+    /// Notes what is refused, where something is; true where nothing is.
+    pub(crate) fn allows(&self, refusal: impl FnOnce(&Covered) -> Option<String>) -> bool {
+        let Some(refused) = self.covered().and_then(refusal) else { return true };
+        self.lock().get_or_insert(refused);
+        false
+    }
+
+    fn covered(&self) -> Option<&Covered> {
+        self.covered.get()?.as_ref()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The hidden columns of one database.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -22,7 +22,7 @@ use crate::scan::Patterns;
 use crate::sqlite::dbfile::Unused;
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
 use crate::sqlite::functions;
-use crate::sqlite::hidden::{Covered, HiddenColumn};
+use crate::sqlite::hidden::{HiddenColumn, Hiding};
 use crate::sqlite::hooks::{self, Action, Authorizer, Log};
 use crate::sqlite::in_memory_dbs::{Access, Copied};
 use crate::sqlite::meter;
@@ -98,47 +98,13 @@ pub(crate) struct Seen {
     n_snippets: AtomicU32,
     /// It is the sandbox's own, which may begin and end a transaction.
     is_ours: AtomicBool,
-    /// Columns that may not be read, as the database that is open has them.
-    covered: OnceLock<Option<Covered>>,
-    /// What the statement would read of them.
-    refused: Mutex<Option<String>>,
+    hiding: Hiding,
 }
 
 impl Seen {
-    /// Reads which of the hidden columns the database has, once.
-    fn cover(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
-        if !hidden.is_empty() && self.covered.get().is_none() {
-            let covered = Covered::read(connection, hidden)?;
-            self.covered.get_or_init(|| covered);
-        }
-        Ok(())
-    }
-
-    fn covered(&self) -> Option<&Covered> {
-        self.covered.get()?.as_ref()
-    }
-
-    /// Tells whether a column is hidden.
-    pub(crate) fn hides(&self, table: &str, column: &str) -> bool {
-        self.covered().is_some_and(|covered| covered.refusal(table.as_bytes(), column.as_bytes()).is_some())
-    }
-
-    /// Returns the hidden column that a statement joins by, which the authorizer is not asked about.
-    pub(crate) fn hidden_in_join(&self, sql: &str) -> Option<String> {
-        self.covered()?.joined(sql.as_bytes())
-    }
-
-    /// Returns the hidden column that the statement would read.
-    pub(crate) fn hidden_read(&self) -> Option<String> {
-        self.covered()?;
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Notes what is refused, where something is; true where nothing is.
-    fn allows_hidden(&self, refusal: impl FnOnce(&Covered) -> Option<String>) -> bool {
-        let Some(refused) = self.covered().and_then(refusal) else { return true };
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(refused);
-        false
+    /// Returns the hidden columns.
+    pub(crate) fn hiding(&self) -> &Hiding {
+        &self.hiding
     }
 
     /// Forgets the previous statement.
@@ -146,9 +112,7 @@ impl Seen {
         self.is_volatile.store(false, Ordering::Relaxed);
         self.has_patterns_in_view.store(false, Ordering::Relaxed);
         self.n_snippets.store(0, Ordering::Relaxed);
-        if self.covered().is_some() {
-            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        }
+        self.hiding.reset();
     }
 
     /// Returns how often the statement calls `snippet`.
@@ -392,7 +356,7 @@ impl Sandbox {
                 self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
             }
             connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
-            self.seen.cover(&connection, &self.hidden)?;
+            self.seen.hiding.cover(&connection, &self.hidden)?;
             Ok(connection)
         };
         for _ in 1..MAX_LOOKS {
@@ -481,14 +445,14 @@ impl Authorizer for Seen {
     fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool {
         match action {
             Action::Read => true,
-            Action::Column(table, column) => self.allows_hidden(|covered| covered.refusal(table, column)),
+            Action::Column(table, column) => self.hiding.allows(|covered| covered.refusal(table, column)),
             // An r-tree prepares what would write to its tables before it is read; who else does is refused when that is
             // prepared, as it does not only read.
             Action::Write(table) => !is_in_view && RTREE_TABLES.iter().any(|end| table.ends_with(end.as_bytes())),
             Action::Function(name) => allows_function(name, is_in_view, self),
             Action::Pragma(name, value) => {
                 allows_pragma(name, value.is_some())
-                    && self.allows_hidden(|covered| covered.refusal_of_pragma(name, value))
+                    && self.hiding.allows(|covered| covered.refusal_of_pragma(name, value))
             }
             Action::Transaction => self.is_ours.load(Ordering::Relaxed),
             Action::Other => false,
@@ -496,7 +460,7 @@ impl Authorizer for Seen {
     }
 
     fn hides_columns(&self) -> bool {
-        self.covered().is_some()
+        self.hiding.is_active()
     }
 }
 

@@ -15,31 +15,31 @@ from jaxrl_sql.types import Example, InputError
 _FOLD = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
-def hiding(found: Benchmark, hide: Sequence[str]) -> Benchmark:
+def hiding(benchmark: Benchmark, hide: Sequence[str]) -> Benchmark:
     """Return a set whose examples hide these columns; those whose gold reads one are skipped with that reason.
 
-    Raises InputError for a set that runs on another engine than SQLite, and where every gold reads a hidden column.
+    Raises InputError for a set of another engine than SQLite, and where every gold reads a hidden column.
     """
     if not hide:
-        return found
-    if foreign := next((one for one in found.examples if one.engine_url), None):
-        refuse_hide(hide, f"{foreign.uid} runs on {foreign.dialect}")
-    golds = [(one.db_path, sql) for one in found.examples for sql in _sql_of(one)]
+        return benchmark
+    if foreign := next((example for example in benchmark.examples if example.engine_url), None):
+        refuse_hide(hide, f"the engine of {foreign.uid} is {foreign.dialect}")
+    golds = [(example.db_path, sql) for example in benchmark.examples for sql in _sql_of(example)]
     refusals = dict(zip(golds, hidden_reads(golds, hide), strict=True))
-    kept: list[Example] = []
+    usable: list[Example] = []
     skipped: list[tuple[str, str]] = []
-    for one in found.examples:
-        refusal = next((why for sql in _sql_of(one) if (why := refusals[one.db_path, sql])), "")
+    for example in benchmark.examples:
+        refusal = next((why for sql in _sql_of(example) if (why := refusals[example.db_path, sql])), "")
         if refusal:
-            skipped.append((one.uid, f"gold refused: {refusal}"))
+            skipped.append((example.uid, f"gold refused: {refusal}"))
         else:
-            kept.append(dataclasses.replace(one, hide=tuple(hide)))
-    if skipped and not kept:
+            usable.append(dataclasses.replace(example, hide=tuple(hide)))
+    if skipped and not usable:
         raise InputError(f"data.hide=[{', '.join(hide)}]: no question is left; {skipped[0][0]}: {skipped[0][1]}")
-    return found._replace(
-        examples=tuple(kept),
-        skipped=(*found.skipped, *skipped),
-        order=found.order or tuple(one.uid for one in found.examples),
+    return benchmark._replace(
+        examples=tuple(usable),
+        skipped=(*benchmark.skipped, *skipped),
+        order=benchmark.order or tuple(example.uid for example in benchmark.examples),
     )
 
 

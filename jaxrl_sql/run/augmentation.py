@@ -54,7 +54,10 @@ def augment(config: TrainConfig) -> int:
         raise InputError(
             f"{data.dir}: {foreign.uid} is asked of {foreign.dialect}: augment the SQLite files, and copy those"
         )
-    dropped = [Dropped(uid, f"cannot be read: {reason}") for uid, reason in loaded.skipped]
+    dropped = [
+        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        for uid, reason in loaded.skipped
+    ]
     dropped += [Dropped(one.uid, "the gold is no SQL") for one in loaded.examples if not one.gold_sql]
     examples = [one for one in loaded.examples if one.gold_sql]
     refuse_namesakes(data.dir, examples)

@@ -37,7 +37,10 @@ def filter_data(config: TrainConfig) -> int:
     loaded = training_questions(config.data, config.executor.databases)
     check_hide(config.data.hide, (one.db_path for one in loaded.examples))
     out.mkdir(parents=True, exist_ok=True)
-    dropped = [Dropped(uid, f"cannot be read: {reason}") for uid, reason in loaded.skipped]
+    dropped = [
+        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        for uid, reason in loaded.skipped
+    ]
     rates: dict[str, tuple[int, int]] = {}
 
     def left(filtered: Filtered) -> list[Example]:

@@ -36,7 +36,7 @@ def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | N
     shares, places = dataclasses.asdict(data.dialects), dataclasses.asdict(databases)
     others = {dialect: places[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"}
     if data.hide and (engine := next((dialect for dialect, place in others.items() if place != TRANSLATED), "")):
-        refuse_hide(data.hide, f"data.dialects.{engine} runs on {engine}")
+        refuse_hide(data.hide, f"data.dialects.{engine} needs another engine")
     copies = {dialect: _copied(dialect, place) for dialect, place in others.items() if place != TRANSLATED}
     return InDialects(shares, copies) if others else None
 

@@ -77,7 +77,7 @@ def view(given: argparse.Namespace) -> int:
 
 
 def executor_settings(runs: Sequence[Source]) -> tuple[ExecutorConfig, list[str]]:
-    """Return the limits of the first run's executor, and what is hidden from any of them.
+    """Return the limits of the first run's executor, and the hidden columns of all.
 
     Of a run whose configuration cannot be read the limits are the usual ones, and nothing is known to be hidden.
     """

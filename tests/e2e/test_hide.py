@@ -1,4 +1,4 @@
-"""Hidden columns and the commands: what is sent to an endpoint, what agents read, and what a command refuses."""
+"""Hidden columns and the commands: requests to an endpoint, tools of agents, and refusals of commands."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from jaxrl_sql.ask import main as ask
 from jaxrl_sql.config import load_config
 from jaxrl_sql.distill import main as distill
 from jaxrl_sql.evaluate import main as evaluate
+from jaxrl_sql.filter_data import main as filter_data
 from jaxrl_sql.mcp import main as serve_agents
 from jaxrl_sql.mcp import opened_database
 from jaxrl_sql.types import JaxrlSqlError
@@ -64,7 +65,7 @@ def test_ask_sends_no_hidden_column(
             assert ("access to users.password_hash is prohibited: it is hidden" in shown) == (word == "all")
 
 
-def test_a_dialogue_is_told_of_the_refusal_and_not_of_the_value(
+def test_a_dialogue_shows_the_refusal_and_not_the_value(
     database: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     turns = ("<sql>SELECT * FROM users</sql>", "<sql>SELECT pasword FROM users</sql>",
@@ -83,7 +84,7 @@ def test_a_dialogue_is_told_of_the_refusal_and_not_of_the_value(
     assert "Ann" in capsys.readouterr().out
 
 
-def test_what_is_sent_is_said_where_the_option_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_at_the_option_that_values_are_sent(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ask(["--help"])
     words = " ".join(capsys.readouterr().out.split())
@@ -108,6 +109,15 @@ def test_distill_and_evaluate_leave_out_what_reads_a_hidden_column(
     assert "skipped 1 (gold refused: access to users.password_hash is prohibited" in shown.out + shown.err
     assert [json.loads(line)["id"] for line in (out / "records.jsonl").read_text().splitlines()] == ["fine"]
     assert json.loads((out / "metrics.json").read_text())["left_out"] == 1
+
+
+def test_filter_data_says_which_gold_reads_a_hidden_column(
+    database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "filtered"
+    assert filter_data(["data.source=folder", f"data.dir={tmp_path}/data", HIDE, f"filter.out={out}"]) == 0
+    assert "gold refused: access to users.password_hash" in capsys.readouterr().out
+    assert [json.loads(line)["id"] for line in (out / "kept.jsonl").read_text().splitlines()] == ["fine"]
 
 
 def test_agents_read_no_hidden_column(database: Path) -> None:
@@ -142,8 +152,8 @@ def test_a_wrong_name_is_refused_before_anything_is_asked(
 
 def test_a_server_s_columns_are_not_hidden_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert serve_agents(["--db", "postgresql://u@127.0.0.1:1/shop", HIDE]) == 2
-    told = capsys.readouterr().err
-    assert re.search(r"is for SQLite files, .*GRANT SELECT \(…\) ON users TO reader.*--leave-out users.password", told)
+    error = capsys.readouterr().err
+    assert re.search(r"is for SQLite files, .*GRANT SELECT \(…\) ON users TO reader.*--leave-out users.password", error)
 
 
 def test_a_page_is_judged_with_what_its_runs_hide(tmp_path: Path) -> None:

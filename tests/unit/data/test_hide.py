@@ -188,7 +188,7 @@ def test_other_engines_and_sets_that_are_not_read_whole_are_refused(tmp_path: Pa
             call(server, HIDE)
     data = set_of(tmp_path, {f"q{i}": "SELECT name FROM users" for i in range(4)})
     copies = dataclasses.replace(data, dialects=DialectsConfig(0.5, postgresql=0.5))
-    with pytest.raises(InputError, match=r"data.dialects.postgresql runs on postgresql"):
+    with pytest.raises(InputError, match=r"data.dialects.postgresql needs another engine"):
         training_questions(copies, DatabasesConfig(postgresql=str(tmp_path)))
     with pytest.raises(InputError, match=r"looks at every gold.*data.stream_above=0"):
         streamed_questions(dataclasses.replace(data, stream_above=1), DatabasesConfig())

@@ -18,7 +18,7 @@ pub(crate) use names::Kept;
 /// Instructions that reading the schema may take: far above what thousands of columns need.
 pub(crate) const MAX_STEPS: u64 = 2_000_000;
 
-/// Guesses what the name in SQLite's `message` was meant to be, but for hidden columns. The caller bounds the connection by
+/// Guesses the name that SQLite's `message` was about, hidden columns left out. The caller bounds the connection by
 /// [`MAX_STEPS`].
 pub(crate) fn hint(
     connection: &Connection,

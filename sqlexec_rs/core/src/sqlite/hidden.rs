@@ -32,7 +32,7 @@ const VALUE_WORDS: [&str; 4] = ["default", "check", "as", "generated"];
 const DEFINITIONS: &str = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL";
 const COLUMNS: &str = "SELECT name, dflt_value IS NOT NULL, hidden IN (2, 3) FROM pragma_table_xinfo(?1)";
 
-/// The hidden columns of the database that is open, and what the statement being prepared would read of them.
+/// The hidden columns of the open database, and the first that the statement being prepared would read.
 #[derive(Debug, Default)]
 pub(crate) struct Hiding {
     covered: OnceLock<Option<Covered>>,
@@ -49,7 +49,7 @@ impl Hiding {
         Ok(())
     }
 
-    /// Tells whether the database has any.
+    /// Returns whether the database has any.
     pub(crate) fn is_active(&self) -> bool {
         self.covered().is_some()
     }
@@ -61,7 +61,7 @@ impl Hiding {
         }
     }
 
-    /// Tells whether a column is hidden.
+    /// Returns whether a column is hidden.
     pub(crate) fn hides(&self, table: &str, column: &str) -> bool {
         self.covered().is_some_and(|covered| covered.refusal(table.as_bytes(), column.as_bytes()).is_some())
     }
@@ -77,7 +77,7 @@ impl Hiding {
         self.lock().clone()
     }
 
-    /// Notes what is refused, where something is; true where nothing is.
+    /// Records the refusal, if there is one; returns true otherwise.
     pub(crate) fn allows(&self, refusal: impl FnOnce(&Covered) -> Option<String>) -> bool {
         let Some(refused) = self.covered().and_then(refusal) else { return true };
         self.lock().get_or_insert(refused);
@@ -144,8 +144,8 @@ impl Covered {
         while is_growing {
             let n_before = names.len();
             for generated in columns.iter().filter(|one| one.is_generated && !names.contains(&one.name)) {
-                let own_part = parts.iter().find(|part| part.first().is_some_and(|token| token.is(&generated.name)));
-                if own_part.is_none_or(|part| names.iter().any(|name| part.iter().any(|token| token.is(name)))) {
+                let definition = parts.iter().find(|part| part.first().is_some_and(|token| token.is(&generated.name)));
+                if definition.is_none_or(|part| names.iter().any(|name| part.iter().any(|token| token.is(name)))) {
                     names.push(generated.name.clone());
                     break;
                 }
@@ -159,8 +159,8 @@ impl Covered {
         Ok(())
     }
 
-    /// Adds virtual tables over what is covered, tables that keep what those hold, and views whose joins reach it; true
-    /// where there was one.
+    /// Adds virtual tables over hidden columns, the tables that store their content, and views whose joins reach them;
+    /// true where there was one.
     fn add_whole(&mut self, definitions: &[Definition]) -> bool {
         let n_before = self.whole.len();
         for one in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
@@ -197,7 +197,7 @@ impl Covered {
         self.columns.iter().map(|(table, _)| table).chain(&self.whole)
     }
 
-    /// Tells whether a definition mentions a hidden column where values may stand.
+    /// Returns whether a definition mentions a hidden column where values may stand.
     fn may_hold_values(&self, definition: &Definition) -> bool {
         let all = tokens(&definition.sql);
         let is_about = |part: &[Token]| {
@@ -212,7 +212,7 @@ impl Covered {
         all.iter().any(has_value) && is_about(&all)
     }
 
-    /// Returns what a statement would read of a hidden column, and may not; an empty column stands for a row.
+    /// Returns the hidden name that reading a column would reach; an empty column means a row without columns.
     pub(crate) fn refusal(&self, table: &[u8], column: &[u8]) -> Option<String> {
         let is = |(t, c): &(&[u8], &[u8])| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
         if is_in(table, &self.whole) {
@@ -226,7 +226,7 @@ impl Covered {
         (is_definition && self.has_values_in_definitions).then(|| shown(table, column))
     }
 
-    /// Returns what a PRAGMA would show of a hidden column, and may not.
+    /// Returns the hidden name whose values a PRAGMA would show.
     pub(crate) fn refusal_of_pragma(&self, pragma: &[u8], argument: Option<&[u8]>) -> Option<String> {
         let shows_defaults = pragma.eq_ignore_ascii_case(b"table_info") || pragma.eq_ignore_ascii_case(b"table_xinfo");
         let has_defaults = |table: &[u8]| is_in(table, &self.with_defaults) || is_in(table, &self.whole);
@@ -234,7 +234,7 @@ impl Covered {
         Some(format!("the defaults of {}", shown(table, b"")))
     }
 
-    /// Returns what a text reads of hidden columns without SQLite asking about it: a view that it takes apart, and the
+    /// Returns the hidden name that a text reads without a question by SQLite: in a view that SQLite flattens, and in the
     /// columns of USING and NATURAL.
     pub(crate) fn joined(&self, sql: &[u8]) -> Option<String> {
         let all = tokens(sql);
@@ -267,7 +267,7 @@ fn using_names(all: &[Token]) -> Vec<&Token> {
     names
 }
 
-/// Tells whether a table is named as one in which a virtual table keeps what it holds.
+/// Returns whether a table is named as one that stores the content of a virtual table.
 fn is_shadow(name: &[u8], owner: &[u8]) -> bool {
     let (start, end) = name.split_at(owner.len().min(name.len()));
     start.eq_ignore_ascii_case(owner) && end.starts_with(b"_")

@@ -38,12 +38,12 @@ pub(super) enum Token {
 }
 
 impl Token {
-    /// Tells whether it is this keyword.
+    /// Returns whether it is this keyword.
     pub(super) fn is_word(&self, word: &str) -> bool {
         matches!(self, Self::Word(own) if own.eq_ignore_ascii_case(word.as_bytes()))
     }
 
-    /// Tells whether it may be this name.
+    /// Returns whether it may be this name.
     pub(super) fn is(&self, name: &[u8]) -> bool {
         matches!(self, Self::Word(own) | Self::Quoted(_, own) if own.eq_ignore_ascii_case(name))
     }
@@ -52,7 +52,7 @@ impl Token {
         *self == Self::Mark(mark)
     }
 
-    /// Tells whether it is a text or begins a number.
+    /// Returns whether it is a text or begins a number.
     pub(super) fn is_literal(&self) -> bool {
         match self {
             Self::Quoted(quote, _) => matches!(quote, b'\'' | b'"'),
@@ -62,7 +62,7 @@ impl Token {
     }
 }
 
-/// Tells whether one of the tokens may be this name.
+/// Returns whether one of the tokens may be this name.
 pub(super) fn mentions(tokens: &[Token], name: &[u8]) -> bool {
     tokens.iter().any(|token| token.is(name))
 }

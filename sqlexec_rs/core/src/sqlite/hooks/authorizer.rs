@@ -14,7 +14,7 @@ use crate::sqlite::classify::check;
 pub(crate) enum Action<'a> {
     /// Select, read a column, or recurse.
     Read,
-    /// Read a column of a table, where columns are hidden; an empty name stands for none of its columns.
+    /// Read a column of a table, where columns are hidden; an empty name means no column.
     Column(&'a [u8], &'a [u8]),
     /// Call the named function.
     Function(&'a [u8]),
@@ -33,7 +33,7 @@ pub(crate) trait Authorizer: Send + Sync {
     /// Answers; `is_in_view` tells that a view or a trigger would do it.
     fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool;
 
-    /// Tells whether it asks for the names of columns that are read.
+    /// Returns whether it asks for the names of columns that are read.
     fn hides_columns(&self) -> bool;
 }
 

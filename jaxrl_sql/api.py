@@ -109,9 +109,10 @@ class Model:
         return self._thread.submit(self._answer, database, questions, evidence).result()
 
     def _answer(self, database: str | Path, questions: Sequence[str], evidence: str) -> list[asking.Reply]:
+        from jaxrl_sql.data.hiding import hidden_from  # noqa: PLC0415
         from jaxrl_sql.run.command import prepare_process  # noqa: PLC0415
 
-        asked = asking.database_of(str(database))
+        asked = hidden_from(asking.database_of(str(database)), self.config.data.hide)
         if self._ask is None:
             prepare_process()
             self._ask = self._open.enter_context(asking.opened(fetched(self.config), _AT_ONCE))

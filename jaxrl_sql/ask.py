@@ -135,7 +135,7 @@ def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
 
     cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
     with (
-        make_executor(config.executor) as executor,
+        make_executor(config.executor, config.data.hide) as executor,
         policy.open_policy_client(
             config, executor, min(cfg.max_num_seqs, at_once * cfg.samples), Purpose.EVAL, policy.longest_of(cfg)
         ) as client,
@@ -166,7 +166,7 @@ def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
     """Open the endpoint of the section `evaluate` and yield what asks it; nothing of it is kept."""
     from jaxrl_sql.run.endpoint_client import endpoint_answers
 
-    with TemporaryDirectory() as folder, make_executor(config.executor) as executor:
+    with TemporaryDirectory() as folder, make_executor(config.executor, config.data.hide) as executor:
         here = changed(config, {"evaluate.out": folder})
         with endpoint_answers(here, executor, {}, lambda _line: None) as ask_all:
             numbers = count()
@@ -318,6 +318,10 @@ def _ask(given: argparse.Namespace) -> int:
         raise InputError("the question is empty")
     check_keys(given.config, overrides)
     database = database_of(given.db, given.stand_in, given.leave_out)  # before a model is fetched for it
+    config = configuration(given, overrides)
+    from jaxrl_sql.data.hiding import hidden_from
+
+    database = hidden_from(database, config.data.hide)
 
     def answer(config: TrainConfig) -> int:
         with opened(config) as ask:
@@ -330,7 +334,7 @@ def _ask(given: argparse.Namespace) -> int:
                 return show(reply(questions[0]), given.explain, sys.stdout)
             return talk(reply, given.explain, question_reader(Path(database.db_path)))
 
-    return run_or_print(answer, configuration(given, overrides), given)
+    return run_or_print(answer, config, given)
 
 
 def configuration(given: argparse.Namespace, overrides: Sequence[str]) -> TrainConfig:

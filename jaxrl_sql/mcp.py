@@ -47,8 +47,15 @@ class Database:
     """A database that is only read: what runs on it, and what it is like. `name` is a file, or the URL of a server."""
 
     def __init__(
-        self, name: str, stand_in: Path | None, executor: Executor, max_rows: int, leave_out: Sequence[str] = ()
+        self,
+        name: str,
+        stand_in: Path | None,
+        executor: Executor,
+        max_rows: int,
+        leave_out: Sequence[str] = (),
+        hide: Sequence[str] = (),
     ) -> None:
+        self.hide = hide
         self.name, self.stand_in, self.leave_out, self.executor = name, stand_in, leave_out, executor
         self.address = open_url(name) if is_served(name) else str(Path(name))
         limits = executor.limits
@@ -59,7 +66,9 @@ class Database:
     @cached_property
     def example(self) -> Example:
         """Return a question without words on it; of a server's a sample is taken, which shows what it is like."""
-        return database_of(self.name, self.stand_in, self.leave_out)
+        from jaxrl_sql.data.hiding import hidden_from
+
+        return hidden_from(database_of(self.name, self.stand_in, self.leave_out), self.hide)
 
     def query(self, sql: str) -> dict[str, Any]:
         """Run one statement that reads and return its first rows; raises JaxrlSqlError, with a hint, where it fails."""
@@ -78,7 +87,7 @@ class Database:
         from jaxrl_sql.data.schema.read import read_schema
         from jaxrl_sql.data.schema.render import ddl, names_only
 
-        whole = read_schema(self.example.db_path)
+        whole = read_schema(self.example.db_path, self.example.hide)
         wanted = {name.casefold() for name in tables or ()}
         listed = (*whole.tables, *whole.views)
         known = {table.name.casefold(): table.name for table in listed}
@@ -206,15 +215,15 @@ def make_server(database: Database, asker: Asker | None) -> Any:
 @contextmanager
 def opened_database(given: argparse.Namespace, config: TrainConfig) -> Iterator[Database]:
     """Open the database of a command line; raises InputError where it cannot be read."""
-    with make_executor(config.executor) as executor:
-        database = Database(given.db, given.stand_in, executor, given.max_rows, given.leave_out)
+    with make_executor(config.executor, config.data.hide) as executor:
+        database = Database(given.db, given.stand_in, executor, given.max_rows, given.leave_out, config.data.hide)
         try:
             outcome = executor.execute(database.address, "SELECT 1")
         except ExecutorError as error:
             raise InputError(f"--db: {error}") from error
         if outcome.status != "ok":
             raise InputError(f"--db: {outcome.status}: {outcome.error or ''}")
-        if given.leave_out:
+        if given.leave_out or config.data.hide:
             database.schema(None)  # an unknown name fails before a client is served
         yield database
 
@@ -231,7 +240,11 @@ def serve(given: argparse.Namespace) -> int:
     if not is_served(given.db) and not Path(given.db).is_file():  # before a model is fetched for it
         found = "is a folder: name the file in it" if Path(given.db).is_dir() else "no such file"
         raise InputError(f"--db {given.db}: {found}")
-    if not is_served(given.db):
+    if is_served(given.db):
+        from jaxrl_sql.data.hiding import refuse_hide
+
+        refuse_hide(config.data.hide, "--db names a database of another engine")
+    else:
         refuse_leave_out(given.leave_out, given.db)
 
     def speak(config: TrainConfig) -> int:

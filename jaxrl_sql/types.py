@@ -62,7 +62,7 @@ class Example:
     `gold_tables` are golds as results, (columns, rows), for sets that publish no SQL: they take the place of
     `gold_sql`, which may be empty then. `options` are the comparison's for this question alone (`condition_cols`,
     `ignore_order`). `suite` names every database on which an answer has to agree; empty means `db_path` alone. What is
-    not `answerable` has no SQL that is right: to give none is.
+    not `answerable` has no SQL that is right: to give none is. The columns that `hide` names are in no prompt.
     """
 
     uid: str
@@ -81,6 +81,7 @@ class Example:
     suite: tuple[str, ...] = ()
     answerable: bool = True
     engine_url: str = field(default="", repr=False)
+    hide: tuple[str, ...] = ()
 
     @property
     def database(self) -> str:

@@ -43,6 +43,9 @@ class DataConfig:
     by which values are shown that the question means by another word. A schema of more than `schema_budget`
     tokens (0: any number) shows the tables and columns that the question needs, as many as that has room for.
 
+    `hide` names columns, `table.column`, and whole tables that no prompt shows, no value comes from, and no query may
+    read (SQLite files alone); `SELECT *` over such a table is refused, and a question whose gold reads one is left out.
+
     `shots` is how many training questions of other databases, the most similar ones, are shown with their SQL before
     each question (0: none); they are taken from `train`, `include_ids` and `limit_train`.
     """
@@ -73,6 +76,7 @@ class DataConfig:
     synonyms: str = ""
     shots: int = 0
     schema_budget: int = 0
+    hide: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

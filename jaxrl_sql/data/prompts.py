@@ -316,7 +316,7 @@ def shown_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | No
 
     Without a `tokenizer`, as an endpoint is asked, a token of `schema_budget` is taken for three characters.
     """
-    schema = read_schema(example.db_path)
+    schema = read_schema(example.db_path, example.hide)
     if style.retrieve:
         schema = replace(schema, matched=find_alike(example, style.retrieve, style.synonyms))
     if not style.schema_budget:

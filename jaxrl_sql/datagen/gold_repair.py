@@ -142,11 +142,11 @@ def correct(talk: Correspondence | None, executor: Executor, examples: Sequence[
 
 def _asked(example: Example, sql: str, fault: str) -> str:
     evidence = f"-- Known: {example.evidence}\n" if example.evidence else ""
-    schema = ddl(read_schema(example.db_path))
+    schema = ddl(read_schema(example.db_path, example.hide))
     return _CORRECT.format(schema=schema, question=example.question, evidence=evidence, fault=fault, sql=sql)
 
 
 def rows_asked(example: Example, fault: str = "") -> str:
     """Return the text that asks for rows; `fault` is what was wrong with the last ones."""
     told = f" The last ones were no good: {fault}." if fault else ""
-    return _FILL.format(schema=ddl(read_schema(example.db_path)), sql=example.gold_sql, fault=told)
+    return _FILL.format(schema=ddl(read_schema(example.db_path, example.hide)), sql=example.gold_sql, fault=told)

@@ -96,4 +96,4 @@ def _answer(example: Example) -> str:
 
 
 def _schema(example: Example) -> str:
-    return ddl(read_schema(example.db_path))
+    return ddl(read_schema(example.db_path, example.hide))

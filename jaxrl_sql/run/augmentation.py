@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import AugmentConfig, TrainConfig
 from jaxrl_sql.data.benchmarks import plain_record
 from jaxrl_sql.data.filters import Dropped, by_gold, by_text, is_trivial, without_repeats
+from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
@@ -49,17 +50,21 @@ def augment(config: TrainConfig) -> int:
     cfg, data, out = config.augment, config.data, Path(config.augment.out)
     _refuse_strange_folder(out)
     loaded = sqlite_questions(data, config.executor.databases)
+    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
     if foreign := next((one for one in loaded.examples if one.engine_url), None):
         raise InputError(
             f"{data.dir}: {foreign.uid} is asked of {foreign.dialect}: augment the SQLite files, and copy those"
         )
-    dropped = [Dropped(uid, f"cannot be read: {reason}") for uid, reason in loaded.skipped]
+    dropped = [
+        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        for uid, reason in loaded.skipped
+    ]
     dropped += [Dropped(one.uid, "the gold is no SQL") for one in loaded.examples if not one.gold_sql]
     examples = [one for one in loaded.examples if one.gold_sql]
     refuse_namesakes(data.dir, examples)
     with (
         Journal(out / "work.jsonl", answer_settings(config, loaded.examples)) as journal,
-        make_executor(config.executor) as executor,
+        make_executor(config.executor, config.data.hide) as executor,
         correspondence(config.distill, journal) if _asks(cfg) else nullcontext() as talk,
     ):
         examples, changes, failed = correct(talk, executor, examples, cfg.correct)

@@ -71,7 +71,7 @@ def evaluate(config: TrainConfig) -> int:
             sets = open_sets(config, notes)
         display.course([("", sum(len(one.examples) for one in sets) * cfg.runs)])
         _make_folder(out, cfg.predictions)
-        executor = opened.enter_context(make_executor(config.executor))
+        executor = opened.enter_context(make_executor(config.executor, config.data.hide))
         journal = opened.enter_context(Journal(out / JOURNAL, judge_settings(config, sets)))
         (out / CONFIG).write_text(to_yaml(config), encoding="utf-8")
         for note in notes:

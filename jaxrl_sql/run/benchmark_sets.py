@@ -11,6 +11,7 @@ from jaxrl_sql.config import EvaluateConfig, TrainConfig
 from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, skipped_lines, unused_name
 from jaxrl_sql.data.dialects import placed
 from jaxrl_sql.data.filters import keep_only
+from jaxrl_sql.data.hiding import check_hide, hiding
 from jaxrl_sql.evals.numbers import Counts
 from jaxrl_sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.evals.score_predictions import check_rules
@@ -44,11 +45,12 @@ def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
         chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
         benchmark = load_benchmark(folder, cfg.split, 0 if chooses else cfg.limit)
         servers = dataclasses.asdict(config.executor.databases)
-        benchmark = benchmark._replace(examples=placed(benchmark.examples, servers))
+        benchmark = hiding(benchmark._replace(examples=placed(benchmark.examples, servers)), config.data.hide)
         name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
         notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
         sets.append(_set(config, name, benchmark, cfg.predictions[at] if cfg.predictions else "", notes))
+    check_hide(config.data.hide, (example.db_path for one in sets for example in one.benchmark.examples))
     return sets
 
 

@@ -42,7 +42,10 @@ def add_config(parser: argparse.ArgumentParser, sections: Collection[str], epilo
 
 def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
     """Add `--endpoint URL`, which is short for what a section says of an endpoint (`endpoint_values`)."""
-    words = f"a server of OpenAI's form that answers, ending before /chat/completions: {section}.base_url"
+    words = (
+        f"a server of OpenAI's form that answers, ending before /chat/completions: {section}.base_url; names, values "
+        "and rows of the database are sent to it, except the columns of data.hide"
+    )
     parser.add_argument("--endpoint", metavar="URL", help=words)
 
 

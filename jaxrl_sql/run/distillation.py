@@ -13,6 +13,7 @@ from typing import Any
 from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
 from jaxrl_sql.data.chat import chat_messages
 from jaxrl_sql.data.filters import Dropped, by_gold
+from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, message_texts
 from jaxrl_sql.evals.score_predictions import score_predictions
@@ -37,14 +38,16 @@ def distill(config: TrainConfig) -> int:
     recipe = find_recipe(config.recipe)
     style = recipe.endpoint_style(data)
     loaded = sqlite_questions(data, config.executor.databases)
+    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
     with (
         Journal(out / "answers.jsonl", answer_settings(config)) as journal,
         open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint,
-        make_executor(config.executor) as executor,
+        make_executor(config.executor, config.data.hide) as executor,
     ):
         # What supervised learning imitates is SQLite's, and translated where another dialect is asked for.
         asked_for = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
         examples, dropped = by_gold(executor, asked_for, FilterConfig())
+        dropped += [Dropped(uid, reason) for uid, reason in loaded.skipped if data.hide]
         asked = digests(examples)
         sys.stderr.write(changed_since(journal.records, asked))
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:

@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.filters import Dropped, Filtered, by_choice, by_gold, by_prompt, by_rate, by_text, without_repeats
+from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.data.shares import one_in
@@ -35,8 +36,12 @@ def filter_data(config: TrainConfig) -> int:
     """Choose questions, write the files and show the table; return the exit code."""
     cfg, out = config.filter, Path(config.filter.out)
     loaded = training_questions(config.data, config.executor.databases)
+    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
     out.mkdir(parents=True, exist_ok=True)
-    dropped = [Dropped(uid, f"cannot be read: {reason}") for uid, reason in loaded.skipped]
+    dropped = [
+        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        for uid, reason in loaded.skipped
+    ]
     rates: dict[str, tuple[int, int]] = {}
 
     def left(filtered: Filtered) -> list[Example]:
@@ -44,7 +49,7 @@ def filter_data(config: TrainConfig) -> int:
         dropped.extend(others)
         return kept
 
-    with make_executor(config.executor) as executor:
+    with make_executor(config.executor, config.data.hide) as executor:
         kept = left(by_text(loaded.examples, cfg))
         kept = left(by_gold(executor, kept, cfg))
         if cfg.repeats:

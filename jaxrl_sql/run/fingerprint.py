@@ -47,7 +47,7 @@ def fingerprint(
         asked = ["recipe", *(f"data.{name}" for name in data if name in put)]
     else:
         asked = []
-    names = [*keys, *asked, *keys_of(config, "executor", but=_FREE)]
+    names = [*keys, *asked, *keys_of(config, "executor", but=_FREE), *(["data.hide"] if config.data.hide else [])]
     found = {**about, **{name: reduce(getattr, name.split("."), config) for name in names}}
     if found.get("data.template"):
         template = template_file(config.data.template)

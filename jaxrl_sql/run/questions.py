@@ -10,6 +10,7 @@ from typing import Any
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.benchmarks import Benchmark, skipped_lines, unused_name
 from jaxrl_sql.data.filters import usable_golds
+from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
 from jaxrl_sql.data.stream import SAMPLE, Streamed, stream_prompts
 from jaxrl_sql.datagen.synth import SynthSpec, generate, train_tokenizer
@@ -40,6 +41,7 @@ def load_questions(
         display.note(f"data: {data.dir} {'is there' if report.was_present else 'was generated'} (seed {data.seed})")
     with display.work(f"reading {', '.join(dict.fromkeys((*data.evals, data.train)))} from {data.dir}"):
         loaded, streamed = _read_splits(config)
+    check_hide(data.hide, (one.db_path for found in loaded.values() for one in found.examples))
     if streamed is None:
         _tell_dialects(display.note, loaded[data.train].examples)
     _tell_skipped(display.note, {name: found.skipped for name, found in loaded.items()})

@@ -256,7 +256,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
     trackers = open_trackers(folder, config.run.trackers, config.run.project, dataclasses.asdict(config), is_first)
     with (
         make_display(config.run.display if is_first else "none", _steps(config), title=folder.name) as display,
-        make_executor(config.executor) as executor,
+        make_executor(config.executor, config.data.hide) as executor,
         MetricsWriter(folder if is_first else None, trackers) as metrics,
         SampleWriter(folder if is_first else None) as samples,
         Checkpoints(folder / "checkpoints", config.run.keep_checkpoints, config.run.keep_best) as checkpoints,

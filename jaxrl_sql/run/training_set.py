@@ -10,6 +10,7 @@ from jaxrl_sql.config import DatabasesConfig, DataConfig
 from jaxrl_sql.data.benchmarks import Benchmark, load_folder, load_split
 from jaxrl_sql.data.dialects import InDialects, placed
 from jaxrl_sql.data.filters import keep_only
+from jaxrl_sql.data.hiding import hiding, refuse_hide
 from jaxrl_sql.data.shots import Shots
 from jaxrl_sql.data.stream import Streamed, open_stream
 from jaxrl_sql.datagen.synth import SynthSpec, generate
@@ -34,6 +35,8 @@ def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | N
     """Return what lets a question ask for its dialect; None where all ask for SQLite's."""
     shares, places = dataclasses.asdict(data.dialects), dataclasses.asdict(databases)
     others = {dialect: places[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"}
+    if data.hide and (engine := next((dialect for dialect, place in others.items() if place != TRANSLATED), "")):
+        refuse_hide(data.hide, f"data.dialects.{engine} needs another engine")
     copies = {dialect: _copied(dialect, place) for dialect, place in others.items() if place != TRANSLATED}
     return InDialects(shares, copies) if others else None
 
@@ -52,9 +55,9 @@ def _copied(dialect: str, place: str) -> tuple[Example, ...]:
 def split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
     """Load a split as `load_split` does; what servers have to run knows which of `databases` does (None: not yet)."""
     found = load_split(data.dir, split, limit)
-    if databases is None:
-        return found
-    return found._replace(examples=placed(found.examples, dataclasses.asdict(databases)))
+    if databases is not None:
+        found = found._replace(examples=placed(found.examples, dataclasses.asdict(databases)))
+    return hiding(found, data.hide)
 
 
 def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Benchmark:
@@ -62,7 +65,8 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
     if data.source == "synth":
         generate(Path(data.dir), SynthSpec(seed=data.seed))
     if data.include_ids and (streamed := _huge(data)):
-        found = Benchmark(data.train, "", tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train)))
+        kept = tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train))
+        found = hiding(Benchmark(data.train, "", kept), data.hide)
     else:
         found = split_questions(data, data.train, 0 if data.include_ids else data.limit_train, databases)
         if data.include_ids:
@@ -77,6 +81,11 @@ def streamed_questions(data: DataConfig, databases: DatabasesConfig) -> Streamed
     looks the file through, which takes a minute for ten gigabytes.
     """
     streamed = _huge(data) if _is_streamed(data) else None
+    if streamed is not None and data.hide:
+        raise InputError(
+            f"data.hide=[{', '.join(data.hide)}] looks at every gold, and {data.dir}/{data.train} is read as it is "
+            "asked: choose by data.limit_train or data.include_ids, or set data.stream_above=0"
+        )
     return None if streamed is None else streamed.changed(_in_dialects(data, databases), data.limit_train)
 
 

@@ -31,7 +31,7 @@ _BLOCK, _BLOCKS = 16 << 10, 256
 # What of the section `data` says which questions there are, and not how one is put.
 _CHOOSES = (
     "source", "dir", "seed", "train", "evals", "vocab_size", "limit_train", "limit_eval", "drop_empty_gold",
-    "dialects", "include_ids", "traces", "prune", "stream_above",
+    "dialects", "include_ids", "traces", "prune", "stream_above", "hide",
 )  # fmt: skip
 # Of those, what says which questions are shown as examples.
 _SHOWN = ("source", "dir", "seed", "train", "limit_train", "include_ids")

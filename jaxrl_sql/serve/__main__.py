@@ -43,7 +43,7 @@ def opened(config: TrainConfig, adapters: Sequence[tuple[str, Path]], name: str)
 
     cfg = config.evaluate
     with (
-        make_executor(config.executor) as executor,
+        make_executor(config.executor, config.data.hide) as executor,
         open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, cfg.max_new_tokens) as client,
     ):
         base = client.engine

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.sqlenv.hiding import hidden_columns
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from sqlexec_rs import RULE_NAMES, STATUS_NAMES, STOP_NAMES, Executor, ExecutorError, Limits, Outcome
 
@@ -29,21 +30,33 @@ SOUND_RULES = tuple(rule for rule in RULE_NAMES if rule != "defog")
 _LOOK_SHARE = 6
 
 
-def make_executor(config: ExecutorConfig) -> Executor:
-    """Start an executor with the limits of a run; 0 for threads means one a core, 0 for a limit in time means none."""
+def make_executor(config: ExecutorConfig, hide: Sequence[str] = ()) -> Executor:
+    """Start an executor with the limits of a run; 0 for threads means one a core, 0 for a limit in time means none.
+
+    It refuses queries that read a column of `hide` (`data.hide`).
+    """
     elsewhere = Limits(config.engine_timeout_ms or None, max_rows=config.max_rows, max_bytes=config.max_bytes)
     limits = elsewhere.replace(
         timeout_ms=config.timeout_ms or None, vm_steps=config.vm_steps or None, other_engines=elsewhere
     )
-    version = config.sqlite_version or None
-    return Executor(threads=config.threads or None, limits=limits, isolation=config.isolation, sqlite_version=version)
+    return Executor(
+        threads=config.threads or None,
+        limits=limits,
+        isolation=config.isolation,
+        sqlite_version=config.sqlite_version or None,
+        hide=hidden_columns(hide),
+    )
 
 
 def timing_executor(executor: Executor) -> Executor:
     """Return another executor with the same limits that keeps no results and runs one query at a time: to measure."""
-    version = executor.sqlite_version
     return Executor(
-        threads=1, limits=executor.limits, isolation=executor.isolation, cache_bytes=0, sqlite_version=version
+        threads=1,
+        limits=executor.limits,
+        isolation=executor.isolation,
+        cache_bytes=0,
+        sqlite_version=executor.sqlite_version,
+        hide=executor.hide,
     )
 
 

@@ -16,6 +16,7 @@ from jaxrl_sql.config.commands import EndpointConfig
 from jaxrl_sql.data.benchmarks import Benchmark, skipped_lines
 from jaxrl_sql.data.chat import THINKING, chat_messages, plain_text, render_chat
 from jaxrl_sql.data.filters import keep_only
+from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, shown_schema
 from jaxrl_sql.datagen.synth import SynthSpec, generate
@@ -88,11 +89,12 @@ def verbal(config: TrainConfig) -> int:
         checkpoint, trained = find_asked(config.model.checkpoint)
         config = changed(config, {"model.checkpoint": str(checkpoint)})
     loaded = load_questions(config)
+    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
     # Candidates are run as they are, so a question in a dialect that SQLite would run is answered in SQLite's.
     examples = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
     with (
         Journal(out / "answers.jsonl", answer_settings(config)) as journal,
-        make_executor(config.executor) as executor,
+        make_executor(config.executor, config.data.hide) as executor,
     ):
         memory = Memory(journal, digests(examples))
         finished = {one["id"]: one for record in journal.records if (one := record.get("finished"))}

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxrl_sql.config import ExecutorConfig, load_config
+from jaxrl_sql.config import ExecutorConfig, TrainConfig, load_config
 from jaxrl_sql.run.command import report_errors
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.folder import CONFIG
@@ -58,7 +58,7 @@ def view(given: argparse.Namespace) -> int:
         judge = None
         runs = [one for one in sources if one.kind == RUN]
         if given.judge > 0 and runs:
-            executor = stack.enter_context(make_executor(executor_config(runs[0])))
+            executor = stack.enter_context(make_executor(*executor_settings(runs)))
             judge = Judge(executor, given.judge, given.seconds)
         shown = View(sources, out, judge, _tell if sys.stderr.isatty() else None)
         if given.serve is None:
@@ -77,12 +77,18 @@ def view(given: argparse.Namespace) -> int:
     return 0
 
 
-def executor_config(run: Source) -> ExecutorConfig:
-    """Return the limits of a run's executor; the usual ones where its configuration cannot be read."""
-    try:
-        return load_config(run.folder / CONFIG).executor
-    except InputError:
-        return ExecutorConfig()
+def executor_settings(runs: Sequence[Source]) -> tuple[ExecutorConfig, list[str]]:
+    """Return the limits of the first run's executor, and the hidden columns of all.
+
+    Of a run whose configuration cannot be read the limits are the usual ones, and nothing is known to be hidden.
+    """
+    configs = []
+    for run in runs:
+        try:
+            configs.append(load_config(run.folder / CONFIG))
+        except InputError:
+            configs.append(TrainConfig())
+    return configs[0].executor, [name for config in configs for name in config.data.hide]
 
 
 def _tell(text: str) -> None:

@@ -8,7 +8,8 @@ written to costs the time alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -22,16 +23,20 @@ T = TypeVar("T")
 
 
 class Version(NamedTuple):
-    """A database file as it is now, and its write-ahead log: another size or time of either makes another version."""
+    """A database file as it is now, and its write-ahead log, without what `data.hide` hides.
+
+    Another size or time of either file makes another version.
+    """
 
     path: str
     mtime_ns: int
     size: int
     log_mtime_ns: int = 0
     log_size: int = 0
+    hide: tuple[str, ...] = ()
 
 
-def version_of(db_path: str | Path) -> Version:
+def version_of(db_path: str | Path, hide: Sequence[str] = ()) -> Version:
     """Return the version of a database file; InputError when there is none."""
     path = Path(db_path)
     if path.is_dir():
@@ -41,7 +46,7 @@ def version_of(db_path: str | Path) -> Version:
     except OSError as error:
         raise InputError(f"{path}: no database file ({error.strerror})") from error
     place = str(path.resolve())
-    version = Version(place, stat.st_mtime_ns, stat.st_size)
+    version = Version(place, stat.st_mtime_ns, stat.st_size, hide=tuple(hide))
     with suppress(OSError):
         log = Path(f"{place}-wal").stat()
         return version._replace(log_mtime_ns=log.st_mtime_ns, log_size=log.st_size)
@@ -79,7 +84,7 @@ def content_of(db_path: str | Path) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def content_hash(version: Version) -> str:
-    """Return a hash of the file and of what stands in its write-ahead log, if it has one."""
+    """Return a hash of the file, of what stands in its write-ahead log, if it has one, and of the hidden columns."""
     whole = hashlib.blake2b(digest_size=20)
     try:
         for path in (Path(version.path), Path(f"{version.path}-wal")):
@@ -88,4 +93,6 @@ def content_hash(version: Version) -> str:
                     whole.update(chunk)
     except OSError as error:
         raise InputError(f"{version.path}: cannot be read ({error.strerror})") from error
+    if version.hide:
+        whole.update(json.dumps(sorted(version.hide)).encode())
     return whole.hexdigest()

@@ -15,17 +15,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxrl_sql.data.schema.cache import Version, version_of
 from jaxrl_sql.data.schema.describe import read_descriptions
-from jaxrl_sql.data.schema.prune import keys_of, largest, part_of
-from jaxrl_sql.data.schema.read import Schema, read_schema
+from jaxrl_sql.data.schema.prune import keys_of, largest
+from jaxrl_sql.data.schema.quote import quote_name
+from jaxrl_sql.data.schema.read import Schema, part_of, read_schema
 from jaxrl_sql.data.schema.retrieve import STOP, TOKEN, bm25, find_values, fold, unify
 from jaxrl_sql.data.schema.used import Name
+from jaxrl_sql.sqlenv.hiding import are_readable
 from jaxrl_sql.types import Example
 
 # What a table's score is made of: BM25 of its best columns counts so much beside that of its name and of all its words,
@@ -88,7 +90,7 @@ def link(example: Example, schema: Schema, fits: Callable[[Schema], bool]) -> Sc
     columns of one table. `fits` is asked a number of times that grows with the logarithm of what fits. Raises
     InputError for a database that cannot be read, and where the package bm25s is not there.
     """
-    index = _open(version_of(example.db_path))
+    index = _open(version_of(example.db_path, example.hide))
     whole = replace(index.schema, matched=schema.matched)
     if len(index.columns) <= _SMALL and fits(whole):  # most are, and need no order
         return whole
@@ -104,7 +106,7 @@ def _first(whole: Schema, order: Sequence[Sequence[Name]], count: int) -> Schema
 @lru_cache(maxsize=64)
 def _open(version: Version) -> _SchemaIndex:
     """Index a schema with the descriptions of its columns, as they are when it is first asked for."""
-    schema, descriptions = read_schema(version.path), read_descriptions(version.path)
+    schema, descriptions = read_schema(version.path, version.hide), read_descriptions(version.path)
     tables = (*schema.tables, *schema.views)
     whole = Schema(tables)
     place = {table.name: i for i, table in enumerate(tables)}

@@ -6,10 +6,9 @@ there is room (PaVeRL-SQL, OmniSQL). Where the keys alone are too many, those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
-from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table
+from jaxrl_sql.data.schema.read import Schema, part_of
 from jaxrl_sql.data.schema.used import Name, Used, used_by
 from jaxrl_sql.data.shares import rank
 
@@ -32,26 +31,6 @@ def keys_of(schema: Schema) -> frozenset[Name]:
         for key in table.foreign_keys:
             found |= {(table.name, name) for name in key.columns} | {(key.table, name) for name in key.targets}
     return frozenset(found)
-
-
-def part_of(schema: Schema, columns: Collection[Name]) -> Schema:
-    """Return the schema of these columns alone: tables without any are left out, and keys that are not whole."""
-    kept = frozenset(columns)
-
-    def has(table: str, names: tuple[str, ...]) -> bool:
-        return all((table, name) in kept for name in names)
-
-    def part(table: Table) -> Table:
-        shown = tuple(column for column in table.columns if (table.name, column.name) in kept)
-        if not has(table.name, table.primary_key):
-            shown = tuple(replace(column, primary_key=0) for column in shown)
-        return Table(table.name, shown, tuple(key for key in table.foreign_keys if is_whole(table.name, key)))
-
-    def is_whole(table: str, key: ForeignKey) -> bool:
-        return has(table, key.columns) and has(key.table, key.targets)
-
-    tables = tuple(shown for table in schema.tables if (shown := part(table)).columns)
-    return Schema(tables, tuple(match for match in schema.matched if match[:2] in kept))
 
 
 def prune(schema: Schema, used: Used, seed: int, uid: str, fits: Callable[[Schema], bool]) -> Schema | None:

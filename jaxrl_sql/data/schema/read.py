@@ -8,7 +8,7 @@ this SQLite cannot read, such as a virtual table of an extension, is left out an
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from jaxrl_sql.data.schema.cache import Version, version_of
 from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.sqlite_file import is_of_one_part, read_file
+from jaxrl_sql.sqlenv.hiding import are_readable
 from jaxrl_sql.types import InputError
 
 
@@ -74,16 +75,38 @@ class Schema:
         return tuple(f"{name} is left out: {reason}" for name, reason in self.left_out)
 
 
-def read_schema(db_path: str | Path) -> Schema:
-    """Read the schema of a SQLite file, once for each version (size and time) of the file.
+def read_schema(db_path: str | Path, hide: Sequence[str] = ()) -> Schema:
+    """Read the schema of a SQLite file without the columns of `hide`, once for each version of the file.
 
     Raises InputError when the file is missing or is not a readable database.
     """
-    return _read_version(version_of(db_path))
+    return _read_version(version_of(db_path, hide))
+
+
+def part_of(schema: Schema, columns: Collection[tuple[str, str]]) -> Schema:
+    """Return the schema of these columns alone: tables without any are left out, and keys that are not whole."""
+    kept = frozenset(columns)
+
+    def has(table: str, names: tuple[str, ...]) -> bool:
+        return all((table, name) in kept for name in names)
+
+    def part(table: Table) -> Table:
+        shown = tuple(column for column in table.columns if (table.name, column.name) in kept)
+        if not has(table.name, table.primary_key):
+            shown = tuple(replace(column, primary_key=0) for column in shown)
+        return Table(table.name, shown, tuple(key for key in table.foreign_keys if is_whole(table.name, key)))
+
+    def is_whole(table: str, key: ForeignKey) -> bool:
+        return has(table, key.columns) and has(key.table, key.targets)
+
+    tables = tuple(shown for table in schema.tables if (shown := part(table)).columns)
+    return Schema(tables, tuple(match for match in schema.matched if match[:2] in kept))
 
 
 @lru_cache(maxsize=4096)
 def _read_version(version: Version) -> Schema:
+    if version.hide:
+        return _visible(_read_version(version._replace(hide=())), version)
     try:
         return read_file(version.path, _read)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text
@@ -108,6 +131,18 @@ def _read(connection: sqlite3.Connection) -> Schema:
     )
     views = tuple(table for name, table in bare.items() if kinds[name] == "view")
     return Schema(tables or views, views=views if tables else (), left_out=tuple(left_out))
+
+
+def _visible(whole: Schema, version: Version) -> Schema:
+    """Return the part of a schema that the executor lets queries read, where columns are hidden."""
+    listed = (*whole.tables, *whole.views)
+    names = [(table.name, column.name) for table in listed for column in table.columns]
+    queries = [f"SELECT {quote_name(name, always=True)} FROM {quote_name(table, always=True)}" for table, name in names]
+    readable = are_readable(version.path, queries, version.hide)
+    visible = {name for name, is_readable in zip(names, readable, strict=True) if is_readable}
+    hidden = {name.lower() for name in version.hide}
+    left_out = tuple(entry for entry in whole.left_out if entry[0].lower() not in hidden)
+    return replace(part_of(whole, visible), views=part_of(Schema(whole.views), visible).tables, left_out=left_out)
 
 
 def _shadow_tables(connection: sqlite3.Connection) -> frozenset[str]:

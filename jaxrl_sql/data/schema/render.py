@@ -142,10 +142,10 @@ RENDERERS: dict[str, Callable[[Example, Schema], str]] = {
     "compact": lambda _, schema: compact(schema),
     "ddl": lambda _, schema: ddl(schema),
     "omnisql": lambda example, schema: omnisql(
-        schema, read_values(example.db_path), read_descriptions(example.db_path), example.dialect
+        schema, read_values(example.db_path, example.hide), read_descriptions(example.db_path), example.dialect
     ),
     "profile": lambda example, schema: profile(
-        schema, read_values(example.db_path), read_descriptions(example.db_path)
+        schema, read_values(example.db_path, example.hide), read_descriptions(example.db_path)
     ),
     "names_only": lambda _, schema: names_only(schema),
 }

@@ -146,29 +146,32 @@ def find_values(example: Example, best: int) -> tuple[Match, ...]:
 
     Raises InputError when the database cannot be read, or the package bm25s is not there.
     """
-    return open_index(example.db_path).search(f"{example.evidence}\n{example.question}", best)
+    return open_index(example.db_path, example.hide).search(f"{example.evidence}\n{example.question}", best)
 
 
 _recent: OrderedDict[Version, TextIndex] = OrderedDict()
 _lock = threading.Lock()
 
 
-def open_index(db_path: str) -> TextIndex:
-    """Return the index of a database's texts: made once for each content of the file, the last ones kept in memory."""
-    version = version_of(db_path)
+def open_index(db_path: str, hide: Sequence[str] = ()) -> TextIndex:
+    """Return the index of a database's texts: made once for each content of the file, the last ones kept in memory.
+
+    The columns of `hide` are not in it.
+    """
+    version = version_of(db_path, hide)
     with _lock:
         index = _recent.pop(version, None)
         if index is None:
-            index = kept(_KIND, version, _load, _dump, lambda: make_index(*read_texts(version.path)))
+            index = kept(_KIND, version, _load, _dump, lambda: make_index(*read_texts(version.path, version.hide)))
         _recent[version] = index
         while len(_recent) > 1 and sum(one.nbytes for one in _recent.values()) > _KEPT:
             _recent.popitem(last=False)
     return index
 
 
-def read_texts(path: str) -> tuple[list[tuple[str, str]], list[list[str]]]:
+def read_texts(path: str, hide: Sequence[str] = ()) -> tuple[list[tuple[str, str]], list[list[str]]]:
     """Return the (table, column) pairs of a database that hold texts, and the distinct texts of each, in order."""
-    tables = read_schema(path).tables
+    tables = read_schema(path, hide).tables
     try:
         return read_file(path, lambda connection: _read_texts(connection, path, tables))
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text

@@ -65,7 +65,7 @@ def find_alike(example: Example, best: int, folder: str) -> tuple[Match, ...]:
     named = find_values(example, best)
     if not folder:
         return named
-    version = version_of(example.db_path)
+    version = version_of(example.db_path, example.hide)
     vectors, meanings = load_vectors(folder), _read_meanings(version, folder)
     known = {word for *_, value in named for word in _WORD.findall(fold(value))} | _names(version)
     asked = sorted({one for text in (example.evidence, example.question) for one in _asked(fold(text), known)})
@@ -117,7 +117,7 @@ def load_vectors(folder: str) -> WordVectors:
 
 @lru_cache(maxsize=64)
 def _read_meanings(version: Version, folder: str) -> _Meanings:
-    index = open_index(version.path)
+    index = open_index(version.path, version.hide)
     places: dict[str, list[Match]] = {}
     for i, owner in enumerate(index.owner):
         text = index.text(i)
@@ -131,7 +131,9 @@ def _read_meanings(version: Version, folder: str) -> _Meanings:
 def _names(version: Version) -> frozenset[str]:
     """Return the words of a database's tables and columns."""
     names = [
-        one for table in read_schema(version.path).tables for one in (table.name, *(c.name for c in table.columns))
+        one
+        for table in read_schema(version.path, version.hide).tables
+        for one in (table.name, *(c.name for c in table.columns))
     ]
     return frozenset(word for name in names for word in name_words(name).split())
 

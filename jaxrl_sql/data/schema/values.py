@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -45,21 +45,24 @@ ColumnValues = Mapping[tuple[str, str], Values]
 """What stands in the columns, by table and column."""
 
 
-def read_values(db_path: str | Path) -> ColumnValues:
+def read_values(db_path: str | Path, hide: Sequence[str] = ()) -> ColumnValues:
     """Read the values of (table, column), once for each content of the file (`jaxrl_sql.data.schema.cache`).
+
+    Those of the columns of `hide` are not read.
 
     Raises InputError when the file is missing or is not a readable database.
     """
-    return _read_version(version_of(db_path))
+    return _read_version(version_of(db_path, hide))
 
 
 @lru_cache(maxsize=4096)
 def _read_version(version: Version) -> ColumnValues:
-    return kept(_KIND, version, _load, _dump, lambda: _read(version.path))
+    return kept(_KIND, version, _load, _dump, lambda: _read(version))
 
 
-def _read(path: str) -> ColumnValues:
-    schema = read_schema(path)
+def _read(version: Version) -> ColumnValues:
+    path = version.path
+    schema = read_schema(path, version.hide)
 
     def read(connection: sqlite3.Connection) -> dict[tuple[str, str], Values]:
         values = {}

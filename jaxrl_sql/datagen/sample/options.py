@@ -25,4 +25,6 @@ def is_served(text: str) -> bool:
 def refuse_leave_out(leave_out: Sequence[str], db: str) -> None:
     """Raise InputError for --leave-out with a SQLite file, which is shown as it is."""
     if leave_out:
-        raise InputError(f"--leave-out {leave_out[0]}: is for a --db of a server; {db} is shown as it is")
+        raise InputError(
+            f"--leave-out {leave_out[0]}: is for a --db of a server; {db} is shown as it is, but for data.hide=[…]"
+        )

@@ -22,6 +22,9 @@ pub enum Fault {
         "{0} cannot honour {1}: a run there is bounded by timeout_ms, max_rows, max_bytes and max_sql_length alone"
     )]
     NotHonoured(&'static str, String),
+    /// Columns are hidden, and the engine of a database has no authorizer that refuses them.
+    #[error("{0} cannot hide columns as SQLite can: grant its role the other columns alone, GRANT SELECT (a, b) ON …")]
+    CannotHide(&'static str),
     /// Work was handed in after `close`.
     #[error("the executor is closed")]
     Closed,

@@ -98,6 +98,7 @@ pub use result::table::{CELL_BYTES, Table};
 pub use result::value::Value;
 pub use scan::HALF_PAIR;
 pub use sqlite::deadline;
+pub use sqlite::hidden::HiddenColumn;
 pub use sqlite::hooks::options::{check_options, compile_options};
 pub use sqlite::in_memory_dbs::Access;
 pub use sqlite::versions::EARLIEST as EARLIEST_SQLITE;

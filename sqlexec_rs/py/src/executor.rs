@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use sqlexec_core::{Access, Config, Fault, Pool, Query, Rule, Wanted, WorkerConfig, setting_query};
+use sqlexec_core::{Access, Config, Fault, HiddenColumn, Pool, Query, Rule, Wanted, WorkerConfig, setting_query};
 
 use crate::callbacks::observer;
 use crate::convert::{parameters_from_python, score_to_python, scores_to_arrays};
@@ -34,6 +34,7 @@ pub(crate) struct Executor {
     sqlite_version: Option<String>,
     limits: Arc<sqlexec_core::Limits>,
     shown_limits: Limits,
+    hide: Vec<(String, Option<String>)>,
 }
 
 #[pymethods]
@@ -42,12 +43,12 @@ impl Executor {
     #[pyo3(
         signature = (
             threads=None, limits=None, isolation="process", *, max_open=512, immutable=false, copy_up_to_bytes=0,
-            copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576, like_blobs=true, cell_size_check=false, sqlite_version=None, on_run=None,
-            slow_query_ms=None, worker_grace_ms=25, worker_hang_ms=Some(60_000), worker_memory_bytes=2_147_483_648
+            copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576, like_blobs=true, cell_size_check=false, sqlite_version=None,
+            hide=vec![], on_run=None, slow_query_ms=None, worker_grace_ms=25, worker_hang_ms=Some(60_000), worker_memory_bytes=2_147_483_648
         ),
         text_signature = "(threads=None, limits=None, isolation='process', *, max_open=512, immutable=False, \
                           copy_up_to_bytes=0, copies_bytes=268435456, cache_bytes=268435456, max_queued=1048576, \
-                          like_blobs=True, cell_size_check=False, sqlite_version=None, on_run=None, slow_query_ms=None, \
+                          like_blobs=True, cell_size_check=False, sqlite_version=None, hide=(), on_run=None, slow_query_ms=None, \
                           worker_grace_ms=25, worker_hang_ms=60000, worker_memory_bytes=2147483648)"
     )]
     fn new(
@@ -64,6 +65,7 @@ impl Executor {
         like_blobs: bool,
         cell_size_check: bool,
         sqlite_version: Option<&str>,
+        hide: Vec<(String, Option<String>)>,
         on_run: Option<Py<PyAny>>,
         slow_query_ms: Option<u64>,
         worker_grace_ms: u64,
@@ -94,6 +96,7 @@ impl Executor {
         if on_run.as_ref().is_some_and(|function| !function.bind(py).is_callable()) {
             return Err(PyTypeError::new_err("on_run must be callable"));
         }
+        let hidden = hidden_columns(&hide)?;
         let observer = observer(on_run, slow_query_ms.map(Duration::from_millis));
         let minor = sqlite_version.map_or(Ok(u32::MAX), minor_version)?;
         let access = Access {
@@ -104,18 +107,23 @@ impl Executor {
             checks_cells: cell_size_check,
             sqlite_version: minor,
         };
-        let config =
-            Config { threads, max_open, access, cache_bytes, max_queued, worker, duckdb: duckdb::worker(py, bounds)? };
+        let duckdb = duckdb::worker(py, bounds)?;
+        let config = Config { threads, max_open, access, hidden, cache_bytes, max_queued, worker, duckdb };
         let pool = py.detach(|| Pool::observed(&config, observer)).map_err(|fault| raise(&fault))?;
         let shown_limits = limits.unwrap_or_default();
         let isolation = if config.worker.is_some() { "process" } else { "thread" };
-        let sqlite_version = sqlite_version.map(str::to_owned);
-        Ok(Self { pool, isolation, sqlite_version, limits: Arc::new(shown_limits.to_core()), shown_limits })
+        let (sqlite_version, limits) = (sqlite_version.map(str::to_owned), Arc::new(shown_limits.to_core()));
+        Ok(Self { pool, isolation, sqlite_version, limits, shown_limits, hide })
     }
 
     #[getter]
     fn limits(&self) -> Limits {
         self.shown_limits.clone()
+    }
+
+    #[getter]
+    fn hide(&self) -> Vec<(String, Option<String>)> {
+        self.hide.clone()
     }
 
     #[getter]
@@ -370,6 +378,17 @@ fn minor_version(version: &str) -> PyResult<u32> {
             Err(PyValueError::new_err(format!("sqlite_version must be 3.{earliest} or later, not {version:?}")))
         }
     }
+}
+
+/// Takes the columns that are hidden, as (table, column) or, for whole tables, (table, None).
+fn hidden_columns(hide: &[(String, Option<String>)]) -> PyResult<Arc<[HiddenColumn]>> {
+    let of = |(table, column): &(String, Option<String>)| {
+        if table.contains('\0') || column.as_ref().is_some_and(|column| column.contains('\0')) {
+            return Err(PyValueError::new_err(format!("hide: no name holds a NUL character, as {table:?} does")));
+        }
+        Ok(HiddenColumn { table: table.clone(), column: column.clone() })
+    };
+    hide.iter().map(of).collect()
 }
 
 /// Returns the worker program that was installed with this module.

@@ -32,7 +32,7 @@ pyo3::create_exception!(
 /// Turns a fault of ours into the exception that users catch.
 pub(crate) fn raise(fault: &Fault) -> PyErr {
     match fault {
-        Fault::NotHonoured(..) => PyValueError::new_err(fault.to_string()),
+        Fault::NotHonoured(..) | Fault::CannotHide(_) => PyValueError::new_err(fault.to_string()),
         Fault::OutOfMemory => PyMemoryError::new_err(fault.to_string()),
         _ => ExecutorError::new_err(fault.to_string()),
     }

@@ -286,7 +286,15 @@ class Executor:
     With `like_blobs=False` LIKE and GLOB match no blob, as in a SQLite that was compiled with
     `LIKE_DOESNT_MATCH_BLOBS`. `cell_size_check` looks through each page of a file as it is read (SQLite's pragma of
     that name), for files that may be malformed on purpose. `sqlite_version`, such as `3.40`, refuses functions and
-    syntax that later versions added. After each run, before anybody has its outcome,
+    syntax that later versions added.
+
+    `hide` names columns as (table, column), and whole tables as (table, None), in any case. A query that would read one
+    of them is `forbidden`, and its error names it: `SELECT *`, a view, a join by USING or NATURAL, the `rowid` of a
+    hidden key, a column computed from it, and full-text tables over it. Where definitions may hold its values, `sql` of
+    sqlite_schema is refused too. A database without such a column is read as usual; a copy of the values in another
+    column is another column. Databases of other engines raise ValueError.
+
+    After each run, before anybody has its outcome,
     `on_run(db_path, sql, outcome)` is called on a thread of the executor, so it should be short, and must not submit,
     wait or close; what it raises goes to `sys.unraisablehook`. Runs that took `slow_query_ms` or longer are logged as
     warnings under `sqlexec_rs.slow`.
@@ -316,6 +324,7 @@ class Executor:
         like_blobs: bool = True,
         cell_size_check: bool = False,
         sqlite_version: str | None = None,
+        hide: Sequence[tuple[str, str | None]] = (),
         on_run: Callable[[Path, str, Outcome], object] | None = None,
         slow_query_ms: int | None = None,
         worker_grace_ms: int = 25,
@@ -324,6 +333,9 @@ class Executor:
     ) -> Self: ...
     @property
     def limits(self) -> Limits: ...
+    @property
+    def hide(self) -> list[tuple[str, str | None]]:
+        """The columns that no query may read."""
     @property
     def threads(self) -> int: ...
     @property

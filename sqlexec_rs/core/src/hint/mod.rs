@@ -18,10 +18,17 @@ pub(crate) use names::Kept;
 /// Instructions that reading the schema may take: far above what thousands of columns need.
 pub(crate) const MAX_STEPS: u64 = 2_000_000;
 
-/// Guesses what the name in SQLite's `message` was meant to be. The caller bounds the connection by [`MAX_STEPS`].
-pub(crate) fn hint(connection: &Connection, kept: &Kept, statement: &str, message: &str) -> Option<String> {
+/// Guesses the name that SQLite's `message` was about, hidden columns left out. The caller bounds the connection by
+/// [`MAX_STEPS`].
+pub(crate) fn hint(
+    connection: &Connection,
+    kept: &Kept,
+    statement: &str,
+    message: &str,
+    is_hidden: &dyn Fn(&str, &str) -> bool,
+) -> Option<String> {
     let missing = Missing::of(message)?;
-    let names = kept.get(connection)?;
+    let names = kept.get(connection, is_hidden)?;
     match missing {
         Missing::Table(name) => near_table(&names, name),
         Missing::Column(qualifier, name) => near_column(&names, &mentions(statement, &names), qualifier, name),

@@ -35,7 +35,7 @@ struct Column {
 }
 
 impl Names {
-    fn read(connection: &Connection) -> rusqlite::Result<Self> {
+    fn read(connection: &Connection, is_hidden: &dyn Fn(&str, &str) -> bool) -> rusqlite::Result<Self> {
         let mut names = Self::default();
         let mut statement = connection.prepare(TABLES)?;
         let mut rows = statement.query([MAX_TABLES as i64])?;
@@ -49,6 +49,7 @@ impl Names {
         while let Some(row) = rows.next()? {
             if let (Ok(table), Ok(column)) = (row.get_ref(0)?.as_str(), row.get_ref(1)?.as_str())
                 && let Some(number) = numbers.get(table)
+                && !is_hidden(table, column)
             {
                 names.columns.push(Column::new(*number, column));
             }
@@ -108,15 +109,15 @@ fn with_key(name: &str) -> (String, Key) {
 pub(crate) struct Kept(RefCell<Option<(i64, Arc<Names>)>>);
 
 impl Kept {
-    /// Returns the names of the schema as it is now, or nothing when they cannot be read.
-    pub(super) fn get(&self, connection: &Connection) -> Option<Arc<Names>> {
+    /// Returns the names of the schema as it is now, hidden columns left out, or nothing when they cannot be read.
+    pub(super) fn get(&self, connection: &Connection, is_hidden: &dyn Fn(&str, &str) -> bool) -> Option<Arc<Names>> {
         let version = connection.query_row("PRAGMA schema_version", [], |row| row.get(0)).ok()?;
         if let Some((kept, names)) = &*self.0.borrow()
             && *kept == version
         {
             return Some(Arc::clone(names));
         }
-        let names = Arc::new(Names::read(connection).ok()?);
+        let names = Arc::new(Names::read(connection, is_hidden).ok()?);
         *self.0.borrow_mut() = Some((version, Arc::clone(&names)));
         Some(names)
     }

@@ -197,6 +197,9 @@ impl JobBuilder {
                 Err(outcome) => Err(Arc::from(outcome)),
             };
             if let Ok((engine, _)) = state {
+                if self.shared.hides_columns && engine != Engine::Sqlite {
+                    return Err(Fault::CannotHide(engine.name()));
+                }
                 let limits = self.limits.on(engine).not_honoured_by(engine);
                 if !limits.is_empty() {
                     return Err(Fault::NotHonoured(engine.name(), limits.join(" and ")));

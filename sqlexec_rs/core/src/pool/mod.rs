@@ -34,6 +34,7 @@ use crate::process::{Source, WorkerConfig};
 use crate::request::{InFlightQuery, Limits, Query, Wanted};
 use crate::server;
 use crate::sqlite::busy::{self, Busy};
+use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
 use crate::sqlite::local::STACK_BYTES;
@@ -54,6 +55,8 @@ pub struct Config {
     pub max_open: usize,
     /// How their files are opened.
     pub access: Access,
+    /// Columns that no query may read; queries on other engines than SQLite are refused where there are any.
+    pub hidden: Arc<[HiddenColumn]>,
     /// Bytes of candidate results to keep (golds are kept beside them).
     pub cache_bytes: usize,
     /// Runs that may wait for a thread; a batch that would make them more waits to be let in.
@@ -70,6 +73,7 @@ impl Default for Config {
             threads: None,
             max_open: 512,
             access: Access::default(),
+            hidden: Arc::default(),
             cache_bytes: 256 << 20,
             max_queued: 1 << 20,
             worker: None,
@@ -94,6 +98,8 @@ pub(crate) struct Shared {
     pub(crate) is_closed: Arc<AtomicBool>,
     /// What a server holds is said not to change, as that of an immutable file is.
     pub(crate) servers_are_unchanging: bool,
+    /// Columns are hidden, which only SQLite's authorizer can do.
+    pub(crate) hides_columns: bool,
     n_threads: usize,
     observer: Option<Observer>,
     process: u32,
@@ -130,6 +136,7 @@ impl Pool {
             risks: Arc::default(),
             is_closed: Arc::default(),
             servers_are_unchanging: config.access.immutable,
+            hides_columns: !config.hidden.is_empty(),
             n_threads,
             observer,
             process: std::process::id(),

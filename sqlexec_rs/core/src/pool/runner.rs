@@ -58,13 +58,15 @@ impl Runner {
     ) -> Result<Self, Fault> {
         let share = |max: usize| (max / n_threads).max(1);
         let cap = share(config.max_open);
-        let remote = |worker| Remote::new(worker, cap, copies.access(), stats);
+        // Where columns are hidden no query on another engine comes so far.
+        let (hidden, none) = (&config.hidden, Arc::default());
+        let remote = |worker, hidden| Remote::new(worker, cap, copies.access(), hidden, stats);
         let sqlite = match &config.worker {
-            None => Sqlite::Thread(Local::new(cap, copies, stats)),
-            Some(worker) => Sqlite::Process(remote(worker)?),
+            None => Sqlite::Thread(Local::new(cap, copies, hidden, stats)),
+            Some(worker) => Sqlite::Process(remote(worker, hidden)?),
         };
         let is_unchanging = copies.access().immutable;
-        let duckdb = config.duckdb.as_ref().map(remote).transpose()?;
+        let duckdb = config.duckdb.as_ref().map(|worker| remote(worker, &none)).transpose()?;
         Ok(Self {
             sqlite,
             duckdb,

@@ -22,6 +22,7 @@ use super::wire::{self, ConnectionCounts, Request};
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{InFlightQuery, Limits};
+use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::in_memory_dbs::Access;
 use crate::stats::Stats;
 
@@ -46,6 +47,7 @@ pub(crate) struct Remote {
     config: WorkerConfig,
     cap: usize,
     access: Access,
+    hidden: Arc<[HiddenColumn]>,
     stats: Arc<Stats>,
     worker: Option<Worker>,
     ahead: Ahead,
@@ -78,7 +80,13 @@ struct Worker {
 
 impl Remote {
     /// Looks for the program, and starts nothing yet.
-    pub(crate) fn new(config: &WorkerConfig, cap: usize, access: Access, stats: &Arc<Stats>) -> Result<Self, Fault> {
+    pub(crate) fn new(
+        config: &WorkerConfig,
+        cap: usize,
+        access: Access,
+        hidden: &Arc<[HiddenColumn]>,
+        stats: &Arc<Stats>,
+    ) -> Result<Self, Fault> {
         let no_worker = |why: &str| Fault::NoWorker(format!("{}: {why}", config.program.display()));
         // The caller may change its folder before the first query.
         let program = path::absolute(&config.program).map_err(|error| no_worker(&error.to_string()))?;
@@ -90,6 +98,7 @@ impl Remote {
             config,
             cap,
             access,
+            hidden: Arc::clone(hidden),
             stats: Arc::clone(stats),
             worker: None,
             ahead: Ahead::default(),
@@ -279,6 +288,7 @@ impl Remote {
             .arg(self.config.memory_bytes.to_string())
             .arg(self.cap.to_string())
             .args(wire::access_arguments(self.access))
+            .args(wire::hidden_arguments(&self.hidden))
             .env_clear()
             .envs(kept)
             .stdin(Stdio::from(OwnedFd::from(theirs)))

@@ -4,6 +4,7 @@
 //! one build, which the greeting checks. A reader believes nothing: memory grows with what arrives and not with what is
 //! announced, and what does not fit is `InvalidData`.
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, Read, Write};
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::memory::grow;
 use crate::outcome::{Outcome, Status};
 use crate::request::{Limits, Parameters, Wanted};
 use crate::result::table::Table;
+use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::in_memory_dbs::Access;
 
 /// Bytes of a worker's message, the cells of a table left out.
@@ -92,6 +94,23 @@ pub(crate) fn access_of(
     let [immutable, like_blobs, checks_cells] = [immutable, like_blobs, checks_cells].map(|number| number != 0);
     let sqlite_version = u32::try_from(sqlite_version).unwrap_or(u32::MAX);
     Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells, sqlite_version }
+}
+
+/// Returns the arguments that name hidden columns: a table, and `=` with a column or nothing.
+pub(crate) fn hidden_arguments(hidden: &[HiddenColumn]) -> impl Iterator<Item = String> {
+    let column = |one: &HiddenColumn| one.column.as_ref().map_or_else(String::new, |column| format!("={column}"));
+    hidden.iter().flat_map(move |one| [one.table.clone(), column(one)])
+}
+
+/// Returns the hidden columns that arguments name; `None` where they are no such arguments.
+pub(crate) fn hidden_of(arguments: impl Iterator<Item = OsString>) -> Option<Arc<[HiddenColumn]>> {
+    let texts: Vec<String> = arguments.map(OsString::into_string).collect::<Result<_, _>>().ok()?;
+    let pair = |pair: &[String]| {
+        let [table, column] = pair else { return None };
+        let column = if column.is_empty() { None } else { Some(column.strip_prefix('=')?.to_owned()) };
+        Some(HiddenColumn { table: table.clone(), column })
+    };
+    texts.chunks(2).map(pair).collect()
 }
 
 /// Connections that the worker opened since it began, and has open; databases that it copied, and the bytes of its copies.

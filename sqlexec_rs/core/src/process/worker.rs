@@ -23,6 +23,7 @@ use super::wire::{self, ConnectionCounts, Message, Request};
 use crate::error::panic_message;
 use crate::outcome::Outcome;
 use crate::sqlite::exec::Asked;
+use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
 use crate::sqlite::local::{Local, STACK_BYTES};
@@ -41,28 +42,33 @@ const IDLE_LOOKS: u32 = 50;
 const SENDER_STACK_BYTES: usize = 128 << 10;
 
 /// Is the program `sqlexec-worker`: a pool starts it with the bytes of address space and the number of connections that it
-/// may have, how it opens files, and a socket as its standard input.
+/// may have, how it opens files, which columns are hidden, and a socket as its standard input.
 pub fn worker_main() -> ! {
-    let arguments: Vec<Option<u64>> = env::args_os().skip(1).map(|argument| argument.to_str()?.parse().ok()).collect();
-    let [
-        Some(memory_bytes),
-        Some(cap),
-        Some(immutable),
-        Some(copy_up_to),
-        Some(copies),
-        Some(blobs),
-        Some(cells),
-        Some(version),
-    ] = arguments[..]
+    let mut arguments = env::args_os().skip(1);
+    let numbers: Vec<Option<u64>> =
+        arguments.by_ref().take(8).map(|argument| argument.to_str()?.parse().ok()).collect();
+    let (
+        [
+            Some(memory_bytes),
+            Some(cap),
+            Some(immutable),
+            Some(copy_up_to),
+            Some(copies),
+            Some(blobs),
+            Some(cells),
+            Some(version),
+        ],
+        Some(hidden),
+    ) = (&numbers[..], wire::hidden_of(arguments))
     else {
         eprintln!("sqlexec-worker is started by sqlexec_rs, which speaks to it over its standard input");
         process::exit(2);
     };
-    let access = wire::access_of([immutable, copy_up_to, copies, blobs, cells, version]);
-    process::exit(code_of(&work(memory_bytes, cap as usize, access)))
+    let access = wire::access_of([*immutable, *copy_up_to, *copies, *blobs, *cells, *version]);
+    process::exit(code_of(&work(*memory_bytes, *cap as usize, access, hidden)))
 }
 
-fn work(memory_bytes: u64, cap: usize, access: Access) -> io::Result<()> {
+fn work(memory_bytes: u64, cap: usize, access: Access, hidden: Arc<[HiddenColumn]>) -> io::Result<()> {
     close_inherited();
     confine(memory_bytes)?;
     hooks::install().map_err(|fault| io::Error::other(fault.to_string()))?;
@@ -77,7 +83,7 @@ fn work(memory_bytes: u64, cap: usize, access: Access) -> io::Result<()> {
     let sender = thread::Builder::new().stack_size(SENDER_STACK_BYTES).spawn(send_kept)?;
     let serve = move || {
         walls::forbid_calls();
-        process::exit(code_of(&serve(stream, &answers, sender.thread(), cap, access)))
+        process::exit(code_of(&serve(stream, &answers, sender.thread(), cap, access, &hidden)))
     };
     thread::Builder::new().stack_size(STACK_BYTES).spawn(serve)?;
     walls::forbid_calls();
@@ -136,10 +142,17 @@ pub(super) fn close_inherited() {
 }
 
 /// Answers requests until there are no more.
-fn serve(stream: UnixStream, answers: &Answers, sender: &Thread, cap: usize, access: Access) -> io::Result<()> {
+fn serve(
+    stream: UnixStream,
+    answers: &Answers,
+    sender: &Thread,
+    cap: usize,
+    access: Access,
+    hidden: &Arc<[HiddenColumn]>,
+) -> io::Result<()> {
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
     let stats = Arc::new(Stats::default());
-    let mut local = Local::new(cap, &Arc::new(InMemoryDbs::new(access, &stats)), &stats);
+    let mut local = Local::new(cap, &Arc::new(InMemoryDbs::new(access, &stats)), hidden, &stats);
     answers.send(|out| out.write_all(wire::greeting().as_bytes()))?;
     let mut temp_bytes = None;
     loop {

@@ -13,6 +13,7 @@ use crate::outcome::{Outcome, Status};
 use crate::request::Caps;
 use crate::scan::Patterns;
 use crate::sqlite::deadline::RunGuard;
+use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::sandbox::Sandbox;
 use crate::stats::Stats;
@@ -36,6 +37,7 @@ pub(crate) struct Connections {
     passing: VecDeque<Arc<Path>>,
     n_closed_for_room: u64,
     copies: Arc<InMemoryDbs>,
+    hidden: Arc<[HiddenColumn]>,
     guard: Arc<RunGuard>,
     stats: Arc<Stats>,
 }
@@ -51,7 +53,13 @@ struct Kept {
 
 impl Connections {
     /// Starts without a connection; `cap` is the most databases, and the most files, that stay open (but one and two may).
-    pub(crate) fn new(cap: usize, copies: Arc<InMemoryDbs>, guard: Arc<RunGuard>, stats: Arc<Stats>) -> Self {
+    pub(crate) fn new(
+        cap: usize,
+        copies: Arc<InMemoryDbs>,
+        hidden: Arc<[HiddenColumn]>,
+        guard: Arc<RunGuard>,
+        stats: Arc<Stats>,
+    ) -> Self {
         Self {
             current: None,
             others: HashMap::new(),
@@ -61,6 +69,7 @@ impl Connections {
             passing: VecDeque::new(),
             n_closed_for_room: 0,
             copies,
+            hidden,
             guard,
             stats,
         }
@@ -129,13 +138,13 @@ impl Connections {
     fn connect(&mut self, path: &Path) -> Sandbox {
         let copies = Arc::clone(&self.copies);
         let access = copies.access();
-        let file = Sandbox::new(path, access, &self.guard, &self.n_files);
+        let file = Sandbox::new(path, access, &self.hidden, &self.guard, &self.n_files);
         if access.copy_up_to_bytes == 0 {
             return file;
         }
         let connect = || file.connection(Patterns::Short, &Caps::default());
         if let Some(copied) = copies.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
-            return Sandbox::of_copy(path, copied, access, &self.guard, &self.n_files);
+            return Sandbox::of_copy(path, copied, access, &self.hidden, &self.guard, &self.n_files);
         }
         let _ = file.end_transactions(); // where one does not end, nothing is written to the file meanwhile
         file

@@ -95,6 +95,9 @@ pub(crate) fn run(
     if outcome.status == Status::Timeout {
         explain_stop(&mut outcome, stop, limits);
     }
+    if let Some(column) = sandbox.seen().hiding().refused() {
+        outcome = outcome.replaced_by(Status::Forbidden, hidden_error(&column));
+    }
     if outcome.status == Status::DbError
         && let Some(refused) = hooks::take_refused()
     {
@@ -117,6 +120,9 @@ fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, k
         sandbox.begin(connection);
     }
     sandbox.seen().reset();
+    if let Some(column) = sandbox.seen().hiding().read_by_text(sql) {
+        return Outcome::failed(Status::Forbidden, hidden_error(&column));
+    }
     meter::start_preparing();
     let explained = (wanted == Wanted::Plan).then(|| format!("{EXPLAIN}{sql}"));
     let mut statement = match connection.prepare(explained.as_deref().unwrap_or(sql)) {
@@ -156,6 +162,10 @@ fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, k
     let mut outcome = fetch(&mut statement, guard, table, limits);
     outcome.vm_steps = guard.whole_steps(statement.get_status(StatementStatus::VmStep).cast_unsigned());
     outcome
+}
+
+fn hidden_error(column: &str) -> String {
+    format!("access to {column} is prohibited: it is hidden")
 }
 
 /// Binds the values to the parameters of a statement.
@@ -272,7 +282,8 @@ fn find_hint(sandbox: &Sandbox, statement: &str, error: &str) -> Option<String> 
     let limits = Limits { timeout: None, vm_steps: Some(hint::MAX_STEPS), ..Limits::default() };
     guard.arm(&limits, None, Instant::now());
     guard.start_executing();
-    let hint = hint::hint(connection, names, statement, error);
+    let hint =
+        hint::hint(connection, names, statement, error, &|table, column| sandbox.seen().hiding().hides(table, column));
     guard.disarm();
     hint
 }

@@ -11,6 +11,7 @@ use crate::sqlite::classify::waits_for_index;
 use crate::sqlite::connections::Connections;
 use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::exec::{self, Asked};
+use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::stats::Stats;
 
@@ -49,9 +50,10 @@ struct Held {
 
 impl Local {
     /// Starts without a connection; `cap` is the most that stay open.
-    pub(crate) fn new(cap: usize, copies: &Arc<InMemoryDbs>, stats: &Arc<Stats>) -> Self {
+    pub(crate) fn new(cap: usize, copies: &Arc<InMemoryDbs>, hidden: &Arc<[HiddenColumn]>, stats: &Arc<Stats>) -> Self {
         let guard = Arc::new(RunGuard::default());
-        let connections = Connections::new(cap, Arc::clone(copies), Arc::clone(&guard), Arc::clone(stats));
+        let (copies, hidden) = (Arc::clone(copies), Arc::clone(hidden));
+        let connections = Connections::new(cap, copies, hidden, Arc::clone(&guard), Arc::clone(stats));
         Self { connections, guard, held: None }
     }
 

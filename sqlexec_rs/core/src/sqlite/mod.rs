@@ -7,6 +7,8 @@ pub mod dbfile;
 pub mod deadline;
 pub mod exec;
 pub mod functions;
+pub mod hidden;
+mod hidden_text;
 pub mod hooks;
 pub mod in_memory_dbs;
 pub mod inode;

@@ -22,6 +22,7 @@ use crate::scan::Patterns;
 use crate::sqlite::dbfile::Unused;
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
 use crate::sqlite::functions;
+use crate::sqlite::hidden::{HiddenColumn, Hiding};
 use crate::sqlite::hooks::{self, Action, Authorizer, Log};
 use crate::sqlite::in_memory_dbs::{Access, Copied};
 use crate::sqlite::meter;
@@ -102,6 +103,7 @@ pub(crate) struct Seen {
     version: u32,
     /// A function of a later version that it calls.
     newer: Mutex<Option<(&'static str, u32)>>,
+    hiding: Hiding,
 }
 
 impl Seen {
@@ -109,11 +111,17 @@ impl Seen {
         Self { version, ..Self::default() }
     }
 
+    /// Returns the hidden columns.
+    pub(crate) fn hiding(&self) -> &Hiding {
+        &self.hiding
+    }
+
     /// Forgets the previous statement.
     pub(crate) fn reset(&self) {
         self.is_volatile.store(false, Ordering::Relaxed);
         self.has_patterns_in_view.store(false, Ordering::Relaxed);
         self.n_snippets.store(0, Ordering::Relaxed);
+        self.hiding.reset();
         if self.version != u32::MAX {
             self.take_newer();
         }
@@ -153,6 +161,7 @@ pub(crate) struct Sandbox {
     /// LIKE and GLOB match blobs; SQLite's own do, so they are taken for no pattern where they must not.
     like_blobs: bool,
     checks_cells: bool,
+    hidden: Arc<[HiddenColumn]>,
     guard: Arc<RunGuard>,
     seen: Arc<Seen>,
     /// LIKE and GLOB are ours, which ask the bounds.
@@ -189,9 +198,15 @@ struct Kept {
 
 impl Sandbox {
     /// Prepares for the database file at `path`, which the first run opens.
-    pub(crate) fn new(path: &Path, access: Access, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
+    pub(crate) fn new(
+        path: &Path,
+        access: Access,
+        hidden: &Arc<[HiddenColumn]>,
+        guard: &Arc<RunGuard>,
+        n_files: &Arc<AtomicUsize>,
+    ) -> Self {
         let origin = if access.immutable { Origin::Immutable } else { Origin::File };
-        Self::of(path, origin, access, guard, n_files)
+        Self::of(path, origin, access, hidden, guard, n_files)
     }
 
     /// Prepares for a copy of the database file at `path`.
@@ -199,18 +214,27 @@ impl Sandbox {
         path: &Path,
         copied: Arc<Copied>,
         access: Access,
+        hidden: &Arc<[HiddenColumn]>,
         guard: &Arc<RunGuard>,
         n_files: &Arc<AtomicUsize>,
     ) -> Self {
-        Self::of(path, Origin::Copy(copied), access, guard, n_files)
+        Self::of(path, Origin::Copy(copied), access, hidden, guard, n_files)
     }
 
-    fn of(path: &Path, origin: Origin, access: Access, guard: &Arc<RunGuard>, n_files: &Arc<AtomicUsize>) -> Self {
+    fn of(
+        path: &Path,
+        origin: Origin,
+        access: Access,
+        hidden: &Arc<[HiddenColumn]>,
+        guard: &Arc<RunGuard>,
+        n_files: &Arc<AtomicUsize>,
+    ) -> Self {
         Self {
             path: path.to_owned(),
             origin,
             like_blobs: access.like_blobs,
             checks_cells: access.checks_cells,
+            hidden: Arc::clone(hidden),
             guard: Arc::clone(guard),
             seen: Arc::new(Seen::new(access.sqlite_version)),
             guarded: Kept::default(),
@@ -354,6 +378,7 @@ impl Sandbox {
                 self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
             }
             connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
+            self.seen.hiding.cover(&connection, &self.hidden)?;
             Ok(connection)
         };
         for _ in 1..MAX_LOOKS {
@@ -442,14 +467,22 @@ impl Authorizer for Seen {
     fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool {
         match action {
             Action::Read => true,
+            Action::Column(table, column) => self.hiding.allows(|covered| covered.refusal(table, column)),
             // An r-tree prepares what would write to its tables before it is read; who else does is refused when that is
             // prepared, as it does not only read.
             Action::Write(table) => !is_in_view && RTREE_TABLES.iter().any(|end| table.ends_with(end.as_bytes())),
             Action::Function(name) => allows_function(name, is_in_view, self),
-            Action::Pragma(name, value) => allows_pragma(name, value.is_some()),
+            Action::Pragma(name, value) => {
+                allows_pragma(name, value.is_some())
+                    && self.hiding.allows(|covered| covered.refusal_of_pragma(name, value))
+            }
             Action::Transaction => self.is_ours.load(Ordering::Relaxed),
             Action::Other => false,
         }
+    }
+
+    fn hides_columns(&self) -> bool {
+        self.hiding.is_active()
     }
 }
 

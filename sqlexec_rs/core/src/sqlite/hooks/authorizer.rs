@@ -14,6 +14,8 @@ use crate::sqlite::classify::check;
 pub(crate) enum Action<'a> {
     /// Select, read a column, or recurse.
     Read,
+    /// Read a column of a table, where columns are hidden; an empty name means no column.
+    Column(&'a [u8], &'a [u8]),
     /// Call the named function.
     Function(&'a [u8]),
     /// Ask the named PRAGMA, with its argument.
@@ -30,6 +32,9 @@ pub(crate) enum Action<'a> {
 pub(crate) trait Authorizer: Send + Sync {
     /// Answers; `is_in_view` tells that a view or a trigger would do it.
     fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool;
+
+    /// Returns whether it asks for the names of columns that are read.
+    fn hides_columns(&self) -> bool;
 }
 
 /// Lets `authorizer` decide on every statement of a connection.
@@ -59,7 +64,12 @@ unsafe extern "C" fn ask<A: Authorizer>(
 ) -> c_int {
     // SAFETY: SQLite's names are strings that end with NUL, or null, and live during the call.
     let bytes = |name: *const c_char| (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
+    // SAFETY: the connection's reference keeps the authorizer alive.
+    let authorizer = unsafe { &*data.cast_const().cast::<A>() };
     let action = match code {
+        ffi::SQLITE_READ if authorizer.hides_columns() => {
+            Action::Column(bytes(first).unwrap_or_default(), bytes(second).unwrap_or_default())
+        }
         ffi::SQLITE_SELECT | ffi::SQLITE_READ | ffi::SQLITE_RECURSIVE => Action::Read,
         ffi::SQLITE_FUNCTION => Action::Function(bytes(second).unwrap_or_default()),
         ffi::SQLITE_PRAGMA => Action::Pragma(bytes(first).unwrap_or_default(), bytes(second)),
@@ -67,7 +77,5 @@ unsafe extern "C" fn ask<A: Authorizer>(
         ffi::SQLITE_TRANSACTION => Action::Transaction,
         _ => Action::Other,
     };
-    // SAFETY: the connection's reference keeps the authorizer alive.
-    let authorizer = unsafe { &*data.cast_const().cast::<A>() };
     if authorizer.allows(action, !accessor.is_null()) { ffi::SQLITE_OK } else { ffi::SQLITE_DENY }
 }

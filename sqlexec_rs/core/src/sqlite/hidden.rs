@@ -1,0 +1,328 @@
+//! Columns that no query may read, and what of a database holds or reaches their values.
+//!
+//! The authorizer refuses a column by its name wherever SQLite asks about it. SQLite does not ask in a few places, so these are
+//! found when a database is opened: generated columns, virtual tables over a hidden column, and their shadow tables. It does
+//! not ask about the columns of USING and NATURAL either: a statement's text decides there.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, Row, ToSql};
+
+use crate::sqlite::hidden_text::{Definition, Token, mentions, segments, tokens};
+use crate::sqlite::meter;
+
+/// A column, or a whole table, that no query may read in any database that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HiddenColumn {
+    /// The table or view; case is ignored as SQLite ignores it.
+    pub table: String,
+    /// The column; `None` hides the table.
+    pub column: Option<String>,
+}
+
+/// Columns of SQLite's own tables that hold sampled values, or a greatest key.
+const SYSTEM_COLUMNS: [(&[u8], &[u8]); 3] =
+    [(b"sqlite_stat4", b"sample"), (b"sqlite_stat3", b"sample"), (b"sqlite_sequence", b"seq")];
+
+/// Words of a column's definition behind which values may follow.
+const VALUE_WORDS: [&str; 4] = ["default", "check", "as", "generated"];
+
+/// Queries for the definitions of a database, and for a table's columns with their defaults and kinds.
+const DEFINITIONS: &str = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL";
+const COLUMNS: &str = "SELECT name, dflt_value IS NOT NULL, hidden IN (2, 3) FROM pragma_table_xinfo(?1)";
+
+/// The hidden columns of the open database, and the first that the statement being prepared would read.
+#[derive(Debug, Default)]
+pub(crate) struct Hiding {
+    covered: OnceLock<Option<Covered>>,
+    refused: Mutex<Option<String>>,
+}
+
+impl Hiding {
+    /// Reads which of the hidden columns the database has, once.
+    pub(crate) fn cover(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
+        if !hidden.is_empty() && self.covered.get().is_none() {
+            let covered = Covered::read(connection, hidden)?;
+            self.covered.get_or_init(|| covered);
+        }
+        Ok(())
+    }
+
+    /// Returns whether the database has any.
+    pub(crate) fn is_active(&self) -> bool {
+        self.covered().is_some()
+    }
+
+    /// Forgets the previous statement.
+    pub(crate) fn reset(&self) {
+        if self.is_active() {
+            *self.lock() = None;
+        }
+    }
+
+    /// Returns whether a column is hidden.
+    pub(crate) fn hides(&self, table: &str, column: &str) -> bool {
+        self.covered().is_some_and(|covered| covered.refusal(table.as_bytes(), column.as_bytes()).is_some())
+    }
+
+    /// Returns the hidden column that a statement reads without SQLite asking about it.
+    pub(crate) fn read_by_text(&self, sql: &str) -> Option<String> {
+        self.covered()?.joined(sql.as_bytes())
+    }
+
+    /// Returns the hidden column that the statement would read.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.covered()?;
+        self.lock().clone()
+    }
+
+    /// Records the refusal, if there is one; returns true otherwise.
+    pub(crate) fn allows(&self, refusal: impl FnOnce(&Covered) -> Option<String>) -> bool {
+        let Some(refused) = self.covered().and_then(refusal) else { return true };
+        self.lock().get_or_insert(refused);
+        false
+    }
+
+    fn covered(&self) -> Option<&Covered> {
+        self.covered.get()?.as_ref()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The hidden columns of one database.
+#[derive(Debug, Default)]
+pub(crate) struct Covered {
+    columns: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Tables and views of which nothing may be read.
+    whole: Vec<Vec<u8>>,
+    /// Those that are views, which SQLite may take apart before it asks.
+    views: Vec<Vec<u8>>,
+    /// Tables whose hidden columns have defaults, which `PRAGMA table_info` shows.
+    with_defaults: Vec<Vec<u8>>,
+    /// A definition may hold values of a hidden column, in a DEFAULT, a CHECK or a condition.
+    has_values_in_definitions: bool,
+}
+
+impl Covered {
+    /// Reads which of the hidden columns a database has; `None` for none.
+    pub(crate) fn read(connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<Option<Self>> {
+        let definitions = read_definitions(connection)?;
+        let mut covered = Self::default();
+        for definition in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
+            let of_table = hidden.iter().filter(|one| one.table.as_bytes().eq_ignore_ascii_case(&definition.name));
+            for one in of_table {
+                match &one.column {
+                    Some(column) if definition.is_view() => {
+                        covered.columns.push((definition.name.clone(), column.clone().into_bytes()));
+                    }
+                    Some(column) if !definition.is_virtual() => {
+                        covered.add(connection, definition, column.as_bytes())?;
+                    }
+                    _ => covered.add_to_whole(definition),
+                }
+            }
+        }
+        if covered.columns.is_empty() && covered.whole.is_empty() {
+            return Ok(None);
+        }
+        while covered.add_whole(&definitions) {}
+        covered.has_values_in_definitions = definitions.iter().any(|one| covered.may_hold_values(one));
+        Ok(Some(covered))
+    }
+
+    /// Adds a column of a table, if it has it, with the generated columns that are computed from it.
+    fn add(&mut self, connection: &Connection, table: &Definition, column: &[u8]) -> rusqlite::Result<()> {
+        let columns = read_columns(connection, &table.name)?;
+        let Some(own) = columns.iter().find(|one| one.name.eq_ignore_ascii_case(column)) else { return Ok(()) };
+        let mut names = vec![own.name.clone()];
+        let parts = segments(&table.sql);
+        let mut is_growing = true;
+        while is_growing {
+            let n_before = names.len();
+            for generated in columns.iter().filter(|one| one.is_generated && !names.contains(&one.name)) {
+                let definition = parts.iter().find(|part| part.first().is_some_and(|token| token.is(&generated.name)));
+                if definition.is_none_or(|part| names.iter().any(|name| part.iter().any(|token| token.is(name)))) {
+                    names.push(generated.name.clone());
+                    break;
+                }
+            }
+            is_growing = names.len() > n_before;
+        }
+        if columns.iter().any(|one| one.has_default && names.contains(&one.name)) {
+            self.with_defaults.push(table.name.clone());
+        }
+        self.columns.extend(names.into_iter().map(|name| (table.name.clone(), name)));
+        Ok(())
+    }
+
+    /// Adds virtual tables over hidden columns, the tables that store their content, and views whose joins reach them;
+    /// true where there was one.
+    fn add_whole(&mut self, definitions: &[Definition]) -> bool {
+        let n_before = self.whole.len();
+        for one in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
+            if is_in(&one.name, &self.whole) {
+                continue;
+            }
+            let is_reached = if one.is_virtual() {
+                let all = tokens(&one.sql);
+                self.tables().any(|table| mentions(&all, table))
+            } else if one.is_view() {
+                let all = tokens(&one.sql);
+                self.joined(&one.sql).is_some() || self.whole.iter().any(|table| mentions(&all, table))
+            } else {
+                definitions
+                    .iter()
+                    .filter(|other| other.is_virtual() && is_in(&other.name, &self.whole))
+                    .any(|other| is_shadow(&one.name, &other.name))
+            };
+            if is_reached {
+                self.add_to_whole(one);
+            }
+        }
+        self.whole.len() > n_before
+    }
+
+    fn add_to_whole(&mut self, definition: &Definition) {
+        self.whole.push(definition.name.clone());
+        if definition.is_view() {
+            self.views.push(definition.name.clone());
+        }
+    }
+
+    fn tables(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.columns.iter().map(|(table, _)| table).chain(&self.whole)
+    }
+
+    /// Returns whether a definition mentions a hidden column where values may stand.
+    fn may_hold_values(&self, definition: &Definition) -> bool {
+        let all = tokens(&definition.sql);
+        let is_about = |part: &[Token]| {
+            let has = |(table, column): &(Vec<u8>, Vec<u8>)| mentions(&all, table) && mentions(part, column);
+            self.columns.iter().any(has) || self.whole.iter().any(|table| mentions(&all, table))
+        };
+        if definition.is_table() {
+            let has_word = |part: &[Token]| VALUE_WORDS.iter().any(|word| part.iter().any(|token| token.is_word(word)));
+            return segments(&definition.sql).iter().any(|part| has_word(part) && is_about(part));
+        }
+        let has_value = |token: &Token| if definition.is_index() { token.is_word("where") } else { token.is_literal() };
+        all.iter().any(has_value) && is_about(&all)
+    }
+
+    /// Returns the hidden name that reading a column would reach; an empty column means a row without columns.
+    pub(crate) fn refusal(&self, table: &[u8], column: &[u8]) -> Option<String> {
+        let is = |(t, c): &(&[u8], &[u8])| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
+        if is_in(table, &self.whole) {
+            let owner = self.whole.iter().find(|owner| is_shadow(table, owner));
+            return Some(shown(owner.map_or(table, Vec::as_slice), b""));
+        }
+        if self.columns.iter().any(|(t, c)| is(&(t.as_slice(), c.as_slice()))) || SYSTEM_COLUMNS.iter().any(is) {
+            return Some(shown(table, column));
+        }
+        let is_definition = [b"sqlite_master".as_slice(), b"sqlite_schema"].iter().any(|name| is(&(*name, b"sql")));
+        (is_definition && self.has_values_in_definitions).then(|| shown(table, column))
+    }
+
+    /// Returns the hidden name whose values a PRAGMA would show.
+    pub(crate) fn refusal_of_pragma(&self, pragma: &[u8], argument: Option<&[u8]>) -> Option<String> {
+        let shows_defaults = pragma.eq_ignore_ascii_case(b"table_info") || pragma.eq_ignore_ascii_case(b"table_xinfo");
+        let has_defaults = |table: &[u8]| is_in(table, &self.with_defaults) || is_in(table, &self.whole);
+        let table = argument.filter(|table| shows_defaults && has_defaults(table))?;
+        Some(format!("the defaults of {}", shown(table, b"")))
+    }
+
+    /// Returns the hidden name that a text reads without a question by SQLite: in a view that SQLite flattens, and in the
+    /// columns of USING and NATURAL.
+    pub(crate) fn joined(&self, sql: &[u8]) -> Option<String> {
+        let all = tokens(sql);
+        if let Some(view) = self.views.iter().find(|view| mentions(&all, view)) {
+            return Some(shown(view, b""));
+        }
+        let is_natural = all.iter().any(|token| token.is_word("natural"));
+        let using = using_names(&all);
+        if !is_natural && using.is_empty() {
+            return None;
+        }
+        let whole = self.whole.iter().find(|table| mentions(&all, table)).map(|table| shown(table, b""));
+        whole.or_else(|| {
+            let joins = |(table, column): &&(Vec<u8>, Vec<u8>)| {
+                mentions(&all, table) && (is_natural || using.iter().any(|token| token.is(column)))
+            };
+            self.columns.iter().find(joins).map(|(table, column)| shown(table, column))
+        })
+    }
+}
+
+/// Returns the names in the lists behind USING.
+fn using_names(all: &[Token]) -> Vec<&Token> {
+    let mut names = Vec::new();
+    for (at, _) in all.iter().enumerate().filter(|(_, token)| token.is_word("using")) {
+        if all.get(at + 1).is_some_and(|token| token.is_mark(b'(')) {
+            names.extend(all[at + 2..].iter().take_while(|token| !token.is_mark(b')')));
+        }
+    }
+    names
+}
+
+/// Returns whether a table is named as one that stores the content of a virtual table.
+fn is_shadow(name: &[u8], owner: &[u8]) -> bool {
+    let (start, end) = name.split_at(owner.len().min(name.len()));
+    start.eq_ignore_ascii_case(owner) && end.starts_with(b"_")
+}
+
+fn is_in(name: &[u8], names: &[Vec<u8>]) -> bool {
+    names.iter().any(|other| other.eq_ignore_ascii_case(name))
+}
+
+fn shown(table: &[u8], column: &[u8]) -> String {
+    let table = String::from_utf8_lossy(table);
+    if column.is_empty() { table.into_owned() } else { format!("{table}.{}", String::from_utf8_lossy(column)) }
+}
+
+struct Column {
+    name: Vec<u8>,
+    has_default: bool,
+    is_generated: bool,
+}
+
+fn read_definitions(connection: &Connection) -> rusqlite::Result<Vec<Definition>> {
+    let mut statement = connection.prepare(DEFINITIONS)?;
+    let mut rows = statement.raw_query();
+    let mut definitions = Vec::new();
+    while let Some(row) = rows.next()? {
+        let [kind, name, sql] = [0, 1, 2].map(|at| read_text(row, at));
+        definitions.push(Definition { kind: kind?, name: name?, sql: sql? });
+    }
+    Ok(definitions)
+}
+
+fn read_columns(connection: &Connection, table: &[u8]) -> rusqlite::Result<Vec<Column>> {
+    let mut statement = connection.prepare(COLUMNS)?;
+    let mut rows = statement.query([Name(table)])?;
+    let mut columns = Vec::new();
+    while let Some(row) = rows.next()? {
+        let name = read_text(row, 0)?;
+        columns.push(Column { name, has_default: row.get(1)?, is_generated: row.get(2)? });
+    }
+    Ok(columns)
+}
+
+/// Copies a text, which need not be UTF-8.
+fn read_text(row: &Row<'_>, at: usize) -> rusqlite::Result<Vec<u8>> {
+    meter::set_lenient(true); // a value may need memory to be read, and rusqlite panics where it gets none
+    let text = row.get_ref(at).map(|value| value.as_bytes().unwrap_or_default().to_vec());
+    meter::set_lenient(false);
+    text
+}
+
+/// A name as the database spells it.
+struct Name<'a>(&'a [u8]);
+
+impl ToSql for Name<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0)))
+    }
+}

@@ -1,0 +1,157 @@
+//! The texts of definitions and statements in tokens, as far as hidden columns need them.
+
+use crate::scan::{is_word, skip_blank, word_end};
+
+/// A table, view, index or trigger, as the schema has it.
+#[derive(Debug)]
+pub(super) struct Definition {
+    pub(super) kind: Vec<u8>,
+    pub(super) name: Vec<u8>,
+    pub(super) sql: Vec<u8>,
+}
+
+impl Definition {
+    pub(super) fn is_table(&self) -> bool {
+        self.kind == b"table"
+    }
+
+    pub(super) fn is_index(&self) -> bool {
+        self.kind == b"index"
+    }
+
+    pub(super) fn is_view(&self) -> bool {
+        self.kind == b"view"
+    }
+
+    pub(super) fn is_virtual(&self) -> bool {
+        self.is_table() && tokens(&self.sql).get(1).is_some_and(|token| token.is_word("virtual"))
+    }
+}
+
+/// A word, a quoted name or text without its quotes, or one byte of anything else.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    Word(Vec<u8>),
+    /// In quotes; SQLite takes a text in single quotes for a name, too, where it expects one.
+    Quoted(u8, Vec<u8>),
+    Mark(u8),
+}
+
+impl Token {
+    /// Returns whether it is this keyword.
+    pub(super) fn is_word(&self, word: &str) -> bool {
+        matches!(self, Self::Word(own) if own.eq_ignore_ascii_case(word.as_bytes()))
+    }
+
+    /// Returns whether it may be this name.
+    pub(super) fn is(&self, name: &[u8]) -> bool {
+        matches!(self, Self::Word(own) | Self::Quoted(_, own) if own.eq_ignore_ascii_case(name))
+    }
+
+    pub(super) fn is_mark(&self, mark: u8) -> bool {
+        *self == Self::Mark(mark)
+    }
+
+    /// Returns whether it is a text or begins a number.
+    pub(super) fn is_literal(&self) -> bool {
+        match self {
+            Self::Quoted(quote, _) => matches!(quote, b'\'' | b'"'),
+            Self::Word(word) => word.first().is_some_and(u8::is_ascii_digit),
+            Self::Mark(_) => false,
+        }
+    }
+}
+
+/// Returns whether one of the tokens may be this name.
+pub(super) fn mentions(tokens: &[Token], name: &[u8]) -> bool {
+    tokens.iter().any(|token| token.is(name))
+}
+
+/// Splits a text as SQLite does, without comments.
+pub(super) fn tokens(sql: &[u8]) -> Vec<Token> {
+    let mut found = Vec::new();
+    let mut at = skip_blank(sql, 0);
+    while at < sql.len() {
+        let (token, end) = match sql[at] {
+            byte if is_word(byte) => {
+                let end = word_end(sql, at);
+                (Token::Word(sql[at..end].to_vec()), end)
+            }
+            quote @ (b'\'' | b'"' | b'`' | b'[') => quoted(sql, at, quote),
+            mark => (Token::Mark(mark), at + 1),
+        };
+        found.push(token);
+        at = skip_blank(sql, end);
+    }
+    found
+}
+
+/// Reads a quoted token, in which a doubled quote stands for one, and returns the position after it.
+fn quoted(sql: &[u8], at: usize, quote: u8) -> (Token, usize) {
+    let close = if quote == b'[' { b']' } else { quote };
+    let mut text = Vec::new();
+    let mut i = at + 1;
+    while let Some(byte) = sql.get(i) {
+        i += 1;
+        if *byte == close {
+            if quote == b'[' || sql.get(i) != Some(&close) {
+                break;
+            }
+            i += 1;
+        }
+        text.push(*byte);
+    }
+    (Token::Quoted(quote, text), i)
+}
+
+/// Splits the first parentheses of a definition at their commas: the columns and constraints of a table.
+pub(super) fn segments(sql: &[u8]) -> Vec<Vec<Token>> {
+    let mut parts = Vec::new();
+    let mut part = Vec::new();
+    let mut depth = 0_usize;
+    for token in tokens(sql) {
+        let was_inside = depth > 0;
+        match token {
+            Token::Mark(b'(') => depth += 1,
+            Token::Mark(b')') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if was_inside && depth == 0 {
+            break;
+        }
+        if depth == 1 && token.is_mark(b',') {
+            parts.push(std::mem::take(&mut part));
+        } else if was_inside {
+            part.push(token);
+        }
+    }
+    parts.push(part);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_names_and_comments_are_read_as_sqlite_reads_them() {
+        let all = tokens(b"SELECT \"a\"\"b\", [c d], `e`, 'f''g' -- users\n/* users */ NATURAL");
+        for name in ["a\"b", "c d", "e", "f'g", "natural"] {
+            assert!(mentions(&all, name.as_bytes()), "{name}");
+        }
+        assert!(!mentions(&all, b"users"));
+        assert!(tokens(b"SELECT 'open").last().is_some_and(|token| token.is(b"open")));
+    }
+
+    #[test]
+    fn the_columns_of_a_table_are_parted_at_commas_outside_of_inner_parentheses() {
+        let parts =
+            segments(b"CREATE TABLE \"t(,\"(a DECIMAL(3, 2), [b, c] TEXT DEFAULT ',', CHECK(a IN (1, 2))) STRICT, x");
+        let firsts: Vec<_> = parts.iter().map(|part| &part[0]).collect();
+        assert_eq!(
+            firsts,
+            [&Token::Word(b"a".into()), &Token::Quoted(b'[', b"b, c".into()), &Token::Word(b"CHECK".into())]
+        );
+        assert!(segments(b"CREATE TABLE").iter().all(Vec::is_empty));
+    }
+}

@@ -1,0 +1,166 @@
+"""Hidden columns and the commands: requests to an endpoint, tools of agents, and refusals of commands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from jaxrl_sql.ask import main as ask
+from jaxrl_sql.config import load_config
+from jaxrl_sql.distill import main as distill
+from jaxrl_sql.evaluate import main as evaluate
+from jaxrl_sql.filter_data import main as filter_data
+from jaxrl_sql.mcp import main as serve_agents
+from jaxrl_sql.mcp import opened_database
+from jaxrl_sql.types import JaxrlSqlError
+from jaxrl_sql.view.__main__ import executor_settings
+
+HIDE = "data.hide=[users.password_hash]"
+SECRETS = ("$2b$12$", "password_hash")
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    folder = tmp_path / "data/train"
+    path = folder / "databases/shop/shop.sqlite"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE users(id INTEGER PRIMARY KEY, name TEXT, password_hash TEXT);"
+            "INSERT INTO users VALUES (1, 'Ann', '$2b$12$abc')"
+        )
+    golds = {"fine": "SELECT name FROM users", "hash": "SELECT name FROM users WHERE password_hash = '$2b$12$abc'"}
+    lines = [{"id": uid, "db_id": "shop", "question": f"{uid}?", "sql": sql} for uid, sql in golds.items()]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return path
+
+
+def leaked(requests: object) -> list[str]:
+    return [word for word in SECRETS if word in json.dumps(requests)]
+
+
+def test_ask_sends_no_hidden_column(
+    database: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replies = {"all": "SELECT * FROM users", "names": "SELECT name FROM users"}
+    for word, sql in replies.items():
+        with chat_server.serving(lambda _n, _body, sql=sql: chat_server.said(f"```sql\n{sql}\n```")) as (url, requests):
+            begun = ["--model", "m", "--endpoint", url, "--db", str(database)]
+            assert ask([*begun, "data.schema=omnisql", f"Show {word}."]) == 0
+            assert leaked(requests) == [*SECRETS]
+            requests.clear()
+            capsys.readouterr()
+            code = ask([*begun, "data.schema=omnisql", HIDE, f"Show {word}."])
+            shown = capsys.readouterr().out
+            assert (code, leaked(requests)) == (int(word == "all"), [])
+            assert "$2b" not in shown
+            assert ("access to users.password_hash is prohibited: it is hidden" in shown) == (word == "all")
+
+
+def test_a_dialogue_shows_the_refusal_and_not_the_value(
+    database: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = ("<sql>SELECT * FROM users</sql>", "<sql>SELECT pasword FROM users</sql>",
+             "<solution>SELECT name FROM users</solution>")  # fmt: skip
+
+    def script(_number: int, body: dict[str, list[object]]) -> object:
+        return chat_server.said(f"<think>a</think>\n{turns[len(body['messages']) // 2]}")
+
+    with chat_server.serving(script) as (url, requests):
+        more = ["recipe=skyrl_sql", "evaluate.turns=4", HIDE]
+        assert ask(["--model", "m", "--endpoint", url, "--db", str(database), *more, "Who?"]) == 0
+    assert len(requests) == 3
+    assert "$2b" not in json.dumps(requests)
+    assert "access to users.password_hash is prohibited" in json.dumps(requests[1])
+    assert "Did you mean" not in json.dumps(requests[2])
+    assert "Ann" in capsys.readouterr().out
+
+
+def test_help_says_at_the_option_that_values_are_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        ask(["--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    assert "values and rows of the database are sent to it, except the columns of data.hide" in words
+
+
+def test_distill_and_evaluate_leave_out_what_reads_a_hidden_column(
+    database: Path, chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = "<think>\nso\n</think>\n<answer>\n```sql\nSELECT name FROM users\n```\n</answer>"
+    with chat_server.serving(lambda *_: chat_server.said(answer)) as (url, requests):
+        data = ["data.source=folder", f"data.dir={tmp_path}/data", HIDE, "data.schema=omnisql"]
+        assert distill([*data, f"distill.base_url={url}", "distill.model=m", "distill.key_env=''",
+                        f"distill.out={tmp_path}/traces"]) == 0  # fmt: skip
+        rejected = (tmp_path / "traces/rejected.jsonl").read_text()
+        assert '"id": "hash", "reason": "gold refused: access to users.password_hash' in rejected
+        out = tmp_path / "out"
+        assert evaluate(["--data", str(tmp_path / "data/train"), "--out", str(out), "--endpoint", url,
+                         "evaluate.model=m", *data, "run.display=plain"]) == 0  # fmt: skip
+    assert leaked(requests) == []
+    shown = capsys.readouterr()
+    assert "skipped 1 (gold refused: access to users.password_hash is prohibited" in shown.out + shown.err
+    assert [json.loads(line)["id"] for line in (out / "records.jsonl").read_text().splitlines()] == ["fine"]
+    assert json.loads((out / "metrics.json").read_text())["left_out"] == 1
+
+
+def test_filter_data_says_which_gold_reads_a_hidden_column(
+    database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "filtered"
+    assert filter_data(["data.source=folder", f"data.dir={tmp_path}/data", HIDE, f"filter.out={out}"]) == 0
+    assert "gold refused: access to users.password_hash" in capsys.readouterr().out
+    assert [json.loads(line)["id"] for line in (out / "kept.jsonl").read_text().splitlines()] == ["fine"]
+
+
+def test_agents_read_no_hidden_column(database: Path) -> None:
+    given = argparse.Namespace(db=str(database), stand_in=None, leave_out=[], max_rows=5)
+    with opened_database(given, load_config(None, [HIDE])) as agents:
+        assert agents.schema(None) == "CREATE TABLE users (\n    id INTEGER,\n    name TEXT,\n    PRIMARY KEY (id)\n);"
+        for call in (agents.query, agents.explain):
+            with pytest.raises(JaxrlSqlError, match=r"forbidden: access to users.password_hash is prohibited"):
+                call("SELECT * FROM users")
+        assert agents.query("SELECT name FROM users")["rows"] == [["Ann"]]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            ["data.hide=[users.pasword]"],
+            "data.hide: no table or column users.pasword; the nearest is users.password_hash",
+        ),
+        (["data.hide=[users]"], "data.hide=[users] leaves nothing of"),
+    ],
+)
+def test_a_wrong_name_is_refused_before_anything_is_asked(
+    database: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = ["--model", "m", "--endpoint", "http://127.0.0.1:9/v1", "--db", str(database)]
+    assert ask([*begun, *more, "Who?"]) == 2
+    assert words in capsys.readouterr().err
+    assert serve_agents([*begun, *more]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_server_s_columns_are_not_hidden_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve_agents(["--db", "postgresql://u@127.0.0.1:1/shop", HIDE]) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"is for SQLite files, .*GRANT SELECT \(…\) ON users TO reader.*--leave-out users.password", error)
+
+
+def test_a_page_is_judged_with_what_its_runs_hide(tmp_path: Path) -> None:
+    runs = []
+    for name, hide in (("a", HIDE), ("b", "data.hide=[t.x]"), ("c", "")):
+        runs.append(argparse.Namespace(folder=tmp_path / name))
+        runs[-1].folder.mkdir()
+        (runs[-1].folder / "config.yaml").write_text(f"data:\n  {hide.removeprefix('data.').replace('=', ': ')}\n")
+    (tmp_path / "c/config.yaml").unlink()
+    assert executor_settings(runs)[1] == ["users.password_hash", "t.x"]

@@ -1,0 +1,53 @@
+"""Hidden columns as Python sets them; `core/tests/hidden.rs` holds the long list."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sqlexec_rs import Executor
+
+PROHIBITED = "access to users.email is prohibited: it is hidden"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE users(id INTEGER PRIMARY KEY, name, email); INSERT INTO users VALUES (1, 'Ann', 'ann@secret')"
+        )
+    return path
+
+
+def test_a_hidden_column_is_refused_as_prediction_and_as_gold(database: Path, isolation: str) -> None:
+    with Executor(threads=1, isolation=isolation, hide=[("Users", "EMAIL")]) as executor:
+        assert executor.hide == [("Users", "EMAIL")]
+        for sql in ("SELECT * FROM users", "SELECT name FROM users WHERE email <> ?"):
+            outcome = executor.execute(database, sql, ["x"] if "?" in sql else None)
+            assert (outcome.status, outcome.error, outcome.rows) == ("forbidden", PROHIBITED, [])
+        assert executor.explain(database, "SELECT email FROM users").error == PROHIBITED
+        assert executor.execute(database, "SELECT id, name FROM users").rows == [(1, "Ann")]
+        score = executor.score(database, "SELECT name FROM users", "SELECT email FROM users")
+        assert (score["pred_status"], score["gold_status"], score["bird"]) == ("ok", "forbidden", 0.0)
+
+
+def test_a_whole_table_is_hidden_by_none(database: Path) -> None:
+    with Executor(threads=1, hide=[("users", None)]) as executor:
+        assert executor.execute(database, "SELECT count(*) FROM users").status == "forbidden"
+
+
+def test_hidden_columns_are_refused_on_other_engines(database: Path) -> None:
+    with Executor(threads=1, hide=[("users", "email")]) as executor:
+        for url in ("postgresql://u@127.0.0.1:1/d", "mysql://u@127.0.0.1:1/d", f"duckdb:{database}"):
+            with pytest.raises(ValueError, match=r"cannot hide columns as SQLite can: .*GRANT SELECT"):
+                executor.execute(url, "SELECT 1")
+
+
+@pytest.mark.parametrize("hide", [["users.email"], [("users",)], [("a\0", "b")], "ab", [("users", 1)]])
+def test_what_names_no_column_is_refused(hide: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        Executor(threads=1, hide=hide)  # type: ignore[arg-type]

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from jaxrl_sql.runtime.terminal import print_text
+
 
 class Entry(NamedTuple):
     """A command: the module whose `main` it is, what it does, an example, and the arguments that it begins with."""
@@ -154,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        sys.stderr.write(f"error: {' '.join(error.format_message().split())} (jaxrl-sql --help lists all)\n")
+        print_text(f"error: {' '.join(error.format_message().split())} (jaxrl-sql --help lists all)", sys.stderr)
         return error.exit_code
     except click.Abort:
         return INTERRUPTED

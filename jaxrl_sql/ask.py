@@ -43,6 +43,7 @@ from jaxrl_sql.run.command import (
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response, whole_text
 
@@ -100,7 +101,7 @@ def database_of(db: str, stand_in: Path | None = None, leave_out: Sequence[str] 
     from jaxrl_sql.datagen.sample.served import open_served
 
     if is_served(db):
-        served = open_served(db, stand_in, leave_out, lambda line: sys.stderr.write(f"{line}\n"))
+        served = open_served(db, stand_in, leave_out, lambda line: print_text(line, sys.stderr))
         path, engine, url = served.shown_by, served.engine, served.url
     else:
         path, engine, url = Path(db), "sqlite", ""
@@ -109,8 +110,11 @@ def database_of(db: str, stand_in: Path | None = None, leave_out: Sequence[str] 
             raise InputError(f"--stand-in {stand_in}: is for a --db of another engine; {db} shows itself")
         if not path.is_file():
             raise InputError(f"--db {db}: {'is a folder: name the file in it' if path.is_dir() else 'no such file'}")
-    if not read_schema(path).tables:
-        raise InputError(f"--db {path}: the database has no tables")
+    schema = read_schema(path)
+    for line in schema.omissions:
+        print_text(line, sys.stderr)
+    if not schema.tables:
+        raise InputError(f"--db {path}: the database has no tables that can be read")
     return Example("", path.stem, str(path), "", "", dialect=engine, engine_url=url)
 
 
@@ -216,18 +220,18 @@ def _votes(ballot: Ballot, at: int) -> float:
 def show(reply: Reply, explain: bool, stream: TextIO) -> int:
     """Write the SQL and its result, with answer and candidates where they are asked for; return the exit code."""
     if explain:
-        stream.write(f"{whole_text(reply.response).strip()}\n\n")
+        print_text(f"{whole_text(reply.response).strip()}\n", stream)
         rows = [
             (f"{one.votes:g}", str(one.answers), one.outcome.status, str(one.outcome.row_count), one.sql)
             for one in reply.candidates
         ]
         if rows:
             show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
-    stream.write(f"{reply.sql or 'no SQL in the answer'}\n\n")
+    print_text(f"{reply.sql or 'no SQL in the answer'}\n", stream)
     if reply.outcome is not None:
-        stream.write(f"{reply.outcome.pretty().rstrip()}\n")
+        print_text(reply.outcome.pretty().rstrip(), stream)
     if reply.answers > 1:
-        stream.write(f"\n{_vote_words(reply)}\n")
+        print_text(f"\n{_vote_words(reply)}", stream)
     stream.flush()
     return 0 if reply.outcome is not None and reply.outcome.status == "ok" else UNANSWERED
 
@@ -247,8 +251,8 @@ def talk(ask: Callable[[str], Reply], explain: bool, next_question: Callable[[],
         try:
             show(ask(question), explain, sys.stdout)
         except InputError as error:
-            sys.stderr.write(f"error: {error}\n")
-        sys.stdout.write("\n")
+            print_text(f"error: {error}", sys.stderr)
+        print_text("")
     return 0
 
 

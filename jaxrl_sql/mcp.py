@@ -31,6 +31,7 @@ from jaxrl_sql.run.command import (
     run_or_print,
 )
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.sqlenv.address import open_url
 from jaxrl_sql.sqlenv.executor import Executor, ExecutorError, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
@@ -46,7 +47,7 @@ class Database:
     """A database that is only read: what runs on it, and what it is like. `name` is a file, or the URL of a server."""
 
     def __init__(
-        self, name: str, stand_in: Path | None, leave_out: Sequence[str], executor: Executor, max_rows: int
+        self, name: str, stand_in: Path | None, executor: Executor, max_rows: int, leave_out: Sequence[str] = ()
     ) -> None:
         self.name, self.stand_in, self.leave_out, self.executor = name, stand_in, leave_out, executor
         self.address = open_url(name) if is_served(name) else str(Path(name))
@@ -69,20 +70,28 @@ class Database:
         return table(self.executor.explain(self.address, sql, limits=self.limits))
 
     def schema(self, tables: Sequence[str] | None) -> str:
-        """Return some tables (None: all) as CREATE TABLE statements; of very many the names of their columns alone."""
+        """Return some tables and views (None: all) as CREATE TABLE statements; of very many their names alone.
+
+        Views are named as such, and so are tables and columns that SQLite cannot read.
+        """
+        from jaxrl_sql.data.schema.quote import quote_name
         from jaxrl_sql.data.schema.read import read_schema
         from jaxrl_sql.data.schema.render import ddl, names_only
 
         whole = read_schema(self.example.db_path)
         wanted = {name.casefold() for name in tables or ()}
-        known = {one.name.casefold(): one.name for one in whole.tables}
+        listed = (*whole.tables, *whole.views)
+        known = {table.name.casefold(): table.name for table in listed}
         if unknown := sorted(wanted - known.keys()):
             raise JaxrlSqlError(f"no table {unknown[0]!r}; there are {', '.join(known.values())}")
-        part = replace(whole, tables=tuple(one for one in whole.tables if not wanted or one.name.casefold() in wanted))
+        part = replace(whole, tables=tuple(table for table in listed if not wanted or table.name.casefold() in wanted))
         text = ddl(part)
+        views = [quote_name(view.name) for view in whole.views if view in part.tables]
+        notes = [f"views: {', '.join(views)}"] * bool(views) + list(() if wanted else whole.omissions)
+        below = "".join(f"\n\n-- {line}" for line in notes)[:_LONGEST_SCHEMA]
         if len(text) <= _LONGEST_SCHEMA:
-            return text
-        short = names_only(part)[:_LONGEST_SCHEMA]
+            return text + below
+        short = names_only(part)[:_LONGEST_SCHEMA] + below
         return f"{short}\n(names alone, as there is much: name some `tables` to see their columns' types and keys)"
 
 
@@ -96,9 +105,9 @@ def table(outcome: Outcome) -> dict[str, Any]:
 
 
 def cell(value: Any) -> Any:
-    """Return a value as JSON has it: bytes in hexadecimal, long texts cut, other types in their words."""
+    """Return a value as clients read JSON: large integers as text, bytes in hexadecimal, long texts cut."""
     if value is None or isinstance(value, bool | int):
-        return value
+        return exact(value)
     if isinstance(value, float):
         return value if value - value == 0 else str(value)  # JSON has no infinity
     text = f"x'{value[:_LONGEST_CELL].hex()}'" if isinstance(value, bytes) else str(value)
@@ -152,13 +161,16 @@ def make_server(database: Database, asker: Asker | None) -> Any:
 
     @server.tool(annotations=reads)
     def schema(tables: list[str] | None = None) -> str:
-        """Show the database's tables as CREATE TABLE statements; `tables` names some of them."""
+        """Show the tables and views as CREATE TABLE statements; `tables` names some of them."""
         text: str = told(lambda: database.schema(tables))
         return text
 
     @server.tool(annotations=reads)
     def query(sql: str) -> dict[str, Any]:
-        """Run one SQL statement that reads, and return its columns and first rows (`is_cut`: there were more)."""
+        """Run one SQL statement that reads, and return its columns and first rows (`is_cut`: there were more).
+
+        Integers beyond 2^53 are text.
+        """
         found: dict[str, Any] = told(lambda: database.query(sql))
         return found
 
@@ -195,7 +207,7 @@ def make_server(database: Database, asker: Asker | None) -> Any:
 def opened_database(given: argparse.Namespace, config: TrainConfig) -> Iterator[Database]:
     """Open the database of a command line; raises InputError where it cannot be read."""
     with make_executor(config.executor) as executor:
-        database = Database(given.db, given.stand_in, given.leave_out, executor, given.max_rows)
+        database = Database(given.db, given.stand_in, executor, given.max_rows, given.leave_out)
         try:
             outcome = executor.execute(database.address, "SELECT 1")
         except ExecutorError as error:

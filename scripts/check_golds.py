@@ -22,6 +22,7 @@ from pathlib import Path
 
 import apsw
 
+from jaxrl_sql.data.schema.sqlite_file import open_read_only
 from sqlexec_rs import Executor, Limits, Outcome, sqlite_version
 
 # The golds that fail are Spider's own errors (a column that is not there, for example).
@@ -74,7 +75,7 @@ def fetch_sqlite3(connections: dict[Path, sqlite3.Connection]) -> Fetch:
 
     def fetch(path: Path, sql: str, _width: int) -> Rows:
         if path not in connections:
-            connections[path] = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+            connections[path] = open_read_only(path)
             connections[path].text_factory = decode
         return connections[path].execute(sql).fetchall()
 

@@ -1,10 +1,11 @@
 """Score any number of prediction files on one benchmark, side by side: which system is better, and by which rule.
 
 `python scripts/rescore.py --data FOLDER --split dev A.sql B.json …` prints each file's share by every rule with its
-95 % interval and, by each rule, how every file differs from the first: points with their interval, and McNemar's exact
-p value. With `--differences FILE` the questions on which the rules of one file disagree are written as JSON lines:
-which rules call the prediction right, statuses, numbers of rows, and why. Files are read as `evaluate` reads them: JSON
-lines, a JSON list, BIRD's JSON, CSV, or lines of SQL. Exit code 2 for files that do not fit the questions.
+95 % interval and, by each rule, how every file differs from the first: points with their interval, and the p values of
+a sign-flip test over databases and of McNemar's exact test, which takes questions for independent. With `--differences
+FILE` the questions on which the rules of one file disagree are written as JSON lines: which rules call the prediction
+right, statuses, numbers of rows, and why. Files are read as `evaluate` reads them: JSON lines, a JSON list, BIRD's
+JSON, a table, or lines of SQL. Exit code 2 for files that do not fit the questions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from jaxrl_sql.data.benchmarks import load_benchmark
 from jaxrl_sql.evals.differences import EXACT
-from jaxrl_sql.evals.pairs import compare_runs
+from jaxrl_sql.evals.pairs import caution, compare_runs
 from jaxrl_sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.evals.summary import Share, summarize
@@ -86,14 +87,22 @@ def against_first(
     """Return, for each file but the first, how it differs from the first by each rule."""
     (first, before), *others = runs.items()
     made = []
+    columns = ("rule", "points (95 %)", "sign-flip p", "McNemar p", "better", "worse")
     for name, verdicts in others:
-        rows = []
-        for rule in rules:
-            found = compare_runs(examples, before, verdicts, rule)
-            change = f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
-            rows.append((rule, change, str(len(found.better)), str(len(found.worse)), f"{found.p_value:.2g}"))
-        columns = ("rule", "points (95 %)", "better", "worse", "McNemar p")
-        made.append(Table(f"{name} against {first}", columns, tuple(rows)))
+        pairs = [compare_runs(examples, before, verdicts, rule) for rule in rules]
+        rows = tuple(
+            (
+                paired.rule,
+                f"{100 * paired.difference:+.1f} ({100 * paired.low:+.1f} to {100 * paired.high:+.1f})",
+                f"{paired.p_value:.2g}",
+                f"{paired.p_mcnemar:.2g}",
+                str(len(paired.better)),
+                str(len(paired.worse)),
+            )
+            for paired in pairs
+        )
+        few = caution(min(paired.databases for paired in pairs))
+        made.append(Table(f"{name} against {first}" + (f": {few}" if few else ""), columns, rows))
     return made
 
 

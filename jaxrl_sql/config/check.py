@@ -55,6 +55,11 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
             f"as in query,key: {', '.join(REMAT_NAMES)}"
         ),
     )
+    version = config.executor.sqlite_version
+    yield (
+        not version or re.fullmatch(r"3\.[4-9]\d(\.\d+)?", version) is not None,
+        f"executor.sqlite_version={version!r} must be 3.40.0 or later, of three parts: YAML reads 3.40 as 3.4",
+    )
     yield bool(config.run.dir), "run.dir is empty; it names the folder that the run writes"
     memory = config.rollout.memory
     yield memory <= 1, f"rollout.memory={memory} is a share of a device's memory: above 0 and at most 1"

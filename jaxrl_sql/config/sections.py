@@ -353,6 +353,8 @@ class ExecutorConfig:
     learned from. `databases` says where other dialects run.
 
     `isolation`: `process` runs the SQL in worker processes, which can be killed and die alone; `thread` in this one.
+    `sqlite_version`, such as 3.40.1, refuses functions and syntax that later versions of SQLite added, as a published
+    scorer on that version does (empty: no restriction).
     """
 
     threads: int = 0
@@ -362,6 +364,7 @@ class ExecutorConfig:
     max_rows: PositiveInt = 100_000
     max_bytes: PositiveInt = 64 << 20
     engine_timeout_ms: PositiveInt = 30_000
+    sqlite_version: str = ""
     databases: DatabasesConfig = field(default_factory=DatabasesConfig)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxrl_sql.ops.control_tokens import bare
 from jaxrl_sql.types import InputError
 
 Message = Mapping[str, str]
@@ -34,6 +35,8 @@ def render_chat(
         )
     except ImportError as error:
         raise InputError("chat templates need the package jinja2, which renders them") from error
+    except UnicodeError as error:
+        raise InputError("the tokenizer's chat template changes the text of a message") from error
     except (AttributeError, ValueError) as error:
         raise InputError(
             "a chat needs a tokenizer with a chat template (chat_template.jinja beside it, or chat_template in its "
@@ -46,5 +49,22 @@ def render_chat(
     return text + (begin or "")
 
 
+def chat_messages(system: str, user: str) -> list[dict[str, str]]:
+    """Return the messages of a chat that asks, as `apply_chat_template` and endpoints take them."""
+    messages = [{"role": "user", "content": user}]
+    return [{"role": "system", "content": system}, *messages] if system else messages
+
+
+def plain_text(tokenizer: Any, text: str) -> str:
+    """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
+
+    A model that never saw a text without it must not be asked one. Chat templates write it themselves. Without a
+    tokenizer the text stays as it is.
+    """
+    begin = getattr(tokenizer, "bos_token", None)
+    begins = begin and tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id]
+    return f"{begin}{text}" if begins else text
+
+
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return bare(str(error).strip() or type(error).__name__).splitlines()[0]

@@ -7,9 +7,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.ops.control_tokens import ControlTokens
 from jaxrl_sql.sqlenv.address import is_address, parse_address
 from jaxrl_sql.sqlenv.dialect import from_sqlite
-from jaxrl_sql.types import DIALECTS, UNPLACED, Example, InputError
+from jaxrl_sql.sqlenv.turns import TAGS
+from jaxrl_sql.types import DIALECTS, UNPLACED, Example, InputError, Response
 
 
 class InDialects:
@@ -74,6 +76,25 @@ def taught_sql(example: Example) -> str:
         return sql
     names = {column.name for table in read_schema(example.db_path).tables for column in table.columns}
     return from_sqlite(sql, example.dialect, names) or sql
+
+
+def shield_answer(response: Response, example: Example, control: ControlTokens) -> Response:
+    """Return the answer that an example teaches, with marks in its content: thought, SQL and observations."""
+    if isinstance(response, str):
+        return _shield_text(response, example, control)
+    return [
+        (role, _shield_text(text, example, control) if role == "assistant" else control.shield(text, but=TAGS))
+        for role, text in response
+    ]
+
+
+def _shield_text(text: str, example: Example, control: ControlTokens) -> str:
+    sources = (example.reasoning, example.taught_sql, example.question, example.evidence)
+    if all(control.shield(source) == source for source in sources):
+        return text
+    for source in (example.reasoning, example.taught_sql, taught_sql(example)):
+        text = text.replace(source, control.shield(source)) if source else text
+    return control.shield(text, but=TAGS)  # where a recipe changes what it places
 
 
 def _place(uid: str) -> float:

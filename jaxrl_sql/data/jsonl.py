@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxrl_sql.sqlenv.files import uid_of
 from jaxrl_sql.types import InputError
 
 # What `surrogateescape` makes of a byte that is not UTF-8.
@@ -58,12 +59,8 @@ def write_lines(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
     path.write_text("".join(lines), encoding="utf-8", errors="replace")
 
 
-ID_KEYS = ("id", "question_id", "instance_id", "uid", "qid")
-"""What a question's id is called in published files."""
-
-
 def read_ids(path: str | Path) -> frozenset[str]:
-    """Read ids: a line, or an entry of a JSON list, is the id itself or an object that has it by one of `ID_KEYS`.
+    """Read ids: a line, or an entry of a JSON list, is the id itself or an object with a field of it (`uid_of`).
 
     Raises InputError for a file that cannot be read or holds none.
     """
@@ -76,7 +73,7 @@ def read_ids(path: str | Path) -> frozenset[str]:
     ids = set()
     for number, entry in entries:
         named = entry if isinstance(entry, dict) else {"id": entry}
-        if not (uid := next((found for key in ID_KEYS if (found := text(named.get(key)))), "")):
+        if not (uid := uid_of(named, f"{path}:{number}")):
             raise InputError(f"{path}:{number}: no id")
         ids.add(uid)
     if not ids:

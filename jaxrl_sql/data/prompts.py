@@ -18,8 +18,8 @@ from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.data.chat import THINKING, render_chat
-from jaxrl_sql.data.dialects import taught_sql
+from jaxrl_sql.data.chat import THINKING, chat_messages, plain_text, render_chat
+from jaxrl_sql.data.dialects import shield_answer, taught_sql
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.link import link
 from jaxrl_sql.data.schema.prune import prune, used_by_all
@@ -28,6 +28,7 @@ from jaxrl_sql.data.schema.read import Schema, read_schema
 from jaxrl_sql.data.schema.render import RENDERERS
 from jaxrl_sql.data.schema.synonyms import find_alike
 from jaxrl_sql.data.template import PromptTemplate
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, whole_text
 
 ShowSchema = Callable[[Example, Schema], str]
@@ -59,8 +60,9 @@ class PromptStyle(NamedTuple):
     """How a question is put to the policy.
 
     The prompt is `wrap(tokenizer, *parts(example, schema, values), shown)`, two texts of which the first is the same
-    for all questions on a schema, where `shown` are the examples that `shots` chooses, in the same form; the supervised
-    target that follows it is `answer(example)`, a text or a dialogue, without an end token. `show` writes a schema.
+    for all questions on a schema. `parts` takes the schema or its text; `shown` are the examples that `shots` chooses,
+    in the same form. The supervised target is `answer(example)`, a text or a dialogue, without an end token. `show`
+    writes a schema.
     `answers_raw_sql` tells that answers are SQL and nothing else, as those of a model made from scratch. `begun` is the
     tag that the prompt ends with, if it does: it counts as the answer's own, which is written without it. Up to
     `retrieve` values that the question names are shown, or means by the word vectors of the folder `synonyms`: by the
@@ -71,7 +73,7 @@ class PromptStyle(NamedTuple):
 
     name: str
     show: ShowSchema
-    parts: Callable[[Example, Schema, str], tuple[str, str]]
+    parts: Callable[[Example, Schema | str, str], tuple[str, str]]
     answer: Callable[[Example], Response]
     wrap: Wrap
     answers_raw_sql: bool = False
@@ -147,9 +149,10 @@ def chat_style(
 
 
 def _plain_parts(
-    show: ShowSchema, ask: Callable[[Example], str], example: Example, schema: Schema, values: str
+    show: ShowSchema, ask: Callable[[Example], str], example: Example, schema: Schema | str, values: str
 ) -> tuple[str, str]:
-    return show(example, schema) + "\n\n", (f"Values in the database: {values}\n" if values else "") + ask(example)
+    schema_text = schema if isinstance(schema, str) else show(example, schema)
+    return schema_text + "\n\n", (f"Values in the database: {values}\n" if values else "") + ask(example)
 
 
 def _asked(example: Example) -> str:
@@ -171,17 +174,6 @@ def _tagged_question(hint: str, example: Example) -> str:
     return f"{_asked(example)}{dialect}{hint}\n"
 
 
-def plain_text(tokenizer: Any, text: str) -> str:
-    """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
-
-    A model that never saw a text without it must not be asked one. Chat templates write it themselves. Without a
-    tokenizer the text stays as it is.
-    """
-    begin = getattr(tokenizer, "bos_token", None)
-    begins = begin and tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id]
-    return f"{begin}{text}" if begins else text
-
-
 def _plain_wrap(
     tokenizer: Any, schema_text: str, question_text: str, shown: Sequence[Shown] = (), /
 ) -> tuple[str, str]:
@@ -194,23 +186,17 @@ def _chat_parts(
     show: ShowSchema,
     fixed: Mapping[str, object],
     example: Example,
-    schema: Schema,
+    schema: Schema | str,
     values: str,
 ) -> tuple[str, str]:
     said = {
-        "schema": show(example, schema),
+        "schema": schema if isinstance(schema, str) else show(example, schema),
         "question": example.question,
         "evidence": example.evidence,
         "values": values,
         "dialect": DIALECTS[example.dialect],
     }
     return template.texts({**fixed, **said})
-
-
-def chat_messages(system: str, user: str) -> list[dict[str, str]]:
-    """Return the messages of a chat that asks, as `apply_chat_template` and endpoints take them."""
-    asked = [{"role": "user", "content": user}]
-    return [{"role": "system", "content": system}, *asked] if system else asked
 
 
 def _chat_wrap(
@@ -226,15 +212,16 @@ def _chat_wrap(
     """Render the messages, examples turn by turn, and the assistant's turn, opened and perhaps begun.
 
     The text is cut where the question's part begins. Templates may trim a message at its ends, never inside, so the cut
-    is looked for by the question.
+    is found by the message.
     """
     turns = [turn for asked, answer in shown for turn in (("user", asked), ("assistant", begin + answer))]
     messages = chat_messages(system, schema_text + question_text)
     messages[-1:-1] = [{"role": role, "content": text} for role, text in turns]
     full = render_chat(tokenizer, messages, thinking, begin)
-    cut = full.rfind(question_text)
-    if cut < 0:
+    start = full.rfind(schema_text + question_text)
+    if start < 0:
         raise InputError("the tokenizer's chat template changes the text of a message; use data.prompt=tagged")
+    cut = start + len(schema_text)
     return full[:cut], full[cut:]
 
 
@@ -276,16 +263,15 @@ class Encoder:
         self.style = style
         self.tokenizer = tokenizer
         self.pruning = pruning
+        self.control = ControlTokens(tokenizer)
         self._schema_ids = lru_cache(maxsize=schemas)(self._ids)
 
     def encode(self, example: Example) -> Encoded:
         """Return an example's prompt; raises InputError for a database that cannot be read."""
         schema = shown_schema(example, self.style, self.tokenizer)
-        shown = (
-            [_shown(one, self.style, self.tokenizer) for one in self.style.shots(example)] if self.style.shots else []
-        )
-        schema_text, question_text = self._texts(example, schema, shown)
-        whole = Encoded((schema_text, question_text), self._schema_ids(schema_text), self._ids(question_text))
+        shots = self.style.shots(example) if self.style.shots else ()
+        shown = [_shown(shot, self.style, self.control) for shot in shots]
+        whole = self._encoded(example, schema, shown, self._schema_ids)
         if self.pruning is None or whole.length <= self.pruning.tokens:
             return whole
         return self._pruned(example, schema, shown, self.pruning) or whole
@@ -297,24 +283,28 @@ class Encoder:
             return None
 
         def encoded(part: Schema) -> Encoded:
-            texts = self._texts(example, part, shown)
-            return Encoded(texts, self._ids(texts[0]), self._ids(texts[1]), is_pruned=True)
+            return self._encoded(example, part, shown, self._ids)._replace(is_pruned=True)
 
         part = prune(schema, used, pruning.seed, example.uid, lambda part: encoded(part).length <= pruning.tokens)
         return None if part is None else encoded(part)
 
-    def _texts(self, example: Example, schema: Schema, shown: Sequence[Shown]) -> tuple[str, str]:
-        return self.style.wrap(self.tokenizer, *message_texts(example, self.style, schema), shown)
+    def _encoded(
+        self, example: Example, schema: Schema, shown: Sequence[Shown], schema_ids: Callable[[str], tuple[int, ...]]
+    ) -> Encoded:
+        texts = message_texts(example, self.style, schema, self.control.shield)
+        first, second = self.style.wrap(self.tokenizer, *texts, shown)
+        return Encoded((bare(first), bare(second)), schema_ids(first), self._ids(second))
 
     def _ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self.control.encode(text))
 
 
-def _shown(example: Example, style: PromptStyle, tokenizer: Tokenizer) -> Shown:
+def _shown(example: Example, style: PromptStyle, control: ControlTokens) -> Shown:
     """Return an example to show; raw SQL ends with a semicolon, as an answer to be stopped there should."""
-    schema = shown_schema(example, style, tokenizer)
-    asked, answer = "".join(message_texts(example, style, schema)), whole_text(style.answer(example))
-    return asked, f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
+    schema = shown_schema(example, style, control.tokenizer)
+    message = "".join(message_texts(example, style, schema, control.shield))
+    answer = whole_text(shield_answer(style.answer(example), example, control))
+    return message, f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
 
 
 # How many characters a token of a schema is taken for where no tokenizer is at hand; Qwen's have 3.9 to 4.1.
@@ -341,13 +331,18 @@ def shown_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | No
     return link(example, schema, fits)
 
 
-def message_texts(example: Example, style: PromptStyle, schema: Schema | None = None) -> tuple[str, str]:
-    """Return the user's message in its two parts, without what the style wraps round them."""
+def message_texts(
+    example: Example, style: PromptStyle, schema: Schema | None = None, shield: Callable[[str], str] = str
+) -> tuple[str, str]:
+    """Return the user's message in its two parts, without what the style wraps round them.
+
+    `shield` is applied to what comes from outside (`ControlTokens.shield`).
+    """
     schema = shown_schema(example, style) if schema is None else schema
-    if not (style.in_question and schema.matched):
-        return style.parts(example, schema, "")
-    values = "; ".join(_matched(*match) for match in schema.matched)
-    return style.parts(example, replace(schema, matched=()), values)
+    values = "; ".join(_matched(*match) for match in schema.matched) if style.in_question else ""
+    text = style.show(example, replace(schema, matched=()) if values else schema)
+    example = replace(example, question=shield(example.question), evidence=shield(example.evidence))
+    return style.parts(example, shield(text), shield(values))
 
 
 def _matched(table: str, column: str, value: str) -> str:

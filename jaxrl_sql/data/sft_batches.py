@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_sql.data.dialects import taught_sql
+from jaxrl_sql.data.dialects import shield_answer, taught_sql
 from jaxrl_sql.data.prompts import Encoder, PromptStyle, Pruning, Tokenizer
 from jaxrl_sql.data.shares import rank
+from jaxrl_sql.ops.control_tokens import ControlTokens
 from jaxrl_sql.types import Example, InputError, Response
 
 # Token ids of schemas that are kept of each style: questions of a database need not stand together.
@@ -81,7 +82,7 @@ def supervise(
             tick(at // len(styles))
         made = encoders[number].encode(example)
         schema, question = known.setdefault(made.schema_ids, made.schema_ids), made.question_ids
-        answer = make_answer(example, question, style.answer(example), tokenizer, end_token)
+        answer = make_answer(example, question, style.answer(example), encoders[number].control, end_token)
         if len(schema) + len(question) > max_prompt:
             skipped.append((example.uid, f"prompt over {max_prompt} tokens"))
         elif len(answer.token_ids) > max_completion:
@@ -96,20 +97,21 @@ def supervise(
 
 
 def make_answer(
-    example: Example, question: tuple[int, ...], response: Response, tokenizer: Tokenizer, end_token: int
+    example: Example, question: tuple[int, ...], response: Response, control: ControlTokens, end_token: int
 ) -> Answer:
     """Tokenise a response after the question's tokens; what the assistant says is learned, and the end.
 
     Each turn is tokenised alone, as it is where an engine writes it and an environment answers. Only the last turn of
     an answer ends with the end token: the others end with a text that stops them.
     """
+    response = shield_answer(response, example, control)
     turns = [("assistant", response)] if isinstance(response, str) else response
     ids, learned = list(question), [False] * len(question)
     for role, text in turns:
-        new = encode(tokenizer, text)
+        new = control.encode(text)
         ids += new
         learned += [role == "assistant"] * len(new)
-    names = frozenset(encode(tokenizer, " " + taught_sql(example)))
+    names = frozenset(control.encode(control.shield(" " + taught_sql(example))))
     return Answer((*ids, end_token), (*learned, True), names)
 
 

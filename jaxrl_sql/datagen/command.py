@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from jaxrl_sql.runtime.folder import file_error, no_folder
 from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
@@ -41,5 +42,5 @@ def exit_code(work: Callable[[], None]) -> int:
 
 
 def _tell(line: str, code: int) -> int:
-    sys.stderr.write(f"error: {line}\n")
+    print_text(f"error: {line}", sys.stderr)
     return code

@@ -12,7 +12,7 @@ from pathlib import Path
 from jaxrl_sql.data.benchmarks.bird import description_folder
 from jaxrl_sql.data.schema.cache import content_of
 from jaxrl_sql.data.schema.describe import natural_records
-from jaxrl_sql.data.schema.read import open_read_only
+from jaxrl_sql.data.schema.sqlite_file import read_file
 from jaxrl_sql.types import Example, InputError
 
 
@@ -43,17 +43,18 @@ def write_natural_names(folder: Path, databases: Iterable[tuple[str, Path]]) -> 
 
 
 def copy_database(source: Path, target: Path, is_linked: bool = False) -> None:
-    """Copy a database as it is at one moment, with what its write-ahead log holds; or link to it."""
+    """Copy a database as it is at one moment, with what its write-ahead log holds; or link to it.
+
+    A copy is not in WAL mode: rows that are written to it later are in the file, which may then be moved.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     if is_linked:
         target.symlink_to(source.resolve())
         return
     target.unlink(missing_ok=True)
     try:
-        with (
-            closing(open_read_only(source)) as there,
-            closing(sqlite3.connect(target)) as here,
-        ):
-            there.backup(here)
+        with closing(sqlite3.connect(target)) as here:
+            read_file(source, lambda there: there.backup(here))
+            here.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         raise InputError(f"{source}: cannot be copied ({error})") from error

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.evals.pairs import Paired, compare_runs
+from jaxrl_sql.evals.pairs import Paired, caution, compare_runs
 from jaxrl_sql.evals.records import Record, example_of, verdict_of
 from jaxrl_sql.evals.tables import Table, as_markdown
 from jaxrl_sql.evals.verdict import Verdict
@@ -65,6 +65,7 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
         if before.scores.get(own) != after.scores.get(own)
     )
     paired = tuple(compare_runs(examples, mine, theirs, rule) for rule in rules)
+    notes += filter(None, [caution(min(pair.databases for pair in paired))])
     return SideBySide((first, second), own, paired, changed, tuple(notes))
 
 
@@ -101,23 +102,42 @@ def _mean_verdict(runs: Sequence[Record]) -> Verdict:
 
 
 def compare_table(made: SideBySide) -> Table:
-    """Return both shares by rule, their difference with its interval, and the p value of the paired test."""
+    """Return both shares by rule, their difference with its interval, and the sign-flip test's p over databases."""
     rows = tuple(
         (
-            f"{one.rule} *" if one.rule == made.own else one.rule,
-            f"{100 * one.first:.1f}",
-            f"{100 * one.second:.1f}",
-            f"{100 * one.difference:+.1f}",
-            f"{100 * one.low:+.1f} to {100 * one.high:+.1f}",
-            f"{one.p_value:.2g}",
-            str(len(one.better)),
-            str(len(one.worse)),
-            str(one.count),
+            _rule(made, paired),
+            f"{100 * paired.first:.1f}",
+            f"{100 * paired.second:.1f}",
+            f"{100 * paired.difference:+.1f}",
+            f"{100 * paired.low:+.1f} to {100 * paired.high:+.1f}",
+            f"{paired.p_value:.2g}",
         )
-        for one in made.rules
+        for paired in made.rules
     )
-    columns = ("rule", "first %", "second %", "difference", "95 % interval", "p", "better", "worse", "of")
-    return Table(f"{made.folders[0]} and {made.folders[1]}", columns, rows)
+    columns = ("rule", "first %", "second %", "points", "95 %\ninterval", "sign-flip\np")
+    databases = max(paired.databases for paired in made.rules)
+    over = "1 database" if databases == 1 else f"{databases} databases"
+    return Table(f"{made.folders[0]} and {made.folders[1]}, over {over}", columns, rows)
+
+
+def questions_table(comparison: SideBySide) -> Table:
+    """Return by rule how many questions changed, and McNemar's p."""
+    rows = tuple(
+        (
+            _rule(comparison, paired),
+            str(len(paired.better)),
+            str(len(paired.worse)),
+            str(paired.count),
+            f"{paired.p_mcnemar:.2g}",
+        )
+        for paired in comparison.rules
+    )
+    title = "by questions, as if they were independent: this p is too small where databases differ"
+    return Table(title, ("rule", "better", "worse", "of", "McNemar's\np"), rows)
+
+
+def _rule(comparison: SideBySide, paired: Paired) -> str:
+    return f"{paired.rule} *" if paired.rule == comparison.own else paired.rule
 
 
 def changed_table(made: SideBySide) -> Table:
@@ -163,7 +183,7 @@ def write_comparison(made: SideBySide, out: Path) -> list[Path]:
     }
     data, text = out / "compare.json", out / "compare.md"
     data.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    tables = as_markdown([compare_table(made), changed_table(made)])
+    tables = as_markdown([compare_table(made), questions_table(made), changed_table(made)])
     sqls = [_sqls(mine, theirs) for mine, theirs in made.changed]
     text.write_text("\n".join(["# Two evaluations side by side", "", *made.notes, tables, *sqls]), encoding="utf-8")
     return [text, data]

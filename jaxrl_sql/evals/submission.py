@@ -27,18 +27,23 @@ def write_submission(
     """Write the SQL of all questions `asked` (uid, db_id) in the form of a benchmark, and as JSON lines.
 
     `spider`: a line each. `bird`: an object of numbers. `ehrsql`: an object of ids, `null` where there is no SQL.
-    `spider2`: a folder of `<id>.sql`.
+    `spider2`: a folder of `<id>.sql`. Of several questions with one id the first was asked; the others have no SQL.
     """
-    lines = [{"id": uid, "sql": sqls.get(uid)} for uid, _ in asked]
+    lines = [{"id": uid, "sql": sqls.get(uid)} for uid in dict.fromkeys(uid for uid, _ in asked)]
     written = [folder / "predictions.jsonl"]
     written[0].write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in lines), encoding="utf-8")
-    given = [(uid, db_id, sqls.get(uid) or NOTHING) for uid, db_id in asked]
+    by_place = [(sqls.get(uid) or NOTHING, db_id) for uid, db_id in asked]
+    seen: set[str] = set()
+    for i, (uid, _) in enumerate(asked):
+        if uid in seen:
+            by_place[i] = (NOTHING, "")
+        seen.add(uid)
     if form == "spider":
         written.append(folder / "predictions.sql")
-        written[-1].write_text("".join(f"{one_line(sql)}\n" for _, _, sql in given), encoding="utf-8")
+        written[-1].write_text("".join(f"{one_line(sql)}\n" for sql, _ in by_place), encoding="utf-8")
     elif form == "bird":
         written.append(folder / "predictions.json")
-        numbered = {str(i): f"{sql}{BIRD_MARK}{db_id}" for i, (_, db_id, sql) in enumerate(given)}
+        numbered = {str(i): f"{sql}{BIRD_MARK}{db_id}" for i, (sql, db_id) in enumerate(by_place)}
         written[-1].write_text(json.dumps(numbered, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     elif form == "ehrsql":
         written.append(folder / "predictions.json")
@@ -47,8 +52,8 @@ def write_submission(
     elif form == "spider2":
         written.append(folder / "submission")
         written[-1].mkdir(exist_ok=True)
-        for uid, _, sql in given:
-            (written[-1] / f"{uid}.sql").write_text(sql + "\n", encoding="utf-8")
+        for uid in seen:
+            (written[-1] / f"{uid}.sql").write_text((sqls.get(uid) or NOTHING) + "\n", encoding="utf-8")
     return written
 
 

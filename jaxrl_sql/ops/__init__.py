@@ -1,1 +1,1 @@
-"""Pure array functions, the ground floor: products, masked sums, random keys, the next-token distribution."""
+"""Pure functions, the ground floor: products, masked sums, random keys, the next-token distribution, control tokens."""

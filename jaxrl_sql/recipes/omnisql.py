@@ -8,10 +8,11 @@ from __future__ import annotations
 from jaxrl_sql.data.schema import RENDERERS
 from jaxrl_sql.recipes.paverl import PAVERL
 from jaxrl_sql.rewards.arctic import RULE, arctic_reward
-from jaxrl_sql.rewards.extract import ParsedResponse, said, sql_blocks
+from jaxrl_sql.rewards.extract import ParsedResponse, hiding_tags, said, sql_blocks
 from jaxrl_sql.types import Response
 
 
+@hiding_tags
 def read_omnisql(response: Response) -> ParsedResponse:
     """Find the SQL: the last closed ```sql block; without one there is none. The thought stands before the first."""
     text = said(response)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
 
@@ -19,12 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         path = write_report(folder)
     except InputError as error:
-        sys.stderr.write(f"error: {error}\n")
+        print_text(f"error: {error}", sys.stderr)
         return 2
     except OSError as error:  # a folder that is read-only, or a disk that is full
-        sys.stderr.write(f"error: the report of {folder} cannot be written: {error.strerror or error}\n")
+        print_text(f"error: the report of {folder} cannot be written: {error.strerror or error}", sys.stderr)
         return 1
-    sys.stdout.write(f"{path}\n")
+    print_text(str(path))
     return 0
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.report.groups import Group
-from jaxrl_sql.report.html import PAGE, folder_page, write_text
+from jaxrl_sql.report.html import PAGE, as_json, folder_page, write_text
 from jaxrl_sql.runtime.rollouts import unpack_ids
 from jaxrl_sql.types import DEMONSTRATION, InputError
 
@@ -84,7 +84,7 @@ class AnswersFolder:
         write_text(self.out / DATA / "stamp.js", f"jxStamp({stamp}, {'true' if is_live else 'false'});\n")
 
     def _write(self, name: str, value: Any) -> None:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = as_json(value, ensure_ascii=False, separators=(",", ":"))
         raw = text.encode("utf-8", errors="replace")
         digest = zlib.crc32(raw) << 32 | len(raw)
         if self._written.get(name) == digest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from jaxrl_sql.report.charts import chart_data
 from jaxrl_sql.report.facts import Evaluations, accuracies, changes, first_and_last, health, key_numbers, what_ran
 from jaxrl_sql.report.groups import RUN, Source, last_evaluations
 from jaxrl_sql.report.load import Run, load_run
+from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.types import InputError
 
 PAGE = Path(__file__).parent / "page"
@@ -28,6 +30,7 @@ VEGA = "vendor/vega.js"
 SCRIPTS = ("vendor/preact.js", "data.js", "charts.js", "answers.js", "run.js", "groups.js", "app.js")
 STYLE = "page.css"
 SAMPLES_SHOWN = 12
+_LONG = re.compile(r"(?<![\d.])\d{16,}(?![\d.eE])")  # in JSON: a whole number that a double may round
 
 
 def write_report(run_dir: str | Path) -> Path:
@@ -83,9 +86,15 @@ def run_data(run: Run, evaluations: Evaluations) -> dict[str, Any]:
     }
 
 
+def as_json(value: Any, **options: Any) -> str:
+    """Return a value as JSON for a browser, which rounds no whole number of it."""
+    text = json.dumps(value, allow_nan=False, **options)
+    return json.dumps(exact(value), allow_nan=False, **options) if _LONG.search(text) else text
+
+
 def in_page(value: Any) -> str:
     """Return a value as JSON that ends no element of a page, whatever is in it."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False)
+    text = as_json(value)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

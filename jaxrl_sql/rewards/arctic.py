@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 
-from jaxrl_sql.rewards.extract import ParsedResponse, bare_blocks, last_enclosed, said, sql_blocks
+from jaxrl_sql.rewards.extract import ParsedResponse, bare_blocks, hiding_tags, last_enclosed, said, sql_blocks
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Response, Reward
 
@@ -20,6 +20,7 @@ _UPPER_SELECT = re.compile(r"\bSELECT\b")
 _RAW_END = re.compile(r"\n[ \t\r]*\n|</answer>")
 
 
+@hiding_tags
 def read_arctic(response: Response) -> ParsedResponse:
     """Find the SQL of a response in Arctic-Text2SQL-R1's way.
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import wraps
 from typing import NamedTuple
 
+from jaxrl_sql.sqlenv.tags import hide_tags, show_tags
 from jaxrl_sql.types import Response
 
 
@@ -55,6 +57,22 @@ def with_beginning(response: Response, begun: str) -> Response:
         return begun + response
     (role, text), *rest = response
     return [(role, begun + text), *rest]
+
+
+def hiding_tags(read: Read) -> Read:
+    """Let a reader take tags and fences inside of a query's literals, quoted names and comments for text."""
+
+    @wraps(read)
+    def read_hidden(response: Response) -> ParsedResponse:
+        turns = [("assistant", response)] if isinstance(response, str) else response
+        hidden = [(role, hide_tags(text) if role == "assistant" else text) for role, text in turns]
+        if all(text == before for (_, text), (_, before) in zip(hidden, turns, strict=True)):
+            return read(response)
+        sql, well_formed, think, answer, queries = read(hidden[0][1] if isinstance(response, str) else hidden)
+        shown = None if sql is None else show_tags(sql)
+        return ParsedResponse(shown, well_formed, show_tags(think), show_tags(answer), tuple(map(show_tags, queries)))
+
+    return read_hidden
 
 
 def read_plain(response: Response) -> ParsedResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.rewards.extract import ParsedResponse, said, sql_blocks
+from jaxrl_sql.rewards.extract import ParsedResponse, hiding_tags, said, sql_blocks
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Response, Reward
 
@@ -12,6 +12,7 @@ _EXECUTES = 0.5
 _FULL = 10.0
 
 
+@hiding_tags
 def read_paverl(response: Response) -> ParsedResponse:
     """Find the SQL: the last closed ```sql block, if it has at least 16 characters (stripped); else there is none.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from jaxrl_sql.rewards.extract import ParsedResponse, enclosed
+from jaxrl_sql.rewards.extract import ParsedResponse, enclosed, hiding_tags
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.sqlenv.turns import asked_sql
 from jaxrl_sql.types import Response, Reward
@@ -21,6 +21,7 @@ _FIRST, _NEXT = (re.compile(before + _ACT, re.DOTALL) for before in (_PLAIN, r"\
 _LOOKUP = re.compile(r"\bpragma|\bsqlite_(?:master|schema)\b", re.IGNORECASE)
 
 
+@hiding_tags
 def read_skyrl_sql(response: Response) -> ParsedResponse:
     """Find the solution, which is run as it stands, the queries before it, and whether the dialogue's form is right.
 
@@ -38,6 +39,7 @@ def read_skyrl_sql(response: Response) -> ParsedResponse:
     return _reading(turns, ends == [*["sql"] * (len(turns) - 1), "solution"])
 
 
+@hiding_tags
 def read_skyrl_sql_loose(response: Response) -> ParsedResponse:
     """Find the same, with a form that asks for less, nearly that of the released code.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrl_sql.rewards.extract import ParsedResponse, last_enclosed, said, sql_blocks
+from jaxrl_sql.rewards.extract import ParsedResponse, hiding_tags, last_enclosed, said, sql_blocks
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Response, Reward
 
@@ -11,6 +11,7 @@ _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _FULL_LENGTH = 2048
 
 
+@hiding_tags
 def read_sql_r1(response: Response) -> ParsedResponse:
     """Find thought, answer and SQL: the last non-empty ```sql block (lower case) inside the answer.
 

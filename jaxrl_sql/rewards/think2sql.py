@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jaxrl_sql.rewards.extract import ParsedResponse, bare_blocks, said, sql_blocks
+from jaxrl_sql.rewards.extract import ParsedResponse, bare_blocks, hiding_tags, said, sql_blocks
 from jaxrl_sql.sqlenv.ports import ScoreRow
 from jaxrl_sql.types import Response, Reward
 
@@ -18,6 +18,7 @@ _FORMAT_SHARE = 0.05
 _GATE = 0.1
 
 
+@hiding_tags
 def read_think2sql(response: Response) -> ParsedResponse:
     """Find the SQL: in the last closed answer, or else the whole text, the last ```sql fence, another fence, or all.
 

@@ -441,7 +441,7 @@ class Scheduler:
                 waited = time.perf_counter() - began
                 self.stats.sql_wait_seconds += waited
                 self.stats.host_seconds -= waited
-            ids = tuple(self.vocabulary.tokenizer.encode(text, add_special_tokens=False))
+            ids = tuple(self.vocabulary.observed(text))
             # The policy needs room for a token at least; what is too long is cut, and it cannot decode much further.
             room = self.request.samplings[self.queue.completions[number].prompt].longest - sample.length() - 1
             self.to_append[number] = ids[: max(room, 0)]

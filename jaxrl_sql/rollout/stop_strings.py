@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl_sql.ops.control_tokens import ControlTokens
+from jaxrl_sql.sqlenv.turns import TAGS
 from jaxrl_sql.types import InputError
 
 _BYTE = 256
@@ -38,13 +40,17 @@ Found = tuple[Stops, dict[tuple[str, ...], str]]
 
 
 class Vocabulary:
-    """A tokenizer, the tokens that end a completion, and the bytes of all tokens, in which stop strings are found."""
+    """A tokenizer, its control tokens, those that end a completion, and the bytes of all tokens for stop strings."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, self.control = tokenizer, ControlTokens(tokenizer)
         self.end_tokens = end_tokens(tokenizer)
         # Of a quarter of a million tokens an automaton takes twenty seconds, and every rollout asks for the same.
         self.find_stops = lru_cache(maxsize=8)(self._find_stops)
+
+    def observed(self, text: str) -> list[int]:
+        """Return the ids of an environment's text: of control tokens it writes a dialogue's tags alone."""
+        return self.control.encode(self.control.shield(text, but=TAGS))
 
     def _find_stops(self, sets: tuple[tuple[str, ...], ...], vocab_size: int) -> Found:
         return make_stops(sets, self.token_bytes if any(sets) else [], vocab_size)

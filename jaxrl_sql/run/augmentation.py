@@ -27,6 +27,7 @@ from jaxrl_sql.run.fingerprint import TEACHER, fingerprint, keys_of, set_digest
 from jaxrl_sql.run.training_set import sqlite_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_counts
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.sqlenv.verdicts import execute_all
 from jaxrl_sql.types import Example, InputError
@@ -91,9 +92,9 @@ def augment(config: TrainConfig) -> int:
             dropped += others
     counts = write(out, kept, dropped, changes, tried)
     show_counts(sys.stdout, counts)
-    sys.stdout.write(f"{out}\n")
+    print_text(str(out))
     if talk and talk.spent:
-        sys.stdout.write(f"distill.{talk.endpoint.budget.limit} is reached; more go on\n")
+        print_text(f"distill.{talk.endpoint.budget.limit} is reached; a larger number continues")
     return 0
 
 

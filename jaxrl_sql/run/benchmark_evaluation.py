@@ -20,6 +20,7 @@ from jaxrl_sql.evals.side_by_side import (
     RECORDS,
     changed_table,
     compare_table,
+    questions_table,
     side_by_side,
     write_comparison,
 )
@@ -32,6 +33,7 @@ from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor, timing_executor
 from jaxrl_sql.sqlenv.verdicts import is_verdict
 from jaxrl_sql.types import Example, InputError
@@ -87,7 +89,7 @@ def evaluate(config: TrainConfig) -> int:
     write(out, sets, records, together(made))
     show(made, together(made))
     written += write_speed(out, speed) if speed.tokens else []
-    sys.stdout.write("\n".join(map(str, (*written, out / RECORDS, out / METRICS))) + "\n")
+    print_text("\n".join(map(str, (*written, out / RECORDS, out / METRICS))))
     return 0
 
 
@@ -296,9 +298,10 @@ def compare(first: Path, second: Path, out: Path) -> int:
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
     for note in made.notes:
-        sys.stdout.write(f"{note}\n")
+        print_text(note)
     _show(compare_table(made))
+    _show(questions_table(made))
     changed = changed_table(made)
     _show(changed._replace(rows=changed.rows[:_CHANGED_SHOWN]))
-    sys.stdout.write("\n".join(map(str, written)) + "\n")
+    print_text("\n".join(map(str, written)))
     return 0

@@ -19,9 +19,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxrl_sql.algo.advantage import choose_groups, zero_variance
 from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.data.dialects import shield_answer
 from jaxrl_sql.data.order import AnyOrder
 from jaxrl_sql.data.pack import pack_groups
-from jaxrl_sql.data.sft_batches import encode
+from jaxrl_sql.ops.control_tokens import ControlTokens
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.rollout import AnyEngine, Sample
@@ -33,7 +34,7 @@ from jaxrl_sql.run.build import make_client
 from jaxrl_sql.run.policy_client import EnvStates, response, sampling_by, served
 from jaxrl_sql.run.session import PreemptedError, Session
 from jaxrl_sql.runtime import signals
-from jaxrl_sql.types import DEMONSTRATION, Example, InputError, Prompt, Response, Reward, Trajectory, Turn
+from jaxrl_sql.types import DEMONSTRATION, Example, InputError, Prompt, Response, Reward, Trajectory, Turn, whole_text
 
 _RIGHT = "correct"
 """The part of a reward that says whether the answer is right."""
@@ -269,12 +270,13 @@ def _demonstrations(
     (`reasoning`) has none: it would teach not to think.
     """
     end, found = end_tokens(s.tokenizer)[-1], dict[int, Trajectory]()
+    control = ControlTokens(s.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
         if not example.answerable or (s.style.name == "chat" and not example.reasoning):
             continue
         text = s.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:
-            tokens = (*encode(s.tokenizer, text), end)
+            tokens = (*control.encode(whole_text(shield_answer(text, example, control))), end)
             if len(tokens) <= s.config.sampling.max_new_tokens:
                 turn = Turn(ASSISTANT, tokens, text=text)
                 found[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)

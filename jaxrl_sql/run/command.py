@@ -17,6 +17,7 @@ from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
 from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
@@ -149,7 +150,7 @@ def _tell(error: Exception, code: int) -> int:
 
     On its way out JAX would wait for the others, which wait for this one or are gone.
     """
-    sys.stderr.write(f"error: {error}\n")
+    print_text(f"error: {error}", sys.stderr)
     jax = sys.modules.get("jax")  # a command that has not loaded it has joined nobody
     if jax is not None and jax.distributed.is_initialized():
         sys.stdout.flush()

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
+from jaxrl_sql.data.chat import chat_messages
 from jaxrl_sql.data.filters import Dropped, by_gold
 from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.prompts import PromptStyle, chat_messages, message_texts
+from jaxrl_sql.data.prompts import PromptStyle, message_texts
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.run.fingerprint import TEACHER, as_asked, changed_since, digests, fingerprint
@@ -23,6 +24,7 @@ from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_counts
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example
 
@@ -51,10 +53,10 @@ def distill(config: TrainConfig) -> int:
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     show_counts(sys.stdout, counts)
     if spent:
-        sys.stdout.write(f"distill.{spent} is reached; a larger number goes on\n")
+        print_text(f"distill.{spent} is reached; a larger number continues")
     faults = Counter(record["error"] for record in records if record["verdict"] == FAILED)
     for fault, count in faults.most_common(1):
-        sys.stderr.write(f"not answered: {faults.total()}, of which {count} for this: {fault}\n")
+        print_text(f"not answered: {faults.total()}, of which {count} for this: {fault}", sys.stderr)
     return int(bool(records) and faults.total() == len(records))
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import EvaluateConfig, TrainConfig
-from jaxrl_sql.data.prompts import PromptStyle, chat_messages, message_texts
+from jaxrl_sql.data.chat import chat_messages
+from jaxrl_sql.data.prompts import PromptStyle, message_texts
 from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.runtime.budget import Spent

@@ -27,6 +27,7 @@ from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
 from jaxrl_sql.runtime.hub import ASKED, upload
 from jaxrl_sql.runtime.model_locator import TEMPLATE, find_asked, find_model
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
 
@@ -159,9 +160,10 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
         path = gguf_path(out, gguf)
         save_gguf(path, one.model, one.tensors(), one.tokenizer, gguf, stop_tokens(out))
         if WHOLE in read_header(path).metadata:
-            sys.stderr.write(
+            print_text(
                 f"{path.name}: its tokenizer cuts text in a way that llama.cpp has no name for: give llama.cpp token "
-                "ids, or it reads prompts otherwise than the model was taught\n"
+                "ids, or it reads prompts otherwise than the model was taught",
+                sys.stderr,
             )
         written.append(path)
     written.append(write_card(out, one.config, one.run, step, tuple(map(str, one.others))))
@@ -177,7 +179,7 @@ def run(given: argparse.Namespace) -> int:
     name = "averaged" if given.average else "export"
     out = given.out or beside / (name if given.step is None else f"{name}-{given.step}")
     for path in export(found, out, given.dtype, given.gguf, given.step):
-        sys.stdout.write(f"{path}\n")
+        print_text(str(path))
     if given.hub:
-        sys.stdout.write(f"{upload(out, given.hub, given.private)}\n")
+        print_text(upload(out, given.hub, given.private))
     return 0

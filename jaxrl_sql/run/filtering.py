@@ -23,6 +23,7 @@ from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.compiling import show_compiling
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -58,7 +59,7 @@ def filter_data(config: TrainConfig) -> int:
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
     show(config.data.train, total, kept, dropped)
-    sys.stdout.write(f"{out / 'kept.jsonl'}\n")
+    print_text(str(out / "kept.jsonl"))
     return 0
 
 
@@ -107,7 +108,7 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
                     for record in _rates_of(config, client, questions, start):
                         if record["id"] not in known:
                             journal.add({**record, "asked": asked[record["id"]]})
-                    sys.stdout.write(f"answered {min(start + _CHUNK, len(questions.examples))} questions\n")
+                    print_text(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
         return {record["id"]: (record["right"], record["of"]) for record in as_asked(journal.records, asked)}
 
 

@@ -19,6 +19,7 @@ from jaxrl_sql.planning.units import in_bytes, in_seconds
 from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.recipes import find_recipe
 from jaxrl_sql.run.questions import new_shape
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
 
@@ -42,13 +43,13 @@ def plan(config: TrainConfig, given: argparse.Namespace, programs: tuple[str, ..
     for sizes in meshes:
         plans.append(make_plan(config, model, topology, sizes, longest, lengths, programs, loss))
         if not given.json:
-            sys.stdout.write(as_text(plans[-1]) + "\n\n")
+            print_text(as_text(plans[-1]) + "\n")
     if given.json:
         best = best_of(plans)
         said = {"plans": [as_json(one) for one in plans], "best": dict(best.sizes) if best else None}
         sys.stdout.write(json.dumps(said, indent=2) + "\n")
     elif len(plans) > 1:
-        sys.stdout.write(_choice(plans) + "\n")
+        print_text(_choice(plans))
     return 0
 
 

@@ -8,6 +8,8 @@ import re
 import sys
 from typing import Any, NoReturn
 
+from jaxrl_sql.runtime.terminal import printable
+
 _NEAR = 0.5  # below, nobody would see a likeness
 _UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 
@@ -25,7 +27,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write one line and end with exit code 2."""
-        self.exit(2, f"error: {message}{self._meant(message)} ({self.prog} --help lists what it takes)\n")
+        self.exit(2, f"error: {printable(message)}{self._meant(message)} ({self.prog} --help lists what it takes)\n")
 
     def _meant(self, message: str) -> str:
         """Return the option that an unknown one is likely to mean, as words to go on with; "" for none."""

@@ -22,6 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxrl_sql.runtime.progress import BEAT_S, SILENCE_S, Activity, Heartbeat, Tick, duration
+from jaxrl_sql.runtime.tables import shown_text
+from jaxrl_sql.runtime.terminal import print_text
 
 Values = Mapping[str, float | int | str]
 _NOTES, _WIDTH = 30, 110  # of a notebook's output: lines that stay, and characters in one
@@ -211,7 +213,7 @@ class _Plain(_Silent):
 
     def _write(self, text: str) -> None:
         with self._writing:
-            self._stream.write(f"{text}\n")
+            print_text(text, self._stream)
             self._stream.flush()
             if self._activity.works:
                 self._written = self._clock()
@@ -238,7 +240,7 @@ class _Panel(_Silent):
     def _render(self) -> RenderableType:
         head = Table.grid(padding=(0, 2))
         head.add_row(
-            Text(self._phase, style="bold"),
+            shown_text(self._phase, "bold"),
             ProgressBar(total=max(self._total, 1), completed=self._step, width=36),
             Text(f"{self._unit} {self._step}/{self._total}"),
             Text(f"{self._left_words} left" if self._left_words else "", style="dim"),
@@ -248,13 +250,13 @@ class _Panel(_Silent):
         words = list(self._readings)
         for start in range(0, len(words), 5):
             row = words[start : start + 5]
-            table.add_row(*(Text(word, style="dim") for word in row))
-            table.add_row(*(Text(self._readings[word], style="bold") for word in row))
+            table.add_row(*(shown_text(word, "dim") for word in row))
+            table.add_row(*(shown_text(self._readings[word], "bold") for word in row))
         if words:
             parts.append(table)
         if doing := self._activity.words():
-            parts.append(Text(doing, style="dim"))
-        return Panel(Group(*parts) if len(parts) > 1 else head, title=self._title, title_align="left")
+            parts.append(shown_text(doing, "dim"))
+        return Panel(Group(*parts) if len(parts) > 1 else head, title=shown_text(self._title), title_align="left")
 
 
 class _Live(_Panel):
@@ -270,7 +272,7 @@ class _Live(_Panel):
         self._live.refresh()
 
     def note(self, text: str) -> None:
-        self._live.console.print(Text(text))
+        self._live.console.print(shown_text(text))
 
     def close(self) -> None:
         self._live.stop()
@@ -322,7 +324,7 @@ class _Notebook(_Panel):
             page = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_jupyter=False)
             page.print(self._render())
             for one in list(self._notes):
-                page.print(Text(one))
+                page.print(shown_text(one))
             self._show(page.file.getvalue().rstrip())  # type: ignore[attr-defined]
 
 

@@ -1,10 +1,13 @@
-"""What is written to a run's files, as JSON knows it."""
+"""Values as JSON knows them, for a run's files and for programs that read numbers as doubles."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from typing import Any
+
+_EXACT = 2**53 - 1
+"""The largest whole number that a double holds, as it does all below."""
 
 
 def plain(value: Any) -> Any:
@@ -15,3 +18,12 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     number = value.item() if hasattr(value, "item") else value
     return None if isinstance(number, float) and not math.isfinite(number) else number
+
+
+def exact(value: Any) -> Any:
+    """Return a value with whole numbers beyond 2^53 as text, at any depth: a reader of doubles would round them."""
+    if isinstance(value, Mapping):
+        return {name: exact(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [exact(item) for item in value]
+    return str(value) if isinstance(value, int) and abs(value) > _EXACT else value

@@ -22,6 +22,7 @@ from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.run.command import ALL, EXIT_CODES, add_config, prepare_process, report_errors, run_or_print
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.model_locator import defaults_for
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
 NEEDED = "serving needs the packages starlette, uvicorn and pydantic: pip install 'jaxrl-sql[serve]'"
@@ -79,7 +80,7 @@ def serve(config: TrainConfig, given: argparse.Namespace) -> int:
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off"
         )
         at = f"[{host}]" if ":" in host else host
-        sys.stdout.write(f"http://{at}:{port}/v1 serves {', '.join(engines)}\n")
+        print_text(f"http://{at}:{port}/v1 serves {', '.join(engines)}")
         sys.stdout.flush()
         uvicorn.Server(settings).run(sockets=[listener])
     return 0

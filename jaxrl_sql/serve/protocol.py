@@ -11,7 +11,10 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jaxrl_sql.data.chat import render_chat
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
+from jaxrl_sql.runtime.plain import plain
+from jaxrl_sql.sqlenv.turns import TAGS
 from jaxrl_sql.types import JaxrlSqlError, Prompt
 
 MOST = 128
@@ -125,6 +128,14 @@ class Message(BaseModel):
             raise RefusedError(f"a message's part is of type {other!r}: only text is read", param="messages")
         return {"role": self.role, "content": "".join(part.text for part in parts)}
 
+    def shielded(self, control: ControlTokens) -> dict[str, str]:
+        """Return role and text with marks in the names of control tokens.
+
+        A message may be a prompt of ours, so a dialogue's tags stay tokens; an assistant may have written any tag.
+        """
+        but = TAGS | control.tags if self.role == "assistant" else TAGS
+        return {key: control.shield(text, but) for key, text in self.plain().items()}
+
 
 class ChatRequest(Request):
     """A conversation to go on with; an answer may have all tokens that fit."""
@@ -137,13 +148,14 @@ class ChatRequest(Request):
     def prompts(self, engine: Engine) -> list[Prompt]:
         """Return the conversation as tokens, by the tokenizer's chat template."""
         thinking = self.chat_template_kwargs.get("enable_thinking")
-        messages = [message.plain() for message in self.messages]
+        control = engine.vocabulary.control
+        messages = [message.shielded(control) for message in self.messages]
         text = render_chat(engine.tokenizer, messages, None if thinking is None else bool(thinking), "")
-        return [Prompt("chat", tuple(engine.tokenizer.encode(text, add_special_tokens=False)), text)]
+        return [Prompt("chat", tuple(control.encode(text)), bare(text))]
 
 
 class CompletionRequest(Request):
-    """Texts, or tokens, to go on with."""
+    """Texts, or tokens, to continue; control tokens in a text count, as whoever sends it writes the template."""
 
     usual_tokens = 16  # OpenAI's
     prompt: str | list[int] | list[str] | list[list[int]]
@@ -238,7 +250,10 @@ class Writer:
     def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float]) -> Mapping[str, Any] | None:
         if self.request.logprobs is None or self.request.logprobs is False:
             return None
-        texts = [self.engine.tokenizer.decode([token]) for token in ids]
+        texts, logprobs = (
+            [self.engine.tokenizer.decode([token]) for token in ids],
+            plain(logprobs),
+        )  # JSON has no infinity
         if not self.is_chat:
             return {"tokens": texts, "token_logprobs": [*logprobs], "top_logprobs": None}
         names = self.engine.vocabulary.token_bytes

@@ -1,10 +1,10 @@
 """SQL of other dialects: run by its own engine, or MySQL's by SQLite, translated by sqlglot and what `mysql` adds.
 
-Refused, so that `to_sqlite` returns None and the answer is a syntax error: what MySQL has not and SQLite would run
-(`refused`), and what would come out otherwise (`LIKE BINARY` and other comparisons of bytes, ROUND to a number of
-digits that is no literal). Not emulated: MySQL compares text without regard to case and trailing blanks, and SQLite
-does not. Quantities that depend on the session (time zone, sql_mode, the character set) are those of a server in UTC
-with its defaults.
+Only what `docs/data.md` lists is translated. For the rest `to_sqlite` returns None, which makes the answer a syntax
+error, and `why_refused` gives its name: parts that MySQL lacks and SQLite would run (`refused`), and parts without
+translation (`mysql`). Not emulated: MySQL compares text without regard to case and trailing blanks; SQLite does not.
+Quantities that depend on the session (time zone, sql_mode, the character set) are those of a server in UTC with its
+defaults.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import lru_cache
 from sqlglot import ErrorLevel, exp
 
 from jaxrl_sql.sqlenv.mysql import for_sqlite
+from jaxrl_sql.sqlenv.mysql_parts import Refused
 from jaxrl_sql.sqlenv.parse import none_if_it_fails, parse_statements
 from jaxrl_sql.sqlenv.refused import refused_by_mysql
 from jaxrl_sql.types import DIALECTS, Example, InputError
@@ -31,7 +32,6 @@ def as_run(sql: str, example: Example) -> str | None:
     return sql if example.engine_url else to_sqlite(sql, example.dialect)
 
 
-@lru_cache(_KEPT)
 def to_sqlite(sql: str, dialect: str) -> str | None:
     """Translate a query into SQLite's dialect; None when it is refused or not exactly one statement.
 
@@ -41,15 +41,32 @@ def to_sqlite(sql: str, dialect: str) -> str | None:
         return sql
     if dialect != "mysql":
         raise InputError(f"dialect {dialect!r}: SQLite runs its own SQL, and MySQL's translated; others need an engine")
-    is_refused = none_if_it_fails(refused_by_mysql)(sql)
-    return rewritten(sql, dialect, "sqlite", for_sqlite) if is_refused is False else None
+    return _translated(sql)[0]
+
+
+def why_refused(sql: str, dialect: str) -> str:
+    """Return the name of the part of a query that `to_sqlite` does not translate; empty for text that is no query."""
+    return _translated(sql)[1] if dialect == "mysql" else ""
+
+
+@lru_cache(_KEPT)
+def _translated(sql: str) -> tuple[str | None, str]:
+    """Return MySQL's query as SQLite's, or None and what of it is not translated."""
+    try:
+        refusal = refused_by_mysql(sql)
+        return (None, refusal) if refusal else (_rewritten(sql, "mysql", "sqlite", for_sqlite), "")
+    except Refused as refused:
+        return None, str(refused)
+    except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds
+        return None, ""
 
 
 def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | None:
     """Write SQLite's query in another dialect, as a demonstration; None when it does not parse.
 
     `names` are the columns of the database: SQLite takes a double-quoted word that is none of them for text, and so
-    does this, where they are given. Division of whole numbers and text's case are not carried over: whoever needs the
+    does this, where they are given. Division of whole numbers, text's case and
+    texts compared with numbers are not carried over: whoever needs the
     same result runs `to_sqlite` of what is returned and compares.
     """
     _check(dialect)
@@ -59,11 +76,11 @@ def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | No
 
 
 def normal_form(sql: str) -> str:
-    """Return SQLite's query without comments, in one spelling of key words and blanks, so that copies are found.
+    """Return SQLite's query without comments, with one spelling of key words, numbers and blanks: copies are equal.
 
     What does not parse is only stripped of blanks at its ends, and of a last semicolon.
     """
-    return rewritten(sql, "sqlite", "sqlite", _lower_names) or sql.strip().rstrip(";").rstrip()
+    return rewritten(sql, "sqlite", "sqlite", _one_spelling) or sql.strip().rstrip(";").rstrip()
 
 
 def _check(dialect: str) -> None:
@@ -71,9 +88,8 @@ def _check(dialect: str) -> None:
         raise InputError(f"dialect {dialect!r}: there are {', '.join(DIALECTS)}")
 
 
-@none_if_it_fails
-def rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression], exp.Expression]) -> str | None:
-    """Parse a text in one dialect, rewrite its one statement and write it in another; None where that fails."""
+def _rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression], exp.Expression]) -> str | None:
+    """Parse a text in one dialect, rewrite its one statement and write it in another; None if it is not one."""
     # A lone semicolon with a comment after it is a statement of its own to sqlglot.
     trees = [tree for tree in parse_statements(sql, read) or () if not isinstance(tree, exp.Semicolon)]
     if len(trees) != 1:
@@ -82,10 +98,13 @@ def rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression
     return rewrite(trees[0]).sql(write, **options) or None
 
 
-def _lower_names(tree: exp.Expression) -> exp.Expression:
-    """Write names in lower case, which mean the same in any; quoted words may be text, which has its case."""
-    for node in tree.find_all(exp.Identifier):
-        if not node.args.get("quoted"):
+rewritten = none_if_it_fails(_rewritten)
+
+
+def _one_spelling(tree: exp.Expression) -> exp.Expression:
+    """Write names, exponents and blobs in lower case; quoted words may be text, which has its case."""
+    for node in tree.find_all(exp.Identifier, exp.Literal, exp.HexString):
+        if not (node.args.get("quoted") or node.is_string):
             node.set("this", node.this.lower())
     return tree
 

@@ -35,12 +35,16 @@ def make_executor(config: ExecutorConfig) -> Executor:
     limits = elsewhere.replace(
         timeout_ms=config.timeout_ms or None, vm_steps=config.vm_steps or None, other_engines=elsewhere
     )
-    return Executor(threads=config.threads or None, limits=limits, isolation=config.isolation)
+    version = config.sqlite_version or None
+    return Executor(threads=config.threads or None, limits=limits, isolation=config.isolation, sqlite_version=version)
 
 
 def timing_executor(executor: Executor) -> Executor:
     """Return another executor with the same limits that keeps no results and runs one query at a time: to measure."""
-    return Executor(threads=1, limits=executor.limits, isolation=executor.isolation, cache_bytes=0)
+    version = executor.sqlite_version
+    return Executor(
+        threads=1, limits=executor.limits, isolation=executor.isolation, cache_bytes=0, sqlite_version=version
+    )
 
 
 def exploratory(limits: Limits) -> Limits:

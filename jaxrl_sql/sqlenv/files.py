@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from jaxrl_sql.types import InputError
+from sqlexec_rs import files
 from sqlexec_rs.files import Gold, cases
 from sqlexec_rs.files import InputError as FileError
 from sqlexec_rs.pairing import Paired, pair
@@ -21,6 +23,7 @@ __all__ = [
     "pair",
     "read_predictions",
     "told_as_ours",
+    "uid_of",
 ]
 
 
@@ -31,3 +34,9 @@ def told_as_ours() -> Iterator[None]:
         yield
     except FileError as error:
         raise InputError(str(error)) from error
+
+
+def uid_of(record: Mapping[str, Any], place: str, keys: Sequence[str] = files.ID_KEYS) -> str:
+    """Return a record's id as text, or nothing if it has no id field; raises InputError for a field without an id."""
+    with told_as_ours():
+        return files.uid_of(record, place, keys)

@@ -9,12 +9,16 @@ from typing import ParamSpec, TypeVar
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.dialects.sqlite import SQLite
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # sqlglot warns on standard error of every statement that it takes as it is; a model's queries are full of them.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
+# SQLite from 3.46 and PostgreSQL from 16 read 1_000 as a number, which is `1 AS _000` to sqlglot.
+SQLite.NUMBERS_CAN_BE_UNDERSCORE_SEPARATED = Postgres.NUMBERS_CAN_BE_UNDERSCORE_SEPARATED = True
 
 
 def none_if_it_fails(function: Callable[P, T]) -> Callable[P, T | None]:
@@ -33,13 +37,20 @@ def none_if_it_fails(function: Callable[P, T]) -> Callable[P, T | None]:
 @none_if_it_fails
 def parse_query(sql: str, dialect: str = "sqlite") -> exp.Expression:
     """Return the tree of a query in one of sqlglot's dialects, the first of several; None when it does not parse."""
-    return sqlglot.parse_one(sql, read=dialect)
+    return _without_index(sqlglot.parse_one(sql, read=dialect), sql)
 
 
 @none_if_it_fails
 def parse_statements(sql: str, dialect: str = "sqlite") -> list[exp.Expression]:
     """Return the trees of all statements of a text; None when it does not parse."""
-    return [tree for tree in sqlglot.parse(sql, read=dialect) if tree is not None]
+    return [_without_index(tree, sql) for tree in sqlglot.parse(sql, read=dialect) if tree is not None]
+
+
+def _without_index(tree: exp.Expression, sql: str) -> exp.Expression:
+    """Take INDEXED BY and NOT INDEXED out of a tree: they change no result, and the index is a table to sqlglot."""
+    for table in tree.find_all(exp.Table) if "indexed" in sql.lower() else ():
+        table.args.pop("indexed", None)
+    return tree
 
 
 def tables_of(select: exp.Select) -> list[exp.Expression]:

@@ -36,19 +36,23 @@ _PAIRS = frozenset(
 _WORDS = frozenset({"GLOB", "==", "BINARY"})
 
 
-def refused_by_mysql(sql: str) -> bool:
-    """Return whether a text holds what MySQL refuses and SQLite may run, or what is not translated rightly.
+def refused_by_mysql(sql: str) -> str:
+    """Return a part of a text that MySQL refuses and SQLite may run, or that is not translated rightly; empty: none.
 
     Raises sqlglot's errors for a text that has no words.
     """
-    tokens = [token for token in MySQL().tokenize(sql) if token.token_type != TokenType.STRING]
+    tokens = MySQL().tokenize(sql)
+    if any(comment.startswith("!") for token in tokens for comment in token.comments):
+        return "a comment that MySQL runs"
+    tokens = [token for token in tokens if token.token_type != TokenType.STRING]
     words = [_word(token) for token in tokens]
-    if words[:1] == ["PRAGMA"] or not _WORDS.isdisjoint(words) or not _PAIRS.isdisjoint(pairwise(words)):
-        return True
-    if any(_is_hidden(token.text.upper()) for token in tokens):
-        return True
+    refused = [*words[:1]] if words[:1] == ["PRAGMA"] else []
+    refused += [word for word in words if word in _WORDS]
+    refused += [" ".join(pair) for pair in pairwise(words) if pair in _PAIRS]
+    refused += [token.text for token in tokens if _is_hidden(token.text.upper())]
     calls = (at for at, (_, after) in enumerate(pairwise(words)) if after == "(")
-    return any(_is_refused(words, at) for at in calls)
+    refused += [f"{words[at]}()" for at in calls if _is_refused(words, at)]
+    return refused[0] if refused else ""
 
 
 def _word(token: Token) -> str:

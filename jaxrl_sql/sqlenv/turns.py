@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.sqlenv.dialect import to_sqlite
+from jaxrl_sql.sqlenv.dialect import to_sqlite, why_refused
 from jaxrl_sql.sqlenv.observe import MAX_ROWS, observe
 from jaxrl_sql.sqlenv.ports import SqlJob
+from jaxrl_sql.sqlenv.tags import hide_tags, show_tags
 from jaxrl_sql.sqlenv.verdicts import is_trusted
 from jaxrl_sql.types import InputError
 
@@ -23,7 +24,10 @@ _SQL = re.compile(r"<sql>((?:(?!<sql>).)*?)</sql>\s*$", re.DOTALL)
 # A query that reads, behind comments and blanks.
 _SELECT = re.compile(r"(?:\s+|--[^\n]*\n|/\*.*?\*/)*(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
 _SOLUTION = "</solution>"
-_TAG = re.compile(r"<(?=/?(?:think|reasoning|sql|solution|observation|answer)>)", re.IGNORECASE)
+_TAG_NAMES = ("think", "reasoning", "sql", "solution", "observation", "answer")
+_TAG = re.compile(rf"<(?=/?(?:{'|'.join(_TAG_NAMES)})>)", re.IGNORECASE)
+TAGS = frozenset(f"<{slash}{name}>" for name in _TAG_NAMES for slash in ("", "/"))
+"""The tags of a dialogue, which recipes and environments write."""
 
 
 class Action(NamedTuple):
@@ -132,8 +136,9 @@ class SqlResult:
 
 def asked_sql(text: str) -> str | None:
     """Return the query that a turn ends with, None when it ends otherwise."""
-    found = _SQL.search(text)
-    return found[1].strip() if found else None
+    hidden = hide_tags(text)
+    found = _SQL.search(hidden)
+    return (found[1] if hidden == text else show_tags(found[1])).strip() if found else None
 
 
 def wrap(text: str, left: int) -> str:
@@ -174,18 +179,24 @@ class SqlTurns:
             raise InputError(f"turns={self.turns} must be at least 1")
 
     def next(self, written: Action) -> PendingObservation | None:
-        """Run what was asked for, or say how to ask."""
+        """Run the query that a turn ends with, or return how to ask."""
+        text = written.text.rstrip()
+        is_over = text.endswith(_SOLUTION) or written.finish_reason == "length"
+        return None if is_over else self.ask(asked_sql(text))
+
+    def ask(self, query: str | None) -> PendingObservation | None:
+        """Take a turn with a query (None: it had none); return its result, or None where the turn was the last."""
         self.made += 1
         left = self.turns - self.made
-        text = written.text.rstrip()
-        if left < 1 or text.endswith(_SOLUTION) or written.finish_reason == "length":
+        if left < 1:
             return None
-        asked = asked_sql(text)
-        if asked is None:
+        if query is None:
             return Observation(_framed("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", left))
-        sql = to_sqlite(asked, self.dialect)
+        sql = to_sqlite(query, self.dialect)
         if sql is None:
-            return Observation(wrap(f"syntax_error: not one statement of {self.dialect}", left))
+            refused = why_refused(query, self.dialect)
+            why = f"{refused} is not supported" if refused else f"not one statement of {self.dialect}"
+            return Observation(wrap(f"syntax_error: {why}", left))
         return SqlResult(sql, self._submit, left, self._doubt)
 
     def _doubt(self, stop: str) -> None:

@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.config import DataConfig, TrainConfig, changed
 from jaxrl_sql.config.commands import EndpointConfig
 from jaxrl_sql.data.benchmarks import Benchmark, skipped_lines
-from jaxrl_sql.data.chat import THINKING, render_chat
+from jaxrl_sql.data.chat import THINKING, chat_messages, plain_text, render_chat
 from jaxrl_sql.data.filters import keep_only
 from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, plain_text, shown_schema
+from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, shown_schema
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.choices import Chosen, compare_choices, table
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rollout import SamplingParams
@@ -32,6 +33,7 @@ from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import asked_otherwise, find_asked
 from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
 from jaxrl_sql.verbal.judging import SCORES_END, JudgingConfig, Question, VerbalPolicy, Verdict, choose_by_judging
@@ -108,12 +110,11 @@ def verbal(config: TrainConfig) -> int:
         numbers = write(out, work, loaded)
     shown = table(numbers, loaded.rule)
     show_table(sys.stdout, shown.title, shown.columns, shown.rows)
-    sys.stdout.write(f"{work.budget.words()}\n")
+    print_text(work.budget.words())
     if numbers["unanswered"]:
         why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
-        sys.stderr.write(
-            f"{numbers['unanswered']:,.0f} attempts were not answered; {out / 'records.jsonl'} says whose{why}\n"
-        )
+        unanswered = f"{numbers['unanswered']:,.0f} attempts were not answered"
+        print_text(f"{unanswered}; {out / 'records.jsonl'} names them{why}", sys.stderr)
     code = report_unfinished(work, stopped, out)
     return code or int(0 < numbers["attempts"] == numbers["unanswered"])
 
@@ -169,24 +170,28 @@ def open_model(work: Work) -> Iterator[Model]:
     longest = max(cfg.max_tokens, cfg.judge_max_tokens)
     with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
         style, tokenizer = client.style, client.engine.tokenizer
+        control = ControlTokens(tokenizer)
 
         def prompts(examples: Sequence[Example]) -> Sequence[Prompt]:
             return make_prompts(examples, style, tokenizer, sys.maxsize).prompts
-
-        def as_prompt(text: str) -> Prompt:
-            if config.data.prompt == "chat":
-                text = render_chat(tokenizer, [{"role": "user", "content": text}], THINKING[config.data.thinking], "")
-            else:
-                text = plain_text(tokenizer, text)
-            return Prompt("judge", tuple(tokenizer.encode(text, add_special_tokens=False)), text)
 
         policy = VerbalPolicy(
             engine_asker(client.engine, work.memory),
             dataclasses.replace(sampling, stop=client.stops(config.sampling.stop)),
             dataclasses.replace(judge_sampling, stop=(SCORES_END,)),
-            as_prompt,
+            lambda text: judge_prompt(text, config.data, control),
+            control.shield,
         )
         yield Model(policy, client.recipe, style, prompts)
+
+
+def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
+    """Return a judge's text, which may have marks, as a prompt in the form of `data.prompt`."""
+    if data.prompt == "chat":
+        text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.thinking], "")
+    else:
+        text = plain_text(control.tokenizer, text)
+    return Prompt("judge", tuple(control.encode(text)), bare(text))
 
 
 def choose(work: Work, model: Model) -> JaxrlSqlError | None:
@@ -295,10 +300,10 @@ def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> i
     """Print what is unfinished and how to resume; return the exit code, or raise the error that stopped the run."""
     if work.left:
         names = ", ".join(example.uid for example in work.left[:_NAMED])
-        sys.stdout.write(f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}\n")
+        print_text(f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}")
     if isinstance(stopped, BudgetSpentError):
-        sys.stdout.write(f"verbal.{work.budget.limit} is reached; a larger number goes on\n")
+        print_text(f"verbal.{work.budget.limit} is reached; a larger number continues")
     elif stopped is not None:
         raise stopped
-    sys.stdout.write(f"{out / 'metrics.json'}\n")
+    print_text(str(out / "metrics.json"))
     return 0

@@ -54,13 +54,14 @@ ReadSql = Callable[[str], str | None]
 class VerbalPolicy(NamedTuple):
     """A policy that answers and judges: how it is asked, and its sampling parameters as either.
 
-    `as_prompt` may put a judge's text through a chat template.
+    `as_prompt` may put a judge's text through a chat template, whose `shield` marks control tokens in what it quotes.
     """
 
     ask: Ask
     sampling: SamplingParams
     judge_sampling: SamplingParams
     as_prompt: Callable[[str], str | Prompt] = str
+    shield: Callable[[str], str] = str
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,10 @@ def judge(
     """
     if rounds < 1:
         raise InputError(f"rounds={rounds}: a judge has to be asked at least once")
-    texts = [judge_text(q.about, [one.sql for one in c.found]) for q, c in zip(questions, candidates, strict=True)]
+    texts = [
+        judge_text(policy.shield(q.about), [policy.shield(candidate.sql) for candidate in c.found])
+        for q, c in zip(questions, candidates, strict=True)
+    ]
     read: list[list[tuple[float, ...]]] = [[] for _ in questions]
     unread = [0] * len(questions)
     open_ones = [i for i, one in enumerate(candidates) if len(one.found) > 1]

@@ -20,6 +20,7 @@ from jaxrl_sql.config import ExecutorConfig, load_config
 from jaxrl_sql.run.command import report_errors
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql.runtime.terminal import print_text, printable
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -62,12 +63,12 @@ def view(given: argparse.Namespace) -> int:
         shown = View(sources, out, judge, _tell if sys.stderr.isatty() else None)
         if given.serve is None:
             shown.update()
-            sys.stdout.write(f"{out / 'index.html'}\n")
+            print_text(str(out / "index.html"))
             return 0
         shown.make_folder()  # nobody else's folder is handed out
         address = stack.enter_context(serving(out, given.serve))
         shown.update(is_live=True)
-        sys.stdout.write(f"{address}\n")
+        print_text(address)
         sys.stdout.flush()
         try:
             follow(lambda: shown.update(is_live=True), EVERY_S, threading.Event())
@@ -85,7 +86,7 @@ def executor_config(run: Source) -> ExecutorConfig:
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(f"\r{text}\033[K")
+    sys.stderr.write(f"\r{printable(text)}\033[K")
     sys.stderr.flush()
 
 

@@ -228,7 +228,7 @@ def test_requests_are_bounded_over_runs_and_work_goes_on(
         bounded = [*with_model, f"distill.base_url={url}"]
         assert main([*bounded, "distill.max_requests=2"]) == 0
         assert len(seen) == 2
-        assert "more go on" in capsys.readouterr().out
+        assert "a larger number continues" in capsys.readouterr().out
         assert main([*bounded, "distill.max_requests=20"]) == 0
         assert len(seen) == 6
     assert {line["id"] for line in lines(tmp_path / "out/questions.jsonl")} >= {"fails", "dog"}

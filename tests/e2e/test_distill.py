@@ -130,7 +130,7 @@ def test_what_was_spent_is_told_and_bounded_over_runs(
         first = len(seen)
         assert main([*command, "distill.max_cost=1"]) == 0
         assert first == len(seen) == 1, "the first answer costs more than is allowed"
-        assert "distill.max_cost=1.0 is reached; a larger number goes on" in capsys.readouterr().out
+        assert "distill.max_cost=1.0 is reached; a larger number continues" in capsys.readouterr().out
         assert main(command) == 0
     records = lines(out / "answers.jsonl")[1:]
     counts = json.loads((out / "counts.json").read_text())
@@ -150,7 +150,7 @@ def test_the_budget_holds_over_runs(
         command = [*arguments, f"distill.base_url={url}"]
         assert main([*command, "distill.max_requests=4"]) == 0
         assert len(seen) == len(lines(out / "traces.jsonl")) == 4
-        assert "a larger number goes on" in capsys.readouterr().out
+        assert "a larger number continues" in capsys.readouterr().out
         assert main([*command, "distill.max_requests=4"]) == 0
         assert len(seen) == 4
         assert main([*command, "distill.max_requests=6"]) == 0

@@ -224,14 +224,20 @@ def test_two_evaluations_side_by_side(
     assert main(["--compare", str(first), str(second), "--out", str(tmp_path / "beside")]) == 0
     made = json.loads((tmp_path / "beside/compare.json").read_text())
     bird = made["rules"]["bird"]
-    assert (bird["first"], bird["second"], bird["p_value"]) == (0.8, 0.8, 1.0)
+    assert (bird["first"], bird["second"], bird["p_value"], bird["p_mcnemar"]) == (0.8, 0.8, 1.0, 1.0)
+    assert bird["databases"] == 2
     assert (bird["better"], bird["worse"]) == ([ids[0]], [ids[2]])
     assert [one["id"] for one in made["changed"]] == [ids[0], ids[2]]
     assert made["changed"][1]["second"]["status"] == "schema_error"
     text = (tmp_path / "beside/compare.md").read_text()
     assert ids[0] in text
     assert "SELECT x FROM y" in text
-    assert "2 questions changed by bird" in capsys.readouterr().out
+    assert "2 databases: the interval is useless and the sign-flip p is at least 0.5" in text
+    assert "| 95 % interval | sign-flip p |" in text
+    assert "| of | McNemar's p |" in text
+    shown = capsys.readouterr().out
+    assert "2 questions changed by bird" in shown
+    assert "2 databases: the interval is useless and the sign-flip p is at least 0.5" in shown
     assert main(["--compare", str(first), str(data)]) == 2
     assert "no finished evaluation" in capsys.readouterr().err
     assert main(["--compare", str(first), str(second), "--out", "/dev/null/out"]) == 2

@@ -459,7 +459,9 @@ READS = HARMLESS | {
 
 def test_cells_are_what_json_has() -> None:
     assert [cell(x) for x in (None, True, 3, 1.5, b"\x00\xff", "a\udcff")] == [None, True, 3, 1.5, "x'00ff'", "a?"]
-    assert cell(float("inf")) == "inf"
+    assert [cell(x) for x in (float("inf"), float("nan"))] == ["inf", "nan"]
+    exact = 2**53 - 1
+    assert [cell(x) for x in (exact, -exact, exact + 1, -(2**63))] == [exact, -exact, str(exact + 1), str(-(2**63))]
     assert len(cell("x" * 5000)) < 2100
     assert cell("x" * 5000).endswith("… (5000 characters)")
 

@@ -164,7 +164,7 @@ def test_a_budget_ends_the_work_and_a_larger_one_goes_on_to_the_same_end(
         assert len(seen) == 11
         told = capsys.readouterr().out
         assert "8 of 8 questions are not finished, such as plain, vote, slow" in told
-        assert "verbal.max_requests=11 is reached; a larger number goes on" in told
+        assert "verbal.max_requests=11 is reached; a larger number continues" in told
         assert main([*command, "verbal.max_requests=40"]) == 0
         assert len(seen) == 40
         numbers = json.loads((parts / "metrics.json").read_text())

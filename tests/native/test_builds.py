@@ -1,8 +1,9 @@
-"""What differs between builds of SQLite, and must not here: names of files, and LIKE on blobs."""
+"""What differs between builds of SQLite: names of files, LIKE on blobs, and functions and syntax of later versions."""
 
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -72,3 +73,76 @@ def test_like_matches_blobs_or_does_not(blobs: Path, isolation: str) -> None:
     assert results[False] == wanted
     assert results[True] != wanted
     assert results[True][1] == [(1, 1), (2, 1), (10, 1)], "SQLite's default: a blob is matched as a text"
+
+
+NEWER = (
+    "SELECT unhex('41')",
+    "SELECT octet_length(x) FROM t",
+    "SELECT timediff('2024-01-02', '2024-01-01')",
+    "SELECT concat(x, '!') FROM t",
+    "SELECT \"concat_ws\"('-', x, x) FROM t",
+    "SELECT string_agg(x, ',') FROM t",
+    "SELECT group_concat(x, ',' ORDER BY x) FROM t",
+    "SELECT jsonb('[1]')",
+    "SELECT json_pretty('[1]')",
+    "SELECT json_valid('[1]', 6)",
+    "SELECT 1_000",
+    "SELECT if(id = 1, 1, 2) FROM t",
+    "SELECT iif(id = 1, 1) FROM t",
+    "SELECT iif(id = 1, 1, id = 2, 2) FROM t",
+    "SELECT unistr('a')",
+    "SELECT value FROM jsonb_each('[1]')",
+    "SELECT json_array_insert('[1]', '$[0]', 2)",
+    "SELECT strftime('%I %p', '2024-01-01 13:00')",
+    "SELECT strftime('%G-%V', '2024-01-01')",
+    "SELECT datetime('2024-01-01', 'subsec')",
+    "SELECT date('2024-01-31', '+1 month', 'floor')",
+    "SELECT date('2024-01-31', '+0001-00-00')",
+    "SELECT date('2024-01-15', 'end of month')",
+    "SELECT joined FROM newer",
+)
+OLDER = (
+    "SELECT iif(id = 1, 1, 2), id -> '$', format('%d', id) FROM t",
+    "SELECT group_concat(id, ','), sum(id) OVER (ORDER BY id) FROM t GROUP BY id ORDER BY id",
+    "SELECT a.id FROM t AS a RIGHT JOIN t AS b ON a.id = b.id + 1 WHERE a.id IS NOT DISTINCT FROM b.x",
+    "SELECT strftime('%Y-%m-%d %H:%M:%f %j %w %%I', '2024-01-01'), date('2024-01-31', '+1 month', 'start of month')",
+    "SELECT unixepoch('2024-01-01'), json_valid('[1]'), sqrt(4), soundex('a'), '1_000', 'floor'",
+    "SELECT id FROM t WHERE id IN (SELECT id FROM t ORDER BY x LIMIT 2)",
+)
+
+
+@pytest.mark.skipif(not (3, 40) <= sqlite3.sqlite_version_info < (3, 54), reason="compares with an older SQLite")
+def test_a_version_refuses_what_that_version_refuses(blobs: Path, isolation: str) -> None:
+    with closing(sqlite3.connect(blobs)) as connection:
+        connection.execute("CREATE VIEW newer AS SELECT concat(x, '!') AS joined FROM t")
+        connection.commit()
+        theirs = [_answer(connection, sql) for sql in NEWER + OLDER]
+    with Executor(threads=1, isolation=isolation, sqlite_version=sqlite3.sqlite_version) as executor:
+        assert executor.sqlite_version == sqlite3.sqlite_version
+        ours = executor.execute_many([(blobs, sql) for sql in NEWER + OLDER])
+    refused = {sql for sql, outcome in zip(NEWER + OLDER, ours, strict=True) if outcome.status != "ok"}
+    assert {outcome.status for outcome in ours} == {"ok", "schema_error", "syntax_error"}
+    assert refused == {sql for sql, rows in zip(NEWER + OLDER, theirs, strict=True) if rows in (None, [(None,)])}
+    assert not refused.intersection(OLDER)
+    named = f"sqlite_version is 3.{sqlite3.sqlite_version_info[1]}"
+    assert [outcome.error for outcome in ours if outcome.error and named not in outcome.error] == []
+
+
+def _answer(connection: sqlite3.Connection, sql: str) -> list[tuple[object, ...]] | None:
+    try:
+        return connection.execute(sql).fetchall()
+    except sqlite3.Error:
+        return None
+
+
+def test_without_a_version_and_with_this_one_all_is_run(blobs: Path, isolation: str) -> None:
+    for version in (None, "3.54.1"):
+        with Executor(threads=1, isolation=isolation, sqlite_version=version) as executor:
+            outcomes = executor.execute_many([(blobs, sql) for sql in (*NEWER[:-1], *OLDER)])
+            assert {outcome.status for outcome in outcomes} == {"ok"}
+
+
+@pytest.mark.parametrize("version", ["3.39", "3.4", "3", "4.40", "latest", "3.40.1.1", ""])
+def test_a_version_that_is_none_or_too_old_is_refused(version: str) -> None:
+    with pytest.raises(ValueError, match=r"sqlite_version must be 3\.40 or later"):
+        Executor(threads=1, sqlite_version=version)

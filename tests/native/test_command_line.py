@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sqlexec_rs import Executor, Limits, bench, cli
+from sqlexec_rs import Executor, Limits, bench, cli, running
 from sqlexec_rs.progress import watch
 
 MARK = "\t----- bird -----\t"
@@ -244,3 +244,41 @@ def test_progress_is_a_bar_on_a_terminal_only(root: Path, stream: io.StringIO) -
     assert "scored: 2 of 2 distinct items in" in text
     assert text.endswith(" s\n")
     assert ("\rscored: " in text) == ("░" in text) == stream.isatty()
+
+
+EVIL, SHOWN = "\x1b[31mEVIL\x9b2J\u202e", r"\x1b[31mEVIL\x9b2J\u202e"
+
+
+def test_what_a_terminal_obeys_is_escaped_and_data_is_not(
+    capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path
+) -> None:
+    db = root / "shop" / "shop.sqlite"
+    code, out, err = run(capsys, "run", db, f"SELECT '{EVIL}' AS \"{EVIL}\"")
+    assert (code, err) == (0, "")
+    assert out.count(r"\u{1b}[31mEVIL\u{9b}2J\u{202e}") == 2
+    assert not set(out) & set(EVIL[:1] + EVIL[-1:])
+    code, out, err = run(capsys, "run", db, f"SELECT '{EVIL}', nme FROM item")
+    assert (code, out) == (1, "")
+    assert SHOWN in err
+    assert "\x1b" not in err
+    line, caret = next((line, err.splitlines()[i + 1]) for i, line in enumerate(err.splitlines()) if "FROM" in line)
+    assert line[caret.index("^") :].startswith("nme")
+    assert SHOWN in run(capsys, "run", tmp_path / f"{EVIL}.sqlite", "SELECT 1")[2]
+    for form in ("csv", "json", "jsonl"):
+        out = run(capsys, "run", db, f"SELECT '{EVIL}' AS a", "--format", form)[1]
+        assert (EVIL if form == "csv" else EVIL[1:]) in out
+
+
+def test_score_escapes_the_names_of_databases(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / f"{EVIL}.sqlite").close()
+    (tmp_path / "gold.jsonl").write_text(json.dumps({"db_id": EVIL, "query": "SELECT 1", "difficulty": EVIL}))
+    (tmp_path / "pred.jsonl").write_text(json.dumps({"id": "0", "sql": "SELECT 2"}))
+    wanted = ("--pred", tmp_path / "pred.jsonl", "--gold", tmp_path / "gold.jsonl", "--db-root", tmp_path)
+    code, out, err = run(capsys, "score", *wanted)
+    assert (code, out.count(SHOWN)) == (0, 2), err
+    assert "\x1b" not in out
+
+
+def test_json_holds_no_number_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [float("inf"), float("-inf"), float("nan"), 2**60, b"\xff"]
+    assert [*map(running._json, cells)] == ["inf", "-inf", "nan", 2**60, "x'ff'"]

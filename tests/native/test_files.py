@@ -38,6 +38,7 @@ def write(path: Path, content: Any) -> Path:
             [("a", "SELECT 1", "s", ""), ("b", ["SELECT 2", "SELECT"], "s", "")],
         ),
         ('\ufeff{"id": 3, "db_id": "s", "sql": "SELECT 1"}', [("3", "SELECT 1", "s", "")]),
+        ([{"question_id": 2.0, "db_id": "s", "SQL": "SELECT 1"}], [("2", "SELECT 1", "s", "")]),
     ],
 )
 def test_golds_of_every_form(tmp_path: Path, content: Any, expected: list[tuple[Any, ...]]) -> None:
@@ -94,6 +95,14 @@ def test_a_malformed_prediction_says_where(tmp_path: Path, content: str, message
         ('{"id": 1, "sql": "SELECT 1"}', r"gold:1: no db_id"),
         ('[{"db_id": "s", "sql": {}}]', r"gold: entry 0: no SQL under"),
         ('{"a": "b"}', r"gold: entry a: a gold must be a JSON object"),
+        (
+            [{"id": None, "db_id": "s", "sql": "SELECT 1"}],
+            r"gold: entry 0: its id is None, which is neither text nor a w",
+        ),
+        (
+            [{"id": ["a"], "db_id": "s", "sql": "SELECT 1"}],
+            r"gold: entry 0: its id is \['a'\], which is neither text nor",
+        ),
         ("\n\n", r"gold: no golds"),
     ],
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxrl_sql.data.benchmarks.databases import Databases, beside
 from jaxrl_sql.data.benchmarks.files import Notes, Record, compare_golds, first_record, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, on_server, said
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, on_server, said, uid_or
 from jaxrl_sql.types import InputError
 
 _MINI_DEV = ("dev_databases", "mini_dev_databases", "databases")
@@ -76,7 +76,7 @@ def read_bird(folder: Path, split: str, notes: Notes) -> Found:
         raise no_split(folder, split, there)
     path = there[chosen]
     records = read_records(path, notes)
-    uids = [said(record, "question_id", "id") or f"bird_{chosen}_{i}" for i, record in enumerate(records)]
+    uids = [uid_or(record, f"bird_{chosen}_{i}", "question_id", "id") for i, record in enumerate(records)]
     more = on_server(chosen.removeprefix("mini_dev_"))
     items = [_item(record, uid)._replace(more=more) for record, uid in zip(records, uids, strict=True)]
     for name in _GOLDS.get(chosen, ()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 from glob import escape
 from pathlib import Path
@@ -31,6 +32,7 @@ class Databases:
         self._has_suites = bool(wanted)
         self._paths: dict[str, str] = {}
         self._faults: dict[str, str] = {}
+        self._omissions: dict[str, tuple[str, ...]] = {}
         self._names: dict[Path, dict[str, str]] = {}
         self._other_case: dict[str, str] = {}
         self._variants: dict[str, tuple[str, ...]] = {}
@@ -52,7 +54,7 @@ class Databases:
             return f"db_id {db_id if len(db_id) <= _LONGEST else db_id[:_SHOWN] + '…'!r} is not a folder name"
         key = path or self.path(db_id)
         if key not in self._faults:
-            self._faults[key] = _fault(db_id, key)
+            self._faults[key] = self._look(db_id, key)
         return self._faults[key] if key else f"no database {db_id}"
 
     def suite(self, db_id: str) -> tuple[str, ...]:
@@ -71,6 +73,12 @@ class Databases:
         if self._other_case:
             first = "; ".join(f"{name} as {found}" for name, found in list(self._other_case.items())[:3])
             notes.append(f"{len(self._other_case)} databases were found under a name in another case: {first}")
+        if self._omissions:
+            parts = [f"{key}: {line}" for key, lines in self._omissions.items() for line in lines]
+            notes.append(
+                f"{len(self._omissions)} databases have parts that this SQLite cannot read: {'; '.join(parts[:3])}"
+                + (f" and {len(parts) - 3} more" if parts[3:] else "")
+            )
         used = [suite for suite in self._variants.values() if suite]
         if used:
             files = sum(len(suite) - 1 for suite in used)
@@ -83,6 +91,21 @@ class Databases:
                     if path.is_file():
                         return str(path)
         return ""
+
+    def _look(self, db_id: str, path: str) -> str:
+        if not path:
+            return f"no database {db_id}"
+        if not Path(path).is_file():
+            return f"no database {path}"
+        try:
+            schema = read_schema(path)
+        except InputError as error:
+            if isinstance(error.__cause__, sqlite3.OperationalError):
+                return f"database {db_id or path} cannot be read ({error.__cause__})"
+            return f"database {db_id or path} is corrupt"
+        if schema.omissions:
+            self._omissions[db_id or path] = schema.omissions
+        return "" if schema.tables else f"database {db_id or path} has no tables"
 
     def _find_other_case(self, db_id: str) -> str:
         for root in self.roots:
@@ -108,18 +131,6 @@ def _file_of(path: Path) -> str:
         return str(path)
     names = (entry for entry in sorted(path.iterdir()) if entry.suffix in _ENDINGS)
     return next((str(entry) for entry in names if entry.stem.lower() == path.name.lower()), "")
-
-
-def _fault(db_id: str, path: str) -> str:
-    if not path:
-        return f"no database {db_id}"
-    if not Path(path).is_file():
-        return f"no database {path}"
-    try:
-        schema = read_schema(path)
-    except InputError:
-        return f"database {db_id or path} is corrupt"
-    return "" if schema.tables else f"database {db_id or path} has no tables"
 
 
 def suites_of(folder: Path) -> list[Path]:

@@ -17,7 +17,8 @@ from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes, Record, first_record, mended, read_json, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, is_reshaped, listed, no_split, said
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, is_reshaped, listed, no_split, said, uid_or
+from jaxrl_sql.sqlenv.files import uid_of
 from jaxrl_sql.types import InputError
 
 _SPLITS = ("valid", "dev", "test", "train")
@@ -130,10 +131,9 @@ def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes
         is_answerable = not record.get("is_impossible", False) and sql.lower() not in ("null", "nan")
         run = prepare(sql) if is_answerable else ""
         changed += is_answerable and run.lower() != sql.lower()
-        uid = said(record, "id") or f"{part.name}_{split}_{number}"
         items.append(
             Item(
-                uid,
+                uid_or(record, f"{part.name}_{split}_{number}", "id"),
                 _database(part, said(record, "db_id"), databases),
                 said(record, "question"),
                 run,
@@ -163,13 +163,15 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
         raise InputError(f"{labels}: no such file (it holds the SQL of each question by id){others}")
     golds = read_json(labels, notes)
     if isinstance(golds, list):
-        golds = {said(one, "id"): said(one, "label", "sql") for one in golds if isinstance(one, dict)}
+        by_id = [(uid_of(label, str(labels), ("id",)), label) for label in golds if isinstance(label, dict)]
+        # Of a repeated id the first counts, as of questions.
+        golds = {uid: said(label, "label", "sql") for uid, label in reversed(by_id) if uid}
     if not isinstance(golds, dict):
         raise InputError(f"{labels}: expected an object of SQL by id")
     # A label that is null says that there is no SQL; one that is missing says nothing.
     golds = {uid: "null" if sql is None else sql for uid, sql in golds.items()}
     questions = [one for one in questions if isinstance(one, dict)]
-    return [{**one, "query": said(golds, said(one, "id"))} for one in questions]
+    return [{**one, "query": said(golds, uid_of(one, str(path), ("id",)))} for one in questions]
 
 
 def _database(part: Path, db_id: str, databases: Databases) -> str:

@@ -14,6 +14,7 @@ from jaxrl_sql.data.benchmarks.files import Notes
 from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, no_split, said_all
 from jaxrl_sql.data.jsonl import records, text
 from jaxrl_sql.sqlenv.address import open_url, told_url
+from jaxrl_sql.sqlenv.files import uid_of
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
@@ -47,9 +48,10 @@ def _item(record: dict[str, Any], number: int) -> Item:
         return value.strip() if isinstance(value, str) else ""
 
     names = ("demonstration", "reasoning")
-    fault = _unusable_fields(record)
+    uid = "" if record.get("id") in (None, "") else uid_of(record, f"line {number}", ("id",))
+    fault = _unusable_fields(record, uid)
     return Item(
-        text(record.get("id")) or f"line {number}",
+        uid or f"line {number}",
         optional("db_id"),
         optional("question"),
         optional("sql"),
@@ -83,8 +85,8 @@ def plain_record(example: Example) -> dict[str, Any]:
     return line | {name: value for name, value in more.items() if value}
 
 
-def _unusable_fields(record: dict[str, Any]) -> str:
-    missing = [] if text(record.get("id")) else ["id"]
+def _unusable_fields(record: dict[str, Any], uid: str) -> str:
+    missing = [] if uid else ["id"]
     for name in ("db_id", "question", "sql"):
         value = record.get(name)
         if not isinstance(value, str) or not value.strip():

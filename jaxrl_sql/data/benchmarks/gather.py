@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.data.benchmarks.benchmark import Skipped
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes
+from jaxrl_sql.sqlenv.files import uid_of
 from jaxrl_sql.types import UNPLACED, Example, InputError
 
 
@@ -139,6 +140,11 @@ def said(record: Mapping[str, Any], *names: str) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
     return ""
+
+
+def uid_or(record: Mapping[str, Any], by_place: str, *names: str) -> str:
+    """Return a record's id, or `by_place` if it has no such field; raises InputError for a field without an id."""
+    return uid_of(record, f"question {by_place}", names) or by_place
 
 
 def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:

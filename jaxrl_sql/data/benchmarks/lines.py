@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_columns, first_record, read_csv, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, listed, no_split, said, said_all
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, listed, no_split, said, said_all, uid_or
 from jaxrl_sql.data.benchmarks.released import (
     ASKED,
     ShownDatabases,
@@ -58,7 +58,7 @@ HUGE_BYTES = 256 << 20
 
 def synsql_item(record: Record, number: int) -> Item:
     """Make a question of a SynSQL record; its chain of thought is taught where it ends in SQL."""
-    uid = said(record, "id") or f"synsql_{number}"
+    uid = uid_or(record, f"synsql_{number}", "id")
     return Item(
         uid,
         said(record, "db_id"),
@@ -90,7 +90,7 @@ def own_item(folder: Path, stem: str, record: Record, number: int) -> Item:
         named, path = Path(named).stem, named
     taught["other_golds"] = said_all(record, "other_sql")
     return Item(
-        said(record, *_IDS) or f"{stem}_{number}",
+        uid_or(record, f"{stem}_{number}", *_IDS),
         named,
         said(record, *_QUESTION),
         said(record, *_SQL) or taught.get("demonstration", ""),
@@ -319,10 +319,10 @@ def _made_split(items: Sequence[Item], split: str, path: Path, notes: Notes) -> 
     Sides are chosen by the golds alone, so that questions with one gold are on one side, and stay there when others
     come.
     """
-    golds = {item.uid: " ".join(item.sql.lower().split()) for item in items}
-    order = sorted(set(golds.values()), key=lambda sql: rank(sql, "split"))
+    golds = [" ".join(item.sql.lower().split()) for item in items]
+    order = sorted(set(golds), key=lambda sql: rank(sql, "split"))
     held = {*order[: max(1, round(_HELD_OUT * len(order)))]}
-    chosen = [item for item in items if (golds[item.uid] in held) != (split == "train")]
+    chosen = [item for item, gold in zip(items, golds, strict=True) if (gold in held) != (split == "train")]
     if items and not chosen:
         raise InputError(
             f"{path}: nothing is left to train on: its questions ({len(items)}) have one gold, which is held out; add "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes, first_record, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, is_reshaped, no_split, said
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, is_reshaped, no_split, said, uid_or
 
 _DATABASES = ("databases", "database")
 _SCIENCE = ("cordis", "oncomx", "sdss")
@@ -14,10 +14,10 @@ _SCIENCE = ("cordis", "oncomx", "sdss")
 
 def _item(record: dict[str, object], uid: str, databases: Databases, other: str) -> Item:
     """Make a question; of a database that is not there under its own name, `other` is looked for."""
-    own, db_id = said(record, "id", "question_id"), said(record, "db_id")
+    uid, db_id = uid_or(record, uid, "id", "question_id"), said(record, "db_id")
     db_id = other if not db_id or (not databases.path(db_id) and databases.path(other)) else db_id
     sql = said(record, "query", "sql", "SQL")
-    return Item(own or uid, db_id, said(record, "question"), sql, said(record, "evidence"), fields=tuple(record))
+    return Item(uid, db_id, said(record, "question"), sql, said(record, "evidence"), fields=tuple(record))
 
 
 def is_kaggle(folder: Path) -> bool:

@@ -23,7 +23,7 @@ from jaxrl_sql.data.benchmarks.files import (
     read_records,
     statements,
 )
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said, uid_or
 
 _DATABASES = ("database", "databases")
 _TEST_DATABASES = ("test_database", *_DATABASES)
@@ -108,9 +108,9 @@ def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes)
 
 def _item(record: Mapping[str, Any], uid: str, sql: str, difficulty: str = "") -> Item:
     question = said(record, "SpiderSynQuestion", "question")
-    own = said(record, "id", "question_id", "uid")
+    uid = uid_or(record, uid, "id", "question_id", "uid")
     evidence, fields = said(record, "evidence"), tuple(record)
-    return Item(own or uid, said(record, "db_id"), question, mended(sql), evidence, difficulty, fields=fields)
+    return Item(uid, said(record, "db_id"), question, mended(sql), evidence, difficulty, fields=fields)
 
 
 def read_dk(folder: Path, split: str, notes: Notes) -> Found:

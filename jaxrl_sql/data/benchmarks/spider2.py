@@ -18,6 +18,7 @@ from typing import Any
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_rows, first_record, read_records, read_text
 from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said
+from jaxrl_sql.sqlenv.files import uid_of
 from jaxrl_sql.types import Cell
 
 Table = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
@@ -76,7 +77,7 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> Found:
 
 
 def _standards(folder: Path, notes: Notes) -> dict[str, Record]:
-    """Read what is compared for each question, by its id."""
+    """Read the comparison options of each question, by its id; of a repeated id the first count, as of questions."""
     places = [folder, *(folder / name for name in ("evaluation_suite/gold", "gold", "evaluation_suite"))]
     path = next((path for place in places for path in sorted(place.glob(_STANDARDS))), None)
     if path is None:
@@ -84,7 +85,7 @@ def _standards(folder: Path, notes: Notes) -> dict[str, Record]:
             f"no evaluation standard ({_STANDARDS} is expected in {places[1]}): all columns are compared, in any order"
         )
         return {}
-    return {said(record, "instance_id"): record for record in read_records(path, notes)}
+    return {uid_of(record, str(path), ("instance_id",)): record for record in reversed(read_records(path, notes))}
 
 
 def _item(
@@ -95,7 +96,7 @@ def _item(
     databases: Databases,
     notes: Notes,
 ) -> Item:
-    uid, db_id = said(record, "instance_id"), said(record, "db", "db_id")
+    uid, db_id = uid_of(record, str(folder), ("instance_id",)), said(record, "db", "db_id")
     question = said(record, "question", "instruction")
     if not uid.startswith(("local", "sf_local")) and not databases.path(db_id):
         return Item(uid, db_id, question, fault="another engine than SQLite answers it (BigQuery or Snowflake)")

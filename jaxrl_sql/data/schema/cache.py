@@ -22,11 +22,13 @@ T = TypeVar("T")
 
 
 class Version(NamedTuple):
-    """A database file as it is now: another size or time makes another version."""
+    """A database file as it is now, and its write-ahead log: another size or time of either makes another version."""
 
     path: str
     mtime_ns: int
     size: int
+    log_mtime_ns: int = 0
+    log_size: int = 0
 
 
 def version_of(db_path: str | Path) -> Version:
@@ -38,7 +40,12 @@ def version_of(db_path: str | Path) -> Version:
         stat = path.stat()
     except OSError as error:
         raise InputError(f"{path}: no database file ({error.strerror})") from error
-    return Version(str(path.resolve()), stat.st_mtime_ns, stat.st_size)
+    place = str(path.resolve())
+    version = Version(place, stat.st_mtime_ns, stat.st_size)
+    with suppress(OSError):
+        log = Path(f"{place}-wal").stat()
+        return version._replace(log_mtime_ns=log.st_mtime_ns, log_size=log.st_size)
+    return version
 
 
 def kept(

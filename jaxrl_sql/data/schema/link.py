@@ -11,10 +11,8 @@ It looks at no gold, so that training, evaluation and questions of users are sho
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -25,8 +23,8 @@ import numpy as np
 from jaxrl_sql.data.schema.cache import Version, version_of
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.prune import keys_of, largest, part_of
-from jaxrl_sql.data.schema.read import Column, Schema, Table, connect, read_schema
-from jaxrl_sql.data.schema.retrieve import STOP, TOKEN, bm25, find_values, fold
+from jaxrl_sql.data.schema.read import Schema, read_schema
+from jaxrl_sql.data.schema.retrieve import STOP, TOKEN, bm25, find_values, fold, unify
 from jaxrl_sql.data.schema.used import Name
 from jaxrl_sql.types import Example
 
@@ -107,7 +105,7 @@ def _first(whole: Schema, order: Sequence[Sequence[Name]], count: int) -> Schema
 def _open(version: Version) -> _SchemaIndex:
     """Index a schema with the descriptions of its columns, as they are when it is first asked for."""
     schema, descriptions = read_schema(version.path), read_descriptions(version.path)
-    tables = (*schema.tables, *_read_views(version.path))
+    tables = (*schema.tables, *schema.views)
     whole = Schema(tables)
     place = {table.name: i for i, table in enumerate(tables)}
     columns = tuple((table.name, column.name) for table in tables for column in table.columns)
@@ -117,7 +115,7 @@ def _open(version: Version) -> _SchemaIndex:
         for other in {place[key.table] for key in table.foreign_keys} - {i}:
             ties[i].add(other)
             ties[other].add(i)
-    said = [f"{name_words(column)} {descriptions.of(table, column).casefold()}" for table, column in columns]
+    said = [f"{name_words(column)} {fold(descriptions.of(table, column))}" for table, column in columns]
     names = [name_words(table.name) for table in tables]
     of_tables = [" ".join((name, *said[starts[i] : starts[i + 1]])) for i, name in enumerate(names)]
     rankers = (_Ranker(len(texts), *bm25(texts)) for texts in (names, of_tables, said))
@@ -125,20 +123,9 @@ def _open(version: Version) -> _SchemaIndex:
     return _SchemaIndex(whole, columns, tuple(starts.tolist()), keys_of(whole), found, *rankers)
 
 
-def _read_views(path: str) -> Iterator[Table]:
-    """Yield a database's views as tables without keys; one that reads what is not there is left out."""
-    with closing(connect(path)) as connection:
-        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall():
-            with suppress(sqlite3.Error):
-                rows = connection.execute("SELECT name, type FROM pragma_table_info(?) ORDER BY cid", (name,))
-                columns = tuple(Column(column, declared or "") for column, declared in rows)
-                if columns:
-                    yield Table(name, columns)
-
-
 def name_words(name: str) -> str:
     """Return the words of a name in lower case: those of `StuID_2` are `stu`, `id` and `2`."""
-    return " ".join(filter(None, _CUT.split(name))).casefold()
+    return " ".join(filter(None, _CUT.split(unify(name)))).casefold()
 
 
 def _in_order(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:

@@ -1,18 +1,21 @@
 """Read what a prompt says about a database: tables, columns, keys and how they refer to each other.
 
 Reading goes through Python's own sqlite3, read-only: it happens once a database, not once a candidate, so it needs
-none of the native executor's speed. `jaxrl_sql.data.schema.render` turns the result into text.
+none of the native executor's speed. `jaxrl_sql.data.schema.render` turns the result into text. A table or column that
+this SQLite cannot read, such as a virtual table of an extension, is left out and listed with the reason.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from jaxrl_sql.data.schema.cache import Version, version_of
+from jaxrl_sql.data.schema.quote import quote_name
+from jaxrl_sql.data.schema.sqlite_file import is_of_one_part, read_file
 from jaxrl_sql.types import InputError
 
 
@@ -54,12 +57,21 @@ class Table:
 class Schema:
     """The tables of a database in the order in which they were created.
 
-    Views are left out, SQLite's own tables, and those in which virtual ones keep what they hold.
+    SQLite's own tables are left out, and those in which virtual ones keep what they hold. Views are apart, as tables
+    without keys; where a database has views alone, they are its tables.
     `matched` are (table, column, value) that a question seems to mean, the best first: none as a schema is read.
+    `left_out` are (table or table.column, reason) that SQLite cannot read.
     """
 
     tables: tuple[Table, ...]
     matched: tuple[tuple[str, str, str], ...] = ()
+    views: tuple[Table, ...] = field(default=(), compare=False)
+    left_out: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @property
+    def omissions(self) -> tuple[str, ...]:
+        """Return a line for each table and column that is left out."""
+        return tuple(f"{name} is left out: {reason}" for name, reason in self.left_out)
 
 
 def read_schema(db_path: str | Path) -> Schema:
@@ -70,42 +82,32 @@ def read_schema(db_path: str | Path) -> Schema:
     return _read_version(version_of(db_path))
 
 
-def open_read_only(path: str | Path) -> sqlite3.Connection:
-    """Open a database to read it.
-
-    Raises InputError for an empty file whose log is not empty, as it is while the database is copied over: SQLite would
-    delete the log, on a read-only connection, too.
-    """
-    path = Path(path).resolve()
-    log = Path(f"{path}-wal")
-    if path.is_file() and not path.stat().st_size and log.is_file() and log.stat().st_size:
-        raise InputError(f"{path}: is empty, and {log.name} is not: wait until it is copied, or restore the file")
-    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
-
-
-def connect(path: str | Path) -> sqlite3.Connection:
-    """Open a database to read it; text that is no UTF-8 is replaced where it is not."""
-    connection = open_read_only(path)
-    connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
-    return connection
-
-
 @lru_cache(maxsize=4096)
 def _read_version(version: Version) -> Schema:
-    path = version.path
     try:
-        with closing(connect(path)) as connection:
-            found = connection.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(lower(name), 1, 7) <> 'sqlite_'"
-            ).fetchall()
-            shadows = _shadow_tables(connection)
-            names = [name for (name,) in found if name not in shadows]
-            columns = {name: _read_columns(connection, name) for name in names}
-            references = {name: _read_references(connection, name) for name in names}
+        return read_file(version.path, _read)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text
-        raise InputError(f"{path}: not a readable SQLite database ({error})") from error
-    bare = {name.lower(): Table(name, columns[name]) for name in names}
-    return Schema(tuple(Table(name, columns[name], _resolve(columns[name], references[name], bare)) for name in names))
+        raise InputError(f"{version.path}: not a readable SQLite database ({error})") from error
+
+
+def _read(connection: sqlite3.Connection) -> Schema:
+    kinds: dict[str, str] = dict(
+        connection.execute(
+            "SELECT name, type FROM sqlite_master "
+            "WHERE type IN ('table', 'view') AND substr(lower(name), 1, 7) <> 'sqlite_'"
+        )
+    )
+    shadows = _shadow_tables(connection)
+    left_out: list[tuple[str, str]] = []
+    readable = {name: _read_columns(connection, name, left_out) for name in kinds if name not in shadows}
+    bare = {name: Table(name, columns) for name, columns in readable.items() if columns is not None}
+    targets = {name.lower(): table for name, table in bare.items() if kinds[name] == "table"}
+    tables = tuple(
+        replace(table, foreign_keys=_resolve(table.columns, _read_references(connection, table.name), targets))
+        for table in targets.values()
+    )
+    views = tuple(table for name, table in bare.items() if kinds[name] == "view")
+    return Schema(tables or views, views=views if tables else (), left_out=tuple(left_out))
 
 
 def _shadow_tables(connection: sqlite3.Connection) -> frozenset[str]:
@@ -116,12 +118,47 @@ def _shadow_tables(connection: sqlite3.Connection) -> frozenset[str]:
     return frozenset(name for (name,) in rows)
 
 
-def _read_columns(connection: sqlite3.Connection, table: str) -> tuple[Column, ...]:
-    # table_xinfo also lists generated columns (hidden = 2, 3), which can be queried; hidden = 1 cannot be seen by `*`.
-    rows = connection.execute(
-        'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid', (table,)
-    )
-    return tuple(Column(name, declared or "", bool(not_null), pk) for name, declared, not_null, pk in rows)
+def _read_columns(
+    connection: sqlite3.Connection, table: str, left_out: list[tuple[str, str]]
+) -> tuple[Column, ...] | None:
+    """Return the columns that queries can read and compare, and note the others; None where no column is left."""
+    try:
+        # table_xinfo also lists generated columns (hidden = 2, 3), which can be queried; hidden = 1 are not in `*`.
+        rows = connection.execute(
+            'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid', (table,)
+        ).fetchall()
+    except sqlite3.Error as error:
+        if not is_of_one_part(error):
+            raise
+        left_out.append((table, str(error)))
+        return None
+    columns = tuple(Column(name, declared or "", bool(not_null), pk) for name, declared, not_null, pk in rows)
+    fault = _fault(connection, table, columns)
+    if not fault:
+        return columns
+    faults = {column.name: _fault(connection, table, [column]) for column in columns}
+    if all(faults.values()):
+        left_out.append((table, fault))
+        return None
+    left_out += [(f"{table}.{name}", reason) for name, reason in faults.items() if reason]
+    readable = [column for column in columns if not faults[column.name]]
+    if any(column.primary_key and faults[column.name] for column in columns):
+        readable = [replace(column, primary_key=0) for column in readable]
+    return tuple(readable)
+
+
+def _fault(connection: sqlite3.Connection, table: str, columns: Sequence[Column]) -> str:
+    """Return why no query can read and compare these columns, or "". The query is prepared, and not run."""
+    names = ", ".join(quote_name(column.name, always=True) for column in columns)
+    if not names:
+        return ""
+    try:
+        connection.execute(f"EXPLAIN SELECT DISTINCT {names} FROM {quote_name(table, always=True)}").close()
+    except sqlite3.Error as error:
+        if not is_of_one_part(error):
+            raise
+        return str(error)
+    return ""
 
 
 # A foreign key as SQLite lists it: the target table and (column, target column or None) pairs.
@@ -140,7 +177,7 @@ def _read_references(connection: sqlite3.Connection, table: str) -> list[_Refere
 
 
 def _resolve(own: tuple[Column, ...], references: list[_Reference], tables: dict[str, Table]) -> tuple[ForeignKey, ...]:
-    """Give each reference the names as the tables spell them; drop one whose table or column does not exist.
+    """Give each reference the names as the tables spell them; drop one whose table or column is not in the schema.
 
     A reference without target columns means the target's primary key (SQLite, "Foreign Key Support", section 3).
     """
@@ -148,14 +185,14 @@ def _resolve(own: tuple[Column, ...], references: list[_Reference], tables: dict
     resolved = []
     for target_name, pairs in references:
         target = tables.get(target_name.lower())
-        if target is None:
+        if target is None or any(column.lower() not in spelled for column, _ in pairs):
             continue
         names = {column.name.lower(): column.name for column in target.columns}
         key = target.primary_key
         wanted = [
             to if to is not None else (key[i] if len(key) == len(pairs) else None) for i, (_, to) in enumerate(pairs)
         ]
-        columns = tuple(spelled.get(column.lower(), column) for column, _ in pairs)
+        columns = tuple(spelled[column.lower()] for column, _ in pairs)
         targets = tuple(names[to.lower()] for to in wanted if to is not None and to.lower() in names)
         if len(targets) == len(pairs):
             resolved.append(ForeignKey(columns, target.name, targets))

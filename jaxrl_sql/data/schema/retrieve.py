@@ -4,7 +4,7 @@ BM25 over the distinct text values of up to 40 characters, asked with every run 
 of what it finds, values stay whose longest common substring with the question is above 0.85 of their length and is not
 cut out of a word there, but for endings as in "cats" and "African". Values and questions are cut into three characters
 each, word by word: of the literals in the golds of Spider's dev set that are values, 92 % are found so, and 85 % by
-whole words.
+whole words. Both are compared in one Unicode form (`fold`); a value is shown as its cell has it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 
 from jaxrl_sql.data.schema.cache import Version, kept, version_of
 from jaxrl_sql.data.schema.quote import quote_name
-from jaxrl_sql.data.schema.read import connect, read_schema
+from jaxrl_sql.data.schema.read import Table, read_schema
+from jaxrl_sql.data.schema.sqlite_file import read_file, skip_unreadable
 from jaxrl_sql.types import Example, InputError
 
 # The name of entries in the cache on disk: another number when what is found, or how it is written, changes.
-_KIND = "texts-2"
+_KIND = "texts-3"
 _LONGEST = 40
 # A column of more distinct values is known by the first of them in their order: it is one of codes or names.
 _MOST = 100_000
@@ -41,6 +42,22 @@ _KEPT = 512 << 20
 # Every three characters of a word that stand together, and words that are shorter; one pattern for bm25s's tokenizer.
 TOKEN = re.compile(r"(?=(\w{3}|\b\w{1,2}\b))")
 _WORD = re.compile(r"\w+")
+# What of a text `v` is indexed. A decomposed text may have three times the characters; it holds first bytes of marks
+# over and below letters, of Hangul's vowels or of kana's voiced marks.
+_MARKS = " OR ".join(f"instr(CAST(v AS BLOB), x'{mark}')" for mark in ("CC", "E185", "E38299", "E3829A"))
+_SHORT = (
+    f"(length(v) BETWEEN 1 AND {_LONGEST} OR length(v) BETWEEN {_LONGEST + 1} AND {3 * _LONGEST} "
+    f"AND length(CAST(v AS BLOB)) > length(v) AND ({_MARKS}))"
+)
+# Apostrophes, quotes and hyphens that normal forms of Unicode keep apart, and what nobody sees.
+_APOSTROPHES = "\u00b4\u02b9\u02bb\u02bc\u2018\u2019\u201b\u2032\u055a\u05f3\ua78c"
+_QUOTES = "\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"
+_HYPHENS = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u05be"
+_UNSEEN = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+_ODD = re.compile(f"[{_APOSTROPHES}{_QUOTES}{_HYPHENS}{_UNSEEN}]")
+_PLAIN = str.maketrans(
+    _APOSTROPHES + _QUOTES + _HYPHENS, "'" * len(_APOSTROPHES) + '"' * len(_QUOTES) + "-" * len(_HYPHENS), _UNSEEN
+)
 # A character of a word, in scripts that part words: not Thai, Lao, Burmese, Khmer, kana, Chinese and Hangul.
 _LETTER = re.compile("[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 # What a word of the question may add to a value: "cats", "buses", "African", "European".
@@ -151,22 +168,28 @@ def open_index(db_path: str) -> TextIndex:
 
 def read_texts(path: str) -> tuple[list[tuple[str, str]], list[list[str]]]:
     """Return the (table, column) pairs of a database that hold texts, and the distinct texts of each, in order."""
-    columns, texts = [], []
+    tables = read_schema(path).tables
     try:
-        with closing(connect(path)) as connection:
-            for table in read_schema(path).tables:
-                for column in table.columns:
-                    name, source = (quote_name(text, always=True) for text in (column.name, table.name))
-                    rows = connection.execute(
-                        f"SELECT DISTINCT v FROM (SELECT {name} AS v FROM {source}) "
-                        f"WHERE typeof(v) = 'text' AND length(v) BETWEEN 1 AND {_LONGEST} ORDER BY v LIMIT {_MOST}"
-                    )
-                    found = [text for (text,) in rows if _WORD.search(text)]
-                    if found:
-                        columns.append((table.name, column.name))
-                        texts.append(found)
+        return read_file(path, lambda connection: _read_texts(connection, path, tables))
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text
         raise InputError(f"{path}: values cannot be read ({error})") from error
+
+
+def _read_texts(
+    connection: sqlite3.Connection, path: str, tables: Sequence[Table]
+) -> tuple[list[tuple[str, str]], list[list[str]]]:
+    columns, texts = [], []
+    for table in tables:
+        for column in table.columns:
+            name, source = (quote_name(text, always=True) for text in (column.name, table.name))
+            with skip_unreadable(path, f"{table.name}.{column.name}"):
+                rows = connection.execute(
+                    f"SELECT DISTINCT v FROM (SELECT {name} AS v FROM {source}) "
+                    f"WHERE typeof(v) = 'text' AND {_SHORT} ORDER BY v LIMIT {_MOST}"
+                )
+                if distinct := [text for (text,) in rows if _WORD.search(text) and _is_short(text)]:
+                    columns.append((table.name, column.name))
+                    texts.append(distinct)
     return columns, texts
 
 
@@ -217,8 +240,18 @@ def _import_bm25s() -> Any:
 
 
 def fold(text: str) -> str:
-    """Return a text in one case, its words parted by single spaces."""
-    return " ".join(text.casefold().split())
+    """Return a text in one case and one Unicode form (`unify`), its words parted by single spaces."""
+    folded = text.casefold() if text.isascii() else normalize("NFKC", unify(text).casefold())
+    return " ".join(folded.split())
+
+
+def unify(text: str) -> str:
+    """Return a text in one Unicode form, NFKC with plain apostrophes, quotes and hyphens."""
+    return normalize("NFKC", text.translate(_PLAIN) if _ODD.search(text) else text)
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= _LONGEST or len(normalize("NFC", text)) <= _LONGEST
 
 
 def _needed(length: int) -> int:

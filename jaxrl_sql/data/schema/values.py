@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -13,11 +12,12 @@ from typing import NamedTuple
 
 from jaxrl_sql.data.schema.cache import Version, kept, version_of
 from jaxrl_sql.data.schema.quote import quote_name
-from jaxrl_sql.data.schema.read import Column, Table, connect, read_schema
+from jaxrl_sql.data.schema.read import Column, Table, read_schema
+from jaxrl_sql.data.schema.sqlite_file import read_file, skip_unreadable
 from jaxrl_sql.types import InputError
 
 # The name of entries in the cache on disk: another number when what is found, or how it is written, changes.
-_KIND = "values-2"
+_KIND = "values-3"
 
 # Large tables are known by their first rows: a schema is read at a run's start, of each of its databases.
 _ROWS = 100_000
@@ -60,15 +60,20 @@ def _read_version(version: Version) -> ColumnValues:
 
 def _read(path: str) -> ColumnValues:
     schema = read_schema(path)
-    found = {}
+
+    def read(connection: sqlite3.Connection) -> dict[tuple[str, str], Values]:
+        values = {}
+        for table in schema.tables:
+            for column in table.columns:
+                values[table.name, column.name] = NO_VALUES
+                with skip_unreadable(path, f"{table.name}.{column.name}"):
+                    values[table.name, column.name] = _read_column(connection, table, column)
+        return values
+
     try:
-        with closing(connect(path)) as connection:
-            for table in schema.tables:
-                for column in table.columns:
-                    found[table.name, column.name] = _read_column(connection, table, column)
+        return MappingProxyType(read_file(path, read))
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text
         raise InputError(f"{path}: values cannot be read ({error})") from error
-    return MappingProxyType(found)
 
 
 def _dump(values: ColumnValues) -> bytes:

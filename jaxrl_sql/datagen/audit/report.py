@@ -15,6 +15,7 @@ from jaxrl_sql.datagen.audit.finding import Finding, Set
 from jaxrl_sql.datagen.audit.golds import audit_golds
 from jaxrl_sql.datagen.audit.overlap import shared_databases, shared_questions, shared_sql
 from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -53,7 +54,7 @@ def audit(options: argparse.Namespace) -> list[Finding]:
     findings += [Finding("cannot be read", one.name, uid, {"reason": why}) for one in sets for uid, why in one.skipped]
     counts = write(options, trains, evals, findings)
     show(sets, counts)
-    sys.stdout.write(f"{options.out / 'findings.jsonl'}\n")
+    print_text(str(options.out / "findings.jsonl"))
     return findings
 
 
@@ -116,4 +117,4 @@ _ORDER = ("question", "sql", "database", "gold", "suite", "cannot be read")
 
 
 def _tell(words: str) -> None:
-    sys.stderr.write(f"{words}\n")
+    print_text(words, sys.stderr)

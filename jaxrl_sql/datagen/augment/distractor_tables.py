@@ -9,11 +9,11 @@ import random
 import re
 import sqlite3
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import Schema, Table, read_schema
+from jaxrl_sql.data.schema.sqlite_file import readable
 from jaxrl_sql.datagen.augment.change import Change
 
 
@@ -58,10 +58,21 @@ def _take(
     """Take up to `count` tables of one donor; a table that cannot be copied is passed over."""
     free = [table for table in read_schema(donor.path).tables if table.name.casefold() not in taken and table.columns]
     chosen = [free[i] for i in sorted(rng.sample(range(len(free)), min(count, len(free))))]
-    try:
-        connection.execute("ATTACH DATABASE ? AS donor", (f"{Path(donor.path).resolve().as_uri()}?mode=ro",))
-    except sqlite3.Error:
-        return []  # another text encoding, or no more than a name
+    with readable(donor.path) as uri:
+        try:
+            connection.execute("ATTACH DATABASE ? AS donor", (uri,))
+        except sqlite3.Error:
+            return []  # another text encoding, or no more than a name
+        changes = _copy_tables(connection, db_id, donor, chosen, rows)
+        connection.commit()
+        connection.execute("DETACH DATABASE donor")
+    taken |= {change.details["table"].casefold() for change in changes}
+    return changes
+
+
+def _copy_tables(
+    connection: sqlite3.Connection, db_id: str, donor: Donor, chosen: Sequence[Table], rows: int
+) -> list[Change]:
     changes = []
     names = {table.name for table in chosen}
     for table in chosen:
@@ -78,14 +89,11 @@ def _take(
             connection.execute("ROLLBACK TO taking")
             names.discard(table.name)
         else:
-            taken.add(table.name.casefold())
             changes.append(Change("distract", db_id, {"table": table.name, "from": donor.db_id, "rows": held}))
         connection.execute("RELEASE taking")
     for table in chosen:
         if table.name in names:
             _drop_lost(connection, table, names)
-    connection.commit()
-    connection.execute("DETACH DATABASE donor")
     return changes
 
 

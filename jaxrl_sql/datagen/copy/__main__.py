@@ -17,6 +17,7 @@ from pathlib import Path
 from jaxrl_sql.datagen.command import exit_code
 from jaxrl_sql.datagen.copy.dump import ENDING, load_dump
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.address import Address, is_address, parse_address, users_of
 from jaxrl_sql.sqlenv.executor import Executor, Limits
 from jaxrl_sql.types import InputError
@@ -83,14 +84,14 @@ def _copy_in(options: argparse.Namespace) -> None:
         files = [file for file in files if file.db_id in options.only]
     target = open_target(address)
     manifest = open_manifest(options.out, address, target.version)
-    copy_files(files, target, manifest, copying, lambda line: sys.stdout.write(f"{line}\n"))
-    sys.stdout.write(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}\n")
+    copy_files(files, target, manifest, copying, print_text)
+    print_text(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}")
     if options.questions:
         limits = Limits(timeout_ms=options.timeout_ms, max_rows=_MOST_ROWS)
         with Executor(limits=limits, max_open=_MOST_SESSIONS) as executor:
             golds = check_golds(executor, examples, manifest, reader or address)
         write_golds(options.out, golds, reader or address)
-        sys.stdout.write("\n".join(summary_lines(golds, target.version)) + "\n")
+        print_text("\n".join(summary_lines(golds, target.version)))
 
 
 def _check(options: argparse.Namespace, address: Address, reader: Address | None) -> None:

@@ -12,12 +12,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.datagen.copy.engines import open_target
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.address import Address, parse_address, users_of
 from jaxrl_sql.types import InputError
 
@@ -62,7 +62,7 @@ def load_dump(arguments: Sequence[str]) -> None:
         raise InputError(f"{options.source}: {faults[0]}{f' and {len(faults) - 1} more' if faults[1:] else ''}")
     if options.reader:
         target.let_read(name, users_of(options.reader))
-    sys.stdout.write(f"{options.source}: loaded into {address.named(name)}, {target.version}\n")
+    print_text(f"{options.source}: loaded into {address.named(name)}, {target.version}")
 
 
 def _run(program: str, dump: Path, address: Address) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,8 @@ from sqlglot import exp
 
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.schema.cache import content_of
-from jaxrl_sql.data.schema.read import connect, read_schema
+from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.data.schema.sqlite_file import read_file
 from jaxrl_sql.datagen.augment.ties import is_tied, key_query
 from jaxrl_sql.datagen.copy.kinds import affinity_of
 from jaxrl_sql.datagen.copy.manifest import Entry, Manifest
@@ -246,8 +246,7 @@ def _with_ties(gold: Gold) -> Gold:
     """Note whether a gold that ran leaves open which of equally good rows come back."""
     if gold.status not in ("ok", "different_rows"):
         return gold
-    with closing(connect(gold.example.db_path)) as connection:
-        tied = is_tied(connection, gold.example.gold_sql)
+    tied = read_file(gold.example.db_path, lambda connection: is_tied(connection, gold.example.gold_sql))
     return gold._replace(is_tied=tied, status="tied" if tied and gold.status != "ok" else gold.status)
 
 

@@ -41,6 +41,7 @@ class _Planner:
         absent = {pair for pair in there if (pair[0].lower(), pair[1].lower()) in left_out}
         self.told += [f"{table}.{column} is left out, and the keys that it is of" for table, column in sorted(absent)]
         tables = [table for table in self.source.tables(left_out) if table.table.columns]
+        self.told += self.source.schema().omissions
         self.told += [f"the view {name} is left out" for name in self.source.views()]
         self.told += [
             f"{name}: NOCASE and RTRIM are left out: texts are compared as they are" for name in self.source.collated()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from jaxrl_sql.data.schema.cache import content_of
 from jaxrl_sql.data.schema.quote import quote_name
-from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table, open_read_only, read_schema
+from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table, read_schema
+from jaxrl_sql.data.schema.sqlite_file import open_read_only
 from jaxrl_sql.datagen.copy.digest import TableDigest
 from jaxrl_sql.datagen.copy.kinds import Cell, Seen, decode_text, is_dated, look, merged
 from jaxrl_sql.types import InputError
@@ -100,8 +101,9 @@ class Source:
         return [self._table(_without(table, left_out)) for table in self.schema().tables]
 
     def schema(self) -> Schema:
-        """Return what is declared."""
-        return read_schema(self.file.path)
+        """Return the tables that are declared, without views."""
+        schema, views = read_schema(self.file.path), self.views()
+        return replace(schema, tables=tuple(table for table in schema.tables if table.name not in views))
 
     def views(self) -> list[str]:
         """Return the names of views, which are not copied."""

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from jaxrl_sql.datagen.copy_database import (
 )
 from jaxrl_sql.datagen.prepare.choose import Chosen, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import Example, InputError
 
@@ -203,4 +203,4 @@ def _show(
         lines += [f"{name}: {line}" for line in (*found.notes, *skipped_lines(found.skipped))]
     for name, examples in splits.items():
         lines.append(f"{out / name}: {len(examples)} questions on {len({one.db_id for one in examples})} databases")
-    sys.stdout.write("\n".join([*lines, str(out / MANIFEST)]) + "\n")
+    print_text("\n".join([*lines, str(out / MANIFEST)]))

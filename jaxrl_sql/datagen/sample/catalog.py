@@ -28,7 +28,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; `order` are the columns by which its first rows are selected, `name` is its name in SQLite."""
+    """A table, or a view; `order` are the columns by which its first rows are selected, `name` its name in SQLite."""
 
     path: TablePath
     columns: tuple[Column, ...]
@@ -36,6 +36,7 @@ class Table:
     unique: tuple[tuple[str, ...], ...] = ()
     order: tuple[str, ...] = ()
     name: str = ""
+    is_view: bool = False
 
     @property
     def title(self) -> str:

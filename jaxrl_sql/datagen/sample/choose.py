@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from jaxrl_sql.datagen.sample.catalog import Catalog, ForeignKey, Table, TablePath
 from jaxrl_sql.types import InputError
 
-_SHOWN = 5
-
 
 def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
     """Return the catalog without some tables and columns, and without the keys that those belong to.
 
-    A name is `table`, `table.column`, or either after the schema. Raises InputError for an unknown or ambiguous name,
-    for a type that SQLite cannot hold, and for names that are equal to SQLite.
+    A name is `table`, `table.column`, or either after the schema. Types that SQLite cannot hold and views next to
+    tables are left out and noted. Raises InputError for an unknown or ambiguous name, and for names that are equal to
+    SQLite.
     """
     known = _names(catalog.tables)
-    dropped = {_resolve(name, known) for name in leave_out}
-    notes = list(catalog.notes)
+    named = {_resolve(name, known) for name in leave_out}
+    unfit, notes = _unfit(catalog.tables, named)
+    notes = [*catalog.notes, *notes]
+    dropped = named | unfit
     tables = []
     for table in _name_tables([table for table in catalog.tables if (table.path, None) not in dropped]):
         chosen = tuple(column for column in table.columns if (table.path, column.name) not in dropped)
@@ -45,6 +46,33 @@ def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
             parent = ".".join(key.parent)
             notes.append(f"{key.title}: no foreign key to {parent} in the sample: a part of it is left out")
     return Catalog(tuple(tables), tuple(foreign_keys), tuple(notes))
+
+
+def _unfit(
+    tables: Sequence[Table], named: Collection[tuple[TablePath, str | None]]
+) -> tuple[set[tuple[TablePath, str | None]], list[str]]:
+    """Return the parts that a sample does not hold, without those that are `named`, and a line for each."""
+    unfit: set[tuple[TablePath, str | None]] = set()
+    notes = []
+    held = []
+    for table in tables:
+        chosen = [column for column in table.columns if (table.path, column.name) not in named]
+        strange = [column for column in chosen if not column.kind]
+        if (table.path, None) in named or (table.columns and not chosen):
+            continue
+        if len(strange) == len(chosen):
+            unfit.add((table.path, None))
+            notes.append(f"{table.title} is left out: it has no column of a type that SQLite can hold")
+            continue
+        held.append(table)
+        for column in strange:
+            unfit.add((table.path, column.name))
+            notes.append(f"{table.title}.{column.name} is left out: SQLite cannot hold its type ({column.type})")
+    views = [table for table in held if table.is_view]
+    if len(views) < len(held):
+        unfit |= {(view.path, None) for view in views}
+        notes += [f"{view.title} is left out: it is a view, or a foreign table, next to tables" for view in views]
+    return unfit, notes
 
 
 def _names(tables: Sequence[Table]) -> dict[str, list[tuple[TablePath, str | None]]]:
@@ -89,8 +117,7 @@ def _name_tables(tables: Sequence[Table]) -> list[Table]:
 
 
 def _check_columns(tables: Sequence[Table]) -> None:
-    """Refuse tables without columns, columns of one name in SQLite, and types that SQLite cannot hold."""
-    strange: list[tuple[str, str]] = []
+    """Refuse tables without columns, and columns of one name in SQLite."""
     for table in tables:
         seen: dict[str, str] = {}
         for column in table.columns:
@@ -99,15 +126,8 @@ def _check_columns(tables: Sequence[Table]) -> None:
                 raise InputError(
                     f"{table.title}: the columns {other} and {column.name} have one name in SQLite: --leave-out one"
                 )
-            if not column.kind:
-                strange.append((f"{table.title}.{column.name}", column.type))
         if not seen:
             raise InputError(f"{table.title} has no columns: --leave-out {table.title}")
-    if strange:
-        shown = ", ".join(f"{name} ({kind})" for name, kind in strange[:_SHOWN])
-        more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-        names = " ".join(name for name, _ in strange[:_SHOWN])
-        raise InputError(f"SQLite cannot hold the type of {shown}{more}: --leave-out {names}")
 
 
 def unique_keys(table: Table, foreign_keys: Sequence[ForeignKey]) -> list[tuple[str, ...]]:

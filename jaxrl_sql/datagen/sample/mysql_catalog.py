@@ -11,8 +11,9 @@ Select = Callable[[str], Sequence[Record]]
 """Return the rows of a query, as texts."""
 
 _TABLES = """
-SELECT table_name FROM information_schema.tables
-WHERE table_schema = DATABASE() AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY create_time, table_name
+SELECT table_name, table_type FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED', 'VIEW')
+ORDER BY create_time, table_name
 """
 _COLUMNS = """
 SELECT table_name, column_name, data_type, column_type, is_nullable, column_comment, collation_name, numeric_scale
@@ -49,11 +50,12 @@ def read_catalog(select: Select, database: str) -> Catalog:
         columns[table][name] = Column(name, full, kind, nullable == "NO", comment)
     unique = _unique(select)
     tables: dict[str, Table] = {}
-    for (name,) in _texts(select(_TABLES)):
+    for name, kind in _texts(select(_TABLES)):
         primary = unique[name].pop("PRIMARY", ())
         tables[name] = Table(
-            (database, name), tuple(columns[name].values()), primary, (*unique[name].values(),), primary
-        )
+            (database, name), tuple(columns[name].values()), primary, (*unique[name].values(),), primary,
+            is_view=kind == "VIEW",
+        )  # fmt: skip
     foreign_keys, notes = [], []
     for key in _foreign_keys(select, database, columns):
         parent = tables.get(key.parent[1]) if key.parent[0] == database else None

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from jaxrl_sql.datagen.sample.catalog import Catalog, Column, ForeignKey, Table, TablePath
 
-# Partitions and foreign tables are not listed; a partitioned table is read with its partitions.
+# Partitions are not listed; a partitioned table is read with its partitions. Foreign tables count as views: neither has
+# keys, and the server may take long to read the first rows. Views of extensions are not listed.
 _TABLES = """
 SELECT c.oid::int8, n.nspname, c.relname,
-       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.relrowsecurity
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.relrowsecurity,
+       c.relkind IN ('v', 'm', 'f')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+WHERE (c.relkind IN ('r', 'p', 'f') OR c.relkind IN ('v', 'm') AND NOT EXISTS (
+        SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+      )) AND NOT c.relispartition AND c.relpersistence <> 't'
   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
 ORDER BY n.nspname <> 'public', n.nspname, c.oid
 """
@@ -65,10 +70,12 @@ def read_catalog(cursor: Any) -> Catalog:
         return cursor.fetchall()
 
     paths: dict[int, TablePath] = {}
+    views = set()
     notes = []
-    for oid, schema, name, is_readable, has_policies in select(_TABLES):
+    for oid, schema, name, is_readable, has_policies, is_view in select(_TABLES):
         if is_readable:
             paths[oid] = (schema, name)
+            views |= {oid} if is_view else set()
         else:
             notes.append(f"{schema}.{name} is left out: the role may not read it")
         if is_readable and has_policies:
@@ -78,7 +85,7 @@ def read_catalog(cursor: Any) -> Catalog:
     for oid, number, name, shown, kind, modifier, not_null, comment in select(_COLUMNS, [*paths]):
         columns[oid][number] = Column(name, shown, kind_of(kind, modifier, types), not_null, comment or "")
     keys = select(_KEYS, [*paths])
-    tables = tuple(_table(oid, path, columns[oid], keys) for oid, path in paths.items())
+    tables = tuple(replace(_table(oid, path, columns[oid], keys), is_view=oid in views) for oid, path in paths.items())
     return Catalog(tables, tuple(_foreign_keys(keys, paths, columns)), tuple(notes))
 
 

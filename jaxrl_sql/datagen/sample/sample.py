@@ -25,6 +25,7 @@ from jaxrl_sql.datagen.sample.postgresql import PostgresqlSource
 from jaxrl_sql.datagen.sample.source import Source
 from jaxrl_sql.datagen.sample.values import KINDS, to_cell
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.address import Address, parse_address
 from jaxrl_sql.types import InputError
 
@@ -62,11 +63,11 @@ def copy_out(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     report = sample(options.source, options.to, options.rows, options.leave_out, _print_progress)
     lines = [*report.notes, f"{report.path}: {sum(report.rows.values())} rows of {len(report.rows)} tables"]
-    sys.stdout.write("\n".join(lines) + "\n")
+    print_text("\n".join(lines))
 
 
 def _print_progress(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    print_text(line, sys.stderr)
     sys.stderr.flush()
 
 
@@ -91,9 +92,10 @@ def sample(
     source = _SOURCES[address.engine](address)
     scratch = folder / f".{target.name}.{os.getpid()}.partial"
     try:
-        chosen = choose(source.catalog(), leave_out)
+        chosen = _with_readable_views(source, choose(source.catalog(), leave_out))
         if not chosen.tables:
-            raise InputError(f"{address.named(address.database)}: there is no table that the role can read")
+            why = f" ({'; '.join(chosen.notes[:3])})" if chosen.notes else ""
+            raise InputError(f"{address.named(address.database)}: there is no table that the role can read{why}")
         scratch.mkdir(parents=True)
         file = SampleFile(scratch / f"{target.name}.sqlite", chosen)
         try:
@@ -111,6 +113,20 @@ def sample(
         source.close()
         shutil.rmtree(scratch, ignore_errors=True)
     return SampleReport(target / f"{target.name}.sqlite", sampler.counts, tuple(notes))
+
+
+def _with_readable_views(source: Source, catalog: Catalog) -> Catalog:
+    """Return a catalog without the views of which no row can be read, as they call a refused function, say."""
+    tables, notes = [], list(catalog.notes)
+    for table in catalog.tables:
+        try:
+            if table.is_view:
+                source.first_rows(table, 1)
+        except InputError as error:
+            notes.append(f"{table.title} is left out: {error}")
+        else:
+            tables.append(table)
+    return catalog._replace(tables=tuple(tables), notes=tuple(notes))
 
 
 def sample_id(address: Address) -> str:

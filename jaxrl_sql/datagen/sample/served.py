@@ -53,10 +53,14 @@ def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callabl
     folder = cache / "samples" / hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
     name = sample_id(parse_address(url))
     path = folder / name / f"{name}.sqlite"
+    notes = path.with_name("notes.txt")
     if path.is_file():
+        for note in notes.read_text(encoding="utf-8").splitlines() if notes.is_file() else ():
+            report(note)
         report(f"an earlier sample shows the database: {path} (delete {path.parent} for a new one)")
         return path
     result = sample(url, folder, ROWS, leave_out)
+    notes.write_text("".join(f"{note}\n" for note in result.notes), encoding="utf-8")
     for note in result.notes:
         report(note)
     report(f"a sample of {ROWS} rows per table shows the database: {result.path}")

@@ -19,6 +19,7 @@ from jaxrl_sql.datagen.command import exit_code
 from jaxrl_sql.datagen.sample.options import add_leave_out, is_served, refuse_leave_out
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, RunSql, SynthReport, SynthSpec
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
 
@@ -71,7 +72,7 @@ def _print(out: Path, report: SynthReport) -> None:
         line = f"{split}: {count} questions on {report.databases[split]} databases"
         lines.append(f"{line}; tokens: {tokens}" if tokens else line)
     lines.append("grades: " + ", ".join(f"{grade} {count}" for grade, count in report.grades.items()))
-    sys.stdout.write("\n".join(lines) + "\n")
+    print_text("\n".join(lines))
 
 
 def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None:
@@ -88,7 +89,7 @@ def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None
         lines += [
             f"  not asked about: {len(names):>6}  {reason}, such as {names[0]}" for reason, names in reasons.items()
         ]
-    sys.stdout.write("\n".join(lines) + "\n")
+    print_text("\n".join(lines))
 
 
 def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
@@ -120,7 +121,7 @@ def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
 
 
 def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    print_text(line, sys.stderr)
 
 
 def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> RunSql:

@@ -76,7 +76,9 @@ class ReadDatabase(NamedTuple):
 def read_database(path: Path, db_id: str, run: RunSql) -> ReadDatabase:
     """Read a database; InputError when the file cannot be read as one."""
     reader = _Reader(run, read_descriptions(path))
-    tables = read_schema(path).tables
+    schema = read_schema(path)
+    tables = schema.tables
+    reader.left_out += [*schema.left_out, *((view.name, "a view next to tables") for view in schema.views)]
     limit = max(100, min(_MAX_ROWS, _MAX_ROWS_OF_ALL // max(len(tables), 1)))
     found: dict[str, tuple[Table, AnnotatedTable]] = {}
     for declared in tables:

@@ -51,7 +51,7 @@ def questions_of_file(path: Path, runners: Runners, count: int, spec: SynthSpec)
     read = read_database(path, db_id, runners.read)
     if not read.joined.tables:
         why = Counter(reason for _, reason in read.left_out)
-        raise InputError(f"{path}: nothing to ask about: {_top(why) or 'it holds no tables (views are not read)'}")
+        raise InputError(f"{path}: nothing to ask about: {_top(why) or 'it holds no tables and no views'}")
     rng = random.Random(f"{spec.seed}/own/{db_id}")
     # A template of the hard grade joins, which drops a reference that leads nowhere; others would count it.
     generator = QuestionGenerator(rng, runners.gold, read.whole, read.joined, is_strict=True, style=spec.style)

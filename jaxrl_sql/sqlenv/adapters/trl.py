@@ -5,14 +5,13 @@ The columns of the data set are `db_path`, `gold_sql` and, to be shown, `questio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 from jaxrl_sql.sqlenv.adapters.episode import SqlEpisode, SqlTask, example_of, response_of
 from jaxrl_sql.types import InputError
 
 _OVER = "The dialogue is over."
-_THOUGHT = "<think></think>\n"  # a tool call has its thought elsewhere, and its form is the trainer's affair
 
 
 class SqlEnvironment:
@@ -35,7 +34,8 @@ class SqlEnvironment:
         Returns:
             The rows, or the error, and how many turns are left.
         """
-        return self._step(f"{_THOUGHT}<sql>{sql}</sql>")
+        episode = self._begun()
+        return _OVER if episode.done else episode.query(sql) or _OVER
 
     def solution(self, sql: str) -> str:
         """Give the query that answers the question; the dialogue ends with it.
@@ -46,15 +46,14 @@ class SqlEnvironment:
         Returns:
             That the dialogue is over.
         """
-        return self._step(f"{_THOUGHT}<solution>{sql}</solution>")
+        episode = self._begun()
+        if not episode.done:
+            episode.solve(sql)
+        return _OVER
 
     def get_reward(self) -> float | None:
         """Return the reward of the dialogue; None where nothing is to be learned from it."""
         return self._begun().reward()
-
-    def _step(self, text: str) -> str:
-        episode = self._begun()
-        return _OVER if episode.done else episode.step(text) or _OVER
 
     def _begun(self) -> SqlEpisode:
         if self._episode is None:
@@ -78,14 +77,20 @@ def reward_function(task: SqlTask) -> Callable[..., list[float | None]]:
     """
 
     def sql_reward(
-        completions: Sequence[str | list[Mapping[str, Any]]], **columns: Sequence[Any]
+        completions: Sequence[str | list[Mapping[str, Any]]], prompts: Sequence[Any] = (), **columns: Any
     ) -> list[float | None]:
-        wide = {name: values for name, values in columns.items() if isinstance(values, list | tuple)}
+        # Lists, and arrays such as NumPy's; the trainer passes other things by name, too.
+        wide = {name: list(values) for name, values in columns.items() if _is_column(values)}
         rewards: list[float | None] = []
         for i, completion in enumerate(completions):
             row = {name: values[i] for name, values in wide.items() if i < len(values)}
-            scored = task.score(example_of(row), response_of(completion))
+            response = response_of(completion, prompts[i] if i < len(prompts) else "")
+            scored = task.score(example_of(row), response)
             rewards.append(scored.reward.total if scored.trusted else None)
         return rewards
 
     return sql_reward
+
+
+def _is_column(values: Any) -> bool:
+    return isinstance(values, Iterable) and isinstance(values, Sized) and not isinstance(values, str | bytes | Mapping)

@@ -51,10 +51,10 @@ class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
             raise InputError(f"taskset.questions: {self.config.questions}: {error.strerror}") from error
         for number, line in enumerate(lines, 1):
             try:
-                row = {name: str(json.loads(line)[name]) for name in NAMES}
-            except (ValueError, KeyError, TypeError) as error:
+                data = SqlData(**{name: json.loads(line)[name] for name in NAMES})
+            except (ValueError, KeyError, TypeError) as error:  # the first of its types, too
                 raise InputError(f"{self.config.questions}:{number}: not an object with {', '.join(NAMES)}") from error
-            yield SqlTask(SqlData(**row), self.config.task)
+            yield SqlTask(data, self.config.task)
 
 
 class SqlEnvConfig(vf.EnvConfig):

@@ -100,6 +100,7 @@ pub use scan::HALF_PAIR;
 pub use sqlite::deadline;
 pub use sqlite::hooks::options::{check_options, compile_options};
 pub use sqlite::in_memory_dbs::Access;
+pub use sqlite::versions::EARLIEST as EARLIEST_SQLITE;
 pub use target::setting_query;
 
 /// Returns the version of the SQLite that was compiled in.

@@ -167,7 +167,7 @@ fn is_pattern_word(word: &[u8]) -> bool {
 }
 
 /// Returns the name in a quoted name; a text in single quotes is no name.
-fn unquoted(token: &[u8]) -> &[u8] {
+pub(crate) fn unquoted(token: &[u8]) -> &[u8] {
     match token {
         [b'"' | b'`' | b'[', name @ .., b'"' | b'`' | b']'] => name,
         _ => token,
@@ -199,7 +199,7 @@ pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 
-fn word_end(bytes: &[u8], at: usize) -> usize {
+pub(crate) fn word_end(bytes: &[u8], at: usize) -> usize {
     (at..bytes.len()).find(|i| !is_word(bytes[*i])).unwrap_or(bytes.len())
 }
 
@@ -210,7 +210,7 @@ fn starts_with_from(bytes: &[u8], at: usize) -> bool {
 }
 
 /// Returns the first position at or after `at` that is not white space, a comment, a semicolon or a byte order mark.
-fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
+pub(crate) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
     while at < bytes.len() {
         match bytes[at] {
             b' ' | b'\t' | b'\n' | b'\x0c' | b'\r' | b';' => at += 1,

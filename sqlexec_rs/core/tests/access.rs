@@ -18,6 +18,7 @@ const COPIES: Access = Access {
     copies_bytes: 1 << 20,
     like_blobs: true,
     checks_cells: false,
+    sqlite_version: u32::MAX,
 };
 
 struct Fixture {

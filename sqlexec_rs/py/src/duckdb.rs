@@ -1,5 +1,6 @@
 //! The worker process of DuckDB: a Python program hands over an object that has the library loaded.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,12 +25,11 @@ pub(crate) fn _serve_duckdb(py: Python<'_>, engine: Py<PyAny>, memory_bytes: u64
     served.map_err(|error| PyOSError::new_err(error.to_string()))
 }
 
-/// Makes the configuration of one that runs DuckDB; `None` where this interpreter has no DuckDB.
+/// Makes the configuration of one that runs DuckDB; `None` where there is no DuckDB, or no program of an interpreter to run it.
 pub(crate) fn worker(py: Python<'_>, other: WorkerConfig) -> PyResult<Option<WorkerConfig>> {
-    let interpreter: Option<PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
     let spec = py.import("importlib.util")?.call_method1("find_spec", ("duckdb",));
-    let (Some(interpreter), Ok(spec)) = (interpreter, spec) else { return Ok(None) };
-    if interpreter.as_os_str().is_empty() || spec.is_none() {
+    let (Some(interpreter), Ok(spec)) = (interpreter(py)?, spec) else { return Ok(None) };
+    if spec.is_none() {
         return Ok(None);
     }
     let Some(package) = spec.getattr("origin")?.extract::<Option<PathBuf>>()? else { return Ok(None) };
@@ -40,6 +40,19 @@ pub(crate) fn worker(py: Python<'_>, other: WorkerConfig) -> PyResult<Option<Wor
     let paths = [module.with_file_name(PROGRAM).into(), module.into(), folder.as_os_str().to_owned()];
     let arguments = options.into_iter().chain(paths).collect();
     Ok(Some(WorkerConfig { program: interpreter, arguments, ..other }))
+}
+
+/// Finds the program of this interpreter: `sys.executable`, unless that is no file or, where Python is embedded, another program.
+fn interpreter(py: Python<'_>) -> PyResult<Option<PathBuf>> {
+    let sys = py.import("sys")?;
+    let path = |name: &str| sys.getattr(name).and_then(|value| value.extract::<PathBuf>()).ok();
+    let version = py.version_info();
+    let name = format!("python{}.{}", version.major, version.minor);
+    let installed = ["exec_prefix", "base_exec_prefix"].map(|prefix| path(prefix).map(|p| p.join("bin").join(&name)));
+    let executable = path("executable").filter(|program| program.is_file());
+    let is_python = |program: &PathBuf| program.file_name().is_some_and(|name| name.as_bytes().starts_with(b"python"));
+    let others = installed.into_iter().flatten().filter(|program| program.is_file());
+    Ok(executable.clone().filter(is_python).into_iter().chain(others).next().or(executable))
 }
 
 struct Duckdb {

@@ -31,6 +31,7 @@ const MIN_WORKER_BYTES: u64 = 64 << 20;
 pub(crate) struct Executor {
     pool: Pool,
     isolation: &'static str,
+    sqlite_version: Option<String>,
     limits: Arc<sqlexec_core::Limits>,
     shown_limits: Limits,
 }
@@ -41,12 +42,12 @@ impl Executor {
     #[pyo3(
         signature = (
             threads=None, limits=None, isolation="process", *, max_open=512, immutable=false, copy_up_to_bytes=0,
-            copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576, like_blobs=true, cell_size_check=false, on_run=None,
+            copies_bytes=268_435_456, cache_bytes=268_435_456, max_queued=1_048_576, like_blobs=true, cell_size_check=false, sqlite_version=None, on_run=None,
             slow_query_ms=None, worker_grace_ms=25, worker_hang_ms=Some(60_000), worker_memory_bytes=2_147_483_648
         ),
         text_signature = "(threads=None, limits=None, isolation='process', *, max_open=512, immutable=False, \
                           copy_up_to_bytes=0, copies_bytes=268435456, cache_bytes=268435456, max_queued=1048576, \
-                          like_blobs=True, cell_size_check=False, on_run=None, slow_query_ms=None, \
+                          like_blobs=True, cell_size_check=False, sqlite_version=None, on_run=None, slow_query_ms=None, \
                           worker_grace_ms=25, worker_hang_ms=60000, worker_memory_bytes=2147483648)"
     )]
     fn new(
@@ -62,6 +63,7 @@ impl Executor {
         max_queued: usize,
         like_blobs: bool,
         cell_size_check: bool,
+        sqlite_version: Option<&str>,
         on_run: Option<Py<PyAny>>,
         slow_query_ms: Option<u64>,
         worker_grace_ms: u64,
@@ -93,13 +95,22 @@ impl Executor {
             return Err(PyTypeError::new_err("on_run must be callable"));
         }
         let observer = observer(on_run, slow_query_ms.map(Duration::from_millis));
-        let access = Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells: cell_size_check };
+        let minor = sqlite_version.map_or(Ok(u32::MAX), minor_version)?;
+        let access = Access {
+            immutable,
+            copy_up_to_bytes,
+            copies_bytes,
+            like_blobs,
+            checks_cells: cell_size_check,
+            sqlite_version: minor,
+        };
         let config =
             Config { threads, max_open, access, cache_bytes, max_queued, worker, duckdb: duckdb::worker(py, bounds)? };
         let pool = py.detach(|| Pool::observed(&config, observer)).map_err(|fault| raise(&fault))?;
         let shown_limits = limits.unwrap_or_default();
         let isolation = if config.worker.is_some() { "process" } else { "thread" };
-        Ok(Self { pool, isolation, limits: Arc::new(shown_limits.to_core()), shown_limits })
+        let sqlite_version = sqlite_version.map(str::to_owned);
+        Ok(Self { pool, isolation, sqlite_version, limits: Arc::new(shown_limits.to_core()), shown_limits })
     }
 
     #[getter]
@@ -115,6 +126,11 @@ impl Executor {
     #[getter]
     fn isolation(&self) -> &'static str {
         self.isolation
+    }
+
+    #[getter]
+    fn sqlite_version(&self) -> Option<&str> {
+        self.sqlite_version.as_deref()
     }
 
     /// Runs one SQL text and returns its outcome.
@@ -342,6 +358,18 @@ fn interruptibly<T: Send>(
     };
     let done = py.detach(|| work(&mut is_calm));
     done.map_err(|fault| raised.unwrap_or_else(|| raise(&fault)))
+}
+
+/// Returns the minor version of SQLite 3.
+fn minor_version(version: &str) -> PyResult<u32> {
+    let parts: Option<Vec<u32>> = version.split('.').map(|part| part.parse().ok()).collect();
+    match parts.as_deref() {
+        Some([3, minor] | [3, minor, _]) if *minor >= sqlexec_core::EARLIEST_SQLITE => Ok(*minor),
+        _ => {
+            let earliest = sqlexec_core::EARLIEST_SQLITE;
+            Err(PyValueError::new_err(format!("sqlite_version must be 3.{earliest} or later, not {version:?}")))
+        }
+    }
 }
 
 /// Returns the worker program that was installed with this module.

@@ -285,7 +285,8 @@ class Executor:
 
     With `like_blobs=False` LIKE and GLOB match no blob, as in a SQLite that was compiled with
     `LIKE_DOESNT_MATCH_BLOBS`. `cell_size_check` looks through each page of a file as it is read (SQLite's pragma of
-    that name), for files that may be malformed on purpose. After each run, before anybody has its outcome,
+    that name), for files that may be malformed on purpose. `sqlite_version`, such as `3.40`, refuses functions and
+    syntax that later versions added. After each run, before anybody has its outcome,
     `on_run(db_path, sql, outcome)` is called on a thread of the executor, so it should be short, and must not submit,
     wait or close; what it raises goes to `sys.unraisablehook`. Runs that took `slow_query_ms` or longer are logged as
     warnings under `sqlexec_rs.slow`.
@@ -314,6 +315,7 @@ class Executor:
         max_queued: int = 1_048_576,
         like_blobs: bool = True,
         cell_size_check: bool = False,
+        sqlite_version: str | None = None,
         on_run: Callable[[Path, str, Outcome], object] | None = None,
         slow_query_ms: int | None = None,
         worker_grace_ms: int = 25,
@@ -327,6 +329,9 @@ class Executor:
     @property
     def isolation(self) -> str:
         """Where queries run: `thread` or `process`."""
+    @property
+    def sqlite_version(self) -> str | None:
+        """The version of SQLite whose functions and syntax there are; None: the one that was compiled in."""
     def execute(
         self,
         db_path: _Path,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sqlexec_rs import RULE_NAMES, bench, running, scoring, sqlite_version
 from sqlexec_rs.files import InputError
+from sqlexec_rs.terminal import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except InputError as error:
-        print(f"sqlexec_rs: {error}", file=sys.stderr)
+        print(printable(f"sqlexec_rs: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("sqlexec_rs: interrupted", file=sys.stderr)
@@ -92,6 +93,8 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-rows", type=_positive, default=1_000_000, metavar="N", help=rows)
     steps = "instructions of SQLite's virtual machine a query may take, the same on every machine; default: no bound"
     parser.add_argument("--vm-steps", type=_positive, metavar="N", help=steps)
+    version = "refuse functions and syntax that SQLite added after this version, such as 3.40"
+    parser.add_argument("--sqlite-version", metavar="V", help=version)
     _add_isolation(parser)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,17 @@ ID_KEYS = ("id", "question_id", "instance_id", "uid", "qid")
 _GOLD_KEYS = ("sql", "SQL", "query", "gold_sql", "gold")
 
 _SHOWN = 3
+# How files that are no text begin.
+_BINARY = {
+    b"PAR1": "a Parquet file: write it as JSON lines (pandas: to_json(orient='records', lines=True))",
+    b"PK\x03\x04": "a zip archive or an Excel workbook: unpack it, or save it as CSV",
+    b"\x1f\x8b": "a gzip file: unpack it",
+    b"\x28\xb5\x2f\xfd": "a zstd file: unpack it",
+    b"SQLite format 3\0": "a SQLite database: write JSON lines or a CSV with id and sql",
+    b"ARROW1": "an Arrow file: write JSON lines or a CSV with id and sql",
+    b"\x80\x04": "a pickle file: write JSON lines or a CSV with id and sql",
+    b"\x80\x05": "a pickle file: write JSON lines or a CSV with id and sql",
+}
 
 
 class InputError(Exception):
@@ -35,6 +48,68 @@ def cases(found: Iterable[str]) -> str:
     """Return the first of some cases, with `…` where there are more."""
     first = list(found)
     return ", ".join(first[:_SHOWN]) + (", …" if len(first) > _SHOWN else "")
+
+
+def id_values(record: Mapping[str, Any], keys: Sequence[str] = ID_KEYS) -> list[Any]:
+    """Return the values of a record's id fields, in the order of `keys`; capitals in field names do not matter."""
+    values = [record[key] for key in keys if key in record]
+    if values:
+        return values
+    lowered = {name.lower(): value for name, value in record.items()}
+    return [lowered[key] for key in keys if key in lowered]
+
+
+def id_text(value: Any) -> str:
+    """Return an id as text: a text, or a whole number; nothing for any other value.
+
+    pandas writes the whole numbers of a column with a gap as 2.0. From 2**53 on a float may be another number.
+    """
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    is_real = isinstance(value, float | Decimal) and math.isfinite(value)
+    return str(int(value)) if is_real and abs(value) < 2**53 and value % 1 == 0 else ""
+
+
+def is_blank(value: Any) -> bool:
+    """Return whether an id field is empty: null, NaN or blank text."""
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value  # noqa: PLR0124 (NaN)
+
+
+def uid_of(record: Mapping[str, Any], place: str, keys: Sequence[str] = ID_KEYS) -> str:
+    """Return a record's id as text, or nothing if it has no id field; raises InputError for a field without an id."""
+    values = id_values(record, keys)
+    uid = next(filter(None, map(id_text, values)), "")
+    if values and not uid:
+        raise InputError(f"{place}: its id is {values[0]!r:.60}, which is neither text nor a whole number")
+    return uid
+
+
+def text_of(path: Path) -> str:
+    """Read a text file in UTF-8; raises InputError for another encoding or kind of file, with what to write instead."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    for start, advice in _BINARY.items():
+        if raw.startswith(start):
+            raise InputError(f"{path}: {advice}")
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in raw[:64]:
+        raise InputError(f"{path}: not UTF-8, but UTF-16 or no text at all: write it as UTF-8")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        bad = [f"line {number}" for number, line in enumerate(raw.split(b"\n"), start=1) if not _is_utf8(line)]
+        raise InputError(f"{path}: not UTF-8 in {len(bad)} lines ({cases(bad)}): write it as UTF-8") from None
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class _Entry(NamedTuple):
@@ -61,10 +136,10 @@ def read_golds(path: Path) -> list[Gold]:
                 raise InputError(f"{place}: a gold must be a JSON object")
             if not isinstance(content.get("db_id"), str):
                 raise InputError(f"{place}: no db_id")
-            uid = _uid(content)
+            uid = uid_of(content, place) or str(number)
             gold_sql = _gold_sql(content, place)
             difficulty = content.get("difficulty") or content.get("hardness") or ""
-            golds.append(Gold(str(number) if uid is None else uid, content["db_id"], gold_sql, str(difficulty), place))
+            golds.append(Gold(uid, content["db_id"], gold_sql, str(difficulty), place))
     if not golds:
         raise InputError(f"{path}: no golds")
     twice = [uid for uid, count in Counter(gold.uid for gold in golds).items() if count > 1]
@@ -106,10 +181,6 @@ def _parse(text: str, path: Path, line: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{line + error.lineno - 1}: not JSON: {error.msg} at column {error.colno}") from None
-
-
-def _uid(content: dict[str, Any]) -> str | None:
-    return next((str(content[key]) for key in ID_KEYS if content.get(key) is not None), None)
 
 
 def _gold_sql(content: dict[str, Any], place: str) -> str | list[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlexec_rs.files import Gold, InputError, cases
 from sqlexec_rs.predictions import Prediction, Predictions, same_sql, shown_fields
 
-_NAME = re.compile(r" *[\w-]+ *")
+# A database's name, or an id, behind the last tab of a line.
+_NAME = re.compile(r" *[\w./:#-]+ *")
 _NEARLY_ALL = 0.95
 """Where so large a share of the predictions is the gold to the letter, the golds were read: no model writes so."""
 
@@ -32,7 +34,8 @@ def pair(
 ) -> Paired:
     """Pair a file of predictions with golds; `order` are the ids of all of a benchmark's, in its file's order.
 
-    Those of `order` that are no golds cannot be judged, and their predictions are left out. Raises InputError, with
+    Those of `order` that are no golds cannot be judged, and their predictions are left out; of several questions with
+    one id the first is the gold. Raises InputError, with
     counts and first cases, where predictions are missing or for no question (unless that is allowed), where a file
     without ids has not an entry for each, where a prediction is for another database than its question, and where
     nearly all are the golds themselves and the caller did not choose their field.
@@ -66,10 +69,14 @@ def pair(
     empty = [uid for uid, one in mine.items() if one.sql and uid in found and found[uid].sql is None]
     fenced = [uid for uid in mine if uid in found and (found[uid].sql or "").startswith("```")]
     unjudged = [uid for uid in found if uid in places]
+    shared = [uid for uid, count in Counter(order).items() if count > 1 and uid in found]
+    first_judged = "ids are of several questions, of which the first is judged"
+    first_judged += ": a prediction may be for another of them" if made.has_ids and not made.is_numbered else ""
     for uids, words in (
         (missing, "questions have no prediction and are in no share"),
         (extra, "predictions are for no question here and left out"),
         (unjudged, "predictions are for questions that cannot be judged and left out"),
+        (shared, first_judged),
         (empty, "predictions hold no SQL and count as wrong"),
         (fenced, "predictions stand in a code fence, which is no SQL: they are judged as they are"),
     ):
@@ -86,7 +93,8 @@ def _by_id(made: Predictions, order: Sequence[str]) -> tuple[dict[str, Predictio
     """
     ids = set(order)
     if made.is_numbered and len(made.found) == len(order) and not all(one.uid in ids for one in made.found):
-        return {order[int(one.uid)]: one for one in made.found}, "paired by BIRD's numbers"
+        by_number = sorted(made.found, key=lambda prediction: int(prediction.uid))
+        return _first_by_id(order, by_number), "paired by BIRD's numbers"
     return {one.uid: one for one in made.found}, "paired by id"
 
 
@@ -94,26 +102,35 @@ def _by_place(made: Predictions, golds: Sequence[Gold], order: Sequence[str]) ->
     """Return the predictions by question id, an entry a question; blank lines are skipped if the count then agrees."""
     if not made.is_lines:
         if len(made.found) == len(order):
-            return dict(zip(order, made.found, strict=True)), "paired entry by entry"
+            return _first_by_id(order, made.found), "paired entry by entry"
         raise InputError(
             f"{made.path}: {len(made.found)} entries without ids for {len(order)} questions: they are paired only when "
             "the counts agree; write an id into each"
         )
     known = {gold.db_id for gold in golds}
     last = [(one.sql or "").rpartition("\t")[1:] for one in made.found if one.sql is not None]
-    if all(tab and _NAME.fullmatch(word) for tab, word in last):  # a file for another set names its databases as well
-        known |= {word.strip() for _, word in last}
+    named = {word.strip() for tab, word in last if tab and _NAME.fullmatch(word)}
+    if 2 * sum(bool(tab) and word.strip() in named for tab, word in last) > len(last):  # a file for another set
+        known |= named
     whole = [_without_database(one, known) for one in made.found]
     filled = [one for one in whole if one.sql is not None]
     skipped = len(whole) - len(filled)
     for lines, how in ((whole, "paired line by line"), (filled, f"paired line by line, {skipped} blank lines skipped")):
         if len(lines) == len(order):
-            return dict(zip(order, lines, strict=True)), how
+            return _first_by_id(order, lines), how
     blank = f" ({skipped} of them blank)" if skipped else ""
     raise InputError(
         f"{made.path}: {len(whole)} lines{blank} for {len(order)} questions: without ids they are paired only when the "
         "counts agree; write JSON lines with id and sql"
     )
+
+
+def _first_by_id(order: Sequence[str], predictions: Iterable[Prediction]) -> dict[str, Prediction]:
+    """Return by question id the predictions for the questions of `order`; of a repeated id the first question's."""
+    by_id: dict[str, Prediction] = {}
+    for uid, prediction in zip(order, predictions, strict=True):
+        by_id.setdefault(uid, prediction)
+    return by_id
 
 
 def _without_database(one: Prediction, known: set[str]) -> Prediction:

@@ -2,7 +2,7 @@
 
 Nothing is guessed. A file with ids is paired by its ids, one without only where it has an entry for every question, and
 where two fields hold SQL, one of which may be the gold, the reader is told which to take; what does not fit is one
-InputError with counts and the first cases.
+InputError with counts and the first cases. So is a file whose texts mostly do not begin as SQL: it is another format.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlexec_rs.files import ID_KEYS, InputError, cases
+from sqlexec_rs.files import ID_KEYS, InputError, cases, id_text, id_values, is_blank, text_of
 
 BIRD_MARK = "\t----- bird -----\t"
 """Stands between SQL and database in BIRD's predictions."""
@@ -29,11 +29,24 @@ SQL_KEYS = (*_CLEAR_KEYS, *_SQL_ITSELF, *_VAGUE_KEYS)
 _ONLY_FIELD = "sql"
 # These hold no prediction, whatever words they begin with.
 _NO_SQL = (*ID_KEYS, "db_id", "question", "evidence")
-# SQL, perhaps in a code fence, in brackets or behind a comment.
-_BEGINS_AS_SQL = re.compile(r"(?:\s|\(|--[^\n]*\n|```(?:sql\b)?)*(?:select|with)\b", re.IGNORECASE)
+# SQL, perhaps in a code fence, in brackets or behind a comment. DuckDB's may begin with FROM.
+_BEGINS_AS_SQL = re.compile(
+    r"(?:\s|\(|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/|```(?:sql\w*)?)*(?:(?:select|with|from)\b|values\s*\()", re.IGNORECASE
+)
+# A line that continues a query of the line before it, or ends a code fence.
+_CONTINUES_SQL = re.compile(
+    r"(?:from|where|having|union|(?:group|order)\s+by|(?:(?:natural|inner|left|right|full|cross)\s+)?(?:outer\s+)?join)\b"
+    r"|\)|```\w*\Z",
+    re.IGNORECASE,
+)
 _FENCE = re.compile(r"\A\s*```(?:sql\b)?|```\s*\Z", re.IGNORECASE)
-_HEADER_NAME = re.compile(r"[^\W\d][\w. -]*")
-_SHOWN_FIELDS = 20
+# pandas calls an index without a name `Unnamed: 0`, or nothing.
+_HEADER_NAME = re.compile(r"[^\W\d][\w. -]*|unnamed: \d+", re.IGNORECASE)
+_INDEX_NAME = re.compile(r"|unnamed: \d+|index|idx", re.IGNORECASE)
+# The first of many lines may be the header of a table of one column.
+_HEADER_LINE = re.compile(r"[^\W\d][\w.-]*(?: (?:sql|query|queries))?", re.IGNORECASE)
+_DELIMITERS = "\t;,"
+_SHOWN_FIELDS, _SHOWN_CHARACTERS = 20, 40
 
 Entry = tuple[str, Mapping[str, Any]]
 
@@ -70,61 +83,43 @@ class Predictions(NamedTuple):
 
 
 def read_predictions(path: str | Path, field: str = "") -> Predictions:
-    """Read JSON lines, a JSON list, BIRD's JSON object, a CSV with a header, a folder of `<id>.sql`, or lines of SQL.
+    """Read JSON lines, a JSON list, BIRD's JSON object, a table with a header, a folder of `<id>.sql`, or lines of SQL.
 
-    `field` names where the predicted SQL stands; a file that names no fields has one, `sql`. Raises InputError for what
-    cannot be read: no UTF-8, broken JSON, entries without SQL, an id that stands twice, two fields with different SQL.
+    A table's columns are separated by commas, semicolons or tabs; `id<TAB>SQL` needs no header. `field` names the field
+    of the predicted SQL; a file that names no fields has one, `sql`. Raises InputError for a file that cannot be read:
+    no UTF-8, broken JSON, entries without SQL, an id that is unusable or occurs twice, two fields with different SQL;
+    and, unless the field is chosen, for texts that mostly do not begin as SQL.
     """
     path = Path(path)
     if path.is_dir():
         made = _read_folder(path)
     else:
-        text = _text_of(path)
+        text = text_of(path)
         start = text.lstrip()[:1]
         if start in ("{", "["):
             made = _read_json(path, text, field, is_list=start == "[")
         else:
-            made = _read_csv(path, text, field) or _read_lines(path, text)
+            made = _read_csv(path, text, field) or _read_tabbed(path, text) or _read_lines(path, text)
     if not made.found:
         raise InputError(f"{path}: no predictions in it")
     if field and field.lower() != made.field.lower():
         raise InputError(f"{path}: read as {made.form}, which names no fields: --field can only be {made.field}")
     if made.has_ids:
         _refuse_repeats(made)
+    if not field:
+        _refuse_other_texts(made)
     return made._replace(is_chosen=bool(field))
 
 
 def shown_fields(names: Sequence[str]) -> str:
     """Return a file's fields for a message."""
-    return ", ".join(names[:_SHOWN_FIELDS]) + (", …" if len(names) > _SHOWN_FIELDS else "")
+    return ", ".join(filter(None, names[:_SHOWN_FIELDS])) + (", …" if len(names) > _SHOWN_FIELDS else "")
 
 
 def same_sql(one: str, other: str) -> bool:
     """Return whether two texts differ in blanks, a last semicolon and a code fence at most."""
     first, second = (_FENCE.sub("", text).rstrip("; \t\r\n").split() for text in (one, other))
     return first == second
-
-
-def _text_of(path: Path) -> str:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in raw[:64]:
-        raise InputError(f"{path}: not UTF-8, but UTF-16 or no text at all: write it as UTF-8")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        bad = [f"line {number}" for number, line in enumerate(raw.split(b"\n"), start=1) if not _is_utf8(line)]
-        raise InputError(f"{path}: not UTF-8 in {len(bad)} lines ({cases(bad)}): write it as UTF-8") from None
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _read_json(path: Path, text: str, field: str, is_list: bool) -> Predictions:
@@ -185,20 +180,20 @@ def _from_objects(path: Path, form: str, entries: Sequence[tuple[str, Any]], cho
     fields = tuple(dict.fromkeys(name for _, entry in objects for name in entry))
     field = chosen or _field_of(objects, fields)
     named = field if chosen or field not in ("", *_SQL_ITSELF) else " or ".join(_SQL_ITSELF)
-    has_ids = any(_uid_of(entry) for _, entry in objects)
+    has_ids = any(id_values(entry) for _, entry in objects)
     wrong: dict[str, list[str]] = {}
     found = []
     for place, entry in entries:
         if not isinstance(entry, dict):
             wrong.setdefault("are no JSON object", []).append(place)
         elif has_ids and not _uid_of(entry):
-            wrong.setdefault(f"have no {' or '.join(ID_KEYS[:3])}", []).append(place)
+            wrong.setdefault(_id_fault(entry), []).append(place)
         elif field not in entry:
             wrong.setdefault(f"have no {named}", []).append(place)
         elif not isinstance(entry[field], str | None):
             wrong.setdefault("hold SQL that is neither text nor null", []).append(place)
         else:
-            found.append(Prediction(_uid_of(entry), _sql(entry[field]), _word(entry.get("db_id")), place))
+            found.append(Prediction(_uid_of(entry), _sql(entry[field]), id_text(entry.get("db_id")), place))
     told = [f"{len(places)} of {len(entries)} {what} ({cases(places)})" for what, places in wrong.items()]
     if fields and any(field not in entry for _, entry in objects):
         told.append(f"--field NAME says where SQL stands, of the fields {shown_fields(fields)}")
@@ -210,8 +205,22 @@ def _from_objects(path: Path, form: str, entries: Sequence[tuple[str, Any]], cho
         )
     if told:
         raise InputError(f"{path}: {'; '.join(told)}")
+    if not has_ids:
+        _refuse_other_order(path, objects, fields)
     form += " with ids" if has_ids else " without ids"
     return Predictions(path, form, tuple(found), has_ids=has_ids, field=field, fields=fields)
+
+
+def _refuse_other_order(path: Path, entries: Sequence[Entry], fields: Sequence[str]) -> None:
+    """Refuse entries without ids whose index does not count them: it may hold their ids, or another order."""
+    for name in filter(_INDEX_NAME.fullmatch, fields):
+        index = [id_text(entry.get(name)) for _, entry in entries]
+        if index not in ([str(i + start) for i in range(len(index))] for start in (0, 1)):
+            column = repr(name) if name else "a column without a name"
+            raise InputError(
+                f"{path}: no id, and {column} ({cases(index)}) does not count the entries: rename it to id, or "
+                "remove it to pair entry by entry"
+            )
 
 
 def _field_of(entries: Sequence[Entry], fields: Sequence[str]) -> str:
@@ -245,7 +254,12 @@ def _is_text(value: object) -> bool:
 
 
 def _uid_of(entry: Mapping[str, Any]) -> str:
-    return next((_word(entry[key]) for key in ID_KEYS if _word(entry.get(key))), "")
+    return next(filter(None, map(id_text, id_values(entry))), "")
+
+
+def _id_fault(entry: Mapping[str, Any]) -> str:
+    is_missing = all(map(is_blank, id_values(entry)))
+    return f"have no {' or '.join(ID_KEYS[:3])}" if is_missing else "have an id that is neither text nor a whole number"
 
 
 def _from_mapping(path: Path, whole: Mapping[str, Any]) -> Predictions:
@@ -267,18 +281,19 @@ def _from_mapping(path: Path, whole: Mapping[str, Any]) -> Predictions:
 
 
 def _read_csv(path: Path, text: str, field: str) -> Predictions | None:
-    """Read a CSV (or tab-separated file) by its header; None where the first line is none.
+    """Read a table with commas, semicolons or tabs by its header; return None if the first line is no header.
 
-    It is one if it names an id or SQL, or nothing but words between commas, which no query is.
+    It is one if it names an id or SQL, or nothing but words between delimiters, which no query is. A column may be
+    without a name, as pandas' index is.
     """
     head = text.partition("\n")[0].rstrip("\r")
-    delimiter = "\t" if "\t" in head else ","
+    delimiter = next((mark for mark in _DELIMITERS if mark in head), ",")
     names = [name.strip().strip('"').lower() for name in head.split(delimiter)]
     known = {*ID_KEYS, *(key.lower() for key in SQL_KEYS), field.lower()} - {""}
-    are_names = all(_HEADER_NAME.fullmatch(name) for name in names) and not _BEGINS_AS_SQL.match(head)
-    if not are_names or (not known.intersection(names) and "," not in head):
+    are_names = all(_HEADER_NAME.fullmatch(name) and not _BEGINS_AS_SQL.match(name) for name in names if name)
+    if not are_names or not any(names) or (not known.intersection(names) and delimiter not in head):
         return None
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
         raise InputError(f"{path}: its header names {cases(twice)} more than once")
     return _from_objects(path, "a table", list(_rows(path, text, names, delimiter)), field.lower())
@@ -305,6 +320,17 @@ def _rows(path: Path, text: str, names: Sequence[str], delimiter: str) -> Iterat
         )
 
 
+def _read_tabbed(path: Path, text: str) -> Predictions | None:
+    """Read lines of an id, a tab and SQL; None where a line has another form, or no line has SQL behind its tab."""
+    rows = [(f"line {i}", line.split("\t")) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not all(len(cells) == 2 and id_text(cells[0]) and not _BEGINS_AS_SQL.match(cells[0]) for _, cells in rows):
+        return None
+    predictions = tuple(Prediction(id_text(uid), _sql(sql), "", place) for place, (uid, sql) in rows)
+    if not any(_BEGINS_AS_SQL.match(prediction.sql or "") for prediction in predictions):
+        return None
+    return Predictions(path, "lines of an id, a tab and SQL", predictions)
+
+
 def _read_lines(path: Path, text: str) -> Predictions:
     lines = text.removesuffix("\n").split("\n")
     found = tuple(_bare(line.rstrip("\r"), f"line {number}") for number, line in enumerate(lines, start=1))
@@ -317,7 +343,7 @@ def _read_folder(path: Path) -> Predictions:
     files = sorted(path.glob("*.sql"))
     if not files:
         raise InputError(f"{path}: no <id>.sql in this folder (results as .csv are not judged, only SQL is)")
-    found = tuple(Prediction(file.stem, _sql(_text_of(file)), "", file.name) for file in files)
+    found = tuple(Prediction(file.stem, _sql(text_of(file)), "", file.name) for file in files)
     return Predictions(path, "a folder of <id>.sql", found)
 
 
@@ -328,6 +354,29 @@ def _refuse_repeats(made: Predictions) -> None:
     twice = [f"{uid} at {' and '.join(at[:2])}" for uid, at in places.items() if len(at) > 1]
     if twice:
         raise InputError(f"{made.path}: {len(twice)} ids stand more than once ({cases(twice)})")
+
+
+def _refuse_other_texts(predictions: Predictions) -> None:
+    """Refuse texts that mostly do not begin as SQL, and lines that are parts of queries or begin with a header."""
+    texts = [(prediction.place, prediction.sql) for prediction in predictions.found if prediction.sql is not None]
+    others = [(place, sql) for place, sql in texts if not _BEGINS_AS_SQL.match(sql)]
+    parts = [place for place, sql in texts if predictions.is_lines and _CONTINUES_SQL.match(sql)]
+    fault = ""
+    if parts:
+        fault = f"{len(parts)} of {len(texts)} lines continue a query ({cases(parts)}): write each query in one line"
+    elif 2 * len(others) > len(texts):
+        place, sql = others[0]
+        count = f"{len(others)} of {len(texts)} texts"
+        fault = f"read as {predictions.form}, {count} do not begin as SQL ({place}: {_shown(sql)})"
+    elif predictions.is_lines and others and others[0] == texts[0] and _HEADER_LINE.fullmatch(others[0][1]):
+        fault = "{0} may be a header, {1!r}: --field {1!r} says so".format(*others[0])
+    if fault:
+        fault += "; write JSON lines or a CSV with id and sql" if predictions.is_lines else ""
+        raise InputError(f"{predictions.path}: {fault}; --field {predictions.field} scores these texts as they are")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
 
 
 def _bare(sql: str, place: str) -> Prediction:
@@ -341,10 +390,3 @@ def _sql(text: str | None) -> str | None:
     """
     sql = (text or "").encode("utf-8", errors="replace").decode().strip()
     return None if sql.lower() in ("", "null") else sql
-
-
-def _word(value: object) -> str:
-    """Return text and whole numbers as text, anything else as nothing."""
-    if isinstance(value, str):
-        return value.strip()
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""

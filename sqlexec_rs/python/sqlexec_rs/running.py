@@ -12,6 +12,7 @@ import sys
 from typing import Any, TextIO
 
 from sqlexec_rs._native import Executor, Limits, Outcome
+from sqlexec_rs.terminal import printable
 
 FORMATS = ("table", "csv", "json", "jsonl")
 
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
 def make_executor(options: argparse.Namespace, threads: int | None) -> Executor:
     """Make the executor with the bounds that were given on the command line."""
     limits = Limits(timeout_ms=options.timeout_ms, vm_steps=options.vm_steps, max_rows=options.max_rows)
-    return Executor(threads=threads, limits=limits, isolation=options.isolation)
+    return Executor(threads=threads, limits=limits, isolation=options.isolation, sqlite_version=options.sqlite_version)
 
 
 def explain(outcome: Outcome, sql: str) -> str:
@@ -45,10 +46,10 @@ def explain(outcome: Outcome, sql: str) -> str:
         line = sql.split("\n")[before.count("\n")].rstrip()
         column = len(before) - (before.rfind("\n") + 1)
         # A tab stays a tab, so that the caret stands right below whatever its width.
-        lines += [f"  {line}", "  " + "".join("\t" if c == "\t" else " " for c in line[:column]) + "^"]
+        lines += [f"  {line}", "  " + "".join("\t" if c == "\t" else " " for c in printable(line[:column])) + "^"]
     if outcome.hint:
         lines.append(f"hint: {outcome.hint}")
-    return "\n".join(lines) + "\n"
+    return printable("\n".join(lines)) + "\n"
 
 
 def write(outcome: Outcome, form: str, stream: TextIO) -> None:
@@ -75,8 +76,8 @@ def _blob(cell: Any) -> Any:
 
 
 def _json(cell: Any) -> Any:
-    # JSON has no infinity and no text but Unicode: what is nearest stands for them.
-    if isinstance(cell, float) and math.isinf(cell):
+    # JSON has no infinity, no NaN and no text but Unicode: the nearest text replaces them.
+    if isinstance(cell, float) and not math.isfinite(cell):
         return str(cell)
     if isinstance(cell, str) and not cell.isascii():
         return cell.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

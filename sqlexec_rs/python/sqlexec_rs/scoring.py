@@ -18,6 +18,7 @@ from sqlexec_rs.pairing import pair
 from sqlexec_rs.predictions import read_predictions
 from sqlexec_rs.progress import watch
 from sqlexec_rs.running import make_executor
+from sqlexec_rs.terminal import printable
 
 Item = dict[str, Any]
 
@@ -43,7 +44,7 @@ def score(options: argparse.Namespace) -> int:
     if failed:
         notes.append(f"{failed} golds do not run, so nothing matches them")
     report = make_report(items, options.rules, notes)
-    sys.stdout.write(render(report, options.rules))
+    sys.stdout.write(printable(render(report, options.rules)))
     if options.out is not None:
         try:
             options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ import logging
 from os import PathLike
 
 from sqlexec_rs._native import Outcome
+from sqlexec_rs.terminal import printable
 
 _LOG = logging.getLogger("sqlexec_rs.slow")
 _MAX_CHARS = 1_000
@@ -15,4 +16,5 @@ def log_slow(db_path: PathLike[str], sql: str, outcome: Outcome) -> None:
     """Write a line about a slow run: its time, its end, the database and the first 1,000 characters of the SQL."""
     cut = sql if len(sql) <= _MAX_CHARS else sql[:_MAX_CHARS] + "…"
     end = f"{outcome.status}, {outcome.row_count} rows, {outcome.vm_steps} VM steps"
-    _LOG.warning("%.0f ms (%s) on %s: %s", outcome.elapsed_ms, end, db_path, " ".join(cut.split()))
+    shown = printable(f"{db_path}: {' '.join(cut.split())}")
+    _LOG.warning("%.0f ms (%s) on %s", outcome.elapsed_ms, end, shown)

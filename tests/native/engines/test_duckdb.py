@@ -34,6 +34,32 @@ def test_a_changed_file_is_read_anew(executor: Executor, tmp_path: Path) -> None
         assert executor.execute(f"duckdb:{file}", "SELECT n FROM counter").rows == [(n,)]
 
 
+@pytest.mark.parametrize("program", ["/no", "", None, "deleted", "other program", "no python there"])
+def test_duckdb_runs_where_sys_executable_names_no_interpreter(
+    program: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An embedded Python has none, or that of the program around it; SQLite never needs it."""
+    file, other = tmp_path / "t.db", tmp_path / "app"
+    with duckdb.connect(str(file)) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 7 AS n")
+    if program == "other program":
+        other.write_text("#!/bin/sh\nexit 9\n")
+        other.chmod(0o755)
+    sqlite3.connect(tmp_path / "s.sqlite").close()
+    missing = program == "no python there"
+    for name in ("exec_prefix", "base_exec_prefix") if missing else ():
+        monkeypatch.setattr(sys, name, str(tmp_path))
+    monkeypatch.setattr(sys, "executable", program if program in (None, "", "/no") else str(other))
+    with Executor(threads=1) as executor:
+        assert executor.execute(tmp_path / "s.sqlite", "SELECT 1").rows == [(1,)]
+        outcome = executor.execute(f"duckdb:{file}", "FROM t")
+    if missing:
+        assert outcome.status == "db_error"
+        assert "no python program is there" in (outcome.error or "")
+    else:
+        assert outcome.rows == [(7,)]
+
+
 def test_a_writer_gets_the_lock_of_an_idle_file(executor: Executor, tmp_path: Path) -> None:
     file = tmp_path / "t.db"
     with duckdb.connect(str(file)) as connection:

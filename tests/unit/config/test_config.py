@@ -98,6 +98,8 @@ def test_unknown_key_names_the_file_it_stands_in(tmp_path: Path) -> None:
         ("grpo=3", "a section"),
         ("seed", "key.sub=value"),
         ("data.evals=[a", "data.evals=[a"),
+        ("executor.sqlite_version=3.40", "of three parts"),
+        ("executor.sqlite_version=3.39.1", "3.40.0 or later"),
     ],
 )
 def test_wrong_type_is_refused_with_the_right_one(override: str, words: str) -> None:

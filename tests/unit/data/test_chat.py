@@ -12,7 +12,9 @@ import pytest
 
 from jaxrl_sql.data.chat import render_chat
 from jaxrl_sql.data.prompts import make_prompts
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.recipes import RECIPES
+from jaxrl_sql.sqlenv.turns import TAGS
 from jaxrl_sql.types import Example, InputError
 
 pytest.importorskip("jinja2", reason="transformers renders chat templates with jinja2")
@@ -121,6 +123,24 @@ def test_a_begun_turn_follows_the_template(family: str, talk: str, begin: str) -
         last = {"role": "assistant", "content": begin.strip()}
         going_on = tokenizer.apply_chat_template([*asked, last], continue_final_message=True, tokenize=False)
         assert render_chat(tokenizer, asked, begin=begin.strip()) == going_on
+
+
+@pytest.mark.parametrize("talk", TALKS)
+def test_content_adds_no_control_token_to_a_conversation(family: str, talk: str) -> None:
+    tokenizer = make_tokenizer(TEMPLATES[family])
+    control = ControlTokens(tokenizer)
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL}
+    counts = []
+    for names in ("", "".join(name for name in SPECIAL if "think" not in name)):
+        talked = [{**m, "content": control.shield(f"{names}{m['content']} {names}", TAGS)} for m in TALKS[talk]]
+        text = render_chat(tokenizer, talked, begin="")
+        encoded = control.encode(text)
+        counts.append({name: encoded.count(i) for name, i in ids.items()})
+        assert tokenizer.decode(encoded) == bare(text)
+    assert counts[0] == counts[1]
+    assert control.encode(render_chat(tokenizer, TALKS[talk])) == tokenizer.encode(
+        tokenizer.apply_chat_template(TALKS[talk], tokenize=False), add_special_tokens=False
+    )
 
 
 def test_thinking_is_switched_by_the_template() -> None:

@@ -41,7 +41,7 @@ def test_values_are_read_from_disk_wherever_the_same_file_lies(
     first = read_values(path)
     assert first["t", "a"] == Values((1, float("inf")), 1, float("inf"))
     (entry,) = files(folder)
-    assert entry.relative_to(folder).parts == ("values-2", entry.name[:2], entry.name)
+    assert entry.relative_to(folder).parts == ("values-3", entry.name[:2], entry.name)
     copy = path.with_name("copy.sqlite")
     shutil.copyfile(path, copy)
     with monkeypatch.context() as context:

@@ -4,6 +4,7 @@ import importlib.util
 import sqlite3
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -71,6 +72,39 @@ def test_what_a_question_names_is_found(tmp_path: Path, question: str, found: li
     got = find_values(asked(make(tmp_path), question), 20)
     assert sorted(got) == sorted(found)
     assert [len(value) for *_, value in got] == sorted((len(value) for *_, value in got), reverse=True)
+
+
+CAFE = "Café São João"
+FORMS = [
+    (CAFE, CAFE), (CAFE, unicodedata.normalize("NFD", CAFE)), ("O’Brien", "O'Brien"), ("Oʼbrien", "O'BRIEN"),
+    ("Coca‑Cola", "Coca-Cola"), ("Spider–Man", "Spider-Man"), ("−40 °C", "-40 °C"), ("ＡＢＣ商事", "ABC商事"),
+    ("МОСКВА", "Москва"), ("ΟΔΥΣΣΕΥΣ", "Οδυσσευς"), ("Hauptstraße", "HAUPTSTRASSE"), ("ﬁnance", "finance"),
+    ("New\u00a0York", "New York"), ("co\u00adop\u200berate", "cooperate"), ("“Best” buy", '"Best" buy'),
+    ("ｶﾌｪ東京", "カフェ東京"), ("서울특별시", unicodedata.normalize("NFD", "서울특별시")), ("İstanbul", "i̇stanbul"),
+    ("Việt Nam", unicodedata.normalize("NFD", "VIỆT NAM")), ("①番", "1番"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), FORMS)
+def test_a_value_is_found_in_another_unicode_form_and_shown_as_it_is(tmp_path: Path, one: str, other: str) -> None:
+    for number, (cell, question) in enumerate([(one, other), (other, one)]):
+        (tmp_path / str(number)).mkdir()
+        path = make(tmp_path / str(number), "CREATE TABLE t(v TEXT); INSERT INTO t VALUES ('another value')")
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("INSERT INTO t VALUES (?)", (cell,))
+        assert find_values(asked(path, f"How many sold at {question}?"), 5) == (("t", "v", cell),)
+        assert find_values(asked(path, "How many sold at 7?"), 5) == ()
+
+
+def test_the_longest_value_is_counted_without_its_marks(tmp_path: Path) -> None:
+    longest, longer = "Nguyễn Thị " * 3 + "Nguyễn", "Nguyễn Thị " * 3 + "Nguyễn Thị"
+    assert (len(longest), len(longer)) == (39, 43)
+    path = make(tmp_path, "CREATE TABLE t(v TEXT)")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany(
+            "INSERT INTO t VALUES (?)", [(unicodedata.normalize("NFD", cell),) for cell in (longest, longer)]
+        )
+    assert find_values(asked(path, longer), 5) == (("t", "v", unicodedata.normalize("NFD", longest)),)
 
 
 def test_evidence_is_asked_too_and_the_best_are_kept(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxrl_sql.data.schema import Column, ForeignKey, Schema, Table, compact, ddl, quote_name, read_schema
-from jaxrl_sql.data.schema.read import connect
+from jaxrl_sql.data.schema.sqlite_file import connect
 from jaxrl_sql.datagen.copy_database import copy_database
 from jaxrl_sql.types import InputError
 

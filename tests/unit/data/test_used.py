@@ -16,6 +16,7 @@ CREATE TABLE staff(shop_id REFERENCES shop, nick TEXT, boss TEXT, "order" INT, P
 CREATE TABLE codes(code TEXT);
 CREATE TABLE nokey(a, b, c);
 CREATE VIEW named AS SELECT name FROM shop;
+CREATE INDEX city_of ON shop(city);
 INSERT INTO shop VALUES (1, 'a', 'x', 1990);
 """
 
@@ -92,6 +93,8 @@ QUERIES = [
     ("SELECT s.name FROM (shop s JOIN sale t ON s.id = t.shop_id)", "shop.name shop.id sale.shop_id"),
     ("SELECT main.shop.name FROM main.shop", "shop.name"),
     ("SELECT rowid FROM nokey", ""),
+    ("SELECT name FROM shop INDEXED BY city_of WHERE city = 'x'", "shop.name shop.city"),
+    ("SELECT name FROM shop AS s NOT INDEXED WHERE s.city = 'x'", "shop.name shop.city"),
     ("SELECT 1", ""),
 ]  # fmt: skip
 

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 
 from jaxrl_sql.ask import database_of
 from jaxrl_sql.ask import main as ask
-from jaxrl_sql.data.schema.read import read_schema
+from jaxrl_sql.data.schema.read import Column, read_schema
 from jaxrl_sql.datagen.copy.__main__ import main as copy
 from jaxrl_sql.datagen.sample import postgresql as postgresql_module
 from jaxrl_sql.datagen.sample.mysql import MysqlSource
@@ -44,6 +44,10 @@ def rows_of(path: Path, sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
 
+def columns_of(report: SampleReport, name: str) -> tuple[Column, ...]:
+    return next(table.columns for table in read_schema(report.path).tables if table.name == name)
+
+
 def tables_of(report: SampleReport) -> dict[str, list[Any]]:
     """Return all rows of a sample by table."""
     return {name: rows_of(report.path, f'SELECT * FROM "{name}"') for name in report.rows}
@@ -69,17 +73,25 @@ class TestLeavingOut:
         path = sample(shop.reader, tmp_path, 30, ["remark.id"]).path
         assert rows_of(path, "SELECT txt FROM remark") == [(f"remark {i}",) for i in range(1, 31)]
 
-    def test_a_type_that_sqlite_cannot_hold_is_refused_or_left_out(self, make_database: Make, tmp_path: Path) -> None:
-        script = "CREATE TYPE pair AS (a int, b int); CREATE TABLE t(id int PRIMARY KEY, p pair, ps pair[], d int)"
-        database = make_database("postgresql", script)
-        with pytest.raises(InputError) as caught:
-            sample(database.reader, tmp_path, 10)
-        assert str(caught.value) == (
-            "SQLite cannot hold the type of public.t.p (public.pair), public.t.ps (public.pair[]): "
-            "--leave-out public.t.p public.t.ps"
+    def test_a_type_that_sqlite_cannot_hold_is_left_out_and_reported(self, make_database: Make, tmp_path: Path) -> None:
+        script = (
+            "CREATE TYPE pair AS (a int, b int); CREATE TABLE t(id int PRIMARY KEY, p pair, ps pair[], d int);"
+            "CREATE TABLE pairs(p pair PRIMARY KEY); CREATE TABLE bare()"
         )
-        path = sample(database.reader, tmp_path, 10, ["public.t.p", "t.ps"]).path
-        assert [column.name for column in read_schema(path).tables[0].columns] == ["id", "d"]
+        database = make_database("postgresql", script)
+        report = sample(database.reader, tmp_path / "all", 10)
+        assert {name: [column.name for column in columns_of(report, name)] for name in report.rows} == {
+            "t": ["id", "d"]
+        }
+        assert report.notes == (
+            "public.t.p is left out: SQLite cannot hold its type (public.pair)",
+            "public.t.ps is left out: SQLite cannot hold its type (public.pair[])",
+            "public.pairs is left out: it has no column of a type that SQLite can hold",
+            "public.bare is left out: it has no column of a type that SQLite can hold",
+        )
+        assert sample(database.reader, tmp_path / "named", 10, ["public.t.p", "t.ps"]).notes == report.notes[2:]
+        with pytest.raises(InputError, match=r"no table that the role can read \(public\.pairs is left out: it has"):
+            sample(database.reader, tmp_path / "none", 10, ["t"])
 
     @pytest.mark.parametrize(
         ("script", "leave_out", "message"),
@@ -121,6 +133,55 @@ class TestLeavingOut:
         report = sample(database.reader, tmp_path, 10)
         note = f"{database.name}.b (x) references columns that are not a key: it is no foreign key in the sample"
         assert (report.rows.keys(), report.notes) == ({"a", "b", "old"}, (note,))
+
+
+class TestViews:
+    VIEWS: ClassVar = {
+        "postgresql": "CREATE SCHEMA raw; CREATE TABLE raw.item(id int PRIMARY KEY, name text);"
+        "INSERT INTO raw.item VALUES (1, 'nail'), (2, 'saw');"
+        "CREATE VIEW item_names AS SELECT name FROM raw.item;"
+        "CREATE VIEW wrong AS SELECT 1 / (id - 1) AS x FROM raw.item;"
+        "CREATE MATERIALIZED VIEW old AS SELECT id FROM raw.item; CREATE MATERIALIZED VIEW unfilled AS SELECT 1 AS x"
+        " WITH NO DATA",
+        "mariadb": "CREATE TABLE item(id int PRIMARY KEY, name text);"
+        "INSERT INTO item VALUES (1, 'nail'), (2, 'saw'); CREATE VIEW item_names AS SELECT name FROM item;"
+        "CREATE TABLE gone(x int); CREATE VIEW wrong AS SELECT x FROM gone; DROP TABLE gone",
+    }
+
+    @pytest.mark.parametrize("engine", VIEWS)
+    def test_views_are_sampled_where_there_is_no_table(
+        self, engine: str, make_database: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        database = make_database(engine, self.VIEWS[engine])
+        both = sample(database.reader, tmp_path / "both", 10)
+        assert both.rows.keys() == {"item"}
+        why = "it is a view, or a foreign table, next to tables"
+        assert f"{database.schema}.item_names is left out: {why}" in both.notes
+        names = ["item"]
+        if engine == "postgresql":
+            database.run(f"REVOKE ALL ON raw.item FROM {database.role}")
+            names = []
+        report = sample(database.reader, tmp_path / "views", 10, names)
+        assert tables_of(report)["item_names"] == [("nail",), ("saw",)]
+        assert report.rows.keys() == {"item_names", "old"} if engine == "postgresql" else {"item_names"}
+        assert any(".wrong is left out: " in note for note in report.notes)
+        example = database_of(database.reader, leave_out=names)
+        assert ".wrong is left out: " in capsys.readouterr().err
+        assert "item_names" in [table.name for table in read_schema(example.db_path).tables]
+        command = ["--db", database.reader, "--out", str(tmp_path / "out"), "--n", "3", "--leave-out", *names]
+        assert synth(command if names else command[:-1]) == 0
+        assert "item_names" in (tmp_path / "out/questions.jsonl").read_text()
+
+    def test_an_earlier_sample_reports_its_omissions_again(
+        self, make_database: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path))
+        database = make_database("postgresql", "CREATE TYPE pair AS (a int); CREATE TABLE t(id int, p pair)")
+        lines: list[str] = []
+        for _ in range(2):
+            open_served(database.reader, None, [], lines.append)
+        assert lines.count("public.t.p is left out: SQLite cannot hold its type (public.pair)") == 2
+        assert sum("an earlier sample" in line for line in lines) == 1
 
 
 class TestLocks:
@@ -249,7 +310,7 @@ class TestCommands:
 
     def test_mcp_shows_no_omitted_column(self, shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
         with Executor(threads=1) as executor:
-            schema = McpDatabase(shop.reader, None, ["customer.email"], executor, 10).schema(None)
+            schema = McpDatabase(shop.reader, None, executor, 10, ["customer.email"]).schema(None)
         assert ("name TEXT" in schema, "email" in schema) == (True, False)
         assert mcp(["--db", shop.reader, "--leave-out", "customer.mail"]) == 2
         assert "the nearest is customer.email" in capsys.readouterr().err

@@ -170,7 +170,9 @@ def test_paired_runs_name_what_changed() -> None:
     found = compare_runs(examples, first, second, "bird")
     assert (found.first, found.second, found.difference) == (0.4, 0.8, pytest.approx(0.4))
     assert (found.better, found.worse, found.unpaired) == (("q2", "q3", "q4"), ("q0",), ("q5",))
-    assert found.p_value == pytest.approx(2 * (1 + 4) / 16)
+    assert found.p_mcnemar == pytest.approx(2 * (1 + 4) / 16)
+    # Summed by database: 0 (q0 and q3), 1 (q4) and 1 (q2); of four flips of the last two, two are as large.
+    assert (found.databases, found.p_value) == (3, 2 / 4)
     assert found.low <= found.difference <= found.high
     with pytest.raises(InputError, match="different questions: q0"):
         compare_runs(examples, first[::-1], second, "bird")

@@ -50,6 +50,10 @@ def csv_of(header: str, mark: str) -> str:
         (json.dumps(dict(zip(IDS, SQLS, strict=True))), "JSON object of ids"),
         (csv_of("id,sql", ","), "table"),
         (csv_of("instance_id\tSQL", "\t"), "table"),
+        (csv_of("id;sql", ";"), "table"),
+        (csv_of(",id,sql", ",").replace("\nq", "\n0,q"), "table"),
+        (csv_of("Unnamed: 0;id;sql", ";").replace("\nq", "\n0;q"), "table"),
+        (json_lines(*zip(IDS, SQLS, strict=True)).replace('"id"', '"ID"'), "JSON lines"),
         ("\ufeff" + csv_of('"id","sql"', ","), "table"),
     ],
 )
@@ -204,6 +208,116 @@ def test_a_table_is_not_read_as_lines(tmp_path: Path) -> None:
     assert "1 predictions are for another database" in refusal(path, "sql,db_id\nSELECT 1,shop\n,zoo\nSELECT 3,zoo\n")
     assert "header names sql more than once" in refusal(path, "id,sql,SQL\nq0,a,b\n")
     assert len(paired(path, "SELECT a, id\nselect name,id\nWITH x,id\n").sqls) == 3
+
+
+def test_lines_of_an_id_a_tab_and_sql_need_no_header(tmp_path: Path) -> None:
+    path, sqls = tmp_path / "p", ["SELECT 1", "(SELECT 2)", "with x as (SELECT 3) select * from x"]
+    pairs = zip(IDS[::-1], sqls[::-1], strict=True)
+    tabbed = paired(path, "".join(f"{uid}\t{sql}\r\n" for uid, sql in pairs))
+    assert tabbed.sqls == dict(zip(IDS, sqls, strict=True))
+    assert "lines of an id, a tab and SQL, paired by id" in tabbed.notes[0]
+    assert "1 of 3 questions have no prediction (q2)" in refusal(path, "q0\tSELECT 1\nq1\tSELECT 2\n")
+    assert "3 of 3 texts do not begin as SQL" in refusal(
+        path, "q0\tSELECT 1\tshop\nq1\tSELECT 1\tshop\nq2\tSELECT 1\tzoo\n"
+    )
+    assert "for another database (line 1 is for a/0" in refusal(path, "SELECT 1\ta/0\n\ta/1\nSELECT 3\ta/2\n")
+
+
+OTHER_FORMATS = [
+    ("q0: SELECT 1\nq1: SELECT 2\nq2: SELECT 3\n", "3 of 3 texts do not begin as SQL (line 1: 'q0: SELECT 1')"),
+    ("id|sql\nq0|SELECT 1\nq1|SELECT 2\n", "3 of 3 texts do not begin as SQL (line 1: 'id|sql')"),
+    ("q0,SELECT 1\nq1,SELECT 2\nq2,SELECT 3\n", "3 of 3 texts do not begin as SQL"),
+    ("q0;SELECT 1\nq1;SELECT 2\nq2;SELECT 3\n", "3 of 3 texts do not begin as SQL"),
+    ("   id  sql\n0  q0  SELECT 1\n1  q1  SELECT 2\n", "3 of 3 texts do not begin as SQL"),
+    ("sep=;\nq0;SELECT 1\nq1;SELECT 2\n", "3 of 3 texts do not begin as SQL"),
+    ("1. SELECT 1\n2. SELECT 2\n3. SELECT 3\n", "3 of 3 texts do not begin as SQL"),
+    ("SELECT 1\nFROM t;\nSELECT 2\n", "1 of 3 lines continue a query (line 2)"),
+    ("SELECT (\n  SELECT 1\n) AS a\n", "1 of 3 lines continue a query (line 3)"),
+    ("SELECT a FROM t\nleft outer join u USING (a)\nSELECT 3\n", "1 of 3 lines continue a query (line 2)"),
+    ("```sql\nSELECT 1\n```\n", "2 of 3 lines continue a query (line 1, line 3)"),
+    ("Predicted SQL\nSELECT 1\nSELECT 2\n", "line 1 may be a header, 'Predicted SQL': --field 'Predicted SQL' says so"),
+    (json.dumps(["no", "idea", "SELECT 3"]), "2 of 3 texts do not begin as SQL (entry 0: 'no')"),
+    (
+        json.dumps(dict.fromkeys(IDS, "I do not know.")),
+        "a JSON object of ids and SQL, 3 of 3 texts do not begin as SQL",
+    ),
+    (json_lines(*((uid, f"The answer is {uid}.") for uid in IDS)), "JSON lines with ids, 3 of 3 texts do not"),
+    (b"PAR1\0\0\0", "a Parquet file: write it as JSON lines"),
+    (b"PK\x03\x04\0\0", "a zip archive or an Excel workbook"),
+    (b"\x1f\x8b\x08\0", "a gzip file: unpack it"),
+]
+
+
+@pytest.mark.parametrize(("content", "reason"), OTHER_FORMATS)
+def test_other_formats_are_refused_with_the_reason(content: str | bytes, reason: str, tmp_path: Path) -> None:
+    message = refusal(tmp_path / "p", content)
+    assert reason in message
+    assert "write it as UTF-8" not in message
+
+
+def test_texts_that_are_no_sql_are_scored_among_sql_or_where_the_field_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    assert list(paired(path, "SELECT 1\nI do not know.\n/* a */ SELECT 3\n").sqls.values())[1] == "I do not know."
+    assert list(paired(path, "no\nno idea\nnone\n", "sql").sqls.values()) == ["no", "no idea", "none"]
+    assert list(paired(path, "Predicted SQL\nSELECT 0\nSELECT 1\nSELECT 2\n", "Predicted SQL").sqls.values()) == [
+        "SELECT 0", "SELECT 1", "SELECT 2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "index"])
+def test_an_index_without_ids_must_count_the_entries(name: str, tmp_path: Path) -> None:
+    def table(*index: object) -> str:
+        return f"{name},sql\n" + "".join(f"{value},SELECT {i}\n" for i, value in enumerate(index))
+
+    path = tmp_path / "p"
+    for index in ((0, 1, 2), (1, 2, 3)):
+        assert list(paired(path, table(*index)).sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
+    for index in (("q2", "q0", "q1"), (2, 0, 1)):
+        assert "does not count the entries: rename it to id" in refusal(path, table(*index))
+
+
+@pytest.mark.parametrize("number", ["2.0", "2e0", "2", '" 2 "'])
+def test_whole_numbers_are_ids_in_any_spelling(number: str, tmp_path: Path) -> None:
+    (tmp_path / "p").write_text(f'{{"id": {number}, "sql": "SELECT 2"}}\n{{"id": 1, "sql": "SELECT 1"}}\n')
+    assert [prediction.uid for prediction in read_predictions(tmp_path / "p").found] == ["2", "1"]
+
+
+@pytest.mark.parametrize("value", ["null", "NaN", '""', "[0]", '{"a": 0}', "true", "2.5", "1e16", "Infinity"])
+def test_an_id_that_is_unusable_is_no_reason_to_pair_by_place(value: str, tmp_path: Path) -> None:
+    lines = "".join(f'{{"id": {value}, "sql": "SELECT {i}"}}\n' for i in range(3))
+    reason = "have no id" if value in ("null", "NaN", '""') else "have an id that is neither text nor a whole number"
+    assert f"3 of 3 {reason}" in refusal(tmp_path / "p", lines)
+
+
+def test_the_first_question_of_a_repeated_id_has_its_own_prediction(tmp_path: Path) -> None:
+    """BIRD's mini-dev has two ids twice."""
+    path, order = tmp_path / "p", ["q0", "q1", "q1", "q2"]
+    sqls = [f"SELECT {i}" for i in range(4)]
+    numbered = {str(i): f"{sqls[i]}{BIRD_MARK}{'zoo' if i == 3 else 'shop'}" for i in (2, 3, 0, 1)}
+    entries = json.dumps([{"sql": sql} for sql in sqls])
+    for content in ("\n".join(sqls), "\n\n".join(sqls), json.dumps(sqls), entries, json.dumps(numbered)):
+        path.write_text(content)
+        result = pair(read_predictions(path), QUESTIONS, order)
+        assert result.sqls == {"q0": "SELECT 0", "q1": "SELECT 1", "q2": "SELECT 3"}
+        assert result.notes[-1].endswith("1 ids are of several questions, of which the first is judged (q1)")
+    path.write_text(json_lines(*zip(IDS, sqls, strict=False)))
+    by_id = pair(read_predictions(path), QUESTIONS, order)
+    assert by_id.notes[-1].endswith("the first is judged: a prediction may be for another of them (q1)")
+
+
+def test_a_submission_has_nothing_for_the_second_question_of_an_id(tmp_path: Path) -> None:
+    questions, sqls = (
+        [("q0", "shop"), ("q1", "shop"), ("q1", "zoo"), ("q2", "zoo")],
+        {"q0": "SELECT 0", "q1": "SELECT 1"},
+    )
+    for form in ("spider", "bird", "spider2"):
+        written = write_submission(form, tmp_path, questions, sqls)
+        assert [prediction.uid for prediction in read_predictions(written[0]).found] == IDS
+        if form != "spider2":
+            assert [prediction.sql for prediction in read_predictions(written[1]).found] == [
+                "SELECT 0", "SELECT 1", NOTHING, NOTHING,
+            ]  # fmt: skip
+    assert (tmp_path / "submission/q1.sql").read_text() == "SELECT 1\n"
 
 
 def test_too_few_or_too_many_are_refused_or_told(tmp_path: Path) -> None:

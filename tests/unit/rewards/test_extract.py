@@ -4,10 +4,11 @@ import time
 
 import pytest
 
+from jaxrl_sql.recipes.omnisql import read_omnisql
 from jaxrl_sql.rewards.arctic import read_arctic
 from jaxrl_sql.rewards.extract import Read, enclosed, last_enclosed, read_plain, said, sql_blocks, with_beginning
 from jaxrl_sql.rewards.paverl import read_paverl
-from jaxrl_sql.rewards.skyrl_sql import read_skyrl_sql
+from jaxrl_sql.rewards.skyrl_sql import read_skyrl_sql, read_skyrl_sql_loose
 from jaxrl_sql.rewards.sql_r1 import read_sql_r1
 from jaxrl_sql.rewards.think2sql import read_think2sql
 
@@ -121,6 +122,8 @@ HOSTILE = [
     "<sql>a</sql>" * 10_000 + " " * 9999,
     "<reasoning>" + "x" * 200_000, "<reasoning>a</reasoning>" + " " * 100_000 + "<answer>", "`" * 100_000,
     "\x00\ud800" * 9999,
+    "'" + "<think>" * 30_000, "'" + "<sql>" * 30_000, "```sql a``` " * 10_000 + "'", "<sql>" + "/*" * 30_000 + "</sql>",
+    "<sql>" + "'" * 99_999 + "</sql>", "<sql>'</sql>" * 9_999, "<sql>" + "'\n" * 40_000 + "</sql>",
 ]  # fmt: skip
 
 
@@ -131,3 +134,37 @@ def test_hostile_text_is_read_in_linear_time(read: Read, text: str) -> None:
     began = time.process_time()
     assert not read(text).well_formed
     assert time.process_time() - began < 5
+
+
+QUOTED = "SELECT a FROM t WHERE b = '{0}' OR \"x{0}\" /* {0} it's */ = 'it''s'"
+
+
+@pytest.mark.parametrize("tag", ["```", "</answer>", "<answer>", "</think>", "<think>", "```sql", "</solution>"])
+@pytest.mark.parametrize(
+    ("read", "form"),
+    [
+        (read_arctic, "<think>it's</think><answer>```sql\n{}\n```</answer>"),
+        (read_sql_r1, "<think>it's</think><answer>```sql\n{}\n```</answer>"),
+        (read_think2sql, "<think>it's</think><answer>```sql\n{}\n```</answer>"),
+        (read_paverl, "it's ```sql\n{}\n```"),
+        (read_omnisql, "it's ```sql\n{}\n```"),
+        (read_skyrl_sql, "<think>it's</think><solution>{}</solution>"),
+        (read_skyrl_sql_loose, "<think>it's</think><solution>{}</solution>"),
+    ],
+)
+def test_a_tag_in_a_literal_a_name_or_a_comment_is_text(read: Read, form: str, tag: str) -> None:
+    sql = QUOTED.format(tag)
+    reading = read(form.format(sql))
+    assert reading.sql == sql
+    assert reading.well_formed == read(form.format("SELECT a FROM t WHERE b = 1")).well_formed
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT a -- it's", "SELECT 'a", 'SELECT "a', "SELECT /* a", "SELECT 'a\n'", "SELECT '\ue0f0' -- a", "it's"]
+)
+def test_the_first_mark_closes_what_has_an_open_literal(sql: str) -> None:
+    text = f"<think>x</think><sql>{sql}</sql>"
+    assert read_skyrl_sql([("assistant", text), ("environment", "it's"), ("assistant", "it's")]).queries == (sql,)
+    assert sql_blocks(f"```sql\n{sql}\n``` that's ```sql\n{sql}\n```") == [sql, sql]
+    blocks = f"```sql\n{sql}\n```\nthat's it\n```sql\n{sql} or more\n```"
+    assert read_paverl(blocks).sql == (f"{sql} or more" if len(sql) > 8 else None)

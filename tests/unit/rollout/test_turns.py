@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -110,6 +111,37 @@ def test_turns_are_one_sequence_with_the_model_s_own_logprobs(
         mask = np.array(sample.written)
         np.testing.assert_allclose(np.array(sample.logprobs)[mask], picked[mask], atol=1e-4)
         assert not np.array(sample.logprobs)[~mask].any()
+
+
+class Named(Letters):
+    """The same letters, of which the last but one is a special token with a name of two: `bx`."""
+
+    added_tokens_decoder = {22: SimpleNamespace(content="bx", special=True, normalized=False)}  # noqa: RUF012
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return super().encode(text.replace("bx", "w"))
+
+
+class Quoting:
+    """Answers the first turn with a text that names the special token."""
+
+    def __init__(self) -> None:
+        self.stop, self.turns = "", 0
+
+    def next(self, _written: Action) -> PendingObservation | None:
+        self.turns += 1
+        return Observation("aabxcc") if self.turns == 1 else None
+
+
+def test_an_observation_writes_no_special_token() -> None:
+    assert Named().encode("aabxcc") == [0, 0, 22, 2, 2]
+    sampling = SamplingParams(n=3, max_new_tokens=14, max_total_tokens=LONGEST, stop=("k", "ab"))
+    engine = Engine(CONFIG, PARAMS, Named(), EngineConfig(4, **SIZES))
+    samples = list(engine.generate([Prompt("q", (1, 2, 3), "")], sampling, turns=lambda *_: Quoting()))
+    observed = [turn for sample in samples for turn in sample.turns if turn.role == "environment"]
+    assert len(observed) == 3
+    assert {turn.token_ids for turn in observed} == {(0, 0, 1, 23, 2, 2)}
+    assert {turn.text for turn in observed} == {"aabxcc"}
 
 
 @pytest.mark.nightly

@@ -47,11 +47,12 @@ def test_files_stand_side_by_side(folder: Path) -> None:
     cells = [[cell.strip() for cell in line.split("|")] for line in done.stdout.splitlines() if "|" in line]
     shares = {row[1]: [cell.split(" ")[0] for cell in row[2:4]] for row in cells if row[1] in {"first", "second"}}
     assert shares == {"first": ["25.0", "25.0"], "second": ["87.5", "100.0"]}
-    paired = {row[1]: row[2:6] for row in cells if row[1] in {"bird", "spider2"}}
+    paired = {row[1]: row[2:7] for row in cells if row[1] in {"bird", "spider2"}}
     assert paired["bird"][0].startswith("+62.5")
     # Of five questions that differ all are better: 2 / 2**5; of six, 2 / 2**6.
-    assert paired["bird"][1:] == ["5", "0", "0.062"]
-    assert paired["spider2"][1:] == ["6", "0", "0.031"]
+    assert paired["bird"][1:] == ["1", "0.062", "5", "0"]
+    assert paired["spider2"][1:] == ["1", "0.031", "6", "0"]
+    assert "second against first: 1 database: the interval and McNemar's p are of its questions alone" in done.stdout
     (row,) = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert (row["file"], row["id"], row["right"], row["wrong"]) == ("second", "q7", ["spider2"], ["bird"])
     assert (row["status"], row["rows"], row["gold_rows"]) == ("ok", 4, 4)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import queue
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,6 +14,7 @@ import pytest
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.serve.batcher import Batcher, Job, QueueFullError
+from jaxrl_sql.serve.protocol import CompletionRequest, Writer
 from jaxrl_sql.types import Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
@@ -75,3 +78,10 @@ def test_who_has_gone_takes_no_place_in_the_queue() -> None:
     assert batcher.counts["waiting"] == 2
     with pytest.raises(QueueFullError):
         batcher.submit(fourth)
+
+
+def test_logprobs_that_json_lacks_are_null() -> None:
+    request = CompletionRequest(model="m", prompt="a", logprobs=0)
+    writer = Writer(request, [], SimpleNamespace(tokenizer=Letters()))  # type: ignore[arg-type] # its tokenizer is asked alone
+    written = writer._logprobs([0, 1, 2], [-0.5, -math.inf, math.nan])
+    assert written == {"tokens": ["a", "b", "c"], "token_logprobs": [-0.5, None, None], "top_logprobs": None}

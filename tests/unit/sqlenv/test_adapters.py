@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
@@ -100,6 +101,120 @@ def test_trls_environment(task: SqlTask, row: dict[str, str], turns: list[str], 
         (environment.query if tag == "sql" else environment.solution)(sql)
     assert environment.get_reward() == wanted
     assert environment.query("SELECT 1") == "The dialogue is over."
+
+
+RIGHT = f"{T}<solution>{GOLD}</solution>"
+SOLVED = {"role": "assistant", "content": RIGHT}
+
+
+def call(name: str, sql: str, *, is_text: bool = True) -> dict[str, Any]:
+    """Return a message that calls a tool, with arguments as JSON text or as a mapping."""
+    arguments = json.dumps({"sql": sql}) if is_text else {"sql": sql}
+    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+TOOL = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "1"}]}
+PROMPT = [{"role": "user", "content": "Who is over 30?"}]
+# Messages of a completion, the prompt, and the reward.
+MESSAGES: dict[str, tuple[Any, Any, float]] = {
+    "a text": (RIGHT, "", 1.0),
+    "a text behind a begun thought": (RIGHT.removeprefix("<think>"), "Answer. <think>\n", 1.0),
+    "content as text": ([SOLVED], PROMPT, 1.0),
+    "content in parts": ([{**SOLVED, "content": [{"type": "text", "text": RIGHT}]}], PROMPT, 1.0),
+    "two parts and an image": (
+        [{**SOLVED, "content": [{"type": "text", "text": T}, {"type": "image"}, {"text": RIGHT.removeprefix(T)}]}],
+        PROMPT,
+        1.0,
+    ),
+    "parts that are texts": ([{**SOLVED, "content": [T, RIGHT.removeprefix(T)]}], PROMPT, 1.0),
+    "one part alone": ([{**SOLVED, "content": {"type": "text", "text": RIGHT}}], PROMPT, 1.0),
+    "no content": ([{**SOLVED, "content": None}], PROMPT, -1.0),
+    "no content key": ([{"role": "assistant"}], PROMPT, -1.0),
+    "no messages": ([], PROMPT, -1.0),
+    "a call, then a text": ([call("query", "SELECT 1"), TOOL, SOLVED], PROMPT, 1.0),
+    "two calls at once": ([call("query", "SELECT 1"), TOOL, TOOL, SOLVED], PROMPT, 1.0),
+    "a call alone": ([call("query", GOLD), TOOL], PROMPT, -1.0),
+    "a call that solves": ([call("query", "SELECT 1"), TOOL, call("solution", GOLD)], PROMPT, 1.0),
+    "a call that solves, as a mapping": ([call("solution", GOLD, is_text=False)], PROMPT, 1.0),
+    "a call that solves wrongly": ([call("solution", "SELECT 1"), TOOL], PROMPT, 0.0),
+    "a call without arguments": ([{**SOLVED, "tool_calls": [{"function": {}}]}, TOOL, SOLVED], PROMPT, 1.0),
+    "a call by text without its thought": ([{**SOLVED, "content": RIGHT.removeprefix(T)}], PROMPT, -1.0),
+    "a thought apart": ([{**SOLVED, "content": RIGHT.removeprefix(T), "reasoning_content": "so"}], PROMPT, 1.0),
+    "a thought apart, named otherwise": ([{**SOLVED, "content": RIGHT.removeprefix(T), "thinking": "so"}], PROMPT, 1.0),
+    "a thought that the template opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], PROMPT, 1.0),
+    "a thought that nobody opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], "", -1.0),
+    "a turn that the prompt began": (
+        [{**SOLVED, "content": RIGHT.removeprefix("<think>")}],
+        [*PROMPT, {"role": "assistant", "content": [{"type": "text", "text": "<think>"}]}],
+        1.0,
+    ),
+    "a turn that the prompt began and the completion repeats": (
+        [SOLVED], [*PROMPT, {"role": "assistant", "content": "<think>"}], 1.0
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("completion", "prompt", "wanted"), MESSAGES.values(), ids=MESSAGES)
+def test_trls_reward_function_reads_every_form_of_message(
+    task: SqlTask, row: dict[str, str], completion: Any, prompt: Any, wanted: float
+) -> None:
+    columns = {name: [value] for name, value in row.items()}
+    assert reward_function(task)(completions=[completion], prompts=[prompt], **columns) == [wanted]
+
+
+@pytest.mark.parametrize("completion", [7, [RIGHT], [{**SOLVED, "content": 7}], [{**SOLVED, "tool_calls": [7]}]])
+def test_completions_of_another_type_are_refused(task: SqlTask, row: dict[str, str], completion: Any) -> None:
+    columns = {name: [value] for name, value in row.items()}
+    with pytest.raises(InputError, match=r"must be .* not (int|list)"):
+        reward_function(task)(completions=[completion], **columns)
+
+
+@pytest.mark.parametrize("content", [[{"type": "text", "text": RIGHT}], [T, RIGHT.removeprefix(T)]])
+def test_an_episode_takes_content_in_parts(task: SqlTask, row: dict[str, str], content: Any) -> None:
+    episode = task.begin(example_of(row))
+    assert "No query and no solution" in (episode.step(None) or "")
+    episode = task.begin(example_of(row))
+    assert episode.step(content) is None
+    assert episode.reward() == 1.0
+
+
+def test_columns_may_be_arrays_and_paths(task: SqlTask, row: dict[str, str]) -> None:
+    columns: dict[str, Any] = {name: np.array([value] * 2) for name, value in row.items()}
+    assert reward_function(task)(completions=[RIGHT, RIGHT], **columns) == [1.0, 1.0]
+    columns |= {"db_path": [Path(row["db_path"])] * 2, "trainer_state": object(), "log_metric": print}
+    assert reward_function(task)(completions=[RIGHT, RIGHT], **columns) == [1.0, 1.0]
+    with pytest.raises(InputError, match="must be texts, not str and int"):
+        reward_function(task)(completions=[RIGHT], **columns | {"db_path": [row["db_path"]], "gold_sql": [7]})
+
+
+TAGS = ("</solution>", "<solution>", "</sql>", "<sql>", "</think>", "<observation>", "</answer>", "```", "it''s")
+HOLDING_TAGS = [f"{GOLD} AND '{tag}' <> ''" for tag in TAGS]
+HOLDING_TAGS += [f'SELECT name AS "<think>" FROM ({GOLD})', f"{GOLD} /* </solution> it's <sql> */"]
+
+
+@pytest.mark.parametrize("sql", HOLDING_TAGS)
+def test_sql_may_hold_the_dialogues_tags(task: SqlTask, row: dict[str, str], sql: str) -> None:
+    """As a tool's argument, and as text: within a literal, a quoted name or a comment a tag is text."""
+    environment = environment_factory(task)()
+    environment.reset(**row)
+    assert "Cy" in environment.query(sql)
+    assert environment.solution(sql) == "The dialogue is over."
+    assert environment.get_reward() == 1.0
+    episode = task.begin(example_of(row))
+    assert "Cy" in (episode.step(f"{T}<sql>{sql}</sql>") or "")
+    assert episode.step(f"{T}<solution>{sql}</solution>") is None
+    assert episode.reward() == 1.0
+    assert episode.scored().sql == sql
+
+
+@pytest.mark.parametrize("sql", [None, 7, ["SELECT 1"], {"sql": "SELECT 1"}])
+def test_a_tools_argument_of_another_type_is_no_sql(task: SqlTask, row: dict[str, str], sql: Any) -> None:
+    environment = environment_factory(task)()
+    environment.reset(**row)
+    assert "no_sql" in environment.query(sql)
+    environment.solution(sql)
+    assert environment.get_reward() == 0.0
 
 
 def examples() -> list[str]:

@@ -34,8 +34,10 @@ def db(tmp_path: Path) -> str:
         (ExecutorConfig(max_rows=10), COUNT.format(10), "ok"),
         (ExecutorConfig(max_bytes=10_000), COUNT.format(100), "too_large"),
         (ExecutorConfig(threads=1), "SELECT a FROM t", "ok"),
+        (ExecutorConfig(sqlite_version="3.40.1"), "SELECT concat(a, 'x') FROM t", "schema_error"),
+        (ExecutorConfig(sqlite_version="3.44.0"), "SELECT concat(a, 'x') FROM t", "ok"),
     ],
-    ids=["steps", "time", "rows", "rows that fit", "bytes", "default"],
+    ids=["steps", "time", "rows", "rows that fit", "bytes", "default", "older SQLite", "newer SQLite"],
 )
 def test_limits_of_the_config_hold(db: str, config: ExecutorConfig, sql: str, status: str) -> None:
     executor: SqlExecutor = make_executor(config)

@@ -21,8 +21,9 @@ import pytest
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.evals.side_by_side import side_by_side, write_comparison
-from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, is_suspicious
+from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, AnswersFolder, is_suspicious
 from jaxrl_sql.report.groups import open_source
+from jaxrl_sql.report.html import in_page
 from jaxrl_sql.run.keep import question_of
 from jaxrl_sql.runtime.rollouts import FOLDER, RolloutWriter, pieces_of
 from jaxrl_sql.sqlenv.address import parse_address
@@ -403,3 +404,13 @@ def test_the_command_needs_no_jax(run: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(run)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_browser_rounds_no_number(tmp_path: Path) -> None:
+    """Its numbers are doubles: whole ones beyond 2^53 are text in a page's data."""
+    large, exact = 9007199254740993, 9007199254740991
+    cells = [large, -large, exact, 0.1234567890123456789, 1e300, True, None, "9007199254740993"]
+    shown = [str(large), str(-large), *cells[2:]]
+    assert json.loads(in_page({"rows": [cells]})) == {"rows": [shown]}
+    AnswersFolder(tmp_path / "out").write_more("tokens", {"rows": [cells]})
+    assert data(tmp_path / "out", "tokens") == {"rows": [shown]}

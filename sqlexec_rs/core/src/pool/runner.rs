@@ -19,8 +19,8 @@ use crate::stats::Stats;
 use crate::target::Engine;
 
 /// What is said where a database is DuckDB's and DuckDB is not there.
-const NO_DUCKDB: &str =
-    "DuckDB is not installed: pip install \"duckdb>=2.0\" pytz, or the extra `duckdb` of sqlexec-rs";
+const NO_DUCKDB: &str = "DuckDB is not installed, or no python program is there to run it: \
+     pip install \"duckdb>=2.0\" pytz, or the extra `duckdb` of sqlexec-rs";
 
 /// What threads share of texts and servers that fail.
 #[derive(Debug, Default)]

@@ -78,16 +78,20 @@ pub(crate) struct Header<'a> {
 }
 
 /// Returns the arguments by which a worker is told how to open files.
-pub(crate) fn access_arguments(access: Access) -> [String; 5] {
-    let Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells } = access;
+pub(crate) fn access_arguments(access: Access) -> [String; 6] {
+    let Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells, sqlite_version } = access;
     let [immutable, like_blobs, checks_cells] = [immutable, like_blobs, checks_cells].map(u64::from);
-    [immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells].map(|number| number.to_string())
+    [immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells, u64::from(sqlite_version)]
+        .map(|number| number.to_string())
 }
 
 /// Returns what these arguments say.
-pub(crate) fn access_of([immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells]: [u64; 5]) -> Access {
+pub(crate) fn access_of(
+    [immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells, sqlite_version]: [u64; 6],
+) -> Access {
     let [immutable, like_blobs, checks_cells] = [immutable, like_blobs, checks_cells].map(|number| number != 0);
-    Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells }
+    let sqlite_version = u32::try_from(sqlite_version).unwrap_or(u32::MAX);
+    Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells, sqlite_version }
 }
 
 /// Connections that the worker opened since it began, and has open; databases that it copied, and the bytes of its copies.

@@ -44,13 +44,21 @@ const SENDER_STACK_BYTES: usize = 128 << 10;
 /// may have, how it opens files, and a socket as its standard input.
 pub fn worker_main() -> ! {
     let arguments: Vec<Option<u64>> = env::args_os().skip(1).map(|argument| argument.to_str()?.parse().ok()).collect();
-    let [Some(memory_bytes), Some(cap), Some(immutable), Some(copy_up_to), Some(copies), Some(blobs), Some(cells)] =
-        arguments[..]
+    let [
+        Some(memory_bytes),
+        Some(cap),
+        Some(immutable),
+        Some(copy_up_to),
+        Some(copies),
+        Some(blobs),
+        Some(cells),
+        Some(version),
+    ] = arguments[..]
     else {
         eprintln!("sqlexec-worker is started by sqlexec_rs, which speaks to it over its standard input");
         process::exit(2);
     };
-    let access = wire::access_of([immutable, copy_up_to, copies, blobs, cells]);
+    let access = wire::access_of([immutable, copy_up_to, copies, blobs, cells, version]);
     process::exit(code_of(&work(memory_bytes, cap as usize, access)))
 }
 

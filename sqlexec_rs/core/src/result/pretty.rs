@@ -162,13 +162,18 @@ fn cell_text(value: Value<'_>, cap: usize) -> String {
     }
 }
 
-/// Escapes control characters; a little more than `cap` characters are enough for the cut to be seen.
+/// Escapes control characters and those that turn a line's direction; a little more than `cap` characters are enough for the cut to be seen.
 fn escape(text: &str, cap: usize) -> String {
     let mut escaped = String::new();
     for c in text.chars().take(cap.saturating_add(1)) {
-        if c.is_control() { escaped.extend(c.escape_default()) } else { escaped.push(c) }
+        if c.is_control() || turns(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }
     }
     escaped
+}
+
+/// Returns whether a character ends a line or changes the direction of the text behind it.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn text_width(text: &str) -> usize {
@@ -209,6 +214,9 @@ mod tests {
         assert_eq!(t.pretty(None, None), all);
         assert_eq!(t.pretty(Some(1), Some(80)), "name |   n\n-----+----\né\\n  | -12\n(4 rows, 1 shown)");
         assert_eq!(table(&["a"], &[]).pretty(Some(5), Some(9)), "a\n-\n(0 rows)");
+        let hidden =
+            table(&["\u{202e}a"], &[&[Value::Text("\u{1b}[31m".as_bytes())], &[Value::Text("\u{2066}".as_bytes())]]);
+        assert_eq!(hidden.pretty(None, None), "\\u{202e}a\n----------\n\\u{1b}[31m\n\\u{2066}\n(2 rows)");
         assert_eq!(table(&[], &[]).pretty(None, None), "\n\n(0 rows)");
     }
 

@@ -20,6 +20,7 @@ use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::hooks;
 use crate::sqlite::meter::{self, Refusal};
 use crate::sqlite::sandbox::Sandbox;
+use crate::sqlite::versions;
 
 /// Bytes of result after which the clocks are looked at between rows: such rows take few VM steps and much time.
 const CHECK_EVERY_BYTES: usize = 64 << 10;
@@ -63,6 +64,12 @@ pub(crate) fn run(
     let limits = asked.limits;
     if let Some(excess) = find_excess(statement) {
         return Outcome::failed(Status::TooLarge, excess);
+    }
+    let version = sandbox.seen().version();
+    if version != u32::MAX
+        && let Some(refusal) = versions::newer_syntax(statement, version)
+    {
+        return Outcome::failed(Status::SyntaxError, refusal);
     }
     let guard = sandbox.guard();
     guard.arm(limits, cancel, begun);
@@ -116,6 +123,11 @@ fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, k
         Ok(statement) => statement,
         Err(error) => {
             let outcome = outcome_of(error, Phase::Prepare);
+            if let Some((name, since)) = sandbox.seen().take_newer() {
+                let why =
+                    versions::refusal(&format!("no such function: {name}(), which"), since, sandbox.seen().version());
+                return Outcome::failed(Status::SchemaError, why);
+            }
             let n_before = if explained.is_some() { EXPLAIN.len() as u32 } else { 0 };
             let error_offset = outcome.error_offset.and_then(|offset| offset.checked_sub(n_before));
             return Outcome { error_offset, ..outcome };

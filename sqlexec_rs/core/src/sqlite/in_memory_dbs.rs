@@ -25,11 +25,20 @@ pub struct Access {
     pub like_blobs: bool,
     /// Every page that is read is looked through for cells that do not fit it, for files that nobody has vouched for.
     pub checks_cells: bool,
+    /// The minor version of SQLite 3 that decides which functions and which syntax there are; `u32::MAX` is this one.
+    pub sqlite_version: u32,
 }
 
 impl Default for Access {
     fn default() -> Self {
-        Self { immutable: false, copy_up_to_bytes: 0, copies_bytes: 256 << 20, like_blobs: true, checks_cells: false }
+        Self {
+            immutable: false,
+            copy_up_to_bytes: 0,
+            copies_bytes: 256 << 20,
+            like_blobs: true,
+            checks_cells: false,
+            sqlite_version: u32::MAX,
+        }
     }
 }
 

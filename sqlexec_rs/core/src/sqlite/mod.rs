@@ -14,3 +14,4 @@ pub mod local;
 pub mod meter;
 pub mod sandbox;
 pub mod side_files;
+pub mod versions;

@@ -7,8 +7,8 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -26,6 +26,7 @@ use crate::sqlite::hooks::{self, Action, Authorizer, Log};
 use crate::sqlite::in_memory_dbs::{Access, Copied};
 use crate::sqlite::meter;
 use crate::sqlite::side_files::is_alone;
+use crate::sqlite::versions;
 
 /// PRAGMAs that describe a schema; their argument names a table or an index.
 const SCHEMA_PRAGMAS: [&str; 8] = [
@@ -97,14 +98,35 @@ pub(crate) struct Seen {
     n_snippets: AtomicU32,
     /// It is the sandbox's own, which may begin and end a transaction.
     is_ours: AtomicBool,
+    /// The minor version of SQLite 3 whose functions there are.
+    version: u32,
+    /// A function of a later version that it calls.
+    newer: Mutex<Option<(&'static str, u32)>>,
 }
 
 impl Seen {
+    fn new(version: u32) -> Self {
+        Self { version, ..Self::default() }
+    }
+
     /// Forgets the previous statement.
     pub(crate) fn reset(&self) {
         self.is_volatile.store(false, Ordering::Relaxed);
         self.has_patterns_in_view.store(false, Ordering::Relaxed);
         self.n_snippets.store(0, Ordering::Relaxed);
+        if self.version != u32::MAX {
+            self.take_newer();
+        }
+    }
+
+    /// Returns the function of a later version that was refused, and that version.
+    pub(crate) fn take_newer(&self) -> Option<(&'static str, u32)> {
+        self.newer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Returns the minor version of SQLite 3 whose functions and syntax there are.
+    pub(crate) fn version(&self) -> u32 {
+        self.version
     }
 
     /// Returns how often the statement calls `snippet`.
@@ -190,7 +212,7 @@ impl Sandbox {
             like_blobs: access.like_blobs,
             checks_cells: access.checks_cells,
             guard: Arc::clone(guard),
-            seen: Arc::default(),
+            seen: Arc::new(Seen::new(access.sqlite_version)),
             guarded: Kept::default(),
             indexed: Kept::default(),
             unused: Cell::new(None),
@@ -437,6 +459,12 @@ fn is_in(name: &[u8], names: &[&str]) -> bool {
 
 fn allows_function(name: &[u8], is_in_view: bool, seen: &Seen) -> bool {
     if is_in(name, &DENIED_FUNCTIONS) {
+        return false;
+    }
+    if seen.version != u32::MAX
+        && let Some(newer) = versions::newer_function(name, seen.version)
+    {
+        *seen.newer.lock().unwrap_or_else(PoisonError::into_inner) = Some(newer);
         return false;
     }
     if is_in(name, &VOLATILE_FUNCTIONS) {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sqlexec_rs import servers
 from sqlexec_rs.servers import ServerError
+from sqlexec_rs.terminal import printable
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
                 server = servers.start(engine, folder)
                 print(f"owner  {server.owner}\nreader {server.readers}", flush=True)
         elif options.command == "check":
-            print("\n".join(servers.check(options.url)))
+            print(printable("\n".join(servers.check(options.url))))
         elif options.command == "readers":
             print(servers.make_readers(options.engine, options.database, options.name, options.roles), end="")
         else:
@@ -47,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             for server in [servers.find(folder) for folder in inside or [options.dir]]:
                 server.stop()
     except ServerError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         return 2
     return 0
 

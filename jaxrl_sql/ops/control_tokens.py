@@ -1,0 +1,77 @@
+"""Text from outside as ordinary tokens: no cell, question or message writes a tokenizer's control tokens.
+
+A tokenizer reads `<|im_end|>` as the end of a turn wherever it is written, so the author of a cell could begin the next
+turn. `shield` therefore puts a mark into the name of each control token in a text from outside. The marked text passes
+through prompt and chat templates like any other, and `encode` cuts it at the marks, so no piece holds a whole name. The
+names that templates write have no mark and stay tokens. A text without marks is encoded as before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from itertools import pairwise
+from typing import Any
+
+MARK = "\udabc"
+"""Half a character, which no text that can be encoded holds."""
+
+_TAG = re.compile(r"[<\[].+[>\]]", re.DOTALL)
+# Elements of HTML, which Gemma's tokenizer has as whole tokens and texts hold.
+_HTML = re.compile(
+    r"</?(?:a|b|blockquote|br|caption|code|div|em|h[1-6]|hr|i|img|li|ol|p|pre|s|span|strong|su[bp]|"
+    r"t(?:able|body|d|foot|h|head|r)|u|ul)>"
+)
+
+
+def bare(text: str) -> str:
+    """Return a text without marks."""
+    return text.replace(MARK, "")
+
+
+def _is_control(name: str, special: Collection[str]) -> bool:
+    is_tag = _TAG.fullmatch(name) and not _HTML.fullmatch(name)
+    return len(name.strip()) > 1 and (name in special or bool(is_tag))
+
+
+class ControlTokens:
+    """The control tokens of a tokenizer, and the encoding of texts in which `shield` has marked their names.
+
+    Control tokens are the special tokens, and other added tokens in angle or square brackets (Qwen's `<tool_call>`,
+    `<think>`); `tags` are the names of the latter. Further added tokens are vocabulary: runs of blanks, whole terms,
+    HTML. A tokenizer without `added_tokens_decoder` has no control tokens.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        special = {token.content for token in added.values() if token.special}
+        special |= set(getattr(tokenizer, "all_special_tokens", ()))
+        self._ids = {token.content: i for i, token in added.items() if _is_control(token.content, special)}
+        self.tags = frozenset(self._ids.keys() - special)
+        self._lengths = sorted({len(name) for name in self._ids})
+        first, second = ("".join(sorted({name[i] for name in self._ids})) for i in (0, 1))
+        self._start = re.compile(f"[{re.escape(first)}](?=[{re.escape(second)}])" if self._ids else "(?!)")
+        normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+        self._is_normalized = normalizer is not None and any(added[i].normalized for i in self._ids.values())
+
+    def shield(self, text: str, but: Collection[str] = ()) -> str:
+        """Return a text from outside with a mark in the name of each control token except those named in `but`."""
+        ends = [place.start() + 1 for place in self._start.finditer(text) if self._is_name(text, place.start(), but)]
+        if ends:
+            text = MARK.join(text[start:end] for start, end in pairwise((0, *ends, len(text))))
+        if self._is_normalized:  # a name may come about as the tokenizer normalizes the text
+            control = {i for name, i in self._ids.items() if name not in but}
+            if not control.isdisjoint(self.encode(text)):
+                return MARK.join(bare(text))
+        return text
+
+    def _is_name(self, text: str, start: int, but: Collection[str]) -> bool:
+        names = (text[start : start + length] for length in self._lengths)
+        return any(name in self._ids and name not in but for name in names)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return the ids of a text, cut at its marks."""
+        pieces = text.split(MARK) if MARK in text else [text]
+        encode = self.tokenizer.encode
+        return [i for piece in pieces for i in encode(piece, add_special_tokens=add_special_tokens)]

@@ -1,0 +1,171 @@
+"""Pieces of the translation from MySQL to SQLite: refusals, templates, and the kinds of values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import sqlglot
+from sqlglot import ErrorLevel, exp
+
+Rewrite = Callable[[Any], exp.Expression | None]
+
+FAILS = "ABS(-9223372036854775807 - 1)"
+"""An expression that fails when SQLite runs it: the value shows only then that it cannot be translated."""
+
+_MAX_NODES = 20_000
+_NUMERIC = {exp.DataType.Type.DECIMAL, exp.DataType.Type.BIGINT, exp.DataType.Type.UBIGINT}
+_NUMERIC |= {exp.DataType.Type.FLOAT, exp.DataType.Type.DOUBLE, exp.DataType.Type.INT, exp.DataType.Type.UINT}
+_TIMES = {exp.DataType.Type.DATE, exp.DataType.Type.DATETIME, exp.DataType.Type.TIME, exp.DataType.Type.TIMESTAMPTZ}
+_TIMES |= {exp.DataType.Type.TIMESTAMP}
+_CONDITIONS = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean, exp.Xor, exp.RegexpLike)
+_ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.BitwiseAnd, exp.BitwiseOr)
+_NUMBERS = (
+    exp.Count, exp.Sum, exp.Avg, exp.StddevPop, exp.StddevSamp, exp.VariancePop, exp.Variance, exp.Round, exp.Trunc,
+    exp.Floor, exp.Ceil, exp.Abs, exp.Sign, exp.Sqrt, exp.Pow, exp.Exp, exp.Ln, exp.Log, exp.Pi, exp.Length,
+    exp.StrPosition, exp.Ascii, exp.BitwiseXor, exp.DateDiff, exp.TimestampDiff, exp.Year, exp.Quarter, exp.Month,
+    exp.Week, exp.Day, exp.DayOfMonth, exp.DayOfYear, exp.DayOfWeek, exp.Hour, exp.Minute, exp.Second, exp.Extract,
+    exp.WeekOfYear, exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist, exp.Ntile,
+)  # fmt: skip
+_TEXTS = (
+    exp.Concat, exp.ConcatWs, exp.Upper, exp.Lower, exp.Trim, exp.Replace, exp.Substring, exp.Left, exp.Right, exp.Pad,
+    exp.Repeat, exp.Reverse, exp.Hex, exp.LowerHex, exp.SubstringIndex, exp.GroupConcat, exp.NumberToStr, exp.Dayname,
+    exp.TimeToStr, exp.Chr, exp.Space, exp.National,
+)  # fmt: skip
+_DATES = (
+    exp.TsOrDsToDate, exp.Time, exp.Timestamp, exp.CurrentDate, exp.CurrentTime,
+    exp.CurrentTimestamp, exp.UtcDate, exp.UtcTime, exp.UtcTimestamp, exp.Localtime, exp.Localtimestamp, exp.LastDay,
+    exp.DateAdd, exp.DateSub, exp.TimestampAdd, exp.StrToDate, exp.StrToTime, exp.UnixToTime,
+)  # fmt: skip
+_SAME_AS_FIRST = (
+    exp.Paren, exp.Window, exp.Alias, exp.Min, exp.Max, exp.AnyValue, exp.FirstValue, exp.LastValue, exp.NthValue,
+    exp.Lag, exp.Lead, exp.Nullif,
+)  # fmt: skip
+_CALLS = {
+    "number": "FIND_IN_SET FIELD STRCMP MOD WEEKDAY DAYOFYEAR YEARWEEK UNIX_TIMESTAMP TIME_TO_SEC WEEKOFYEAR",
+    "text": "MID",
+    "date": "NOW SYSDATE UTC_TIMESTAMP ADDDATE SUBDATE FROM_DAYS SEC_TO_TIME",
+}
+_KIND_OF_CALL = {name: kind for kind, names in _CALLS.items() for name in names.split()}
+
+
+class Refused(Exception):  # noqa: N818 - a refusal, of an answer and not of ours
+    """What of a query is not translated, by name."""
+
+
+def kind_of(node: exp.Expression | None) -> str | None:
+    """Return whether a value is a `number`, a `text`, a `date` or `null`, as far as the query alone shows it."""
+    return node.meta.get("kind") if node is not None else None
+
+
+def find_kind(node: exp.Expression) -> str | None:
+    """Find the kind of a value from those of its parts."""
+    if isinstance(node, exp.Literal):
+        return "text" if node.is_string else "number"
+    if isinstance(node, exp.Null):
+        return "null"
+    if isinstance(node, exp.Cast):
+        kind = node.args["to"].this
+        return "number" if kind in _NUMERIC else "date" if kind in _TIMES else "text"
+    if isinstance(node, exp.Anonymous):
+        return _KIND_OF_CALL.get(node.name.upper())
+    if isinstance(node, exp.Add | exp.Sub) and any(isinstance(side, exp.Interval) for side in node.iter_expressions()):
+        return "date"
+    for kind, classes in (("text", _TEXTS), ("date", _DATES), ("number", _NUMBERS + _CONDITIONS + _ARITHMETIC)):
+        if isinstance(node, classes):
+            return kind
+    kinds = {kind_of(part) for part in _values_of(node)} - {"null"}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _values_of(node: exp.Expression) -> list[exp.Expression]:
+    """Return the expressions one of which is the value of another."""
+    if isinstance(node, exp.Subquery):
+        shown = node.this.expressions if isinstance(node.this, exp.Select) else []
+        return list(shown) if len(shown) == 1 else []
+    if isinstance(node, _SAME_AS_FIRST):
+        return [node.this]
+    if isinstance(node, exp.If):
+        return [part for part in (node.args["true"], node.args.get("false")) if part is not None]
+    if isinstance(node, exp.Case):
+        default = node.args.get("default")
+        return [*(branch.args["true"] for branch in node.args["ifs"]), *([default] if default is not None else [])]
+    return [node.this, *node.expressions] if isinstance(node, exp.Coalesce | exp.Greatest | exp.Least) else []
+
+
+@lru_cache(1024)
+def _template(text: str) -> exp.Expression:
+    return sqlglot.parse_one(f"SELECT {text}", dialect="sqlite").expressions[0]  # REPLACE alone is a statement
+
+
+def fill(text: str, **values: exp.Expression) -> exp.Expression:
+    """Parse a piece of SQLite's SQL, and put expressions in the places of `:name`."""
+    tree = exp.Paren(this=_template(text).copy())
+    n_nodes = 0
+    for place in list(tree.find_all(exp.Placeholder)):
+        value = values[place.name].copy()
+        n_nodes += sum(1 for _ in value.walk())
+        if n_nodes > _MAX_NODES:
+            raise Refused("functions nested too deep")
+        is_operator = isinstance(value, exp.Binary | exp.Connector | exp.Unary) and not isinstance(value, exp.Paren)
+        place.replace(exp.Paren(this=value) if is_operator else value)
+    inner = tree.this
+    return tree if isinstance(inner, exp.Binary) else inner
+
+
+def of(text: str, **names: str) -> Rewrite:
+    """Return the rewrite that fills a template with a node's arguments by name; others and missing ones are refused."""
+
+    def rewrite(node: exp.Expression) -> exp.Expression:
+        values = {place: node.args.get(name) for place, name in names.items()}
+        known = {place: value for place, value in values.items() if isinstance(value, exp.Expression)}
+        arguments = [value for value in node.args.values() if isinstance(value, exp.Expression | list) and value]
+        if len(known) < len(values) or len(arguments) > len(known):
+            raise Refused(f"the arguments of {name_of(node)}")
+        return fill(text, **known)
+
+    return rewrite
+
+
+def name_of(node: exp.Expression) -> str:
+    """Return the name of a function, or the beginning of a clause, as MySQL writes it."""
+    text = " ".join(node.sql("mysql", comments=False, unsupported_level=ErrorLevel.IGNORE).split())
+    call = re.match(r"[A-Za-z_0-9]+(?=\()", text)
+    return call[0].upper() if call else text[:40]
+
+
+def whole_number(node: exp.Expression | None) -> int | None:
+    """Return the value of a whole number that is written out, perhaps with a sign; None for anything else."""
+    sign = 1
+    while isinstance(node, exp.Neg | exp.Paren):
+        sign = -sign if isinstance(node, exp.Neg) else sign
+        node = node.this
+    is_whole = isinstance(node, exp.Literal) and not node.is_string and re.fullmatch(r"\d{1,18}", node.name)
+    return sign * int(node.name) if is_whole and node is not None else None
+
+
+def as_number(node: exp.Expression) -> exp.Expression:
+    """Return a value as the number that MySQL takes it for: of a text, its beginning."""
+    if kind_of(node) in {"number", "null"}:
+        return node.copy()
+    if kind_of(node) == "date":
+        raise Refused("a date or time used as a number")
+    number = fill("(:x + 0)", x=node)
+    number.meta["kind"] = "number"
+    return number
+
+
+def as_text(node: exp.Expression) -> exp.Expression:
+    """Return a value as the text that MySQL makes of it: a whole number of type real has no point."""
+    if kind_of(node) in {"text", "date", "null"} or isinstance(node, exp.Literal):
+        return node.copy()
+    return fill("CASE TYPEOF(:x) WHEN 'real' THEN PRINTF('%.15g', :x) ELSE :x END", x=node)
+
+
+def text_literal(text: str) -> exp.Expression:
+    """Return a text as a node that knows its kind."""
+    literal = exp.Literal.string(text)
+    literal.meta["kind"] = "text"
+    return literal

@@ -1,0 +1,64 @@
+"""Tags and fences inside a query's literals, quoted names and comments: text of the query, and no part of a dialogue.
+
+`hide_tags` replaces their characters, one by one, so that a reader finds the other tags at their places; `show_tags`
+puts them back.
+"""
+
+from __future__ import annotations
+
+import re
+
+_MARKS, _REPLACEMENTS = "<`", "\ue0f0\ue0f1"
+_HIDDEN, _SHOWN = str.maketrans(_MARKS, _REPLACEMENTS), str.maketrans(_REPLACEMENTS, _MARKS)
+_OPENING = re.compile(r"<(think|reasoning|sql|solution)>|```sql(?![A-Za-z0-9_])", re.IGNORECASE)
+# A literal of several lines is as likely an apostrophe without its partner. A block's end ends a -- comment, too.
+_QUOTE = re.compile(r"""['"]|/\*|--""")
+_QUOTED = re.compile(r"""'(?:[^'\n]|'')*'|"(?:[^"\n]|"")*"|/\*(?s:.{0,1000}?)\*/|--[^\n]*""")
+
+
+def hide_tags(text: str) -> str:
+    """Return a text as long, without the tags and fences inside its queries' literals, quoted names and comments."""
+    has_quotes = "'" in text or '"' in text or "/*" in text
+    if not has_quotes or any(mark in text for mark in _REPLACEMENTS):
+        return text
+    pieces, copied, at = [], 0, 0
+    lasts: dict[str, int] = {}
+    while opening := _OPENING.search(text, at):
+        at, name = opening.end(), opening[1] or ""
+        closing = f"</{name}>" if name else "```"
+        if closing not in lasts:
+            lasts[closing] = text.rfind(closing)
+        if lasts[closing] < at:
+            continue
+        if name.lower() in ("think", "reasoning"):
+            at = text.find(closing, at)
+            continue
+        at, quoted = _end_of_block(text, at, closing)
+        for start, stop in quoted:
+            pieces += [text[copied:start], text[start:stop].translate(_HIDDEN)]
+            copied = stop
+    return "".join([*pieces, text[copied:]])
+
+
+def show_tags(text: str) -> str:
+    """Return a text as it was before `hide_tags`."""
+    return text.translate(_SHOWN)
+
+
+def _end_of_block(text: str, start: int, closing: str) -> tuple[int, list[tuple[int, int]]]:
+    """Return where the query that begins at `start` is closed, and its literals, quoted names and comments.
+
+    It is closed by the first `closing` outside of them, or else by the first; there is one.
+    """
+    first = end = text.find(closing, start)
+    quoted: list[tuple[int, int]] = []
+    at = start
+    while quote := _QUOTE.search(text, at, end):
+        token = _QUOTED.match(text, quote.start())
+        at = token.end() if token else quote.end()
+        if token is None or quote[0] == "--":
+            continue
+        if at > end and (end := text.find(closing, at)) < 0:
+            return first, quoted
+        quoted.append(token.span())
+    return end, quoted

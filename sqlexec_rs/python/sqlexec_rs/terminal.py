@@ -1,0 +1,13 @@
+"""Text for a terminal, whatever names, values and errors hold."""
+
+from __future__ import annotations
+
+import re
+
+# Control characters but tab and line feed, those that turn a line's direction or end it, and halves of characters.
+_HIDING = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Return a text with escapes such as `\x1b` for characters that a terminal obeys and does not show."""
+    return _HIDING.sub(lambda hiding: hiding[0].encode("unicode_escape").decode(), text)

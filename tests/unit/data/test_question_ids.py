@@ -1,0 +1,104 @@
+"""Question ids: whole numbers in any type are read, unusable ids are refused, and repeated ids mix nothing up."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.data.benchmarks import load_benchmark, load_split
+from jaxrl_sql.types import InputError
+
+
+def database(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS t(a)")
+        connection.commit()
+
+
+def write_lines(path: Path, *records: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def own(folder: Path, uids: list[Any]) -> Path:
+    """Write a file of questions of a user's own."""
+    database(folder / "shop.sqlite")
+    records = [{"id": uid, "question": f"Q{i}?", "sql": f"SELECT {i}"} for i, uid in enumerate(uids)]
+    return write_lines(folder / "dev.jsonl", *records)
+
+
+def spider(folder: Path, uids: list[Any]) -> Path:
+    database(folder / "database/d/d.sqlite")
+    records = [{"id": uid, "db_id": "d", "question": "Q?", "query": f"SELECT {i}"} for i, uid in enumerate(uids)]
+    (folder / "dev.json").write_text(json.dumps(records))
+    (folder / "tables.json").write_text("[]")
+    return folder
+
+
+def bird(folder: Path, uids: list[Any]) -> Path:
+    database(folder / "dev_databases/d/d.sqlite")
+    records = [
+        {"question_id": uid, "db_id": "d", "question": "Q?", "evidence": "", "SQL": f"SELECT {i}"}
+        for i, uid in enumerate(uids)
+    ]
+    (folder / "dev.json").write_text(json.dumps(records))
+    return folder
+
+
+def plain(folder: Path, uids: list[Any]) -> Path:
+    database(folder / "databases/d/d.sqlite")
+    records = [{"id": uid, "db_id": "d", "question": "Q?", "sql": f"SELECT {i}"} for i, uid in enumerate(uids)]
+    write_lines(folder / "questions.jsonl", *records)
+    return folder
+
+
+@pytest.mark.parametrize("make", [own, spider, bird, plain])
+def test_whole_numbers_are_ids_and_other_values_are_refused(make: Any, tmp_path: Path) -> None:
+    assert [example.uid for example in load_benchmark(make(tmp_path, [7, 2.0, " x "])).examples] == ["7", "2", "x"]
+    for unusable in ([1], 2.5, True, {"a": 1}):
+        with pytest.raises(InputError, match=r"its id is .*, which is neither text nor a whole number"):
+            load_benchmark(make(tmp_path, [7, unusable]))
+
+
+@pytest.mark.parametrize("make", [own, spider, bird])
+def test_a_question_with_an_empty_id_is_not_numbered_by_its_place(make: Any, tmp_path: Path) -> None:
+    for empty in (None, "", float("nan")):
+        with pytest.raises(InputError, match=r"question \w+_1: its id is"):
+            load_benchmark(make(tmp_path, [7, empty]))
+
+
+def test_parquet_types_of_whole_numbers_are_ids(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    database(tmp_path / "shop.sqlite")
+    for uids in ([0.0, 2.0], [Decimal("0.00"), Decimal("2.00")], arrow.array([0, 2], arrow.uint8())):
+        table = arrow.table({"id": uids, "question": ["A?", "B?"], "sql": ["SELECT 1", "SELECT 2"]})
+        parquet.write_table(table, tmp_path / "dev.parquet")
+        assert [example.uid for example in load_benchmark(tmp_path / "dev.parquet").examples] == ["0", "2"]
+    parquet.write_table(table.set_column(0, "id", arrow.array([b"0", b"2"])), tmp_path / "dev.parquet")
+    with pytest.raises(InputError, match="its id is b'0', which is neither text nor a whole number"):
+        load_benchmark(tmp_path / "dev.parquet")
+
+
+def test_a_repeated_id_does_not_move_a_gold_between_train_and_held_out(tmp_path: Path) -> None:
+    path = own(tmp_path, [i % 2 for i in range(40)])
+    parts = [load_split(path, name) for name in ("train", "dev")]
+    assert [len(part.examples) + len(part.skipped) for part in parts] == [30, 10]
+
+
+def test_a_repeated_id_of_ehrsql_has_its_first_label(tmp_path: Path) -> None:
+    database(tmp_path / "mimic_iv/mimic_iv.sqlite")
+    folder = tmp_path / "mimic_iv/valid"
+    folder.mkdir()
+    questions = [{"id": 1.0, "question": "A?"}, {"id": "b", "question": "B?"}, {"id": "b", "question": "C?"}]
+    labels = [{"id": 1, "label": "SELECT 1"}, {"id": "b", "label": "SELECT 2"}, {"id": "b", "label": "SELECT 3"}]
+    (folder / "data.json").write_text(json.dumps({"data": questions}))
+    (folder / "label.json").write_text(json.dumps(labels))
+    examples = load_benchmark(tmp_path).examples
+    assert [(example.uid, example.gold_sql) for example in examples] == [("1", "SELECT 1"), ("b", "SELECT 2")]

@@ -1,0 +1,117 @@
+"""What data holds reaches a terminal as text: it moves no cursor, colours nothing and reverses no line."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.ask import talk
+from jaxrl_sql.datagen.command import exit_code
+from jaxrl_sql.datagen.synth.__main__ import main as synth
+from jaxrl_sql.run.command import report_errors
+from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.display import make_display
+from jaxrl_sql.runtime.tables import show_counts, show_table
+from jaxrl_sql.runtime.terminal import print_text, printable
+from jaxrl_sql.types import InputError
+
+PACKAGES = [Path(__file__).parents[3] / name for name in ("jaxrl_sql", "sqlexec_rs/python/sqlexec_rs")]
+EVIL = "\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
+SHOWN = r"\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
+# Where standard output gets a file's content, or lines that hold no data.
+WRITES = {
+    "jaxrl_sql/launch.py", "jaxrl_sql/parallel/watch.py", "jaxrl_sql/run/command.py", "jaxrl_sql/run/distillation.py",
+    "jaxrl_sql/run/filtering.py", "jaxrl_sql/run/plans.py", "jaxrl_sql/view/__main__.py",
+    "sqlexec_rs/python/sqlexec_rs/bench.py", "sqlexec_rs/python/sqlexec_rs/cli.py",
+    "sqlexec_rs/python/sqlexec_rs/running.py", "sqlexec_rs/python/sqlexec_rs/scoring.py",
+    "sqlexec_rs/python/sqlexec_rs/servers/__main__.py",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (EVIL, SHOWN),
+        ("a\tb\nc é 東京 👩\u200d🔧 עברית", "a\tb\nc é 東京 👩\u200d🔧 עברית"),
+        ("\x00\x7f", r"\x00\x7f"),
+        ("", ""),
+    ],
+)
+def test_what_a_terminal_obeys_is_escaped_and_the_rest_is_not(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    stream = io.StringIO()
+    print_text(text, stream)
+    assert stream.getvalue() == f"{shown}\n"
+
+
+class Terminal(io.StringIO):
+    """Collect what is written, as a stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_tables_escape_titles_columns_and_cells(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    show_table(stream, EVIL, (EVIL, "n"), [(EVIL, EVIL)])
+    show_counts(stream, {EVIL: 1})
+    assert stream.getvalue().count(SHOWN) == 5
+    assert "\x1b[31m" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["plain", "rich"])
+def test_displays_escape_titles_notes_and_works(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = Terminal()
+    with make_display(mode, 3, f"{EVIL} [red]", stream, beat_s=0) as display:
+        with display.work(EVIL, 5, EVIL):
+            display.note(EVIL)
+        display.update(1, {f"eval/{EVIL}/accuracy": 0.5, "eval/b/accuracy": 0.5, "phase": EVIL})
+    assert f"{SHOWN} [red]" in stream.getvalue()
+    assert stream.getvalue().count(SHOWN) >= 4
+    assert "\x1b[31mEVIL" not in stream.getvalue()
+
+
+def test_errors_of_commands_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> int:
+        raise InputError(EVIL)
+
+    questions = iter(["q", ""])
+    assert report_errors(fail) == exit_code(lambda: print_text(str(fail()))) == 2
+    assert talk(fail, False, lambda: next(questions)) == 0  # type: ignore[arg-type] # it returns nothing
+    with pytest.raises(SystemExit):
+        Parser().error(EVIL)
+    assert capsys.readouterr().err.count(SHOWN) == 4
+
+
+def test_synth_shows_the_names_of_tables_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(sqlite3.connect(tmp_path / "d.sqlite")) as connection:
+        connection.execute(f'CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, "b{EVIL[:14]}" BLOB)')
+        connection.executemany("INSERT INTO item VALUES (?, ?, x'00')", [(i, f"n{i}") for i in range(9)])
+        connection.commit()
+    assert synth(["--db", str(tmp_path / "d.sqlite"), "--out", str(tmp_path / "out"), "--n", "3"]) == 0
+    out = capsys.readouterr().out
+    assert r"b\x1b[31mEVIL" in out
+    assert "\x1b" not in out
+
+
+def writes(path: Path) -> Iterator[int]:
+    """Yield the lines of a file that write to standard output or standard error."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write"):
+            yield node.lineno
+
+
+def test_commands_print_by_the_functions_that_escape() -> None:
+    root = PACKAGES[0].parent
+    writing = {
+        str(path.relative_to(root)) for package in PACKAGES for path in package.rglob("*.py") if any(writes(path))
+    }
+    assert writing == WRITES
